@@ -1,0 +1,56 @@
+-- api_key_rotate: issue the successor of a key and end the key's own life, at once or after an overlap.
+-- params:  key_id uuid, overlap_seconds integer, successor_digest bytea, successor_id uuid, last_four text,
+--          expires_at timestamptz or null
+-- returns: one row (successor_id, successor_expires_at or null, predecessor_expires_at); no row when there is no such
+--          key, or it is revoked, expired or rotated already
+-- index:   api_keys_key_id_key, api_keys_pkey
+-- locks:   FOR NO KEY UPDATE on the key's row
+-- called by: api_keys.rotate
+-- why:     the successor inherits label, quota and expiry, the latter as it was before the overlap cut it
+--          short; it shares the slots of the quota, so that an overlap does not double what is allowed.
+WITH predecessor AS (
+    SELECT key_digest, external_id, identity_id, label, expires_at, quota_id, quota_limit, quota_seconds
+    FROM stackmgr.api_keys
+    WHERE key_id = %(key_id)s::uuid
+        AND revoked_at IS NULL
+        AND successor_id IS NULL
+        AND (expires_at IS NULL OR expires_at > now())
+    FOR NO KEY UPDATE
+),
+successor AS (
+    INSERT INTO stackmgr.api_keys (
+        key_digest, key_id, external_id, identity_id, label, last_four, expires_at,
+        quota_id, quota_limit, quota_seconds
+    )
+    SELECT
+        %(successor_digest)s::bytea,
+        %(successor_id)s::uuid,
+        external_id,
+        identity_id,
+        label,
+        %(last_four)s::text,
+        coalesce(%(expires_at)s::timestamptz, expires_at),
+        quota_id,
+        quota_limit,
+        quota_seconds
+    FROM predecessor
+    RETURNING key_id, expires_at
+),
+ended AS (
+    UPDATE stackmgr.api_keys AS api_keys
+    SET
+        successor_id = %(successor_id)s::uuid,
+        expires_at = least(
+            predecessor.expires_at,
+            now() + make_interval(secs => %(overlap_seconds)s::integer)
+        )
+    FROM predecessor
+    WHERE api_keys.key_digest = predecessor.key_digest
+    RETURNING api_keys.expires_at
+)
+SELECT
+    successor.key_id::text AS successor_id,
+    successor.expires_at AS successor_expires_at,
+    ended.expires_at AS predecessor_expires_at
+FROM successor
+CROSS JOIN ended;

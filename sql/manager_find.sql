@@ -1,0 +1,14 @@
+-- manager_find: the saved bindings that share an external id or an identity id with a verified identity.
+-- params:  external_id uuid or null, identity_id text or null
+-- returns: up to two rows (manager_id, external_id, identity_id); two, or one that differs, is a conflict
+-- index:   managers_external_id_key, managers_identity_id_key
+-- locks:   none
+-- called by: managers.find
+SELECT
+    manager_id::text,
+    external_id::text,
+    identity_id
+FROM stackmgr.managers AS managers
+WHERE external_id = %(external_id)s::uuid
+    OR identity_id = %(identity_id)s::text
+ORDER BY managers.manager_id;

@@ -1,0 +1,36 @@
+-- manager_rebind: give a manager another external id, another identity id, or both, and record it.
+-- params:  manager_id uuid, old_external_id uuid, old_identity_id text, new_external_id uuid or null,
+--          new_identity_id text or null
+-- returns: one row (manager_id, external_id, identity_id) as bound now; no row when the saved binding is not
+--          the old one
+-- index:   managers_pkey or managers_external_id_key or managers_identity_id_key
+-- locks:   FOR UPDATE on the manager's row: requests of that manager that write wait for the end of it
+-- called by: managers.rebind
+-- why:     the unique indexes of both ids refuse what another manager is bound to.
+WITH rebound AS (
+    UPDATE stackmgr.managers
+    SET
+        external_id = coalesce(%(new_external_id)s::uuid, external_id),
+        identity_id = coalesce(%(new_identity_id)s::text, identity_id)
+    WHERE manager_id = %(manager_id)s::uuid
+        AND external_id = %(old_external_id)s::uuid
+        AND identity_id = %(old_identity_id)s::text
+    RETURNING manager_id, external_id, identity_id
+),
+recorded AS (
+    INSERT INTO stackmgr.manager_rebindings (
+        manager_id, old_external_id, old_identity_id, new_external_id, new_identity_id
+    )
+    SELECT
+        manager_id,
+        %(old_external_id)s::uuid,
+        %(old_identity_id)s::text,
+        external_id,
+        identity_id
+    FROM rebound
+)
+SELECT
+    manager_id::text,
+    external_id::text,
+    identity_id
+FROM rebound;

@@ -1,0 +1,13 @@
+-- migration_history_exists: whether any migration was ever applied to this database.
+-- params:  none
+-- returns: one row (history_exists)
+-- index:   none (catalog)
+-- locks:   none
+-- called by: migrations.has_history
+-- why:     a login that does not inherit the rights of its roles may not use the schema, so that to_regclass
+--          would refuse to look into it; the catalog is open to everybody.
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_class
+    WHERE relnamespace = to_regnamespace('stackmgr')
+        AND relname = 'schema_migrations'
+) AS history_exists;

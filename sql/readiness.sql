@@ -1,0 +1,11 @@
+-- readiness: whether this connection's server takes writes, and which schema it has.
+-- params:  none
+-- returns: one row (takes_writes, schema_version)
+-- index:   none (a row for each migration)
+-- locks:   none
+-- called by: health.Ready.on_get
+-- why:     after a failover a pooled connection can stay with the old primary, where reads go on and every
+--          write fails.
+SELECT
+    NOT pg_is_in_recovery() AND NOT current_setting('transaction_read_only')::boolean AS takes_writes,
+    (SELECT max(version) FROM stackmgr.schema_migrations) AS schema_version;

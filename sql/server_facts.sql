@@ -1,0 +1,32 @@
+-- server_facts: what the service relies on in a server and in its own login.
+-- params:  none
+-- returns: one row (server_version, server_encoding, fsync, full_page_writes, takes_writes, clock,
+--          role_exists, role_allowed, login_is_superuser, login_is_owner, schema_exists)
+-- index:   none (catalogs)
+-- locks:   none
+-- called by: checks.examine
+-- why:     from PostgreSQL 16 on, only the SET option of a membership lets its holder assume the role. The
+--          schema is looked for in the catalog, which is open to a login that inherits no rights to it.
+SELECT
+    current_setting('server_version_num')::integer AS server_version,
+    current_setting('server_encoding') AS server_encoding,
+    current_setting('fsync')::boolean AS fsync,
+    current_setting('full_page_writes')::boolean AS full_page_writes,
+    NOT pg_is_in_recovery() AND NOT current_setting('transaction_read_only')::boolean AS takes_writes,
+    clock_timestamp() AS clock,
+    app.oid IS NOT NULL AS role_exists,
+    coalesce(pg_has_role(session_user, app.oid, assume.privilege), false) AS role_allowed,
+    login.rolsuper AS login_is_superuser,
+    coalesce(pg_has_role(session_user, owner.oid, assume.privilege), false) AS login_is_owner,
+    EXISTS (
+        SELECT FROM pg_catalog.pg_class
+        WHERE relnamespace = to_regnamespace('stackmgr')
+            AND relname = 'schema_migrations'
+    ) AS schema_exists
+FROM pg_catalog.pg_roles AS login
+CROSS JOIN (
+    SELECT CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END
+) AS assume (privilege)
+LEFT JOIN pg_catalog.pg_roles AS app ON app.rolname = 'stackmgr_app'
+LEFT JOIN pg_catalog.pg_roles AS owner ON owner.rolname = 'stackmgr_owner'
+WHERE login.rolname = session_user;

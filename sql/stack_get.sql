@@ -1,0 +1,15 @@
+-- stack_get: the current configuration of one stack.
+-- params:  manager_id uuid, stack_id uuid
+-- returns: at most one row (stack_id, revision_id, name, allocation, preset)
+-- index:   stacks_pkey
+-- locks:   none
+-- called by: stacks.get
+SELECT
+    stack_id::text,
+    revision_id::text,
+    name,
+    allocation::text,
+    preset
+FROM stackmgr.stacks
+WHERE manager_id = %(manager_id)s::uuid
+    AND stack_id = %(stack_id)s::uuid;

@@ -1,0 +1,5 @@
+"""`python -m stackmgr` is the command `stackmgr`."""
+
+from stackmgr.cli import main
+
+main()

@@ -1,0 +1,35 @@
+"""The application: pure wiring of its parts.  What they are made of is decided by the caller."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import falcon
+
+from stackmgr import problems
+from stackmgr.database import Database
+from stackmgr.middleware import Gate, Request, RequestIdentity
+from stackmgr.resources import COLLECTION_PATH, ITEM_PATH, StackCollection, StackItem
+from stackmgr.verifiers import Verifier
+
+Application = falcon.App[falcon.Request, falcon.Response]
+
+
+def create_app(
+    *,
+    database: Database,
+    verifier: Verifier,
+    spellings: Mapping[str, str],
+    log: Callable[[Mapping[str, Any]], None] | None = None,
+) -> Application:
+    """Return the WSGI application.
+
+    *spellings* are the accepted spellings of the whitelisted token addresses with their lowercase forms;
+    *log*, if given, is called with the fields of each finished request.
+    """
+    app: Application = falcon.App(
+        middleware=(RequestIdentity(log), Gate(database, verifier)), request_type=Request
+    )
+    problems.install(app)
+    app.add_route(COLLECTION_PATH, StackCollection(spellings))
+    app.add_route(ITEM_PATH, StackItem(spellings))
+    return app

@@ -1,0 +1,185 @@
+"""`stackmgr keys`: the keys of the database verifier, from issue to revocation."""
+
+import argparse
+import re
+from typing import Any
+
+from stackmgr import api_keys
+from stackmgr.api_keys import IssuedKey, KeyRecord, Quota
+from stackmgr.commands import (
+    CommandError,
+    Commands,
+    canonical_uuid,
+    future,
+    label,
+    moment,
+    operator_session,
+    print_json,
+    print_table,
+)
+
+LARGEST_QUOTA = Quota(10000, 86400)
+LONGEST_OVERLAP = 366 * 86400
+
+_COLUMNS = (
+    "KEY_ID", "EXTERNAL_ID", "KEY", "STATE", "CREATED", "EXPIRES", "REVOKED", "LAST_USED", "QUOTA", "LABEL",
+)  # fmt: skip
+_QUOTA = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
+_SECONDS = re.compile(r"[0-9]{1,9}")
+
+
+def _quota(text: str) -> Quota:
+    match = _QUOTA.fullmatch(text)
+    quota = Quota(int(match[1]), int(match[2])) if match else Quota(0, 0)
+    if not (1 <= quota.limit <= LARGEST_QUOTA.limit and 1 <= quota.seconds <= LARGEST_QUOTA.seconds):
+        raise argparse.ArgumentTypeError(
+            "must be N/SECONDS, such as 100/10 for a hundred requests in any ten seconds; "
+            f"at most {LARGEST_QUOTA.limit} requests and {LARGEST_QUOTA.seconds} seconds"
+        )
+    return quota
+
+
+def _overlap(text: str) -> int:
+    if not _SECONDS.fullmatch(text) or int(text) > LONGEST_OVERLAP:
+        raise argparse.ArgumentTypeError(f"must be a whole number of seconds from 0 to {LONGEST_OVERLAP}")
+    return int(text)
+
+
+def _state(record: KeyRecord) -> str:
+    if record.revoked_at is not None:
+        return "revoked"
+    return "expired" if record.is_expired() else "active"
+
+
+def _document(record: KeyRecord) -> dict[str, Any]:
+    return {
+        "key_id": record.key_id,
+        "external_id": record.external_id,
+        "state": _state(record),
+        "label": record.label,
+        "last_four": record.last_four,
+        "created_at": moment(record.created_at),
+        "expires_at": moment(record.expires_at),
+        "revoked_at": moment(record.revoked_at),
+        "last_used_hour": moment(record.last_used_at),
+        "quota": None if record.quota is None else str(record.quota),
+        "successor_id": record.successor_id,
+    }
+
+
+def _row(record: KeyRecord) -> tuple[str | None, ...]:
+    return (
+        record.key_id,
+        record.external_id,
+        f"…{record.last_four}",
+        _state(record),
+        moment(record.created_at),
+        moment(record.expires_at),
+        moment(record.revoked_at),
+        moment(record.last_used_at),
+        None if record.quota is None else str(record.quota),
+        record.label,
+    )
+
+
+def _print_issued(arguments: argparse.Namespace, issued: IssuedKey) -> None:
+    """Print the key alone, or all there is to know in one document."""
+    if not arguments.json:
+        print(issued.key)
+        return
+    document = {"key": issued.key, "key_id": issued.key_id, "expires_at": moment(issued.expires_at)}
+    if issued.predecessor_expires_at is not None:
+        document["predecessor_expires_at"] = moment(issued.predecessor_expires_at)
+    print_json(document)
+
+
+def _issue(arguments: argparse.Namespace) -> None:
+    with operator_session() as session:
+        issued = api_keys.create(
+            session,
+            arguments.external_id,
+            label=arguments.label,
+            expires_at=arguments.expires_at,
+            quota=arguments.quota,
+        )
+    _print_issued(arguments, issued)
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    with operator_session() as session:
+        records = api_keys.list_all(session, arguments.external_id)
+    if arguments.json:
+        print_json([_document(record) for record in records])
+        return
+    print_table(_COLUMNS, [_row(record) for record in records])
+
+
+def _revoke(arguments: argparse.Namespace) -> None:
+    with operator_session() as session:
+        revoked_at = api_keys.revoke(session, arguments.key_id)
+    if revoked_at is None:
+        raise CommandError(f"there is no key {arguments.key_id}")
+    if arguments.json:
+        print_json({"key_id": arguments.key_id, "revoked_at": moment(revoked_at)})
+    else:
+        print(f"{arguments.key_id} is revoked since {moment(revoked_at)}")
+
+
+def _rotate(arguments: argparse.Namespace) -> None:
+    with operator_session() as session:
+        issued = api_keys.rotate(
+            session, arguments.key_id, overlap_seconds=arguments.overlap, expires_at=arguments.expires_at
+        )
+        if issued is None:
+            raise CommandError(_why_not(arguments.key_id, api_keys.find(session, arguments.key_id)))
+    _print_issued(arguments, issued)
+
+
+def _why_not(key_id: str, record: KeyRecord | None) -> str:
+    if record is None:
+        return f"there is no key {key_id}"
+    if record.successor_id is not None:
+        return f"key {key_id} was rotated before: its successor is {record.successor_id}"
+    return f"key {key_id} is {_state(record)}: issue a new one instead"
+
+
+def add_to(commands: Commands) -> None:
+    """Add `keys` and its commands."""
+    keys = commands.add_parser("keys", help="API keys of the database verifier")
+    key_commands = keys.add_subparsers(required=True, metavar="COMMAND")
+
+    command = key_commands.add_parser("issue", help="issue a key and print it, once, alone on stdout")
+    command.add_argument(
+        "--external-id", type=canonical_uuid, required=True, help="the manager's account, a UUID"
+    )
+    command.add_argument("--label", type=label, default="", help="a note for the operator")
+    command.add_argument("--expires-at", type=future, help="ISO 8601 time with offset")
+    command.add_argument(
+        "--quota", type=_quota, metavar="N/SECONDS", help="at most N requests in any SECONDS"
+    )
+    command.set_defaults(run=_issue)
+
+    command = key_commands.add_parser("list", help="list the keys, without the keys")
+    command.add_argument("--external-id", type=canonical_uuid, help="only those of this account")
+    command.set_defaults(run=_list)
+
+    command = key_commands.add_parser("revoke", help="end a key at once")
+    command.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
+    command.set_defaults(run=_revoke)
+
+    command = key_commands.add_parser(
+        "rotate", help="issue a key's successor, print it as issue does, and end the key itself"
+    )
+    command.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
+    command.add_argument(
+        "--overlap",
+        type=_overlap,
+        default=0,
+        metavar="SECONDS",
+        help="how long the key goes on beside its successor (default 0: it ends at once)",
+    )
+    command.add_argument("--expires-at", type=future, help="the successor's expiry, if not the key's own")
+    command.set_defaults(run=_rotate)
+
+    for command in key_commands.choices.values():
+        command.add_argument("--json", action="store_true", help="print one JSON document")

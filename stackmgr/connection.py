@@ -1,0 +1,136 @@
+"""One connection to PostgreSQL: a prepared statement, run within a deadline.
+
+Written on psycopg's libpq layer.  A statement of ours is one prepared execution with a handful of text
+parameters; a cursor, which must be ready for anything, costs three times as much, and it waits for a server
+that has stopped answering as long as that takes.  Here every wait ends at the caller's deadline.
+"""
+
+import select
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.adapt import Transformer
+from psycopg.rows import TupleRow
+
+from stackmgr import failures
+from stackmgr.errors import DatabaseError
+from stackmgr.statements import Statement
+
+Row = tuple[Any, ...]
+Parameters = Mapping[str, Any]
+
+_WARNING = "01000"
+_SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+
+
+def _encoded(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        if "\0" in value:
+            # Text is sent as a C string: what follows would be cut off without a word.
+            raise ValueError("U+0000 in a text parameter")
+        return value.encode("utf-8")
+    return (value.isoformat() if isinstance(value, datetime) else str(value)).encode("ascii")
+
+
+class ServiceConnection(psycopg.Connection[TupleRow]):
+    """A connection that runs statements by their names, preparing each when it is first needed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._known: dict[str, bytes] = {}
+        self._transformer = Transformer(self)
+        self._input = select.poll()
+        self._input.register(self.pgconn.socket, select.POLLIN)
+        self._warned = False
+        self.add_notice_handler(self._notice)
+
+    def is_stale(self) -> bool:
+        """Whether the idle connection has something to read: the server said goodbye, or is gone."""
+        return bool(self._input.poll(0))
+
+    def run(self, statement: Statement, parameters: Parameters, deadline: float) -> list[Row]:
+        """Run *statement* and return its rows.
+
+        *deadline* is a time of the monotonic clock, in seconds.  Raises DatabaseError; where no answer came,
+        its `sqlstate` is None, this connection is closed, and the statement may have run or not.
+        """
+        try:
+            result = self._execute(statement, parameters, deadline)
+        except DatabaseError as ex:
+            if failures.spoils_connection(ex):
+                self.close()
+            raise
+        except psycopg.OperationalError as ex:
+            self.close()
+            raise DatabaseError(failures.CONNECTION_LOST, None) from ex
+        self._transformer.set_pgresult(result)
+        return self._transformer.load_rows(0, result.ntuples, tuple)
+
+    def _execute(self, statement: Statement, parameters: Parameters, deadline: float) -> pq.abc.PGresult:
+        name = self._known.get(statement.name)
+        if name is None:
+            name = statement.name.encode("ascii")
+            self.pgconn.send_prepare(name, statement.text)
+            self._result(statement, deadline)
+            self._known[statement.name] = name
+        given = [parameters[parameter] for parameter in statement.parameters]
+        values = [_encoded(value) for value in given]
+        formats = [isinstance(value, bytes) for value in given]
+        self._warned = False
+        self.pgconn.send_query_prepared(name, values, formats)
+        result = self._result(statement, deadline)
+        if self._warned and statement.writes:
+            raise DatabaseError("unconfirmed", _WARNING)
+        return result
+
+    def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        self._warned = self._warned or diagnostic.severity_nonlocalized == "WARNING"
+
+    def _result(self, statement: Statement, deadline: float) -> pq.abc.PGresult:
+        """Return the result of what was sent, or raise what the server said against it.
+
+        It counts when the server is ready for the next statement and not before: the rows, and the word that
+        the command is complete, come ahead of the commit, and the commit can still fail.
+        """
+        if self.pgconn.flush():
+            self._flush(deadline)
+        results: list[pq.abc.PGresult] = []
+        try:
+            while (result := self._next_result(deadline)) is not None:
+                results.append(result)
+        except psycopg.OperationalError:
+            # A server that ends the connection may have said why.
+            if all(result.status in _SUCCESS for result in results):
+                raise
+        for result in results:
+            if result.status not in _SUCCESS:
+                sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE)
+                if sqlstate is None:
+                    raise psycopg.OperationalError
+                raise DatabaseError(statement.name, sqlstate.decode("ascii"))
+        return results[0]
+
+    def _next_result(self, deadline: float) -> pq.abc.PGresult | None:
+        while self.pgconn.is_busy():
+            self._wait(self._input, deadline)
+            self.pgconn.consume_input()
+        return self.pgconn.get_result()
+
+    def _flush(self, deadline: float) -> None:
+        """Send what the socket did not take at once, and hear the server meanwhile."""
+        both_ways = select.poll()
+        both_ways.register(self.pgconn.socket, select.POLLIN | select.POLLOUT)
+        while self.pgconn.flush():
+            self._wait(both_ways, deadline)
+            self.pgconn.consume_input()
+
+    def _wait(self, poller: select.poll, deadline: float) -> None:
+        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            # Whatever the server still does with the statement, nobody can be told any more.
+            raise DatabaseError(failures.DEADLINE, None)

@@ -1,0 +1,47 @@
+"""Positions in a list, and the opaque text they travel as.
+
+A cursor is `1` (the version of this layout) and 32 characters of URL-safe base64: 8 bytes of microseconds
+since 1970 and the 16 bytes of a stack id.  24 bytes fill their base64 exactly, so every text that has the
+form is the encoding of one position and of no other.  It carries a position, never an authority.
+"""
+
+import base64
+import re
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+from stackmgr.errors import InvalidPagination
+
+_FORM = re.compile(r"1[A-Za-z0-9_-]{32}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Position(NamedTuple):
+    """Where a page ends: the creation time and the id of its last stack."""
+
+    created_at: datetime
+    stack_id: UUID
+
+
+START = Position(datetime.max.replace(tzinfo=UTC), UUID(int=(1 << 128) - 1))
+_LAST_MICROSECOND = (START.created_at - _EPOCH) // _MICROSECOND
+
+
+def encode(position: Position) -> str:
+    """Return the cursor of *position*."""
+    microseconds = (position.created_at - _EPOCH) // _MICROSECOND
+    packed = microseconds.to_bytes(8, "big") + position.stack_id.bytes
+    return "1" + base64.urlsafe_b64encode(packed).decode("ascii")
+
+
+def decode(cursor: str) -> Position:
+    """Return the position that *cursor* stands for.  Raises InvalidPagination."""
+    if not _FORM.fullmatch(cursor):
+        raise InvalidPagination("cursor_form")
+    packed = base64.urlsafe_b64decode(cursor[1:])
+    microseconds = int.from_bytes(packed[:8], "big")
+    if microseconds > _LAST_MICROSECOND:
+        raise InvalidPagination("cursor_time")
+    return Position(_EPOCH + microseconds * _MICROSECOND, UUID(bytes=packed[8:]))

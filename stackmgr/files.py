@@ -1,0 +1,20 @@
+"""Where the service's data directories are: inside the installed package, or beside it in a checkout."""
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+
+
+def directory(name: str) -> Path:
+    """Return the directory `sql`, `schemas` or `deploy`.
+
+    A wheel carries them inside the package; a checkout, also one installed as editable, keeps them at the
+    top level.
+    """
+    packaged = _PACKAGE / name
+    return packaged if packaged.is_dir() else _PACKAGE.parent / name
+
+
+def default_whitelist() -> Path:
+    """Return the whitelist that the package ships."""
+    return _PACKAGE / "tokens.json"

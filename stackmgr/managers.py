@@ -1,0 +1,112 @@
+"""The manager record: made by the first authenticated request, and bound anew by an operator only."""
+
+import logging
+from dataclasses import dataclass
+from uuid import uuid4
+
+from stackmgr import statements
+from stackmgr.database import Session
+from stackmgr.errors import BindingConflict
+from stackmgr.verifiers import Identity
+
+_FIND = statements.load("manager_find")
+_INSERT = statements.load("manager_insert")
+_LIST = statements.load("manager_list")
+_REBIND = statements.load("manager_rebind")
+
+_log = logging.getLogger("stackmgr")
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Which identity a manager is bound to."""
+
+    manager_id: str
+    external_id: str
+    identity_id: str
+
+
+def find(
+    session: Session, *, external_id: str | None = None, identity_id: str | None = None
+) -> list[Binding]:
+    """Return the bindings that have either of the two ids: none, one, or two that stand in conflict."""
+    rows = session.rows(_FIND, {"external_id": external_id, "identity_id": identity_id})
+    return [Binding(*row) for row in rows]
+
+
+def look_up(session: Session, identity: Identity) -> str | None:
+    """Return the id of the manager that *identity* is bound to, or None when neither half is bound yet.
+
+    Raises BindingConflict, after telling the operator, when a saved binding shares one half and differs in
+    the other.
+    """
+    found = find(session, external_id=identity.external_id, identity_id=identity.identity_id)
+    if not found:
+        return None
+    saved = found[0]
+    if len(found) == 1 and (saved.external_id, saved.identity_id) == (
+        identity.external_id,
+        identity.identity_id,
+    ):
+        return saved.manager_id
+    # Ids are not secrets, and without both sides of the conflict nobody can mend it.
+    _log.error(
+        "binding conflict: verified external id %s with identity id %s, but saved is %s; "
+        "see 'stackmgr managers show --external-id %s'",
+        identity.external_id,
+        ascii(identity.identity_id),
+        " and ".join(
+            f"external id {binding.external_id} with identity id {binding.identity_id!a}" for binding in found
+        ),
+        identity.external_id,
+    )
+    raise BindingConflict("manager_binding")
+
+
+def bind(session: Session, identity: Identity) -> str:
+    """Return the id of the manager that *identity* is bound to, binding it if neither half is known yet.
+
+    Raises BindingConflict as `look_up` does.
+    """
+    manager_id = look_up(session, identity)
+    if manager_id is None:
+        inserted = session.row(
+            _INSERT,
+            {
+                "manager_id": str(uuid4()),
+                "external_id": identity.external_id,
+                "identity_id": identity.identity_id,
+            },
+        )
+        # Without a row, another first request was quicker: what it saved is what counts.
+        manager_id = look_up(session, identity) if inserted is None else inserted[0]
+    if manager_id is None:
+        # Managers are never deleted: the one that was in the way cannot be gone.
+        raise BindingConflict("manager_vanished")
+    return manager_id
+
+
+def list_all(session: Session) -> list[Binding]:
+    """Return every binding, oldest first."""
+    return [Binding(*row) for row in session.rows(_LIST, {})]
+
+
+def rebind(
+    session: Session, saved: Binding, *, external_id: str | None = None, identity_id: str | None = None
+) -> Binding | None:
+    """Replace one or both ids of a saved binding, and keep a record of it.
+
+    Returns the new binding, or None when *saved* is not what is saved.  Raises DatabaseError with SQLSTATE
+    23505 when another manager is bound to one of the new ids.
+    """
+    row = session.row(
+        _REBIND,
+        {
+            "manager_id": saved.manager_id,
+            "old_external_id": saved.external_id,
+            "old_identity_id": saved.identity_id,
+            "new_external_id": external_id,
+            "new_identity_id": identity_id,
+        },
+    )
+    return None if row is None else Binding(*row)

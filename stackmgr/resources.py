@@ -1,0 +1,77 @@
+"""The two resources of the service: the collection of a manager's stacks, and one stack.
+
+A responder reads the request in the order in which the contract checks it, makes one call to the
+repository, and writes the answer.  Errors are raised and turned into answers elsewhere.
+"""
+
+from collections.abc import Mapping
+
+import falcon
+
+from stackmgr import configuration, cursor, reading, representation, stacks
+from stackmgr.stacks import Stack
+from stackmgr.validation import RequestSchema
+
+COLLECTION_PATH = "/manager/stacks"
+ITEM_PATH = "/manager/stacks/{stack_id}"
+
+
+def _answer(resp: falcon.Response, stack: Stack) -> None:
+    resp.set_header("ETag", representation.entity_tag(stack))
+    resp.data = representation.stack_object(stack)
+
+
+class StackCollection:
+    """Create and list."""
+
+    methods = ("GET", "HEAD", "POST")
+
+    def __init__(self, spellings: Mapping[str, str]) -> None:
+        self._spellings = spellings
+        self._schema = RequestSchema("stack_create.json")
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Create a stack, or answer the retry of its creation with the stack as it is now."""
+        reading.refuse_oversized(req)
+        key = reading.idempotency_key(req)
+        document = self._schema.read(reading.body(req))
+        wanted = configuration.from_create(document, self._spellings)
+        stack, created = stacks.create(req.context.session, req.context.actor, key, wanted)
+        if created:
+            resp.status = falcon.HTTP_201
+            resp.set_header("Location", f"{COLLECTION_PATH}/{stack.stack_id}")
+        _answer(resp, stack)
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """List one page of stacks."""
+        after, limit = reading.page(req.env.get("QUERY_STRING", ""))
+        page, position = stacks.list_page(req.context.session, req.context.actor.manager_id, after, limit)
+        next_cursor = None if position is None else cursor.encode(position)
+        resp.data = representation.page_object(page, next_cursor)
+
+    on_head = on_get
+
+
+class StackItem:
+    """Read and update."""
+
+    methods = ("GET", "HEAD", "PATCH")
+
+    def __init__(self, spellings: Mapping[str, str]) -> None:
+        self._spellings = spellings
+        self._schema = RequestSchema("stack_update.json")
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
+        """Answer the current configuration."""
+        canonical_id = reading.stack_id(stack_id)
+        _answer(resp, stacks.get(req.context.session, req.context.actor.manager_id, canonical_id))
+
+    on_head = on_get
+
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
+        """Append a revision with the supplied fields and answer the complete result."""
+        reading.refuse_oversized(req)
+        canonical_id = reading.stack_id(stack_id)
+        document = self._schema.read(reading.body(req))
+        changes = configuration.from_update(document, self._spellings)
+        _answer(resp, stacks.update(req.context.session, req.context.actor, canonical_id, changes))

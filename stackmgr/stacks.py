@@ -1,0 +1,141 @@
+"""The repository of stacks: one function for each operation, each running its one SQL file.
+
+The retry of a create is the exception that needs a second statement, with a snapshot in which the winner
+of the race for the key can be seen.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hmac import compare_digest
+from uuid import UUID, uuid4
+
+from stackmgr import cursor, failures, statements
+from stackmgr.configuration import Changes, Configuration
+from stackmgr.cursor import Position
+from stackmgr.database import Session
+from stackmgr.errors import Conflict, DatabaseError, InvalidIdempotencyKey, NotFound
+
+_CREATE = statements.load("stack_create")
+_FIND_RECEIPT = statements.load("receipt_find")
+_GET = statements.load("stack_get")
+_LIST = statements.load("stack_list")
+_UPDATE = statements.load("stack_update")
+_LIST_TOKENS_OUTSIDE = statements.load("stack_list_tokens_outside")
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who makes a request, and which request it is: what is recorded beside each revision."""
+
+    manager_id: str
+    identity_id: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A stack with its current configuration; `allocation` is JSON text in normal form."""
+
+    stack_id: str
+    revision_id: str
+    name: str
+    allocation: str
+    preset: str
+
+
+def create(session: Session, actor: Actor, key: str, configuration: Configuration) -> tuple[Stack, bool]:
+    """Create a stack under an Idempotency-Key, or find the one the key has created.
+
+    Returns the stack as it is now, and whether this call created it.  Raises Conflict when the key was used
+    with other input, and InvalidIdempotencyKey when it is longer than the receipt index can hold.
+    """
+    stack = Stack(
+        str(uuid4()), str(uuid4()), configuration.name, configuration.allocation, configuration.preset
+    )
+    digest = configuration.digest()
+    parameters = {
+        "manager_id": actor.manager_id,
+        "idempotency_key": key,
+        "input_digest": digest,
+        "stack_id": stack.stack_id,
+        "revision_id": stack.revision_id,
+        "name": stack.name,
+        "allocation": stack.allocation,
+        "preset": stack.preset,
+        "identity_id": actor.identity_id,
+        "request_id": actor.request_id,
+    }
+    try:
+        created = session.row(_CREATE, parameters)
+    except DatabaseError as ex:
+        if ex.sqlstate == failures.PROGRAM_LIMIT_EXCEEDED:
+            # Among the indexed values, only the key's length is the caller's choice.
+            raise InvalidIdempotencyKey("idempotency_key_too_long") from ex
+        raise
+    if created is not None:
+        return stack, True
+    return _created_before(session, actor, key, digest), False
+
+
+def _created_before(session: Session, actor: Actor, key: str, digest: bytes) -> Stack:
+    row = session.row(_FIND_RECEIPT, {"manager_id": actor.manager_id, "idempotency_key": key})
+    if row is None:
+        # Receipts are never deleted: the one that was in the way cannot be gone.
+        raise DatabaseError("receipt_vanished", None)
+    if not compare_digest(row[0], digest):
+        raise Conflict("idempotency_key_reused")
+    return Stack(*row[1:])
+
+
+def get(session: Session, manager_id: str, stack_id: str) -> Stack:
+    """Return a manager's stack.  Raises NotFound, for another manager's as for none."""
+    row = session.row(_GET, {"manager_id": manager_id, "stack_id": stack_id})
+    if row is None:
+        raise NotFound("stack")
+    return Stack(*row)
+
+
+def list_page(
+    session: Session, manager_id: str, after: Position, limit: int
+) -> tuple[list[Stack], Position | None]:
+    """Return up to *limit* stacks after a position, and the position of the next page if there is one."""
+    rows = session.rows(
+        _LIST,
+        {
+            "manager_id": manager_id,
+            "after_created_at": after.created_at,
+            "after_stack_id": after.stack_id,
+            "row_limit": limit + 1,
+        },
+    )
+    page = [Stack(*row[:5]) for row in rows[:limit]]
+    if len(rows) <= limit:
+        return page, None
+    last = rows[limit - 1]
+    return page, cursor.Position(last[5], UUID(last[0]))
+
+
+def update(session: Session, actor: Actor, stack_id: str, changes: Changes) -> Stack:
+    """Append a revision with *changes* and return the result.  Raises NotFound as `get` does."""
+    row = session.row(
+        _UPDATE,
+        {
+            "manager_id": actor.manager_id,
+            "stack_id": stack_id,
+            "revision_id": str(uuid4()),
+            "name": changes.name,
+            "allocation": changes.allocation,
+            "preset": changes.preset,
+            "identity_id": actor.identity_id,
+            "request_id": actor.request_id,
+        },
+    )
+    if row is None:
+        raise NotFound("stack")
+    return Stack(*row)
+
+
+def list_tokens_outside(session: Session, addresses: Iterable[str]) -> list[tuple[str, int]]:
+    """Return the tokens that stacks of any manager hold beside *addresses*, each with how many hold it."""
+    rows = session.rows(_LIST_TOKENS_OUTSIDE, {"addresses": f"{{{','.join(addresses)}}}"})
+    return [(address, count) for address, count in rows]

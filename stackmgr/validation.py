@@ -1,0 +1,81 @@
+"""From bytes to a document that a JSON Schema accepts.
+
+The schemas are draft-04, where 1.0 is not an integer, and are compiled once.  JSON itself is read more
+strictly than the standard library does by default: no NaN, no repeated member, nothing but UTF-8.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import fastjsonschema
+
+from stackmgr import files
+from stackmgr.errors import InvalidBody, InvalidConfiguration
+
+Document = dict[str, Any]
+
+
+def read_schema(name: str) -> Document:
+    """Return the schema document `schemas/<name>`."""
+    document: Document = json.loads((files.directory("schemas") / name).read_bytes())
+    return document
+
+
+def _local_schema(uri: str) -> Document:
+    return read_schema(uri.rpartition("/")[2])
+
+
+def _refuse(uri: str) -> Document:
+    raise ValueError(f"a schema may refer to its neighbours only, not to {uri}")
+
+
+def compile_schema(name: str) -> Callable[[Any], Any]:
+    """Return the compiled validator of `schemas/<name>`; it raises JsonSchemaValueException."""
+    validator: Callable[[Any], Any] = fastjsonschema.compile(
+        read_schema(name),
+        handlers={"": _local_schema, "http": _refuse, "https": _refuse, "file": _refuse},
+        use_default=False,
+        detailed_exceptions=False,
+    )
+    return validator
+
+
+def _unique_members(pairs: list[tuple[str, Any]]) -> Document:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("repeated member")
+    return document
+
+
+def _no_constant(_: str) -> None:
+    raise ValueError("not a JSON number")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_members, parse_constant=_no_constant)
+
+
+def parse_json(body: bytes) -> Any:
+    """Return the document in *body*.  Raises InvalidBody."""
+    try:
+        return _DECODER.decode(body.decode("utf-8"))
+    except (ValueError, RecursionError) as ex:
+        raise InvalidBody("not_json") from ex
+
+
+class RequestSchema:
+    """One compiled request schema."""
+
+    def __init__(self, name: str) -> None:
+        self._validate = compile_schema(name)
+
+    def read(self, body: bytes) -> Document:
+        """Return the document in *body*.  Raises InvalidBody or InvalidConfiguration."""
+        document = parse_json(body)
+        try:
+            self._validate(document)
+        except fastjsonschema.JsonSchemaValueException as ex:
+            # The exception holds the offending value: only the name of the broken keyword goes on.
+            raise InvalidConfiguration("schema") from ex
+        accepted: Document = document
+        return accepted

@@ -1,0 +1,84 @@
+"""The fixed whitelist: which tokens an allocation may name, and in which spellings.
+
+The file is checked whole at start.  What is left of it at run time is a dictionary of at most 60 strings,
+from each accepted spelling (lowercase, and the EIP-55 checksummed one) to the lowercase form.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stackmgr.keccak import eip55
+
+CHAIN_ID = 4663
+TOKEN_COUNT = 30
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
+
+
+class WhitelistError(Exception):
+    """The whitelist file cannot be used; `problems` holds one sentence for each reason."""
+
+    def __init__(self, path: Path, problems: list[str]) -> None:
+        self.problems = [f"whitelist {path}: {problem}" for problem in problems]
+        super().__init__("; ".join(self.problems))
+
+
+def _address(entry: Any, where: str, problems: list[str]) -> str | None:
+    """Return the entry's address in lowercase, or None after naming what is wrong with it."""
+    if not isinstance(entry, dict):
+        problems.append(f"{where} is not an object")
+        return None
+    symbol = entry.get("symbol")
+    if not isinstance(symbol, str) or not symbol:
+        problems.append(f"{where} has no symbol")
+    address = entry.get("address")
+    if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
+        problems.append(f"{where} has no address of the form 0x and 40 hexadecimal digits")
+        return None
+    if address not in (address.lower(), eip55(address)):
+        problems.append(f"{where}: the address breaks the EIP-55 checksum")
+        return None
+    return address.lower()
+
+
+def _check(document: Any, problems: list[str]) -> list[str]:
+    if not isinstance(document, dict):
+        problems.append("the top level must be an object with chain_id, settlement_asset and tokens")
+        return []
+    if document.get("chain_id") != CHAIN_ID:
+        problems.append(f"chain_id must be {CHAIN_ID}")
+    settlement = _address(document.get("settlement_asset"), "settlement_asset", problems)
+    entries = document.get("tokens")
+    if not isinstance(entries, list):
+        problems.append("tokens must be an array")
+        return []
+    if len(entries) != TOKEN_COUNT:
+        problems.append(f"there must be exactly {TOKEN_COUNT} tokens, there are {len(entries)}")
+    found: list[str] = []
+    for number, entry in enumerate(entries, start=1):
+        address = _address(entry, f"token {number}", problems)
+        if address is None:
+            continue
+        if address in found:
+            problems.append(f"token {number} repeats an earlier address")
+        if address == settlement:
+            problems.append(f"token {number} is the settlement asset, which is not an allocation token")
+        found.append(address)
+    return found
+
+
+def load(path: Path) -> Mapping[str, str]:
+    """Return the accepted spellings, each with its lowercase form, or raise WhitelistError."""
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as ex:
+        raise WhitelistError(path, [f"cannot be read ({ex.strerror})"]) from ex
+    except (ValueError, RecursionError) as ex:
+        raise WhitelistError(path, ["is not a JSON document"]) from ex
+    problems: list[str] = []
+    addresses = _check(document, problems)
+    if problems:
+        raise WhitelistError(path, problems)
+    return {spelling: address for address in addresses for spelling in (address, eip55(address))}

@@ -1,0 +1,155 @@
+"""Fixtures: one real PostgreSQL for the run, one migrated database in it, and clients of the application.
+
+Tests share the database and keep out of each other's way by being different managers.
+"""
+
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from stackmgr import api_keys, files, migrations, whitelist
+from stackmgr.app import Application, create_app
+from stackmgr.database import Database
+from stackmgr.embedded import EmbeddedPostgres
+from stackmgr.verifiers.database import DatabaseVerifier
+from tests.client import Client
+from tests.clusters import new_database
+
+
+def pytest_configure() -> None:
+    """Let a run that is told to stop (by `timeout`, by CI) stop its servers first, as after a Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """A connection string to a server on which databases and roles may be created.
+
+    Not below pytest's own folder, which each run of pytest closes again to the user the server runs as.
+    """
+    given = os.environ.get("STACKMGR_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="stackmgr-") as folder,
+        EmbeddedPostgres(Path(folder) / "data") as server,
+    ):
+        yield server.url("postgres")
+
+
+@pytest.fixture(scope="session")
+def database_url(server_url: str) -> Iterator[str]:
+    """A connection string to a migrated database of this run's own, with the rights of its login."""
+    with new_database(server_url) as url:
+        migrations.apply(url)
+        yield url
+
+
+class Recorder:
+    """An observer of a database that keeps the names of the statements run, in order."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def statement(self, name: str, seconds: float) -> None:
+        self.names.append(name)
+
+    def taken(self, seconds: float) -> None:
+        """Connections are not counted."""
+
+    def given_back(self) -> None:
+        """Connections are not counted."""
+
+
+@pytest.fixture(scope="session")
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture(scope="session")
+def statements_run(recorder: Recorder) -> list[str]:
+    """The names of the statements that the application's database has run, in order."""
+    return recorder.names
+
+
+@pytest.fixture(scope="session")
+def database(database_url: str, recorder: Recorder) -> Iterator[Database]:
+    database = Database(database_url, pool_size=4, observer=recorder)
+    database.open()
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="session")
+def operator(database_url: str) -> Iterator[Database]:
+    """The database as the operator's commands use it, with the owner's rights."""
+    database = Database(database_url, role="stackmgr_owner", pool_size=2)
+    database.open()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def admin(database_url: str) -> Iterator[psycopg.Connection]:
+    """A connection with the rights of the login, for looking behind the service's back."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def row_counts(admin: psycopg.Connection) -> Callable[[], dict[str, int]]:
+    """Return a function that counts the rows of every table of the service."""
+    found = admin.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'stackmgr' ORDER BY tablename")
+    tables = [table for (table,) in found]
+    counts = (sql.SQL("(SELECT count(*) FROM {})").format(sql.Identifier("stackmgr", t)) for t in tables)
+    query = sql.SQL("SELECT {}").format(sql.SQL(", ").join(counts))
+
+    def count() -> dict[str, int]:
+        return dict(zip(tables, admin.execute(query).fetchone(), strict=True))
+
+    return count
+
+
+@pytest.fixture(scope="session")
+def spellings() -> dict[str, str]:
+    return dict(whitelist.load(files.default_whitelist()))
+
+
+@pytest.fixture(scope="session")
+def tokens() -> list[str]:
+    """The checksummed addresses of the whitelist, in the order of the file."""
+    document = json.loads(Path(files.default_whitelist()).read_bytes())
+    return [token["address"] for token in document["tokens"]]
+
+
+@pytest.fixture(scope="session")
+def app(database: Database, spellings: dict[str, str]) -> Application:
+    return create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
+
+
+@pytest.fixture
+def make_client(app: Application, operator: Database, statements_run: list[str]):
+    """Return a function that makes a client for a new manager, or a further client for a given one."""
+
+    def make(external_id: str | None = None) -> Client:
+        external_id = external_id or str(uuid4())
+        with operator.session() as session:
+            key = api_keys.issue(session, external_id)
+        return Client(app, key, external_id, statements_run)
+
+    return make
+
+
+@pytest.fixture
+def client(make_client) -> Client:
+    """A client for a manager that no other test knows."""
+    return make_client()

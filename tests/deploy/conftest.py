@@ -1,0 +1,44 @@
+"""The service as it is deployed: gunicorn with its settings, behind nginx with its configuration."""
+
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from stackmgr import api_keys
+from stackmgr.database import Database
+from tests.deploy.proxy import Proxy, free_port, running_proxy
+from tests.server import RunningService, running_service
+
+# nginx as in production, but for the patience it has with clients that fall silent.
+IMPATIENT = {
+    "client_header_timeout 10s;": "client_header_timeout 1s;",
+    "client_body_timeout 10s;": "client_body_timeout 1s;",
+    "keepalive_timeout 75s;": "keepalive_timeout 1s;",
+    "send_timeout 30s;": "send_timeout 1s; lingering_timeout 1s;",
+}
+
+
+@pytest.fixture(scope="session")
+def service(database_url: str) -> Iterator[RunningService]:
+    """gunicorn, with a listener for operators beside the one that nginx knows."""
+    with running_service(database_url, env={"STACKMGR_ADMIN_BIND": f"127.0.0.1:{free_port()}"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def proxy(service: RunningService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """nginx in front of the service."""
+    with running_proxy(tmp_path_factory.mktemp("nginx"), service.port, IMPATIENT) as running:
+        yield running
+
+
+@pytest.fixture
+def new_key(operator: Database) -> Callable[[], str]:
+    """Return a function that issues a key for a new manager."""
+
+    def issue() -> str:
+        with operator.session() as session:
+            return api_keys.issue(session, str(uuid4()))
+
+    return issue

@@ -1,0 +1,157 @@
+import http.client
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stackmgr import files
+from tests.server import running_service
+
+ROOT = files.directory("deploy").parent
+SETTINGS = files.directory("deploy") / "gunicorn.conf.py"
+FEW_FILES = 256
+PATIENCE = 20.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def children(pid: int) -> set[str]:
+    return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+def reload(pid: int) -> None:
+    """Send SIGHUP and return once no worker of before is left."""
+    before = children(pid)
+    os.kill(pid, signal.SIGHUP)
+    deadline = time.monotonic() + PATIENCE
+    while (now := children(pid)) & before or not now:
+        assert time.monotonic() < deadline, "the old workers stay"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def few_files():
+    """What is started here may open few files at a time, unless it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def settings_in_effect(database_url: str) -> dict[str, str]:
+    printed = subprocess.run(
+        [sys.executable, "-m", "gunicorn", "-c", str(SETTINGS), "--print-config"],
+        env={**os.environ, "STACKMGR_DATABASE_URL": database_url},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    return dict(re.findall(r"^(\w+) += (.*)$", printed, re.MULTILINE))
+
+
+def copy_of_the_service(folder: Path, not_found: str) -> None:
+    """Put a release into *folder* whose 404 says *not_found*."""
+    for name in ("stackmgr", "sql", "schemas", "deploy"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    errors = folder / "stackmgr" / "errors.py"
+    text = errors.read_text()
+    assert "The resource was not found." in text
+    errors.write_text(text.replace("The resource was not found.", not_found))
+
+
+def test_a_reload_serves_the_release_on_disk_and_no_module_of_the_one_before(
+    database_url, tmp_path, monkeypatch
+):
+    # Python looks for modules in the current folder first, and this checkout has them too.
+    monkeypatch.chdir(tmp_path)
+    for release in ("old", "new"):
+        copy_of_the_service(tmp_path / release, f"Said by the {release} release.")
+    current = tmp_path / "current"
+    current.symlink_to("old")
+    with running_service(database_url, env={"PYTHONPATH": str(current)}) as service:
+        assert "the old release" in ask(service.port, "/")[1]
+        current.unlink()
+        current.symlink_to("new")
+        reload(service.pid)
+        assert "the new release" in ask(service.port, "/")[1]
+
+
+def test_the_operators_listener_outlives_reloads_and_leaves_the_managers_alone(database_url):
+    admin_port = free_port()
+    with running_service(database_url, env={"STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}"}) as service:
+        for _ in range(2):
+            assert ask(admin_port, "/live")[0] == 200
+            assert ask(service.port, "/live")[0] == 404
+            reload(service.pid)
+        assert ask(admin_port, "/live")[0] == 200
+        assert ask(service.port, "/live")[0] == 404
+
+
+def test_a_host_header_does_not_lead_through_a_unix_socket_to_the_operators_listener(database_url, tmp_path):
+    admin_port = free_port()
+    path = tmp_path / "managers.sock"
+    with (
+        running_service(
+            database_url,
+            env={"STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}"},
+            args=["--bind", f"unix:{path}"],
+        ),
+        socket.socket(socket.AF_UNIX) as connection,
+    ):
+        connection.settimeout(PATIENCE)
+        connection.connect(str(path))
+        request = f"GET /live HTTP/1.1\r\nHost: localhost:{admin_port}\r\nConnection: close\r\n\r\n"
+        connection.sendall(request.encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
+
+
+def test_a_unix_socket_is_not_open_to_everybody_on_the_machine(database_url, tmp_path):
+    path = tmp_path / "managers.sock"
+    with running_service(database_url, args=["--bind", f"unix:{path}"]):
+        assert path.stat().st_mode & 0o007 == 0
+
+
+def test_a_worker_may_open_more_files_than_it_accepts_connections(database_url, few_files):
+    accepted = int(settings_in_effect(database_url)["worker_connections"])
+    with running_service(database_url) as service:
+        limits = Path(f"/proc/{service.pid}/limits").read_text()
+    may_open = int(re.search(r"^Max open files +(\d+)", limits, re.MULTILINE)[1])
+    assert may_open > FEW_FILES
+    assert accepted < may_open
+
+
+def test_what_is_wrong_with_the_environment_is_named_before_anything_listens(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-m", "gunicorn", "-c", str(SETTINGS)],
+        env={**os.environ, "STACKMGR_DATABASE_URL": "", "STACKMGR_THREADS": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert ended.returncode == 1
+    assert [line.partition(" ")[0] for line in ended.stderr.splitlines()] == ["stackmgr:", "stackmgr:"]
+    assert "STACKMGR_DATABASE_URL" in ended.stderr
+    assert "STACKMGR_THREADS" in ended.stderr

@@ -1,0 +1,195 @@
+"""What the runbook gives a DBA to run, as it is printed: roles, logins, dump, restore, checks."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from stackmgr import api_keys, checks, files, migrations
+from stackmgr.app import create_app
+from stackmgr.database import Database
+from stackmgr.verifiers.database import DatabaseVerifier
+from tests.client import Client
+from tests.clusters import cluster
+from tests.examples import configuration
+
+ROOT = files.directory("deploy").parent
+RUNBOOK = ROOT / "deploy" / "RUNBOOK.md"
+BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
+
+
+@dataclass(frozen=True)
+class Dba:
+    """A superuser at a shell, in a folder with a copy of nothing but the way to deploy/."""
+
+    url: str
+    binaries: Path
+    folder: Path
+
+    def run(self, command: str) -> str:
+        """Run a line of the runbook as it is printed and return what it prints."""
+        host = conninfo_to_dict(self.url)["host"]
+        ended = subprocess.run(
+            ["/bin/sh", "-euc", command],
+            cwd=self.folder,
+            env={"PATH": f"{self.binaries}:{os.environ['PATH']}", "PGHOST": host, "PGUSER": "postgres"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    def login(self, user: str, database: str = "stackmgr") -> str:
+        return make_conninfo(self.url, user=user, dbname=database)
+
+
+def printed(heading: str) -> list[str]:
+    """Return the commands that the runbook prints under a heading."""
+    section = RUNBOOK.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^    (.*)$", section, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def dba(server_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dba]:
+    """A cluster on which the roles were made, and the schema by the operator's login."""
+    with psycopg.connect(server_url) as connection:
+        binaries = Path(connection.execute(BINARIES).fetchone()[0])
+    folder = tmp_path_factory.mktemp("dba")
+    (folder / "deploy").symlink_to(ROOT / "deploy")
+    with cluster(binaries) as url:
+        dba = Dba(url, binaries, folder)
+        make_roles = printed("Install")[0]
+        assert make_roles.endswith("roles.sql")
+        dba.run(make_roles)
+        dba.run(make_roles)
+        migrations.apply(dba.login("stackmgr_operator"))
+        yield dba
+
+
+@pytest.fixture(scope="module")
+def database(dba: Dba) -> Iterator[Database]:
+    database = Database(dba.login("stackmgr_service"), pool_size=1)
+    database.open()
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def operator(dba: Dba) -> Iterator[Database]:
+    database = Database(dba.login("stackmgr_operator"), role="stackmgr_owner", pool_size=1)
+    database.open()
+    yield database
+    database.close()
+
+
+def test_the_services_login_finds_all_it_needs_and_holds_no_more(dba):
+    findings = checks.examine(dba.login("stackmgr_service"))
+    assert (findings.problems, findings.warnings, findings.reachable) == ([], [], True)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SET ROLE stackmgr_owner",
+        "SET ROLE stackmgr_operator",
+        "CREATE SCHEMA other",
+        "CREATE TABLE public.other ()",
+        "CREATE TABLE stackmgr.other ()",
+        "CREATE TEMPORARY TABLE other ()",
+        "CREATE ROLE other",
+        "DELETE FROM stackmgr.stack_revisions",
+        "UPDATE stackmgr.creation_receipts SET idempotency_key = ''",
+        "INSERT INTO stackmgr.api_keys (key_digest) VALUES ('')",
+    ],
+)
+def test_the_services_login_is_refused_what_it_does_not_need(dba, statement):
+    with (
+        psycopg.connect(dba.login("stackmgr_service"), autocommit=True) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute(statement.encode())
+
+
+def test_nobody_else_may_connect(dba):
+    with psycopg.connect(dba.url, autocommit=True) as superuser:
+        superuser.execute(b"CREATE ROLE somebody LOGIN")
+    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+        psycopg.connect(dba.login("somebody"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("log_parameter_max_length", "0"),
+        ("log_parameter_max_length_on_error", "0"),
+        ("log_error_verbosity", "terse"),
+        ("server_encoding", "UTF8"),
+    ],
+)
+def test_a_session_of_the_service_has_the_recommended_settings(dba, setting, value):
+    with psycopg.connect(dba.login("stackmgr_service")) as connection:
+        row = connection.execute("SELECT current_setting(%s)", [setting]).fetchone()
+    assert row == (value,)
+
+
+def test_roles_sql_names_the_settings_of_the_server_that_fall_short(dba):
+    advice = dba.run(printed("Install")[0])
+    assert re.search(r"archive_mode +\| off +\| on", advice)
+    assert "fsync" not in advice
+
+
+def test_the_image_of_postgresql_gets_roles_and_passwords_from_its_secrets(dba, tmp_path):
+    for name in ("operator_password", "service_password"):
+        (tmp_path / name).write_text(f'{name}\'s "secret"\n')
+    script = (ROOT / "deploy/postgresql/init.sh").read_text()
+    script = script.replace("/run/secrets", str(tmp_path)).replace("/stackmgr/", f"{ROOT}/deploy/postgresql/")
+    dba.run(script)
+    with psycopg.connect(dba.url) as connection:
+        saved = connection.execute(
+            "SELECT rolname FROM pg_authid WHERE rolpassword LIKE 'SCRAM-SHA-256$%' ORDER BY rolname"
+        ).fetchall()
+    assert saved == [("stackmgr_operator",), ("stackmgr_service",)]
+
+
+def has_amcheck(dba: Dba) -> bool:
+    """Whether the server brings the extension; the one in the wheel does not."""
+    with psycopg.connect(dba.url) as connection:
+        found = connection.execute("SELECT FROM pg_available_extensions WHERE name = 'amcheck'")
+        return found.fetchone() is not None
+
+
+def test_a_restored_dump_passes_its_checks_and_answers_retries_with_the_same_stacks(
+    dba, database, operator, spellings
+):
+    with operator.session() as session:
+        key = api_keys.issue(session, str(uuid4()))
+
+    def client(restored: Database) -> Client:
+        app = create_app(database=restored, verifier=DatabaseVerifier(), spellings=spellings)
+        return Client(app, key, "", [])
+
+    created = [client(database).create(configuration(name=name), name).json for name in ("one", "two")]
+    *commands, no_stack, no_receipt = printed("Backup and restore")
+    for command in commands:
+        if not command.startswith("pg_amcheck ") or has_amcheck(dba):
+            dba.run(command)
+    for count in (no_stack, no_receipt):
+        assert re.search(r"^ +0$", dba.run(count), re.MULTILINE)
+    url = dba.login("stackmgr_service", "stackmgr_restored")
+    assert checks.examine(url).problems == []
+    restored = Database(url, pool_size=1)
+    restored.open()
+    try:
+        for stack in created:
+            retry = client(restored).create(configuration(name=stack["name"]), stack["name"])
+            assert (retry.status_int, retry.json) == (200, stack)
+    finally:
+        restored.close()

@@ -1,0 +1,220 @@
+"""Whatever bytes arrive, the answer is an Error object, or nginx closes the connection."""
+
+import http.client
+import io
+import json
+import re
+from uuid import UUID
+
+import pytest
+
+from stackmgr import errors
+from tests.client import STACKS, check_answer
+from tests.deploy.proxy import SITE, Answer
+
+HOST = b"Host: localhost\r\n"
+CLOSE = b"Connection: close\r\n"
+LINE = b"GET /manager/stacks HTTP/1.1\r\n"
+
+
+def get(*fields: bytes, line: bytes = LINE) -> bytes:
+    return line + HOST + CLOSE + b"".join(field + b"\r\n" for field in fields) + b"\r\n"
+
+
+def line(text: bytes) -> bytes:
+    return get(line=text + b"\r\n")
+
+
+def post(*fields: bytes, body: bytes = b"", version: bytes = b"1.1") -> bytes:
+    head = (b"Idempotency-Key: k", b"X-Request-Id: told", *fields)
+    return get(*head, line=b"POST /manager/stacks HTTP/" + version + b"\r\n") + body
+
+
+REFUSED = {
+    "control bytes": b"\x00\x01\x02\r\n\r\n",
+    "high bytes": b"\xf1\xf2\xf3\r\n\r\n",
+    "method in lowercase": line(b"get /manager/stacks HTTP/1.1"),
+    "method TRACE": line(b"TRACE /manager/stacks HTTP/1.1"),
+    "method CONNECT": line(b"CONNECT localhost:443 HTTP/1.1"),
+    "target *": line(b"GET * HTTP/1.1"),
+    "target without a slash": line(b"GET manager/stacks HTTP/1.1"),
+    "target with a space": line(b"GET /manager/sta cks HTTP/1.1"),
+    "target with %00": line(b"GET /manager/stacks/%00 HTTP/1.1"),
+    "target with %zz": line(b"GET /manager/stacks/%zz HTTP/1.1"),
+    "target above the root": line(b"GET /../manager/stacks HTTP/1.1"),
+    "target above the root, escaped": line(b"GET /%2e%2e/manager/stacks HTTP/1.1"),
+    "target with NUL": line(b"GET /manager\x00/stacks HTTP/1.1"),
+    "target with a control byte": line(b"GET /manager\x01/stacks HTTP/1.1"),
+    "target of 20 kB": line(b"GET /manager/stacks?cursor=" + b"a" * 20000 + b" HTTP/1.1"),
+    "host in the target that is none": line(b"GET https://a b/manager/stacks HTTP/1.1"),
+    "HTTP/0.8": line(b"GET /manager/stacks HTTP/0.8"),
+    "HTTP/2.0": line(b"GET /manager/stacks HTTP/2.0"),
+    "HTTP/9.9": line(b"GET /manager/stacks HTTP/9.9"),
+    "HTTP/x": line(b"GET /manager/stacks HTTP/x"),
+    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "no Host": LINE + CLOSE + b"\r\n",
+    "two Hosts": get(HOST.strip()),
+    "a Host that is none": LINE + b"Host: a b/c\r\n\r\n",
+    "field without a colon": get(b"Authorization Bearer SECRET"),
+    "field without a name": get(b": value"),
+    "space before the colon": get(b"X-A : value"),
+    "folded field": get(b"X-A: b", b" c"),
+    "first field folded": LINE + b" X-A: b\r\n" + HOST + b"\r\n",
+    "NUL in a value": get(b"X-A: b\x00c"),
+    "CR in a value": get(b"X-A: b\rc"),
+    "two Authorizations": get(b"Authorization: Bearer a", b"Authorization: Bearer b"),
+    "field of 20 kB": get(b"X-A: " + b"a" * 20000),
+    "fields of 200 kB together": get(*[b"X-A: " + b"a" * 10000] * 20),
+    "two equal lengths": post(b"Content-Length: 2", b"Content-Length: 2", body=b"{}"),
+    "two lengths": post(b"Content-Length: 2", b"Content-Length: 3", body=b"{}"),
+    "negative length": post(b"Content-Length: -2", body=b"{}"),
+    "length with a sign": post(b"Content-Length: +2", body=b"{}"),
+    "length of 20 digits": post(b"Content-Length: 99999999999999999999", body=b"{}"),
+    "list of lengths": post(b"Content-Length: 2, 2", body=b"{}"),
+    "length of 9 MB": post(b"Content-Length: 9000000", body=b"{}"),
+    "length and chunks": post(b"Content-Length: 2", b"Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
+    "unknown coding": post(b"Transfer-Encoding: gzip", body=b"0\r\n\r\n"),
+    "misspelt coding": post(b"Transfer-Encoding: xchunked", body=b"0\r\n\r\n"),
+    "two codings": post(b"Transfer-Encoding: gzip, chunked", body=b"0\r\n\r\n"),
+    "chunks twice": post(*[b"Transfer-Encoding: chunked"] * 2, body=b"0\r\n\r\n"),
+    "chunks in HTTP/1.0": post(b"Transfer-Encoding: chunked", body=b"0\r\n\r\n", version=b"1.0"),
+    "size of a chunk is no number": post(b"Transfer-Encoding: chunked", body=b"zz\r\n{}\r\n0\r\n\r\n"),
+    "size of a chunk is negative": post(b"Transfer-Encoding: chunked", body=b"-2\r\n{}\r\n0\r\n\r\n"),
+    "size of a chunk is enormous": post(b"Transfer-Encoding: chunked", body=b"f" * 18 + b"\r\n{}"),
+    "size of a chunk is 9 MB": post(b"Transfer-Encoding: chunked", body=b"900000\r\n{}"),
+    "chunk longer than its size": post(b"Transfer-Encoding: chunked", body=b"2\r\n{}X0\r\n\r\n"),
+    "a HEAD that is malformed": line(b"HEAD /%00 HTTP/1.1"),
+}
+
+CLOSED = {
+    "nothing": b"",
+    "empty lines": b"\r\n\r\n",
+    "half a line": b"GET /manager/st",
+    "half a head": LINE + b"Host: loc",
+    "HTTP/0.9": b"GET /manager/stacks\r\n",
+    "HTTP/0.9 and %00": b"GET /%00\r\n",
+    "HTTP/0.9 and a blank": b"GET /manager/stacks \r\n\r\n",
+}
+
+# What nginx passes on and gunicorn refuses.
+REFUSED_BY_THE_SERVER = {
+    "target with a high byte": line(b"GET /manager/stacks/\xe9 HTTP/1.1"),
+    "target of 10 kB": line(b"GET /manager/stacks?cursor=" + b"a" * 10000 + b" HTTP/1.1"),
+    "control byte in a value": get(b"X-A: b\x01c"),
+    "DEL in a value": get(b"X-A: b\x7fc"),
+    "control byte in the request's id": get(b"X-Request-Id: b\x01c"),
+    "200 fields": get(*[b"X-A: b"] * 200),
+}
+
+UNFINISHED = {
+    "half a body": post(b"Content-Length: 50", body=b"{}"),
+    "half a chunk": post(b"Transfer-Encoding: chunked", body=b"5\r\n{}"),
+}
+
+
+def parsed(received: bytes, *, head: bool) -> list[Answer]:
+    """Return the answers in *received*, which must consist of whole ones."""
+    stream, answers = io.BytesIO(received), []
+    while status_line := stream.readline():
+        version, status, _ = status_line.split(b" ", 2)
+        assert version == b"HTTP/1.1"
+        headers = http.client.parse_headers(stream)
+        length = 0 if head else int(headers["Content-Length"])
+        body = stream.read(length)
+        assert len(body) == length
+        answers.append(Answer(int(status), headers, body))
+    return answers
+
+
+def only_error(request: bytes, received: bytes) -> Answer:
+    head = request.startswith(b"HEAD ")
+    (answer,) = parsed(received, head=head)
+    assert answer.status in {400, 413}
+    check_answer("HEAD" if head else "GET", STACKS, answer.status, answer.headers, answer.body)
+    assert answer.headers["Server"] in {"nginx", None}
+    return answer
+
+
+@pytest.mark.parametrize("request_", REFUSED.values(), ids=REFUSED.keys())
+def test_a_malformed_request_is_answered_with_an_error_object(proxy, request_):
+    answer = only_error(request_, proxy.send(request_))
+    assert b"SECRET" not in answer.body
+
+
+@pytest.mark.parametrize("request_", REFUSED_BY_THE_SERVER.values(), ids=REFUSED_BY_THE_SERVER.keys())
+def test_what_the_server_behind_nginx_refuses_is_an_error_object_too(proxy, request_):
+    only_error(request_, proxy.send(request_))
+
+
+@pytest.mark.parametrize("request_", CLOSED.values(), ids=CLOSED.keys())
+def test_what_is_no_request_yet_or_has_no_headers_ends_the_connection(proxy, request_):
+    assert proxy.send(request_) == b""
+
+
+@pytest.mark.parametrize("request_", UNFINISHED.values(), ids=UNFINISHED.keys())
+def test_a_body_that_never_ends_ends_the_connection(proxy, request_):
+    assert proxy.send(request_) == b""
+
+
+EVERYTHING = REFUSED | REFUSED_BY_THE_SERVER | CLOSED | UNFINISHED | {"nothing wrong": get()}
+
+
+@pytest.mark.parametrize("request_", EVERYTHING.values(), ids=EVERYTHING.keys())
+def test_without_tls_everything_is_refused_or_ends_the_connection(proxy, request_):
+    received = proxy.send(request_, tls=False)
+    if received:
+        only_error(request_, received)
+
+
+def test_a_request_without_tls_is_told_so_in_the_same_form(proxy):
+    request = get(b"X-Request-Id: in-the-clear")
+    answer = only_error(request, proxy.send(request, tls=False))
+    assert answer.headers["X-Request-Id"] == "in-the-clear"
+
+
+@pytest.mark.parametrize(
+    ("given", "repeated"),
+    [
+        (b"a.b:c_d-E9", True),
+        (b"r" * 200, True),
+        (b"r" * 201, False),
+        (b'a"b', False),
+        (b"a\\b", False),
+        (b"a b", False),
+        (b"\xe9", False),
+        (b"", False),
+    ],
+)
+def test_an_error_of_nginx_repeats_an_id_only_where_it_can_break_nothing(proxy, given, repeated):
+    request = get(b"X-Request-Id: " + given, b"X-A : malformed")
+    told = only_error(request, proxy.send(request)).headers["X-Request-Id"]
+    if repeated:
+        assert told.encode() == given
+    else:
+        assert (str(UUID(told)), UUID(told).version) == (told, 4)
+
+
+def test_the_errors_of_nginx_say_what_the_service_says():
+    said = dict(re.findall(r'"code": "(\w+)", "message": "([^"]+)"', SITE.read_text()))
+    classes = (errors.InvalidRequest, errors.NotFound, errors.PayloadTooLarge, errors.RateLimited)
+    assert said == {kind.code: kind.message for kind in (*classes, errors.ServiceError)}
+
+
+def test_no_status_that_nginx_can_make_up_is_left_to_its_own_page():
+    mapped = set(
+        map(int, re.findall(r"\b[45]\d\d\b", " ".join(re.findall(r"error_page ([^;]*)=", SITE.read_text()))))
+    )
+    assert mapped >= {*range(400, 407), *range(408, 419), *range(421, 427), 428, 429, 431}
+    assert mapped >= {494, 495, 496, 497, *range(500, 506), 507}
+
+
+def test_no_log_of_nginx_holds_a_key(proxy):
+    key = b"stackmgr_DO-NOT-LOG-THIS"
+    proxy.send(get(b"Authorization: Bearer " + key))
+    proxy.send(get(b"Authorization Bearer " + key))
+    proxy.send(get(b"Authorization: Bearer " + key, b"X-A: b\x00"))
+    lines = (proxy.folder / "stackmgr.log").read_bytes().splitlines()
+    assert lines
+    for name in ("stackmgr.log", "stackmgr.error.log"):
+        assert key not in (proxy.folder / name).read_bytes()
+    assert {type(json.loads(entry.decode("latin-1"))) for entry in lines} == {dict}

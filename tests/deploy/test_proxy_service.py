@@ -1,0 +1,188 @@
+"""What callers get of the service through nginx is what the service says, byte for byte."""
+
+import json
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.client import STACKS, check_answer
+from tests.deploy.proxy import Answer, Proxy
+from tests.examples import configuration
+
+# An id that nginx would not repeat in an error of its own: where it comes back, the service has answered.
+ODD_ID = 'é "quoted" \\ \x85\xff'
+
+
+class Manager:
+    """A manager who reaches the service through nginx; checks the form of every answer."""
+
+    def __init__(self, proxy: Proxy, key: str) -> None:
+        self.proxy = proxy
+        self.key = key
+
+    def ask(self, method: str, path: str, body=b"", **headers: str) -> Answer:
+        given = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        encoded = {name: value.encode("latin-1") for name, value in given.items()}
+        answer = self.proxy.ask(method, path, encoded, body)
+        check_answer(method, path, answer.status, answer.headers, answer.body)
+        return answer
+
+    def create(self, body: bytes | None = None, **headers: str) -> Answer:
+        body = json.dumps(configuration()).encode() if body is None else body
+        return self.ask("POST", STACKS, body, **{"Idempotency_Key": str(uuid4())} | headers)
+
+
+@pytest.fixture
+def manager(proxy, new_key):
+    return Manager(proxy, new_key())
+
+
+def message(answer: Answer) -> str:
+    return json.loads(answer.body)["message"]
+
+
+def test_the_four_operations_pass_with_their_headers(manager):
+    created = manager.create()
+    stack = json.loads(created.body)
+    path = f"{STACKS}/{stack['id']}"
+    assert created.status == 201
+    assert created.headers["Location"] == path
+    assert created.headers["ETag"] == f'"{stack["current_revision_id"]}"'
+    assert json.loads(manager.ask("GET", STACKS).body)["items"] == [stack]
+    assert json.loads(manager.ask("GET", path).body) == stack
+    updated = manager.ask("PATCH", path, b'{"name": "Income"}')
+    assert updated.status == 200
+    assert updated.headers["ETag"] != created.headers["ETag"]
+    assert json.loads(manager.ask("GET", path).body) == stack | json.loads(updated.body)
+
+
+def test_an_etag_stays_strong_whatever_compression_the_client_takes(manager):
+    stack = json.loads(manager.create().body)
+    read = manager.ask("GET", f"{STACKS}/{stack['id']}", Accept_Encoding="gzip, br")
+    assert read.headers["ETag"] == f'"{stack["current_revision_id"]}"'
+    assert read.headers["Content-Encoding"] is None
+
+
+def test_conditions_and_ranges_change_nothing(manager):
+    stack = json.loads(manager.create().body)
+    conditions = {
+        "If_Match": '"other"',
+        "If_None_Match": f'"{stack["current_revision_id"]}"',
+        "Range": "bytes=0-9",
+    }
+    read = manager.ask("GET", f"{STACKS}/{stack['id']}", **conditions)
+    assert (read.status, json.loads(read.body)) == (200, stack)
+
+
+def test_a_body_in_chunks_arrives_whole(manager):
+    body = json.dumps(configuration(name="in chunks")).encode()
+    created = manager.ask(
+        "POST",
+        STACKS,
+        iter([body[:7], body[7:]]),
+        Idempotency_Key="chunks",
+        Transfer_Encoding="chunked",
+    )
+    assert created.status == 201
+    assert json.loads(created.body)["name"] == "in chunks"
+
+
+def judge(manager, size: int, framing: str) -> int:
+    """Send a body of *size* bytes and return the status that the service, not nginx, has answered."""
+    start, end = b'{"name": "', b'"}'
+    body = start + b"x" * (size - len(start) - len(end)) + end
+    headers = {"Idempotency_Key": "k", "X_Request_Id": ODD_ID}
+    if framing == "chunked":
+        answer = manager.ask("POST", STACKS, iter([body]), **headers, Transfer_Encoding="chunked")
+    else:
+        answer = manager.ask("POST", STACKS, body, **headers)
+    assert answer.headers["X-Request-Id"] == ODD_ID
+    return answer.status
+
+
+@pytest.mark.parametrize(
+    ("size", "status"), [(262144, 400), (262145, 413), (2_000_000, 413), (8 * 1024 * 1024, 413)]
+)
+@pytest.mark.parametrize("framing", ["announced", "chunked"])
+def test_the_service_itself_judges_bodies_of_up_to_8_megabytes(manager, framing, size, status):
+    assert judge(manager, size, framing) == status
+
+
+def test_a_longer_body_is_refused_by_nginx_in_the_same_form(manager):
+    answer = manager.create(b"x" * (8 * 1024 * 1024 + 1), X_Request_Id="much.too:long-1")
+    assert answer.status == 413
+    assert answer.headers["X-Request-Id"] == "much.too:long-1"
+
+
+@pytest.mark.parametrize(("length", "status"), [(2048, 201), (3072, 400), (16000, 400)])
+def test_the_service_itself_judges_long_idempotency_keys(manager, length, status):
+    answer = manager.create(Idempotency_Key="k" * length, X_Request_Id=ODD_ID)
+    assert answer.status == status
+    assert answer.headers["X-Request-Id"] == ODD_ID
+    if status == 400:
+        assert message(answer) == "The Idempotency-Key header is missing, blank or too long."
+
+
+def test_an_idempotency_key_sent_twice_reaches_the_service_twice(proxy, new_key):
+    head = (
+        f"POST {STACKS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {new_key()}\r\n"
+        "Connection: close\r\nContent-Length: {length}\r\nIdempotency-Key: {keys}\r\n\r\n"
+    )
+    body = json.dumps(configuration())
+    first, second = (
+        proxy.send((head.format(length=len(body), keys=keys) + body).encode())
+        for keys in ("one\r\nIdempotency-Key: two", "one,two")
+    )
+    assert first.startswith(b"HTTP/1.1 201 ")
+    assert second.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "request_id",
+    ["a", "a.b:c_d-e", ODD_ID, "é\tü", "r" * 8000, "r" * 16000, "x, y", "\xc3\xa9"],
+    ids=["short", "plain", "odd", "tab", "8000", "16000", "comma", "utf-8"],
+)
+@pytest.mark.parametrize("path", [STACKS, "/nowhere"])
+def test_a_request_id_comes_back_byte_for_byte(manager, request_id, path):
+    assert manager.ask("GET", path, X_Request_Id=request_id).headers["X-Request-Id"] == request_id
+
+
+@pytest.mark.parametrize("blank", ["", "   ", " \t "])
+def test_a_blank_request_id_is_replaced_by_a_uuid(manager, blank):
+    given = manager.ask("GET", STACKS, X_Request_Id=blank).headers["X-Request-Id"]
+    assert str(UUID(given)) == given
+
+
+def test_two_requests_without_an_id_get_two(manager):
+    ids = {manager.ask("GET", STACKS).headers["X-Request-Id"] for _ in range(2)}
+    assert len(ids) == 2
+    assert {UUID(given).version for given in ids} == {4}
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready", "/metrics"])
+def test_the_operators_listener_is_not_published(manager, path):
+    assert manager.ask("GET", path).status == 404
+
+
+def test_expect_100_continue_gets_its_answer_and_then_the_real_one(proxy, new_key):
+    body = json.dumps(configuration()).encode()
+    with proxy.connect() as connection:
+        connection.sendall(
+            f"POST {STACKS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {new_key()}\r\n"
+            f"Idempotency-Key: k\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        )
+        assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 201 ")
+
+
+def test_pipelined_requests_are_all_answered(proxy, new_key):
+    request = f"GET {STACKS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {new_key()}\r\n"
+    received = proxy.send((f"{request}\r\n" * 2 + f"{request}Connection: close\r\n\r\n").encode())
+    assert received.count(b"HTTP/1.1 200 OK\r\n") == 3
+
+
+def test_a_server_that_is_asked_by_another_name_answers_all_the_same(proxy, new_key):
+    request = f"GET {STACKS} HTTP/1.0\r\nHost: elsewhere:1\r\nAuthorization: Bearer {new_key()}\r\n\r\n"
+    assert proxy.send(request.encode()).startswith(b"HTTP/1.1 200 OK\r\n")

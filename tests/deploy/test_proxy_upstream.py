@@ -1,0 +1,172 @@
+"""What nginx sends to the service, and what it makes of a service that does not answer."""
+
+import http.client
+import json
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from tests.client import STACKS, check_answer
+from tests.deploy.proxy import free_port, running_proxy
+from tests.deploy.upstreams import answering, hanging_up, running_upstream, silent, well
+
+SECOND_SERVER = "# server 10.0.0.12:8000 "
+IMPATIENT = {"proxy_read_timeout 30s;": "proxy_read_timeout 1s;"}
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+FORGED = {
+    "Forwarded": "for=1.2.3.4;proto=http",
+    "Proxy": "http://elsewhere",
+    "Via": "1.0 elsewhere",
+    "X-Forwarded-For": "1.2.3.4",
+    "X-Forwarded-Host": "elsewhere",
+    "X-Forwarded-Port": "1",
+    "X-Forwarded-Prefix": "/evil",
+    "X-Forwarded-Proto": "http",
+    "X-Forwarded-Protocol": "ssl",
+    "X-Forwarded-Scheme": "http",
+    "X-Forwarded-Server": "elsewhere",
+    "X-Forwarded-Ssl": "off",
+    "X-Original-URL": "/evil",
+    "X-Real-IP": "1.2.3.4",
+    "X-Rewrite-URL": "/evil",
+    "X-Script-Name": "/evil",
+    "SCRIPT_NAME": "/manager",
+    "PATH_INFO": "/evil",
+    "REMOTE_USER": "root",
+    "X_Request_Id": "forged",
+    "TE": "trailers",
+    "Upgrade": "websocket",
+    "Connection": "upgrade, authorization",
+    "Expect": "200-ok",
+}
+
+
+@contextmanager
+def nginx_before(folder, *ports: int, changes: dict[str, str] | None = None):
+    """Run nginx with one upstream server, or with two."""
+    every = dict(changes or {})
+    if len(ports) == 2:
+        every[SECOND_SERVER] = f"server 127.0.0.1:{ports[1]} "
+    with running_proxy(folder, ports[0], every) as proxy:
+        yield proxy
+
+
+def ask(proxy, method: str, **headers: str):
+    answer = proxy.ask(method, STACKS, headers, b"{}" if method in {"POST", "PATCH"} else b"")
+    if answer.status != 200:
+        check_answer(method, STACKS, answer.status, answer.headers, answer.body)
+    return answer
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
+def test_a_service_that_is_down_is_an_internal_error(tmp_path, method):
+    with nginx_before(tmp_path, free_port()) as proxy:
+        assert ask(proxy, method).status == 500
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        pytest.param(hanging_up, id="closes the connection"),
+        pytest.param(answering(HEAD), id="closes it in the middle of the head"),
+        pytest.param(answering(HEAD + b"X-A: " + b"a" * 40000 + b"\r\n\r\n"), id="sends too long a head"),
+        pytest.param(silent, id="never answers"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_service_that_does_not_answer_whole_is_an_internal_error_under_the_id_it_was_told(
+    tmp_path, method, behaviour
+):
+    with (
+        running_upstream(behaviour) as upstream,
+        nginx_before(tmp_path, upstream.port, changes=IMPATIENT) as proxy,
+    ):
+        answer = ask(proxy, method)
+        assert answer.status == 500
+        assert json.loads(answer.body)["request_id"] == upstream.fields()["x-request-id"]
+        assert len(upstream.heads) == 1
+
+
+def test_an_answer_that_was_cut_short_does_not_look_whole(tmp_path):
+    with (
+        running_upstream(answering(HEAD + b"Content-Length: 9\r\n\r\n{")) as upstream,
+        nginx_before(tmp_path, upstream.port) as proxy,
+        pytest.raises(http.client.IncompleteRead),
+    ):
+        ask(proxy, "GET")
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+@pytest.mark.parametrize("behaviour", [hanging_up, silent], ids=["hanging up", "silent"])
+def test_a_write_that_was_sent_is_never_sent_again(tmp_path, method, behaviour):
+    with ExitStack() as stack:
+        both = [stack.enter_context(running_upstream(behaviour)) for _ in range(2)]
+        proxy = stack.enter_context(nginx_before(tmp_path, both[0].port, both[1].port, changes=IMPATIENT))
+        assert ask(proxy, method).status == 500
+        assert sum(len(upstream.heads) for upstream in both) == 1
+
+
+def test_a_write_that_an_idle_connection_lost_is_not_sent_again(tmp_path):
+    behaviours = iter([well, hanging_up])
+
+    def behave(connection):
+        return next(behaviours)(connection)
+
+    with (
+        running_upstream(behave) as upstream,
+        nginx_before(tmp_path, upstream.port) as proxy,
+    ):
+        assert ask(proxy, "GET").status == 200
+        assert ask(proxy, "POST").status == 500
+        assert (upstream.connections, len(upstream.heads)) == (1, 2)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
+def test_a_request_that_could_not_be_sent_goes_to_the_other_server(tmp_path, method):
+    with (
+        running_upstream(well) as upstream,
+        nginx_before(tmp_path, free_port(), upstream.port) as proxy,
+    ):
+        assert [ask(proxy, method).status for _ in range(3)] == [200] * 3
+        assert len(upstream.heads) == 3
+
+
+def test_a_read_that_one_server_dropped_is_answered_by_the_other(tmp_path):
+    with (
+        running_upstream(hanging_up) as dropping,
+        running_upstream(well) as upstream,
+        nginx_before(tmp_path, dropping.port, upstream.port) as proxy,
+    ):
+        assert [ask(proxy, "GET").status for _ in range(3)] == [200] * 3
+        assert dropping.heads
+
+
+def test_connections_to_the_service_are_kept(tmp_path):
+    with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
+        for _ in range(5):
+            assert ask(proxy, "GET").status == 200
+        assert (upstream.connections, len(upstream.heads)) == (1, 5)
+
+
+def test_no_forged_header_reaches_the_service(tmp_path):
+    honest = {"Authorization": "Bearer a", "Idempotency-Key": "k", "X-Request-Id": "told", "X-Other": "o"}
+    with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
+        assert ask(proxy, "POST", Host="elsewhere:1", **honest, **FORGED).status == 200
+        passed = upstream.fields()
+    added = {"host": "elsewhere", "content-length": "2", "accept-encoding": "identity"}
+    assert passed == {name.lower(): value for name, value in honest.items()} | added
+
+
+def test_a_chunked_body_reaches_the_service_with_its_length(tmp_path):
+    with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
+        proxy.ask("POST", STACKS, {"Transfer-Encoding": "chunked"}, iter([b"{", b" ", b"}"]))
+        assert upstream.fields()["content-length"] == "3"
+        assert "transfer-encoding" not in upstream.fields()
+
+
+def test_the_path_reaches_the_service_as_it_was_sent(tmp_path):
+    path = "//manager/./stacks/%C3%A9/../x%2F?cursor=a%20b&&limit"
+    with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
+        proxy.ask("GET", path, {})
+        assert upstream.heads[0].split(b"\r\n")[0] == f"GET {path} HTTP/1.1".encode()

@@ -1,0 +1,120 @@
+"""The units are accepted by systemd, and what they start works as they start it."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from stackmgr import files
+from tests.deploy.proxy import free_port, require
+from tests.deploy.test_gunicorn import PATIENCE, ask
+
+DEPLOY = files.directory("deploy")
+UNITS = ("stackmgr.service", "stackmgr.socket")
+INSTALLED = "/opt/stackmgr/current"
+
+
+def unit(name: str) -> str:
+    """Return the unit, with this interpreter and this checkout in place of an installed release."""
+    text = (DEPLOY / name).read_text()
+    return text.replace(f"{INSTALLED}/bin/python", sys.executable).replace(f"{INSTALLED}/deploy", str(DEPLOY))
+
+
+def values(name: str, key: str) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", unit(name), re.MULTILINE)
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = require(shutil.which("systemd-analyze"), "systemd-analyze")
+    return subprocess.run(
+        [program, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+
+
+@pytest.fixture
+def installed_units(tmp_path):
+    for name in UNITS:
+        (tmp_path / name).write_text(unit(name))
+    return [str(tmp_path / name) for name in UNITS]
+
+
+def test_systemd_accepts_the_units(installed_units):
+    verified = analyze("verify", *installed_units)
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def test_the_service_is_exposed_to_little(installed_units):
+    examined = analyze("security", "--offline=true", "--threshold=15", installed_units[0])
+    assert examined.returncode == 0, examined.stdout
+
+
+def test_no_command_line_holds_a_setting_or_a_secret():
+    commands = [line for line in unit("stackmgr.service").splitlines() if line.startswith("Exec")]
+    assert len(commands) == 3
+    assert not any("STACKMGR_" in command or "://" in command for command in commands)
+    assert values("stackmgr.service", "EnvironmentFile") == ["/etc/stackmgr/stackmgr.env"]
+
+
+def test_a_stop_lasts_longer_than_gunicorn_waits_for_its_workers():
+    waits = re.search(r"^graceful_timeout = (\d+)$", (DEPLOY / "gunicorn.conf.py").read_text(), re.MULTILINE)
+    assert int(values("stackmgr.service", "TimeoutStopSec")[0]) > int(waits[1])
+
+
+def test_a_reload_begins_with_a_check_that_the_release_and_its_database_pass(database_url):
+    check, hang_up = values("stackmgr.service", "ExecReload")
+    assert hang_up == "/bin/kill -s HUP $MAINPID"
+    for url, outcome in ((database_url, 0), (f"{database_url} dbname=postgres", 1)):
+        checked = subprocess.run(
+            shlex.split(check),
+            env={**os.environ, "STACKMGR_DATABASE_URL": url},
+            check=False,
+            timeout=PATIENCE,
+            capture_output=True,
+        )
+        assert checked.returncode == outcome, checked.stderr
+
+
+def test_the_service_takes_over_the_socket_that_systemd_holds_and_says_when_it_is_ready(
+    database_url, tmp_path
+):
+    program = require(shutil.which("systemd-socket-activate"), "systemd-socket-activate")
+    port = free_port()
+    environment = {"STACKMGR_DATABASE_URL": database_url, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+    passed = [f"--setenv={name}={value}" for name, value in environment.items()]
+    (command,) = values("stackmgr.service", "ExecStart")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(environment["NOTIFY_SOCKET"])
+        notified.settimeout(PATIENCE)
+        process = subprocess.Popen(
+            [program, f"--listen=127.0.0.1:{port}", *passed, *shlex.split(command)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            wait_until_it_listens(port)
+            assert ask(port, "/")[0] == 404
+            assert notified.recv(4096).startswith(b"READY=1")
+            process.send_signal(signal.SIGHUP)
+            assert ask(port, "/")[0] == 404
+        finally:
+            process.terminate()
+            assert process.wait(PATIENCE) == 0
+
+
+def wait_until_it_listens(port: int) -> None:
+    """Return once something holds *port*; this first connection is also what starts the service."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,1 @@
+"""Faults inflicted on the running service while clients use it: `python -m tests.drills --help`."""

@@ -1,0 +1,52 @@
+"""A standby of the stage's server, and the moment when it has to take over."""
+
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+
+from tests.drills.stage import Stage
+from tests.faulty_postgres import FaultyPostgres, eventually
+from tests.proxy import Proxy
+
+_NAME = "standby"
+_STREAMING = b"SELECT sync_state FROM pg_catalog.pg_stat_replication WHERE state = 'streaming'"
+# How long clients go on before the primary dies, and a lagging standby falls behind, in seconds.
+_MEANWHILE = 0.5
+
+
+def to_a_synchronous_standby(stage: Stage) -> None:
+    """Kill the primary for good: what it has acknowledged, its standby has."""
+    _fail_over(stage, synchronous=True)
+
+
+def to_a_standby_that_lags(stage: Stage) -> None:
+    """Kill a primary that waits for nobody."""
+    _fail_over(stage, synchronous=False)
+
+
+def _fail_over(stage: Stage, *, synchronous: bool) -> None:
+    with Proxy(stage.server.socket_path) as link, ExitStack() as undo:
+        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-standby-"))
+        standby = FaultyPostgres(Path(folder) / "data")
+        standby.follow(f"host=127.0.0.1 port={link.port} user=postgres application_name={_NAME}")
+        undo.enter_context(standby)
+        _await_standby(stage.server, synchronous=synchronous)
+        if not synchronous:
+            link.hold()
+        time.sleep(_MEANWHILE)
+        stage.server.crash()
+        with psycopg.connect(standby.url(), autocommit=True) as connection:
+            connection.execute(b"SELECT pg_promote()")
+        stage.replace_server(standby, undo.pop_all())
+
+
+def _await_standby(primary: FaultyPostgres, *, synchronous: bool) -> None:
+    with psycopg.connect(primary.url(), autocommit=True) as connection:
+        if synchronous:
+            connection.execute(b"ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+            connection.execute(b"SELECT pg_reload_conf()")
+        wanted = ("sync" if synchronous else "async",)
+        eventually(lambda: connection.execute(_STREAMING).fetchone() == wanted)

@@ -1,0 +1,190 @@
+"""Where a drill takes place: PostgreSQL, the service as in production, clients, and what came of it all."""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import psycopg
+
+from stackmgr import api_keys
+from stackmgr.database import Database
+from tests import history
+from tests.faulty_postgres import FaultyPostgres
+from tests.history import Operation, Violation
+from tests.proxy import Proxy
+from tests.server import RunningService, running_service
+from tests.workload import Manager, Workload
+
+# Seconds that a request may wait for the database, and that an answer may come after that.
+DATABASE_TIMEOUT = 2
+GRACE = 0.5
+# Seconds in which the service is back when its database is.
+RETURN = 2.0
+NEVER = float("inf")
+
+_ENVIRONMENT = {
+    "STACKMGR_DATABASE_TIMEOUT": str(DATABASE_TIMEOUT),
+    "STACKMGR_THREADS": "8",
+    "WEB_CONCURRENCY": "2",
+}
+_CLIENT_TIMEOUT = 30.0
+
+
+class Stage:
+    """A service of its own on a given server, with a network between the two that can fail."""
+
+    def __init__(self, server: FaultyPostgres, proxy: Proxy, seed: int) -> None:
+        self.server = server
+        self.proxy = proxy
+        self.chance = random.Random(seed)  # noqa: S311 - to be repeatable
+        self.service: RunningService
+        self.healed: list[float] = []
+        self.deck: list[str] = []
+        self.logs: list[str] = []
+        self._running = ExitStack()
+        self._standby = ExitStack()
+        self.managers = self._new_managers()
+
+    def _new_managers(self) -> list[Manager]:
+        operator = Database(self.server.url(), role="stackmgr_owner", pool_size=1)
+        operator.open()
+        try:
+            with operator.session() as session:
+                ids = [str(uuid4()) for _ in range(3)]
+                return [Manager(external_id, api_keys.issue(session, external_id)) for external_id in ids]
+        finally:
+            operator.close()
+
+    def start_service(self) -> None:
+        """Run the service, on a port of its own."""
+        url = f"postgresql://postgres@127.0.0.1:{self.proxy.port}/stackmgr?target_session_attrs=read-write"
+        self.service = self._running.enter_context(running_service(url, env=_ENVIRONMENT))
+
+    def stop_service(self) -> None:
+        """Stop the service as an operator does, if it still runs."""
+        self.service.stop()
+        self.logs.append(self.service.log_path.read_text())
+        self._running.close()
+
+    def replace_server(self, server: FaultyPostgres, undo: ExitStack) -> None:
+        """Lead the service to another server; *undo* ends that one when its time has come."""
+        self.server = server
+        self.proxy.target = server.socket_path
+        self.proxy.cut()
+        self._standby.close()
+        self._standby = undo
+
+    def close(self) -> None:
+        self._running.close()
+        self._standby.close()
+
+
+@contextmanager
+def staged(server: FaultyPostgres, seed: int) -> Iterator[Stage]:
+    """Set the stage on *server*, which is well again afterwards."""
+    with Proxy(server.socket_path) as proxy:
+        stage = Stage(server, proxy, seed)
+        stage.start_service()
+        try:
+            yield stage
+        finally:
+            stage.close()
+            server.restore()
+
+
+@dataclass
+class Report:
+    """What came of a drill.  Times are in seconds."""
+
+    drill: str
+    seed: int
+    faults: int
+    bounded: bool
+    control: bool = False
+    outcomes: Counter[str] = field(default_factory=Counter)
+    violations: list[Violation] = field(default_factory=list)
+    slowest: float = 0.0
+    longest_gap: float = 0.0
+    longest_return: float = 0.0
+    leaks: int = 0
+
+    def contradictions(self) -> list[str]:
+        """Return, in words, what is wrong however slow the machine is.
+
+        A control is a drill on a setting that is known to lose what it acknowledges: it is wrong unless it
+        does.
+        """
+        if self.control:
+            lost = any(violation.rule == "R3" for violation in self.violations)
+            return [] if lost else ["nothing was lost where it had to be: the drill sees nothing"]
+        found = [f"{violation.rule}: {violation.what}" for violation in self.violations]
+        if not self.outcomes["acknowledged"]:
+            found.append("nothing was acknowledged: a drill without clients proves nothing")
+        if self.leaks:
+            found.append("a key has come into the log")
+        return found
+
+    def delays(self) -> list[str]:
+        """Return, in words, what came too late."""
+        found = []
+        if self.bounded and self.slowest > DATABASE_TIMEOUT + GRACE:
+            found.append(f"an answer took {self.slowest:.2f} s")
+        if self.longest_return > RETURN:
+            found.append(f"after a fault was over it took {self.longest_return:.2f} s to serve again")
+        return found
+
+
+def judged(report: Report, stage: Stage, workload: Workload) -> Report:
+    """Complete *report* with what the recording and the database say, once all is still."""
+    operations = workload.operations
+    ours = {manager.external_id for manager in stage.managers}
+    with psycopg.connect(stage.server.url()) as connection:
+        report.violations = history.check(operations, history.dump(connection, ours))
+    report.outcomes = Counter(map(_outcome, operations))
+    answered = [operation for operation in operations if operation.status is not None]
+    report.slowest = max((operation.answered - operation.sent for operation in answered), default=0.0)
+    served = sorted(operation.answered for operation in operations if operation.acknowledged)
+    report.longest_gap = max((b - a for a, b in itertools.pairwise(served)), default=0.0)
+    first_after = (next((later for later in served if later > healed), NEVER) for healed in stage.healed)
+    returns = [first - healed for first, healed in zip(first_after, stage.healed, strict=True)]
+    report.longest_return = max(returns, default=0.0)
+    report.leaks = sum(manager.api_key in log for manager in stage.managers for log in stage.logs)
+    return report
+
+
+def _outcome(operation: Operation) -> str:
+    if operation.acknowledged:
+        return "acknowledged"
+    if not operation.reached:
+        return "not taken"
+    return "refused" if operation.refused else "unknown"
+
+
+HEADINGS = (
+    *("drill", "seed", "faults"),
+    *("acknowledged", "refused", "unknown", "not taken"),
+    *("lost", "duplicated", "other violations"),
+    *("slowest answer", "longest gap", "back after"),
+)
+
+
+def row(report: Report) -> tuple[str, ...]:
+    """Return the report as one row under HEADINGS."""
+    rules = Counter(violation.rule for violation in report.violations)
+    lost, doubled = rules["R3"], rules["R2"] + rules["R6"]
+    return (
+        report.drill,
+        str(report.seed),
+        str(report.faults),
+        *(str(report.outcomes[name]) for name in ("acknowledged", "refused", "unknown", "not taken")),
+        str(lost),
+        str(doubled),
+        str(rules.total() - lost - doubled),
+        f"{report.slowest:.2f} s",
+        f"{report.longest_gap:.2f} s",
+        f"{report.longest_return:.2f} s",
+    )

@@ -1,0 +1,153 @@
+"""Connections that die cost no read, never double a write, and are replaced as soon as there is a server."""
+
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.faults.conftest import DEADLINE, Service, at_once, ends_within, held_row
+from tests.faulty_postgres import eventually
+
+GET = ["api_key_verify", "stack_get"]
+UPDATE = ["api_key_verify", "stack_update"]
+
+
+def _crash_one(server, service):
+    server.kill_backend(service.backends()[0])
+    eventually(lambda: not server.accepts())
+
+
+def _terminate_all(server, service):
+    for pid in service.backends():
+        server.terminate_backend(pid)
+
+
+def _restart_fast(server, service):
+    server.stop()
+    server.start()
+
+
+def _restart_immediate(server, service):
+    server.stop(signal.SIGQUIT)
+    server.start()
+
+
+def _crash_all(server, service):
+    server.crash()
+    server.start()
+
+
+DEATHS = {
+    "one backend is killed": _crash_one,
+    "all backends are terminated": _terminate_all,
+    "a fast restart": _restart_fast,
+    "an immediate restart": _restart_immediate,
+    "everything is killed and started": _crash_all,
+}
+
+
+@pytest.mark.parametrize("death", DEATHS.values(), ids=DEATHS)
+def test_idle_connections_that_died_cost_neither_a_failure_nor_a_further_statement(server, service, death):
+    death(server, service)
+    eventually(server.accepts)
+    for _ in range(5):
+        assert at_once([service.operations()["get"]] * 4) == [200] * 4
+    assert service.operations()["update"]() == 200
+    assert service.client.statements == UPDATE
+    assert service.operations()["get"]() == 200
+    assert service.client.statements == GET
+    service.assert_whole()
+
+
+def test_idle_connections_cut_by_the_network_cost_nothing(proxy, remote_service):
+    proxy.cut()
+    for _ in range(5):
+        assert remote_service.operations()["get"]() == 200
+        assert remote_service.operations()["update"]() == 200
+    remote_service.assert_whole()
+
+
+def test_a_write_goes_out_on_a_new_connection_when_the_verified_one_died_meanwhile(server, service):
+    service.verifier.afterwards = lambda: _restart_fast(server, service)
+    assert service.operations()["update"]() == 200
+    assert service.client.statements == UPDATE
+    service.verifier.afterwards = lambda: None
+    service.assert_whole()
+
+
+def _terminate_the_waiting(server, watcher):
+    waiting = watcher.waiting_one()
+    server.terminate_backend(waiting)
+    eventually(lambda: waiting not in watcher.waiting())
+
+
+def test_a_read_whose_connection_dies_under_it_runs_again(server, service, login, watcher):
+    with ThreadPoolExecutor() as threads, login.transaction():
+        login.execute(b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE")
+        status = threads.submit(service.operations()["get"])
+        _terminate_the_waiting(server, watcher)
+    assert status.result() == 200
+    assert service.client.statements == [*GET, "stack_get"]
+    service.assert_whole()
+
+
+def test_a_write_whose_connection_dies_under_it_is_an_error_and_runs_once(server, service, login, watcher):
+    before = service.client.get(service.stack_id).json
+    with ThreadPoolExecutor() as threads, held_row(login, service.stack_id):
+        status = threads.submit(service.operations()["update"])
+        _terminate_the_waiting(server, watcher)
+    assert status.result() == 500
+    assert service.client.statements == UPDATE
+    assert service.client.get(service.stack_id).json == before
+    service.assert_whole()
+
+
+def _first_success(service: Service) -> float:
+    """Return when the first of a caller's repeated requests was answered."""
+    while service.operations()["get"]() != 200:
+        time.sleep(0.01)
+    return time.monotonic()
+
+
+def test_after_an_outage_the_service_is_back_as_soon_as_its_database(server, service):
+    server.crash()
+    for _ in range(5):
+        # The pool's own pauses between attempts, left alone, would double all this time.
+        with ends_within(DEADLINE):
+            assert set(at_once([service.operations()["get"]] * 4)) == {503}
+    back: list[float] = []
+    caller = threading.Thread(target=lambda: back.append(_first_success(service)))
+    caller.start()
+    server.start()
+    eventually(server.accepts)
+    up = time.monotonic()
+    caller.join()
+    assert back[0] - up < 1.0
+    service.assert_whole()
+
+
+def test_after_a_freeze_the_service_is_back_as_soon_as_its_database(server, service):
+    with server.frozen():
+        for _ in range(3):
+            assert set(at_once([service.operations()["get"]] * 4)) == {503}
+    thawed = time.monotonic()
+    assert _first_success(service) - thawed < 1.0
+    service.assert_whole()
+
+
+def test_a_service_that_starts_before_its_database_serves_as_soon_as_there_is_one(server, make_service):
+    service = make_service()
+    server.stop()
+    late = make_service.again(service)
+    assert late.operations()["get"]() == 503
+    server.start()
+    up = time.monotonic()
+    assert _first_success(late) - up < 1.0
+    late.assert_whole()
+
+
+def test_a_service_that_is_closing_refuses_what_still_comes(service):
+    service.database.close()
+    assert service.operations()["update"]() == 503

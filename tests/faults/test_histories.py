@@ -1,0 +1,63 @@
+"""Random clients at once leave a history that holds; with a mistake planted, one that does not."""
+
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from stackmgr import api_keys
+from stackmgr.app import create_app
+from stackmgr.database import Database
+from stackmgr.verifiers.database import DatabaseVerifier
+from tests import history
+from tests.history import Violation
+from tests.planted import MISTAKES
+from tests.workload import Manager, Workload, application_transport
+
+CLIENTS = 8
+OPERATIONS = 60
+
+
+@pytest.fixture(scope="module")
+def roomy_app(database_url, spellings):
+    """The application with a connection for each client, as it is with a thread for each."""
+    database = Database(database_url, pool_size=2 * CLIENTS)
+    database.open()
+    yield create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
+    database.close()
+
+
+@pytest.fixture
+def violations(roomy_app, operator, database_url):
+    """Return a function that runs a workload for a seed and returns the violations found in its history."""
+
+    def run(seed: int) -> list[Violation]:
+        managers = []
+        for _ in range(2):
+            with operator.session() as session:
+                external_id = str(uuid4())
+                managers.append(Manager(external_id, api_keys.issue(session, external_id)))
+        workload = Workload(seed, managers, application_transport(roomy_app))
+        workload.start(CLIENTS, operations=OPERATIONS)
+        workload.join()
+        ours = {manager.external_id for manager in managers}
+        with psycopg.connect(database_url) as connection:
+            return history.check(workload.operations, history.dump(connection, ours))
+
+    return run
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_history_of_random_clients_holds(violations, seed):
+    assert violations(seed) == []
+
+
+@pytest.mark.parametrize(("mistake", "rule"), MISTAKES, ids=[mistake.__name__ for mistake, _ in MISTAKES])
+def test_each_planted_mistake_is_found_by_its_rule(violations, monkeypatch, mistake, rule):
+    mistake(monkeypatch.setattr)
+    found: set[str] = set()
+    for seed in range(3):
+        found |= {violation.rule for violation in violations(seed)}
+        if rule in found:
+            return
+    pytest.fail(f"only {sorted(found)} were found broken")

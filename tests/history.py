@@ -1,0 +1,276 @@
+"""What clients sent and were told, held against what the database holds afterwards.
+
+Each client records its operations; `dump` reads the receipts, stacks and revisions when all is over; `check`
+returns every contradiction between the two.  An operation is tagged by its X-Request-Id, which the service
+keeps beside the revision it makes, so that it is known which operation each revision is the work of.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+FIELDS = ("name", "allocation", "schedule")
+
+Configuration = dict[str, Any]
+
+
+@dataclass
+class Operation:
+    """One request and its answer.  Times are of the monotonic clock; `status` is None where none came.
+
+    `supplied` holds the fields of a write in normal form; `manager` and `owner` are external ids, the owner
+    being the manager to whom `stack_id`, the stack that was asked for, belongs.  `reached` is false where
+    no server took the request.
+    """
+
+    tag: str
+    kind: str
+    manager: str
+    sent: float
+    supplied: Configuration = field(default_factory=dict)
+    key: str | None = None
+    stack_id: str | None = None
+    owner: str | None = None
+    answered: float = float("inf")
+    status: int | None = None
+    body: Any = None
+    reached: bool = True
+
+    @property
+    def writes(self) -> bool:
+        return self.kind in {"create", "update"}
+
+    @property
+    def acknowledged(self) -> bool:
+        return self.status is not None and self.status < 300
+
+    @property
+    def refused(self) -> bool:
+        """Whether it is certain that nothing has changed: the answer says so, or nobody got the request."""
+        return not self.reached or (
+            self.status is not None and (400 <= self.status < 500 or self.status == 503)
+        )
+
+    @property
+    def replayed(self) -> bool:
+        """Whether it was answered as the repetition of an earlier creation."""
+        return self.kind == "create" and self.status == 200
+
+    def seen(self) -> list[Configuration]:
+        """Return the stacks in the answer."""
+        if not self.acknowledged:
+            return []
+        return self.body["items"] if self.kind == "list" else [self.body]
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A row of stack_revisions; `tag` is the request that made it."""
+
+    revision_id: str
+    stack_id: str
+    manager: str
+    number: int
+    tag: str
+    configuration: Configuration
+
+
+@dataclass(frozen=True)
+class Dump:
+    """What the database holds: revisions by stack in order, the current revision of each stack, receipts."""
+
+    revisions: dict[str, list[Revision]]
+    current: dict[str, tuple[str, Configuration]]
+    receipts: dict[tuple[str, str], str]
+
+
+@dataclass(frozen=True, order=True)
+class Violation:
+    """A broken rule, and what broke it."""
+
+    rule: str
+    what: str
+
+
+def _configuration(name: str, allocation: str, preset: str) -> Configuration:
+    return {"name": name, "allocation": json.loads(allocation), "schedule": {"preset": preset}}
+
+
+def dump(connection: psycopg.Connection, managers: set[str]) -> Dump:
+    """Read all of these managers (external ids), to be called when nothing is under way any more."""
+    ours = (list(managers),)
+    revisions: dict[str, list[Revision]] = defaultdict(list)
+    for revision_id, stack_id, manager, number, tag, *columns in connection.execute(
+        b"SELECT r.revision_id::text, r.stack_id::text, m.external_id::text, r.revision_number, r.request_id,"
+        b" r.name, r.allocation::text, r.preset"
+        b" FROM stackmgr.stack_revisions r JOIN stackmgr.managers m USING (manager_id)"
+        b" WHERE m.external_id = ANY(%s::uuid[]) ORDER BY r.stack_id, r.revision_number",
+        ours,
+    ):
+        made = Revision(revision_id, stack_id, manager, number, tag, _configuration(*columns))
+        revisions[stack_id].append(made)
+    current = {
+        stack_id: (revision_id, _configuration(*columns))
+        for stack_id, revision_id, *columns in connection.execute(
+            b"SELECT s.stack_id::text, s.revision_id::text, s.name, s.allocation::text, s.preset"
+            b" FROM stackmgr.stacks s JOIN stackmgr.managers m USING (manager_id)"
+            b" WHERE m.external_id = ANY(%s::uuid[])",
+            ours,
+        )
+    }
+    receipts = {
+        (manager, key): stack_id
+        for manager, key, stack_id in connection.execute(
+            b"SELECT m.external_id::text, c.idempotency_key, c.stack_id::text"
+            b" FROM stackmgr.creation_receipts c JOIN stackmgr.managers m USING (manager_id)"
+            b" WHERE m.external_id = ANY(%s::uuid[])",
+            ours,
+        )
+    }
+    return Dump(dict(revisions), current, receipts)
+
+
+def check(operations: list[Operation], found: Dump) -> list[Violation]:
+    """Return every violation of the rules in the history of managers whose operations were all recorded."""
+    rules = (_lineage, _once, _truth, _one_stack_for_a_key, _tenancy, _listing, _order, _causality)
+    made = {revision.tag: revision for line in found.revisions.values() for revision in line}
+    return sorted({violation for rule in rules for violation in rule(operations, found, made)})
+
+
+Made = dict[str, Revision]
+
+
+def _lineage(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
+    """R1: a revision differs from its predecessor in the supplied fields only; the last one is the stack."""
+    by_tag = {operation.tag: operation for operation in operations}
+    for stack_id, line in found.revisions.items():
+        before: Configuration = {}
+        for number, revision in enumerate(line, 1):
+            operation = by_tag.get(revision.tag)
+            if operation is None or revision.number != number:
+                yield Violation("R1", f"revision {revision.number} of {stack_id} is nobody's, or out of line")
+                continue
+            for name in FIELDS:
+                if revision.configuration[name] != operation.supplied.get(name, before.get(name)):
+                    yield Violation("R1", f"{operation.tag} changed {name}, or did not")
+            before = revision.configuration
+        if found.current.get(stack_id) != (line[-1].revision_id, line[-1].configuration):
+            yield Violation("R1", f"stack {stack_id} is not its last revision")
+
+
+def _once(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
+    """R2: no operation was carried out twice, and none that was refused at all."""
+    if sum(map(len, found.revisions.values())) != len(made):
+        yield Violation("R2", "an operation made more than one revision")
+    for operation in operations:
+        if operation.tag in made and (operation.refused or not operation.writes or operation.replayed):
+            yield Violation("R2", f"{operation.tag} made a revision, against its answer {operation.status}")
+
+
+def _truth(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
+    """R3: what was acknowledged exists, and each answer equals the revision it names."""
+    by_id = {revision.revision_id: revision for line in found.revisions.values() for revision in line}
+    for operation in operations:
+        own = made.get(operation.tag)
+        if operation.acknowledged and operation.writes and not operation.replayed and own is None:
+            yield Violation("R3", f"{operation.tag} was acknowledged and is lost")
+        for stack in operation.seen():
+            revision = by_id.get(stack["current_revision_id"])
+            if revision is None or {"id": revision.stack_id, **revision.configuration} != {
+                "id": stack["id"],
+                **{name: stack[name] for name in FIELDS},
+            }:
+                yield Violation("R3", f"{operation.tag} was told what no revision says")
+            elif operation.writes and not operation.replayed and revision is not own:
+                yield Violation("R3", f"{operation.tag} was answered with the work of {revision.tag}")
+
+
+def _one_stack_for_a_key(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
+    """R6: a manager's key stands for one stack and one input, whoever asks and however often."""
+    stacks: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for operation in operations:
+        if operation.kind == "create" and operation.key is not None:
+            told = {stack["id"] for stack in operation.seen()}
+            kept = {made[operation.tag].stack_id} if operation.tag in made else set()
+            stacks[operation.manager, operation.key] |= told | kept
+            line = found.revisions.get(found.receipts.get((operation.manager, operation.key), ""))
+            same = line is not None and line[0].configuration == operation.supplied
+            if (operation.acknowledged and not same) or (operation.status == 409 and same):
+                yield Violation("R6", f"{operation.tag} was answered {operation.status}, against its input")
+    for (manager, key), ids in stacks.items():
+        receipt = found.receipts.get((manager, key))
+        if ids and ids != {receipt}:
+            yield Violation("R6", f"key {key} stands for {len(ids)} stacks, its receipt for {receipt}")
+
+
+def _tenancy(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
+    """R7: nobody reaches another's stack, and nobody is denied a stack of its own."""
+    for operation in operations:
+        for stack in operation.seen():
+            line = found.revisions.get(stack["id"])
+            if line and line[0].manager != operation.manager:
+                yield Violation("R7", f"{operation.tag} reached a stack of another manager")
+        if operation.status == 404 and operation.owner == operation.manager:
+            yield Violation("R7", f"{operation.tag} was denied a stack of its own")
+
+
+def _listing(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
+    """R7 for lists: whole ones show every stack that was there before they were asked for, and none twice."""
+    created = [
+        (operation.manager, operation.answered, operation.body["id"])
+        for operation in operations
+        if operation.kind == "create" and operation.acknowledged
+    ]
+    for operation in operations:
+        if operation.kind != "list" or not operation.acknowledged:
+            continue
+        listed = [stack["id"] for stack in operation.seen()]
+        if len(listed) != len(set(listed)):
+            yield Violation("R7", f"{operation.tag} was shown a stack twice")
+        expected = {
+            stack_id
+            for owner, answered, stack_id in created
+            if owner == operation.manager and answered < operation.sent
+        }
+        if operation.body["next_cursor"] is None and expected - set(listed):
+            yield Violation("R7", f"{operation.tag} was not shown a stack of its own")
+
+
+def _order(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
+    """R4, for repeated creations R8: who asks later sees no older revision, and a later write is newer."""
+    numbers = {r.revision_id: r.number for line in found.revisions.values() for r in line}
+    answered: list[tuple[float, str, int]] = []
+    asked: list[tuple[float, str, int, Operation]] = []
+    for operation in operations:
+        for stack in operation.seen():
+            number = numbers.get(stack["current_revision_id"])
+            if number is not None:
+                answered.append((operation.answered, stack["id"], number))
+                asked.append((operation.sent, stack["id"], number, operation))
+    answered.sort()
+    newest: dict[str, int] = defaultdict(int)
+    position = 0
+    for sent, stack_id, number, operation in sorted(asked, key=lambda entry: entry[0]):
+        while position < len(answered) and answered[position][0] < sent:
+            _, earlier, told = answered[position]
+            newest[earlier] = max(newest[earlier], told)
+            position += 1
+        least = newest[stack_id] + (operation.kind == "update")
+        if number < least:
+            rule = "R8" if operation.replayed else "R4"
+            yield Violation(rule, f"{operation.tag} got revision {number} after {newest[stack_id]} was known")
+
+
+def _causality(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
+    """R5: nobody is told of what had not been asked for yet."""
+    by_tag = {operation.tag: operation for operation in operations}
+    maker = {r.revision_id: by_tag.get(r.tag) for line in found.revisions.values() for r in line}
+    for operation in operations:
+        for stack in operation.seen():
+            cause = maker.get(stack["current_revision_id"])
+            if cause is not None and cause.sent > operation.answered:
+                yield Violation("R5", f"{operation.tag} was told of {cause.tag} before it was sent")

@@ -1,0 +1,83 @@
+"""Fixtures of the contract tests: what it means that a request was refused, or changed nothing, or waits."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from webtest.response import TestResponse
+
+from stackmgr.app import Application, create_app
+from stackmgr.database import Database
+from stackmgr.verifiers import Verifier
+from tests.client import Client
+from tests.examples import configuration
+from tests.faulty_postgres import eventually
+
+RowCounts = Callable[[], dict[str, int]]
+
+BLOCKED = b"SELECT FROM pg_stat_activity WHERE %s::integer = ANY (pg_blocking_pids(pid))"
+
+
+class Rival(psycopg.Connection[Any]):
+    """A connection that holds its transaction, and what it has locked, until it is told to end it."""
+
+    def wait_until_waited_for(self, watcher: psycopg.Connection[Any]) -> None:
+        """Return once a statement of somebody else waits for this transaction."""
+        eventually(lambda: watcher.execute(BLOCKED, [self.info.backend_pid]).fetchone() is not None)
+
+
+@pytest.fixture
+def unchanged(row_counts: RowCounts):
+    """Return a function that makes a request and asserts that it left every table as it was.
+
+    The one row that any authenticated request may add is the record of its manager.
+    """
+
+    def check(send: Callable[..., TestResponse], *args: Any, **kwargs: Any) -> TestResponse:
+        before = row_counts()
+        response = send(*args, **kwargs)
+        after = row_counts()
+        assert after["managers"] - before["managers"] in (0, 1)
+        assert after | {"managers": before["managers"]} == before
+        return response
+
+    return check
+
+
+@pytest.fixture
+def refused(unchanged):
+    """Return a function that asserts of a request that it ends in an error, and changes nothing."""
+
+    def check(
+        status: int, code: str, send: Callable[..., TestResponse], *args: Any, **kwargs: Any
+    ) -> TestResponse:
+        response = unchanged(send, *args, **kwargs)
+        assert (response.status_int, response.json["code"]) == (status, code)
+        return response
+
+    return check
+
+
+@pytest.fixture
+def serving(database: Database, spellings: dict[str, str]):
+    """Return a function that makes an application with another verifier, and another database if need be."""
+
+    def make(verifier: Verifier, on: Database | None = None) -> Application:
+        return create_app(database=on or database, verifier=verifier, spellings=spellings)
+
+    return make
+
+
+@pytest.fixture
+def stack(client: Client) -> dict[str, Any]:
+    """A stack that the client has just created."""
+    created: dict[str, Any] = client.create(configuration()).json
+    return created
+
+
+@pytest.fixture
+def other(database_url: str) -> Iterator[Rival]:
+    """Another transaction."""
+    with Rival.connect(database_url) as connection:
+        yield connection

@@ -1,0 +1,205 @@
+"""Who is let in, how that is told, and what the first request of a manager leaves behind."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from stackmgr import api_keys
+from tests.client import STACKS, Client
+from tests.examples import configuration
+
+MISSING = "0f0e0d0c-0b0a-4988-8776-655443322110"
+
+
+@pytest.fixture
+def with_key(app, statements_run):
+    """Return a function that makes a client for any text in place of a key."""
+    return lambda key: Client(app, key, "", statements_run)
+
+
+def manager_of(admin, client):
+    """Return the records of a client's manager: none, or one of (manager_id, identity_id)."""
+    return admin.execute(
+        "SELECT manager_id::text, identity_id FROM stackmgr.managers WHERE external_id = %s",
+        (client.external_id,),
+    ).fetchall()
+
+
+def key_id_of(admin, client):
+    digest = api_keys.digest(client.key)
+    query = "SELECT key_id::text FROM stackmgr.api_keys WHERE key_digest = %s"
+    return admin.execute(query, (digest,)).fetchone()[0]
+
+
+@pytest.mark.parametrize(
+    "credentials", ["Bearer KEY", "bearer KEY", "BEARER KEY", "bEaReR KEY", "Bearer    KEY"]
+)
+def test_the_scheme_may_be_spelled_in_any_case_with_any_number_of_spaces(client, credentials):
+    header = {"Authorization": credentials.replace("KEY", client.key)}
+    assert client.request("GET", STACKS, headers=header).status_int == 200
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        None,
+        "",
+        " ",
+        "Bearer",
+        "Bearer ",
+        "Bearer =",
+        "Bearer ==",
+        "KEY",
+        "BearerKEY",
+        "Bearer\tKEY",
+        "Bearer\xa0KEY",
+        "Bearer: KEY",
+        "Bearer:KEY",
+        "Bearer=KEY",
+        "Basic KEY",
+        "Basic OnBhc3N3b3Jk",
+        "Token KEY",
+        "Bearers KEY",
+        "X Bearer KEY",
+        "Bearer KEY KEY",
+        "Bearer KEY,KEY",
+        "Bearer KEY,Bearer KEY",
+        "Bearer KEY, Bearer KEY",
+        "Basic OnBhc3N3b3Jk,Bearer KEY",
+        "Bearer KEY,",
+        "Bearer ,KEY",
+        "Bearer KEY;",
+        'Bearer "KEY"',
+        "Bearer 'KEY'",
+        "Bearer <KEY>",
+        "Bearer token=KEY",
+        'Bearer KEY, realm="x"',
+        "Bearer KEY\xe9",
+        "Bearer KE\xc3\xbf",
+        "Bearer KEY=",
+        "Bearer KEY.KEY",
+        "Bearer KEY%20",
+        "Bearer null",
+        "Bearer undefined",
+        "Bearer " + "a" * 60000,
+        "Bearer " * 1000,
+    ],
+)
+def test_any_other_authorization_is_refused_without_asking_the_database(client, credentials):
+    header = {"Authorization": credentials and credentials.replace("KEY", client.key)}
+    for method, path in (("GET", STACKS), ("POST", STACKS), ("PATCH", f"{STACKS}/{MISSING}")):
+        response = client.request(method, path, headers=header)
+        assert response.status_int == 401
+        assert response.json["code"] == "unauthorized"
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+        assert client.statements == []
+
+
+@pytest.mark.parametrize("place", ["query", "X-API-Key", "Cookie", "Proxy-Authorization"])
+def test_a_key_counts_only_in_the_authorization_header(client, place):
+    path = f"{STACKS}?access_token={client.key}" if place == "query" else STACKS
+    headers = {} if place == "query" else {place: f"Bearer {client.key}"}
+    assert client.request("GET", path, headers={"Authorization": None} | headers).status_int == 401
+
+
+def test_a_key_with_one_wrong_character_is_refused_without_asking_the_database(client, with_key):
+    for place, character in enumerate(client.key):
+        wrong = client.key[:place] + ("y" if character == "x" else "x") + client.key[place + 1 :]
+        mistyped = with_key(wrong)
+        assert mistyped.page().status_int == 401
+        assert mistyped.statements == []
+
+
+@pytest.mark.parametrize(
+    "mistype",
+    [lambda key: key[:-1], lambda key: key + "0", lambda key: key[:20] + key[21:], str.upper, str.swapcase],
+    ids=["end missing", "end added", "middle missing", "uppercase", "swapped case"],
+)
+def test_a_key_of_the_wrong_shape_is_refused_without_asking_the_database(client, with_key, mistype):
+    mistyped = with_key(mistype(client.key))
+    assert mistyped.page().status_int == 401
+    assert mistyped.statements == []
+
+
+def test_a_key_that_nobody_was_issued_is_refused(with_key):
+    unknown = with_key(api_keys.generate())
+    assert unknown.page().status_int == 401
+    assert unknown.statements == ["api_key_verify"]
+
+
+def test_a_revoked_key_is_refused_from_the_very_next_request(client, make_client, operator, admin):
+    second = make_client(client.external_id)
+    stack_id = client.create(configuration()).json["id"]
+    with operator.session() as session:
+        api_keys.revoke(session, key_id_of(admin, client))
+    assert client.get(stack_id).status_int == 401
+    assert client.create(configuration()).status_int == 401
+    assert second.get(stack_id).status_int == 200
+    assert len(second.page().json["items"]) == 1
+
+
+def test_a_key_is_refused_once_it_has_expired(client, with_key, operator, admin):
+    with operator.session() as session:
+        soon = datetime.now(UTC) + timedelta(hours=1)
+        expiring = with_key(api_keys.issue(session, client.external_id, expires_at=soon))
+    assert expiring.page().status_int == 200
+    admin.execute(
+        "UPDATE stackmgr.api_keys SET expires_at = now() WHERE key_digest = %s",
+        (api_keys.digest(expiring.key),),
+    )
+    assert expiring.page().status_int == 401
+    assert client.page().status_int == 200
+
+
+def test_no_refusal_tells_why(client, with_key, operator, admin):
+    revoked, expired = with_key(client.key), with_key(None)
+    with operator.session() as session:
+        past = datetime.now(UTC) - timedelta(hours=1)
+        expired.key = api_keys.issue(session, client.external_id, expires_at=past)
+        api_keys.revoke(session, key_id_of(admin, client))
+    refusals = [
+        refused.request("GET", STACKS, headers={"X-Request-Id": "r"})
+        for refused in (revoked, expired, with_key(api_keys.generate()), with_key("mistyped"), with_key(""))
+    ]
+    assert {answer.status_int for answer in refusals} == {401}
+    assert len({answer.body for answer in refusals}) == 1
+    assert len({str(dict(answer.headers)) for answer in refusals}) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "ask"),
+    [
+        (200, lambda client: client.page()),
+        (201, lambda client: client.create(configuration())),
+        (400, lambda client: client.page("limit=0")),
+        (400, lambda client: client.get("x")),
+        (400, lambda client: client.create(b"{")),
+        (400, lambda client: client.create(configuration(), headers={"Idempotency-Key": " "})),
+        (400, lambda client: client.create(configuration(), headers={"Content-Type": "text/plain"})),
+        (404, lambda client: client.get(MISSING)),
+        (404, lambda client: client.update(MISSING, {"name": "Value"})),
+        (413, lambda client: client.create(b"x" * 262145)),
+    ],
+)
+def test_the_first_request_makes_the_managers_record_also_when_it_then_fails(client, admin, status, ask):
+    assert manager_of(admin, client) == []
+    assert ask(client).status_int == status
+    records = manager_of(admin, client)
+    assert [identity_id for _, identity_id in records] == [api_keys.identity_of(client.external_id)]
+    ask(client)
+    assert manager_of(admin, client) == records
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/nowhere"), ("DELETE", STACKS), ("OPTIONS", STACKS), ("GET", f"{STACKS}/")]
+)
+def test_a_request_that_needs_no_credentials_makes_no_record(client, admin, method, path):
+    client.request(method, path)
+    assert manager_of(admin, client) == []
+
+
+def test_a_refused_request_makes_no_record(client, operator, admin):
+    with operator.session() as session:
+        api_keys.revoke(session, key_id_of(admin, client))
+    assert client.page().status_int == 401
+    assert manager_of(admin, client) == []

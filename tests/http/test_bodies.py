@@ -1,0 +1,75 @@
+"""Bodies that are not JSON, or not a configuration: refused whole, by create and by update."""
+
+import json
+
+import pytest
+
+from tests.corpus import FAULTS, NOT_AN_OBJECT, NOT_JSON, UNKNOWN_FIELDS, field_text
+from tests.examples import CONFIGURATION, configuration
+
+WHOLE_BODIES = NOT_JSON | NOT_AN_OBJECT | UNKNOWN_FIELDS
+
+REFUSED_BY_BOTH = {title: (body, body) for title, body in WHOLE_BODIES.items()} | {
+    title: (
+        field_text(name, text),
+        f'{{"{name}":{text}}}'.encode(),
+    )
+    for title, (name, text) in FAULTS.items()
+}
+
+
+@pytest.mark.parametrize(
+    "bodies", [pytest.param(bodies, id=title) for title, bodies in REFUSED_BY_BOTH.items()]
+)
+def test_a_bad_body_is_refused_by_create_and_by_update(client, stack, refused, bodies):
+    create_body, update_body = bodies
+    refused(400, "invalid_request", client.create, create_body)
+    refused(400, "invalid_request", client.update, stack["id"], update_body)
+    assert client.get(stack["id"]).json == stack
+
+
+@pytest.mark.parametrize("field", CONFIGURATION)
+def test_a_create_needs_each_of_its_fields(client, refused, field):
+    document = configuration()
+    del document[field]
+    refused(400, "invalid_request", client.create, document)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"{}", id="no field"),
+        *(pytest.param(json.dumps({field: None}).encode(), id=f"null {field}") for field in CONFIGURATION),
+        pytest.param(b'{"id":"00000000-0000-4000-8000-000000000000"}', id="only a field it does not know"),
+    ],
+)
+def test_an_update_needs_a_field_it_knows(client, stack, refused, body):
+    refused(400, "invalid_request", client.update, stack["id"], body)
+    assert client.get(stack["id"]).json == stack
+
+
+def test_one_faulty_field_spoils_an_update_whose_other_fields_are_good(client, stack, refused):
+    document = configuration(name="New", schedule={"preset": "yearly"})
+    refused(400, "invalid_request", client.update, stack["id"], document)
+    assert client.get(stack["id"]).json == stack
+
+
+def test_the_message_says_only_whether_it_is_not_json_or_not_a_configuration(client):
+    def messages(bodies) -> set[str]:
+        return {client.create(body).json["message"] for body in bodies}
+
+    assert messages(NOT_JSON.values()) == {
+        "The request body is not a complete JSON document sent as application/json."
+    }
+    not_configurations = [field_text(name, text) for name, text in FAULTS.values()]
+    assert messages([*not_configurations, *NOT_AN_OBJECT.values(), *UNKNOWN_FIELDS.values()]) == {
+        "The stack configuration is invalid."
+    }
+
+
+def test_the_record_of_a_manager_is_made_by_its_first_request_even_if_that_is_refused(client, row_counts):
+    managers = row_counts()["managers"]
+    assert client.create(b"{}").status_int == 400
+    assert row_counts()["managers"] == managers + 1
+    assert client.create(b"{}").status_int == 400
+    assert row_counts()["managers"] == managers + 1

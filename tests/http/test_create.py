@@ -1,0 +1,180 @@
+"""Creating a stack: what is accepted, how it is answered, and that it is there at once."""
+
+import json
+
+import pytest
+
+from stackmgr.app import create_app
+from stackmgr.keccak import eip55
+from stackmgr.verifiers.database import DatabaseVerifier
+from tests.client import Client
+from tests.corpus import LLY, SPACES, field_text, two_weights
+from tests.examples import ADDRESSES, PRESETS, TOKENS, allocation, configuration, spread
+
+NAMES = {
+    "one character": "a",
+    "white space around": "  Growth\t\n",
+    "every space there is around": f"{SPACES}x{SPACES}",
+    "composed": "Caf\u00e9",
+    "decomposed": "Cafe\u0301",
+    "zero width space alone": "\u200b",
+    "byte order mark alone": "\ufeff",
+    "zero width joiner alone": "\u200d",
+    "word joiner alone": "\u2060",
+    "Mongolian vowel separator alone": "\u180e",
+    "blank Braille pattern alone": "\u2800",
+    "soft hyphen alone": "\u00ad",
+    "control characters": "\x01\x02\x1b\x7f\x9f",
+    "quotes and backslashes": "\"\\/'`",
+    "markup": "<script>alert(1)</script>",
+    "SQL": "'; DROP TABLE stacks; --",
+    "percent signs": "%s %(name)s %%",
+    "an escape of an escape": "\\u0000 \\ud800",
+    "beyond the basic plane": "\U0001f4c8\U0010fffd",
+    "noncharacters": "\ufffe\uffff\U0010ffff",
+    "replacement character": "\ufffd",
+    "right to left": "\u202e\u05e9\u05dc\u05d5\u05dd",
+    "line separators inside": "a\u2028b\u2029c\x85d",
+    "only a combining mark": "\u0301",
+    "the text null": "null",
+    "thousands of characters": "\u00e9" * 5000,
+}
+
+
+def test_a_new_key_creates_and_publishes_a_stack(client):
+    created = client.create(configuration())
+    assert created.status_int == 201
+    assert created.json == {
+        "id": created.json["id"],
+        "current_revision_id": created.json["current_revision_id"],
+        "name": "Growth",
+        "allocation": allocation((ADDRESSES[0], 4000), (ADDRESSES[1], 6000)),
+        "schedule": {"preset": "weekly"},
+    }
+    assert created.json["id"] != created.json["current_revision_id"]
+    assert created.headers["Location"] == f"/manager/stacks/{created.json['id']}"
+    read = client.get(created.json["id"])
+    assert read.body == created.body
+    assert read.headers["ETag"] == created.headers["ETag"]
+    assert client.page().json == {"items": [created.json], "next_cursor": None}
+
+
+def test_a_create_writes_one_stack_one_revision_and_one_receipt(client, row_counts):
+    client.page()
+    before = row_counts()
+    client.create(configuration())
+    written = {
+        table: count - before[table] for table, count in row_counts().items() if count != before[table]
+    }
+    assert written == {"stacks": 1, "stack_revisions": 1, "creation_receipts": 1}
+
+
+def test_the_first_request_of_a_manager_makes_its_record_and_later_ones_run_one_statement(client):
+    client.create(configuration())
+    assert client.statements == ["api_key_verify", "manager_find", "manager_insert", "stack_create"]
+    client.create(configuration())
+    assert client.statements == ["api_key_verify", "stack_create"]
+
+
+def test_reading_takes_one_statement_beside_the_verification(client, stack):
+    client.get(stack["id"])
+    assert client.statements == ["api_key_verify", "stack_get"]
+    client.page()
+    assert client.statements == ["api_key_verify", "stack_list"]
+
+
+@pytest.mark.parametrize("body", [b"{", b"{}"], ids=["not JSON", "no configuration"])
+def test_a_refused_body_takes_no_statement_beside_the_verification(client, stack, body):
+    client.create(body)
+    assert client.statements == ["api_key_verify"]
+    client.update(stack["id"], body)
+    assert client.statements == ["api_key_verify"]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, id=title) for title, name in NAMES.items()])
+@pytest.mark.parametrize("escaped", [True, False], ids=["escaped", "raw"])
+def test_a_name_comes_back_code_point_for_code_point(client, name, escaped):
+    created = client.create(field_text("name", json.dumps(name, ensure_ascii=escaped)))
+    assert created.status_int == 201
+    assert created.json["name"] == name
+    assert client.get(created.json["id"]).json["name"] == name
+    assert client.update(created.json["id"], {"name": name + "."}).json["name"] == name + "."
+
+
+def test_a_space_is_what_python_calls_one():
+    assert "".join(filter(str.isspace, map(chr, range(0x110000)))) == SPACES
+
+
+@pytest.mark.parametrize("spelling", ["lowercase", "checksummed"])
+def test_all_thirty_tokens_are_accepted(client, spelling):
+    written = [token["address"] for token in TOKENS]
+    if spelling == "lowercase":
+        written = [address.lower() for address in written]
+    created = client.create(configuration(allocation=spread(written)))
+    assert created.status_int == 201
+    saved = created.json["allocation"]
+    assert [item["token_address"] for item in saved] == ADDRESSES
+    assert {item["token_address"]: item["weight_bps"] for item in saved} == {
+        address.lower(): 0 if number else 10000 for number, address in enumerate(written)
+    }
+
+
+def test_the_token_whose_checksummed_form_is_lowercase_has_that_one_spelling(client):
+    assert LLY == LLY.lower() == eip55(LLY)
+    assert any(digit.isalpha() for digit in LLY[2:])
+    created = client.create(configuration(allocation=allocation((LLY, 10000))))
+    assert created.json["allocation"] == allocation((LLY, 10000))
+
+
+@pytest.mark.parametrize("count", [1, 2, 29, 30])
+def test_an_allocation_may_have_1_to_30_items(client, count):
+    created = client.create(configuration(allocation=spread(ADDRESSES[:count])))
+    assert created.status_int == 201
+    assert len(created.json["allocation"]) == count
+
+
+def test_31_items_are_too_many_even_if_all_31_were_whitelisted(database, spellings, operator, client):
+    another = "0x" + "1" * 40
+    widened = create_app(
+        database=database, verifier=DatabaseVerifier(), spellings=spellings | {another: another}
+    )
+    client = Client(widened, client.key, client.external_id, [])
+    assert client.create(configuration(allocation=spread([another]))).status_int == 201
+    assert client.create(configuration(allocation=spread([*ADDRESSES, another]))).status_int == 400
+    assert client.create(configuration(allocation=spread([*ADDRESSES[1:], another]))).status_int == 201
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [("0", "10000"), ("10000", "0"), ("1", "9999"), ("5000", "5000"), ("-0", "10000"), ("10000", "-0")],
+)
+def test_weights_from_0_to_10000_are_accepted_and_minus_zero_is_zero(client, weights):
+    created = client.create(field_text("allocation", two_weights(*weights)))
+    assert created.status_int == 201
+    assert [item["weight_bps"] for item in created.json["allocation"]] == [int(text) for text in weights]
+    assert b"-0" not in created.body.partition(b'"allocation":')[2]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_each_preset_is_saved(client, preset):
+    created = client.create(configuration(schedule={"preset": preset}))
+    assert created.status_int == 201
+    assert client.get(created.json["id"]).json["schedule"] == {"preset": preset}
+
+
+def test_equal_configurations_under_different_keys_are_different_stacks(client):
+    first, second = client.create(configuration()).json, client.create(configuration()).json
+    assert first["id"] != second["id"]
+    assert first["current_revision_id"] != second["current_revision_id"]
+
+
+def test_a_query_string_is_ignored(client, stack, make_client):
+    other = make_client()
+    query = f"limit=0&limit=0&cursor=&manager_id={other.external_id}&%ff"
+    body = json.dumps(configuration()).encode()
+    created = client.request("POST", f"/manager/stacks?{query}", body, {"Idempotency-Key": "k"})
+    assert created.status_int == 201
+    assert other.page().json["items"] == []
+    assert client.request("GET", f"/manager/stacks/{stack['id']}?{query}").json == stack
+    updated = client.request("PATCH", f"/manager/stacks/{stack['id']}?{query}", b'{"name":"New"}')
+    assert updated.json["name"] == "New"

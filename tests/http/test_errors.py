@@ -1,0 +1,222 @@
+"""Errors: the closed table of codes, what each answer tells, and failures that nobody foresaw."""
+
+import json
+import logging
+from uuid import uuid4
+
+import pytest
+
+from stackmgr import api_keys, errors, representation
+from stackmgr.database import Database
+from stackmgr.errors import RateLimited, ServiceUnavailable
+from stackmgr.logs import JsonFormatter
+from stackmgr.verifiers import Identity, Verifier
+from stackmgr.verifiers.database import DatabaseVerifier
+from tests.client import STACKS, Client
+from tests.examples import configuration
+from tests.fixed_verifier import FixedVerifier
+
+NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
+UUID = "00000000-0000-4000-8000-000000000000"
+
+OPERATIONS = {
+    "create": lambda client: client.create(configuration()),
+    "list": lambda client: client.page(),
+    "get": lambda client: client.get(UUID),
+    "update": lambda client: client.update(UUID, {"name": "New"}),
+}
+operations = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+
+
+@pytest.fixture
+def behind(serving):
+    """Return a function that makes a client of an application with the given verifier and database."""
+
+    def make(verifier: Verifier, on: Database | None = None) -> Client:
+        # A key of the right form that nobody was given.
+        return Client(serving(verifier, on), api_keys.generate(), str(uuid4()), [])
+
+    return make
+
+
+@pytest.fixture
+def unmigrated(server_url, database):
+    """A database on the same server that lacks every table, so that each statement fails at once."""
+    other = Database(server_url, pool_size=1)
+    other.open()
+    yield other
+    other.close()
+
+
+@pytest.fixture
+def nowhere():
+    """A database that no server listens for."""
+    absent = Database(NOWHERE, pool_size=1)
+    absent.open()
+    yield absent
+    absent.close()
+
+
+def _identity() -> Identity:
+    external_id = str(uuid4())
+    return Identity(identity_id=f"tests:{external_id}", external_id=external_id)
+
+
+def _known_manager() -> Identity:
+    """An identity whose verification needed no database."""
+    return Identity(identity_id="tests", external_id=str(uuid4()), manager_id=str(uuid4()))
+
+
+def test_the_codes_and_their_statuses_are_a_closed_table():
+    assert errors.STATUS == {
+        "invalid_request": 400,
+        "unauthorized": 401,
+        "not_found": 404,
+        "conflict": 409,
+        "payload_too_large": 413,
+        "rate_limited": 429,
+        "internal_error": 500,
+        "service_unavailable": 503,
+    }
+
+
+@pytest.mark.parametrize(
+    ("expected", "send"),
+    [
+        ((400, "invalid_request"), lambda client: client.create(b"")),
+        ((401, "unauthorized"), lambda client: client.create(b"", headers={"Authorization": None})),
+        ((404, "not_found"), lambda client: client.get(UUID)),
+        ((409, "conflict"), lambda client: client.create(configuration(name="Another"), "used")),
+        ((413, "payload_too_large"), lambda client: client.create(b" " * 262145)),
+    ],
+    ids=["400", "401", "404", "409", "413"],
+)
+def test_a_callers_own_mistake_is_answered_by_its_code_and_alarms_nobody(
+    client, refused, caplog, expected, send
+):
+    client.create(configuration(), "used")
+    answer = refused(*expected, send, client)
+    assert set(answer.json) == {"code", "message", "request_id"}
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@operations
+@pytest.mark.parametrize(
+    ("status", "failure"),
+    [(429, RateLimited("limited")), (503, ServiceUnavailable("away"))],
+    ids=["limited", "unavailable"],
+)
+def test_a_verification_that_cannot_be_had_grants_nothing(behind, refused, operation, status, failure):
+    answer = refused(status, failure.code, operation, behind(FixedVerifier(failure)))
+    assert "Retry-After" not in answer.headers
+
+
+@pytest.mark.parametrize("failure", [RateLimited, ServiceUnavailable])
+def test_when_to_come_back_is_said_where_the_verifier_knows(behind, failure):
+    answer = behind(FixedVerifier(failure("busy", retry_after=7))).page()
+    assert answer.headers["Retry-After"] == "7"
+
+
+@operations
+def test_a_conflicting_binding_is_an_internal_error_every_time(behind, refused, operation):
+    bound = _identity()
+    assert behind(FixedVerifier(bound)).page().status_int == 200
+    for conflicting in (
+        Identity(identity_id="tests:somebody else", external_id=bound.external_id),
+        Identity(identity_id=bound.identity_id, external_id=str(uuid4())),
+    ):
+        for _ in range(2):
+            refused(500, "internal_error", operation, behind(FixedVerifier(conflicting)))
+    assert behind(FixedVerifier(bound)).page().status_int == 200
+
+
+@operations
+def test_a_database_that_fails_while_the_key_is_verified_makes_the_service_unavailable(
+    behind, unmigrated, refused, operation
+):
+    refused(503, "service_unavailable", operation, behind(DatabaseVerifier(), unmigrated))
+
+
+@operations
+def test_a_database_that_fails_after_the_verification_is_an_internal_error(
+    behind, unmigrated, refused, operation
+):
+    refused(500, "internal_error", operation, behind(FixedVerifier(_known_manager()), unmigrated))
+
+
+@operations
+def test_a_database_that_fails_where_the_manager_is_recorded_is_an_internal_error(
+    behind, unmigrated, refused, operation
+):
+    refused(500, "internal_error", operation, behind(FixedVerifier(_identity()), unmigrated))
+
+
+def test_a_database_that_is_away_while_the_key_is_verified_makes_the_service_unavailable(
+    behind, nowhere, refused
+):
+    refused(503, "service_unavailable", OPERATIONS["create"], behind(DatabaseVerifier(), nowhere))
+
+
+def test_a_database_that_is_away_after_the_verification_is_an_internal_error(behind, nowhere, refused):
+    refused(500, "internal_error", OPERATIONS["create"], behind(FixedVerifier(_known_manager()), nowhere))
+
+
+def test_a_bad_request_needs_no_database_once_the_key_is_verified(behind, nowhere):
+    client = behind(FixedVerifier(_known_manager()), nowhere)
+    assert client.create(b"{").status_int == 400
+    assert client.update("1", b"{").status_int == 400
+
+
+@operations
+def test_an_unexpected_failure_is_an_internal_error_that_tells_nothing(behind, refused, caplog, operation):
+    failing = behind(FixedVerifier(KeyError("a secret of the caller")))
+    with caplog.at_level(logging.ERROR, logger="stackmgr"):
+        answer = refused(500, "internal_error", operation, failing)
+    assert answer.json["message"] == "An unexpected error occurred."
+    logged = "".join(map(JsonFormatter().format, caplog.records))
+    assert "KeyError" in logged
+    assert "a secret" not in logged + caplog.text
+
+
+def test_what_was_committed_before_an_unexpected_failure_is_found_by_the_retry(
+    client, row_counts, monkeypatch
+):
+    stacks = row_counts()["stacks"]
+    with monkeypatch.context() as broken:
+        broken.setattr(representation, "stack_object", lambda stack: {}[stack])
+        assert client.create(configuration(), "key").status_int == 500
+    assert row_counts()["stacks"] == stacks + 1
+    assert client.create(configuration(), "key").status_int == 200
+    assert row_counts()["stacks"] == stacks + 1
+
+
+@pytest.mark.parametrize("request_id", ["a caller's own", "\xe9\xff", 'quo"te\\', "r" * 5000, UUID])
+def test_an_error_repeats_the_callers_request_id(client, request_id):
+    answer = client.get(UUID, {"X-Request-Id": request_id})
+    assert answer.headers["X-Request-Id"] == answer.json["request_id"] == request_id
+
+
+def test_an_error_repeats_nothing_else_of_the_request(client):
+    marker = "MARKER4663"
+    answers = [
+        client.create(configuration(name=marker) | {marker: marker}),
+        client.create(configuration(schedule={"preset": marker})),
+        client.create(f'{{"{marker}":'.encode()),
+        client.create(configuration(), headers={"Content-Type": f"text/{marker}"}),
+        client.create(configuration(), headers={"Content-Encoding": marker}),
+        client.create(configuration(), headers={"Authorization": f"Bearer {marker}"}),
+        client.create(configuration(), marker * 1000),
+        client.get(marker),
+        client.page(f"{marker}={marker}"),
+        client.request("GET", f"{STACKS}/x/{marker}"),
+        client.request("DELETE", f"{STACKS}/{marker}"),
+    ]
+    assert all(answer.status_int >= 400 for answer in answers)
+    assert not any(marker in json.dumps([answer.text, answer.headerlist]) for answer in answers)
+
+
+def test_the_body_of_a_refused_request_is_not_logged(client, caplog):
+    with caplog.at_level(logging.DEBUG):
+        client.create(configuration(name="MARKER4663", schedule={"preset": "MARKER4663"}))
+        client.create(b'{"MARKER4663":')
+    assert "MARKER4663" not in caplog.text

@@ -1,0 +1,58 @@
+"""The operator's listener: what an orchestrator is told, and what a Prometheus may collect."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import webtest
+from psycopg.conninfo import make_conninfo
+
+from stackmgr import health
+from stackmgr.database import Database
+
+
+@pytest.fixture
+def asking() -> Iterator[Callable[[str], webtest.TestApp]]:
+    """Return a function that makes the operator's application on a database of its own pool."""
+    opened = []
+
+    def make(url: str) -> webtest.TestApp:
+        database = Database(url, pool_size=1, deadline=1.0)
+        database.open()
+        opened.append(database)
+        return webtest.TestApp(health.create_admin_app(database, None))
+
+    yield make
+    for database in opened:
+        database.close()
+
+
+def test_a_process_is_live_whether_or_not_it_has_a_database(asking):
+    assert asking("host=/nowhere").get("/live").json == {"status": "live"}
+
+
+def test_a_worker_that_can_write_is_ready(asking, database_url):
+    assert asking(database_url).get("/ready").json == {"status": "ready"}
+
+
+def test_a_worker_without_a_database_is_not_ready(asking):
+    answer = asking("host=/nowhere").get("/ready", status=503)
+    assert answer.json == {"status": "not ready", "reason": "the database does not answer"}
+
+
+def test_a_worker_whose_server_takes_no_writes_is_not_ready(asking, database_url):
+    read_only = make_conninfo(database_url, options="-c default_transaction_read_only=on")
+    answer = asking(read_only).get("/ready", status=503)
+    assert answer.json == {"status": "not ready", "reason": "the database takes no writes"}
+
+
+def test_a_worker_newer_than_its_schema_is_not_ready(asking, database_url, monkeypatch):
+    newest = health.migrations.available()[-1]
+    later = type(newest)(newest.version + 1, "later", b"")
+    monkeypatch.setattr(health.migrations, "available", lambda: [newest, later])
+    answer = asking(database_url).get("/ready", status=503)
+    assert answer.json == {"status": "not ready", "reason": "the schema is older than the service"}
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/manager/stacks"])
+def test_the_operators_listener_has_nothing_else_while_metrics_are_off(asking, database_url, path):
+    assert asking(database_url).get(path, status=404).json["code"] == "not_found"

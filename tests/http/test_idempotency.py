@@ -1,0 +1,257 @@
+"""The Idempotency-Key: which keys there are, which are the same, and what uses one up."""
+
+import json
+import random
+import string
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from stackmgr.app import create_app
+from stackmgr.verifiers.database import DatabaseVerifier
+from tests.client import STACKS, Client
+from tests.examples import ADDRESSES, allocation, configuration
+
+BODY = json.dumps(configuration()).encode()
+
+# What a B-tree page leaves for the text beside the manager's id; see creation_receipts.
+LONGEST_KEY = 2676
+
+
+def _random_key(length: int) -> str:
+    return "".join(random.Random(4663).choices(string.ascii_letters + string.digits, k=length))  # noqa: S311
+
+
+KEYS_OF_BYTES = {
+    "one character": lambda length: "k" * length,
+    "random characters": _random_key,
+    "words": lambda length: ("rebalance the growth stack of " * length)[: length - 1] + ".",
+    # Each is two bytes in the database's UTF-8.
+    "Latin-1 characters": lambda length: "\xe9" * (length // 2) + "k" * (length % 2),
+}
+
+kinds_of_key = pytest.mark.parametrize("kind", KEYS_OF_BYTES)
+
+
+@pytest.mark.parametrize(
+    "key", [None, "", " ", "\t", " \t  ", "\xa0", "\x85", " \xa0\x85 "], ids=lambda key: f"{key!a}"
+)
+def test_a_create_needs_a_key_that_is_not_blank(client, refused, key):
+    refused(400, "invalid_request", client.request, "POST", STACKS, BODY, {"Idempotency-Key": key})
+
+
+@pytest.mark.parametrize(
+    "key", ["k", "0", '"', '""', ",", "null", "a,b", "%00", "\xe9", "\xa0k\xa0", "\xff", "' OR 1=1 --"]
+)
+def test_any_text_that_is_not_blank_is_a_key(client, key):
+    created = client.create(configuration(), key)
+    assert created.status_int == 201
+    assert client.create(configuration(), key).json == created.json
+
+
+# Pairwise different keys, each of which some reading or other would take for another one's equal.
+DISTINCT = [
+    "abc",
+    "ABC",
+    '"abc"',
+    "'abc'",
+    "abc,abc",
+    "abc, abc",
+    "abc%20",
+    "abc\xa0",
+    "ab\tc",
+    "ab c",
+    "ab  c",
+    "abc/",
+    "\xe5bc",
+    "\xc5bc",
+    "a\xadbc",
+    "\xc3\xa5bc",
+    "\xdf",
+    "ss",
+    "1",
+    "01",
+    "1.0",
+]
+
+
+def test_keys_are_compared_exactly(client):
+    ids = {key: client.create(configuration(), key).json["id"] for key in DISTINCT}
+    assert len(set(ids.values())) == len(DISTINCT)
+    for key, stack_id in ids.items():
+        retried = client.create(configuration(), key)
+        assert (retried.status_int, retried.json["id"]) == (200, stack_id)
+
+
+def test_a_retry_changes_nothing_and_takes_two_statements(client, unchanged):
+    created = client.create(configuration(), "key")
+    retried = unchanged(client.create, configuration(), "key")
+    assert client.statements == ["api_key_verify", "stack_create", "receipt_find"]
+    assert retried.status_int == 200
+    assert retried.body == created.body
+    assert retried.headers["ETag"] == created.headers["ETag"]
+
+
+def test_a_retry_after_updates_answers_the_current_configuration(client, unchanged):
+    created = client.create(configuration(), "key")
+    client.update(created.json["id"], {"name": "Second"})
+    updated = client.update(created.json["id"], {"schedule": {"preset": "daily"}})
+    retried = unchanged(client.create, configuration(), "key")
+    assert retried.status_int == 200
+    assert retried.body == updated.body
+    assert retried.headers["ETag"] == updated.headers["ETag"]
+    assert retried.json["id"] == created.json["id"]
+    assert retried.json["current_revision_id"] != created.json["current_revision_id"]
+
+
+def test_a_stack_brought_to_other_input_by_updates_still_conflicts_with_that_input(client, refused):
+    created = client.create(configuration(), "key").json
+    client.update(created["id"], {"name": "Second"})
+    refused(409, "conflict", client.create, configuration(name="Second"), "key")
+    assert client.create(configuration(), "key").json["name"] == "Second"
+
+
+def test_a_key_belongs_to_one_manager(make_client):
+    ours, theirs = make_client(), make_client()
+    first = ours.create(configuration(), "key")
+    second = theirs.create(configuration(name="Theirs"), "key")
+    assert (first.status_int, second.status_int) == (201, 201)
+    assert first.json["id"] != second.json["id"]
+    assert ours.create(configuration(), "key").json == first.json
+    assert theirs.create(configuration(name="Theirs"), "key").json == second.json
+    assert theirs.create(configuration(), "key").status_int == 409
+
+
+def test_all_api_keys_of_a_manager_share_its_receipts(client, make_client):
+    created = client.create(configuration(), "key")
+    retried = make_client(client.external_id).create(configuration(), "key")
+    assert (retried.status_int, retried.json) == (200, created.json)
+
+
+def test_an_invalid_body_under_a_used_key_is_invalid_and_not_a_conflict(client, refused):
+    client.create(configuration(), "key")
+    refused(400, "invalid_request", client.create, configuration(name=" "), "key")
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        pytest.param(b"{", {}, id="not JSON"),
+        pytest.param(json.dumps(configuration(name="")).encode(), {}, id="not a configuration"),
+        pytest.param(BODY + b" " * 262144, {}, id="too large"),
+        pytest.param(BODY, {"Content-Type": "text/plain"}, id="not sent as JSON"),
+        pytest.param(BODY, {"Authorization": "Bearer nobody"}, id="no manager"),
+    ],
+)
+def test_a_refused_create_does_not_use_up_its_key(client, body, headers):
+    assert client.create(body, "key", headers).status_int >= 400
+    assert client.create(configuration(name="Another"), "key").status_int == 201
+
+
+def test_a_conflict_leaves_the_receipt_as_it_was(client, refused):
+    created = client.create(configuration(), "key")
+    refused(409, "conflict", client.create, configuration(name="Another"), "key")
+    assert client.create(configuration(), "key").json == created.json
+    refused(409, "conflict", client.create, configuration(name="Another"), "key")
+
+
+def test_a_create_that_failed_inside_the_database_does_not_use_up_its_key(
+    client, refused, admin: psycopg.Connection
+):
+    client.page()
+    admin.execute(
+        "ALTER TABLE stackmgr.stack_revisions ADD CONSTRAINT broken CHECK (name <> 'Growth') NOT VALID"
+    )
+    try:
+        refused(500, "internal_error", client.create, configuration(), "key")
+    finally:
+        admin.execute("ALTER TABLE stackmgr.stack_revisions DROP CONSTRAINT broken")
+    assert client.create(configuration(name="Another"), "key").status_int == 201
+
+
+def test_a_receipt_never_expires(client, refused, admin: psycopg.Connection):
+    created = client.create(configuration(), "key").json
+    aged = admin.execute(
+        "UPDATE stackmgr.creation_receipts SET created_at = created_at - interval '50 years'"
+        " WHERE stack_id = %s",
+        [created["id"]],
+    )
+    assert aged.rowcount == 1
+    retried = client.create(configuration(), "key")
+    assert (retried.status_int, retried.json) == (200, created)
+    refused(409, "conflict", client.create, configuration(name="Another"), "key")
+
+
+# Uses up the key for a stack that this manager has created, with its input.
+USE_KEY = """
+    INSERT INTO stackmgr.creation_receipts (manager_id, idempotency_key, input_digest, stack_id)
+    SELECT manager_id, 'key', input_digest, stack_id FROM stackmgr.creation_receipts WHERE stack_id = %s
+"""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("commit", "Growth", 200),
+        ("commit", "Another", 409),
+        ("rollback", "Growth", 201),
+        ("rollback", "Another", 201),
+    ],
+    ids=lambda case: f"{case[0]}, {case[1]}",
+)
+def test_a_create_waits_for_a_rival_with_its_key_and_goes_by_what_became_of_it(
+    client, stack, admin, other, case
+):
+    end, name, status = case
+    other.execute(USE_KEY, [stack["id"]])
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(client.create, configuration(name=name), "key")
+        other.wait_until_waited_for(admin)
+        getattr(other, end)()
+        assert answer.result().status_int == status
+    assert len(client.page().json["items"]) == (2 if status == 201 else 1)
+    if status == 200:
+        assert answer.result().json == stack
+
+
+@kinds_of_key
+def test_the_longest_key_is_a_matter_of_its_bytes_and_not_of_how_it_compresses(client, refused, kind):
+    longest, too_long = KEYS_OF_BYTES[kind](LONGEST_KEY), KEYS_OF_BYTES[kind](LONGEST_KEY + 1)
+    assert client.create(configuration(), longest).status_int == 201
+    assert client.create(configuration(), longest).status_int == 200
+    refused(400, "invalid_request", client.create, configuration(), too_long)
+    refused(400, "invalid_request", client.create, configuration(), too_long)
+
+
+@pytest.mark.parametrize("length", [2677, 2700, 8191, 100_000])
+def test_a_key_over_the_limit_is_refused_however_long_and_the_next_request_is_served(client, refused, length):
+    client.page()
+    too_long = refused(400, "invalid_request", client.create, configuration(), "k" * length)
+    assert too_long.json["message"] == "The Idempotency-Key header is missing, blank or too long."
+    assert client.page().json["items"] == []
+    assert client.create(configuration(), "k").status_int == 201
+
+
+def test_an_over_long_key_can_be_cut_and_sent_again(client):
+    key = "k" * (LONGEST_KEY + 1)
+    assert client.create(configuration(), key).status_int == 400
+    assert client.create(configuration(), key[:-1]).status_int == 201
+
+
+def test_a_retry_is_refused_once_its_token_has_left_the_whitelist(database, spellings, client, refused):
+    wanted = configuration(allocation=allocation((ADDRESSES[0], 10000)))
+    created = client.create(wanted, "key")
+    shrunk = {spelling: address for spelling, address in spellings.items() if address != ADDRESSES[0]}
+    app = create_app(database=database, verifier=DatabaseVerifier(), spellings=shrunk)
+    later = Client(app, client.key, client.external_id, [])
+    refused(400, "invalid_request", later.create, wanted, "key")
+    assert later.get(created.json["id"]).json == created.json
+    assert later.update(created.json["id"], {"name": "New"}).json["allocation"] == created.json["allocation"]
+
+
+def test_an_update_has_no_key(client, stack, unchanged):
+    first = client.request("PATCH", f"{STACKS}/{stack['id']}", b'{"name":"A"}', {"Idempotency-Key": "key"})
+    again = client.request("PATCH", f"{STACKS}/{stack['id']}", b'{"name":"A"}', {"Idempotency-Key": "key"})
+    assert first.headers["ETag"] != again.headers["ETag"]
+    assert client.create(configuration(), "key").status_int == 201

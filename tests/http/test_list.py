@@ -1,0 +1,126 @@
+"""Pages: which stacks they hold, in which order, and how one leads to the next."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.examples import configuration
+
+MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+def created(client, count):
+    """Create stacks and return their ids, newest first."""
+    return [client.create(configuration(name=f"No. {number}")).json["id"] for number in range(count)][::-1]
+
+
+def date(admin, moments):
+    """Set when stacks were created, behind the service's back: nothing in the service can."""
+    for stack_id, moment in moments.items():
+        changed = admin.execute(
+            "UPDATE stackmgr.stacks SET created_at = %s WHERE stack_id = %s", (moment, stack_id)
+        )
+        assert changed.rowcount == 1
+
+
+def ids(page):
+    return [item["id"] for item in page.json["items"]]
+
+
+def test_a_manager_with_no_stacks_gets_an_empty_page(client):
+    assert client.page().json == {"items": [], "next_cursor": None}
+    assert client.walk(1) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 7])
+def test_a_walk_meets_every_stack_once_newest_first(client, count):
+    expected = created(client, count)
+    assert client.walk(3) == expected
+
+
+@pytest.mark.parametrize(("count", "more"), [(2, False), (3, False), (4, True)])
+def test_a_page_names_a_next_one_exactly_when_there_are_more_stacks(client, count, more):
+    created(client, count)
+    page = client.page("limit=3")
+    assert len(page.json["items"]) == min(count, 3)
+    assert (page.json["next_cursor"] is not None) == more
+
+
+def test_pages_hold_25_stacks_unless_told_and_100_at_most(client):
+    expected = created(client, 101)
+    assert ids(client.page()) == expected[:25]
+    largest = client.page("limit=100")
+    assert ids(largest) == expected[:100]
+    assert ids(client.page(f"limit=100&cursor={largest.json['next_cursor']}")) == expected[100:]
+    assert ids(client.page(f"cursor={client.page('limit=50').json['next_cursor']}")) == expected[50:75]
+    assert client.walk(1) == expected
+
+
+def test_the_items_of_a_page_are_what_reading_each_stack_answers(client):
+    created(client, 2)
+    for item in client.page().json["items"]:
+        assert client.get(item["id"]).json == item
+
+
+def test_a_page_is_one_statement_beside_the_verification(client):
+    client.page()
+    client.page()
+    assert client.statements == ["api_key_verify", "stack_list"]
+
+
+def test_stacks_of_one_moment_are_ordered_by_their_ids_descending(client, admin):
+    expected = sorted(created(client, 7), reverse=True)
+    date(admin, dict.fromkeys(expected, MOMENT))
+    for limit in (1, 2, 3, 7):
+        assert client.walk(limit) == expected
+
+
+def test_one_microsecond_tells_an_older_stack_from_a_newer_one(client, admin):
+    # The smaller ids are the newer stacks, so that the id alone would give the opposite order.
+    expected = sorted(created(client, 6))
+    date(admin, {stack_id: MOMENT - number * MICROSECOND for number, stack_id in enumerate(expected)})
+    for limit in (1, 4):
+        assert client.walk(limit) == expected
+
+
+def test_ties_and_single_moments_mix(client, admin):
+    first, second, third, fourth, fifth = sorted(created(client, 5))
+    date(
+        admin,
+        {
+            first: MOMENT,
+            fourth: MOMENT - MICROSECOND,
+            third: MOMENT - MICROSECOND,
+            second: MOMENT - MICROSECOND,
+            fifth: MOMENT - timedelta(days=9000),
+        },
+    )
+    for limit in (1, 2, 3):
+        assert client.walk(limit) == [first, fourth, third, second, fifth]
+
+
+def test_the_retry_of_a_creation_does_not_move_a_stack(client):
+    oldest = client.create(configuration(), key="k").json["id"]
+    expected = [*created(client, 2), oldest]
+    assert client.create(configuration(), key="k").status_int == 200
+    assert client.walk(2) == expected
+
+
+def test_a_walk_is_not_disturbed_by_stacks_that_are_added(client):
+    expected = created(client, 4)
+    first = client.page("limit=2")
+    newer = created(client, 3)
+    again = f"limit=2&cursor={first.json['next_cursor']}"
+    assert ids(first) == expected[:2]
+    assert ids(client.page(again)) == expected[2:]
+    assert ids(client.page(again)) == expected[2:]
+    assert client.walk(2) == newer + expected
+
+
+def test_a_page_shows_the_present_of_a_stack_that_was_updated_during_the_walk(client):
+    expected = created(client, 2)
+    first = client.page("limit=1")
+    client.update(expected[1], {"name": "Renamed"})
+    second = client.page(f"limit=1&cursor={first.json['next_cursor']}")
+    assert second.json["items"][0]["name"] == "Renamed"

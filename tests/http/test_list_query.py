@@ -1,0 +1,204 @@
+"""The query string of a list: which ones ask for a page, and which are refused."""
+
+import base64
+from datetime import UTC, datetime
+from urllib.parse import quote
+from uuid import UUID
+
+import pytest
+
+from stackmgr import cursor
+from tests.client import STACKS
+from tests.examples import configuration
+
+ID = UUID("0f0e0d0c-0b0a-4988-8776-655443322110")
+CURSOR = cursor.encode(cursor.Position(datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC), ID))
+LAST_MICROSECOND = 253402300799999999
+
+
+@pytest.mark.parametrize("text", ["1", "2", "7", "007", "0" * 5000 + "9", "100", "%37", "0%31"])
+def test_a_limit_is_decimal_digits_from_1_to_100(client, text):
+    client.create(configuration())
+    assert len(client.page(f"limit={text}").json["items"]) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "000",
+        "101",
+        "1000",
+        "0101",
+        "-1",
+        "-0",
+        "+5",
+        "%2B5",
+        "%205",
+        "5%20",
+        "5%0A",
+        "5%00",
+        "5+",
+        "1_0",
+        "1e1",
+        "1.0",
+        "0x10",
+        "1,2",
+        "5;",
+        "ten",
+        "null",
+        "%D9%A3",
+        "%EF%BC%95",
+        "\u00b2",
+        "9" * 5000,
+        "1" + "0" * 5000,
+        "%",
+        "%5",
+        "5%",
+        "%zz",
+        "%FF",
+        "%C3",
+        "%ED%A0%80",
+        '"5"',
+        "5'--",
+    ],
+)
+def test_any_other_limit_is_invalid(client, text):
+    assert client.page(f"limit={text}").status_int == 400
+    assert "stack_list" not in client.statements
+
+
+@pytest.mark.parametrize("text", [CURSOR, quote(CURSOR, safe="/"), "".join(f"%{ord(c):02x}" for c in CURSOR)])
+def test_a_cursor_may_be_percent_encoded(client, text):
+    assert client.page(f"cursor={text}").json == {"items": [], "next_cursor": None}
+
+
+def test_a_cursor_needs_no_escaping(client):
+    client.create(configuration())
+    client.create(configuration())
+    given = client.page("limit=1").json["next_cursor"]
+    assert quote(given, safe="") == given
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "%20",
+        "null",
+        "0",
+        "-1",
+        "1",
+        CURSOR[:-1],
+        CURSOR[1:],
+        CURSOR + "A",
+        CURSOR + "%3D",
+        CURSOR + "=",
+        CURSOR + "%0A",
+        CURSOR + "+",
+        "+" + CURSOR,
+        "0" + CURSOR[1:],
+        "2" + CURSOR[1:],
+        "%D9%A1" + CURSOR[1:],
+        CURSOR[:-1] + "%2B",
+        CURSOR[:-1] + "%2F",
+        CURSOR[:-1] + "!",
+        CURSOR[:-1] + "%00",
+        CURSOR[:-1] + "%C3%A9",
+        CURSOR + "," + CURSOR,
+        "1" + "_" * 32,
+        "1gA" + "A" * 30,
+        "1" + "A" * 5000,
+        str(ID),
+        "2026-03-01T12:30:15.123456Z",
+        "%7B%22id%22%3A1%7D",
+        CURSOR[:-2] + "%",
+        CURSOR[:-2] + "%4",
+        CURSOR[:-1] + "%FF",
+    ],
+)
+def test_a_text_that_no_page_gave_is_an_invalid_cursor(client, text):
+    assert client.page(f"cursor={text}").status_int == 400
+    assert "stack_list" not in client.statements
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "status"),
+    [
+        (0, 200),
+        (1, 200),
+        (LAST_MICROSECOND, 200),
+        (LAST_MICROSECOND + 1, 400),
+        ((1 << 63) - 1, 400),
+        ((1 << 64) - 1, 400),
+    ],
+)
+def test_a_position_lies_between_1970_and_the_end_of_the_year_9999(client, microseconds, status):
+    packed = microseconds.to_bytes(8, "big") + ID.bytes
+    position = "1" + base64.urlsafe_b64encode(packed).decode()
+    assert client.page(f"cursor={position}").status_int == status
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "Limit=5",
+        "LIMIT=5",
+        f"Cursor={CURSOR}",
+        "page=1",
+        "offset=0",
+        "manager_id=1",
+        "limit[]=5",
+        "limit%20=5",
+        "+limit=5",
+        "limit%00=5",
+        "limi%74%74=5",
+        "=5",
+        "=",
+        "limit",
+        "cursor",
+        "5",
+        "limit=5&limit=5",
+        "limit=5&limit=6",
+        "limit=5&lim%69t=5",
+        f"cursor={CURSOR}&cursor={CURSOR}",
+        f"cursor={CURSOR}&limit=5&cursor={CURSOR}",
+        "limit=5&limit=",
+        "limit=5&cursor=",
+        "limit=5&unknown=1",
+        "unknown=1&unknown=1",
+        f"limit=5;cursor={CURSOR}",
+        "limit=5?",
+        "limit==5",
+        "%=5",
+        "%zz=5",
+        "%FF=5",
+        "l%C3=5",
+        "limit=5&%",
+        "limit=5#",
+        "\u00e9=1",
+    ],
+)
+def test_any_other_query_is_invalid(client, query):
+    response = client.page(query)
+    assert response.status_int == 400
+    assert response.json["code"] == "invalid_request"
+    assert "stack_list" not in client.statements
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "&",
+        "&limit=5",
+        "limit=5&&",
+        f"limit=5&cursor={CURSOR}",
+        f"cursor={CURSOR}&limit=5",
+        "lim%69t=5",
+        f"%63ursor={CURSOR}",
+    ],
+)
+def test_the_two_parameters_may_come_in_any_order_escaped_and_with_ampersands_to_spare(client, query):
+    assert client.request("GET", f"{STACKS}?{query}").status_int == 200

@@ -1,0 +1,121 @@
+"""The binding of an external id to an identity id: made once, conflicting for ever, right under races."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from uuid import uuid4
+
+import pytest
+
+from stackmgr import api_keys
+from tests.client import STACKS
+from tests.examples import configuration
+
+INSERT = "INSERT INTO stackmgr.managers (manager_id, external_id, identity_id) VALUES (%s, %s, %s)"
+BOUND = """
+    SELECT external_id::text, identity_id FROM stackmgr.managers
+    WHERE external_id = %(external_id)s OR identity_id = %(identity_id)s ORDER BY identity_id
+"""
+
+
+def both_halves(client):
+    return {"external_id": client.external_id, "identity_id": api_keys.identity_of(client.external_id)}
+
+
+def save(admin, external_id, identity_id):
+    admin.execute(INSERT, (uuid4(), external_id, identity_id))
+
+
+def same_external_id(admin, client):
+    save(admin, client.external_id, f"elsewhere:{uuid4()}")
+
+
+def same_identity_id(admin, client):
+    save(admin, uuid4(), api_keys.identity_of(client.external_id))
+
+
+def each_half_elsewhere(admin, client):
+    same_external_id(admin, client)
+    same_identity_id(admin, client)
+
+
+@pytest.mark.parametrize("conflict", [same_external_id, same_identity_id, each_half_elsewhere])
+def test_a_conflicting_binding_is_an_internal_error_every_time_and_is_never_changed(client, admin, conflict):
+    conflict(admin, client)
+    bound = admin.execute(BOUND, both_halves(client)).fetchall()
+    for _ in range(2):
+        for answer in (
+            client.page(),
+            client.page("limit=0"),
+            client.get(str(uuid4())),
+            client.create(configuration()),
+            client.update(str(uuid4()), {"name": "Value"}),
+            client.request("HEAD", STACKS),
+        ):
+            assert answer.status_int == 500
+            assert not answer.body or answer.json["code"] == "internal_error"
+            assert client.statements == ["api_key_verify", "manager_find"]
+    assert admin.execute(BOUND, both_halves(client)).fetchall() == bound
+
+
+def test_a_manager_is_let_in_again_once_an_operator_has_mended_the_binding(client, admin):
+    same_external_id(admin, client)
+    assert client.page().status_int == 500
+    mend = "UPDATE stackmgr.managers SET identity_id = %(identity_id)s WHERE external_id = %(external_id)s"
+    admin.execute(mend, both_halves(client))
+    assert client.page().status_int == 200
+
+
+def test_a_binding_that_changes_later_is_a_conflict_for_a_manager_who_was_let_in_before(client, admin):
+    stack_id = client.create(configuration()).json["id"]
+    admin.execute(
+        "UPDATE stackmgr.managers SET identity_id = %s WHERE external_id = %s",
+        (f"elsewhere:{uuid4()}", client.external_id),
+    )
+    assert client.get(stack_id).status_int == 500
+
+
+@pytest.mark.parametrize("_", range(3))
+def test_first_requests_at_the_same_moment_make_one_record(make_client, admin, _):
+    first = make_client()
+    clients = [first, *(make_client(first.external_id) for _ in range(3))]
+    start = Barrier(len(clients))
+
+    def ask(client):
+        start.wait()
+        return client.create(configuration()).status_int
+
+    with ThreadPoolExecutor(len(clients)) as threads:
+        assert list(threads.map(ask, clients)) == [201] * len(clients)
+    assert admin.execute(BOUND, both_halves(first)).fetchall() == [tuple(both_halves(first).values())]
+    assert len(first.page().json["items"]) == len(clients)
+
+
+RIVALS = {
+    "the same": (lambda halves: halves, 200),
+    "external id": (lambda halves: halves | {"identity_id": f"elsewhere:{uuid4()}"}, 500),
+    "identity id": (lambda halves: halves | {"external_id": str(uuid4())}, 500),
+}
+
+
+@pytest.mark.parametrize(("rival", "status"), RIVALS.values(), ids=RIVALS)
+def test_a_first_request_waits_for_a_rival_and_goes_by_what_it_saved(client, admin, other, rival, status):
+    halves = rival(both_halves(client))
+    save(other, *halves.values())
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(client.page)
+        other.wait_until_waited_for(admin)
+        other.commit()
+        assert asked.result().status_int == status
+    assert client.page().status_int == status
+    assert admin.execute(BOUND, both_halves(client)).fetchall() == [tuple(halves.values())]
+
+
+@pytest.mark.parametrize("rival", [rival for rival, _ in RIVALS.values()], ids=RIVALS)
+def test_a_first_request_binds_where_its_rival_gave_up(client, admin, other, rival):
+    save(other, *rival(both_halves(client)).values())
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(client.page)
+        other.wait_until_waited_for(admin)
+        other.rollback()
+        assert asked.result().status_int == 200
+    assert admin.execute(BOUND, both_halves(client)).fetchall() == [tuple(both_halves(client).values())]

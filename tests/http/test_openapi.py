@@ -1,0 +1,107 @@
+"""What the application answers is what the description says, for every answer it describes."""
+
+from uuid import uuid4
+
+import pytest
+
+from stackmgr.app import create_app
+from stackmgr.errors import BindingConflict, RateLimited, ServiceUnavailable
+from stackmgr.reading import BODY_LIMIT
+from tests import description
+from tests.client import Client
+from tests.examples import configuration
+
+UNREMARKABLE = {"content-type", "content-length"}
+TOO_LONG = b" " * (BODY_LIMIT + 1)
+
+ACCEPTED = {
+    "createStack": lambda client: client.create(configuration()),
+    "listStacks": lambda client: client.page("limit=1"),
+    "getStack": lambda client: client.get(existing(client)),
+    "updateStack": lambda client: client.update(existing(client), {"name": "Other"}),
+}
+PROVOKED = {
+    ("createStack", "200"): lambda client: repeated(client, configuration()),
+    ("createStack", "400"): lambda client: client.create({}),
+    ("createStack", "409"): lambda client: repeated(client, configuration(name="Other")),
+    ("createStack", "413"): lambda client: client.create(TOO_LONG),
+    ("listStacks", "400"): lambda client: client.page("limit=0"),
+    ("getStack", "400"): lambda client: client.get("1"),
+    ("getStack", "404"): lambda client: client.get(str(uuid4())),
+    ("updateStack", "400"): lambda client: client.update(existing(client), {}),
+    ("updateStack", "404"): lambda client: client.update(str(uuid4()), {"name": "Other"}),
+    ("updateStack", "413"): lambda client: client.update(existing(client), TOO_LONG),
+}
+REFUSED_BY_THE_VERIFIER = {
+    "429": RateLimited(retry_after=7),
+    "500": BindingConflict(),
+    "503": ServiceUnavailable(),
+}
+
+
+def existing(client):
+    """The id of a stack of the client's, or of none where its key is refused anyway."""
+    return client.create(configuration()).json.get("id", str(uuid4()))
+
+
+def repeated(client, document):
+    client.create(configuration(), key="same")
+    return client.create(document, key="same")
+
+
+class Refusing:
+    def __init__(self, error):
+        self._error = error
+
+    def verify(self, key, session):
+        raise self._error
+
+
+def provoke(operation_id, status, client, make_refused):
+    if status in REFUSED_BY_THE_VERIFIER:
+        return ACCEPTED[operation_id](make_refused(REFUSED_BY_THE_VERIFIER[status]))
+    if status == "401":
+        client.key = "nobody's"
+    return PROVOKED.get((operation_id, status), ACCEPTED[operation_id])(client)
+
+
+@pytest.fixture
+def make_refused(database, spellings, statements_run):
+    """Return a function that makes a client whose key is not verified but ends in the given error."""
+
+    def make(error):
+        app = create_app(database=database, verifier=Refusing(error), spellings=spellings)
+        return Client(app, "any", "", statements_run)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("operation_id", "status"),
+    [
+        (name, status)
+        for name, operation in description.OPERATIONS.items()
+        for status in operation["responses"]
+    ],
+)
+def test_an_answer_is_as_described(operation_id, status, client, make_refused):
+    answer = provoke(operation_id, status, client, make_refused)
+    assert answer.status_int == int(status)
+
+    described = description.response(operation_id, status)
+    description.check(described["content"][answer.content_type]["schema"], answer.json)
+
+    headers = {name: description.resolved(header) for name, header in described["headers"].items()}
+    lowered = {name.lower() for name in headers}
+    assert {name.lower() for name in answer.headers} - UNREMARKABLE <= lowered
+    for name, header in headers.items():
+        if header["required"] or name in answer.headers:
+            value = answer.headers[name]
+            description.check(
+                header["schema"], int(value) if header["schema"]["type"] == "integer" else value
+            )
+
+
+def test_the_time_after_which_to_try_again_is_sent_where_it_is_known(make_refused):
+    assert make_refused(RateLimited(retry_after=7)).page().headers["Retry-After"] == "7"
+    assert "Retry-After" not in make_refused(ServiceUnavailable()).page().headers

@@ -1,0 +1,191 @@
+"""Two faults at once: the one that is looked for first is the one that is answered."""
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import pytest
+
+from stackmgr import errors
+from stackmgr.errors import RateLimited, ServiceError, ServiceUnavailable
+from tests.client import STACKS, Client
+from tests.examples import configuration
+from tests.fixed_verifier import FixedVerifier
+from tests.raw_wsgi import Input, call
+
+LIMIT = 262144
+
+
+@dataclass
+class Draft:
+    """A request in the making, good until it is spoiled."""
+
+    method: str
+    path: str
+    body: bytes
+    environ: dict[str, str | bool] = field(default_factory=dict)
+    announced: bool = True
+    missing_bytes: int = 0
+
+    def send(self, app, client: Client):
+        environ = dict(self.environ)
+        if self.announced:
+            environ["CONTENT_LENGTH"] = str(len(self.body) + self.missing_bytes)
+        else:
+            environ["wsgi.input_terminated"] = True
+        return call(app, client, self.method, self.path, Input(self.body), **environ)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with a request, and what it is answered with when nothing else is wrong."""
+
+    title: str
+    status: int
+    error: type[ServiceError]
+    spoil: Callable[[Draft], None]
+
+
+def _leave_route(draft: Draft) -> None:
+    draft.path += "/x/y"
+
+
+def _change_method(draft: Draft) -> None:
+    draft.method = "DELETE"
+
+
+def _drop_credential(draft: Draft) -> None:
+    draft.environ["HTTP_AUTHORIZATION"] = ""
+
+
+def _announce_too_much(draft: Draft) -> None:
+    draft.body = draft.body.ljust(LIMIT + 1)
+
+
+def _garble_id(draft: Draft) -> None:
+    draft.path = f"{STACKS}/1"
+
+
+def _blank_key(draft: Draft) -> None:
+    draft.environ["HTTP_IDEMPOTENCY_KEY"] = " "
+
+
+def _change_media_type(draft: Draft) -> None:
+    draft.environ["CONTENT_TYPE"] = "text/plain"
+
+
+def _encode(draft: Draft) -> None:
+    draft.environ["HTTP_CONTENT_ENCODING"] = "gzip"
+
+
+def _run_over(draft: Draft) -> None:
+    draft.body = draft.body.ljust(LIMIT + 1)
+    draft.announced = False
+
+
+def _cut_short(draft: Draft) -> None:
+    draft.missing_bytes = 1
+
+
+def _break_json(draft: Draft) -> None:
+    draft.body += b"{"
+
+
+def _break_rule(draft: Draft) -> None:
+    draft.body = b'{"name":" "}'
+
+
+def _reuse_key(draft: Draft) -> None:
+    draft.environ["HTTP_IDEMPOTENCY_KEY"] = "used"
+
+
+def _miss_stack(draft: Draft) -> None:
+    draft.path = f"{STACKS}/{uuid4()}"
+
+
+ROUTE = Fault("no route", 404, errors.NotFound, _leave_route)
+METHOD = Fault("no such method", 405, errors.MethodNotAllowed, _change_method)
+CREDENTIAL = Fault("no credential", 401, errors.Unauthorized, _drop_credential)
+ANNOUNCED = Fault("too large a length", 413, errors.PayloadTooLarge, _announce_too_much)
+ID = Fault("no UUID", 400, errors.InvalidStackId, _garble_id)
+KEY = Fault("blank key", 400, errors.InvalidIdempotencyKey, _blank_key)
+MEDIA_TYPE = Fault("another media type", 400, errors.InvalidBody, _change_media_type)
+CODING = Fault("a coding", 400, errors.InvalidBody, _encode)
+OVERRUN = Fault("too large a body", 413, errors.PayloadTooLarge, _run_over)
+CUT = Fault("cut short", 400, errors.InvalidBody, _cut_short)
+JSON = Fault("not JSON", 400, errors.InvalidBody, _break_json)
+RULE = Fault("not a configuration", 400, errors.InvalidConfiguration, _break_rule)
+CONFLICT = Fault("a used key", 409, errors.Conflict, _reuse_key)
+MISSING = Fault("no such stack", 404, errors.NotFound, _miss_stack)
+
+BODY_FAULTS = (MEDIA_TYPE, CODING, OVERRUN, CUT, JSON, RULE)
+CREATE = (ROUTE, METHOD, CREDENTIAL, ANNOUNCED, KEY, *BODY_FAULTS, CONFLICT)
+UPDATE = (ROUTE, METHOD, CREDENTIAL, ANNOUNCED, ID, *BODY_FAULTS, MISSING)
+
+# A body either announces its length or it does not, and cannot end both too late and too early.
+IMPOSSIBLE = ({ANNOUNCED, OVERRUN}, {OVERRUN, CUT})
+
+
+def _combinations(faults: tuple[Fault, ...]):
+    pairs = [pair for pair in itertools.combinations(faults, 2) if set(pair) not in IMPOSSIBLE]
+    return [
+        pytest.param(some, id=", ".join(fault.title for fault in some))
+        for some in (*((fault,) for fault in faults), *pairs)
+    ]
+
+
+def _spoiled(draft: Draft, faults: tuple[Fault, ...]) -> Draft:
+    # The later check's fault first, so that it cannot undo what the earlier check is to find.
+    for fault in reversed(faults):
+        fault.spoil(draft)
+    return draft
+
+
+def _create() -> Draft:
+    body = json.dumps(configuration(name="Another")).encode()
+    return Draft("POST", STACKS, body, {"HTTP_IDEMPOTENCY_KEY": "new"})
+
+
+@pytest.mark.parametrize("faults", _combinations(CREATE))
+def test_the_faults_of_a_create_are_looked_for_in_order(app, client, refused, faults):
+    client.create(configuration(), "used")
+    answer = refused(faults[0].status, faults[0].error.code, _spoiled(_create(), faults).send, app, client)
+    assert answer.json["message"] == faults[0].error.message
+    assert _create().send(app, client).status_int == 201
+
+
+@pytest.mark.parametrize("faults", _combinations(UPDATE))
+def test_the_faults_of_an_update_are_looked_for_in_order(app, client, stack, refused, faults):
+    draft = Draft("PATCH", f"{STACKS}/{stack['id']}", b'{"name":"New"}')
+    answer = refused(faults[0].status, faults[0].error.code, _spoiled(draft, faults).send, app, client)
+    assert answer.json["message"] == faults[0].error.message
+    assert client.get(stack["id"]).json == stack
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        (401, errors.Unauthorized("no")),
+        (429, RateLimited("slow")),
+        (503, ServiceUnavailable("away")),
+        (500, errors.BindingConflict("bound")),
+    ],
+    ids=["unauthorized", "limited", "unavailable", "conflicting"],
+)
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+def test_a_verification_that_fails_goes_before_whatever_else_is_wrong(
+    serving, client, refused, failure, method
+):
+    status, outcome = failure
+    draft = Draft(method, STACKS if method == "POST" else f"{STACKS}/1", b"{}")
+    spoiled = _spoiled(draft, (ANNOUNCED, KEY, MEDIA_TYPE, JSON))
+    refused(status, outcome.code, spoiled.send, serving(FixedVerifier(outcome)), client)
+
+
+@pytest.mark.parametrize("fault", [ROUTE, METHOD], ids=lambda fault: fault.title)
+def test_where_there_is_no_operation_nobody_is_verified(serving, client, refused, fault):
+    verifier = FixedVerifier(AssertionError("asked"))
+    refused(fault.status, fault.error.code, _spoiled(_create(), (fault,)).send, serving(verifier), client)
+    assert verifier.calls == 0

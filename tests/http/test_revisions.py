@@ -1,0 +1,135 @@
+"""The revisions behind the current configuration: complete, numbered, and signed by who made them.
+
+No answer shows them; they are looked at in the table.
+"""
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from stackmgr import api_keys
+from tests.examples import ADDRESSES, allocation, configuration
+
+
+@pytest.fixture
+def revisions(admin: psycopg.Connection):
+    """Return a function that reads all revisions of a stack, oldest first."""
+
+    def read(stack_id: str) -> list[dict[str, Any]]:
+        with admin.cursor(row_factory=dict_row) as cursor:
+            cursor.execute(
+                "SELECT revision_number, revision_id::text, name, allocation, preset, identity_id, request_id"
+                " FROM stackmgr.stack_revisions WHERE stack_id = %s ORDER BY revision_number",
+                [stack_id],
+            )
+            return cursor.fetchall()
+
+    return read
+
+
+def _as_answered(stack_id: str, revision: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": stack_id,
+        "current_revision_id": revision["revision_id"],
+        "name": revision["name"],
+        "allocation": revision["allocation"],
+        "schedule": {"preset": revision["preset"]},
+    }
+
+
+def test_every_revision_is_the_complete_configuration_that_was_answered(client, revisions):
+    created = client.create(configuration()).json
+    stack_id = created["id"]
+    updates = (
+        {"name": "Second"},
+        {"schedule": {"preset": "daily"}},
+        {"allocation": allocation((ADDRESSES[4], 10000))},
+        {"name": "Second"},
+        configuration(),
+    )
+    answers = [created, *(client.update(stack_id, changes).json for changes in updates)]
+    saved = revisions(stack_id)
+    assert [_as_answered(stack_id, revision) for revision in saved] == answers
+    assert [revision["revision_number"] for revision in saved] == [1, 2, 3, 4, 5, 6]
+    assert len({revision["revision_id"] for revision in saved}) == 6
+
+
+def test_the_stack_points_at_its_last_revision(client, stack, revisions, admin):
+    client.update(stack["id"], {"name": "Second"})
+    current = client.update(stack["id"], {"name": "Third"}).json
+    row = admin.execute(
+        "SELECT revision_number, revision_id::text FROM stackmgr.stacks WHERE stack_id = %s", [stack["id"]]
+    ).fetchone()
+    last = revisions(stack["id"])[-1]
+    assert row == (last["revision_number"], last["revision_id"]) == (3, current["current_revision_id"])
+
+
+def test_an_update_leaves_earlier_revisions_as_they_were(client, stack, revisions):
+    before = revisions(stack["id"])
+    client.update(stack["id"], configuration(name="Second", schedule={"preset": "monthly"}))
+    assert revisions(stack["id"])[:1] == before
+
+
+def test_each_revision_names_the_identity_and_the_request_that_made_it(client, revisions):
+    created = client.create(configuration(), headers={"X-Request-Id": "the creation"})
+    client.update(created.json["id"], {"name": "Second"}, {"X-Request-Id": "the update"})
+    unnamed = client.update(created.json["id"], {"name": "Third"})
+    saved = revisions(created.json["id"])
+    assert [revision["request_id"] for revision in saved] == [
+        "the creation",
+        "the update",
+        unnamed.headers["X-Request-Id"],
+    ]
+    assert {revision["identity_id"] for revision in saved} == {api_keys.identity_of(client.external_id)}
+
+
+@pytest.mark.parametrize(
+    "request_id", ["\xe9\xff\x80", "%s %(name)s", "'\"\\", "a,b"], ids=lambda text: f"{text!a}"
+)
+def test_a_request_id_is_recorded_as_it_was_sent(client, revisions, request_id):
+    created = client.create(configuration(), headers={"X-Request-Id": request_id})
+    assert [revision["request_id"] for revision in revisions(created.json["id"])] == [request_id]
+
+
+@pytest.mark.parametrize("character", ["r", "\xe9"], ids=["ASCII", "Latin-1"])
+def test_of_a_long_request_id_the_record_keeps_255_characters(client, revisions, character):
+    request_id = character * 6000
+    created = client.create(configuration(), headers={"X-Request-Id": request_id})
+    client.update(created.json["id"], {"name": "Second"}, {"X-Request-Id": request_id})
+    assert created.headers["X-Request-Id"] == request_id
+    assert [revision["request_id"] for revision in revisions(created.json["id"])] == [character * 255] * 2
+
+
+def test_retries_conflicts_and_refusals_append_no_revision(client, revisions):
+    created = client.create(configuration(), "key").json
+    before = revisions(created["id"])
+    assert client.create(configuration(), "key").status_int == 200
+    assert client.create(configuration(name="Other"), "key").status_int == 409
+    assert client.update(created["id"], {}).status_int == 400
+    assert client.update(created["id"], {"name": "\0"}).status_int == 400
+    assert client.get(created["id"]).status_int == 200
+    assert revisions(created["id"]) == before
+
+
+def test_a_failed_update_leaves_neither_half_of_itself(client, stack, refused, revisions, admin):
+    admin.execute(
+        "ALTER TABLE stackmgr.stack_revisions ADD CONSTRAINT broken CHECK (name <> 'Bad') NOT VALID"
+    )
+    try:
+        refused(500, "internal_error", client.update, stack["id"], {"name": "Bad"})
+    finally:
+        admin.execute("ALTER TABLE stackmgr.stack_revisions DROP CONSTRAINT broken")
+    assert client.get(stack["id"]).json == stack
+    assert len(revisions(stack["id"])) == 1
+
+
+def test_no_answer_tells_who_made_a_revision_or_when(client, revisions):
+    created = client.create(configuration(), headers={"X-Request-Id": "the creation"})
+    read = client.get(created.json["id"]).body.decode()
+    recorded = json.dumps(revisions(created.json["id"]))
+    for secret in (api_keys.identity_of(client.external_id), client.external_id, "the creation"):
+        assert secret not in read
+        assert secret in recorded

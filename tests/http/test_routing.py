@@ -1,0 +1,214 @@
+"""Which path is which, which methods it has, and what of a request changes nothing about that."""
+
+import json
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.client import STACKS
+from tests.examples import configuration
+
+# webtest's lint warns of method names it does not know; here they are the point.
+pytestmark = pytest.mark.filterwarnings("ignore::webtest.lint.WSGIWarning")
+
+ID = "0f0e0d0c-0b0a-4988-8776-655443322110"
+ITEM = f"{STACKS}/{ID}"
+CREDENTIALS = {"as a manager": {}, "without credentials": {"Authorization": None}}
+
+STRANGE_METHODS = ["PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "FOOBAR", "WEBSOCKET", "get"]
+
+UNKNOWN_PATHS = [
+    "/",
+    "/manager",
+    "/manager/stack",
+    "/Manager/stacks",
+    "/manager/STACKS",
+    "/v1/manager/stacks",
+    "/app/stacks",
+    "/favicon.ico",
+    "//manager/stacks",
+    "///manager/stacks",
+    "/manager//stacks",
+    "/manager/stacks/",
+    "/manager/stacks//",
+    f"/manager/stacks//{ID}",
+    f"//manager/stacks/{ID}",
+    f"{ITEM}/",
+    f"{ITEM}//",
+    f"{ITEM}/revisions",
+    "/manager/./stacks",
+    "/manager/../manager/stacks",
+    "/manager/stacks;v=1",
+    "/manager/stacks%20",
+    "/manager/stacks%00",
+    "/manager/stacks%ff",
+    "/manager/stacks%3Flimit=1",
+]
+
+
+@pytest.mark.parametrize("headers", CREDENTIALS.values(), ids=CREDENTIALS)
+@pytest.mark.parametrize("path", UNKNOWN_PATHS)
+def test_an_unknown_path_is_not_found_whatever_the_method_and_whoever_asks(client, path, headers):
+    for method in ["GET", "HEAD", "POST", "PATCH", *STRANGE_METHODS]:
+        response = client.request(method, path, headers=headers)
+        assert response.status_int == 404, method
+        assert method == "HEAD" or response.json["code"] == "not_found"
+        assert client.statements == []
+
+
+@pytest.mark.parametrize("headers", CREDENTIALS.values(), ids=CREDENTIALS)
+@pytest.mark.parametrize(
+    ("path", "method", "allowed"),
+    [
+        *((STACKS, method, "GET, HEAD, POST") for method in [*STRANGE_METHODS, "PATCH"]),
+        *((ITEM, method, "GET, HEAD, PATCH") for method in [*STRANGE_METHODS, "POST"]),
+        (f"{STACKS}?limit=0", "DELETE", "GET, HEAD, POST"),
+        (f"{STACKS}/not-a-uuid", "DELETE", "GET, HEAD, PATCH"),
+    ],
+)
+def test_another_method_is_refused_before_anyone_asks_who_sent_it(client, path, method, allowed, headers):
+    response = client.request(method, path, headers=headers)
+    assert response.status_int == 405
+    assert response.headers["Allow"] == allowed
+    assert response.json["code"] == "invalid_request"
+    assert client.statements == []
+
+
+def test_a_preflight_of_a_browser_is_refused_without_a_word_about_origins(client):
+    preflight = {
+        "Authorization": None,
+        "Origin": "https://example.com",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization, idempotency-key",
+    }
+    assert client.request("OPTIONS", STACKS, headers=preflight).status_int == 405
+
+
+@pytest.mark.parametrize(
+    "accept",
+    ["application/xml", "text/xml", "text/html", "image/*", "*/*;q=0", "application/json;q=0", ";;,\xff", ""],
+)
+def test_no_accept_header_changes_the_form_of_an_answer(client, accept):
+    for status, method, path, headers in [
+        (200, "GET", STACKS, {}),
+        (400, "GET", f"{STACKS}?limit=0", {}),
+        (401, "GET", STACKS, {"Authorization": None}),
+        (404, "GET", ITEM, {}),
+        (404, "GET", "/nowhere", {}),
+        (405, "DELETE", STACKS, {}),
+    ]:
+        # That every answer is JSON, and says so, is asserted by the client.
+        assert client.request(method, path, headers={"Accept": accept} | headers).status_int == status
+
+
+@pytest.mark.parametrize("spell", [str.upper, str.title, str.swapcase])
+def test_an_id_may_be_spelled_in_any_case_and_is_answered_in_lowercase(client, stack, spell):
+    spelled = spell(stack["id"])
+    assert client.get(spelled).json == stack
+    assert client.update(spelled, {"name": "Value"}).json["id"] == stack["id"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not-a-uuid",
+        "0",
+        ID.replace("-", ""),
+        f"%7B{ID}%7D",
+        f"urn:uuid:{ID}",
+        f"%20{ID}",
+        f"{ID}%20",
+        f"{ID}%0A",
+        f"{ID}%00",
+        f"{ID}%3F",
+        "%00",
+        "%20",
+        "%ff",
+        ID[:-1],
+        ID + "0",
+        ID.replace("f", "g"),
+        ID.replace("0f0e0d0c-0b0a", "0f0e0d0c0-b0a"),
+        ID.replace("-", "_"),
+        ID.replace("-", "%E2%80%90"),
+        ID.replace("4", "%D9%A4"),
+        f"0x{ID[2:]}",
+        f"{ID};v=1",
+        f"{ID}.json",
+    ],
+)
+def test_an_id_that_is_not_a_hyphenated_uuid_is_invalid(client, text):
+    for response in (client.get(text), client.update(text, {"name": "Value"})):
+        assert response.status_int == 400
+        assert response.json["code"] == "invalid_request"
+    assert client.request("GET", f"{STACKS}/{text}", headers={"Authorization": None}).status_int == 401
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        str(UUID(int=0)),
+        str(UUID(int=(1 << 128) - 1)),
+        "c232ab00-9414-11ec-b3c8-9f6bdeced846",
+        "017f22e2-79b0-7cc3-98c4-dc0c0c07398f",
+        ID,
+    ],
+    ids=["nil", "max", "version 1", "version 7", "version 4"],
+)
+def test_an_id_of_any_version_is_an_id(client, text):
+    for response in (client.get(text), client.update(text, {"name": "Value"})):
+        assert response.status_int == 404
+        assert response.json["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "cursor=", "limit=1&limit=2", "unknown=1", "%zz", "%ff=%00", "?"]
+)
+def test_a_query_string_means_nothing_outside_the_list(client, stack, query):
+    assert client.get(f"{stack['id']}?{query}").json == stack
+    assert client.update(f"{stack['id']}?{query}", {"name": "Value"}).status_int == 200
+    body, key = json.dumps(configuration()).encode(), {"Idempotency-Key": str(uuid4())}
+    assert client.request("POST", f"{STACKS}?{query}", body, key).status_int == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"{", {}),
+        (b'{"name":"Value"}', {}),
+        (b"\xff\x00", {"Content-Type": "text/plain"}),
+        (b"{}", {"Content-Encoding": "gzip"}),
+        (b"x" * 262145, {}),
+    ],
+    ids=["broken JSON", "an update", "bytes", "a coding", "over the limit"],
+)
+def test_a_body_on_a_reading_request_is_ignored(client, stack, body, headers):
+    for method in ("GET", "HEAD"):
+        assert client.request(method, STACKS, body, headers).status_int == 200
+        assert client.request(method, f"{STACKS}/{stack['id']}", body, headers).status_int == 200
+    assert client.get(stack["id"]).json == stack
+
+
+@pytest.mark.parametrize("headers", CREDENTIALS.values(), ids=CREDENTIALS)
+@pytest.mark.parametrize(
+    "path",
+    [STACKS, f"{STACKS}?limit=1", f"{STACKS}?limit=0", f"{STACKS}/own", ITEM, f"{STACKS}/x", "/nowhere"],
+)
+def test_head_answers_with_the_headers_of_get_and_no_body(client, stack, path, headers):
+    path = path.replace("own", stack["id"])
+    headers = {"X-Request-Id": "the same for both"} | headers
+    got, head = (client.request(method, path, headers=headers) for method in ("GET", "HEAD"))
+    assert head.status_int == got.status_int
+    assert dict(head.headers) == dict(got.headers)
+    assert head.headers["Content-Length"] == str(len(got.body))
+    assert head.body == b""
+
+
+def test_an_escaped_letter_in_a_path_is_that_letter(client, stack):
+    assert client.request("GET", f"/manager/st%61cks/{stack['id']}").json == stack
+
+
+def test_an_escaped_slash_reaches_a_wsgi_application_as_a_slash(client, stack):
+    # PEP 3333 hands over the decoded path only, so that these two cannot be told apart.
+    assert client.request("GET", f"/manager%2Fstacks%2f{stack['id']}").json == stack
+    for path in (f"{STACKS}%2F", f"{STACKS}/{stack['id']}%2F", f"{STACKS}/a%2Fb"):
+        assert client.request("GET", path).status_int == 404

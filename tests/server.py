@@ -1,0 +1,103 @@
+"""The service as it runs in production: `gunicorn -c deploy/gunicorn.conf.py`, in processes of its own."""
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from stackmgr import files
+
+_START_DEADLINE = 20.0
+_STOP_DEADLINE = 35.0
+
+
+@dataclass(frozen=True)
+class RunningService:
+    """A gunicorn that answers; `pid` is its master's.  What it prints goes to `log_path`."""
+
+    port: int
+    log_path: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def stop(self) -> int:
+        """Send SIGTERM, unless the process has ended already, and return its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(_STOP_DEADLINE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+
+@contextmanager
+def running_service(
+    database_url: str, *, env: Mapping[str, str] | None = None, args: Sequence[str] = ()
+) -> Iterator[RunningService]:
+    """Run the service on a free port until the context ends; the log is gone with it.
+
+    *env* is added to this process's environment, *args* to gunicorn's command line.  Raises AssertionError,
+    with the log, if the service does not come to answer.
+    """
+    command = [sys.executable, "-m", "gunicorn", "-c", str(files.directory("deploy") / "gunicorn.conf.py")]
+    port = free_port()
+    with TemporaryDirectory(prefix="stackmgr-") as folder:
+        log_path = Path(folder) / "log"
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                [*command, "--bind", f"127.0.0.1:{port}", *args],
+                env={**os.environ, "STACKMGR_DATABASE_URL": database_url, **(env or {})},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        service = RunningService(port, log_path, process)
+        try:
+            _wait_for_an_answer(service)
+            yield service
+        finally:
+            service.stop()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_for_an_answer(service: RunningService) -> None:
+    """Return once a worker has answered: the master accepts connections before there is any worker."""
+    deadline = time.monotonic() + _START_DEADLINE
+    while not _answers(service.port):
+        if service.process.poll() is not None or time.monotonic() > deadline:
+            raise AssertionError(f"the service did not start:\n{service.log_path.read_text()}")
+        time.sleep(0.05)
+
+
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_START_DEADLINE)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().status == 404
+    except OSError:
+        return False
+    finally:
+        connection.close()

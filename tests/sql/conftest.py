@@ -1,0 +1,43 @@
+"""Fixtures for tests that need a cluster of their own, because roles belong to a whole cluster."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.clusters import cluster, new_database
+
+BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
+ROLES = b"SELECT rolname FROM pg_roles WHERE oid >= 16384"
+
+
+@pytest.fixture(scope="session")
+def binaries(server_url: str) -> Path:
+    """The directory of the programs that belong to the server under test."""
+    with psycopg.connect(server_url) as connection:
+        row: Any = connection.execute(BINARIES).fetchone()
+    return Path(row[0])
+
+
+@pytest.fixture(scope="session")
+def cluster_url(binaries: Path) -> Iterator[str]:
+    with cluster(binaries) as url:
+        yield url
+
+
+@pytest.fixture
+def bare_cluster_url(cluster_url: str) -> Iterator[str]:
+    """A connection string, as superuser, to a cluster in which no role was ever created."""
+    yield cluster_url
+    with psycopg.connect(cluster_url, autocommit=True) as connection:
+        for (role,) in connection.execute(ROLES).fetchall():
+            connection.execute(f"DROP ROLE {role}".encode())
+
+
+@pytest.fixture
+def bare_database_url(bare_cluster_url: str) -> Iterator[str]:
+    """A connection string, as superuser, to an empty database in a cluster without roles."""
+    with new_database(bare_cluster_url) as url:
+        yield url

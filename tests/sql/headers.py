@@ -1,0 +1,63 @@
+"""The comment at the head of each SQL file, taken apart."""
+
+import re
+from dataclasses import dataclass
+
+from stackmgr import files
+
+FIELDS = ("params", "returns", "index", "locks", "called by", "why")
+
+_FIELD = re.compile(rf"({'|'.join(FIELDS)}): +(.*)")
+_INDEX = re.compile(r"(\w+(?: or \w+)*)( \(arbiter\))?")
+_PARAMETER = re.compile(r"(\w+) ([\w.]+(?:\[\])?)( or null)?")
+
+
+@dataclass(frozen=True)
+class SqlFile:
+    """One file: `title` and `purpose` are its first sentence, `fields` what follows, `body` the rest."""
+
+    name: str
+    text: str
+    title: str
+    purpose: str
+    fields: dict[str, str]
+    body: str
+
+    def listed(self, field: str) -> list[str]:
+        """Return the items of a field, none if it says `none`."""
+        text = self.fields[field]
+        return [] if text == "none" or text.startswith("none (") else text.split(", ")
+
+    def parameters(self) -> dict[str, str]:
+        """Return the names of the parameters with their types."""
+        found = (_PARAMETER.fullmatch(item) for item in self.listed("params"))
+        return {match[1]: match[2] for match in found if match}
+
+    def indexes(self) -> dict[str, bool]:
+        """Return the indexes, and of each whether it only arbitrates an ON CONFLICT.
+
+        Where the planner may as well take another, both stand in one entry: `this or that`.
+        """
+        found = (_INDEX.fullmatch(item) for item in self.listed("index"))
+        return {match[1]: match[2] is not None for match in found if match}
+
+
+def _read(name: str, text: str) -> SqlFile:
+    lines = text.splitlines()
+    length = next(number for number, line in enumerate(lines) if not line.startswith("--"))
+    fields = {"": ""}
+    for line in lines[:length]:
+        match = _FIELD.fullmatch(line[3:])
+        if match:
+            fields[match[1]] = match[2]
+        else:
+            last = list(fields)[-1]
+            fields[last] = f"{fields[last]} {line[2:].strip()}".strip()
+    title, _, purpose = fields.pop("").partition(": ")
+    return SqlFile(name, text, title, purpose, fields, "\n".join(lines[length:]))
+
+
+SQL_FILES = {
+    path.stem: _read(path.stem, path.read_text(encoding="utf-8"))
+    for path in sorted(files.directory("sql").glob("*.sql"))
+}

@@ -1,0 +1,164 @@
+"""What the tables refuse, whoever writes."""
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.examples import ADDRESSES
+
+HERE, ELSEWHERE = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "01")
+
+ALLOCATION = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'
+
+# In an order in which each row finds those it refers to.
+GOOD = {
+    "schema_migrations": {"version": 9999, "slug": "x", "checksum": bytes(32)},
+    "managers": {"manager_id": HERE, "external_id": HERE, "identity_id": "one"},
+    "api_keys": {
+        "key_digest": bytes(32),
+        "key_id": HERE,
+        "external_id": HERE,
+        "identity_id": "one",
+        "last_four": "abcd",
+    },
+    "api_key_quota_slots": {"quota_id": HERE, "slot": 1},
+    "manager_rebindings": {
+        "manager_id": HERE,
+        "old_external_id": HERE,
+        "old_identity_id": "one",
+        "new_external_id": HERE,
+        "new_identity_id": "two",
+    },
+    "stacks": {
+        "manager_id": HERE,
+        "stack_id": HERE,
+        "revision_id": HERE,
+        "revision_number": 1,
+        "name": "Growth",
+        "allocation": ALLOCATION,
+        "preset": "daily",
+    },
+    "stack_revisions": {
+        "manager_id": HERE,
+        "stack_id": HERE,
+        "revision_number": 1,
+        "revision_id": HERE,
+        "name": "Growth",
+        "allocation": ALLOCATION,
+        "preset": "daily",
+        "identity_id": "one",
+        "request_id": "r",
+    },
+    "creation_receipts": {
+        "manager_id": HERE,
+        "idempotency_key": "k",
+        "input_digest": bytes(32),
+        "stack_id": HERE,
+    },
+}
+
+OTHER_MANAGER = {"manager_id": ELSEWHERE, "external_id": ELSEWHERE, "identity_id": "two"}
+OTHER_KEY = {"key_id": ELSEWHERE, "key_digest": bytes([1] * 32)}
+QUOTA = {"quota_id": HERE, "quota_limit": 1, "quota_seconds": 1}
+
+# The constraint that is broken, and what differs from a row (or from a second row) that would be accepted.
+REFUSED = [
+    ("schema_migrations_pkey", "schema_migrations", {}),
+    ("schema_migrations_checksum_is_sha256", "schema_migrations", {"version": 9998, "checksum": bytes(31)}),
+    ("managers_pkey", "managers", OTHER_MANAGER | {"manager_id": HERE}),
+    ("managers_external_id_key", "managers", OTHER_MANAGER | {"external_id": HERE}),
+    ("managers_identity_id_key", "managers", OTHER_MANAGER | {"identity_id": "one"}),
+    ("managers_identity_id_is_not_empty", "managers", OTHER_MANAGER | {"identity_id": ""}),
+    ("api_keys_pkey", "api_keys", {"key_id": ELSEWHERE}),
+    ("api_keys_key_id_key", "api_keys", {"key_digest": bytes([1] * 32)}),
+    ("api_keys_key_digest_is_sha256", "api_keys", {"key_id": ELSEWHERE, "key_digest": b"key"}),
+    ("api_keys_last_four_is_short", "api_keys", OTHER_KEY | {"last_four": "abcde"}),
+    ("api_keys_quota_is_whole", "api_keys", OTHER_KEY | QUOTA | {"quota_seconds": None}),
+    ("api_keys_quota_limit_is_bounded", "api_keys", OTHER_KEY | QUOTA | {"quota_limit": 0}),
+    ("api_keys_quota_limit_is_bounded", "api_keys", OTHER_KEY | QUOTA | {"quota_limit": 10001}),
+    ("api_keys_quota_seconds_is_bounded", "api_keys", OTHER_KEY | QUOTA | {"quota_seconds": 0}),
+    ("api_keys_quota_seconds_is_bounded", "api_keys", OTHER_KEY | QUOTA | {"quota_seconds": 86401}),
+    ("api_keys_successor_id_fkey", "api_keys", OTHER_KEY | {"successor_id": ELSEWHERE.replace("1", "2")}),
+    ("api_key_quota_slots_pkey", "api_key_quota_slots", {}),
+    ("manager_rebindings_pkey", "manager_rebindings", {}),
+    ("manager_rebindings_manager_id_fkey", "manager_rebindings", {"manager_id": ELSEWHERE}),
+    ("stacks_pkey", "stacks", {}),
+    ("stacks_manager_id_fkey", "stacks", {"manager_id": ELSEWHERE}),
+    ("stacks_revision_number_is_positive", "stacks", {"stack_id": ELSEWHERE, "revision_number": 0}),
+    ("stack_name_is_not_blank", "stacks", {"stack_id": ELSEWHERE, "name": " \u3000\n"}),
+    ("stack_name_is_not_blank", "stack_revisions", {"revision_number": 2, "name": ""}),
+    ("allocation_is_normalised", "stacks", {"stack_id": ELSEWHERE, "allocation": "[]"}),
+    ("allocation_is_normalised", "stack_revisions", {"revision_number": 2, "allocation": "[]"}),
+    ("preset_is_known", "stacks", {"stack_id": ELSEWHERE, "preset": "yearly"}),
+    ("preset_is_known", "stack_revisions", {"revision_number": 2, "preset": "Daily"}),
+    ("stack_revisions_pkey", "stack_revisions", {}),
+    ("stack_revisions_revision_number_is_positive", "stack_revisions", {"revision_number": 0}),
+    ("stack_revisions_stack_fkey", "stack_revisions", {"stack_id": ELSEWHERE}),
+    ("stack_revisions_stack_fkey", "stack_revisions", {"manager_id": ELSEWHERE}),
+    ("creation_receipts_pkey", "creation_receipts", {}),
+    ("creation_receipts_stack_fkey", "creation_receipts", {"idempotency_key": "l", "stack_id": ELSEWHERE}),
+    ("creation_receipts_stack_fkey", "creation_receipts", {"manager_id": ELSEWHERE}),
+    (
+        "creation_receipts_input_digest_is_sha256",
+        "creation_receipts",
+        {"idempotency_key": "l", "input_digest": b""},
+    ),
+]
+
+DECLARED = b"""
+SELECT conname
+FROM pg_constraint
+WHERE connamespace = 'stackmgr'::regnamespace AND contype IN ('c', 'f', 'p', 'u', 'x')
+"""
+COLUMNS = b"""
+SELECT table_name || '.' || column_name, is_nullable
+FROM information_schema.columns
+WHERE table_schema = 'stackmgr'
+"""
+
+
+def insert(connection: psycopg.Connection, table: str, row: dict[str, object]) -> None:
+    connection.execute(
+        sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
+            sql.Identifier("stackmgr", table),
+            sql.SQL(", ").join(map(sql.Identifier, row)),
+            sql.SQL(", ").join(map(sql.Placeholder, row)),
+        ),
+        row,
+    )
+
+
+@pytest.fixture
+def filled(admin):
+    """A connection in a transaction that holds one good row of each table, and is rolled back."""
+    with admin.transaction(force_rollback=True):
+        for table, row in GOOD.items():
+            insert(admin, table, row)
+        yield admin
+
+
+@pytest.mark.parametrize(
+    ("constraint", "table", "changes"),
+    REFUSED,
+    ids=[f"{constraint}-{'-'.join(changes) or table}" for constraint, table, changes in REFUSED],
+)
+def test_each_constraint_refuses_what_it_must(filled, constraint, table, changes):
+    with pytest.raises(psycopg.IntegrityError) as refusal, filled.transaction():
+        insert(filled, table, GOOD[table] | changes)
+    assert refusal.value.diag.constraint_name == constraint
+
+
+def test_no_constraint_is_without_a_case(admin):
+    declared = {name for (name,) in admin.execute(DECLARED)}
+    assert declared == {constraint for constraint, _, _ in REFUSED}
+
+
+def test_only_what_a_key_may_do_without_may_be_missing(filled):
+    columns = dict(filled.execute(COLUMNS).fetchall())
+    optional = {name for name, nullable in columns.items() if nullable == "YES"}
+    may = ("expires_at", "revoked_at", "last_used_at", "successor_id", *QUOTA)
+    assert optional == {f"api_keys.{column}" for column in may}
+    for name in columns.keys() - optional:
+        table, _, column = name.partition(".")
+        with pytest.raises(psycopg.errors.NotNullViolation), filled.transaction():
+            insert(filled, table, GOOD[table] | {column: None})

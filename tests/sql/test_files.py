@@ -1,0 +1,163 @@
+"""The SQL files: true headers, bodies that keep to the rules of the house, and no other SQL is run."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from psycopg import pq
+
+import stackmgr
+from stackmgr import statements
+from stackmgr.connection import ServiceConnection
+from stackmgr.conninfo import completed_conninfo
+from stackmgr.database import DEADLINE
+from tests.sql.headers import FIELDS, SQL_FILES, SqlFile
+
+PACKAGE = Path(stackmgr.__file__).parent
+MODULES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts): ast.parse(path.read_bytes())
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+# The methods that send SQL, and the position of the argument that is the SQL.
+SENDING = {
+    "execute": 0,
+    "executemany": 0,
+    "stream": 0,
+    "exec_": 0,
+    "exec_params": 0,
+    "send_query": 0,
+    "send_query_params": 0,
+    "send_prepare": 1,
+}
+
+each_file = pytest.mark.parametrize("file", SQL_FILES.values(), ids=SQL_FILES)
+
+
+@each_file
+def test_the_header_is_complete(file: SqlFile):
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", file.name)
+    assert file.title == file.name
+    assert file.purpose.endswith(".")
+    assert [name for name in FIELDS if name in file.fields] == list(file.fields)
+    assert file.fields.keys() | {"why"} == set(FIELDS)
+    assert all(file.fields.values())
+
+
+@each_file
+def test_the_body_is_one_statement_that_names_its_columns(file: SqlFile):
+    assert file.text.isascii()
+    assert file.body.count(";") == 1
+    assert file.text.endswith(";\n")
+    assert "*" not in file.body
+    comments = [line for line in file.text.splitlines() if "--" in line]
+    assert not any("%" in comment for comment in comments)
+
+
+@each_file
+def test_the_parameters_are_those_of_the_header_and_each_is_cast(file: SqlFile):
+    placeholders = re.findall(r"%\((\w+)\)s(?:::([a-z_.]+(?:\[\])?))?", file.body)
+    assert len(placeholders) == file.body.count("%")
+    assert set(placeholders) == set(file.parameters().items())
+    assert list(file.parameters()) == [item.split()[0] for item in file.listed("params")]
+
+
+@pytest.fixture(scope="module")
+def owner(database_url: str) -> Iterator[ServiceConnection]:
+    with ServiceConnection.connect(
+        completed_conninfo(database_url, "stackmgr_owner", DEADLINE), autocommit=True
+    ) as connection:
+        yield connection
+
+
+@each_file
+def test_postgresql_accepts_it_and_returns_the_columns_of_the_header(owner, file: SqlFile):
+    prepared = owner.pgconn.prepare(file.name.encode(), statements.load(file.name).text)
+    assert prepared.status == pq.ExecStatus.COMMAND_OK, prepared.error_message
+    described = owner.pgconn.describe_prepared(file.name.encode())
+    columns = [described.fname(number).decode() for number in range(described.nfields)]
+    returned = re.search(r"\(([^)]+)\)", file.fields["returns"])
+    assert columns == [column.removesuffix(" or null") for column in returned[1].split(", ")]
+
+
+@each_file
+def test_it_is_called_by_whom_the_header_says(file: SqlFile):
+    loaders = {
+        (module, target.id)
+        for module, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and is_load_of(file.name, node.value)
+        for target in node.targets
+    }
+    called_by = [caller(text) for text in file.listed("called by")]
+    assert {module for module, _ in loaders} == {module for module, _ in called_by}
+    for module, function in called_by:
+        names = names_reached(MODULES[module], function)
+        assert any((module, name) in loaders for name in names)
+
+
+def test_only_files_are_sent_to_the_server():
+    for module, tree in MODULES.items():
+        constants = bytes_constants(tree)
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            assert name != "Statement" or module == "statements", module
+            if isinstance(call.func, ast.Attribute) and name in SENDING:
+                sent = call.args[SENDING[name]]
+                is_text = isinstance(sent, ast.Attribute) and sent.attr == "text"
+                is_constant = isinstance(sent, ast.Name) and sent.id in constants
+                assert is_text or is_constant, f"{module}, line {call.lineno}"
+
+
+def is_load_of(name: str, node: ast.expr) -> bool:
+    """Whether *node* is `statements.load("name")`."""
+    return (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "statements.load"
+        and ast.literal_eval(node.args[0]) == name
+    )
+
+
+def bytes_constants(tree: ast.Module) -> set[str]:
+    """Return the names that are given a bytes literal at the top of a module."""
+    return {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, bytes)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def caller(text: str) -> tuple[str, str]:
+    """Split `verifiers.database.DatabaseVerifier.verify` into the module and what is in it."""
+    module = next(name for name in sorted(MODULES, key=len, reverse=True) if text.startswith(f"{name}."))
+    return module, text.removeprefix(f"{module}.")
+
+
+def names_reached(tree: ast.Module, function: str) -> set[str]:
+    """Return the names used by *function* and by those functions of its module that it uses."""
+    uses = dict(functions(tree))
+    reached, new = set(), uses[function]
+    while new:
+        reached |= new
+        new = {
+            name for path, names in uses.items() if path.rpartition(".")[2] in reached for name in names
+        } - reached
+    return reached
+
+
+def functions(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
+    """Yield the functions and the methods of a module, each with the names and attributes it uses."""
+    for node in tree.body:
+        inner = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        for function in inner:
+            if isinstance(function, ast.FunctionDef):
+                used = {found.id for found in ast.walk(function) if isinstance(found, ast.Name)}
+                used |= {found.attr for found in ast.walk(function) if isinstance(found, ast.Attribute)}
+                yield prefix + function.name, used

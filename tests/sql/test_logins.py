@@ -1,0 +1,119 @@
+"""The logins of an ordinary deployment: none is a superuser, and one of them only serves."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from stackmgr import api_keys, checks, migrations
+from stackmgr.app import create_app
+from stackmgr.database import Database
+from stackmgr.migrations import MigrationError
+from stackmgr.verifiers.database import DatabaseVerifier
+from tests.client import Client
+from tests.examples import configuration
+
+ACCOUNT = "00000000-0000-4000-8000-000000000001"
+OWNERS = b"""
+SELECT DISTINCT relowner::regrole::text FROM pg_class WHERE relnamespace = to_regnamespace('stackmgr')
+"""
+
+DEPLOYERS = {
+    "may create roles": "CREATE ROLE deployer LOGIN CREATEROLE",
+    "member of the owner": "CREATE ROLE stackmgr_owner; CREATE ROLE stackmgr_app;"
+    "CREATE ROLE deployer LOGIN IN ROLE stackmgr_owner",
+    "member that inherits nothing": "CREATE ROLE stackmgr_owner; CREATE ROLE stackmgr_app;"
+    "CREATE ROLE deployer LOGIN NOINHERIT IN ROLE stackmgr_owner",
+}
+
+
+def prepare(bare_database_url: str, commands: str) -> str:
+    """Run *commands* as superuser, and return the connection string of a login that may create a schema."""
+    with psycopg.connect(bare_database_url, autocommit=True) as superuser:
+        superuser.execute(commands.encode())
+        superuser.execute(f"GRANT CREATE ON DATABASE {superuser.info.dbname} TO deployer".encode())
+    return make_conninfo(bare_database_url, user="deployer")
+
+
+@pytest.fixture(params=DEPLOYERS.values(), ids=DEPLOYERS)
+def deployer_url(request: pytest.FixtureRequest, bare_database_url: str) -> str:
+    return prepare(bare_database_url, request.param)
+
+
+def test_a_deployer_without_superuser_migrates_twice_and_issues_keys(deployer_url):
+    assert migrations.apply(deployer_url) == migrations.available()
+    assert migrations.apply(deployer_url) == []
+    with opened(deployer_url, "stackmgr_owner") as database, database.session() as session:
+        api_keys.issue(session, ACCOUNT)
+        assert [record.external_id for record in api_keys.list_all(session)] == [ACCOUNT]
+    with psycopg.connect(deployer_url) as connection:
+        assert connection.execute(OWNERS).fetchall() == [("stackmgr_owner",)]
+
+
+@pytest.mark.parametrize(
+    ("commands", "message"),
+    [
+        ("CREATE ROLE deployer LOGIN", "permission denied to create role"),
+        (
+            "CREATE ROLE stackmgr_owner; CREATE ROLE stackmgr_app; CREATE ROLE deployer LOGIN",
+            "must be .*stackmgr_owner",
+        ),
+    ],
+    ids=["nor are there roles", "nor a member"],
+)
+def test_a_deployer_that_may_not_create_roles_is_told_so(bare_database_url, commands, message):
+    url = prepare(bare_database_url, commands)
+    with pytest.raises(MigrationError, match=message):
+        migrations.apply(url)
+
+
+@contextmanager
+def opened(url: str, role: str) -> Iterator[Database]:
+    database = Database(url, role=role, pool_size=2)
+    database.open()
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def service_url(bare_database_url: str, role_options: str, grant: str) -> str:
+    """Migrate, and return the connection string of a login that was granted the application role."""
+    migrations.apply(bare_database_url)
+    with psycopg.connect(bare_database_url, autocommit=True) as superuser:
+        superuser.execute(
+            f"CREATE ROLE service LOGIN {role_options}; GRANT stackmgr_app TO service {grant}".encode()
+        )
+    return make_conninfo(bare_database_url, user="service")
+
+
+@pytest.mark.parametrize("inherits", ["INHERIT", "NOINHERIT"])
+def test_the_service_needs_a_login_that_may_assume_its_role_and_no_more(
+    bare_database_url, spellings, inherits
+):
+    url = service_url(bare_database_url, inherits, "")
+    with opened(bare_database_url, "stackmgr_owner") as database, database.session() as session:
+        key = api_keys.issue(session, ACCOUNT)
+    with opened(url, "stackmgr_app") as database:
+        app = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
+        client = Client(app, key, ACCOUNT, [])
+        created = client.create(configuration(), "key")
+        assert created.status_int == 201
+        assert client.create(configuration(), "key").status_int == 200
+        assert client.update(created.json["id"], {"name": "New"}).status_int == 200
+        assert client.get(created.json["id"]).json["name"] == "New"
+        assert client.walk(limit=1) == [created.json["id"]]
+    findings = checks.examine(url)
+    assert (findings.problems, findings.warnings, findings.reachable) == ([], [], True)
+
+
+def test_the_start_is_refused_to_a_login_that_may_not_assume_the_role(bare_database_url):
+    url = service_url(bare_database_url, "", "WITH ADMIN OPTION")
+    with psycopg.connect(bare_database_url) as superuser:
+        if superuser.info.server_version >= 160000:
+            superuser.execute(b"REVOKE SET OPTION FOR stackmgr_app FROM service")
+        else:
+            superuser.execute(b"REVOKE stackmgr_app FROM service")
+    assert any("may not assume stackmgr_app" in problem for problem in checks.examine(url).problems)

@@ -1,0 +1,232 @@
+"""How PostgreSQL runs the statements for a manager with 200,000 stacks, whatever it knows of them.
+
+The statements are prepared on a connection like the service's own and explained as they are executed.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from stackmgr import cursor, migrations, statements
+from stackmgr.connection import ServiceConnection
+from stackmgr.conninfo import completed_conninfo
+from stackmgr.cursor import Position
+from stackmgr.database import DEADLINE
+from tests.clusters import new_database
+from tests.examples import ADDRESSES
+from tests.sql.headers import SQL_FILES
+
+MANAGER = "00000000-0000-4000-8000-000000000001"
+ALLOCATION = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'
+STACKS = 200_000
+
+TABLES = ("managers", "api_keys", "stacks", "stack_revisions", "creation_receipts")
+NO_AUTOVACUUM = "".join(f"ALTER TABLE stackmgr.{table} SET (autovacuum_enabled = off);" for table in TABLES)
+
+# One value of each type is checked, once, and given to every row.  Three stacks at a time share a moment, and
+# the rows lie in no order of time.
+SEED_STACKS = b"""
+WITH configuration AS MATERIALIZED (
+    SELECT
+        'Growth'::stackmgr.stack_name AS name,
+        %(allocation)s::stackmgr.allocation AS allocation,
+        'daily'::stackmgr.preset AS preset
+)
+INSERT INTO stackmgr.stacks (
+    manager_id, stack_id, revision_id, revision_number, name, allocation, preset, created_at
+)
+SELECT
+    manager_id, lpad(to_hex(n), 32, '0')::uuid, manager_id, 1, name, allocation, preset,
+    now() - n * 7919 %% 200000 / 3 * interval '1 s'
+FROM configuration, stackmgr.managers, generate_series(1, %(stacks)s) AS n
+WHERE (manager_id = %(manager_id)s) = %(crowded)s
+"""
+SEED_OTHERS = b"""
+INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)
+SELECT id, id, id FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 2000)) AS other;
+INSERT INTO stackmgr.api_keys (key_digest, key_id, external_id, identity_id, last_four)
+SELECT sha256(manager_id::text::bytea), manager_id, external_id, identity_id, 'abcd' FROM stackmgr.managers;
+"""
+SEED_MANAGER = b"""
+INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)
+VALUES (%(manager_id)s, %(manager_id)s, 'crowded')
+"""
+SEED_RECEIPTS = b"""
+INSERT INTO stackmgr.creation_receipts (manager_id, idempotency_key, input_digest, stack_id)
+SELECT manager_id, stack_id::text, sha256('x'), stack_id FROM stackmgr.stacks
+ORDER BY created_at LIMIT 10000
+"""
+ANALYZE = f"ANALYZE {', '.join(f'stackmgr.{table}' for table in TABLES)}"
+CHURN = b"""
+UPDATE stackmgr.stacks SET revision_number = revision_number + 1
+WHERE manager_id = %(manager_id)s
+    AND (created_at > now() - interval '1 hour' OR created_at < now() - interval '18 hours')
+"""
+BEFORE_LAST_PAGE = b"""
+SELECT created_at, stack_id FROM stackmgr.stacks WHERE manager_id = %(manager_id)s
+ORDER BY created_at, stack_id LIMIT 1 OFFSET 101
+"""
+FORGET = b"""
+SET allow_system_table_mods = on;
+DELETE FROM pg_statistic
+WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'stackmgr'::regnamespace);
+UPDATE pg_class SET relpages = 0, reltuples = -1 WHERE relnamespace = 'stackmgr'::regnamespace;
+"""
+
+SAMPLES: dict[str, Any] = {
+    "uuid": MANAGER,
+    "text": "text",
+    "bytea": bytes(32),
+    "integer": 1,
+    "timestamptz": "2026-01-01T00:00:00Z",
+    "stackmgr.stack_name": "Growth",
+    "stackmgr.allocation": ALLOCATION,
+    "stackmgr.preset": "daily",
+}
+
+
+@pytest.fixture(scope="module")
+def crowded_url(server_url: str) -> Iterator[str]:
+    """A database whose statistics were gathered before its greatest manager had a stack."""
+    with new_database(server_url) as url:
+        migrations.apply(url)
+        seed = {"allocation": ALLOCATION, "manager_id": MANAGER}
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(NO_AUTOVACUUM.encode())
+            # The keys of the rows below are right by construction; checking them takes a third of the time.
+            admin.execute(b"SET session_replication_role = replica")
+            admin.execute(SEED_OTHERS)
+            admin.execute(SEED_STACKS, seed | {"stacks": 5, "crowded": False})
+            admin.execute(ANALYZE.encode())
+            admin.execute(SEED_MANAGER, seed)
+            admin.execute(SEED_STACKS, seed | {"stacks": STACKS, "crowded": True})
+            admin.execute(SEED_RECEIPTS)
+        yield url
+
+
+@pytest.fixture(
+    scope="module", params=["stale statistics", "fresh statistics", "after churn", "no statistics"]
+)
+def state(request: pytest.FixtureRequest, crowded_url: str) -> str:
+    with psycopg.connect(crowded_url, autocommit=True) as admin:
+        if request.param == "fresh statistics":
+            admin.execute(ANALYZE.encode())
+        if request.param == "after churn":
+            for _ in range(5):
+                admin.execute(CHURN, {"manager_id": MANAGER})
+        if request.param == "no statistics":
+            admin.execute(FORGET)
+    return request.param
+
+
+@pytest.fixture
+def service(state: str, crowded_url: str) -> Iterator[ServiceConnection]:
+    with ServiceConnection.connect(
+        completed_conninfo(crowded_url, "stackmgr_app", DEADLINE), autocommit=True
+    ) as connection:
+        yield connection
+
+
+@pytest.fixture
+def owner(state: str, crowded_url: str) -> Iterator[ServiceConnection]:
+    with ServiceConnection.connect(
+        completed_conninfo(crowded_url, "stackmgr_owner", DEADLINE), autocommit=True
+    ) as connection:
+        yield connection
+
+
+def explain(connection: ServiceConnection, name: str, **given: Any) -> list[dict[str, Any]]:
+    """Execute a statement, undo it, and return the nodes of its plan.  What is not given is a sample."""
+    statement = statements.load(name)
+    parameters = {name: SAMPLES[kind] for name, kind in SQL_FILES[name].parameters().items()} | given
+    connection.pgconn.prepare(name.encode(), statement.text)
+    arguments = sql.SQL(", ").join(sql.Literal(parameters[name]) for name in statement.parameters)
+    command = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {}({})")
+    with connection.transaction(force_rollback=True):
+        row: Any = connection.execute(command.format(sql.Identifier(name), arguments)).fetchone()
+    return list(nodes(row[0][0]["Plan"]))
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+@pytest.fixture(scope="module")
+def ends(crowded_url: str) -> dict[str, Position]:
+    """The positions after which the first page and the last page of the crowded manager begin."""
+    with psycopg.connect(crowded_url) as admin:
+        row: Any = admin.execute(BEFORE_LAST_PAGE, {"manager_id": MANAGER}).fetchone()
+    return {"first": cursor.START, "last": Position(*row)}
+
+
+def only_scan(plan: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the one node that reads a table, once it is seen to be led there by an index alone."""
+    (scan,) = (node for node in plan if "Relation Name" in node and node["Node Type"] != "ModifyTable")
+    assert scan["Node Type"] in ("Index Scan", "Bitmap Heap Scan")
+    assert "Filter" not in scan
+    assert scan["Actual Loops"] == 1
+    return scan
+
+
+def indexes(plan: list[dict[str, Any]]) -> set[str]:
+    """Return the names of the indexes by which *plan* finds rows."""
+    return {node["Index Name"] for node in plan if "Index Name" in node}
+
+
+@pytest.mark.parametrize("limit", [1, 25, 100])
+@pytest.mark.parametrize("end", ["first", "last"])
+def test_a_page_reads_no_row_it_does_not_need_and_sorts_nothing(service, ends, end, limit):
+    plan = explain(
+        service,
+        "stack_list",
+        manager_id=MANAGER,
+        after_created_at=ends[end].created_at.isoformat(),
+        after_stack_id=str(ends[end].stack_id),
+        row_limit=limit + 1,
+    )
+    assert [node["Node Type"] for node in plan] == ["Limit", "Index Scan"]
+    assert indexes(plan) == {"stacks_page"}
+    assert only_scan(plan)["Actual Rows"] == limit + 1
+
+
+def test_a_read_touches_one_row(service, ends):
+    plan = explain(service, "stack_get", manager_id=MANAGER, stack_id=str(ends["last"].stack_id))
+    assert indexes(plan) == {"stacks_pkey"}
+    assert only_scan(plan)["Actual Rows"] == 1
+
+
+def test_an_update_touches_one_row(service, ends):
+    plan = explain(service, "stack_update", manager_id=MANAGER, stack_id=str(ends["last"].stack_id))
+    assert indexes(plan) == {"stacks_pkey"}
+    assert only_scan(plan)["Actual Rows"] == 1
+
+
+def test_a_create_looks_at_no_row_but_the_receipt_of_its_key(service):
+    plan = explain(service, "stack_create", manager_id=MANAGER)
+    assert not [node for node in plan if "Relation Name" in node and node["Node Type"] != "ModifyTable"]
+    arbiters = [name for node in plan for name in node.get("Conflict Arbiter Indexes", ())]
+    assert arbiters == ["creation_receipts_pkey"]
+
+
+def test_the_retry_of_a_create_touches_one_receipt_and_one_stack(service, ends):
+    plan = explain(service, "receipt_find", manager_id=MANAGER, idempotency_key=str(ends["last"].stack_id))
+    assert indexes(plan) == {"creation_receipts_pkey", "stacks_pkey"}
+    read = [node for node in plan if "Relation Name" in node]
+    assert [node["Actual Rows"] for node in read] == [1, 1]
+
+
+@pytest.mark.parametrize("state", ["fresh statistics"], indirect=True)
+@pytest.mark.parametrize("name", [name for name, file in SQL_FILES.items() if file.indexes()])
+def test_the_indexes_a_header_names_are_those_of_the_plan(owner, name):
+    plan = explain(owner, name)
+    found = [(index, False) for index in indexes(plan)]
+    found += [(index, True) for node in plan for index in node.get("Conflict Arbiter Indexes", ())]
+    named = [(entry.split(" or "), arbiter) for entry, arbiter in SQL_FILES[name].indexes().items()]
+    assert len(found) == len(named)
+    for index, arbitrates in found:
+        assert any(index in entry and arbitrates == arbiter for entry, arbiter in named)

@@ -1,0 +1,43 @@
+"""How the current configurations lie in their table: an update stays on its page, nothing is compressed."""
+
+import pytest
+
+from tests.examples import ADDRESSES
+
+SEED = b"""
+WITH manager AS (
+    INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)
+    VALUES (gen_random_uuid(), gen_random_uuid(), 'crowded')
+    RETURNING manager_id
+)
+INSERT INTO stackmgr.stacks (manager_id, stack_id, revision_id, revision_number, name, allocation, preset)
+SELECT manager_id, gen_random_uuid(), gen_random_uuid(), 1, 'A name of usual length', %s, 'daily'
+FROM manager, generate_series(1, 100)
+"""
+COMPRESSED = b"""
+SELECT count(*) FROM stackmgr.stacks WHERE pg_column_size(allocation) < octet_length(allocation::text)
+"""
+# The first row of each page; a new version on the page of the old one needs no entry in any index.
+UPDATE = b"""
+UPDATE stackmgr.stacks SET revision_number = 2
+FROM stackmgr.stacks AS old
+WHERE old.ctid = stacks.ctid AND (old.ctid::text::point)[1] = 1
+RETURNING (old.ctid::text::point)[0], (stacks.ctid::text::point)[0]
+"""
+
+
+@pytest.mark.parametrize("size", range(1, 31))
+def test_a_full_page_has_room_for_an_update_whatever_the_number_of_tokens(admin, size):
+    weights = [0] * (size - 1) + [10000]
+    items = [
+        f'{{"token_address":"{address}","weight_bps":{weight}}}'
+        for address, weight in zip(ADDRESSES, weights, strict=False)
+    ]
+    with admin.transaction(force_rollback=True):
+        # Empties the table's file, and is undone with the rest.
+        admin.execute(b"TRUNCATE stackmgr.managers CASCADE")
+        admin.execute(SEED, (f"[{','.join(items)}]",))
+        assert admin.execute(COMPRESSED).fetchone() == (0,)
+        moves = admin.execute(UPDATE).fetchall()
+        assert len(moves) >= 3
+        assert all(old == new for old, new in moves)

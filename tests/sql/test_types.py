@@ -1,0 +1,125 @@
+"""The types of a configuration: what they refuse, and that they accept all that the service can produce."""
+
+import json
+import random
+import sys
+
+import psycopg
+import pytest
+
+from stackmgr import configuration
+from stackmgr.validation import read_schema
+from tests.examples import ADDRESSES
+
+ONE, TWO = ADDRESSES[:2]
+
+BLANK = b"""
+SELECT code FROM generate_series(1, 1114111) AS code
+WHERE code NOT BETWEEN 55296 AND 57343 AND stackmgr.name_is_blank(chr(code))
+"""
+
+
+def allocation(*items: tuple[str, object]) -> str:
+    """Return *items*, whatever they are, spelled as a normalised allocation is."""
+    return json.dumps([{"token_address": a, "weight_bps": w} for a, w in items], separators=(",", ":"))
+
+
+def test_a_blank_name_is_the_same_in_postgresql_and_in_python(admin):
+    in_postgresql = {code for (code,) in admin.execute(BLANK)}
+    assert in_postgresql == {code for code in range(sys.maxunicode + 1) if chr(code).isspace()}
+
+
+@pytest.mark.parametrize(
+    "name", [" a ", "\u200b", "\ufeff", "e\u0301", "\U0001f4c8", "\x01", "x" * 262144], ids=ascii
+)
+def test_every_name_the_service_accepts_can_be_stored(admin, name):
+    accepted = configuration.checked_name(name)
+    assert admin.execute("SELECT %s::stackmgr.stack_name", (accepted,)).fetchone() == (name,)
+
+
+def test_every_preset_the_service_accepts_can_be_stored(admin):
+    presets = read_schema("stack_parts.json")["definitions"]["schedule"]["properties"]["preset"]["enum"]
+    for preset in presets:
+        admin.execute("SELECT %s::stackmgr.preset", (preset,))
+
+
+def test_every_allocation_the_service_produces_can_be_stored(admin):
+    chance = random.Random(4663)  # noqa: S311 - not for secrets
+    spellings = {address: address for address in ADDRESSES}
+    for size in (size for size in range(1, 31) for _ in range(10)):
+        ends = sorted(chance.choices(range(10001), k=size - 1))
+        weights = [after - before for before, after in zip([0, *ends], [*ends, 10000], strict=True)]
+        items = [
+            {"token_address": address, "weight_bps": weight}
+            for address, weight in zip(chance.sample(ADDRESSES, size), weights, strict=True)
+        ]
+        produced = configuration.normalised_allocation(items, spellings)
+        (stored,) = admin.execute("SELECT %s::stackmgr.allocation::text", (produced,)).fetchone()
+        assert stored == produced
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(allocation((ONE, 10000)), id="one item"),
+        pytest.param(allocation((ONE, 0), (TWO, 10000)), id="a weight of zero"),
+        pytest.param(
+            allocation(*((a, 0) for a in ADDRESSES[:29]), (ADDRESSES[29], 10000)), id="thirty items"
+        ),
+    ],
+)
+def test_an_allocation_in_normal_form_is_accepted(admin, text):
+    admin.execute("SELECT %s::stackmgr.allocation", (text,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("[]", id="no items"),
+        pytest.param("{}", id="an object"),
+        pytest.param("null", id="null"),
+        pytest.param("[[]]", id="a list of lists"),
+        pytest.param("[{}]", id="an empty item"),
+        pytest.param(
+            allocation(*((f"0x{n:040x}", 0) for n in range(30)), ("0x" + "f" * 40, 10000)), id="31 items"
+        ),
+        pytest.param(allocation((TWO, 4000), (ONE, 6000)), id="unsorted"),
+        pytest.param(allocation((ONE, 4000), (ONE, 6000)), id="twice the same address"),
+        pytest.param(allocation((ONE, 4000), (TWO, 5999)), id="total below"),
+        pytest.param(allocation((ONE, 4001), (TWO, 6000)), id="total above"),
+        pytest.param(allocation((ONE, 10001)), id="weight 10001"),
+        pytest.param(allocation((ONE, 10001), (TWO, -1)), id="negative weight"),
+        pytest.param(allocation((ONE, 2**31 - 1), (TWO, 10000)), id="weights beyond an integer"),
+        pytest.param(allocation((ONE, 10**30)), id="a weight beyond an integer"),
+        pytest.param(allocation((ONE, 10000.0)), id="fraction"),
+        pytest.param(allocation((ONE, "10000")), id="weight as text"),
+        pytest.param(allocation((ONE, None)), id="no weight"),
+        pytest.param(allocation((ONE, True)), id="weight true"),
+        pytest.param(allocation((ONE, 10000)).replace("10000", "1e4"), id="exponent"),
+        pytest.param(allocation((ONE.upper().replace("X", "x"), 10000)), id="uppercase address"),
+        pytest.param(allocation((ONE[2:], 10000)), id="no 0x"),
+        pytest.param(allocation((ONE[:-1], 10000)), id="39 digits"),
+        pytest.param(allocation((ONE + "0", 10000)), id="41 digits"),
+        pytest.param(allocation((ONE[:-1] + "g", 10000)), id="not hexadecimal"),
+        pytest.param(allocation((ONE, 10000)).replace(",", ", "), id="a space"),
+        pytest.param(allocation((ONE, 10000)) + "\n", id="a line feed"),
+        pytest.param(f'[{{"weight_bps":10000,"token_address":"{ONE}"}}]', id="members the other way round"),
+        pytest.param(allocation((ONE, 10000)).replace("}", ',"x":1}'), id="a member too many"),
+        pytest.param(f'[{{"token_address":"{ONE}"}}]', id="a member too few"),
+        pytest.param(allocation((ONE, 10000)).replace('"0x', '"\\u0030x'), id="an escape"),
+    ],
+)
+def test_anything_but_the_normal_form_breaks_the_constraint(admin, text):
+    with pytest.raises(psycopg.errors.CheckViolation) as refusal:
+        admin.execute("SELECT %s::stackmgr.allocation", (text,))
+    assert refusal.value.diag.constraint_name == "allocation_is_normalised"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("},{", "}{"), ("}]", "},]"), ("4000", "04000")], ids=["no comma", "a comma", "a zero"]
+)
+def test_what_the_pattern_leaves_to_json_is_refused_by_json(admin, old, new):
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation):
+        admin.execute(
+            "SELECT %s::stackmgr.allocation", (allocation((ONE, 4000), (TWO, 6000)).replace(old, new),)
+        )

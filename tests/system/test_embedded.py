@@ -1,0 +1,158 @@
+import os
+import signal
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from stackmgr import embedded
+from stackmgr.embedded import EmbeddedError, EmbeddedPostgres
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run the server as somebody else")
+
+
+@pytest.fixture(scope="module")
+def folder():
+    """Not below pytest's own folder, which each run of pytest closes again to the user the server runs as."""
+    with tempfile.TemporaryDirectory(prefix="stackmgr-") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def made(folder):
+    """The data folder of a server that has run before."""
+    with EmbeddedPostgres(folder / "data") as server:
+        server.ensure_database()
+    return folder / "data"
+
+
+@pytest.fixture
+def stranger():
+    """A process of the server's user that has nothing to do with anything."""
+    with subprocess.Popen(["/bin/sleep", "60"], user="nobody" if os.geteuid() == 0 else None) as process:
+        yield process
+        process.kill()
+
+
+def postmaster(data):
+    return psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
+
+
+def query(server, statement):
+    with psycopg.connect(server.url("postgres")) as connection:
+        return connection.execute(statement).fetchone()[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 100, "é" * 60, 'a "quoted", listed name'], ids=["long", "wide", "odd"]
+)
+def test_a_path_that_cannot_be_a_sockets_is_no_matter(folder, name):
+    with EmbeddedPostgres(folder / name / "data") as server:
+        assert query(server, "SHOW data_directory") == str(folder / name / "data")
+        sockets = Path(query(server, "SHOW unix_socket_directories").strip('"'))
+        assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
+    assert not sockets.exists()
+
+
+def test_a_server_left_over_is_stopped_first(made):
+    left_over = EmbeddedPostgres(made)
+    left_over.__enter__()
+    before = postmaster(made)
+    with EmbeddedPostgres(made) as server:
+        assert not before.is_running() or before.status() == psutil.STATUS_ZOMBIE
+        assert query(server, "SELECT 1") == 1
+    left_over.__exit__(None, None, None)
+
+
+def test_a_stranger_with_the_id_of_a_server_long_gone_is_left_alone(made, stranger):
+    (made / "postmaster.pid").write_text(f"{stranger.pid}\n{made}\n0\n5432\n{made}\n\n0 0\nready\n")
+    with EmbeddedPostgres(made) as server:
+        assert query(server, "SELECT 1") == 1
+    assert stranger.poll() is None
+
+
+@pytest.mark.parametrize("content", ["", "\n", "none", "-1", "99999999999", "0"])
+def test_a_pid_file_that_names_no_process_names_nobody(tmp_path, content):
+    (tmp_path / "pid").write_text(content)
+    assert embedded.stop_left_over(tmp_path / "pid", "x", signal.SIGTERM) is None
+
+
+def test_a_folder_whose_making_was_interrupted_is_made_again(folder):
+    unfinished = folder / "interrupted" / "data.unfinished"
+    unfinished.mkdir(parents=True)
+    (unfinished / "PG_VERSION").write_text("18\n")
+    with EmbeddedPostgres(folder / "interrupted" / "data") as server:
+        assert query(server, "SELECT 1") == 1
+    assert not unfinished.exists()
+
+
+def test_a_server_that_does_not_start_says_why(made):
+    version = made / "PG_VERSION"
+    kept = version.read_text()
+    version.write_text("9\n")
+    try:
+        with (
+            pytest.raises(EmbeddedError, match="database files are incompatible with server"),
+            EmbeddedPostgres(made),
+        ):
+            pass
+    finally:
+        version.write_text(kept)
+
+
+def test_the_machines_locale_is_no_matter(folder, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "xx_YY.nowhere")
+    monkeypatch.setenv("PGPORT", "1")
+    with EmbeddedPostgres(folder / "locale" / "data") as server:
+        assert query(server, "SHOW server_encoding") == "UTF8"
+        assert query(server, "SHOW lc_messages") == "C"
+
+
+@as_root
+def test_roots_folders_are_opened_for_passing_and_not_for_reading(folder):
+    closed = folder / "home"
+    closed.mkdir(mode=0o700)
+    with EmbeddedPostgres(closed / "data") as server:
+        assert closed in server.opened
+        assert postmaster(closed / "data").username() == "nobody"
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o701
+    with EmbeddedPostgres(closed / "data") as server:
+        assert server.opened == []
+
+
+def test_programs_installed_for_one_user_alone_are_opened_to_read_and_run(tmp_path):
+    (tmp_path / "bin").mkdir(mode=0o700)
+    program, text = tmp_path / "bin" / "program", tmp_path / "text"
+    for path, mode in ((program, 0o700), (text, 0o600)):
+        path.touch()
+        path.chmod(mode)
+    embedded._let_read(tmp_path)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "bin", program, text)]
+    assert modes == [0o705, 0o705, 0o604]
+
+
+@as_root
+def test_for_root_the_server_runs_as_the_owner_of_its_data(folder):
+    data = folder / "owned"
+    with EmbeddedPostgres(data):
+        pass
+    for path in (data, *data.rglob("*")):
+        os.chown(path, 12345, 12345)
+    with EmbeddedPostgres(data):
+        assert postmaster(data).uids().effective == 12345
+
+
+@as_root
+def test_a_folder_for_sockets_that_somebody_else_made_is_not_used(folder, monkeypatch):
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(folder))
+    data = folder / ("y" * 100)
+    with EmbeddedPostgres(data) as server:
+        sockets = Path(query(server, "SHOW unix_socket_directories").strip('"'))
+    sockets.mkdir()
+    os.chown(sockets, 12345, 12345)
+    with pytest.raises(EmbeddedError, match="belongs to somebody else"), EmbeddedPostgres(data):
+        pass

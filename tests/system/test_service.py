@@ -1,0 +1,180 @@
+"""The application behind the server it is deployed with: what the two must get right together."""
+
+import json
+from uuid import uuid4
+
+import pytest
+
+from stackmgr.reading import BODY_LIMIT
+from tests.client import STACKS
+from tests.examples import configuration
+from tests.server import running_service
+from tests.wire import chunked, connected, head
+
+BODY = json.dumps(configuration()).encode()
+
+
+@pytest.fixture(scope="module")
+def service(database_url):
+    with running_service(database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def wire(service):
+    with connected(service) as connection:
+        yield connection
+
+
+@pytest.fixture
+def ask(client):
+    """Return a function that makes the head of this client's request; headers given replace its own."""
+
+    def make(method="POST", path=STACKS, **headers):
+        own = {"Authorization": f"Bearer {client.key}"}
+        if method == "POST":
+            own |= {"Content-Type": "application/json", "Idempotency-Key": str(uuid4())}
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return head(method, path, own | named)
+
+    return make
+
+
+def length(announced):
+    return {"Content_Length": str(announced)}
+
+
+CHUNKED = {"Transfer_Encoding": "chunked"}
+WHOLE = {
+    "length": (length(len(BODY)), [BODY]),
+    "length-in-bytes": (length(len(BODY)), [bytes([byte]) for byte in BODY]),
+    "one-chunk": (CHUNKED, [chunked(BODY)]),
+    "chunks-of-one-byte": (CHUNKED, [chunked(BODY, 1)]),
+    "extension": (CHUNKED, [b"%x;a=b\r\n%s\r\n0;c\r\n\r\n" % (len(BODY), BODY)]),
+    "trailer": (CHUNKED, [chunked(BODY)[:-2] + b"Idempotency-Key: other\r\n\r\n"]),
+    "length-of-the-limit": (length(BODY_LIMIT), [BODY.ljust(BODY_LIMIT)]),
+    "chunks-of-the-limit": (CHUNKED, [chunked(BODY.ljust(BODY_LIMIT), 4096)]),
+}
+TOO_LONG = {
+    "length": (length(BODY_LIMIT + 1), BODY.ljust(BODY_LIMIT + 1)),
+    "chunks": (CHUNKED, chunked(BODY.ljust(BODY_LIMIT + 1), 4096)),
+    "one-chunk": (CHUNKED, chunked(BODY.ljust(BODY_LIMIT + 1))),
+}
+
+
+def broken(body):
+    """Return the ways in which *body* can fail to arrive whole: headers and what is sent before the FIN."""
+    return {
+        "cut-off": (length(len(body) + 1), body),
+        "nothing": (length(len(body)), b""),
+        "no-size": (CHUNKED, b"zz\r\n" + body),
+        "negative-size": (CHUNKED, b"-1\r\n" + body),
+        "no-terminator": (CHUNKED, b"%x\r\n%s\r\n" % (len(body), body)),
+        "half-a-terminator": (CHUNKED, b"%x\r\n%s\r\n0\r\n" % (len(body), body)),
+        "longer-than-its-size": (CHUNKED, b"%x\r\n%s\r\n0\r\n\r\n" % (len(body) - 1, body)),
+        "shorter-than-its-size": (CHUNKED, b"%x\r\n%s\r\n0\r\n\r\n" % (len(body) + 1, body)),
+    }
+
+
+BROKEN = [
+    pytest.param(*case, id=f"{name}-{size}")
+    for size, body in (("small", BODY), ("large", BODY.ljust(BODY_LIMIT - 1)))
+    for name, case in broken(body).items()
+]
+
+
+@pytest.mark.parametrize(("framing", "pieces"), WHOLE.values(), ids=WHOLE)
+def test_a_body_arrives_however_it_is_framed(wire, ask, framing, pieces):
+    wire.send(ask(**framing), *pieces)
+    assert wire.answer().status == 201
+
+
+@pytest.mark.parametrize(("framing", "sent"), TOO_LONG.values(), ids=TOO_LONG)
+def test_a_body_over_the_limit_is_refused_and_creates_nothing(wire, ask, client, framing, sent):
+    wire.send(ask(**framing), sent)
+    refused = wire.answer()
+    assert (refused.status, refused.json["code"]) == (413, "payload_too_large")
+    assert client.page().json["items"] == []
+
+
+@pytest.mark.parametrize(("framing", "sent"), BROKEN)
+def test_a_body_that_does_not_arrive_whole_creates_nothing_and_uses_no_key(
+    service, ask, client, framing, sent
+):
+    with connected(service) as wire:
+        wire.send(ask(Idempotency_Key="key", **framing), sent)
+        wire.finish()
+        refused = wire.answer()
+        assert (refused.status, refused.json["code"]) == (400, "invalid_request")
+        assert wire.is_ended()
+    assert client.page().json["items"] == []
+    with connected(service) as wire:
+        wire.send(ask(Idempotency_Key="key", **length(len(BODY))), BODY)
+        assert wire.answer().status == 201
+
+
+def test_a_client_may_wait_to_be_told_to_go_on(wire, ask):
+    wire.send(ask(Expect="100-continue", **length(len(BODY))))
+    assert wire.line() == b"HTTP/1.1 100 Continue\r\n"
+    assert wire.line() == b"\r\n"
+    wire.send(BODY)
+    assert wire.answer().status == 201
+
+
+def test_a_connection_is_kept_through_successes_and_refusals(wire, ask):
+    wire.send(ask(**length(len(BODY))), BODY)
+    stack = wire.answer().json
+    path = f"{STACKS}/{stack['id']}"
+    wire.send(ask("GET", path))
+    assert wire.answer("GET", path).json == stack
+    wire.send(ask("HEAD", path))
+    assert wire.answer("HEAD", path).status == 200
+    wire.send(ask("GET", f"{STACKS}/1"))
+    assert wire.answer("GET", f"{STACKS}/1").status == 400
+    wire.send(ask("POST", **length(2)), b"{}")
+    assert wire.answer().status == 400
+    update = b'{"name": "Other"}'
+    wire.send(ask("PATCH", path, **length(len(update))), update)
+    updated = wire.answer("PATCH", path).json
+    wire.send(ask("GET"))
+    assert wire.answer("GET").json["items"] == [updated]
+
+
+def test_a_body_that_nobody_read_is_not_taken_for_a_request(service, ask):
+    inner = ask("GET", X_Request_Id="inner")
+    with connected(service) as wire:
+        wire.send(ask(Authorization="Bearer nobody", **length(len(inner))), inner)
+        assert wire.answer().status == 401
+        wire.send(ask("GET", X_Request_Id="next"))
+        assert wire.answer("GET").headers["X-Request-Id"] == "next"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"a", b"caf\xe9 \xff\x80", b"\xc3\xa9", b"\xc2\x85", b'"quoted", \\ too', b"a,b"]
+)
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_x_request_id_comes_back_byte_for_byte(wire, ask, sent, status):
+    path = STACKS if status == 200 else f"{STACKS}?limit=0"
+    wire.send(ask("GET", path, X_Request_Id=b" \t" + sent + b" "))
+    answer = wire.answer("GET", path)
+    assert answer.status == status
+    assert answer.headers["X-Request-Id"].encode("latin-1") == sent
+
+
+def test_a_head_is_answered_as_a_get_without_the_body(wire, ask):
+    wire.send(ask("HEAD"), ask("GET"))
+    without, whole = wire.answer("HEAD"), wire.answer("GET")
+    assert without.status == whole.status == 200
+    for name in ("Content-Type", "Content-Length", "Cache-Control"):
+        assert without.headers[name] == whole.headers[name]
+
+
+def test_the_longest_idempotency_key_of_a_receipt_gets_through_and_a_longer_one_is_refused_by_the_service(
+    wire, ask
+):
+    wire.send(ask(Idempotency_Key="k" * 2600, **length(len(BODY))), BODY)
+    assert wire.answer().status == 201
+    wire.send(ask(Idempotency_Key="k" * 9000, **length(len(BODY))), BODY)
+    refused = wire.answer()
+    assert refused.status == 400
+    assert "Idempotency-Key" in refused.json["message"]

@@ -1,0 +1,61 @@
+"""A service that cannot be right does not start, and says all that stands in the way at once."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from stackmgr import files
+from tests.server import free_port
+
+SETTINGS = files.directory("deploy") / "gunicorn.conf.py"
+
+
+def refused_start(*arguments, **environ):
+    """Start gunicorn, which must end by itself, and return what it says."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("STACKMGR_")}
+    ended = subprocess.run(
+        [sys.executable, "-m", "gunicorn", "-c", SETTINGS, "--bind", f"127.0.0.1:{free_port()}", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=kept | {f"STACKMGR_{name}": str(value) for name, value in environ.items()},
+    )
+    assert ended.returncode != 0
+    assert ended.stdout == ""
+    assert "Traceback" not in ended.stderr
+    assert "Booting worker" not in ended.stderr
+    return ended.stderr
+
+
+def test_every_problem_is_named_at_once(tmp_path):
+    (tmp_path / "tokens.json").write_text('{"chain_id": 1, "tokens": []}')
+    said = refused_start(THREADS="0", VERIFIER="somebody", TOKENS=tmp_path / "tokens.json").splitlines()
+    assert all(line.startswith("stackmgr: ") for line in said)
+    for name in ("STACKMGR_DATABASE_URL", "STACKMGR_THREADS", "STACKMGR_VERIFIER", "chain_id", "30 tokens"):
+        assert [line for line in said if name in line]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:hunter2@host/db?nothing=1",
+        "host=x password=hunter2 nothing=1",
+        "hunter2",
+    ],
+)
+def test_a_connection_string_that_cannot_be_read_is_not_repeated(url):
+    said = refused_start(DATABASE_URL=url)
+    assert said.startswith("stackmgr: STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string")
+    assert said.count("\n") == 1
+    assert "hunter2" not in said
+
+
+def test_a_database_without_the_schema_is_named_with_what_to_do(server_url):
+    assert "run 'stackmgr migrate'" in refused_start(DATABASE_URL=server_url)
+
+
+def test_workers_that_would_share_one_pool_are_not_started(database_url):
+    assert "unset preload_app" in refused_start("--preload", DATABASE_URL=database_url)

@@ -1,0 +1,90 @@
+"""The form of a key: known by sight, and by its checksum."""
+
+import hashlib
+import re
+import string
+import zlib
+
+import pytest
+
+from stackmgr import api_keys
+
+BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
+
+
+def with_checksum(random_part):
+    """Return the key with the given random characters, its checksum computed another way."""
+    number = zlib.crc32(random_part.encode())
+    places = [number // 62**power % 62 for power in (5, 4, 3, 2, 1, 0)]
+    return "stackmgr_" + random_part + "".join(BASE62[place] for place in places)
+
+
+def test_a_new_key_has_the_published_form_and_a_checksum_of_its_own():
+    for _ in range(200):
+        key = api_keys.generate()
+        assert re.fullmatch(r"stackmgr_[0-9A-Za-z]{38}", key)
+        assert re.fullmatch(api_keys.PATTERN, key)
+        assert key == with_checksum(key[9:41])
+        assert api_keys.is_well_formed(key)
+
+
+def test_no_two_keys_are_alike_and_every_character_of_the_alphabet_is_used():
+    keys = {api_keys.generate() for _ in range(500)}
+    assert len(keys) == 500
+    assert {character for key in keys for character in key[9:41]} == set(BASE62)
+
+
+@pytest.mark.parametrize("random_part", ["0" * 32, "z" * 32, "0123456789ABCDEFGHIJKLMNOPQRSTUV"])
+def test_a_key_is_well_formed_exactly_with_the_checksum_of_its_random_characters(random_part):
+    key = with_checksum(random_part)
+    assert api_keys.is_well_formed(key)
+    assert not api_keys.is_well_formed(key[:-6] + "000000")
+
+
+def test_every_single_wrong_character_is_noticed():
+    key = with_checksum("0123456789ABCDEFGHIJKLMNOPQRSTUV")
+    for place in range(len(key)):
+        for character in BASE62 + "_-":
+            wrong = key[:place] + character + key[place + 1 :]
+            assert api_keys.is_well_formed(wrong) == (wrong == key)
+
+
+def test_every_exchange_of_two_neighbours_is_noticed():
+    key = with_checksum("0123456789ABCDEFGHIJKLMNOPQRSTUV")
+    for place in range(len(key) - 1):
+        wrong = key[:place] + key[place + 1] + key[place] + key[place + 2 :]
+        assert api_keys.is_well_formed(wrong) == (wrong == key)
+
+
+GOOD = with_checksum("0123456789ABCDEFGHIJKLMNOPQRSTUV")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "stackmgr_",
+        GOOD[:-1],
+        GOOD + "0",
+        GOOD + "\n",
+        " " + GOOD,
+        GOOD.upper(),
+        GOOD.replace("stackmgr_", "stackmgr-"),
+        GOOD[9:],
+        GOOD.replace("1", "\u0661"),
+        GOOD.replace("A", "\uff21"),
+        GOOD.replace("0", "\0"),
+        GOOD * 2,
+    ],
+)
+def test_another_text_is_no_key(text):
+    assert not api_keys.is_well_formed(text)
+
+
+def test_what_is_stored_of_a_key_is_its_sha256():
+    assert api_keys.digest(GOOD) == hashlib.sha256(GOOD.encode()).digest()
+
+
+def test_the_identity_of_a_manager_of_the_database_verifier_follows_from_the_external_id():
+    external_id = "0f0e0d0c-0b0a-4988-8776-655443322110"
+    assert api_keys.identity_of(external_id) == f"stackmgr:{external_id}"

@@ -1,0 +1,99 @@
+"""A cursor is the one text of one position."""
+
+import base64
+import hashlib
+import string
+from datetime import UTC, datetime, timedelta, timezone
+from uuid import UUID
+
+import pytest
+
+from stackmgr import cursor
+from stackmgr.cursor import Position
+from stackmgr.errors import InvalidPagination
+
+ID = UUID("0f0e0d0c-0b0a-4988-8776-655443322110")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
+ALPHABET = string.ascii_letters + string.digits + "-_"
+
+
+def packed(microseconds, stack_id=ID):
+    return "1" + base64.urlsafe_b64encode(microseconds.to_bytes(8, "big") + stack_id.bytes).decode()
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        EPOCH,
+        EPOCH + timedelta(microseconds=1),
+        MOMENT,
+        MOMENT + timedelta(microseconds=1),
+        datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC),
+        datetime.max.replace(tzinfo=UTC),
+    ],
+)
+@pytest.mark.parametrize("stack_id", [ID, UUID(int=0), UUID(int=(1 << 128) - 1)])
+def test_a_position_survives_the_journey_to_the_microsecond(moment, stack_id):
+    position = Position(moment, stack_id)
+    assert cursor.decode(cursor.encode(position)) == position
+
+
+def test_the_layout_never_changes_while_cursors_of_its_version_are_about():
+    assert cursor.encode(Position(MOMENT, ID)) == packed(1772368215123456)
+    assert cursor.encode(Position(MOMENT, ID)) == "1AAZL9aHfpgAPDg0MCwpJiId2ZVRDMiEQ"
+
+
+def test_a_moment_counts_whatever_the_offset_it_is_written_with():
+    elsewhere = MOMENT.astimezone(timezone(timedelta(hours=-3, minutes=-30)))
+    assert cursor.encode(Position(elsewhere, ID)) == cursor.encode(Position(MOMENT, ID))
+
+
+def test_the_start_is_before_every_stack_there_can_be():
+    assert Position(datetime.max.replace(tzinfo=UTC), UUID(int=(1 << 128) - 2)) < cursor.START
+    assert cursor.decode(cursor.encode(cursor.START)) == cursor.START
+
+
+def test_every_text_of_the_form_is_the_encoding_of_one_position_or_out_of_range():
+    decoded = 0
+    for number in range(5000):
+        # A zero in front keeps some of the times below the year 10000.
+        letters = base64.urlsafe_b64encode(hashlib.sha256(str(number).encode()).digest())[:30].decode()
+        text = f"1AA{letters}"
+        try:
+            position = cursor.decode(text)
+        except InvalidPagination:
+            continue
+        decoded += 1
+        assert cursor.encode(position) == text
+    assert decoded > 500
+
+
+@pytest.mark.parametrize("microseconds", [253402300800000000, 1 << 62, 1 << 63, (1 << 64) - 1])
+def test_a_time_after_the_year_9999_is_refused(microseconds):
+    assert cursor.decode(packed(253402300799999999)).created_at == datetime.max.replace(tzinfo=UTC)
+    with pytest.raises(InvalidPagination):
+        cursor.decode(packed(microseconds))
+
+
+GOOD = packed(1772368215123456)
+
+
+@pytest.mark.parametrize("character", ["=", "+", "/", " ", "\n", "\0", "%", "\xe9", "\u0661"])
+def test_no_character_from_outside_the_alphabet_is_skipped(character):
+    for place in range(len(GOOD)):
+        for end in (GOOD[place:], GOOD[place + 1 :]):
+            with pytest.raises(InvalidPagination):
+                cursor.decode(GOOD[:place] + character + end)
+
+
+def test_another_version_is_refused():
+    for version in ALPHABET.replace("1", ""):
+        with pytest.raises(InvalidPagination):
+            cursor.decode(version + GOOD[1:])
+
+
+@pytest.mark.parametrize("length", [*range(len(GOOD)), len(GOOD) + 1, len(GOOD) + 4, 66, 10000])
+def test_another_length_is_refused(length):
+    with pytest.raises(InvalidPagination):
+        cursor.decode((GOOD * 400)[:length])

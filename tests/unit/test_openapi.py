@@ -1,0 +1,207 @@
+import json
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import falcon.inspect
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from stackmgr import cli, configuration, cursor, errors, files, openapi, reading, resources
+from stackmgr.app import create_app
+from stackmgr.database import Database
+from stackmgr.validation import compile_schema, read_schema
+from stackmgr.verifiers.database import DatabaseVerifier
+from tests import description
+from tests.description import BUNDLE, OPERATIONS
+
+SOURCE = read_schema("openapi.json")
+ALWAYS = {"400", "401", "429", "500", "503"}
+STATUSES = {
+    "createStack": ALWAYS | {"200", "201", "409", "413"},
+    "listStacks": ALWAYS | {"200"},
+    "getStack": ALWAYS | {"200", "404"},
+    "updateStack": ALWAYS | {"200", "404", "413"},
+}
+ERROR_RESPONSES = [
+    pytest.param(operation_id, status, id=f"{operation_id}-{status}")
+    for operation_id, statuses in STATUSES.items()
+    for status in sorted(statuses - {"200", "201"})
+]
+
+
+def nodes(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object within *node*, with the way to it."""
+    if isinstance(node, dict):
+        yield path, node
+        for name, child in node.items():
+            yield from nodes(child, f"{path}/{name}")
+    if isinstance(node, list):
+        for number, child in enumerate(node):
+            yield from nodes(child, f"{path}/{number}")
+
+
+MEDIA = [
+    pytest.param(node, id=path) for path, node in nodes(SOURCE) if "schema" in node and "examples" in node
+]
+SINGLE_VALUES = [
+    pytest.param(node, id=path) for path, node in nodes(BUNDLE) if "schema" in node and "example" in node
+]
+
+
+@pytest.mark.parametrize("document", [SOURCE, BUNDLE], ids=["file", "bundle"])
+def test_the_description_is_valid_openapi(document):
+    base = (files.directory("schemas") / "openapi.json").resolve().as_uri()
+    assert [error.message for error in OpenAPIV31SpecValidator(document, base_uri=base).iter_errors()] == []
+    assert document["openapi"].startswith("3.1.")
+    assert document["info"]["version"] == "1.0.0"
+
+
+def test_the_bundle_is_complete_in_itself():
+    referred = {node["$ref"] for _, node in nodes(BUNDLE) if "$ref" in node}
+    assert all(reference.startswith("#/components/") for reference in referred)
+    for reference in referred:
+        description.resolved({"$ref": reference})
+    named = {f"#/components/schemas/{name}" for name in BUNDLE["components"]["schemas"]}
+    assert named <= referred
+    for schema in BUNDLE["components"]["schemas"].values():
+        assert not schema.keys() & {"$schema", "id", "definitions"}
+        assert schema["title"]
+
+
+def test_the_bundle_names_what_client_generators_make_classes_of():
+    assert BUNDLE["components"]["schemas"].keys() >= {
+        "AllocationItemRequest",
+        "AllocationItemResponse",
+        "Error",
+        "Schedule",
+        "Stack",
+        "StackCreate",
+        "StackPage",
+        "StackUpdate",
+    }
+
+
+def test_the_command_prints_the_bundle(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["stackmgr", "openapi"])
+    cli.main()
+    assert json.loads(capsys.readouterr().out) == BUNDLE
+
+
+def test_a_reference_that_leads_nowhere_is_an_error():
+    with pytest.raises(KeyError):
+        openapi._referred("stack_parts.json#/definitions/nothing")
+
+
+def test_the_operations_are_the_routes_of_the_application(spellings):
+    app = create_app(
+        database=Database("dbname=never-opened", pool_size=1),
+        verifier=DatabaseVerifier(),
+        spellings=spellings,
+    )
+    routed = {
+        (re.sub(r"{\w+}", "{id}", route.path), method.method)
+        for route in falcon.inspect.inspect_app(app).routes
+        for method in route.methods
+        if not method.internal
+    }
+    described = {(path, method) for path, method, _ in description.operations()}
+    assert described == {(path, method) for path, method in routed if method != "HEAD"}
+    assert routed == {
+        *(("/manager/stacks", method) for method in resources.StackCollection.methods),
+        *(("/manager/stacks/{id}", method) for method in resources.StackItem.methods),
+    }
+    assert OPERATIONS.keys() == STATUSES.keys()
+
+
+@pytest.mark.parametrize("operation_id", STATUSES)
+def test_an_operation_has_the_statuses_of_the_contract_and_every_answer_its_headers(operation_id):
+    operation = OPERATIONS[operation_id]
+    assert operation["summary"]
+    assert operation["description"]
+    assert operation["responses"].keys() == STATUSES[operation_id]
+    parameters = {description.resolved(parameter)["name"] for parameter in operation["parameters"]}
+    assert "X-Request-Id" in parameters
+    assert ("Idempotency-Key" in parameters) == (operation_id == "createStack")
+    for status in operation["responses"]:
+        headers = description.response(operation_id, status)["headers"].keys()
+        assert headers >= {"X-Request-Id", "Cache-Control"}
+        assert ("WWW-Authenticate" in headers) == (status == "401")
+        assert ("Retry-After" in headers) == (status in {"429", "503"})
+        assert ("Location" in headers) == (status == "201")
+        assert ("ETag" in headers) == (status in {"200", "201"} and operation_id != "listStacks")
+
+
+@pytest.mark.parametrize(("operation_id", "status"), ERROR_RESPONSES)
+def test_an_error_is_shown_with_its_code_and_a_message_that_the_service_uses(operation_id, status):
+    messages = {kind.code: set() for kind in kinds_of_error()}
+    for kind in kinds_of_error():
+        messages[kind.code].add(kind.message)
+    for example in description.response(operation_id, status)["content"]["application/json"][
+        "examples"
+    ].values():
+        shown = example["value"]
+        assert str(errors.STATUS[shown["code"]]) == status
+        assert shown["message"] in messages[shown["code"]]
+
+
+def kinds_of_error(
+    kind: type[errors.ServiceError] = errors.ServiceError,
+) -> Iterator[type[errors.ServiceError]]:
+    yield kind
+    for narrower in kind.__subclasses__():
+        yield from kinds_of_error(narrower)
+
+
+@pytest.mark.parametrize("media", MEDIA)
+def test_an_example_is_valid_by_the_schema_that_the_service_compiles(media):
+    validate = compile_schema(media["schema"]["$ref"])
+    for example in media["examples"].values():
+        validate(description.resolved(example)["value"])
+
+
+@pytest.mark.parametrize("described", SINGLE_VALUES)
+def test_an_example_of_a_header_or_parameter_is_valid(described):
+    description.check(described["schema"], described["example"])
+
+
+def test_every_body_has_an_example():
+    bodies = [node for _, node in nodes(SOURCE) if "schema" in node and "$ref" in node["schema"]]
+    assert bodies
+    assert all(body["examples"] for body in bodies)
+
+
+def test_the_example_of_a_create_is_answered_as_shown(spellings):
+    def example(content: dict[str, Any], name: str) -> Any:
+        return description.resolved(content["application/json"]["examples"][name])["value"]
+
+    created = configuration.from_create(
+        example(OPERATIONS["createStack"]["requestBody"]["content"], "growth"), spellings
+    )
+    shown = example(description.response("createStack", "201")["content"], "growth")
+    assert json.loads(created.allocation) == shown["allocation"]
+    assert (created.name, created.preset) == (shown["name"], shown["schedule"]["preset"])
+    for update in OPERATIONS["updateStack"]["requestBody"]["content"]["application/json"][
+        "examples"
+    ].values():
+        configuration.from_update(update["value"], spellings)
+
+
+def test_the_limits_are_those_of_the_code():
+    parameters = BUNDLE["components"]["parameters"]
+    assert parameters["Limit"]["schema"]["maximum"] == reading.LARGEST_PAGE_SIZE == 100
+    assert parameters["Limit"]["schema"]["default"] == reading.DEFAULT_PAGE_SIZE == 25
+    assert parameters["StackId"]["schema"]["pattern"] == f"^{reading._UUID.pattern}$"
+    cursor.decode(parameters["Cursor"]["example"])
+    limit = f"{reading.BODY_LIMIT} bytes"
+    assert limit == "262144 bytes"
+    for operation_id in ("createStack", "updateStack"):
+        assert limit in OPERATIONS[operation_id]["requestBody"]["description"]
+        assert limit in description.response(operation_id, "413")["description"]
+
+
+def test_a_key_is_asked_for_everywhere():
+    assert BUNDLE["security"] == [{"ApiKey": []}]
+    assert all("security" not in operation for operation in OPERATIONS.values())
+    assert BUNDLE["components"]["securitySchemes"]["ApiKey"]["scheme"] == "bearer"

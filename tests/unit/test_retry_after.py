@@ -1,0 +1,42 @@
+"""Retry-After as verifiers send it: seconds or a date; what is neither is no time at all."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from stackmgr.verifiers.remote import retry_after
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("17", 17), (" 17 ", 17), ("007", 7)])
+def test_seconds_are_taken_as_they_are(text, seconds):
+    assert retry_after(text) == seconds
+
+
+@pytest.mark.parametrize("ahead", [1, 90, 86400])
+def test_a_date_is_turned_into_whole_seconds_from_now(ahead):
+    moment = datetime.now(UTC) + timedelta(seconds=ahead)
+    assert ahead - 2 <= retry_after(format_datetime(moment, usegmt=True)) <= ahead
+
+
+def test_a_date_that_has_passed_is_now():
+    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+
+
+def test_a_date_without_a_zone_is_in_utc():
+    moment = datetime.now(UTC) + timedelta(hours=1)
+    assert 3590 <= retry_after(format_datetime(moment.replace(tzinfo=None))) <= 3600
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None, "", "soon", "-1", "1.5", "1e3", "17, 18", "\u0661\u0667", "1" * 5000, "17s",
+        "Wed, 99 Oct 2015 07:28:00 GMT",
+        "Wed, 21 Oct 99999 07:28:00 GMT",
+        "Wed, 21 Oct 2015 07:28:00 +99999999999999",
+        "2015-10-21T07:28:00Z",
+    ],
+)  # fmt: skip
+def test_what_is_neither_is_no_time(text):
+    assert retry_after(text) is None

@@ -1,0 +1,118 @@
+"""The schemas are one source for the service and for its description: what that asks of them."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import fastjsonschema
+import pytest
+
+from stackmgr import configuration, errors, files, reading, whitelist
+from stackmgr.validation import compile_schema, read_schema
+from tests.examples import ADDRESSES
+
+NAMES = sorted(path.name for path in files.directory("schemas").glob("*.json") if path.name != "openapi.json")
+
+# Draft-04 and 2020-12 agree on these, as long as `items` holds one schema and a reference stands alone.
+COMMON_KEYWORDS = {
+    "$ref",
+    "additionalProperties",
+    "description",
+    "enum",
+    "items",
+    "maxItems",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "pattern",
+    "properties",
+    "required",
+    "title",
+    "type",
+}
+PARTS = read_schema("stack_parts.json")["definitions"]
+
+
+def subschemas(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every schema within *schema*, itself included."""
+    yield schema
+    named = {**schema.get("properties", {}), **schema.get("definitions", {})}
+    for child in [*named.values(), *([schema["items"]] if "items" in schema else [])]:
+        yield from subschemas(child)
+
+
+ALL = [
+    pytest.param(schema, id=f"{name}-{number}")
+    for name in NAMES
+    for number, schema in enumerate(subschemas(read_schema(name)))
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schema_compiles_and_says_which_file_of_which_dialect_it_is(name):
+    compile_schema(name)
+    schema = read_schema(name)
+    assert schema["id"] == name
+    assert schema["$schema"] == "http://json-schema.org/draft-04/schema#"
+
+
+@pytest.mark.parametrize("schema", ALL)
+def test_a_schema_means_the_same_in_the_dialect_of_openapi(schema):
+    assert schema.keys() - {"$schema", "id", "definitions"} <= COMMON_KEYWORDS
+    assert isinstance(schema.get("items", {}), dict)
+    assert schema.get("required") != []
+    if "$ref" in schema:
+        assert schema.keys() <= {"$ref", "description"}
+        assert re.fullmatch(r"[a-z_]+\.json(#/definitions/[a-z_]+)?", schema["$ref"])
+
+
+@pytest.mark.parametrize("schema", ALL)
+def test_an_object_has_no_members_but_the_described_ones(schema):
+    if schema.get("type") == "object":
+        assert schema["additionalProperties"] is False
+        assert set(schema.get("required", ())) <= schema["properties"].keys()
+    assert "$ref" in schema or schema["description"]
+
+
+@pytest.mark.parametrize("text", ["10000.0", "1e4", "true", '"10000"', "-1", "10001", "null"])
+@pytest.mark.parametrize("name", ["stack_create.json", "stack_update.json", "stack.json"])
+def test_a_weight_is_written_as_an_integer(name, text):
+    weight = json.loads(text)
+    stack_id = "00000000-0000-0000-0000-000000000000"
+    document = {"name": "n", "schedule": {"preset": "daily"}}
+    if name == "stack.json":
+        document |= {"id": stack_id, "current_revision_id": stack_id}
+    validate = compile_schema(name)
+    validate(document | {"allocation": [{"token_address": ADDRESSES[0], "weight_bps": 10000}]})
+    with pytest.raises(fastjsonschema.JsonSchemaValueException):
+        validate(document | {"allocation": [{"token_address": ADDRESSES[0], "weight_bps": weight}]})
+
+
+def test_the_limits_are_those_of_the_code():
+    assert PARTS["weight_bps"]["maximum"] == configuration.TOTAL_BPS == 10000
+    assert PARTS["allocation_request"]["maxItems"] == whitelist.TOKEN_COUNT == 30
+    assert PARTS["allocation_response"]["maxItems"] == whitelist.TOKEN_COUNT
+    assert read_schema("stack_page.json")["properties"]["items"]["maxItems"] == reading.LARGEST_PAGE_SIZE
+
+
+def test_the_error_codes_are_those_of_the_code():
+    assert read_schema("error.json")["properties"]["code"]["enum"] == list(errors.STATUS)
+
+
+def test_the_presets_are_those_of_the_tables():
+    presets = PARTS["schedule"]["properties"]["preset"]["enum"]
+    migrations = (files.directory("sql") / "migrations").glob("*.sql")
+    checks = [
+        check for path in migrations for check in re.findall(r"VALUE IN \(([^)]*)\)", path.read_text("utf-8"))
+    ]
+    assert checks
+    assert all(check == ", ".join(f"'{preset}'" for preset in presets) for check in checks)
+
+
+def test_a_schema_of_a_request_and_its_answer_describe_the_same_fields():
+    fields = read_schema("stack_create.json")["properties"].keys()
+    assert read_schema("stack_update.json")["properties"].keys() == fields
+    assert read_schema("stack.json")["properties"].keys() == fields | {"id", "current_revision_id"}

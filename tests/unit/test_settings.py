@@ -1,0 +1,164 @@
+"""The environment: what it may say, and that all that is wrong with it is said at once, without secrets."""
+
+import json
+
+import pytest
+
+from stackmgr import files, startup
+from stackmgr.settings import SettingsError
+
+URL = "postgresql://stackmgr:hunter2@localhost/stackmgr"
+
+
+def prepared(**environ):
+    return startup.prepare({"STACKMGR_DATABASE_URL": URL} | environ).settings
+
+
+def problems(environ):
+    with pytest.raises(SettingsError) as caught:
+        startup.prepare(environ)
+    assert str(caught.value) == "; ".join(caught.value.problems)
+    return caught.value.problems
+
+
+def test_a_connection_string_is_all_that_is_needed():
+    chosen = prepared()
+    assert chosen.database_url == URL
+    assert chosen.tokens == files.default_whitelist()
+    assert (chosen.verifier, chosen.threads, chosen.database_timeout) == ("database", 4, 5)
+    assert (chosen.log_level, chosen.log_format) == ("info", "json")
+
+
+def test_what_is_empty_counts_as_not_set():
+    empty = dict.fromkeys(
+        [
+            "STACKMGR_TOKENS",
+            "STACKMGR_VERIFIER",
+            "STACKMGR_THREADS",
+            "STACKMGR_DATABASE_TIMEOUT",
+            "STACKMGR_LOG_LEVEL",
+            "STACKMGR_LOG_FORMAT",
+        ],
+        "",
+    )
+    assert prepared(**empty) == prepared()
+    assert problems({"STACKMGR_DATABASE_URL": ""}) == problems({})
+
+
+def test_other_variables_are_nobodys_business():
+    # Kubernetes gives a container such names for every service of its namespace.
+    others = {"STACKMGR_PORT": "tcp://10.0.0.1:80", "STACKMGR_SERVICE_HOST": "10.0.0.1", "PGHOST": "x"}
+    assert prepared(**others) == prepared()
+
+
+@pytest.mark.parametrize(("text", "number"), [("1", 1), ("16", 16), ("1000", 1000), ("0004", 4)])
+def test_a_number_of_threads_or_of_seconds_is_taken(text, number):
+    assert prepared(STACKMGR_THREADS=text).threads == number
+    assert prepared(STACKMGR_DATABASE_TIMEOUT=text).database_timeout == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0",
+        "1001",
+        "-1",
+        "+4",
+        " 4",
+        "4 ",
+        "4\n",
+        "4.0",
+        "4e0",
+        "four",
+        "0x4",
+        "1_0",
+        "\u0664",
+        "\u00b2",
+        "9" * 5000,
+    ],
+)
+def test_another_number_of_threads_or_of_seconds_is_not(text):
+    for name in ("STACKMGR_THREADS", "STACKMGR_DATABASE_TIMEOUT"):
+        assert problems({"STACKMGR_DATABASE_URL": URL, name: text}) == [
+            f"{name} must be a whole number from 1 to 1000"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("STACKMGR_VERIFIER", "database, unkey"),
+        ("STACKMGR_LOG_LEVEL", "debug, info, warning, error"),
+        ("STACKMGR_LOG_FORMAT", "json, text"),
+    ],
+)
+@pytest.mark.parametrize("text", ["Database", "JSON", "INFO", "database ", "none", " "])
+def test_a_choice_is_one_of_the_choices_as_they_are_spelled(name, choices, text):
+    assert problems({"STACKMGR_DATABASE_URL": URL, name: text}) == [f"{name} must be one of: {choices}"]
+
+
+@pytest.mark.parametrize(
+    "text", ["9100", ":9100", "localhost", "localhost:", "h:0", "h:65536", "h:" + "9" * 5000]
+)
+def test_the_operators_listener_needs_an_address_and_a_port(text):
+    assert problems({"STACKMGR_DATABASE_URL": URL, "STACKMGR_ADMIN_BIND": text}) == [
+        "STACKMGR_ADMIN_BIND must be an address and a port, such as 127.0.0.1:9100"
+    ]
+
+
+def test_another_whitelist_is_read_from_where_the_environment_says(tmp_path):
+    document = json.loads(files.default_whitelist().read_bytes())
+    document["tokens"][0]["address"] = "0x" + "ab" * 20
+    path = tmp_path / "tokens.json"
+    path.write_text(json.dumps(document))
+    chosen = startup.prepare({"STACKMGR_DATABASE_URL": URL, "STACKMGR_TOKENS": str(path)})
+    assert chosen.settings.tokens == path
+    assert "0x" + "ab" * 20 in chosen.spellings
+
+
+def test_everything_that_is_wrong_is_named_at_once_in_words_and_without_secrets(tmp_path):
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text('{"chain_id": 1, "settlement_asset": null, "tokens": []}')
+    found = problems(
+        {
+            "STACKMGR_DATABASE_URL": "postgresql://stackmgr:hunter2@hunter3@localhost/stackmgr",
+            "STACKMGR_TOKENS": str(tokens),
+            "STACKMGR_VERIFIER": "hunter2",
+            "STACKMGR_THREADS": "hunter2",
+            "STACKMGR_LOG_LEVEL": "hunter2",
+            "STACKMGR_LOG_FORMAT": "hunter2",
+        }
+    )
+    assert "hunter" not in str(found)
+    assert [problem.partition(" ")[0] for problem in found] == [
+        "STACKMGR_VERIFIER",
+        "STACKMGR_LOG_LEVEL",
+        "STACKMGR_LOG_FORMAT",
+        "STACKMGR_THREADS",
+        "STACKMGR_DATABASE_URL",
+        "whitelist",
+        "whitelist",
+        "whitelist",
+    ]
+
+
+def test_a_missing_connection_string_does_not_hide_the_other_problems():
+    found = problems({"STACKMGR_THREADS": "none", "STACKMGR_TOKENS": "/nowhere"})
+    assert [problem.partition(" ")[0] for problem in found] == [
+        "STACKMGR_DATABASE_URL",
+        "STACKMGR_THREADS",
+        "whitelist",
+    ]
+    assert found[0] == "STACKMGR_DATABASE_URL is not set: a PostgreSQL connection string is needed"
+
+
+def test_a_secret_shows_itself_to_nobody_who_prints_what_holds_it():
+    chosen = prepared()
+    held = {"url": chosen.database_url, "settings": chosen, "nested": [chosen.database_url]}
+    for shown in (repr(chosen), str(chosen), f"{chosen}", repr(held), repr(chosen.database_url)):
+        assert "hunter2" not in shown
+
+
+def test_settings_do_not_change_once_they_are_made():
+    with pytest.raises(AttributeError):
+        prepared().threads = 5

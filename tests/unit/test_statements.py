@@ -1,0 +1,76 @@
+"""From an SQL file to what the server is sent."""
+
+import pytest
+
+from stackmgr import files, statements
+
+NAMES = sorted(path.stem for path in files.directory("sql").glob("*.sql"))
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Return a function that loads a statement from the given text."""
+    monkeypatch.setattr(files, "directory", lambda _: tmp_path)
+
+    def load(text):
+        (tmp_path / "thing_get.sql").write_text(text)
+        return statements.load("thing_get")
+
+    return load
+
+
+def test_a_statement_is_named_after_its_file_and_free_of_comments(load):
+    statement = load('-- thing_get: what it is for; it\'s "quoted".\n\nSELECT 1 -- one\n    AS number;\n')
+    assert statement.name == "thing_get"
+    assert statement.text == b"SELECT 1     AS number;"
+    assert statement.parameters == ()
+    assert not statement.writes
+
+
+def test_parameters_are_numbered_in_the_order_in_which_they_first_occur(load):
+    statement = load("SELECT %(b)s::uuid, %(a)s::text, %(b)s::uuid, %(long_name)s::json;\n")
+    assert statement.text == b"SELECT $1::uuid, $2::text, $1::uuid, $3::json;"
+    assert statement.parameters == ("b", "a", "long_name")
+
+
+def test_a_name_that_is_the_beginning_of_another_is_a_parameter_of_its_own(load):
+    statement = load("SELECT %(name)s::text, %(name_two)s::text;\n")
+    assert statement.text == b"SELECT $1::text, $2::text;"
+
+
+def test_what_a_comment_names_is_no_parameter(load):
+    assert load("-- params: %(a)s\nSELECT 1;\n").parameters == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "writes"),
+    [
+        ("INSERT INTO t VALUES (1);", True),
+        ("UPDATE t SET a = 1;", True),
+        ("DELETE FROM t;", True),
+        ("WITH a AS (INSERT INTO t VALUES (1) RETURNING b) SELECT b FROM a;", True),
+        ("SELECT updated, deleted_at FROM inserts;", False),
+        ("-- INSERT, UPDATE and DELETE\nSELECT 1;", False),
+    ],
+)
+def test_whether_a_statement_writes_is_told_by_its_words(load, text, writes):
+    assert load(text + "\n").writes == writes
+
+
+def test_a_statement_does_not_change():
+    with pytest.raises(AttributeError):
+        statements.load(NAMES[0]).text = b"SELECT 2;"
+
+
+def test_a_statement_that_has_no_file_cannot_be_loaded():
+    with pytest.raises(FileNotFoundError):
+        statements.load("thing_that_is_not_there")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_is_sent_without_a_comment_or_a_percent_sign(name):
+    statement = statements.load(name)
+    assert statement.name == name
+    assert b"--" not in statement.text
+    assert b"%" not in statement.text
+    assert all(b"$%d::" % number in statement.text for number in range(1, len(statement.parameters) + 1))

@@ -1,0 +1,150 @@
+"""From bytes to a document: JSON, strictly, and then a schema."""
+
+import json
+
+import fastjsonschema
+import pytest
+
+from stackmgr import files, validation
+from stackmgr.errors import InvalidBody, InvalidConfiguration
+from stackmgr.validation import RequestSchema, compile_schema, parse_json
+from tests.examples import configuration
+
+
+@pytest.mark.parametrize(
+    ("body", "document"),
+    [
+        (b"{}", {}),
+        (b' \t\r\n{"a" : [ 1 , null ]}\n', {"a": [1, None]}),
+        (b'{"a":{"b":1},"b":{"b":2}}', {"a": {"b": 1}, "b": {"b": 2}}),
+        ('"\u00e9\U0001f600"'.encode(), "\u00e9\U0001f600"),
+        (rb'"\u00e9\ud83d\ude00\u0000"', "\u00e9\U0001f600\0"),
+        (b"-0", 0),
+        (b"1e2", 100.0),
+    ],
+)
+def test_json_is_read(body, document):
+    read = parse_json(body)
+    assert read == document
+    assert type(read) is type(document)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"{",
+        b"{}}",
+        b"{} {}",
+        b"nul",
+        b"{'a':1}",
+        b'{"a":1,}',
+        b"[1,]",
+        b'{"a" 1}',
+        b"// x\n{}",
+        b'"\t"',
+        b'"\n"',
+        b'"\\x41"',
+        b'"\\u12"',
+        b'"a',
+        b"01",
+        b"+1",
+        b".5",
+        b"1.",
+        b"0x1",
+        b"NaN",
+        b"-NaN",
+        b"Infinity",
+        b"-Infinity",
+        b'{"a":NaN}',
+        b"9" * 5000,
+        b"-" + b"9" * 5000,
+        b"[" * 100000,
+        b'{"a":' * 100000,
+        b"[" * 100000 + b"]" * 100000,
+        b'{"a":1,"a":1}',
+        b'{"a":1,"\\u0061":1}',
+        b'{"a":{"b":1,"b":1}}',
+        b'[{"a":1,"a":2}]',
+        b"\xef\xbb\xbf{}",
+        "{}".encode("utf-16"),
+        "{}".encode("utf-16-le"),
+        "{}".encode("utf-32"),
+        b'"\xff"',
+        b'"\xc3"',
+        b'"\xc0\x80"',
+        b'"\xed\xa0\x80"',
+        b'"\xf4\x90\x80\x80"',
+        '"\u00e9"'.encode("latin-1"),
+        b"\x00{}",
+        b"{}\x00",
+    ],
+    ids=range(47),
+)
+def test_bytes_that_are_not_json_are_no_document(body):
+    with pytest.raises(InvalidBody):
+        parse_json(body)
+
+
+CREATE, UPDATE = RequestSchema("stack_create.json"), RequestSchema("stack_update.json")
+
+
+def test_a_request_that_is_valid_by_its_schema_is_read_as_it_is():
+    assert CREATE.read(json.dumps(configuration()).encode()) == configuration()
+    assert UPDATE.read(b'{"name":" "}') == {"name": " "}
+
+
+@pytest.mark.parametrize("schema", [CREATE, UPDATE], ids=["create", "update"])
+@pytest.mark.parametrize(
+    "document", [None, True, 1, "x", [], {}, {"title": "x"}, {"name": None}, {"name": ""}]
+)
+def test_a_request_that_breaks_its_schema_is_no_configuration(schema, document):
+    with pytest.raises(InvalidConfiguration) as caught:
+        schema.read(json.dumps(document).encode())
+    assert caught.value.reason == "schema"
+
+
+@pytest.mark.parametrize(
+    "weight", ["1.0", "1e2", "10000.0", "-0.0", "true", '"1"', "null", "[1]", "1e999", "-1", "10001"]
+)
+def test_a_weight_is_an_integer_in_how_it_is_written(weight):
+    body = '{"allocation":[{"token_address":"0x%040x","weight_bps":%s}]}' % (0, weight)  # noqa: UP031
+    with pytest.raises(InvalidConfiguration):
+        UPDATE.read(body.encode())
+
+
+@pytest.mark.parametrize(
+    "path", sorted(files.directory("schemas").glob("stack*.json")), ids=lambda path: path.name
+)
+def test_every_schema_is_draft_04_named_after_its_file_and_compiles(path):
+    document = validation.read_schema(path.name)
+    assert document["$schema"] == "http://json-schema.org/draft-04/schema#"
+    assert document["id"] == path.name
+    compile_schema(path.name)
+
+
+@pytest.mark.parametrize(
+    "reference", ["http://example.com/x.json", "https://example.com/x.json", "file:///etc/passwd"]
+)
+def test_no_schema_fetches_another_from_elsewhere(tmp_path, monkeypatch, reference):
+    (tmp_path / "x.json").write_text(
+        json.dumps({"$schema": "http://json-schema.org/draft-04/schema#", "$ref": reference})
+    )
+    monkeypatch.setattr(files, "directory", lambda _: tmp_path)
+    with pytest.raises(ValueError, match="may refer to its neighbours only"):
+        compile_schema("x.json")
+
+
+def test_validating_adds_nothing_to_a_document(tmp_path, monkeypatch):
+    schema = {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"a": {"default": 1}}}
+    (tmp_path / "x.json").write_text(json.dumps(schema))
+    monkeypatch.setattr(files, "directory", lambda _: tmp_path)
+    assert RequestSchema("x.json").read(b"{}") == {}
+
+
+def test_the_error_of_a_schema_says_nothing_of_the_document():
+    with pytest.raises(InvalidConfiguration) as caught:
+        CREATE.read(b'{"secret":"secret"}')
+    assert "secret" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, fastjsonschema.JsonSchemaValueException)

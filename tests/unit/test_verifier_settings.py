@@ -1,0 +1,125 @@
+"""The settings of a verifier: what is accepted, and that no complaint repeats a secret."""
+
+import pytest
+
+from stackmgr import settings
+from stackmgr.settings import Secret, SettingsError
+
+GOOD = {
+    "STACKMGR_DATABASE_URL": "postgresql:///stackmgr",
+    "STACKMGR_VERIFIER": "unkey",
+    "STACKMGR_UNKEY_ROOT_KEY": "unkey_rootkey",
+}
+
+
+def problems(**changed: str) -> str:
+    with pytest.raises(SettingsError) as refused:
+        settings.from_environ(GOOD | changed)
+    return str(refused.value)
+
+
+def test_unkeys_cloud_is_asked_unless_another_is_named():
+    found = settings.from_environ(GOOD)
+    assert found.unkey_url == "https://api.unkey.com"
+    assert found.unkey_root_key == "unkey_rootkey"
+    assert found.verify_timeout == 3.0
+
+
+def test_the_database_verifier_needs_nothing_of_unkey():
+    found = settings.from_environ({"STACKMGR_DATABASE_URL": "postgresql:///stackmgr"})
+    assert found.verifier == "database"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://unkey.example.org",
+        "https://unkey.example.org:8443/unkey/",
+        "http://127.0.0.1:7070",
+        "http://[::1]:7070",
+        "http://unkey",
+    ],
+)
+def test_an_address_of_a_self_hosted_unkey_is_accepted(url):
+    assert settings.from_environ(GOOD | {"STACKMGR_UNKEY_URL": url}).unkey_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "unkey.example.org",
+        "ftp://unkey.example.org",
+        "https://",
+        "https://:443",
+        "https://user@unkey.example.org",
+        "https://user:hunter2@unkey.example.org",
+        "https://unkey.example.org:0",
+        "https://unkey.example.org:",
+        "https://unkey.example.org:65536",
+        "https://unkey.example.org:https",
+        "https://unkey.example.org/?a=b",
+        "https://unkey.example.org/?",
+        "https://unkey.example.org/#a",
+        "https://unkey.example.org/ a",
+        "https://unkey.example.org/a\r\nX: y",
+        "https://unk ey.example.org",
+        "https://[::1",
+    ],
+)
+def test_anything_else_is_refused_and_not_repeated(url):
+    told = problems(STACKMGR_UNKEY_URL=url)
+    assert "STACKMGR_UNKEY_URL" in told
+    assert "hunter2" not in told
+
+
+@pytest.mark.parametrize("seconds", ["0.1", "2", "2.5", "20"])
+def test_a_timeout_is_a_number_of_seconds(seconds):
+    assert settings.from_environ(GOOD | {"STACKMGR_VERIFY_TIMEOUT": seconds}).verify_timeout == float(seconds)
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.05", "21", "-1", "nan", "inf", "1e1", "2s", " 2", "\u0662"])
+def test_a_timeout_out_of_reason_is_refused(seconds):
+    assert "STACKMGR_VERIFY_TIMEOUT" in problems(STACKMGR_VERIFY_TIMEOUT=seconds)
+
+
+@pytest.mark.parametrize("root_key", ["two words", "line\nfeed", "schl\u00fcssel"])
+def test_a_root_key_that_no_header_can_carry_is_refused_and_not_repeated(root_key):
+    told = problems(STACKMGR_UNKEY_ROOT_KEY=root_key)
+    assert "STACKMGR_UNKEY_ROOT_KEY" in told
+    assert root_key not in told
+
+
+@pytest.mark.parametrize("name", ["STACKMGR_DATABASE_URL", "STACKMGR_UNKEY_ROOT_KEY"])
+def test_a_secret_may_stand_in_a_file(tmp_path, name):
+    (tmp_path / "secret").write_text(GOOD[name] + "\n")
+    environ = {key: value for key, value in GOOD.items() if key != name}
+    found = settings.from_environ(environ | {f"{name}_FILE": str(tmp_path / "secret")})
+    assert found == settings.from_environ(GOOD)
+
+
+def test_a_secret_in_two_places_or_in_a_file_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "empty").write_text("\n")
+    name = "STACKMGR_UNKEY_ROOT_KEY_FILE"
+    assert "both set" in problems(**{name: str(tmp_path / "empty")})
+    for path in ("missing", "binary", "."):
+        told = problems(STACKMGR_UNKEY_ROOT_KEY="", **{name: str(tmp_path / path)})
+        assert f"{name} names a file that cannot be read" in told
+    assert "is not set" in problems(STACKMGR_UNKEY_ROOT_KEY="", **{name: str(tmp_path / "empty")})
+
+
+def test_all_problems_are_named_at_once():
+    told = problems(
+        STACKMGR_DATABASE_URL="",
+        STACKMGR_UNKEY_ROOT_KEY="",
+        STACKMGR_UNKEY_URL="nowhere",
+        STACKMGR_VERIFY_TIMEOUT="never",
+        STACKMGR_THREADS="many",
+    )
+    for name in ("DATABASE_URL", "UNKEY_ROOT_KEY", "UNKEY_URL", "VERIFY_TIMEOUT", "THREADS"):
+        assert f"STACKMGR_{name}" in told
+
+
+def test_a_secret_does_not_show_in_what_programmers_print():
+    assert "rootkey" not in repr(settings.from_environ(GOOD))
+    assert repr(Secret("rootkey")) == "Secret(…)"

@@ -1,0 +1,151 @@
+"""The whitelist file: what it must hold, and that all that is wrong with it is said at once."""
+
+import copy
+import json
+
+import pytest
+
+from stackmgr import files, whitelist
+from stackmgr.keccak import eip55
+from stackmgr.whitelist import WhitelistError
+
+SHIPPED = json.loads(files.default_whitelist().read_bytes())
+
+
+@pytest.fixture
+def problems(tmp_path):
+    """Return a function that gives the problems of a whitelist (bytes go to the file as they are)."""
+
+    def find(document):
+        path = tmp_path / "tokens.json"
+        path.write_bytes(document if isinstance(document, bytes) else json.dumps(document).encode())
+        with pytest.raises(WhitelistError) as caught:
+            whitelist.load(path)
+        start = f"whitelist {path}: "
+        assert all(problem.startswith(start) for problem in caught.value.problems)
+        return [problem.removeprefix(start) for problem in caught.value.problems]
+
+    return find
+
+
+def spoiled(change):
+    document = copy.deepcopy(SHIPPED)
+    change(document)
+    return document
+
+
+def test_the_shipped_whitelist_gives_30_tokens_in_lowercase_and_with_their_checksums():
+    spellings = whitelist.load(files.default_whitelist())
+    written = [token["address"] for token in SHIPPED["tokens"]]
+    assert set(spellings.values()) == {address.lower() for address in written}
+    assert set(spellings) == set(spellings.values()) | {eip55(address) for address in written}
+    assert all(spelling.lower() == address for spelling, address in spellings.items())
+    assert len(set(spellings.values())) == 30
+    # The checksummed form of one of them (LLY) holds no capital letter.
+    assert len(spellings) == 59
+
+
+def test_the_settlement_asset_is_not_among_them():
+    spellings = whitelist.load(files.default_whitelist())
+    settlement = SHIPPED["settlement_asset"]["address"]
+    assert settlement not in spellings
+    assert settlement.lower() not in spellings
+
+
+def test_addresses_in_lowercase_give_the_same_whitelist(tmp_path):
+    path = tmp_path / "tokens.json"
+    path.write_text(json.dumps(SHIPPED).replace("0x", "0X").lower())
+    assert whitelist.load(path) == whitelist.load(files.default_whitelist())
+
+
+def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path):
+    for path, reason in ((tmp_path / "missing", "No such file or directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(WhitelistError) as caught:
+            whitelist.load(path)
+        assert caught.value.problems == [f"whitelist {path}: cannot be read ({reason})"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff", b"tokens = []", b"[" * 100000, b"9" * 5000], ids=range(6)
+)
+def test_a_file_that_is_not_json_is_said_to_be_none(problems, content):
+    assert problems(content) == ["is not a JSON document"]
+
+
+@pytest.mark.parametrize("document", [[], None, 1, "x", [SHIPPED]])
+def test_a_document_that_is_not_an_object_is_said_to_be_none(problems, document):
+    assert problems(document) == [
+        "the top level must be an object with chain_id, settlement_asset and tokens"
+    ]
+
+
+FIRST, SECOND = SHIPPED["tokens"][0], SHIPPED["tokens"][1]
+SETTLEMENT = SHIPPED["settlement_asset"]
+NO_ADDRESS = "has no address of the form 0x and 40 hexadecimal digits"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda d: d.update(chain_id=1), "chain_id must be 4663"),
+        (lambda d: d.update(chain_id="4663"), "chain_id must be 4663"),
+        (lambda d: d.pop("chain_id"), "chain_id must be 4663"),
+        (lambda d: d.pop("settlement_asset"), "settlement_asset is not an object"),
+        (lambda d: d["settlement_asset"].pop("symbol"), "settlement_asset has no symbol"),
+        (lambda d: d["settlement_asset"].pop("address"), f"settlement_asset {NO_ADDRESS}"),
+        (lambda d: d.pop("tokens"), "tokens must be an array"),
+        (lambda d: d.update(tokens={}), "tokens must be an array"),
+        (lambda d: d["tokens"].pop(), "there must be exactly 30 tokens, there are 29"),
+        (lambda d: d["tokens"].clear(), "there must be exactly 30 tokens, there are 0"),
+        (lambda d: d["tokens"].__setitem__(2, FIRST), "token 3 repeats an earlier address"),
+        (
+            lambda d: d["tokens"][2].update(address=FIRST["address"].lower()),
+            "token 3 repeats an earlier address",
+        ),
+        (
+            lambda d: d["tokens"].__setitem__(4, SETTLEMENT),
+            "token 5 is the settlement asset, which is not an allocation token",
+        ),
+        (lambda d: d["tokens"].__setitem__(0, None), "token 1 is not an object"),
+        (lambda d: d["tokens"].__setitem__(0, FIRST["address"]), "token 1 is not an object"),
+        (lambda d: d["tokens"][29].update(symbol=""), "token 30 has no symbol"),
+        (lambda d: d["tokens"][29].update(symbol=7), "token 30 has no symbol"),
+        (lambda d: d["tokens"][0].pop("address"), f"token 1 {NO_ADDRESS}"),
+        (lambda d: d["tokens"][0].update(address=None), f"token 1 {NO_ADDRESS}"),
+        (lambda d: d["tokens"][0].update(address=FIRST["address"][:-1]), f"token 1 {NO_ADDRESS}"),
+        (lambda d: d["tokens"][0].update(address=FIRST["address"] + "\n"), f"token 1 {NO_ADDRESS}"),
+        (lambda d: d["tokens"][0].update(address="0X" + FIRST["address"][2:]), f"token 1 {NO_ADDRESS}"),
+        (
+            lambda d: d["tokens"][0].update(address=FIRST["address"].swapcase().replace("0X", "0x")),
+            "token 1: the address breaks the EIP-55 checksum",
+        ),
+        (
+            lambda d: d["tokens"][0].update(address="0x" + FIRST["address"][2:].upper()),
+            "token 1: the address breaks the EIP-55 checksum",
+        ),
+    ],
+)
+def test_whatever_breaks_a_rule_is_named(problems, change, problem):
+    assert problems(spoiled(change)) == [problem]
+
+
+def test_everything_that_is_wrong_is_named_at_once(problems):
+    document = spoiled(lambda d: d["tokens"].pop())
+    document["chain_id"] = 1
+    document["settlement_asset"] = None
+    document["tokens"][0] = {"address": "0x"}
+    document["tokens"][2] = SECOND
+    assert problems(document) == [
+        "chain_id must be 4663",
+        "settlement_asset is not an object",
+        "there must be exactly 30 tokens, there are 29",
+        "token 1 has no symbol",
+        f"token 1 {NO_ADDRESS}",
+        "token 3 repeats an earlier address",
+    ]
+    document["tokens"] = None
+    assert problems(document) == [
+        "chain_id must be 4663",
+        "settlement_asset is not an object",
+        "tokens must be an array",
+    ]

@@ -1,0 +1,152 @@
+"""An Unkey on loopback that behaves as it is told, which is mostly badly.
+
+A behaviour is a function of the accepted socket and the request; the server closes the socket behind it
+unless it returns True.  `requests` and `connections` tell what has arrived.
+"""
+
+import json
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+_READ_DEADLINE = 10.0
+
+
+@dataclass
+class Request:
+    """A request as it arrived; header names are in lowercase."""
+
+    line: str
+    headers: dict[str, str]
+    body: bytes
+    number_on_connection: int
+
+
+Behaviour = Callable[[socket.socket, Request], bool | None]
+
+
+def response(status: int, body: bytes | dict[str, Any], *headers: str) -> bytes:
+    """Return an HTTP response with a Content-Length."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(content)}", *headers, "", ""]
+    return "\r\n".join(lines).encode("latin-1") + content
+
+
+def answer(status: int, body: bytes | dict[str, Any], *headers: str) -> Behaviour:
+    """Answer, and keep the connection open."""
+    return raw(response(status, body, *headers), keep=True)
+
+
+def raw(data: bytes, *, keep: bool = False) -> Behaviour:
+    """Send *data* as it is."""
+
+    def behave(client: socket.socket, _: Request) -> bool:
+        client.sendall(data)
+        return keep
+
+    return behave
+
+
+def verification(code: str, *, valid: bool = False, **data: Any) -> dict[str, Any]:
+    """Return the body with which Unkey tells the outcome of a verification."""
+    return {"meta": {"requestId": "req_1"}, "data": {"valid": valid, "code": code} | data}
+
+
+def accepted(external_id: Any, identity_id: Any = "id_1") -> dict[str, Any]:
+    """Return the body for a good key of a complete identity."""
+    return verification("VALID", valid=True, identity={"id": identity_id, "externalId": external_id})
+
+
+def reset(client: socket.socket, _: Request) -> None:
+    """End the connection with RST, not FIN."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def hang_up(client: socket.socket, _: Request) -> None:
+    """Close without a byte of an answer."""
+
+
+def drip(data: bytes, pause: float) -> Behaviour:
+    """Send *data* byte by byte, which never lets a time-out for one read run out."""
+
+    def behave(client: socket.socket, _: Request) -> None:
+        for position in range(len(data)):
+            client.sendall(data[position : position + 1])
+            time.sleep(pause)
+
+    return behave
+
+
+@dataclass
+class UnkeyServer:
+    """A server on 127.0.0.1; `behave` may be set anew at any time, `release` lets `silence` go on."""
+
+    listener: socket.socket
+    context: ssl.SSLContext | None = None
+    behave: Behaviour = hang_up
+    requests: list[Request] = field(default_factory=list)
+    connections: int = 0
+    release: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def port(self) -> int:
+        port: int = self.listener.getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.context else 'http'}://127.0.0.1:{self.port}"
+
+    def silence(self, client: socket.socket, _: Request) -> None:
+        """Say nothing until released."""
+        self.release.wait(_READ_DEADLINE)
+
+    def serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                self.connections += 1
+                threading.Thread(target=self._attend, args=(client,), daemon=True).start()
+
+    def _attend(self, client: socket.socket) -> None:
+        client.settimeout(_READ_DEADLINE)
+        with suppress(OSError), client:
+            if self.context is not None:
+                client = self.context.wrap_socket(client, server_side=True)
+            with client, client.makefile("rb") as reader:
+                number = 0
+                while request := _read(reader, number := number + 1):
+                    self.requests.append(request)
+                    if not self.behave(client, request):
+                        return
+
+
+def _read(reader: Any, number: int) -> Request | None:
+    line = reader.readline().decode("latin-1").rstrip("\r\n")
+    if not line:
+        return None
+    headers = {}
+    while field_line := reader.readline().decode("latin-1").rstrip("\r\n"):
+        name, _, value = field_line.partition(":")
+        headers[name.lower()] = value.strip()
+    return Request(line, headers, reader.read(int(headers.get("content-length", 0))), number)
+
+
+@contextmanager
+def unkey_server(context: ssl.SSLContext | None = None) -> Iterator[UnkeyServer]:
+    """Run a server until the context ends; with *context* it speaks TLS."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = UnkeyServer(listener, context)
+        threading.Thread(target=server.serve, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.release.set()
+            # close() alone would leave the thread in accept()
+            listener.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,109 @@
+"""Fixtures: an application behind an Unkey of its own, all it has stored, and the operator's commands."""
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from stackmgr import cli
+from stackmgr.app import create_app
+from stackmgr.database import Database
+from stackmgr.settings import Secret
+from stackmgr.verifiers.remote import Endpoint
+from stackmgr.verifiers.unkey import UnkeyVerifier
+from tests.client import Client
+from tests.examples import configuration
+from tests.unkey_server import UnkeyServer, accepted, answer, unkey_server
+
+ROOT_KEY = "unkey_rootkeyrootkeyrootkey"
+
+_CONTENTS = b"""
+    SELECT
+        (SELECT string_agg(managers::text, '|' ORDER BY manager_id) FROM stackmgr.managers),
+        (SELECT string_agg(stacks::text, '|' ORDER BY stack_id) FROM stackmgr.stacks),
+        (SELECT string_agg(stack_revisions::text, '|' ORDER BY revision_id) FROM stackmgr.stack_revisions),
+        (SELECT string_agg(creation_receipts::text, '|' ORDER BY stack_id) FROM stackmgr.creation_receipts)
+"""
+
+
+@pytest.fixture
+def unkey() -> Iterator[UnkeyServer]:
+    with unkey_server() as server:
+        yield server
+
+
+@pytest.fixture
+def make_verifier() -> Callable[..., UnkeyVerifier]:
+    """Return a function that makes a verifier which asks the Unkey at a URL."""
+
+    def make(url: str, timeout: float = 10.0) -> UnkeyVerifier:
+        return UnkeyVerifier(Endpoint(url, timeout=timeout, connections=4), Secret(ROOT_KEY))
+
+    return make
+
+
+@pytest.fixture
+def make_unkey_client(database: Database, spellings, statements_run, make_verifier):
+    """Return a function that makes a client whose key is verified by the Unkey at a URL."""
+
+    def make(url: str, timeout: float = 10.0, external_id: str | None = None) -> Client:
+        app = create_app(database=database, verifier=make_verifier(url, timeout), spellings=spellings)
+        return Client(app, f"key-{uuid4().hex}", external_id or str(uuid4()), statements_run)
+
+    return make
+
+
+@pytest.fixture
+def known(unkey: UnkeyServer, make_unkey_client) -> tuple[Client, str]:
+    """A client that Unkey knows, whose identity is bound already, and the id of its one stack."""
+    client = make_unkey_client(unkey.url)
+    unkey.behave = answer(200, accepted(client.external_id, f"id_{client.external_id}"))
+    stack_id: str = client.create(configuration()).json["id"]
+    unkey.requests.clear()
+    return client, stack_id
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command has printed, and the status it exited with."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def command(database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Return a function that runs `stackmgr` with arguments, and with a text on standard input if need be."""
+    monkeypatch.setenv("STACKMGR_DATABASE_URL", database_url)
+
+    def run(*arguments: str, stdin: str = "") -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["stackmgr", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode("latin-1"))))
+        capsys.readouterr()
+        status: Any = 0
+        try:
+            cli.main()
+        except SystemExit as ex:
+            status = ex.code or 0
+        printed = capsys.readouterr()
+        message = f"{status}\n" if isinstance(status, str) else ""
+        return Outcome(1 if message else status, printed.out, printed.err + message)
+
+    return run
+
+
+@pytest.fixture
+def contents(admin: psycopg.Connection) -> Callable[[], object]:
+    """Return a function that returns all that the service has stored on behalf of managers."""
+    return lambda: admin.execute(_CONTENTS).fetchone()

@@ -1,0 +1,145 @@
+"""`stackmgr keys`: what an operator, or an operator's script, gets to see."""
+
+import re
+from uuid import uuid4
+
+import pytest
+
+from tests.client import Client
+
+KEY = re.compile(r"stackmgr_[0-9A-Za-z]{38}\n")
+EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"
+
+
+@pytest.fixture
+def holder(app, statements_run):
+    """Return a function that makes a client with a given key."""
+    return lambda key: Client(app, key.strip(), "", statements_run)
+
+
+def test_issue_prints_the_key_alone(command, holder):
+    issued = command("keys", "issue", "--external-id", str(uuid4()))
+    assert issued.status == 0
+    assert KEY.fullmatch(issued.out)
+    assert issued.err == ""
+    assert holder(issued.out).page().status_int == 200
+
+
+def test_issue_for_scripts_tells_all_in_one_document(command):
+    issued = command(
+        "keys", "issue", "--json", "--external-id", str(uuid4()), "--expires-at", "2999-01-31T00:00:00+02:00"
+    )
+    assert issued.err == ""
+    assert set(issued.json) == {"key", "key_id", "expires_at"}
+    assert issued.json["expires_at"] == "2999-01-30T22:00:00Z"
+
+
+def test_list_shows_everything_but_the_key(command, holder):
+    external_id = str(uuid4())
+    key = command(
+        "keys", "issue", "--external-id", external_id, "--quota", "100/10", "--label", "robot äöü"
+    ).out.strip()
+    (record,) = command("keys", "list", "--json", "--external-id", external_id).json
+    assert record.pop("created_at")
+    assert record == {
+        "key_id": record["key_id"],
+        "external_id": external_id,
+        "state": "active",
+        "label": "robot äöü",
+        "last_four": key[-4:],
+        "expires_at": None,
+        "revoked_at": None,
+        "last_used_hour": None,
+        "quota": "100/10",
+        "successor_id": None,
+    }
+    listed = command("keys", "list")
+    assert key not in listed.out
+    (line,) = (line for line in listed.out.splitlines() if external_id in line)
+    assert line.split("\t")[2:4] == [f"…{key[-4:]}", "active"]
+    assert line.split("\t")[-3:] == ["-", "100/10", "robot äöü"]
+
+
+def test_revoke_ends_a_key_and_says_since_when(command, holder):
+    issued = command("keys", "issue", "--json", "--external-id", str(uuid4())).json
+    revoked = command("keys", "revoke", "--json", issued["key_id"])
+    assert revoked.json["key_id"] == issued["key_id"]
+    assert command("keys", "revoke", issued["key_id"]).out.endswith(f"since {revoked.json['revoked_at']}\n")
+    assert holder(issued["key"]).page().status_int == 401
+
+
+def test_rotate_prints_the_successor_alone_and_ends_the_key(command, holder):
+    old = command("keys", "issue", "--json", "--external-id", str(uuid4())).json
+    new = command("keys", "rotate", old["key_id"])
+    assert KEY.fullmatch(new.out)
+    assert new.err == ""
+    assert holder(old["key"]).page().status_int == 401
+    assert holder(new.out).page().status_int == 200
+
+
+def test_rotate_with_an_overlap_leaves_both_good(command, holder):
+    old = command("keys", "issue", "--json", "--external-id", str(uuid4())).json
+    new = command("keys", "rotate", old["key_id"], "--overlap", "600", "--json").json
+    assert holder(old["key"]).page().status_int == 200
+    assert holder(new["key"]).page().status_int == 200
+    states = {
+        record["key_id"]: (record["state"], record["successor_id"])
+        for record in command("keys", "list", "--json").json
+    }
+    assert states[old["key_id"]] == ("active", new["key_id"])
+    assert states[new["key_id"]] == ("active", None)
+
+
+def test_what_cannot_be_done_is_said_in_one_line(command):
+    issued = command("keys", "issue", "--json", "--external-id", str(uuid4())).json
+    key_id, nobody = issued["key_id"], str(uuid4())
+    successor = command("keys", "rotate", key_id, "--json").json["key_id"]
+    command("keys", "revoke", successor)
+    for arguments, message in {
+        ("revoke", nobody): f"there is no key {nobody}",
+        ("rotate", nobody): f"there is no key {nobody}",
+        ("rotate", key_id): f"key {key_id} was rotated before: its successor is {successor}",
+        ("rotate", successor): f"key {successor} is revoked: issue a new one instead",
+    }.items():
+        refused = command("keys", *arguments)
+        assert (refused.status, refused.out, refused.err) == (1, "", f"stackmgr: {message}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["issue"],
+        ["issue", "--external-id", EXTERNAL.upper()],
+        ["issue", "--external-id", EXTERNAL.replace("-", "")],
+        ["issue", "--external-id", EXTERNAL, "--expires-at", "2001-01-01T00:00:00Z"],
+        ["issue", "--external-id", EXTERNAL, "--expires-at", "2999-01-01T00:00:00"],
+        ["issue", "--external-id", EXTERNAL, "--expires-at", "9999-12-31T23:59:59-12:00"],
+        ["issue", "--external-id", EXTERNAL, "--expires-at", "tomorrow"],
+        ["issue", "--external-id", EXTERNAL, "--label", "two\nlines"],
+        ["issue", "--external-id", EXTERNAL, "--label", "x" * 201],
+        ["issue", "--external-id", EXTERNAL, "--quota", "100"],
+        ["issue", "--external-id", EXTERNAL, "--quota", "0/10"],
+        ["issue", "--external-id", EXTERNAL, "--quota", "10/0"],
+        ["issue", "--external-id", EXTERNAL, "--quota", "10001/10"],
+        ["issue", "--external-id", EXTERNAL, "--quota", "10/86401"],
+        ["issue", "--external-id", EXTERNAL, "--quota", "\u0661/\u0661"],
+        ["revoke", "robot"],
+        ["rotate", EXTERNAL, "--overlap", "-1"],
+        ["rotate", EXTERNAL, "--overlap", "1.5"],
+        ["rotate", EXTERNAL, "--overlap", "31622401"],
+    ],
+    ids=" ".join,
+)
+def test_arguments_that_make_no_sense_are_refused_before_anything_happens(command, arguments):
+    before = command("keys", "list").out
+    refused = command("keys", *arguments)
+    assert (refused.status, refused.out) == (2, "")
+    assert command("keys", "list").out == before
+
+
+def test_a_database_that_is_away_is_said_in_one_line_without_its_password(command, monkeypatch):
+    monkeypatch.setenv("STACKMGR_DATABASE_URL", "postgresql://robot:hunter2@127.0.0.1:1/none")
+    refused = command("keys", "list")
+    assert refused.status == 1
+    assert refused.err.startswith("stackmgr: the database refused or did not answer")
+    assert "hunter2" not in refused.err

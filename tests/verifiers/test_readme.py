@@ -1,0 +1,83 @@
+"""The page about verifiers: its worked example works, and what it says in passing is so."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from stackmgr import api_keys, settings, verifiers
+from stackmgr.app import create_app
+from stackmgr.settings import Secret
+from stackmgr.verifiers.remote import Endpoint
+from tests.client import Client
+from tests.unkey_server import answer
+
+PAGE = (Path(verifiers.__file__).parent / "README.md").read_text(encoding="utf-8")
+(EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+SUBJECT = "7f2b7c3e-6f0e-4c43-9d8e-0d1a4b1f6a11"
+TOKEN = {"active": True, "iss": "https://id.example.org", "sub": SUBJECT, "aud": "stackmgr"}
+
+
+@pytest.fixture
+def client(unkey, database, spellings):
+    """A client of an application with the example's verifier, which asks the test's server."""
+    defined: dict = {}
+    exec(compile(EXAMPLE, "README.md", "exec"), defined)  # noqa: S102 - our own page
+    endpoint = Endpoint(unkey.url, timeout=10, connections=1)
+    verifier = defined["IntrospectionVerifier"](endpoint, Secret("introspector"), "stackmgr")
+    return Client(
+        create_app(database=database, verifier=verifier, spellings=spellings), "tok+en/1", SUBJECT, []
+    )
+
+
+def test_the_example_is_short():
+    assert len(EXAMPLE.splitlines()) < 60
+
+
+@pytest.mark.parametrize("audience", ["stackmgr", ["other", "stackmgr"]])
+def test_the_example_lets_in_the_holder_of_an_active_token(client, unkey, admin, audience):
+    unkey.behave = answer(200, TOKEN | {"aud": audience})
+    assert client.page().status_int == 200
+    assert unkey.requests[0].line == "POST /oauth2/introspect HTTP/1.1"
+    assert unkey.requests[0].body == b"token=tok%2Ben%2F1&token_type_hint=access_token"
+    assert unkey.requests[0].headers["authorization"] == "Bearer introspector"
+    saved = admin.execute("SELECT identity_id FROM stackmgr.managers WHERE external_id = %s", [SUBJECT])
+    assert saved.fetchall() == [(f"https://id.example.org#{SUBJECT}",)]
+
+
+@pytest.mark.parametrize(
+    ("token", "status"),
+    [
+        ({"active": False}, 401),
+        (TOKEN | {"aud": "other"}, 401),
+        (TOKEN | {"aud": None}, 401),
+        (TOKEN | {"sub": None}, 401),
+        (TOKEN | {"sub": SUBJECT.upper()}, 401),
+        (TOKEN | {"iss": 7}, 401),
+        (TOKEN | {"active": "true"}, 503),
+        ({}, 503),
+    ],
+)
+def test_the_example_lets_in_nobody_else(client, unkey, token, status):
+    unkey.behave = answer(200, token)
+    assert client.page().status_int == status
+
+
+def test_the_published_pattern_is_that_of_the_keys():
+    assert f"`{api_keys.PATTERN}`" in PAGE
+
+
+def test_the_defaults_it_names_are_those_of_the_settings():
+    found = settings.from_environ(
+        {"STACKMGR_DATABASE_URL": "x", "STACKMGR_VERIFIER": "unkey", "STACKMGR_UNKEY_ROOT_KEY": "x"}
+    )
+    assert f"| `{found.unkey_url}` |" in PAGE
+    assert f"| {found.verify_timeout:g} |" in PAGE
+
+
+def test_every_command_it_names_exists(command):
+    named = set(re.findall(r"stackmgr ((?:keys|managers) [a-z]+|verify-key)", PAGE))
+    assert len(named) == 8
+    for words in named:
+        assert command(*words.split(), "--help").status == 0

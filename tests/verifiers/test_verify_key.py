@@ -1,0 +1,115 @@
+"""`stackmgr verify-key`: what the verifier says, what it would mean, and no trace of having asked."""
+
+from uuid import uuid4
+
+import pytest
+
+from tests.client import Client
+from tests.unkey_server import accepted, answer, hang_up, verification
+from tests.verifiers.conftest import ROOT_KEY
+
+NOT_ACCEPTED = 3
+
+
+@pytest.fixture
+def with_unkey(unkey, monkeypatch):
+    monkeypatch.setenv("STACKMGR_VERIFIER", "unkey")
+    monkeypatch.setenv("STACKMGR_UNKEY_URL", unkey.url)
+    monkeypatch.setenv("STACKMGR_UNKEY_ROOT_KEY", ROOT_KEY)
+    return unkey
+
+
+def test_a_good_key_of_a_new_manager_is_accepted_and_leaves_no_trace(command, contents):
+    external_id = str(uuid4())
+    key = command("keys", "issue", "--external-id", external_id, "--quota", "1/60").out
+    before = contents()
+    for _ in range(2):
+        asked = command("verify-key", "--json", stdin=key)
+        assert asked.status == 0
+        document = asked.json
+        assert document.pop("duration_ms") > 0
+        assert document == {
+            "verifier": "database", "accepted": True, "status": 200, "code": None, "reason": None,
+            "retry_after": None, "external_id": external_id, "identity_id": f"stackmgr:{external_id}",
+            "manager_id": None,
+        }  # fmt: skip
+    assert contents() == before
+    (record,) = command("keys", "list", "--json", "--external-id", external_id).json
+    assert record["last_used_hour"] is None
+
+
+def test_a_manager_that_is_known_is_named(command, app):
+    key = command("keys", "issue", "--external-id", str(uuid4())).out
+    Client(app, key.strip(), "", []).page()
+    asked = command("verify-key", stdin=key)
+    assert asked.out.startswith("accepted: a request goes on\n")
+    assert "manager_id\t" in asked.out
+    assert key.strip() not in asked.out + asked.err
+
+
+def test_a_quota_that_is_used_up_is_told_with_its_time(command, app):
+    key = command("keys", "issue", "--external-id", str(uuid4()), "--quota", "1/60").out
+    Client(app, key.strip(), "", []).page()
+    asked = command("verify-key", "--json", stdin=key)
+    assert asked.status == NOT_ACCEPTED
+    assert (asked.json["status"], asked.json["code"], asked.json["reason"]) == (429, "rate_limited", "quota")
+    assert 50 <= asked.json["retry_after"] <= 60
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status", "reason"),
+    [
+        (answer(200, verification("NOT_FOUND")), 401, "key_refused"),
+        (answer(200, accepted("no-uuid")), 401, "external_id_not_canonical"),
+        (answer(200, verification("RATE_LIMITED")), 429, "key_limited"),
+        (answer(503, b"", "Retry-After: 9"), 503, "verifier_http_503"),
+        (hang_up, 503, "verifier_answer_broken"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else "",
+)
+def test_what_unkey_says_is_told_with_its_status_and_its_reason(
+    command, with_unkey, behaviour, status, reason
+):
+    with_unkey.behave = behaviour
+    asked = command("verify-key", "--json", stdin="some_key\n")
+    assert asked.status == NOT_ACCEPTED
+    assert (asked.json["verifier"], asked.json["status"], asked.json["reason"]) == ("unkey", status, reason)
+    assert ROOT_KEY not in asked.out + asked.err
+    assert "some_key" not in asked.out + asked.err
+
+
+def test_a_binding_in_conflict_is_told(command, app, with_unkey, contents):
+    external_id = str(uuid4())
+    key = command("keys", "issue", "--external-id", external_id).out.strip()
+    Client(app, key, "", []).page()
+    with_unkey.behave = answer(200, accepted(external_id, "id_of_unkey"))
+    before = contents()
+    asked = command("verify-key", "--json", stdin="some_key\n")
+    assert asked.status == NOT_ACCEPTED
+    assert (asked.json["status"], asked.json["reason"]) == (500, "manager_binding")
+    assert asked.json["identity_id"] == "id_of_unkey"
+    assert contents() == before
+
+
+def test_a_key_that_is_no_token_is_told_without_asking_anybody(command, with_unkey):
+    asked = command("verify-key", "--json", stdin="two words\n")
+    assert (asked.json["status"], asked.json["reason"]) == (401, "authorization_header")
+    assert with_unkey.requests == []
+
+
+def test_without_a_key_nothing_is_asked(command):
+    asked = command("verify-key", stdin="\n")
+    assert asked.status == 1
+    assert asked.err == "stackmgr: the key is expected on standard input\n"
+
+
+def test_every_problem_of_the_configuration_is_named_and_no_secret(command, monkeypatch, with_unkey):
+    monkeypatch.setenv("STACKMGR_UNKEY_ROOT_KEY", "root key with spaces")
+    monkeypatch.setenv("STACKMGR_UNKEY_URL", "https://user:hunter2@unkey.example.org")
+    monkeypatch.setenv("STACKMGR_VERIFY_TIMEOUT", "0")
+    asked = command("verify-key", stdin="some_key\n")
+    assert asked.status == 1
+    for name in ("STACKMGR_UNKEY_ROOT_KEY", "STACKMGR_UNKEY_URL", "STACKMGR_VERIFY_TIMEOUT"):
+        assert name in asked.err
+    assert "with spaces" not in asked.err.replace("without spaces", "")
+    assert "hunter2" not in asked.err
