@@ -63,6 +63,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         self.logs_access = bool(self.log.access_log_enabled or self.cfg.statsd_host)
         self.epoll = select.epoll()
         self.listeners: dict[int, socket.socket] = {bound.fileno(): bound.sock for bound in self.sockets}
+        self.accepting = threading.Lock()
         self.paused: list[int] = []
         self.parked: dict[int, Connection] = {}  # in the order of parking
         self.connections: set[Connection] = set()
@@ -104,9 +105,9 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     def _stop(self) -> None:
         """Take no more connections, finish what is in flight, answer latecomers with `Connection: close`."""
         self.alive = False
-        for fd in self.listeners:
-            self.epoll.unregister(fd)
-            self._leave(fd)
+        with self.accepting:  # or a thread would hold a connection that nobody knows of yet
+            while self.listeners:
+                self._leave(self.listeners.popitem()[1])
         end = monotonic() + self.cfg.graceful_timeout
         self.limits["idle"] = linger = min(STOP_LINGER, self.limits["idle"])
         for conn in list(self.parked.values()):
@@ -117,9 +118,13 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             sleep(0.05)
             self._sweep()
 
-    def _leave(self, fd: int) -> None:
-        """Take the connections that wait at a listener and close it, or they would be reset at the end."""
-        listener = self.listeners[fd]
+    def _leave(self, listener: socket.socket) -> None:
+        """Take the connections that wait at a listener and close it, or they would be reset at the end.
+
+        Between the last `accept` and the `close` the kernel may still make a connection, and resets it if no
+        other process holds the listener; under systemd's socket unit, and at a reload, one does.
+        """
+        self.epoll.unregister(listener.fileno())
         with suppress(OSError):
             while True:
                 sock, peer = listener.accept()
@@ -167,11 +172,14 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
                 if conn is not None:
                     self._own(conn)
                 elif fd in self.listeners:
-                    self._accept(fd)
+                    with self.accepting:
+                        self._accept(fd)
 
     def _accept(self, fd: int) -> None:
         """Take one connection: the next may go to a process with less to do."""
-        listener = self.listeners[fd]
+        listener = self.listeners.get(fd)
+        if listener is None:  # left meanwhile
+            return
         try:
             sock, peer = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):

@@ -1,37 +1,40 @@
-"""A service that is told to stop answers everything that was sent to it."""
+"""A service that is told to stop answers everybody who is connected, also those it has not noticed yet."""
 
-import http.client
+import contextlib
 import signal
-import threading
+import socket
+
+import psutil
+import pytest
 
 from tests.server import running_service
 
+ASK = b"GET / HTTP/1.1\r\nHost: stackmgr.test\r\nConnection: close\r\n\r\n"
 
-def test_no_connection_that_was_made_goes_without_an_answer(database_url):
-    broken: list[Exception] = []
 
-    def call(port: int) -> None:
-        """Ask again and again, on a new connection each time, until there is nobody to connect to."""
-        while True:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-            try:
-                connection.connect()
-            except OSError:
-                return
-            try:
-                connection.request("GET", "/")
-                assert connection.getresponse().status == 404
-            except (OSError, http.client.HTTPException) as ex:
-                broken.append(ex)
-            finally:
-                connection.close()
+def status_line(sock: socket.socket) -> bytes:
+    received = b""
+    while chunk := sock.recv(65536):
+        received += chunk
+    return received.split(b"\r\n")[0]
 
-    with running_service(database_url, env={"WEB_CONCURRENCY": "2"}) as service:
-        callers = [threading.Thread(target=call, args=(service.port,)) for _ in range(6)]
-        for caller in callers:
-            caller.start()
+
+@pytest.mark.parametrize("sent_before", [True, False])
+def test_no_connection_that_waits_goes_without_an_answer(database_url, sent_before):
+    with contextlib.ExitStack() as stack:
+        service = stack.enter_context(running_service(database_url, env={"WEB_CONCURRENCY": "2"}))
+        workers = psutil.Process(service.pid).children()
+        assert len(workers) == 2
+        for worker in workers:
+            worker.suspend()  # so that all of them are still in the listener's queue when the signal comes
+        address = ("127.0.0.1", service.port)
+        callers = [stack.enter_context(socket.create_connection(address, 30)) for _ in range(100)]
+        for caller in callers if sent_before else []:
+            caller.sendall(ASK)
         service.process.send_signal(signal.SIGTERM)
+        for worker in workers:
+            worker.resume()
+        for caller in callers if not sent_before else []:
+            caller.sendall(ASK)
+        assert [status_line(caller) for caller in callers] == [b"HTTP/1.1 404 Not Found"] * 100
         assert service.process.wait(30) == 0
-        for caller in callers:
-            caller.join()
-    assert broken == []
