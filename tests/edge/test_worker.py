@@ -8,15 +8,12 @@ import contextlib
 import hashlib
 import importlib
 import inspect
-import json
-import os
 import random
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,175 +22,20 @@ from gunicorn.http import body, unreader
 from gunicorn.http.errors import NoMoreData
 
 from stackmgr.edge.http1 import Inbox, Request, Response, frozen
+from tests.edge.gunicorn_process import (
+    Answer,
+    Server,
+    assert_error_object,
+    chunked,
+    closed_within,
+    get,
+    post,
+    wait_until,
+)
+from tests.edge.spoiled import A_KEY, A_STACK, good_requests, requests_asked_for, spoiled
 
-ROOT = Path(__file__).resolve().parents[2]
-FUZZ_REQUESTS = int(os.environ.get("STACKMGR_FUZZ_REQUESTS", "5000"))
-FUZZ_SEED = int(os.environ.get("STACKMGR_FUZZ_SEED", "20261121"))
+FUZZ_REQUESTS = requests_asked_for(5000)
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-
-CONFIG = """
-import stackmgr.edge.connection as c
-c.READ_DEADLINE, c.WRITE_DEADLINE, c.DRAIN_SECONDS = 1.0, 1.5, 1.0
-forwarder_headers, forwarded_allow_ips, secure_scheme_headers = "", "", {}
-control_socket_disable = True
-worker_tmp_dir = "/dev/shm"
-worker_class = "stackmgr.edge.worker.Worker"
-threads, keepalive, graceful_timeout = 2, 3, 5
-"""
-
-
-class Server:
-    """A gunicorn process on a free port of loopback."""
-
-    def __init__(self, folder, config="", binds=1):
-        self.ports = [free_port() for _ in range(binds)]
-        self.port = self.ports[0]
-        path = folder / "gunicorn.conf.py"
-        path.write_text(f"{CONFIG}\nbind = {[f'127.0.0.1:{port}' for port in self.ports]}\n{config}\n")
-        self.log_path = folder / "log"
-        command = [sys.executable, "-m", "gunicorn", "-c", str(path), "app:app"]
-        environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
-        wait_until(lambda: connects(self.port) or self.process.poll() is not None, 10)
-
-    @property
-    def log(self):
-        return self.log_path.read_text(errors="replace")
-
-    @property
-    def boots(self):
-        return self.log.count("Booting worker")
-
-    def connect(self, data=b"", port=None):
-        sock = socket.create_connection(("127.0.0.1", port or self.port), timeout=8)
-        sock.sendall(data)
-        return sock
-
-    def ask(self, data):
-        """Send bytes on a new connection and return its first answer."""
-        with self.connect(data) as sock:
-            return Answer(sock, head_only=data.startswith(b"HEAD "))
-
-    def probe(self, attempts=20):
-        """Return the longest time a well-behaved request took."""
-        times = []
-        for _ in range(attempts):
-            start = time.monotonic()
-            assert self.ask(b"GET /probe HTTP/1.1\r\nHost: x\r\n\r\n").status == 200
-            times.append(time.monotonic() - start)
-        return max(times)
-
-    def stop(self):
-        self.process.terminate()
-        try:
-            return self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-
-
-class Answer:
-    """One HTTP answer read from a socket, `ended` if the connection was closed instead."""
-
-    def __init__(self, sock, head_only=False, rest=b""):
-        self.ended, data = False, rest
-        try:
-            while b"\r\n\r\n" not in data:
-                data += self._more(sock)
-            head, _, data = data.partition(b"\r\n\r\n")
-            lines = head.decode("latin-1").split("\r\n")
-            self.version, code, *_ = lines[0].split(" ")
-            self.status = int(code)
-            self.headers = {
-                name.lower(): value for name, value in (line.split(": ", 1) for line in lines[1:])
-            }
-            length = 0 if head_only else int(self.headers.get("content-length", 0))
-            if "transfer-encoding" in self.headers:
-                while not data.endswith(b"0\r\n\r\n"):
-                    data += self._more(sock)
-                length = len(data)
-            while len(data) < length:
-                data += self._more(sock)
-            self.body, self.rest = data[:length], data[length:]
-        except (EOFError, ConnectionError):
-            self.ended, self.status, self.body, self.rest = True, 0, data, b""
-
-    @staticmethod
-    def _more(sock):
-        data = sock.recv(65536)
-        if not data:
-            raise EOFError
-        return data
-
-    @property
-    def json(self):
-        return json.loads(self.body)
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
-def connects(port):
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
-def wait_until(condition, seconds):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.02)
-
-
-def closed_within(sock, seconds):
-    """Read to the end; return the seconds until the server closed, or fail."""
-    start = time.monotonic()
-    sock.settimeout(seconds)
-    try:
-        while sock.recv(65536):
-            pass
-    except ConnectionError:
-        pass
-    return time.monotonic() - start
-
-
-def request_bytes(method, path, headers, body=b""):
-    fields = "".join(f"{header}\r\n" for header in ("Host: x", *headers))
-    return f"{method} {path} HTTP/1.1\r\n{fields}\r\n".encode("latin-1") + body
-
-
-def get(path, *headers):
-    return request_bytes("GET", path, headers)
-
-
-def post(path, body, *headers):
-    return request_bytes("POST", path, (f"Content-Length: {len(body)}", *headers), body)
-
-
-def chunked(path, *pieces, end=b"0\r\n\r\n"):
-    body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + end
-    return request_bytes("POST", path, ("Transfer-Encoding: chunked",), body)
-
-
-def assert_error_object(answer, status=400, code="invalid_request", request_id=None, body=True):
-    assert answer.status == status
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["cache-control"] == "no-store"
-    assert answer.headers["connection"] == "close"
-    sent = answer.headers["x-request-id"]
-    assert sent == request_id if request_id is not None else sent
-    if body:
-        assert int(answer.headers["content-length"]) == len(answer.body)
-        found = answer.json
-        assert found == {"code": code, "message": found["message"], "request_id": sent}
-        assert found["message"]
 
 
 @pytest.fixture(scope="module")
@@ -475,35 +317,19 @@ def test_failure_after_the_answer_has_begun_cuts_the_connection(server):
 
 def test_fuzz(server):
     """Whatever comes: a valid answer, an Error object with its id, or a closed connection."""
-    rnd = random.Random(FUZZ_SEED)
-    seeds = [
-        get("/environ", "X-Request-Id: f", "Accept: */*"),
-        post("/echo", b'{"a":1}'),
-        chunked("/echo", b"abc"),
-    ]
-    tokens = [b"\r", b"\n", b"\r\n", b" ", b"\t", b":", b"\0", b"\x7f", b"\xff", b";", b"Expect: 1\r\n", b"0\r\n\r\n",
-              b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"X-Request-Id: g\r\n", b"HTTP/1.1",
-              b"X-Request-Id: \r\n", b"a" * 9000, b"//", b"SCRIPT_NAME: /x\r\n", b"\r\n\r\n"]  # fmt: skip
-    refused = 0
-    for number in range(FUZZ_REQUESTS):
-        data = bytearray(rnd.choice(seeds))
-        for _ in range(rnd.randint(1, 4)):
-            at = rnd.randrange(len(data))
-            action = rnd.random()
-            if action < 0.6:
-                data[at:at] = rnd.choice(tokens)
-            elif action < 0.8:
-                del data[at : at + rnd.randint(1, 4)]
-            else:
-                data[at] = rnd.randrange(256)
-        with server.connect(bytes(data)) as sock:
+    outcomes = Counter()
+    for number, data in enumerate(spoiled(good_requests(A_KEY, A_STACK), FUZZ_REQUESTS)):
+        head_only = data.lstrip(b"\r\n").startswith(b"HEAD ")
+        with server.connect(data) as sock:
             sock.shutdown(socket.SHUT_WR)
-            answer = Answer(sock, head_only=data.startswith(b"HEAD "))
-        assert answer.status in (0, 200, 400), (number, bytes(data))
+            answer = Answer(sock, head_only=head_only)
+        outcomes[answer.status or "closed"] += 1
+        assert answer.status in (0, 200, 400), (number, data)
         if answer.status == 400 and "x-path" not in answer.headers:
-            refused += 1
-            assert_error_object(answer, body=not data.lstrip(b"\r\n").startswith(b"HEAD "))
-    assert refused > FUZZ_REQUESTS / 4
+            outcomes["refused by the server"] += 1
+            assert_error_object(answer, body=not head_only)
+    print(outcomes)
+    assert outcomes["refused by the server"] > FUZZ_REQUESTS / 4
     assert server.probe(3) < 1
 
 
