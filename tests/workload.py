@@ -57,6 +57,27 @@ def http_transport(port: Callable[[], int], timeout: float) -> Transport:
     return send
 
 
+def kept_transport(connect: Callable[[], http.client.HTTPConnection]) -> Transport:
+    """Return a transport on which each client keeps its connection for as long as the server does."""
+    of_this_thread = threading.local()
+
+    def send(method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+        if not hasattr(of_this_thread, "connection"):
+            of_this_thread.connection = connect()
+        connection = of_this_thread.connection
+        try:
+            connection.request(method, path, body or None, headers)
+            answer = connection.getresponse()
+            content = answer.read()
+        except _NO_ANSWER:
+            connection.close()
+            raise
+        check_answer(method, path, answer.status, answer.headers, content)
+        return answer.status, content
+
+    return send
+
+
 @dataclass
 class Manager:
     """A manager, and what its clients know in common."""

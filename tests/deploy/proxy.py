@@ -19,6 +19,7 @@ from stackmgr import files
 SITE = files.directory("deploy") / "nginx.conf"
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
+_SECOND_SERVER = "# server 10.0.0.12:8000 "
 _START_DEADLINE = 10.0
 _ANSWER_DEADLINE = 20.0
 
@@ -172,6 +173,16 @@ def running_proxy(
     finally:
         process.terminate()
         process.wait(_START_DEADLINE)
+
+
+@contextmanager
+def nginx_before(folder: Path, *ports: int, changes: Mapping[str, str] | None = None) -> Iterator[Proxy]:
+    """Run nginx with one upstream server, or with two."""
+    every = dict(changes or {})
+    if len(ports) == 2:
+        every[_SECOND_SERVER] = f"server 127.0.0.1:{ports[1]} "
+    with running_proxy(folder, ports[0], every) as proxy:
+        yield proxy
 
 
 def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:

@@ -2,7 +2,6 @@ import http.client
 import os
 import re
 import resource
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from stackmgr import files
+from tests.releases import make_release, switch
 from tests.server import running_service
 
-ROOT = files.directory("deploy").parent
 SETTINGS = files.directory("deploy") / "gunicorn.conf.py"
 FEW_FILES = 256
 PATIENCE = 20.0
@@ -71,29 +70,18 @@ def settings_in_effect(database_url: str) -> dict[str, str]:
     return dict(re.findall(r"^(\w+) += (.*)$", printed, re.MULTILINE))
 
 
-def copy_of_the_service(folder: Path, not_found: str) -> None:
-    """Put a release into *folder* whose 404 says *not_found*."""
-    for name in ("stackmgr", "sql", "schemas", "deploy"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    errors = folder / "stackmgr" / "errors.py"
-    text = errors.read_text()
-    assert "The resource was not found." in text
-    errors.write_text(text.replace("The resource was not found.", not_found))
-
-
 def test_a_reload_serves_the_release_on_disk_and_no_module_of_the_one_before(
     database_url, tmp_path, monkeypatch
 ):
     # Python looks for modules in the current folder first, and this checkout has them too.
     monkeypatch.chdir(tmp_path)
     for release in ("old", "new"):
-        copy_of_the_service(tmp_path / release, f"Said by the {release} release.")
+        make_release(tmp_path / release, f"Said by the {release} release.")
     current = tmp_path / "current"
-    current.symlink_to("old")
+    switch(current, "old")
     with running_service(database_url, env={"PYTHONPATH": str(current)}) as service:
         assert "the old release" in ask(service.port, "/")[1]
-        current.unlink()
-        current.symlink_to("new")
+        switch(current, "new")
         reload(service.pid)
         assert "the new release" in ask(service.port, "/")[1]
 

@@ -2,15 +2,14 @@
 
 import http.client
 import json
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
 
 from tests.client import STACKS, check_answer
-from tests.deploy.proxy import free_port, running_proxy
+from tests.deploy.proxy import free_port, nginx_before
 from tests.deploy.upstreams import answering, hanging_up, running_upstream, silent, well
 
-SECOND_SERVER = "# server 10.0.0.12:8000 "
 IMPATIENT = {"proxy_read_timeout 30s;": "proxy_read_timeout 1s;"}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
@@ -40,16 +39,6 @@ FORGED = {
     "Connection": "upgrade, authorization",
     "Expect": "200-ok",
 }
-
-
-@contextmanager
-def nginx_before(folder, *ports: int, changes: dict[str, str] | None = None):
-    """Run nginx with one upstream server, or with two."""
-    every = dict(changes or {})
-    if len(ports) == 2:
-        every[SECOND_SERVER] = f"server 127.0.0.1:{ports[1]} "
-    with running_proxy(folder, ports[0], every) as proxy:
-        yield proxy
 
 
 def ask(proxy, method: str, **headers: str):

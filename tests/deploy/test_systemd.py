@@ -7,28 +7,15 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 
 import pytest
 
-from stackmgr import files
 from tests.deploy.proxy import free_port, require
 from tests.deploy.test_gunicorn import PATIENCE, ask
+from tests.deploy.units import DEPLOY, unit, values
 
-DEPLOY = files.directory("deploy")
 UNITS = ("stackmgr.service", "stackmgr.socket")
-INSTALLED = "/opt/stackmgr/current"
-
-
-def unit(name: str) -> str:
-    """Return the unit, with this interpreter and this checkout in place of an installed release."""
-    text = (DEPLOY / name).read_text()
-    return text.replace(f"{INSTALLED}/bin/python", sys.executable).replace(f"{INSTALLED}/deploy", str(DEPLOY))
-
-
-def values(name: str, key: str) -> list[str]:
-    return re.findall(rf"^{key}=(.*)$", unit(name), re.MULTILINE)
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -4,9 +4,12 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.drills.drills import DRILLS, run
+from tests.deploy.proxy import NGINX
+from tests.drills import upgrade
+from tests.drills.drills import DRILLS, Drill, run
 from tests.drills.stage import HEADINGS, row
 from tests.faulty_postgres import FaultyPostgres
 
@@ -16,7 +19,8 @@ def _arguments() -> argparse.Namespace:
         prog="python -m tests.drills",
         description="Inflict faults on the running service while clients use it.",
     )
-    parser.add_argument("drills", nargs="*", choices=[[], *DRILLS], metavar="DRILL", help=", ".join(DRILLS))
+    names = [*DRILLS, upgrade.NAME]
+    parser.add_argument("drills", nargs="*", choices=[[], *names], metavar="DRILL", help=", ".join(names))
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="repeats a run")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--short", action="store_true", help="a few faults each, as the tests do (default)")
@@ -28,21 +32,51 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Return the exit status: 0 when every drill has passed."""
     arguments = _arguments()
-    failed = False
-    print(f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}", flush=True)
+    chosen = arguments.drills or [*DRILLS, upgrade.NAME]
+    if upgrade.NAME in chosen and NGINX is None:
+        sys.exit("nginx is not installed; as root, tests/install_system_packages.sh installs it")
+    problems = []
     with (
         tempfile.TemporaryDirectory(prefix="stackmgr-drills-") as folder,
         FaultyPostgres(Path(folder) / "data") as server,
     ):
         server.prepare()
-        for drill in [DRILLS[name] for name in arguments.drills] or DRILLS.values():
-            times = arguments.times or (drill.long if arguments.long else drill.short)
-            report = run(drill, server, arguments.seed, times)
-            print(f"| {' | '.join(row(report))} |", flush=True)
-            for problem in report.contradictions() + report.delays():
-                failed = True
-                print(f"{drill.name}: {problem}", file=sys.stderr, flush=True)
-    return int(failed)
+        faults = [DRILLS[name] for name in chosen if name != upgrade.NAME]
+        if faults:
+            problems += _inflict(faults, server, arguments)
+        if upgrade.NAME in chosen:
+            problems += _upgrade(server, arguments)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return int(bool(problems))
+
+
+def _inflict(drills: list[Drill], server: FaultyPostgres, arguments: argparse.Namespace) -> list[str]:
+    problems = []
+    _print_headings(HEADINGS)
+    for drill in drills:
+        times = arguments.times or (drill.long if arguments.long else drill.short)
+        report = run(drill, server, arguments.seed, times)
+        _print_row(row(report))
+        problems += [f"{drill.name}: {problem}" for problem in report.contradictions() + report.delays()]
+    return problems
+
+
+def _upgrade(server: FaultyPostgres, arguments: argparse.Namespace) -> list[str]:
+    times = arguments.times or (upgrade.LONG if arguments.long else upgrade.SHORT)
+    report = upgrade.run(server.url(), arguments.seed, times)
+    _print_headings(upgrade.HEADINGS)
+    for phase in report.phases:
+        _print_row(upgrade.row(phase))
+    return [f"{upgrade.NAME}: {problem}" for problem in report.contradictions()]
+
+
+def _print_headings(headings: Sequence[str]) -> None:
+    print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}", flush=True)
+
+
+def _print_row(cells: Sequence[str]) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,18 @@ _ENVIRONMENT = {
 _CLIENT_TIMEOUT = 30.0
 
 
+def new_managers(url: str) -> list[Manager]:
+    """Return three managers that the database behind *url* has not known, each with a key."""
+    operator = Database(url, role="stackmgr_owner", pool_size=1)
+    operator.open()
+    try:
+        with operator.session() as session:
+            ids = [str(uuid4()) for _ in range(3)]
+            return [Manager(external_id, api_keys.issue(session, external_id)) for external_id in ids]
+    finally:
+        operator.close()
+
+
 class Stage:
     """A service of its own on a given server, with a network between the two that can fail."""
 
@@ -47,17 +59,7 @@ class Stage:
         self.logs: list[str] = []
         self._running = ExitStack()
         self._standby = ExitStack()
-        self.managers = self._new_managers()
-
-    def _new_managers(self) -> list[Manager]:
-        operator = Database(self.server.url(), role="stackmgr_owner", pool_size=1)
-        operator.open()
-        try:
-            with operator.session() as session:
-                ids = [str(uuid4()) for _ in range(3)]
-                return [Manager(external_id, api_keys.issue(session, external_id)) for external_id in ids]
-        finally:
-            operator.close()
+        self.managers = new_managers(server.url())
 
     def start_service(self) -> None:
         """Run the service, on a port of its own."""

@@ -1,0 +1,11 @@
+"""The short form of the upgrade drill: one upgrade by restarts, and the way back by reloads."""
+
+from tests.deploy.proxy import NGINX, require
+from tests.drills import upgrade
+
+
+def test_no_caller_notices_an_upgrade_nor_the_way_back(server_url):
+    require(NGINX, "nginx")
+    report = upgrade.run(server_url, seed=1, times=0)
+    assert report.contradictions() == []
+    assert [phase.name for phase in report.phases] == ["upgrade", "roll back"]

@@ -1,0 +1,185 @@
+"""What an operator does to a service that is in use, as the runbook says: no caller is to notice.
+
+Reloads, restarts one host after the other, an upgrade with a migration, and the way back.  No request may
+fail or stay without an answer, and what was acknowledged is there afterwards, once.
+"""
+
+import itertools
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from stackmgr import migrations
+from tests import history
+from tests.clusters import new_database
+from tests.drills.deployment import Deployment, deployed
+from tests.drills.stage import new_managers
+from tests.history import Operation, Violation
+from tests.releases import make_release
+from tests.workload import Workload, kept_transport
+
+NAME = "upgrade"
+SHORT, LONG = 1, 10
+_CLIENTS = 6
+_PAUSE = 0.01
+_SETTLE = 0.5
+
+_OLD, _NEW = "old", "new"
+_MIGRATION = """
+-- Made for a drill: what a later release may add.
+SET LOCAL ROLE stackmgr_owner;
+ALTER TABLE stackmgr.stacks ADD COLUMN drilled_at timestamptz;
+CREATE TABLE stackmgr.drills (drill_id uuid PRIMARY KEY);
+"""
+
+
+def reload_each(deployment: Deployment) -> None:
+    for instance in deployment.instances:
+        instance.reload()
+
+
+def restart_each(deployment: Deployment) -> None:
+    """The next host's turn comes when this one is ready again."""
+    for instance in deployment.instances:
+        instance.stop()
+        instance.start()
+
+
+def upgrade(deployment: Deployment) -> None:
+    """Check, migrate, and only then start the new release: it does not serve on the old schema."""
+    checked = deployment.command(_NEW, "check")
+    assert checked.returncode == 1
+    assert "_drill is not applied" in checked.stderr + checked.stdout
+    migrated = deployment.command(_NEW, "migrate")
+    assert migrated.returncode == 0, migrated.stderr
+    time.sleep(_SETTLE)  # the old release on the new schema
+    assert all(_OLD in instance.says() for instance in deployment.instances)
+    deployment.use(_NEW)
+    restart_each(deployment)
+    assert all(_NEW in instance.says() for instance in deployment.instances)
+
+
+def roll_back(deployment: Deployment) -> None:
+    """The schema stays as it is."""
+    deployment.use(_OLD)
+    reload_each(deployment)
+    assert all(_OLD in instance.says() for instance in deployment.instances)
+    assert all("the schema is newer" in instance.log for instance in deployment.instances)
+
+
+@dataclass
+class Phase:
+    """One kind of work, done so many times between two moments; what clients saw of it."""
+
+    name: str
+    times: int
+    began: float
+    ended: float
+    operations: list[Operation] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[Operation]:
+        """Return what was answered, but not as a service that is well does."""
+        return [o for o in self.operations if o.status is not None and (o.status >= 500 or o.status == 429)]
+
+    @property
+    def unanswered(self) -> list[Operation]:
+        return [o for o in self.operations if o.status is None]
+
+    @property
+    def slowest(self) -> float:
+        return max((o.answered - o.sent for o in self.operations if o.status is not None), default=0.0)
+
+    @property
+    def longest_gap(self) -> float:
+        """The longest time in which nobody got any answer."""
+        answered = sorted(o.answered for o in self.operations if o.status is not None)
+        return max((b - a for a, b in itertools.pairwise(answered)), default=0.0)
+
+
+HEADINGS = ("drill", "faults", "requests", "failed", "unanswered", "slowest answer", "longest gap")
+
+
+def row(phase: Phase) -> tuple[str, ...]:
+    """Return the phase as one row under HEADINGS."""
+    counts = (phase.times, len(phase.operations), len(phase.failed), len(phase.unanswered))
+    return (phase.name, *map(str, counts), f"{phase.slowest:.2f} s", f"{phase.longest_gap:.2f} s")
+
+
+@dataclass
+class Report:
+    """What came of the drill."""
+
+    phases: list[Phase]
+    violations: list[Violation]
+    leaks: int
+
+    def contradictions(self) -> list[str]:
+        """Return, in words, what is wrong however slow the machine is."""
+        found = [f"{violation.rule}: {violation.what}" for violation in self.violations]
+        for phase in self.phases:
+            found += [f"{phase.name}: {o.tag} ({o.kind}) got {o.status}: {o.body}" for o in phase.failed]
+            found += [f"{phase.name}: {o.tag} ({o.kind}) got no answer" for o in phase.unanswered]
+            if not any(operation.acknowledged for operation in phase.operations):
+                found.append(f"{phase.name}: nothing was acknowledged, so nothing is proved")
+        if self.leaks:
+            found.append("a key has come into the log")
+        return found
+
+
+def run(server_url: str, seed: int, times: int) -> Report:
+    """Carry out the drill on a database of its own, reloads and restarts so many *times*."""
+    with (
+        tempfile.TemporaryDirectory(prefix="stackmgr-upgrade-") as name,
+        new_database(server_url) as url,
+    ):
+        folder = Path(name)
+        _make_releases(folder)
+        migrations.apply(url)
+        managers = new_managers(url)
+        with deployed(folder, url, _OLD) as deployment:
+            workload = Workload(seed, managers, kept_transport(deployment.connect))
+            workload.start(_CLIENTS, pause=_PAUSE)
+            try:
+                phases = [_act(deployment, *work) for work in _work(times) if work[1]]
+            finally:
+                workload.stop()
+            logs = [instance.log for instance in deployment.instances]
+        for phase in phases:
+            phase.operations = [o for o in workload.operations if phase.began <= o.sent < phase.ended]
+        with psycopg.connect(url) as connection:
+            found = history.dump(connection, {manager.external_id for manager in managers})
+        leaks = sum(manager.api_key in log for manager in managers for log in logs)
+        return Report(phases, history.check(workload.operations, found), leaks)
+
+
+_Act = Callable[[Deployment], None]
+
+
+def _work(times: int) -> list[tuple[str, int, _Act]]:
+    return [
+        ("rolling reload", times, reload_each),
+        ("rolling restart", times, restart_each),
+        ("upgrade", 1, upgrade),
+        ("roll back", 1, roll_back),
+    ]
+
+
+def _act(deployment: Deployment, name: str, times: int, act: _Act) -> Phase:
+    began = time.monotonic()
+    time.sleep(_SETTLE)
+    for _ in range(times):
+        act(deployment)
+    time.sleep(_SETTLE)
+    return Phase(name, times, began, time.monotonic())
+
+
+def _make_releases(folder: Path) -> None:
+    for release in (_OLD, _NEW):
+        make_release(folder / release, f"Said by the {release} release.")
+    version = migrations.available()[-1].version + 1
+    (folder / _NEW / "sql" / "migrations" / f"{version:04d}_drill.sql").write_text(_MIGRATION)
