@@ -1,8 +1,8 @@
 """One client connection of the gunicorn worker: bytes in, whole requests out, answers back, a polite close.
 
 Nothing here waits. A request is handed on only when it is here whole, so that a client who is slow to send
-or slow to read costs memory and a deadline but never a thread. gunicorn's own parser decides what a request
-is; this module only finds out when it is worth asking. The one exception is a body beyond `BODY_LIMIT`: it
+or slow to read costs memory and a deadline but never a thread. What a request is, `request` decides; this
+module only finds out when it is worth asking. The one exception is a body beyond `BODY_LIMIT`: it
 is not collected, and an application that wants to read it reads from the socket, until the deadline.
 """
 
@@ -11,15 +11,15 @@ import select
 import socket
 from io import BytesIO
 from time import monotonic
-from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-from gunicorn.http.body import LengthReader
-from gunicorn.http.errors import LimitRequestHeaders, NoMoreData, ParseException
+from gunicorn.http.body import Body, LengthReader
+from gunicorn.http.errors import NoMoreData, ParseException
 from gunicorn.util import http_date
 
-from stackmgr.edge.http1 import BrokenBody, GuardedBody, Inbox, Request
+from stackmgr.edge.body import BrokenBody, GuardedBody
+from stackmgr.edge.request import BadRequest, Limits, Request
 from stackmgr.errors import error_object
 
 READ_DEADLINE = 10.0  # seconds from the first byte of a request to its last
@@ -36,10 +36,6 @@ BARE_LF = re.compile(rb"(?<!\r)\n")
 CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})[^\r\n]{0,8160}\r\n")
 CHUNK_LINE_LIMIT = 8192
 REQUEST_ID = re.compile(rb"[\t\x20-\x7e\x80-\xff]+")
-
-
-class BadRequest(Exception):
-    """The client broke HTTP. Its text names the cause, never the client's bytes."""
 
 
 class Gone(Exception):
@@ -86,29 +82,28 @@ class Connection:
     """The state of one client connection. Whoever took it out of `Worker.parked` owns it alone."""
 
     __slots__ = (
-        "_chunks", "_number", "_searched", "closing", "deadline", "drained", "fd", "head", "inbox",
-        "outbox", "peer", "phase", "request", "sent", "server", "sock", "turn_over",
+        "_scan", "_searched", "closing", "deadline", "drained", "environ", "fd", "head", "inbox",
+        "outbox", "peer", "phase", "request", "sent", "sock", "turn_over",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, peer: Any, server: Any) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.fd = sock.fileno()
-        self.peer = peer
-        self.server = server
+        self.peer = peer[0] if isinstance(peer, tuple) else "unix"
+        self.environ = addresses(peer, server)
         self.inbox = bytearray()
         self.outbox = bytearray()
         self.sent = False  # whether a byte of the present answer has left
         self.head = b""
-        self.request: Any = None  # its head parsed, its body still to come
+        self.request: Request | None = None  # its head parsed, its body still to come
         self.closing = False  # after what is in the outbox
         self.turn_over = False  # there may be a whole request in the inbox: come back soon
         self.drained = 0
         self.phase = ""
         self.deadline = 0.0
         self._searched = 0
-        self._number = 0
-        self._chunks: ChunkScan | None = None
+        self._scan: ChunkScan | None = None
 
     def fill(self) -> bool:
         """Read what has arrived; False when there is nothing yet, Ended when there never will be."""
@@ -123,63 +118,60 @@ class Connection:
         self.inbox += data
         return True
 
-    def next_request(self, settings: SimpleNamespace) -> Any:
+    def next_request(self, limits: Limits) -> Request | None:
         """Return the next request with its body collected, or None while some of it is missing."""
-        try:
-            if self.request is None and not self._parse_head(settings):
-                return None
-            if not self._collect_body():
-                return None
-        except (ParseException, NoMoreData) as exc:
-            raise BadRequest(type(exc).__name__) from None
-        request, self.request, self._chunks = self.request, None, None
+        request = self.request
+        if request is None:
+            request = self.request = self._parse_head(limits)
+        if request is None or not self._collect_body(request):
+            return None
+        self.request = self._scan = None
         return request
 
-    def _parse_head(self, settings: SimpleNamespace) -> bool:
+    def _parse_head(self, limits: Limits) -> Request | None:
         inbox = self.inbox
         self.head = b""
         end = inbox.find(b"\r\n\r\n", self._searched)
         if end < 0:
             if len(inbox) > HEAD_LIMIT:
-                raise LimitRequestHeaders("")
+                raise BadRequest("head too long")
             if BARE_LF.search(inbox, self._searched):
-                raise BadRequest("BareLineFeed")  # such a head need never end
+                raise BadRequest("bare line feed")  # such a head need never end
             self._searched = max(0, len(inbox) - 3)
-            return False
+            return None
         self.head = bytes(inbox[: end + 4])
         del inbox[: end + 4]
         self._searched = 0
-        self._number += 1
-        self.request = Request(settings, Inbox(self.head), self.peer, self._number)
-        return True
+        return Request(self.head, limits)
 
-    def _collect_body(self) -> bool:
-        request, inbox = self.request, self.inbox
-        reader = request.body.reader
-        if isinstance(reader, LengthReader):
-            length = reader.length
+    def _collect_body(self, request: Request) -> bool:
+        inbox, length = self.inbox, request.length
+        if length is not None:
             if length > BODY_LIMIT:
-                return self._leave_body(request)
+                return self._leave_body(request, LengthReader(request.unreader, length))
             if len(inbox) < length:
                 return self._invite_body(request)
             request.body = BytesIO(inbox[:length])
             del inbox[:length]
             return True
-        scan = self._chunks = self._chunks or ChunkScan()
+        scan = self._scan = self._scan or ChunkScan()
         if scan.complete(inbox):
             return self._decode_chunks(request)
         if scan.size > BODY_LIMIT or len(inbox) > CHUNKED_LIMIT:
-            return self._leave_body(request)
+            return self._leave_body(request, request.chunks)
         return self._invite_body(request)
 
-    def _decode_chunks(self, request: Any) -> bool:
+    def _decode_chunks(self, request: Request) -> bool:
         source = request.unreader
         source.unread(self.inbox)
-        request.body = BytesIO(request.body.read())
+        try:
+            request.body = BytesIO(Body(request.chunks).read())
+        except (ParseException, NoMoreData) as exc:
+            raise BadRequest(type(exc).__name__) from None
         self.inbox = bytearray(source.rest())
         return True
 
-    def _leave_body(self, request: Any) -> bool:
+    def _leave_body(self, request: Request, reader: Any) -> bool:
         """Let the application read, or refuse, a body that is too large to collect."""
         deadline = self.deadline if self.phase == "reading" else monotonic() + READ_DEADLINE
 
@@ -191,15 +183,15 @@ class Connection:
 
         request.unreader.unread(self.inbox)
         request.unreader.more = more
-        request.body = GuardedBody(request.body.reader)
-        request.force_close()  # where the next request starts is not known before this body is read
+        request.body = GuardedBody(reader)
+        request.must_close = True  # where the next request starts is not known before this body is read
         self.inbox.clear()
         return True
 
-    def _invite_body(self, request: Any) -> bool:
+    def _invite_body(self, request: Request) -> bool:
         """Say `100 Continue` if the client waits for it."""
-        if request._expected_100_continue:
-            request._expected_100_continue = False
+        if request.expects_continue:
+            request.expects_continue = False
             self.outbox += CONTINUE
             self.flush()
             self.sent = False  # of the answer itself
@@ -210,8 +202,8 @@ class Connection:
         poll.register(self.fd, event)
         return bool(poll.poll(max(0.0, deadline - monotonic()) * 1000))
 
-    def sendall(self, data: bytes) -> None:
-        """Take bytes from gunicorn's Response, to which this is a socket: head and body leave together."""
+    def put(self, data: bytes) -> None:
+        """Take bytes to send at the next `flush`: head and body leave together."""
         self.outbox += data
 
     def flush(self) -> None:
@@ -227,6 +219,8 @@ class Connection:
 
     def make_room(self) -> None:
         """Let the producer of an answer in pieces wait, until a deadline, for a client who falls behind."""
+        if len(self.outbox) <= OUTBOX_LIMIT:
+            return
         deadline = monotonic() + WRITE_DEADLINE
         while len(self.outbox) > OUTBOX_LIMIT:
             if not self._wait(select.POLLOUT, deadline):
@@ -271,3 +265,14 @@ def request_id_of(head: bytes) -> str:
     fields = (line.partition(b":") for line in lines)
     value = b",".join(text.strip(b" \t") for name, _, text in fields if name.lower() == b"x-request-id")
     return value.decode("latin-1") if REQUEST_ID.fullmatch(value) else str(uuid4())
+
+
+def addresses(peer: Any, server: Any) -> dict[str, str]:
+    """Return what the environ of each request on a connection says of its two ends."""
+    if isinstance(peer, tuple):
+        host, port, *_ = server
+        return {
+            "REMOTE_ADDR": peer[0], "REMOTE_PORT": str(peer[1]), "SERVER_NAME": host, "SERVER_PORT": str(port)
+        }  # fmt: skip
+    # A unix socket has neither; a port that no listener has, so that no Host header can name one.
+    return {"REMOTE_ADDR": "", "SERVER_NAME": "localhost", "SERVER_PORT": "0"}

@@ -26,14 +26,15 @@ from gunicorn.workers.base import Worker as BaseWorker
 
 from stackmgr.edge.connection import (
     DRAIN_SECONDS,
+    HEAD_LIMIT,
     READ_DEADLINE,
     WRITE_DEADLINE,
-    BadRequest,
     Connection,
     Ended,
     Gone,
 )
-from stackmgr.edge.http1 import Response, environ_of, frozen
+from stackmgr.edge.request import BadRequest, Limits, Request
+from stackmgr.edge.response import Response
 
 TURN = 16  # pipelined requests served before the other connections have their turn
 SWEEP_SECONDS = 0.5
@@ -43,8 +44,21 @@ READ = select.EPOLLIN | select.EPOLLONESHOT
 WRITE = select.EPOLLOUT | select.EPOLLONESHOT
 
 
+# What makes gunicorn's own parser more lenient than RFC 9112, or believe headers; this worker's never is.
+LENIENT = (
+    "permit_obsolete_folding", "strip_header_spaces", "permit_unconventional_http_method",
+    "permit_unconventional_http_version", "casefold_http_method",
+)  # fmt: skip
+
+
+def own_hook(cfg: Any, name: str) -> Any:
+    """Return a hook if the operator has set one: gunicorn's defaults only log what nobody reads."""
+    setting = cfg.settings[name]
+    return None if setting.get() is setting.default else setting.get()
+
+
 class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
-    """The `worker_class`. Of the settings of gthread it heeds all but those for TLS, HTTP/2 and sendfile."""
+    """The `worker_class`. It speaks HTTP/1, strictly, and heeds what gthread does but for what is refused."""
 
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:
@@ -53,14 +67,26 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             raise RuntimeError("this worker does not speak TLS: unset keyfile and certfile, use a proxy")
         if cfg.protocol != "http" or cfg.proxy_protocol != "off":
             raise RuntimeError("this worker speaks plain HTTP/1 only: unset protocol and proxy_protocol")
+        if any(cfg.settings[name].get() for name in LENIENT) or cfg.header_map != "drop":
+            raise RuntimeError(f"this worker is strict: unset {', '.join(LENIENT)} and header_map")
         if cfg.preload_app:
             raise RuntimeError("this worker opens connections that cannot be shared: unset preload_app")
 
     def init_process(self) -> None:
         """Prepare what `run` needs; the base class then loads the application and calls `run`."""
-        self.settings = frozen(self.cfg)
+        cfg = self.cfg
         self._make_base_environ()
-        self.logs_access = bool(self.log.access_log_enabled or self.cfg.statsd_host)
+        # Asked once: `cfg.name` walks through settings objects.
+        self.request_limits = Limits(
+            min(cfg.limit_request_line or HEAD_LIMIT, HEAD_LIMIT),
+            min(cfg.limit_request_fields or HEAD_LIMIT, HEAD_LIMIT),
+            min(cfg.limit_request_field_size or HEAD_LIMIT, HEAD_LIMIT),
+        )
+        self.keeps_alive = bool(cfg.keepalive)
+        self.pre_request = own_hook(cfg, "pre_request")
+        self.post_request = own_hook(cfg, "post_request")
+        # gunicorn says yes as soon as logging is configured at all, and would gather 60 fields for nobody.
+        self.logs_access = bool(self.log.access_log.hasHandlers() or cfg.statsd_host)
         self.epoll = select.epoll()
         self.listeners: dict[int, socket.socket] = {bound.fileno(): bound.sock for bound in self.sockets}
         self.accepting = threading.Lock()
@@ -81,7 +107,9 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         self._make_base_environ()
 
     def _make_base_environ(self) -> None:
-        self.base_environ = {**base_environ(self.settings), "wsgi.multithread": True}
+        self.base_environ = {
+            **base_environ(self.cfg), "wsgi.multithread": True, "wsgi.url_scheme": "http", "SCRIPT_NAME": ""
+        }  # fmt: skip
 
     # The main thread.
 
@@ -234,7 +262,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         try:
             conn.flush()
             while not conn.outbox and not conn.closing and served < TURN:
-                request = conn.next_request(self.settings) if conn.inbox or conn.request else None
+                request = conn.next_request(self.request_limits) if conn.inbox or conn.request else None
                 if request is not None:
                     self._answer(conn, request)
                     served += 1
@@ -248,7 +276,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
                 raise Gone from None
             conn.refuse("400 Bad Request", "invalid_request", "The request ended early.")
         except BadRequest as exc:
-            self.log.warning("Refused a request from %s: %s", conn.peer[0] if conn.peer else "unix", exc)
+            self.log.warning("Refused a request from %s: %s", conn.peer, exc)
             conn.refuse("400 Bad Request", "invalid_request", "The request is not valid HTTP.")
         except (Exception, SystemExit) as exc:  # noqa: BLE001  # the unexpected is a 500, the loop goes on
             self._failed(conn, exc)
@@ -264,18 +292,32 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             raise Gone from exc  # a cut-off answer must look cut off
         conn.refuse("500 Internal Server Error", "internal_error", "The server failed.")
 
-    def _answer(self, conn: Connection, request: Any) -> None:
+    def _answer(self, conn: Connection, request: Request) -> None:
         conn.phase, conn.sent = "", False
-        environ: dict[str, Any] = {}
-        response = Response(request, conn, self.settings)
+        response = Response(request, conn.put)
+        environ = self._environ(conn, request)
         try:
-            self.settings.pre_request(self, request)
-            environ = environ_of(request, conn, conn.peer, conn.server, self.base_environ)
+            if self.pre_request:
+                self.pre_request(self, request)
             self._count()
             self._call(conn, response, environ)
-            conn.closing = response.should_close()
+            conn.closing = response.must_close
         finally:
-            self.settings.post_request(self, request, environ, response)
+            if self.post_request:
+                self.post_request(self, request, environ, response)
+
+    def _environ(self, conn: Connection, request: Request) -> dict[str, Any]:
+        return {
+            **self.base_environ,
+            **conn.environ,
+            **request.environ,
+            "wsgi.input": request.body,
+            "REQUEST_METHOD": request.method,
+            "PATH_INFO": request.path,
+            "QUERY_STRING": request.query,
+            "RAW_URI": request.uri,
+            "SERVER_PROTOCOL": f"HTTP/1.{request.version[1]}",
+        }
 
     def _count(self) -> None:
         self.nr += 1
@@ -284,21 +326,21 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             self.alive = False
             os.write(self.PIPE[1], b".")
 
-    def _call(self, conn: Connection, response: Any, environ: dict[str, Any]) -> None:
+    def _call(self, conn: Connection, response: Response, environ: dict[str, Any]) -> None:
         started = monotonic()
         result = self.wsgi(environ, response.start_response)
         try:
-            if not self.alive or not self.settings.keepalive:
-                response.force_close()
+            if not self.alive or not self.keeps_alive:
+                response.must_close = True
             for item in result:
                 conn.make_room()
                 response.write(item)
                 conn.flush()
-            response.close()
+            response.end()
             conn.flush()
         finally:
             if self.logs_access:
-                self.log.access(response, response.req, environ, timedelta(seconds=monotonic() - started))
+                self.log.access(response, response.request, environ, timedelta(seconds=monotonic() - started))
             if hasattr(result, "close"):
                 result.close()
 
