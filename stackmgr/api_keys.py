@@ -20,6 +20,7 @@ _FORM = re.compile(PATTERN)
 _PREFIX = "stackmgr_"
 _RANDOM_LENGTH = 32
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 _INSERT = statements.load("api_key_insert")
 _LIST = statements.load("api_key_list")
@@ -28,11 +29,9 @@ _ROTATE = statements.load("api_key_rotate")
 
 
 def _checksum(random_part: str) -> str:
-    number, characters = zlib.crc32(random_part.encode("ascii")), []
-    for _ in range(6):
-        number, digit = divmod(number, 62)
-        characters.append(_ALPHABET[digit])
-    return "".join(reversed(characters))
+    rest, last = divmod(zlib.crc32(random_part.encode("ascii")), 62**2)
+    first, middle = divmod(rest, 62**2)
+    return _PAIRS[first] + _PAIRS[middle] + _PAIRS[last]
 
 
 def generate() -> str:
