@@ -52,15 +52,6 @@ keepalive = 75
 # the service's to make; as much as deploy/nginx.conf takes.  The worker takes 64 KiB of all fields together.
 limit_request_field_size = 16384
 
-# An optional C parser would be taken as soon as it is installed; it lets through what this one refuses, such
-# as a bare line feed between two headers.
-http_parser = "python"
-
-# No header may change who the client is said to be, or where the application is mounted.
-forwarded_allow_ips = ""
-forwarder_headers = ""
-secure_scheme_headers = {}
-
 # Longer than the longest statement may take.
 graceful_timeout = 30
 

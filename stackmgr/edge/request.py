@@ -1,9 +1,10 @@
 """A request's head: what is one, and what it says.
 
 Strict, because a proxy in front reads the same bytes: what two readers can take in two ways is refused. Every
-line ends with CRLF, no line is folded, no field may name its own framing twice. gunicorn's own parser judges
-nearly the same (a test holds the two together, and this one is never the more lenient), but it looks at each
-line a dozen times in Python, 40 µs for a small request; here one regular expression looks at all of them.
+line ends with CRLF, no line is folded, nothing names the framing of a body twice, and no header says who the
+client is or where the application is mounted. One regular expression looks at all lines, in 3 us; gunicorn's
+parser takes 27 us for a small request in Python, and 18 in C, where it ends lines at bare line feeds. What
+this one takes, gunicorn's Python parser takes and reads alike: a test holds the two together.
 """
 
 import re

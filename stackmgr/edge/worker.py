@@ -16,27 +16,21 @@ import select
 import socket
 import threading
 from contextlib import suppress
-from datetime import timedelta
 from time import monotonic, sleep
 from types import FrameType
 from typing import Any
 
-from gunicorn.http.wsgi import base_environ
 from gunicorn.workers.base import Worker as BaseWorker
 
+from stackmgr.edge.caller import Caller
 from stackmgr.edge.connection import (
     DRAIN_SECONDS,
-    HEAD_LIMIT,
     READ_DEADLINE,
     WRITE_DEADLINE,
     Connection,
-    Ended,
     Gone,
 )
-from stackmgr.edge.request import BadRequest, Limits, Request
-from stackmgr.edge.response import Response
 
-TURN = 16  # pipelined requests served before the other connections have their turn
 SWEEP_SECONDS = 0.5
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
 INBOX_BUDGET = 134_217_728  # bytes of unfinished requests held at once, in one process
@@ -51,14 +45,10 @@ LENIENT = (
 )  # fmt: skip
 
 
-def own_hook(cfg: Any, name: str) -> Any:
-    """Return a hook if the operator has set one: gunicorn's defaults only log what nobody reads."""
-    setting = cfg.settings[name]
-    return None if setting.get() is setting.default else setting.get()
-
-
 class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     """The `worker_class`. It speaks HTTP/1, strictly, and heeds what gthread does but for what is refused."""
+
+    alive: bool
 
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:
@@ -74,19 +64,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     def init_process(self) -> None:
         """Prepare what `run` needs; the base class then loads the application and calls `run`."""
-        cfg = self.cfg
-        self._make_base_environ()
-        # Asked once: `cfg.name` walks through settings objects.
-        self.request_limits = Limits(
-            min(cfg.limit_request_line or HEAD_LIMIT, HEAD_LIMIT),
-            min(cfg.limit_request_fields or HEAD_LIMIT, HEAD_LIMIT),
-            min(cfg.limit_request_field_size or HEAD_LIMIT, HEAD_LIMIT),
-        )
-        self.keeps_alive = bool(cfg.keepalive)
-        self.pre_request = own_hook(cfg, "pre_request")
-        self.post_request = own_hook(cfg, "post_request")
-        # gunicorn says yes as soon as logging is configured at all, and would gather 60 fields for nobody.
-        self.logs_access = bool(self.log.access_log.hasHandlers() or cfg.statsd_host)
+        self.caller = Caller(self)
         self.epoll = select.epoll()
         self.listeners: dict[int, socket.socket] = {bound.fileno(): bound.sock for bound in self.sockets}
         self.accepting = threading.Lock()
@@ -104,12 +82,15 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     def handle_usr1(self, sig: int, frame: FrameType | None) -> None:
         """Reopen the logs, `wsgi.errors` among them."""
         super().handle_usr1(sig, frame)
-        self._make_base_environ()
+        self.caller.reopen()
 
-    def _make_base_environ(self) -> None:
-        self.base_environ = {
-            **base_environ(self.cfg), "wsgi.multithread": True, "wsgi.url_scheme": "http", "SCRIPT_NAME": ""
-        }  # fmt: skip
+    def count_request(self) -> None:
+        """Retire after `max_requests`."""
+        self.nr += 1
+        if self.nr >= self.max_requests and self.alive:
+            self.log.info("Autorestarting worker after current request.")
+            self.alive = False
+            os.write(self.PIPE[1], b".")
 
     # The main thread.
 
@@ -249,100 +230,13 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         """Take a connection as far as it goes without waiting, then park or close it."""
         try:
             if conn.phase != "draining":
-                self._progress(conn)
+                self.caller.progress(conn)
             elif not conn.drain():
                 self._close(conn)
                 return
             self._park(conn)
         except (Gone, OSError):
             self._close(conn)
-
-    def _progress(self, conn: Connection) -> None:
-        served = 0
-        try:
-            conn.flush()
-            while not conn.outbox and not conn.closing and served < TURN:
-                request = conn.next_request(self.request_limits) if conn.inbox or conn.request else None
-                if request is not None:
-                    self._answer(conn, request)
-                    served += 1
-                elif served or not conn.fill():
-                    break
-            conn.turn_over = served == TURN
-        except Gone:
-            raise
-        except Ended:
-            if not conn.inbox and not conn.request:
-                raise Gone from None
-            conn.refuse("400 Bad Request", "invalid_request", "The request ended early.")
-        except BadRequest as exc:
-            self.log.warning("Refused a request from %s: %s", conn.peer, exc)
-            conn.refuse("400 Bad Request", "invalid_request", "The request is not valid HTTP.")
-        except (Exception, SystemExit) as exc:  # noqa: BLE001  # the unexpected is a 500, the loop goes on
-            self._failed(conn, exc)
-
-    def _failed(self, conn: Connection, exc: BaseException) -> None:
-        """Answer 500 if the answer has not begun; log the type and the place, not the text."""
-        trace = exc.__traceback__
-        while trace and trace.tb_next:
-            trace = trace.tb_next
-        place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
-        self.log.error("Error handling a request: %s at %s", type(exc).__name__, place)
-        if conn.sent:
-            raise Gone from exc  # a cut-off answer must look cut off
-        conn.refuse("500 Internal Server Error", "internal_error", "The server failed.")
-
-    def _answer(self, conn: Connection, request: Request) -> None:
-        conn.phase, conn.sent = "", False
-        response = Response(request, conn.put)
-        environ = self._environ(conn, request)
-        try:
-            if self.pre_request:
-                self.pre_request(self, request)
-            self._count()
-            self._call(conn, response, environ)
-            conn.closing = response.must_close
-        finally:
-            if self.post_request:
-                self.post_request(self, request, environ, response)
-
-    def _environ(self, conn: Connection, request: Request) -> dict[str, Any]:
-        return {
-            **self.base_environ,
-            **conn.environ,
-            **request.environ,
-            "wsgi.input": request.body,
-            "REQUEST_METHOD": request.method,
-            "PATH_INFO": request.path,
-            "QUERY_STRING": request.query,
-            "RAW_URI": request.uri,
-            "SERVER_PROTOCOL": f"HTTP/1.{request.version[1]}",
-        }
-
-    def _count(self) -> None:
-        self.nr += 1
-        if self.nr >= self.max_requests and self.alive:
-            self.log.info("Autorestarting worker after current request.")
-            self.alive = False
-            os.write(self.PIPE[1], b".")
-
-    def _call(self, conn: Connection, response: Response, environ: dict[str, Any]) -> None:
-        started = monotonic()
-        result = self.wsgi(environ, response.start_response)
-        try:
-            if not self.alive or not self.keeps_alive:
-                response.must_close = True
-            for item in result:
-                conn.make_room()
-                response.write(item)
-                conn.flush()
-            response.end()
-            conn.flush()
-        finally:
-            if self.logs_access:
-                self.log.access(response, response.request, environ, timedelta(seconds=monotonic() - started))
-            if hasattr(result, "close"):
-                result.close()
 
     def _park(self, conn: Connection) -> None:
         """Give the connection up until something happens to it. Nothing may touch it afterwards."""

@@ -13,7 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
 import stackmgr.edge.connection as c
 c.READ_DEADLINE, c.WRITE_DEADLINE, c.DRAIN_SECONDS = 1.0, 1.5, 1.0
-forwarder_headers, forwarded_allow_ips, secure_scheme_headers = "", "", {}
 control_socket_disable = True
 worker_tmp_dir = "/dev/shm"
 worker_class = "stackmgr.edge.worker.Worker"
