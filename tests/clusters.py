@@ -59,12 +59,15 @@ def _drop_root(folder: Path) -> dict[str, int | list[int]]:
 
 
 @contextmanager
-def new_database(server_url: str, *, encoding: str = "UTF8") -> Iterator[str]:
-    """Yield the connection string of a new, empty database, which is dropped when the context ends."""
+def new_database(server_url: str, *, encoding: str = "UTF8", template: str = "template0") -> Iterator[str]:
+    """Yield the connection string of a new database, which is dropped when the context ends.
+
+    It is empty, unless *template* names another one of the same encoding, which nobody may be using.
+    """
     name = f"stackmgr_test_{uuid4().hex[:12]}"
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(
-            f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0".encode()
+            f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE {template}".encode()
         )
         try:
             yield make_conninfo(server_url, dbname=name)

@@ -56,14 +56,31 @@ def running_service(
     *env* is added to this process's environment, *args* to gunicorn's command line.  Raises AssertionError,
     with the log, if the service does not come to answer.
     """
-    command = [sys.executable, "-m", "gunicorn", "-c", str(files.directory("deploy") / "gunicorn.conf.py")]
+    gunicorn = [sys.executable, "-m", "gunicorn", "-c", str(files.directory("deploy") / "gunicorn.conf.py")]
+    with running(gunicorn, args, env={"STACKMGR_DATABASE_URL": database_url, **(env or {})}) as service:
+        yield service
+
+
+@contextmanager
+def running(
+    gunicorn: Sequence[str],
+    args: Sequence[str] = (),
+    *,
+    env: Mapping[str, str],
+    folder: Path | None = None,
+) -> Iterator[RunningService]:
+    """Run a gunicorn on a free port, from *folder*, until the context ends.
+
+    Its log may be emptied while it runs: each line goes to the end of the file.
+    """
     port = free_port()
-    with TemporaryDirectory(prefix="stackmgr-") as folder:
-        log_path = Path(folder) / "log"
-        with log_path.open("wb") as log:
+    with TemporaryDirectory(prefix="stackmgr-") as logs:
+        log_path = Path(logs) / "log"
+        with log_path.open("ab") as log:
             process = subprocess.Popen(
-                [*command, "--bind", f"127.0.0.1:{port}", *args],
-                env={**os.environ, "STACKMGR_DATABASE_URL": database_url, **(env or {})},
+                [*gunicorn, "--bind", f"127.0.0.1:{port}", *args],
+                cwd=folder,
+                env={**os.environ, **env},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -1,0 +1,178 @@
+"""The command: measure, and leave results as JSON, a table and a plot."""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from stackmgr.embedded import EmbeddedPostgres
+from tests.bench import contenders, load, report
+from tests.bench.contenders import Checkout, Contender
+from tests.bench.requests import SCENARIOS
+from tests.bench.rounds import KEPT_CONNECTIONS, LATENCY_CONNECTIONS, Plan, Rounds
+
+PARTS = ("throughput", "latency", "overload")
+CEILINGS = ("pgbench", "falcon-gthread", "falcon-worker")
+_GTHREAD, _WORKER = "gthread", "stackmgr.edge.worker.Worker"
+# The log's disk is not what is measured: no checkpoint but the last falls into a run.
+_CALM = (
+    b"ALTER SYSTEM SET checkpoint_timeout = '1h'",
+    b"ALTER SYSTEM SET max_wal_size = '8GB'",
+    b"SELECT pg_reload_conf()",
+)
+
+
+def _variant(text: str) -> tuple[str, dict[str, str]]:
+    name, _, settings = text.partition(":")
+    pairs = [setting.partition("=") for setting in settings.split(",")]
+    if not name or not all(key and equals for key, equals, _ in pairs):
+        raise argparse.ArgumentTypeError("give it as NAME:KEY=VALUE,KEY=VALUE")
+    return name, {key: value for key, _, value in pairs}
+
+
+def _checkout(text: str) -> Checkout:
+    path, _, python = text.partition("=")
+    folder = Path(path).resolve()
+    # Not resolved: the python of an environment is a link to one outside.
+    program = Path(python).absolute() if python else folder / ".venv/bin/python"
+    if not (folder / "deploy/gunicorn.conf.py").exists() or not program.exists():
+        raise argparse.ArgumentTypeError("give it as FOLDER=PYTHON, or FOLDER where that has a .venv")
+    return Checkout(folder, str(program))
+
+
+def _names(choices: tuple[str, ...]):
+    def parse(text: str) -> list[str]:
+        names = [name for name in text.split(",") if name]
+        if not set(names) <= set(choices):
+            raise argparse.ArgumentTypeError(f"give some of {','.join(choices)}")
+        return names
+
+    return parse
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description="Measure the service beside what bounds it."
+    )
+    add = parser.add_argument
+    add("--rounds", type=int, default=5)
+    add("--seconds", type=int, default=3, help="of each run (default 3)")
+    add("--parts", type=_names(PARTS), default=list(PARTS), help=",".join(PARTS))
+    add("--scenarios", type=_names(tuple(SCENARIOS)), default=list(SCENARIOS), help=",".join(SCENARIOS))
+    add("--connections", type=int, default=KEPT_CONNECTIONS, help="of the throughput part")
+    add(
+        "--latency",
+        type=lambda text: [int(number) for number in text.split(",")],
+        default=list(LATENCY_CONNECTIONS),
+        metavar="N,N",
+        help="the numbers of connections of the latency part",
+    )
+    add("--ceilings", type=_names(CEILINGS), default=list(CEILINGS), help=",".join(CEILINGS))
+    add("--workers", type=int, default=os.cpu_count() or 1, help="of each server (default: one a core)")
+    add("--managers", type=int, default=8)
+    add("--stacks", type=int, default=200, help="of each manager in the seed")
+    add("--again", type=int, default=1, help="how often a disturbed run is repeated")
+    add(
+        "--variant",
+        type=_variant,
+        action="append",
+        default=[],
+        metavar="NAME:KEY=VALUE,…",
+        help="measure this checkout once more, with other settings in its environment",
+    )
+    add(
+        "--compare",
+        type=_checkout,
+        action="append",
+        default=[],
+        metavar="FOLDER=PYTHON",
+        help="measure another checkout too, run by the python of its environment",
+    )
+    add("--out", type=Path, default=Path("bench"), help="a folder for the results")
+    return parser.parse_args(arguments)
+
+
+@contextmanager
+def _postgres(folder: Path) -> Iterator[str]:
+    """Yield the connection string of the server: the one the tests are given, or the embedded one."""
+    given = os.environ.get("STACKMGR_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    with EmbeddedPostgres(folder / "data") as server:
+        url = server.url("postgres")
+        with psycopg.connect(url, autocommit=True) as connection:
+            for statement in _CALM:
+                connection.execute(statement)
+        yield url
+
+
+def _postmaster(url: str) -> int | None:
+    """Return the server's process id, if it runs on this machine."""
+    with psycopg.connect(url) as connection:
+        [(pid,)] = connection.execute("SELECT split_part(pg_read_file('postmaster.pid'), chr(10), 1)::integer")
+    try:
+        return pid if psutil.Process(pid).name().startswith("postgres") else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _enter(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> list[Contender]:
+    """Start everybody, and return them."""
+    size = {"managers": arguments.managers, "stacks": arguments.stacks}
+    env = {"WEB_CONCURRENCY": str(arguments.workers)}
+    ours = Checkout()
+    seed = stack.enter_context(contenders.seeded(ours, url, **size))
+    found = [contenders.service("stackmgr", ours, seed, url, env, folder)]
+    for name, settings in arguments.variant:
+        found.append(contenders.service(name, ours, seed, url, env | settings, folder))
+    for other in arguments.compare:
+        other_seed = stack.enter_context(contenders.seeded(other, url, **size))
+        found.append(contenders.service(other.folder.name, other, other_seed, url, env, folder))
+    if "pgbench" in arguments.ceilings:
+        if load.find_pgbench() is None:
+            print("there is no pgbench: its ceiling is left out", file=sys.stderr)
+        else:
+            found.append(contenders.pgbench("pgbench", seed, url, folder))
+    for name, worker in (("falcon-gthread", _GTHREAD), ("falcon-worker", _WORKER)):
+        if name in arguments.ceilings:
+            found.append(contenders.bare(name, worker, seed, env, folder))
+    return [stack.enter_context(each) for each in found]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Return the exit status: 0 when everything was measured."""
+    chosen = _arguments(arguments)
+    if load.find_wrk() is None:
+        print("wrk is what makes the load, and it is not installed (on Debian: apt-get install wrk)")
+        return 1
+    plan = Plan(
+        rounds=chosen.rounds,
+        seconds=chosen.seconds,
+        parts=chosen.parts,
+        scenarios=chosen.scenarios,
+        connections=chosen.connections,
+        latency_connections=chosen.latency,
+        again=chosen.again,
+    )
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-bench-")))
+        url = stack.enter_context(_postgres(folder))
+        everybody = _enter(chosen, url, folder, stack)
+        rounds = Rounds(plan, everybody, _postmaster(url))
+        try:
+            rounds.run()
+        except KeyboardInterrupt:
+            print("broken off: what was measured so far is reported", file=sys.stderr)
+    report.write(chosen.out, plan, rounds.samples)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

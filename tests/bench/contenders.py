@@ -1,0 +1,202 @@
+"""What is compared: the service, of this checkout and of others, bare Falcon, and pgbench."""
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+
+from stackmgr import files
+from stackmgr.conninfo import completed_conninfo
+from stackmgr.database import DEADLINE
+from stackmgr.settings import Settings
+from tests.bench import load, requests, scripts
+from tests.bench.load import Load
+from tests.bench.requests import Manager
+from tests.clusters import new_database
+from tests.server import RunningService, running
+
+HERE = files.directory("sql").parent
+_CLIENTS = 8
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A state of the project, and the Python that has what it needs."""
+
+    folder: Path = HERE
+    python: str = sys.executable
+
+    def run(self, *arguments: str, **env: str) -> str:
+        """Run a program of the checkout's Python, and return what it printed."""
+        command = [self.python, *arguments]
+        ended = subprocess.run(
+            command, cwd=self.folder, env=os.environ | env, capture_output=True, text=True, check=False
+        )
+        if ended.returncode != 0:
+            raise RuntimeError(f"{self.folder}: {' '.join(command)}:\n{ended.stderr}")
+        return ended.stdout
+
+    def require_own_package(self) -> None:
+        """Fail unless it is this checkout's code that its Python imports."""
+        package = Path(self.run("-c", "import stackmgr; print(stackmgr.__file__)").strip())
+        if not package.is_relative_to(self.folder):
+            raise RuntimeError(f"in {self.folder}, stackmgr is imported from {package}")
+
+
+@dataclass
+class Contender:
+    """Something that is put under load.  `pid` is the root of its processes, if it has any of its own."""
+
+    name: str
+    pid: int | None = None
+    is_bare: bool = False
+
+    def run(
+        self, scenario: str, *, connections: int, seconds: int, close: bool = False, silence: float = 0
+    ) -> Load:
+        """Put it under load."""
+        raise NotImplementedError
+
+
+@dataclass
+class Server(Contender):
+    """A gunicorn on loopback."""
+
+    port: int = 0
+    log: Path = Path()
+    prepared: dict[tuple[str, bool], Path] = field(default_factory=dict)
+
+    def run(
+        self, scenario: str, *, connections: int, seconds: int, close: bool = False, silence: float = 0
+    ) -> Load:
+        """Put it under load; its log is emptied afterwards, so that a long benchmark fills no disk."""
+        path = self.prepared[scenario, close]
+        try:
+            return load.wrk(
+                self.port, path, connections=connections, seconds=seconds, silence=silence
+            )
+        finally:
+            os.truncate(self.log, 0)
+
+
+@dataclass
+class Pgbench(Contender):
+    """The statements alone."""
+
+    url: str = ""
+    given: dict[str, tuple[list[str], dict[str, str]]] = field(default_factory=dict)
+
+    def run(
+        self, scenario: str, *, connections: int, seconds: int, close: bool = False, silence: float = 0
+    ) -> Load:
+        """Put PostgreSQL under load, with the role and the settings of the service's connections."""
+        conninfo = completed_conninfo(self.url, "stackmgr_app", DEADLINE)
+        found, variables = self.given[scenario]
+        return load.pgbench(conninfo, found, variables, connections=connections, seconds=seconds)
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A database with stacks in it, to be copied for each contender, and whose stacks they are."""
+
+    database: str
+    managers: list[Manager]
+
+
+def _serve(checkout: Checkout, url: str, env: Mapping[str, str]) -> contextlib.AbstractContextManager[RunningService]:
+    gunicorn = [checkout.python, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py"]
+    return running(gunicorn, env={**env, "STACKMGR_DATABASE_URL": url}, folder=checkout.folder)
+
+
+def _create(port: int, manager: Manager, count: int) -> None:
+    chance = random.Random(manager.external_id)  # noqa: S311 - what is drawn is no secret
+    headers = {"Authorization": f"Bearer {manager.key}", "Content-Type": "application/json"}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    for _ in range(count):
+        key = {"Idempotency-Key": str(uuid4())}
+        connection.request("POST", "/manager/stacks", requests.configuration(chance), headers | key)
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 201:
+            raise RuntimeError(f"the seed was answered {answer.status}: {body.decode()}")
+        manager.stack_ids.append(json.loads(body)["id"])
+    connection.close()
+
+
+@contextlib.contextmanager
+def seeded(checkout: Checkout, server_url: str, *, managers: int, stacks: int):
+    """Yield a Seed made by the checkout itself: its migrations, its command for keys, its service."""
+    checkout.require_own_package()
+    with new_database(server_url) as url:
+        env = {"STACKMGR_DATABASE_URL": url}
+        checkout.run("-m", "stackmgr", "migrate", **env)
+
+        def issue(external_id: str) -> Manager:
+            key = checkout.run("-m", "stackmgr", "keys", "issue", "--external-id", external_id, **env)
+            return Manager(external_id, key.strip(), [])
+
+        with ThreadPoolExecutor(_CLIENTS) as pool:
+            made = list(pool.map(issue, [str(uuid4()) for _ in range(managers)]))
+            with _serve(checkout, url, {}) as service:
+                list(pool.map(lambda manager: _create(service.port, manager, stacks), made))
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+            [(name,)] = connection.execute("SELECT current_database()")
+        yield Seed(name, made)
+
+
+@contextlib.contextmanager
+def service(name: str, checkout: Checkout, seed: Seed, server_url: str, env: Mapping[str, str], folder: Path):
+    """Yield the service as in production, on a copy of the seed."""
+    with (
+        new_database(server_url, template=seed.database) as url,
+        _serve(checkout, url, env) as running_service,
+    ):
+        yield _server(name, running_service, seed.managers, list(requests.SCENARIOS), folder)
+
+
+@contextlib.contextmanager
+def bare(name: str, worker: str, seed: Seed, env: Mapping[str, str], folder: Path):
+    """Yield bare Falcon with as many threads as the service has by default; it knows `get` only."""
+    gunicorn = [
+        *(sys.executable, "-m", "gunicorn", f"--worker-class={worker}", f"--threads={Settings.threads}"),
+        *("--no-control-socket", "--keep-alive=75", "--worker-connections=10000"),
+        "tests.bench.bare:application",
+    ]
+    with running(gunicorn, env=env, folder=HERE) as server:
+        contender = _server(name, server, seed.managers, ["get"], folder)
+        contender.is_bare = True
+        yield contender
+
+
+@contextlib.contextmanager
+def pgbench(name: str, seed: Seed, server_url: str, folder: Path):
+    """Yield pgbench on a copy of the seed."""
+    with new_database(server_url, template=seed.database) as url:
+        given = {}
+        for scenario in requests.SCENARIOS:
+            given[scenario] = scripts.write(scenario, url, seed.managers, folder)
+        yield Pgbench(name, url=url, given=given)
+
+
+def _server(
+    name: str, service: RunningService, managers: list[Manager], scenarios: list[str], folder: Path
+) -> Server:
+    server = Server(name, service.pid, port=service.port, log=service.log_path)
+    for scenario in scenarios:
+        prepared = requests.prepare(scenario, managers)
+        for close in (False, True):
+            path = folder / f"{name}-{scenario}-{close}.lua"
+            requests.write_lua(path, prepared, close=close)
+            server.prepared[scenario, close] = path
+    return server

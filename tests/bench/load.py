@@ -1,0 +1,104 @@
+"""The two load generators, wrk and pgbench, and what they say of a run."""
+
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stackmgr import embedded
+from tests.bench import requests
+
+# A request that takes longer counts as broken.
+TIMEOUT = 10
+# pgbench's own end is not bounded by its --time alone: a statement may wait for a lock.
+_GRACE = 60
+
+
+@dataclass(frozen=True)
+class Load:
+    """What came of a run.  Latencies are in milliseconds; errors are counted, whatever they were."""
+
+    requests: int
+    seconds: float
+    p50: float
+    p99: float
+    errors: int
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return self.requests / self.seconds
+
+
+def find_wrk() -> str | None:
+    """Return the path of wrk, if there is one."""
+    return shutil.which("wrk")
+
+
+def find_pgbench() -> str | None:
+    """Return the path of pgbench: the embedded server's, or one of this machine's."""
+    try:
+        beside_the_server = [embedded.programs() / "pgbench"]
+    except embedded.EmbeddedError:
+        beside_the_server = []
+    found = shutil.which("pgbench")
+    newest_first = sorted(Path("/usr/lib/postgresql").glob("*/bin/pgbench"), reverse=True)
+    for path in [*beside_the_server, *([Path(found)] if found else []), *newest_first]:
+        if os.access(path, os.X_OK):
+            return str(path)
+    return None
+
+
+def wrk(port: int, prepared: Path, *, connections: int, seconds: int, silence: float = 0) -> Load:
+    """Send prepared requests over so many connections; *silence* is the mean pause before each, in ms.
+
+    One thread of wrk is enough for several times what the service can do, and takes one core at most.
+    """
+    command = [
+        *(find_wrk() or "wrk", "--threads=1", f"--connections={connections}", f"--duration={seconds}s"),
+        *(f"--timeout={TIMEOUT}s", f"--script={Path(__file__).with_name('requests.lua')}"),
+        *(f"http://127.0.0.1:{port}/", "--", str(prepared), requests.nonce(), str(round(silence))),
+    ]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=seconds + TIMEOUT + _GRACE
+    )
+    if ended.returncode != 0:
+        raise RuntimeError(f"wrk: {ended.stderr or ended.stdout}")
+    said = json.loads(ended.stdout.splitlines()[-1])
+    return Load(
+        said["requests"], said["seconds"], said["p50"], said["p99"], said["refused"] + said["broken"]
+    )
+
+
+def pgbench(
+    conninfo: str, scripts: Sequence[str], variables: dict[str, str], *, connections: int, seconds: int
+) -> Load:
+    """Run scripts, each given as `path@weight`, prepared, and time each run of one."""
+    with tempfile.TemporaryDirectory(prefix="stackmgr-pgbench-") as folder:
+        command = [
+            *(find_pgbench() or "pgbench", "--no-vacuum", "--protocol=prepared", f"--time={seconds}"),
+            *(f"--client={connections}", f"--jobs={min(connections, os.cpu_count() or 1)}", "--log"),
+            *(f"--define={name}={value}" for name, value in variables.items()),
+            *(f"--file={script}" for script in scripts),
+            conninfo,
+        ]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=folder, timeout=seconds + _GRACE
+        )
+        if ended.returncode != 0:
+            raise RuntimeError(f"pgbench: {ended.stderr[-2000:]}")
+        times = [
+            int(line.split(b" ", 3)[2]) / 1000
+            for log in Path(folder).glob("pgbench_log.*")
+            for line in log.read_bytes().splitlines()
+        ]
+    rate = float(re.search(r"^tps = ([0-9.]+)", ended.stdout, re.MULTILINE)[1])
+    failed = int(re.search(r"^number of failed transactions: ([0-9]+)", ended.stdout, re.MULTILINE)[1])
+    hundredths = statistics.quantiles(times, n=100, method="inclusive")
+    return Load(len(times), len(times) / rate, hundredths[49], hundredths[98], failed)

@@ -1,0 +1,82 @@
+"""What a run costs, process tree by process tree, and what else the machine did in the meantime."""
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import psutil
+
+# Of all the machine's time, what others may use before a run counts as disturbed.
+TOLERATED = 0.05
+
+
+@dataclass
+class Cost:
+    """CPU seconds of a run, apart, and the shares of the machine that went to others and to its host."""
+
+    service: float = 0.0
+    postgres: float = 0.0
+    load: float = 0.0
+    others: float = 0.0
+    steal: float = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others used so much of the machine that the run should not count."""
+        return self.others + self.steal > TOLERATED
+
+
+def tree(pid: int | None) -> list[psutil.Process]:
+    """Return a process and its descendants."""
+    if pid is None:
+        return []
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def cpu_seconds(pid: int | None) -> float:
+    """Return what a process tree has used so far, its ended members included."""
+    total = 0.0
+    for process in tree(pid):
+        with suppress(psutil.NoSuchProcess):
+            used = process.cpu_times()
+            total += used.user + used.system + used.children_user + used.children_system
+    return total
+
+
+def memory(pid: int) -> tuple[float, float]:
+    """Return a tree's memory in MB: the sum of resident sets, and the same with shared pages divided."""
+    rss = pss = 0
+    for process in tree(pid):
+        full = process.memory_full_info()
+        rss, pss = rss + full.rss, pss + full.pss
+    return rss / 1e6, pss / 1e6
+
+
+def _own() -> float:
+    """Return what this process and the load generators it has waited for have used."""
+    parts = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(part.ru_utime + part.ru_stime for part in parts)
+
+
+@contextmanager
+def measured(service: int | None, postgres: int | None) -> Iterator[Cost]:
+    """Fill in the Cost of what happens in the context; the processes are named by the ids of their roots.
+
+    The service must not be started or ended in the context: what has been waited for counts as load.
+    Interrupts are nobody's; they are mostly those of our own packets.
+    """
+    cost = Cost()
+    started, machine = time.monotonic(), psutil.cpu_times()
+    before = cpu_seconds(service), cpu_seconds(postgres), _own()
+    yield cost
+    after = cpu_seconds(service), cpu_seconds(postgres), _own()
+    now = psutil.cpu_times()
+    cost.service, cost.postgres, cost.load = (b - a for a, b in zip(before, after, strict=True))
+    available = (time.monotonic() - started) * (os.cpu_count() or 1)
+    busy = sum(getattr(now, kind) - getattr(machine, kind) for kind in ("user", "nice", "system"))
+    cost.steal = (now.steal - machine.steal) / available
+    cost.others = max(0.0, busy - cost.service - cost.postgres - cost.load) / available
