@@ -94,15 +94,17 @@ class Pgbench(Contender):
     """The statements alone."""
 
     url: str = ""
-    given: dict[str, tuple[list[str], dict[str, str]]] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    scripts: dict[str, list[str]] = field(default_factory=dict)
 
     def run(
         self, scenario: str, *, connections: int, seconds: int, close: bool = False, silence: float = 0
     ) -> Load:
         """Put PostgreSQL under load, with the role and the settings of the service's connections."""
         conninfo = completed_conninfo(self.url, "stackmgr_app", DEADLINE)
-        found, variables = self.given[scenario]
-        return load.pgbench(conninfo, found, variables, connections=connections, seconds=seconds)
+        return load.pgbench(
+            conninfo, self.scripts[scenario], self.variables, connections=connections, seconds=seconds
+        )
 
 
 @dataclass(frozen=True)
@@ -183,10 +185,9 @@ def bare(name: str, worker: str, seed: Seed, env: Mapping[str, str], folder: Pat
 def pgbench(name: str, seed: Seed, server_url: str, folder: Path):
     """Yield pgbench on a copy of the seed."""
     with new_database(server_url, template=seed.database) as url:
-        given = {}
-        for scenario in requests.SCENARIOS:
-            given[scenario] = scripts.write(scenario, url, seed.managers, folder)
-        yield Pgbench(name, url=url, given=given)
+        variables = scripts.prepare(url, seed.managers)
+        written = {scenario: scripts.write(scenario, folder) for scenario in requests.SCENARIOS}
+        yield Pgbench(name, url=url, variables=variables, scripts=written)
 
 
 def _server(
