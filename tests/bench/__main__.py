@@ -116,7 +116,9 @@ def _postgres(folder: Path) -> Iterator[str]:
 def _postmaster(url: str) -> int | None:
     """Return the server's process id, if it runs on this machine."""
     with psycopg.connect(url) as connection:
-        [(pid,)] = connection.execute("SELECT split_part(pg_read_file('postmaster.pid'), chr(10), 1)::integer")
+        [(pid,)] = connection.execute(
+            "SELECT split_part(pg_read_file('postmaster.pid'), chr(10), 1)::integer"
+        )
     try:
         return pid if psutil.Process(pid).name().startswith("postgres") else None
     except psutil.NoSuchProcess:
@@ -170,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
             rounds.run()
         except KeyboardInterrupt:
             print("broken off: what was measured so far is reported", file=sys.stderr)
-    report.write(chosen.out, plan, rounds.samples)
+    print(report.write(chosen.out, plan, rounds.samples))
     return 0
 
 

@@ -21,7 +21,7 @@ from stackmgr.database import DEADLINE
 from stackmgr.settings import Settings
 from tests.bench import load, requests, scripts
 from tests.bench.load import Load
-from tests.bench.requests import Manager
+from tests.bench.requests import Manager, Task
 from tests.clusters import new_database
 from tests.server import RunningService, running
 
@@ -61,9 +61,7 @@ class Contender:
     pid: int | None = None
     is_bare: bool = False
 
-    def run(
-        self, scenario: str, *, connections: int, seconds: int, close: bool = False, silence: float = 0
-    ) -> Load:
+    def run(self, task: Task) -> Load:
         """Put it under load."""
         raise NotImplementedError
 
@@ -76,15 +74,10 @@ class Server(Contender):
     log: Path = Path()
     prepared: dict[tuple[str, bool], Path] = field(default_factory=dict)
 
-    def run(
-        self, scenario: str, *, connections: int, seconds: int, close: bool = False, silence: float = 0
-    ) -> Load:
+    def run(self, task: Task) -> Load:
         """Put it under load; its log is emptied afterwards, so that a long benchmark fills no disk."""
-        path = self.prepared[scenario, close]
         try:
-            return load.wrk(
-                self.port, path, connections=connections, seconds=seconds, silence=silence
-            )
+            return load.wrk(self.port, self.prepared[task.scenario, task.close], task)
         finally:
             os.truncate(self.log, 0)
 
@@ -97,14 +90,10 @@ class Pgbench(Contender):
     variables: dict[str, str] = field(default_factory=dict)
     scripts: dict[str, list[str]] = field(default_factory=dict)
 
-    def run(
-        self, scenario: str, *, connections: int, seconds: int, close: bool = False, silence: float = 0
-    ) -> Load:
+    def run(self, task: Task) -> Load:
         """Put PostgreSQL under load, with the role and the settings of the service's connections."""
         conninfo = completed_conninfo(self.url, "stackmgr_app", DEADLINE)
-        return load.pgbench(
-            conninfo, self.scripts[scenario], self.variables, connections=connections, seconds=seconds
-        )
+        return load.pgbench(conninfo, self.scripts[task.scenario], self.variables, task)
 
 
 @dataclass(frozen=True)
@@ -115,7 +104,9 @@ class Seed:
     managers: list[Manager]
 
 
-def _serve(checkout: Checkout, url: str, env: Mapping[str, str]) -> contextlib.AbstractContextManager[RunningService]:
+def _serve(
+    checkout: Checkout, url: str, env: Mapping[str, str]
+) -> contextlib.AbstractContextManager[RunningService]:
     gunicorn = [checkout.python, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py"]
     return running(gunicorn, env={**env, "STACKMGR_DATABASE_URL": url}, folder=checkout.folder)
 

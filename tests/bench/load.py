@@ -7,16 +7,17 @@ import shutil
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stackmgr import embedded
 from tests.bench import requests
+from tests.bench.requests import Task
 
 # A request that takes longer counts as broken.
 TIMEOUT = 10
-# pgbench's own end is not bounded by its --time alone: a statement may wait for a lock.
+# How many seconds a load generator may take beyond those it is told.
 _GRACE = 60
 
 
@@ -55,50 +56,56 @@ def find_pgbench() -> str | None:
     return None
 
 
-def wrk(port: int, prepared: Path, *, connections: int, seconds: int, silence: float = 0) -> Load:
-    """Send prepared requests over so many connections; *silence* is the mean pause before each, in ms.
+def _run(command: list[str], seconds: int, folder: str | None = None) -> str:
+    """Run a load generator and return what it printed."""
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=folder, timeout=seconds + _GRACE
+    )
+    if ended.returncode != 0:
+        raise RuntimeError(f"{command[0]}: {(ended.stderr or ended.stdout)[-2000:]}")
+    return ended.stdout
+
+
+def wrk(port: int, prepared: Path, task: Task) -> Load:
+    """Send prepared requests.
 
     One thread of wrk is enough for several times what the service can do, and takes one core at most.
     """
     command = [
-        *(find_wrk() or "wrk", "--threads=1", f"--connections={connections}", f"--duration={seconds}s"),
-        *(f"--timeout={TIMEOUT}s", f"--script={Path(__file__).with_name('requests.lua')}"),
-        *(f"http://127.0.0.1:{port}/", "--", str(prepared), requests.nonce(), str(round(silence))),
+        *(find_wrk() or "wrk", "--threads=1", f"--connections={task.connections}"),
+        *(
+            f"--duration={task.seconds}s",
+            f"--timeout={TIMEOUT}s",
+            f"--script={Path(__file__).with_name('requests.lua')}",
+        ),
+        *(f"http://127.0.0.1:{port}/", "--", str(prepared), requests.nonce(), str(round(task.pause))),
     ]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=seconds + TIMEOUT + _GRACE
-    )
-    if ended.returncode != 0:
-        raise RuntimeError(f"wrk: {ended.stderr or ended.stdout}")
-    said = json.loads(ended.stdout.splitlines()[-1])
-    return Load(
-        said["requests"], said["seconds"], said["p50"], said["p99"], said["refused"] + said["broken"]
-    )
+    said = json.loads(_run(command, task.seconds).splitlines()[-1])
+    errors = said["refused"] + said["broken"]
+    return Load(said["requests"], said["seconds"], said["p50"], said["p99"], errors)
 
 
-def pgbench(
-    conninfo: str, scripts: Sequence[str], variables: dict[str, str], *, connections: int, seconds: int
-) -> Load:
+def pgbench(conninfo: str, scripts: Sequence[str], variables: Mapping[str, str], task: Task) -> Load:
     """Run scripts, each given as `path@weight`, prepared, and time each run of one."""
     with tempfile.TemporaryDirectory(prefix="stackmgr-pgbench-") as folder:
         command = [
-            *(find_pgbench() or "pgbench", "--no-vacuum", "--protocol=prepared", f"--time={seconds}"),
-            *(f"--client={connections}", f"--jobs={min(connections, os.cpu_count() or 1)}", "--log"),
+            *(find_pgbench() or "pgbench", "--no-vacuum", "--protocol=prepared", f"--time={task.seconds}"),
+            *(
+                f"--client={task.connections}",
+                f"--jobs={min(task.connections, os.cpu_count() or 1)}",
+                "--log",
+            ),
             *(f"--define={name}={value}" for name, value in variables.items()),
             *(f"--file={script}" for script in scripts),
             conninfo,
         ]
-        ended = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=folder, timeout=seconds + _GRACE
-        )
-        if ended.returncode != 0:
-            raise RuntimeError(f"pgbench: {ended.stderr[-2000:]}")
+        said = _run(command, task.seconds, folder)
         times = [
             int(line.split(b" ", 3)[2]) / 1000
             for log in Path(folder).glob("pgbench_log.*")
             for line in log.read_bytes().splitlines()
         ]
-    rate = float(re.search(r"^tps = ([0-9.]+)", ended.stdout, re.MULTILINE)[1])
-    failed = int(re.search(r"^number of failed transactions: ([0-9]+)", ended.stdout, re.MULTILINE)[1])
+    rate = float(re.search(r"^tps = ([0-9.]+)", said, re.MULTILINE)[1])
+    failed = int(re.search(r"^number of failed transactions: ([0-9]+)", said, re.MULTILINE)[1])
     hundredths = statistics.quantiles(times, n=100, method="inclusive")
     return Load(len(times), len(times) / rate, hundredths[49], hundredths[98], failed)

@@ -24,9 +24,14 @@ class Cost:
     steal: float = 0.0
 
     @property
+    def noise(self) -> float:
+        """What share of the machine the run did not have."""
+        return self.others + self.steal
+
+    @property
     def disturbed(self) -> bool:
-        """Whether others used so much of the machine that the run should not count."""
-        return self.others + self.steal > TOLERATED
+        """Whether that was so much that the run should not count."""
+        return self.noise > TOLERATED
 
 
 def tree(pid: int | None) -> list[psutil.Process]:

@@ -22,6 +22,26 @@ class Manager:
     stack_ids: list[str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A load: so many clients, each on one connection, kept or, with *close*, new for each request.
+
+    They ask again as soon as they are answered, or else, where *offered* is not zero, after pauses with which
+    they would ask that often in a second if answers took no time.
+    """
+
+    scenario: str
+    connections: int
+    seconds: int
+    close: bool = False
+    offered: float = 0.0
+
+    @property
+    def pause(self) -> float:
+        """The mean pause in milliseconds."""
+        return self.connections / self.offered * 1000 if self.offered else 0.0
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A request; where it has a second part, the load generator puts something unique between the two."""

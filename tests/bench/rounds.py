@@ -7,25 +7,21 @@ from dataclasses import asdict, dataclass
 from tests.bench.contenders import Contender, Pgbench
 from tests.bench.load import Load
 from tests.bench.measure import Cost, measured, memory
+from tests.bench.requests import Task
 
 KEPT_CONNECTIONS = 32
 CLIENTS_OF_OVERLOAD = 512
 LATENCY_CONNECTIONS = (1, 8, 32, 128, 512)
-# Not a scenario but a ceiling: the same whatever the service is asked for.
-BARE = "bare"
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One run.  Times of CPU are seconds, those of latency milliseconds, memory is MB."""
+@dataclass(frozen=True, kw_only=True)
+class Sample(Task):
+    """One run.  Memory is in MB."""
 
     part: str
     round: int
     contender: str
-    scenario: str
-    connections: int
-    close: bool
-    offered: float
+    is_bare: bool
     load: Load
     cost: Cost
     rss: float
@@ -38,7 +34,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be measured, and for how long."""
+    """What is to be measured, and for how long; *again* is how often a disturbed run is repeated."""
 
     rounds: int
     seconds: int
@@ -50,12 +46,12 @@ class Plan:
 
 
 class Rounds:
-    """Runs a plan.  `samples` has what was measured so far, also when a run is broken off."""
+    """Runs a plan.  `samples` has what was measured so far, also when it is broken off."""
 
     def __init__(self, plan: Plan, contenders: list[Contender], postgres: int | None) -> None:
         self.plan = plan
-        self.contenders = contenders
         self.samples: list[Sample] = []
+        self._contenders = contenders
         self._postgres = postgres
         self._round = 0
 
@@ -63,103 +59,89 @@ class Rounds:
         """Measure every part in every round."""
         self._warm_up()
         parts = {"throughput": self._throughput, "latency": self._latency, "overload": self._overload}
-        for self._round in range(1, self.plan.rounds + 1):
+        for number in range(1, self.plan.rounds + 1):
+            self._round = number
             for part in self.plan.parts:
                 parts[part]()
 
     def _in_turn(self, contenders: Iterable[Contender]) -> Iterator[Contender]:
         """Yield contenders, in each round another one first: nobody always follows the same one."""
         waiting = list(contenders)
-        first = self._round % len(waiting) if waiting else 0
+        first = self._round % len(waiting)
         yield from waiting[first:] + waiting[:first]
 
-    def _servers(self) -> list[Contender]:
-        return [each for each in self.contenders if not isinstance(each, Pgbench)]
-
-    def _services(self) -> list[Contender]:
-        return [each for each in self._servers() if not each.is_bare]
+    def _task(self, scenario: str, connections: int, **more: float) -> Task:
+        return Task(scenario=scenario, connections=connections, seconds=self.plan.seconds, **more)
 
     def _warm_up(self) -> None:
-        for contender in self.contenders:
+        for contender in self._contenders:
             for scenario in ["get"] if contender.is_bare else self.plan.scenarios:
-                load = contender.run(scenario, connections=self.plan.connections, seconds=1)
+                load = contender.run(Task(scenario=scenario, connections=self.plan.connections, seconds=1))
                 if load.errors or not load.requests:
-                    raise RuntimeError(f"{contender.name}, {scenario}: {load}")
+                    raise RuntimeError(f"{contender.name} is not fit to be measured: {scenario}: {load}")
 
     def _throughput(self) -> None:
-        for number, scenario in enumerate(self.plan.scenarios):
-            for contender in self._in_turn(self.contenders):
-                if not contender.is_bare:
-                    self._take("throughput", contender, scenario, self.plan.connections)
-                elif number == 0:
-                    self._take("throughput", contender, BARE, self.plan.connections)
+        """Bare Falcon has one answer, whatever the scenario, and gives it once a round."""
+        for contender in self._in_turn(each for each in self._contenders if each.is_bare):
+            self._take("throughput", contender, self._task("get", self.plan.connections))
+        for scenario in self.plan.scenarios:
+            for contender in self._in_turn(each for each in self._contenders if not each.is_bare):
+                self._take("throughput", contender, self._task(scenario, self.plan.connections))
 
     def _latency(self) -> None:
         for connections in self.plan.latency_connections:
-            for contender in self._in_turn(self.contenders):
-                if isinstance(contender, Pgbench):
-                    if connections <= KEPT_CONNECTIONS:
-                        self._take("latency", contender, "get", connections)
-                    continue
-                for close in (False, True):
-                    self._take("latency", contender, "get", connections, close=close)
+            for contender in self._in_turn(self._contenders):
+                if not isinstance(contender, Pgbench):
+                    for close in (False, True):
+                        self._take("latency", contender, self._task("get", connections, close=close))
+                elif connections <= KEPT_CONNECTIONS:
+                    # PostgreSQL takes no more than a hundred connections, the service's own among them.
+                    self._take("latency", contender, self._task("get", connections))
 
     def _overload(self) -> None:
         scenario = "mixed" if "mixed" in self.plan.scenarios else self.plan.scenarios[0]
-        for contender in self._in_turn(self._services()):
-            served = self._take("overload", contender, scenario, self.plan.connections)
-            offered = 2 * served.load.rate
-            for close in (False, True):
-                self._take("overload", contender, scenario, CLIENTS_OF_OVERLOAD, close=close, offered=offered)
+        services = [each for each in self._contenders if not each.is_bare and not isinstance(each, Pgbench)]
+        for close in (False, True):
+            for contender in self._in_turn(services):
+                task = self._task(scenario, self.plan.connections, close=close)
+                served = self._take("overload", contender, task).load.rate
+                task = self._task(scenario, CLIENTS_OF_OVERLOAD, close=close, offered=2 * served)
+                self._take("overload", contender, task)
 
-    def _take(
-        self,
-        part: str,
-        contender: Contender,
-        scenario: str,
-        connections: int,
-        *,
-        close: bool = False,
-        offered: float = 0,
-    ) -> Sample:
-        """Measure, again if the machine was busy with something else, and keep the calmest run.
+    def _take(self, part: str, contender: Contender, task: Task) -> Sample:
+        """Measure, again if the machine was busy with something else, and keep the calmest run."""
+        runs = [self._measure(part, contender, task)]
+        while runs[-1].cost.disturbed and len(runs) <= self.plan.again:
+            runs.append(self._measure(part, contender, task))
+        calmest = min(runs, key=lambda sample: sample.cost.noise)
+        self.samples.append(calmest)
+        _tell(calmest)
+        return calmest
 
-        *offered* is how often so many clients would ask in a second if they were answered at once.
-        """
-        kept: Sample | None = None
-        for _ in range(1 + self.plan.again):
-            with measured(contender.pid, self._postgres) as cost:
-                load = contender.run(
-                    "get" if scenario == BARE else scenario,
-                    connections=connections,
-                    seconds=self.plan.seconds,
-                    close=close,
-                    silence=connections / offered * 1000 if offered else 0,
-                )
-            rss, pss = memory(contender.pid) if contender.pid else (0.0, 0.0)
-            taken = Sample(
-                *(part, self._round, contender.name, scenario, connections, close, offered),
-                *(load, cost, rss, pss),
-            )
-            if kept is None or _noise(cost) < _noise(kept.cost):
-                kept = taken
-            if not cost.disturbed:
-                break
-        self.samples.append(kept)
-        _tell(kept)
-        return kept
-
-
-def _noise(cost: Cost) -> float:
-    return cost.others + cost.steal
+    def _measure(self, part: str, contender: Contender, task: Task) -> Sample:
+        with measured(contender.pid, self._postgres) as cost:
+            load = contender.run(task)
+        rss, pss = memory(contender.pid) if contender.pid else (0.0, 0.0)
+        return Sample(
+            **asdict(task),
+            part=part,
+            round=self._round,
+            contender=contender.name,
+            is_bare=contender.is_bare,
+            load=load,
+            cost=cost,
+            rss=rss,
+            pss=pss,
+        )
 
 
 def _tell(sample: Sample) -> None:
-    print(
-        f"{sample.part} {sample.round}: {sample.contender} {sample.scenario} at {sample.connections}"
-        f"{' new' if sample.close else ''}: {sample.load.rate:.0f}/s, p50 {sample.load.p50:.2f} ms,"
-        f" p99 {sample.load.p99:.2f} ms, {sample.load.errors} errors"
-        f"{f', DISTURBED by {_noise(sample.cost):.0%}' if sample.cost.disturbed else ''}",
-        file=sys.stderr,
-        flush=True,
-    )
+    words = [
+        f"{sample.part} {sample.round}: {sample.contender} {sample.scenario}, {sample.connections}",
+        *(["new"] if sample.close else ["kept"]),
+        *([f"offering {sample.offered:.0f}/s"] if sample.offered else []),
+        f"{sample.load.rate:.0f}/s, p50 {sample.load.p50:.2f} ms, p99 {sample.load.p99:.2f} ms",
+        *([f"{sample.load.errors} ERRORS"] if sample.load.errors else []),
+        *([f"DISTURBED by {sample.cost.noise:.0%} of the machine"] if sample.cost.disturbed else []),
+    ]
+    print(", ".join(words), file=sys.stderr, flush=True)
