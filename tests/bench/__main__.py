@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,8 +19,7 @@ from tests.bench.requests import SCENARIOS
 from tests.bench.rounds import KEPT_CONNECTIONS, LATENCY_CONNECTIONS, Plan, Rounds
 
 PARTS = ("throughput", "latency", "overload")
-CEILINGS = ("pgbench", "falcon-gthread", "falcon-worker")
-_GTHREAD, _WORKER = "gthread", "stackmgr.edge.worker.Worker"
+CEILINGS = ("pgbench", *report.FALCONS)
 # The log's disk is not what is measured: no checkpoint but the last falls into a run.
 _CALM = (
     b"ALTER SYSTEM SET checkpoint_timeout = '1h'",
@@ -129,20 +129,19 @@ def _enter(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitSta
     """Start everybody, and return them."""
     size = {"managers": arguments.managers, "stacks": arguments.stacks}
     env = {"WEB_CONCURRENCY": str(arguments.workers)}
-    ours = Checkout()
-    seed = stack.enter_context(contenders.seeded(ours, url, **size))
-    found = [contenders.service("stackmgr", ours, seed, url, env, folder)]
+    seed = stack.enter_context(contenders.seeded(Checkout(), url, **size))
+    found = [contenders.service(report.OURS, seed, env, folder)]
     for name, settings in arguments.variant:
-        found.append(contenders.service(name, ours, seed, url, env | settings, folder))
+        found.append(contenders.service(name, seed, env | settings, folder))
     for other in arguments.compare:
         other_seed = stack.enter_context(contenders.seeded(other, url, **size))
-        found.append(contenders.service(other.folder.name, other, other_seed, url, env, folder))
+        found.append(contenders.service(other.folder.name, other_seed, env, folder))
     if "pgbench" in arguments.ceilings:
         if load.find_pgbench() is None:
             print("there is no pgbench: its ceiling is left out", file=sys.stderr)
         else:
-            found.append(contenders.pgbench("pgbench", seed, url, folder))
-    for name, worker in (("falcon-gthread", _GTHREAD), ("falcon-worker", _WORKER)):
+            found.append(contenders.pgbench("pgbench", seed, folder))
+    for name, worker in report.FALCONS.items():
         if name in arguments.ceilings:
             found.append(contenders.bare(name, worker, seed, env, folder))
     return [stack.enter_context(each) for each in found]
@@ -151,6 +150,8 @@ def _enter(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitSta
 def main(arguments: list[str] | None = None) -> int:
     """Return the exit status: 0 when everything was measured."""
     chosen = _arguments(arguments)
+    # Told to stop, by `timeout` for one, everything that was started is ended, as after a Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if load.find_wrk() is None:
         print("wrk is what makes the load, and it is not installed (on Debian: apt-get install wrk)")
         return 1

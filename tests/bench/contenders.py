@@ -100,8 +100,14 @@ class Pgbench(Contender):
 class Seed:
     """A database with stacks in it, to be copied for each contender, and whose stacks they are."""
 
+    checkout: Checkout
+    server_url: str
     database: str
     managers: list[Manager]
+
+    def copied(self) -> contextlib.AbstractContextManager[str]:
+        """Make a copy, which is gone when the context ends; its value is the connection string."""
+        return new_database(self.server_url, template=self.database)
 
 
 def _serve(
@@ -145,16 +151,13 @@ def seeded(checkout: Checkout, server_url: str, *, managers: int, stacks: int):
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
             [(name,)] = connection.execute("SELECT current_database()")
-        yield Seed(name, made)
+        yield Seed(checkout, server_url, name, made)
 
 
 @contextlib.contextmanager
-def service(name: str, checkout: Checkout, seed: Seed, server_url: str, env: Mapping[str, str], folder: Path):
-    """Yield the service as in production, on a copy of the seed."""
-    with (
-        new_database(server_url, template=seed.database) as url,
-        _serve(checkout, url, env) as running_service,
-    ):
+def service(name: str, seed: Seed, env: Mapping[str, str], folder: Path):
+    """Yield the service as in production, of the checkout that made the seed, on a copy of it."""
+    with seed.copied() as url, _serve(seed.checkout, url, env) as running_service:
         yield _server(name, running_service, seed.managers, list(requests.SCENARIOS), folder)
 
 
@@ -173,9 +176,9 @@ def bare(name: str, worker: str, seed: Seed, env: Mapping[str, str], folder: Pat
 
 
 @contextlib.contextmanager
-def pgbench(name: str, seed: Seed, server_url: str, folder: Path):
+def pgbench(name: str, seed: Seed, folder: Path):
     """Yield pgbench on a copy of the seed."""
-    with new_database(server_url, template=seed.database) as url:
+    with seed.copied() as url:
         variables = scripts.prepare(url, seed.managers)
         written = {scenario: scripts.write(scenario, folder) for scenario in requests.SCENARIOS}
         yield Pgbench(name, url=url, variables=variables, scripts=written)

@@ -78,7 +78,14 @@ def wrk(port: int, prepared: Path, task: Task) -> Load:
             f"--timeout={TIMEOUT}s",
             f"--script={Path(__file__).with_name('requests.lua')}",
         ),
-        *(f"http://127.0.0.1:{port}/", "--", str(prepared), requests.nonce(), str(round(task.pause))),
+        *(
+            f"http://127.0.0.1:{port}/",
+            "--",
+            str(prepared),
+            requests.nonce(),
+            str(round(task.pause)),
+            str(task.connections),
+        ),
     ]
     said = json.loads(_run(command, task.seconds).splitlines()[-1])
     errors = said["refused"] + said["broken"]

@@ -12,8 +12,10 @@ from pathlib import Path
 from tests.bench import plot
 from tests.bench.rounds import Plan, Sample
 
-FALCONS = ("falcon-gthread", "falcon-worker")
-_NOTHING = "–"
+# The contender that others are compared with, and bare Falcon by the class of its workers.
+OURS = "stackmgr"
+FALCONS = {"falcon-gthread": "gthread", "falcon-worker": "stackmgr.edge.worker.Worker"}
+_NOTHING = "-"
 Value = Callable[[Sample], float]
 
 
@@ -96,7 +98,7 @@ def throughput(part: list[Sample]) -> str:
     rows = []
     for (is_bare, scenario, contender), mine in groups(part, "is_bare", "scenario", "contender").items():
         alike = select(part, scenario=scenario)
-        against = ["stackmgr", "pgbench"] if not is_bare else [None, None]
+        against = [OURS, "pgbench"] if not is_bare else [None, None]
         has_processes = mine[0].rss > 0
         rows.append(
             [
