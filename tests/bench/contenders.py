@@ -27,6 +27,16 @@ from tests.server import RunningService, running
 
 HERE = files.directory("sql").parent
 _CLIENTS = 8
+# Managers that ask for nothing: in tables of one page PostgreSQL would not use an index.
+_OTHERS = """
+    WITH other AS (SELECT gen_random_uuid() AS id, number FROM generate_series(1, 2000) AS number),
+    key AS (
+        INSERT INTO stackmgr.api_keys (key_digest, key_id, external_id, identity_id, last_four)
+        SELECT sha256(id::text::bytea), gen_random_uuid(), id, 'other-' || number, 'none' FROM other
+    )
+    INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)
+    SELECT gen_random_uuid(), id, 'other-' || number FROM other
+"""
 
 
 @dataclass(frozen=True)
@@ -149,6 +159,7 @@ def seeded(checkout: Checkout, server_url: str, *, managers: int, stacks: int):
             with _serve(checkout, url, {}) as service:
                 list(pool.map(lambda manager: _create(service.port, manager, stacks), made))
         with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(_OTHERS)
             connection.execute("VACUUM ANALYZE")
             [(name,)] = connection.execute("SELECT current_database()")
         yield Seed(checkout, server_url, name, made)

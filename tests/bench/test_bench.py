@@ -1,0 +1,134 @@
+"""Whether the benchmark measures what it says, on hardly any data; no time is held against anything."""
+
+import json
+import shutil
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.bench import __main__ as command
+from tests.bench import contenders, load, report
+from tests.bench.contenders import Checkout, Pgbench, Seed
+from tests.bench.load import Load
+from tests.bench.measure import TOLERATED, Cost
+from tests.bench.requests import SCENARIOS, Task
+from tests.bench.rounds import Sample
+
+needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="there is no wrk")
+needs_pgbench = pytest.mark.skipif(load.find_pgbench() is None, reason="there is no pgbench")
+SMALL = ("--rounds=1", "--seconds=1", "--again=0", "--managers=2", "--stacks=30", "--workers=1")
+
+
+def sample(number: int, contender: str, rate: int, *, others: float = 0.0) -> Sample:
+    return Sample(
+        **{"scenario": "get", "connections": 1, "seconds": 1, "part": "throughput", "round": number},
+        **{"contender": contender, "is_bare": False, "rss": 0.0, "pss": 0.0},
+        load=Load(rate, 1.0, 1.0, 2.0, 0),
+        cost=Cost(others=others),
+    )
+
+
+def test_a_ratio_is_taken_within_each_round():
+    mine = [sample(1, "a", 10), sample(2, "a", 100), sample(3, "a", 60)]
+    others = [sample(1, "b", 20), sample(2, "b", 200), sample(3, "b", 60)]
+    assert report.ratio(mine, others, report.rate) == 0.5
+
+
+def test_a_disturbed_round_counts_only_where_there_is_no_other():
+    disturbed = sample(1, "a", 10, others=TOLERATED * 2)
+    assert report.median([disturbed], report.rate) == 10
+    assert report.median([disturbed, sample(2, "a", 100)], report.rate) == 100
+
+
+@pytest.fixture(scope="module")
+def seed(server_url: str) -> Iterator[Seed]:
+    with contenders.seeded(Checkout(), server_url, managers=2, stacks=30) as made:
+        yield made
+
+
+def rows(url: str, table: str) -> int:
+    with psycopg.connect(url) as connection:
+        return connection.execute(f"SELECT count(*) FROM stackmgr.{table}".encode()).fetchone()[0]
+
+
+@needs_pgbench
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_pgbench_does_the_work_of_each_scenario(seed, tmp_path, scenario):
+    with contenders.pgbench("pgbench", seed, tmp_path) as contender:
+        assert isinstance(contender, Pgbench)
+        stacks, revisions = rows(contender.url, "stacks"), rows(contender.url, "stack_revisions")
+        done = contender.run(Task(scenario=scenario, connections=2, seconds=1))
+        assert done.requests > 0
+        assert done.errors == 0
+        stacks = rows(contender.url, "stacks") - stacks
+        revisions = rows(contender.url, "stack_revisions") - revisions
+    if scenario == "mixed":
+        assert 0 < stacks < revisions < done.requests
+    else:
+        assert stacks == (done.requests if scenario == "create" else 0)
+        assert revisions == (done.requests if scenario in {"create", "update"} else 0)
+
+
+@needs_wrk
+def test_every_create_that_is_counted_has_made_a_stack(seed, tmp_path):
+    with ExitStack() as stack:
+        url = stack.enter_context(seed.copied())
+        service = stack.enter_context(contenders._serve(seed.checkout, url, {}))
+        contender = contenders._server("stackmgr", service, seed.managers, ["create"], tmp_path)
+        before, revisions = rows(url, "stacks"), rows(url, "stack_revisions")
+        done = contender.run(Task(scenario="create", connections=2, seconds=1, close=True))
+        made = rows(url, "stacks") - before
+    assert done.errors == 0
+    # What was under way at the end is not counted, and may have been done.
+    assert done.requests <= made <= done.requests + 2
+    assert revisions == before
+
+
+@needs_wrk
+def test_the_command_leaves_results_tables_and_a_plot(server_url, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("STACKMGR_TEST_DATABASE_URL", server_url)
+    options = ("--scenarios=mixed", "--connections=2", "--latency=1", "--ceilings=pgbench,falcon-worker")
+    assert command.main([*SMALL, *options, "--variant=one:STACKMGR_THREADS=1", f"--out={tmp_path}"]) == 0
+    samples = json.loads((tmp_path / "results.json").read_bytes())["samples"]
+    measured = {(each["part"], each["contender"]) for each in samples}
+    services = {"stackmgr", "one"}
+    everybody = services | {"falcon-worker"} | ({"pgbench"} if load.find_pgbench() else set())
+    assert {who for part, who in measured if part == "throughput"} == everybody
+    assert {who for part, who in measured if part == "latency"} == everybody
+    assert {who for part, who in measured if part == "overload"} == services
+    assert [each for each in samples if not each["offered"] and each["load"]["errors"]] == []
+    assert all(each["load"]["requests"] > 0 for each in samples)
+    assert all(each["cost"]["service"] > 0 for each in samples if each["contender"] in services)
+    table = (tmp_path / "results.md").read_text()
+    assert table.strip() in capsys.readouterr().out
+    words = [each.text for each in ET.parse(tmp_path / "results.svg").iter() if each.text]
+    for name in everybody:
+        assert f"| {name} |" in table
+        assert name in words
+
+
+def test_without_wrk_it_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command.main([f"--out={tmp_path / 'out'}"]) == 1
+    assert "wrk" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["--variant=x", "--variant=:A=1", "--compare=/nowhere", "--parts=speed"])
+def test_a_wrong_option_is_refused(option, capsys):
+    with pytest.raises(SystemExit):
+        command.main([option])
+    assert "error" in capsys.readouterr().err
+
+
+def test_another_checkout_needs_a_python_that_imports_it(tmp_path):
+    # From an empty folder, what is imported is the package that is installed.
+    assert not Path(Checkout(tmp_path).run("-c", "import stackmgr; print(stackmgr.__file__)")).is_relative_to(
+        tmp_path
+    )
+    with pytest.raises(RuntimeError, match="is imported from"):
+        Checkout(tmp_path).require_own_package()
