@@ -94,7 +94,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="FOLDER=PYTHON",
         help="measure another checkout too, run by the python of its environment",
     )
-    add("--out", type=Path, default=Path("bench"), help="a folder for the results")
+    add("--out", type=Path, default=Path("bench-results"), help="a folder for the results")
     return parser.parse_args(arguments)
 
 

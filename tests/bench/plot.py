@@ -13,6 +13,7 @@ _COLOURS = ("#1f5fa8", "#d9822b", "#3b8f4e", "#b03a48", "#7a5aa6", "#6d6d6d", "#
 _WIDTH, _LEFT, _LABELS, _LEGEND = 900, 70, 150, 130
 _BAR, _GAP, _TOP = 14, 12, 40
 _CHART = 320
+_SHORTEST = 0.001
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
@@ -25,7 +26,8 @@ def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
 
 def _line(points: list[tuple[float, float]], colour: str, dashes: str = "none") -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"/>'
+    style = f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"'
+    return f'<polyline points="{path}" {style}/>'
 
 
 def _bars(rates: Rates, colours: Mapping[str, str], y: float) -> tuple[list[str], float]:
@@ -49,14 +51,15 @@ def _chart(
 ) -> list[str]:
     """Return latency over connections, both on logarithmic scales that all charts share."""
     counts = sorted({connections for _, _, connections in latencies})
-    times = [time for pair in latencies.values() for time in pair]
+    times = [max(time, _SHORTEST) for pair in latencies.values() for time in pair]
     low = math.floor(math.log10(min(times)))
     span = max(math.ceil(math.log10(max(times))) - low, 1)
     width, bottom = _WIDTH / 2 - _LEFT - _GAP, top + _CHART
 
     def place(connections: int, time: float) -> tuple[float, float]:
         across = math.log(connections / counts[0]) / (math.log(counts[-1] / counts[0]) or 1)
-        return left + across * width, bottom - (math.log10(time) - low) / span * _CHART
+        up = (math.log10(max(time, _SHORTEST)) - low) / span
+        return left + across * width, bottom - up * _CHART
 
     kind = "a new connection for each request" if close else "kept connections"
     drawn = [_text(left, top - _GAP, f"get over {kind}: ms, p50 and (dashed) p99")]

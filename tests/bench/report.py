@@ -65,11 +65,11 @@ def p99(sample: Sample) -> float:
 
 
 def _service_cpu(sample: Sample) -> float:
-    return sample.cost.service / sample.load.requests * 1000
+    return sample.cost.service / max(sample.load.requests, 1) * 1000
 
 
 def _postgres_cpu(sample: Sample) -> float:
-    return sample.cost.postgres / sample.load.requests * 1000
+    return sample.cost.postgres / max(sample.load.requests, 1) * 1000
 
 
 def _spread(samples: list[Sample]) -> str:
