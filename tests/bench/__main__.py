@@ -2,10 +2,11 @@
 
 import argparse
 import os
+import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -31,7 +32,7 @@ _CALM = (
 def _variant(text: str) -> tuple[str, dict[str, str]]:
     name, _, settings = text.partition(":")
     pairs = [setting.partition("=") for setting in settings.split(",")]
-    if not name or not all(key and equals for key, equals, _ in pairs):
+    if not re.fullmatch(r"[\w.-]+", name) or not all(key and equals for key, equals, _ in pairs):
         raise argparse.ArgumentTypeError("give it as NAME:KEY=VALUE,KEY=VALUE")
     return name, {key: value for key, _, value in pairs}
 
@@ -125,17 +126,24 @@ def _postmaster(url: str) -> int | None:
         return None
 
 
+def _unused(name: str, used: Collection[str]) -> str:
+    """Return *name*, or what it is called where that and the ceilings' names are taken."""
+    names = [name, *(f"{name}-{number}" for number in range(2, 100))]
+    return next(each for each in names if each not in {*used, *CEILINGS})
+
+
 def _enter(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> list[Contender]:
     """Start everybody, and return them."""
     size = {"managers": arguments.managers, "stacks": arguments.stacks}
     env = {"WEB_CONCURRENCY": str(arguments.workers)}
     seed = stack.enter_context(contenders.seeded(Checkout(), url, **size))
-    found = [contenders.service(report.OURS, seed, env, folder)]
+    services = {report.OURS: (seed, env)}
     for name, settings in arguments.variant:
-        found.append(contenders.service(name, seed, env | settings, folder))
+        services[_unused(name, services)] = (seed, env | settings)
     for other in arguments.compare:
         other_seed = stack.enter_context(contenders.seeded(other, url, **size))
-        found.append(contenders.service(other.folder.name, other_seed, env, folder))
+        services[_unused(other.folder.name, services)] = (other_seed, env)
+    found = [contenders.service(name, *what, folder) for name, what in services.items()]
     if "pgbench" in arguments.ceilings:
         if load.find_pgbench() is None:
             print("there is no pgbench: its ceiling is left out", file=sys.stderr)
@@ -172,10 +180,15 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             rounds.run()
         except KeyboardInterrupt:
+            if not rounds.samples:
+                raise
             print("broken off: what was measured so far is reported", file=sys.stderr)
     print(report.write(chosen.out, plan, rounds.samples))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("broken off before anything was measured")

@@ -100,6 +100,7 @@ def throughput(part: list[Sample]) -> str:
         alike = select(part, scenario=scenario)
         against = [OURS, "pgbench"] if not is_bare else [None, None]
         has_processes = mine[0].rss > 0
+        has_postgres = any(sample.cost.postgres for sample in mine) and not is_bare
         rows.append(
             [
                 *("any" if is_bare else scenario, contender, _show(median(mine, rate), ".0f"), _spread(mine)),
@@ -107,7 +108,7 @@ def throughput(part: list[Sample]) -> str:
                 *(_show(ratio(mine, select(part, contender=name), rate)) for name in FALCONS),
                 *(_show(median(mine, p50)), _show(median(mine, p99))),
                 _show(median(mine, _service_cpu) if has_processes else None, ".3f"),
-                _show(None if is_bare else median(mine, _postgres_cpu), ".3f"),
+                _show(median(mine, _postgres_cpu) if has_postgres else None, ".3f"),
                 _show(median(mine, lambda sample: sample.rss) if has_processes else None, ".0f"),
                 _show(median(mine, lambda sample: sample.pss) if has_processes else None, ".0f"),
                 *_reliability(mine),
