@@ -69,7 +69,7 @@ class Rounds:
     def _in_turn(self, contenders: Iterable[Contender]) -> Iterator[Contender]:
         """Yield contenders, in each round another one first: nobody always follows the same one."""
         waiting = list(contenders)
-        first = (self._round - 1) % len(waiting)
+        first = (self._round - 1) % max(len(waiting), 1)
         yield from waiting[first:] + waiting[:first]
 
     def _task(self, scenario: str, connections: int, **more: float) -> Task:
