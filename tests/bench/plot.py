@@ -61,7 +61,7 @@ def _chart(
         up = (math.log10(max(time, _SHORTEST)) - low) / span
         return left + across * width, bottom - up * _CHART
 
-    kind = "a new connection for each request" if close else "kept connections"
+    kind = "new connections" if close else "kept connections"
     drawn = [_text(left, top - _GAP, f"get over {kind}: ms, p50 and (dashed) p99")]
     for power in range(low, low + span + 1):
         level = bottom - (power - low) / span * _CHART
