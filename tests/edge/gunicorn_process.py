@@ -10,9 +10,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-CONFIG = """
+HURRIED = """
 import stackmgr.edge.connection as c
 c.READ_DEADLINE, c.WRITE_DEADLINE, c.DRAIN_SECONDS = 1.0, 1.5, 1.0
+"""
+CONFIG = """
 control_socket_disable = True
 worker_tmp_dir = "/dev/shm"
 worker_class = "stackmgr.edge.worker.Worker"
@@ -23,11 +25,13 @@ threads, keepalive, graceful_timeout = 2, 3, 5
 class Server:
     """A gunicorn process on a free port of loopback."""
 
-    def __init__(self, folder, config="", binds=1):
+    def __init__(self, folder, config="", binds=1, deadlines=HURRIED):
         self.ports = [free_port() for _ in range(binds)]
         self.port = self.ports[0]
         path = folder / "gunicorn.conf.py"
-        path.write_text(f"{CONFIG}\nbind = {[f'127.0.0.1:{port}' for port in self.ports]}\n{config}\n")
+        path.write_text(
+            f"{deadlines}{CONFIG}\nbind = {[f'127.0.0.1:{port}' for port in self.ports]}\n{config}\n"
+        )
         self.log_path = folder / "log"
         command = [sys.executable, "-m", "gunicorn", "-c", str(path), "app:app"]
         environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}

@@ -1,0 +1,15 @@
+"""The two measurements that are commands, in a form short enough for every run."""
+
+from tests.edge import open_connections, reloads
+
+
+def test_a_client_is_answered_while_others_hold_connections(tmp_path):
+    outcome = open_connections.measured(tmp_path, open_connections.OURS, seconds=0.5, share=0.1)
+    assert outcome.times
+    assert outcome.unanswered == 0
+
+
+def test_clients_that_keep_their_connections_notice_nothing_of_a_reload(tmp_path):
+    found = reloads.measured(tmp_path, reloads.OURS, reloads=1)
+    assert found["requests"] > found["connections"] >= len(reloads.RHYTHMS)
+    assert (found["failed"], found["unanswered"]) == (0, 0)
