@@ -131,8 +131,11 @@ class Report:
         return found
 
 
-def run(server_url: str, seed: int, times: int) -> Report:
-    """Carry out the drill on a database of its own, reloads and restarts so many *times*."""
+def run(server_url: str, seed: int, times: int, pause: float = _PAUSE) -> Report:
+    """Carry out the drill on a database of its own, reloads and restarts so many *times*.
+
+    *pause* is how long a client rests between two requests, in the mean.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="stackmgr-upgrade-") as name,
         new_database(server_url) as url,
@@ -143,7 +146,7 @@ def run(server_url: str, seed: int, times: int) -> Report:
         managers = new_managers(url)
         with deployed(folder, url, _OLD) as deployment:
             workload = Workload(seed, managers, kept_transport(deployment.connect))
-            workload.start(_CLIENTS, pause=_PAUSE)
+            workload.start(_CLIENTS, pause=pause)
             try:
                 phases = [_act(deployment, *work) for work in _work(times) if work[1]]
             finally:

@@ -1,11 +1,13 @@
 """What clients who keep their connections notice of reloads: `python -m tests.edge.reloads`.
 
-Straight at gunicorn, without the proxy that would hide most of it.  A client here does what pools of
-connections do: it looks whether the server has closed a connection before it sends on it again.
+Straight at gunicorn, without the proxy that would hide most of it.  A careful client does what pools of
+connections do: it looks whether the server has closed a connection before it sends on it again.  One that is
+not sends, and is told so only then.
 """
 
 import argparse
 import http.client
+import itertools
 import random
 import select
 import signal
@@ -13,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,19 +28,19 @@ OURS, STOCK = "stackmgr.edge.worker.Worker", "gthread"
 RHYTHMS = (0.0, 0.001, 0.005, 0.02, 0.1, 0.3, 1.0, 2.5)
 
 _SETTINGS = 'worker_class, workers, threads, keepalive, graceful_timeout = "{}", 2, 4, 75, 30'
-_PATIENCE = 10.0
+_PATIENCE = 30.0
 _REST = 1.0  # seconds between two reloads
 
 
-def client(port: int, rhythm: float, ended: threading.Event) -> Counter[str]:
+def client(port: int, rhythm: float, careful: bool, ended: threading.Event) -> Counter[str]:
     """Send one request after the other on one connection, or on a new one when the server has closed it."""
     chance = random.Random(rhythm)
     found: Counter[str] = Counter()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
     while not ended.is_set():
-        if connection.sock is None or select.select([connection.sock], [], [], 0)[0]:
+        if careful and connection.sock is not None and select.select([connection.sock], [], [], 0)[0]:
             connection.close()
-            found["connections"] += 1
+        found["connections"] += connection.sock is None
         found["requests"] += 1
         try:
             connection.request("POST", "/echo", b"{}")
@@ -54,13 +57,15 @@ def client(port: int, rhythm: float, ended: threading.Event) -> Counter[str]:
     return found
 
 
-def measured(folder: Path, worker_class: str, reloads: int) -> Counter[str]:
+def measured(
+    folder: Path, worker_class: str, reloads: int, careful: bool = True, rhythms: Sequence[float] = RHYTHMS
+) -> Counter[str]:
     """Reload a server of two workers so many times while the clients go on, and add up what they saw."""
     server = Server(folder, _SETTINGS.format(worker_class), deadlines="")
     ended = threading.Event()
     try:
-        with ThreadPoolExecutor(len(RHYTHMS)) as pool:
-            clients = [pool.submit(client, server.port, rhythm, ended) for rhythm in RHYTHMS]
+        with ThreadPoolExecutor(len(rhythms)) as pool:
+            clients = [pool.submit(client, server.port, rhythm, careful, ended) for rhythm in rhythms]
             try:
                 for number in range(1, reloads + 1):
                     time.sleep(_REST)
@@ -78,11 +83,12 @@ def main() -> None:
     parser.add_argument("--reloads", type=int, default=10)
     arguments = parser.parse_args()
     columns = ("requests", "connections", "failed", "unanswered")
-    print(f"| worker class | reloads | {' | '.join(columns)} |\n|{'---|' * 6}")
-    for worker_class in (OURS, STOCK):
+    print(f"| worker class | clients | reloads | {' | '.join(columns)} |\n|{'---|' * 7}")
+    for worker_class, careful in itertools.product((OURS, STOCK), (True, False)):
         with tempfile.TemporaryDirectory() as folder:
-            found = measured(Path(folder), worker_class, arguments.reloads)
-        cells = (worker_class, str(arguments.reloads), *(str(found[name]) for name in columns))
+            found = measured(Path(folder), worker_class, arguments.reloads, careful)
+        counts = (str(found[name]) for name in columns)
+        cells = (worker_class, "careful" if careful else "careless", str(arguments.reloads), *counts)
         print(f"| {' | '.join(cells)} |", flush=True)
         for name in sorted(found.keys() - set(columns)):
             print(f"  {name}: {found[name]}")

@@ -10,6 +10,8 @@ def test_a_client_is_answered_while_others_hold_connections(tmp_path):
 
 
 def test_clients_that_keep_their_connections_notice_nothing_of_a_reload(tmp_path):
-    found = reloads.measured(tmp_path, reloads.OURS, reloads=1)
-    assert found["requests"] > found["connections"] >= len(reloads.RHYTHMS)
+    # None rests for so long that its connection is closed: between a look and a send that could happen too.
+    rhythms = [rhythm for rhythm in reloads.RHYTHMS if rhythm <= 0.1]
+    found = reloads.measured(tmp_path, reloads.OURS, reloads=1, rhythms=rhythms)
+    assert found["requests"] > found["connections"] >= len(rhythms)
     assert (found["failed"], found["unanswered"]) == (0, 0)
