@@ -44,8 +44,8 @@ if _soft != resource.RLIM_INFINITY and _soft < _files:
     resource.setrlimit(resource.RLIMIT_NOFILE, (_files, _hard))
 worker_connections = max(_files - 240, threads + 1)
 
-# Longer than the 60 s for which deploy/nginx.conf keeps an idle connection: were it shorter, nginx would now
-# and then write a request into one that is being closed here, and could not tell whether it was served.
+# Longer than deploy/nginx.conf keeps an idle connection: were it shorter, nginx would now and then write a
+# request into one that is being closed here, and could not tell whether it was served.
 keepalive = 75
 
 # Six times the longest Idempotency-Key that the receipt index holds, so that the refusal of one too long is

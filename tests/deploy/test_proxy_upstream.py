@@ -2,12 +2,14 @@
 
 import http.client
 import json
+import re
 from contextlib import ExitStack
 
 import pytest
 
+from stackmgr.edge import worker
 from tests.client import STACKS, check_answer
-from tests.deploy.proxy import free_port, nginx_before
+from tests.deploy.proxy import SITE, free_port, nginx_before
 from tests.deploy.upstreams import answering, hanging_up, running_upstream, silent, well
 
 IMPATIENT = {"proxy_read_timeout 30s;": "proxy_read_timeout 1s;"}
@@ -136,6 +138,15 @@ def test_connections_to_the_service_are_kept(tmp_path):
         for _ in range(5):
             assert ask(proxy, "GET").status == 200
         assert (upstream.connections, len(upstream.heads)) == (1, 5)
+
+
+def test_an_idle_connection_is_given_up_by_nginx_before_the_service_gives_it_up():
+    upstream = SITE.read_text().partition("server {")[0]
+    (kept,) = re.findall(r"^ +keepalive_timeout (\d+)s;$", upstream, re.MULTILINE)
+    settings = (SITE.parent / "gunicorn.conf.py").read_text()
+    (keepalive,) = re.findall(r"^keepalive = (\d+)$", settings, re.MULTILINE)
+    assert int(kept) < worker.STOP_LINGER
+    assert int(kept) < int(keepalive)
 
 
 def test_no_forged_header_reaches_the_service(tmp_path):

@@ -49,6 +49,8 @@ class Instance:
             "STACKMGR_DATABASE_URL": database_url,
             "STACKMGR_ADMIN_BIND": f"127.0.0.1:{self._admin_port}",
             "WEB_CONCURRENCY": "2",
+            # A slow machine is not what is asked about.
+            "STACKMGR_DATABASE_TIMEOUT": "20",
         }
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -57,7 +59,11 @@ class Instance:
         return (self._folder / "log").read_text()
 
     def start(self) -> None:
-        """Start the service and wait until it says that it is ready."""
+        """Do what `systemctl start` does, and return once the service says that it is ready."""
+        self.launch()
+        self.await_readiness()
+
+    def launch(self) -> None:
         numbers = [held.fileno() for held in self._sockets]
         (command,) = values("stackmgr.service", "ExecStart", self._current / "deploy")
         with (self._folder / "log").open("ab") as log:
@@ -70,6 +76,8 @@ class Instance:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def await_readiness(self) -> None:
         assert self.ask(self._admin_port, "/ready")[0] == 200, self.log
 
     def reload(self) -> None:
@@ -168,7 +176,9 @@ def deployed(folder: Path, database_url: str, release: str) -> Iterator[Deployme
             (folder / name).mkdir()
             instances.append(Instance(folder / name, folder / "current", database_url))
             stack.callback(instances[-1].close)
-            instances[-1].start()
+            instances[-1].launch()
+        for instance in instances:
+            instance.await_readiness()
         (folder / "nginx").mkdir()
         proxy = stack.enter_context(
             nginx_before(folder / "nginx", *(instance.port for instance in instances))
