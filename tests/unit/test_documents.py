@@ -94,7 +94,7 @@ def test_every_rule_is_held_by_a_test():
 @each_document
 def test_every_path_a_document_names_exists(document):
     named = {path for code in code_in(document) for path in code.split() if PATH.fullmatch(path)}
-    modules = {m for code in code_in(document) for m in re.findall(r"-m (tests\.\w+)", code)}
+    modules = {m for code in code_in(document) for m in re.findall(r"-m (tests(?:\.\w+)+)", code)}
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
     folders = [ROOT / module.replace(".", "/") for module in modules]
     assert all(folder.with_suffix(".py").exists() or (folder / "__main__.py").exists() for folder in folders)
