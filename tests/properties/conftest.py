@@ -1,0 +1,61 @@
+"""How Hypothesis runs here, and an application whose caller is known without a look at any key.
+
+In CI the cases are the same in every run; elsewhere each run tries others.  A failure prints the smallest
+case that Hypothesis finds, and how to run it again.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from uuid import uuid4
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, settings
+
+from stackmgr.app import Application, create_app
+from stackmgr.database import Database
+from stackmgr.verifiers import Identity
+from tests.fixed_verifier import FixedVerifier
+
+settings.register_profile(
+    "stackmgr",
+    # Nothing here is about speed: the machine may be slow, and the database is a real one.
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        # A fixture of one test is shared by its cases; each case makes managers of its own instead.
+        HealthCheck.function_scoped_fixture,
+    ],
+    derandomize=os.environ.get("CI") == "true",
+    database=None,
+    print_blob=True,
+)
+settings.load_profile("stackmgr")
+
+
+@dataclass(frozen=True)
+class KnownCaller:
+    """An application that takes every caller for one manager, whom nobody else knows."""
+
+    app: Application
+    manager_id: str
+
+
+@pytest.fixture
+def known_caller(
+    database: Database, spellings: dict[str, str], admin: psycopg.Connection
+) -> Iterator[Callable[[], KnownCaller]]:
+    """Return a function that makes such an application, with the record of its manager."""
+
+    def make() -> KnownCaller:
+        manager_id, external_id = str(uuid4()), str(uuid4())
+        admin.execute(
+            "INSERT INTO stackmgr.managers (manager_id, external_id, identity_id) VALUES (%s, %s, %s)",
+            (manager_id, external_id, external_id),
+        )
+        verifier = FixedVerifier(Identity(external_id, external_id, manager_id))
+        return KnownCaller(create_app(database=database, verifier=verifier, spellings=spellings), manager_id)
+
+    return make
