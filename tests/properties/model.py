@@ -1,0 +1,67 @@
+"""The contract in memory: what each manager has, and what each request has to be answered with.
+
+It makes up nothing that the service decides: a new stack's id and a new revision's are taken over from the
+answer, once it is certain that nobody has seen them before.
+"""
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tests.properties.strategies import Document, normal
+
+
+@dataclass
+class Account:
+    """One manager's stacks, oldest first, each with its place among all that were ever created."""
+
+    stacks: dict[str, Document] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    receipts: dict[str, tuple[Document, str]] = field(default_factory=dict)
+
+
+class Model:
+    """What the service must be like after the requests so far."""
+
+    def __init__(self, managers: int) -> None:
+        self.accounts = [Account() for _ in range(managers)]
+        self._seen: set[str] = set()
+        self._created = 0
+
+    def create(self, manager: int, key: str, document: Document) -> tuple[int, str | None]:
+        """Return the status that a create must get, and the id of the stack if it was created before."""
+        receipt = self.accounts[manager].receipts.get(key)
+        if receipt is None:
+            return 201, None
+        wanted, stack_id = receipt
+        return (200, stack_id) if wanted == normal(document) else (409, None)
+
+    def created(self, manager: int, key: str, document: Document, answer: Document) -> None:
+        """Take note of a new stack."""
+        self._new(answer["id"])
+        self._new(answer["current_revision_id"])
+        account, stack_id = self.accounts[manager], answer["id"]
+        ids = {"id": stack_id, "current_revision_id": answer["current_revision_id"]}
+        account.receipts[key] = (normal(document), stack_id)
+        account.stacks[stack_id] = ids | normal(document)
+        account.places[stack_id] = self._created
+        self._created += 1
+
+    def updated(self, manager: int, stack_id: str, changes: Document, answer: Document) -> None:
+        """Take note of a new revision."""
+        self._new(answer["current_revision_id"])
+        new = {"current_revision_id": answer["current_revision_id"]}
+        self.accounts[manager].stacks[stack_id] |= new | normal(changes)
+
+    def page(self, manager: int, limit: int, before: int | None) -> tuple[list[Document], int | None]:
+        """Return a page of the stacks before a place, and the place before which the next page begins."""
+        account = self.accounts[manager]
+        places = [place for place in account.places.values() if before is None or place < before]
+        newest = sorted(places, reverse=True)
+        by_place = {place: account.stacks[stack_id] for stack_id, place in account.places.items()}
+        more = len(newest) > limit
+        return [by_place[place] for place in newest[:limit]], newest[limit - 1] if more else None
+
+    def _new(self, identifier: str) -> None:
+        assert str(UUID(identifier)) == identifier
+        assert identifier not in self._seen
+        self._seen.add(identifier)
