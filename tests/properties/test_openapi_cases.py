@@ -1,0 +1,109 @@
+"""What Schemathesis makes of the OpenAPI description, sent to the running service: with every check it has.
+
+It follows the links from an answer to further requests, leaves out what is required, sends what is no valid
+value, and asks as another manager and as nobody for what one manager has.  The long form:
+
+    STACKMGR_OPENAPI_CASES=50000 python -m pytest -s tests/properties/test_openapi_cases.py
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from stackmgr import api_keys, files, openapi
+from tests.server import running_service
+
+CASES = int(os.environ.get("STACKMGR_OPENAPI_CASES", "300"))
+# Schemathesis is told how many examples to make for an operation.  What comes of it: so many cases in any
+# event, from the examples and the limits of the description, and so many more for each example.
+FIXED_CASES = 250
+CASES_PER_EXAMPLE = 6
+
+# Two managers who may not see what the other has.  The first one asks, the second is tried on each answer.
+SETTINGS = """
+continue-on-failure = true
+hooks = "tests.properties.openapi_hooks"
+
+[cache]
+enabled = false
+
+[auth.wfc]
+path = "keys.json"
+user = "first"
+peers = ["first", "second"]
+"""
+
+
+@pytest.fixture(scope="module")
+def service(database_url):
+    with running_service(database_url, env={"STACKMGR_LOG_FORMAT": "json"}) as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path, operator) -> Path:
+    """A folder to run Schemathesis in, with the description of the interface and the keys of two managers."""
+    users = []
+    for name in ("first", "second"):
+        with operator.session() as session:
+            key = api_keys.issue(session, str(uuid4()))
+        header = {"name": "Authorization", "value": f"Bearer {key}"}
+        users.append({"name": name, "fixedHeaders": [header]})
+    (tmp_path / "keys.json").write_text(json.dumps({"auth": users}))
+    (tmp_path / "openapi.json").write_text(json.dumps(openapi.bundle()))
+    (tmp_path / "schemathesis.toml").write_text(SETTINGS)
+    return tmp_path
+
+
+def run_schemathesis(folder: Path, base: str, cases: int, seed: int) -> dict:
+    """Return the report of a run of about so many cases, after a check that nothing was found."""
+    root = files.directory("schemas").parent
+    command = [Path(sys.executable).with_name("schemathesis"), "--no-color", "run", "openapi.json"]
+    wanted = {
+        "--url": base,
+        "--checks": "all",
+        "--max-examples": max(10, (cases - FIXED_CASES) // CASES_PER_EXAMPLE),
+        "--seed": seed,
+        "--generation-database": "none",
+        "--report": "json",
+        "--report-json-path": "report.json",
+    }
+    ended = subprocess.run(
+        [*command, *(str(word) for pair in wanted.items() for word in pair)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return json.loads((folder / "report.json").read_bytes())
+
+
+def statuses(log: Path) -> Counter[int]:
+    """Return how many requests the service has answered with each status, by its own log."""
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    return Counter(line["status"] for line in lines if line["message"] == "request")
+
+
+def test_the_service_does_what_the_description_says_for_every_generated_case(service, folder):
+    ran, rounds = 0, 0
+    while ran < CASES:
+        seed = rounds if os.environ.get("CI") == "true" else random.getrandbits(32)
+        report = run_schemathesis(folder, service.base, CASES - ran, seed)
+        assert (report["failures"], report["errors"]) == ([], [])
+        assert {phase["status"] for phase in report["phases"].values()} == {"success"}
+        assert report["operations"]["tested"] == 4
+        ran += report["test_cases"]["generated"]
+        rounds += 1
+    answered = statuses(service.log_path)
+    print(f"\n{ran} cases:", dict(sorted(answered.items())))
+    assert answered[500] == answered[503] == 0
+    assert min(answered[status] for status in (200, 201, 400, 401, 404, 405, 409)) > 0
