@@ -1,6 +1,7 @@
 """What the cases are made of: configurations, the ways to write one down, and those unlike another."""
 
 import json
+import unicodedata
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -69,13 +70,20 @@ def normal(document: Document) -> Document:
 def unlike(draw: st.DrawFn, document: Document) -> Document:
     """Draw a good create body that differs from *document* in one field."""
     strategies = {
-        "name": names,
+        "name": st.one_of(names, st.sampled_from(nearly_the_same_names(document["name"]))),
         "allocation": st.one_of(allocations(), reweighted(document["allocation"])),
         "schedule": st.fixed_dictionaries({"preset": presets}),
     }
     field = draw(st.sampled_from(sorted(strategies)))
     other = strategies[field].map(lambda value: document | {field: value})
     return draw(other.filter(lambda changed: normal(changed) != normal(document)))
+
+
+def nearly_the_same_names(name: str) -> list[str]:
+    """Return names that somebody tidy might take for *name*, and *name* itself."""
+    cases = [name.lower(), name.upper(), name.casefold(), name.strip()]
+    forms = [unicodedata.normalize(form, name) for form in ("NFC", "NFD", "NFKC")]
+    return [name, f"{name} ", f" {name}", f"{name}\u200b", f'{name}","daily', *cases, *forms]
 
 
 @st.composite

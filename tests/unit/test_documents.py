@@ -145,7 +145,7 @@ def test_every_variable_of_the_tests_is_named_for_testers():
     of_the_tests = {
         name
         for name in variables_in("tests/**/*.py")
-        if name.startswith(("STACKMGR_TEST_", "STACKMGR_FUZZ_"))
+        if name.startswith(("STACKMGR_TEST_", "STACKMGR_FUZZ_", "STACKMGR_PROPERTY_", "STACKMGR_OPENAPI_"))
     }
     assert of_the_tests
     assert of_the_tests - set(VARIABLE.findall(text_of("tests/README.md"))) == set()
