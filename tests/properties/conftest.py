@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from stackmgr.app import Application, create_app
 from stackmgr.database import Database
@@ -28,6 +28,8 @@ settings.register_profile(
         # A fixture of one test is shared by its cases; each case makes managers of its own instead.
         HealthCheck.function_scoped_fixture,
     ],
+    # Not `explain`, which takes a minute to say what the smallest case shows.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     derandomize=os.environ.get("CI") == "true",
     database=None,
     print_blob=True,
