@@ -18,7 +18,7 @@ from tests.corpus import NOT_JSON, field_text
 from tests.properties.model import Model
 from tests.properties.strategies import Document, chances, changes, configurations, written
 
-HISTORIES = int(os.environ.get("STACKMGR_PROPERTY_HISTORIES", "80"))
+HISTORIES = int(os.environ.get("STACKMGR_PROPERTY_HISTORIES", "60"))
 
 managers = st.integers(0, 1)
 # Few keys and few configurations, so that histories are full of retries and conflicts.

@@ -29,6 +29,7 @@ CASES_PER_EXAMPLE = 6
 # Two managers who may not see what the other has.  The first one asks, the second is tried on each answer.
 SETTINGS = """
 continue-on-failure = true
+request-timeout = 60
 hooks = "tests.properties.openapi_hooks"
 
 [cache]
@@ -43,7 +44,9 @@ peers = ["first", "second"]
 
 @pytest.fixture(scope="module")
 def service(database_url):
-    with running_service(database_url, env={"STACKMGR_LOG_FORMAT": "json"}) as running:
+    # As patient as it can be: nothing here is about speed.
+    env = {"STACKMGR_LOG_FORMAT": "json", "STACKMGR_DATABASE_TIMEOUT": "20"}
+    with running_service(database_url, env=env) as running:
         yield running
 
 
