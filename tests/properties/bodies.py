@@ -6,6 +6,7 @@ piece by piece, as there are a great many of them and it is the faults that a fa
 """
 
 import json
+import re
 from itertools import pairwise
 from random import Random
 
@@ -119,18 +120,41 @@ field_values = {
 }
 
 
+WEIGHT, ADDRESS, QUOTE = r"(?<=[:\s])-?\d+(?=[\s,}])", r"(?<=0x)[0-9a-fA-F]{40}", r'"'
+
+
+def nudged(member: str, chance: Random) -> str:
+    """Return *member* with one thing about it changed that is easily overlooked."""
+    kinds = [kind for kind in (WEIGHT, WEIGHT, ADDRESS, QUOTE) if re.search(kind, member)]
+    kind = chance.choice(kinds)
+    place = chance.choice(list(re.finditer(kind, member)))
+    text = place[0]
+    if kind == WEIGHT:
+        more = str(int(text) + 1)
+        other = chance.choice((f"{text}.0", f"{text}e0", f"{text}E+0", f'"{text}"', f"0{text}", more))
+    elif kind == ADDRESS:
+        at = chance.randrange(40)
+        other = text[:at] + text[at].swapcase() + text[at + 1 :]
+    else:
+        other = chance.choice(('\\u0000"', '\\ud800"', '"\\u0000', '"\\udead', '\\"', '""', ' "', '" '))
+    return member[: place.start()] + other + member[place.end() :]
+
+
 @st.composite
 def nearly_good(draw: st.DrawFn) -> bytes:
-    """Draw a good body in which up to two things were replaced, added, repeated or left out."""
+    """Draw a good body in which one or two things were nudged, replaced, added, repeated or left out."""
     members = draw(chances.map(good_members))
     for _ in range(draw(st.integers(1, 2))):
         field = draw(st.sampled_from(FIELDS))
-        fault = draw(st.sampled_from(["replace", "add", "repeat", "drop"]))
+        fault = draw(st.sampled_from(["nudge", "nudge", "replace", "add", "repeat", "drop"]))
         place = draw(st.integers(0, len(members)))
         if fault == "add":
             members.insert(place, f"{draw(member_names)}:{draw(scalars)}")
         elif fault == "repeat" and members:
             members.insert(place, draw(st.sampled_from(members)))
+        elif members and fault == "nudge":
+            number = min(place, len(members) - 1)
+            members[number] = nudged(members[number], draw(chances))
         elif members and fault in {"replace", "drop"}:
             members.pop(min(place, len(members) - 1))
         if fault == "replace":

@@ -133,7 +133,7 @@ def _gap(chance: Random) -> str:
 
 
 def _string(text: str, chance: Random) -> str:
-    escaped_share = chance.choice((0.0, 0.1, 1.0))
+    escaped_share = chance.choice((0.0, 0.0, 0.0, 0.1, 1.0))
     return f'"{"".join(_character(character, chance, escaped_share) for character in text)}"'
 
 
