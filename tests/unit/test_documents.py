@@ -13,12 +13,15 @@ ROOT = files.directory("schemas").parent
 TESTS = ROOT / "tests"
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
-    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", TESTS / "README.md", *ROOT.glob("deploy/*.md"))
+    for path in (
+        *(ROOT / "README.md", ROOT / "CHANGELOG.md", TESTS / "README.md", ROOT / "locks/README.md"),
+        *ROOT.glob("deploy/*.md"),
+    )
 )
 each_document = pytest.mark.parametrize("document", DOCUMENTS)
 
 VARIABLE = re.compile(r"STACKMGR(?:_[A-Z]+)+")
-PATH = re.compile(r"(?:\.ci|deploy|schemas|sql|stackmgr|tests)/[\w./-]*")
+PATH = re.compile(r"(?:\.ci|deploy|locks|schemas|sql|stackmgr|tests)/[\w./-]*")
 REFERENCE = re.compile(r"([\w/]+\.py)::(test_\w+)")
 
 
