@@ -181,15 +181,15 @@ class EmbeddedPostgres:
             # PostgreSQL itself takes any process with that id for a server.
             pid_file.unlink(missing_ok=True)
         self._choose_socket_folder(undo)
-        settings = {
-            "listen_addresses": "",
-            "port": _PORT,
-            "unix_socket_directories": f'"{self._sockets}"',
-        }
         log_path = self._folder / "server.log"
         with log_path.open("wb") as log:
             process = subprocess.Popen(
-                [program, "-D", self._folder, *(f"--{name}={value}" for name, value in settings.items())],
+                [
+                    program,
+                    "-D",
+                    self._folder,
+                    *(f"--{name}={value}" for name, value in self._settings().items()),
+                ],
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -200,6 +200,13 @@ class EmbeddedPostgres:
         undo.callback(_stop, process)
         self._process = process
         self._wait_until_ready(process, log_path)
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "listen_addresses": "",
+            "port": _PORT,
+            "unix_socket_directories": f'"{self._sockets}"',
+        }
 
     def _choose_socket_folder(self, undo: ExitStack) -> None:
         """Use the folder of the data, or where its path cannot be a socket's, one with a short path."""

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 import psycopg
@@ -31,7 +32,17 @@ def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
 
 
 class FaultyPostgres(EmbeddedPostgres):
-    """An embedded server, with the service's schema, that can be made to fail in earnest."""
+    """An embedded server, with the service's schema, that can be made to fail in earnest.
+
+    `network_address` is the host and port of a server that has a network of its own; `logs` holds what
+    earlier starts have logged.
+    """
+
+    network_address: tuple[str, int] | None = None
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.logs: list[str] = []
 
     def prepare(self) -> None:
         """Create the service's database and its schema."""
@@ -104,8 +115,12 @@ class FaultyPostgres(EmbeddedPostgres):
         processes[0].send_signal(mode)
         psutil.wait_procs(processes, 10)
 
+    def read_log(self) -> str:
+        return (self._folder / "server.log").read_text(errors="replace")
+
     def start(self) -> None:
         """Start again after `crash` or `stop`."""
+        self.logs.append(self.read_log())
         self._start(embedded.programs() / "postgres", self._undo)
 
     @contextmanager

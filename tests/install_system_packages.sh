@@ -1,5 +1,6 @@
 #!/bin/sh
-# What the tests run and pip cannot bring: nginx, openssl, systemd-analyze, and the oldest PostgreSQL.
+# What the tests run and pip cannot bring: nginx, openssl, systemd-analyze, ip, and the oldest
+# PostgreSQL.
 #
 # Does nothing, quietly, where they are there already, where there is no apt-get, or where we are not root:
 # the tests that need them are then skipped, or fail if CI=true.  Starts no service and leaves none behind
@@ -12,6 +13,7 @@ packages=''
 command -v nginx >/dev/null || packages="$packages nginx-light"
 command -v openssl >/dev/null || packages="$packages openssl"
 command -v systemd-analyze >/dev/null || packages="$packages systemd"
+command -v ip >/dev/null || packages="$packages iproute2"
 [ -x /usr/lib/postgresql/15/bin/initdb ] || packages="$packages postgresql-15"
 [ -n "$packages" ] || exit 0
 [ "$(id -u)" -eq 0 ] || exit 0

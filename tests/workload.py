@@ -23,6 +23,9 @@ from tests.history import Configuration, Operation
 # was sent, and other kinds of OSError, or HTTPException, if no answer came.
 Transport = Callable[[str, str, dict[str, str], bytes], tuple[int, bytes]]
 
+# What every Idempotency-Key begins with: no log and no answer is to hold it.
+KEY_CANARY = "canary-key-"
+
 _WEIGHTS = {"create": 12, "replay": 12, "update": 40, "get": 26, "list": 4, "foreign": 6}
 _NO_ANSWER = (OSError, http.client.HTTPException)
 
@@ -35,6 +38,7 @@ def application_transport(app: Application) -> Transport:
             path, method=method, headers=headers, body=body, expect_errors=True
         )
         check_answer(method, path, answer.status_int, answer.headers, answer.body)
+        _check_secrets(headers, answer.headers, answer.body)
         return answer.status_int, answer.body
 
     return send
@@ -52,6 +56,7 @@ def http_transport(port: Callable[[], int], timeout: float) -> Transport:
         finally:
             connection.close()
         check_answer(method, path, answer.status, answer.headers, content)
+        _check_secrets(headers, answer.headers, content)
         return answer.status, content
 
     return send
@@ -73,9 +78,17 @@ def kept_transport(connect: Callable[[], http.client.HTTPConnection]) -> Transpo
             connection.close()
             raise
         check_answer(method, path, answer.status, answer.headers, content)
+        _check_secrets(headers, answer.headers, content)
         return answer.status, content
 
     return send
+
+
+def _check_secrets(sent: dict[str, str], headers: Any, body: bytes) -> None:
+    """Assert that an answer repeats neither the Authorization nor the Idempotency-Key of its request."""
+    answer = f"{list(headers.items())}{body.decode()}"
+    assert sent["Authorization"].removeprefix("Bearer ") not in answer
+    assert KEY_CANARY not in answer
 
 
 @dataclass
@@ -159,7 +172,7 @@ class _Client:
         if kind == "list":
             self._send("list", manager, "GET", f"{STACKS}?limit=100")
         elif kind == "create" or not manager.stack_ids or (kind == "foreign" and not other.stack_ids):
-            self._create(manager, f"key-{self._name}-{self.count}", self._configuration())
+            self._create(manager, f"{KEY_CANARY}{self._name}-{self.count}", self._configuration())
         elif kind == "replay":
             key, supplied = self._chance.choice(manager.creations)
             if self._chance.random() < 0.2:

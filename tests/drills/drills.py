@@ -3,12 +3,13 @@
 import signal
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
 import psutil
 import psycopg
 
-from tests.drills import failover
+from tests.drills import failover, network, volume
 from tests.drills.stage import DATABASE_TIMEOUT, Report, Stage, judged, staged
 from tests.faulty_postgres import FaultyPostgres, eventually
 from tests.workload import Workload, http_transport
@@ -18,7 +19,7 @@ _CROWD = 48
 _PAUSE = 0.02
 _CLIENT_TIMEOUT = 30.0
 _SETTLE = 0.5
-_NOT_MIXED = {"mixed", "pool-exhaustion", "control-lagging-standby", "control-careless-commit"}
+_NOT_MIXED = {"mixed", "pool-exhaustion"}
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Drill:
     """A fault; `short` and `long` say how often; `bounded` that every answer is to come in time.
 
     `rest` is how many seconds there are between two faults; a `control` runs on a server that cannot keep
-    what it acknowledges, and has to show it.
+    what it acknowledges, and has to show it; `place` makes a server of its own for a drill that needs one.
     """
 
     name: str
@@ -37,6 +38,12 @@ class Drill:
     rest: float = 1.0
     clients: int = _CLIENTS
     control: bool = False
+    place: Callable[[], AbstractContextManager[FaultyPostgres]] | None = None
+
+    @property
+    def mixes(self) -> bool:
+        """Whether it may be one of several on the same server."""
+        return not self.control and self.place is None and self.name not in _NOT_MIXED
 
 
 def _workers(stage: Stage) -> list[psutil.Process]:
@@ -130,7 +137,7 @@ def hold_rows(stage: Stage) -> None:
 def anything(stage: Stage) -> None:
     """Deal the other faults one after the other, shuffled anew each time all have had their turn."""
     if not stage.deck:
-        stage.deck = [name for name in DRILLS if name not in _NOT_MIXED]
+        stage.deck = [drill.name for drill in DRILLS.values() if drill.mixes]
         stage.chance.shuffle(stage.deck)
     DRILLS[stage.deck.pop()].inflict(stage)
 
@@ -148,6 +155,8 @@ DRILLS = {
         Drill("freeze", freeze_database, 1, 20),
         Drill("partition", partition, 1, 20),
         Drill("network-cut", cut_network, 5, 100, rest=0.3),
+        Drill("lost-packets", network.lose_packets, 1, 20, place=network.distant_server),
+        Drill("full-volume", volume.fill_volume, 2, 20, place=volume.small_volume),
         Drill("held-rows", hold_rows, 1, 20),
         # More callers than threads: they wait for one another, so that only each request is bounded.
         Drill("pool-exhaustion", hold_rows, 1, 20, bounded=False, clients=_CROWD),
@@ -160,15 +169,20 @@ DRILLS = {
 
 
 def run(drill: Drill, server: FaultyPostgres, seed: int, times: int) -> Report:
-    """Carry out a drill and return what came of it."""
-    with staged(server, seed) as stage:
+    """Carry out a drill and return what came of it.  Raises NoPlace where it cannot be carried out."""
+    with ExitStack() as undo:
+        if drill.place is not None:
+            server = undo.enter_context(drill.place())
+        stage = undo.enter_context(staged(server, seed))
         workload = Workload(seed, stage.managers, http_transport(lambda: stage.service.port, _CLIENT_TIMEOUT))
         workload.start(drill.clients, pause=_PAUSE)
-        time.sleep(_SETTLE)
-        for _ in range(times):
-            drill.inflict(stage)
-            stage.healed.append(time.monotonic())
-            time.sleep(drill.rest)
-        workload.stop()
+        try:
+            time.sleep(_SETTLE)
+            for _ in range(times):
+                drill.inflict(stage)
+                stage.healed.append(time.monotonic())
+                time.sleep(drill.rest)
+        finally:
+            workload.stop()
         stage.stop_service()
         return judged(Report(drill.name, seed, times, drill.bounded, drill.control), stage, workload)

@@ -13,6 +13,9 @@ from tests.proxy import Proxy
 
 _NAME = "standby"
 _STREAMING = b"SELECT sync_state FROM pg_catalog.pg_stat_replication WHERE state = 'streaming'"
+_REVISIONS = b"SELECT count(*) FROM stackmgr.stack_revisions"
+# How many revisions a standby that lags is to lack at least.
+_BEHIND = 20
 # How long clients go on before the primary dies, and a lagging standby falls behind, in seconds.
 _MEANWHILE = 0.5
 
@@ -36,6 +39,7 @@ def _fail_over(stage: Stage, *, synchronous: bool) -> None:
         _await_standby(stage.server, synchronous=synchronous)
         if not synchronous:
             link.hold()
+            _await_revisions(stage.server)
         time.sleep(_MEANWHILE)
         stage.server.crash()
         with psycopg.connect(standby.url(), autocommit=True) as connection:
@@ -50,3 +54,14 @@ def _await_standby(primary: FaultyPostgres, *, synchronous: bool) -> None:
             connection.execute(b"SELECT pg_reload_conf()")
         wanted = ("sync" if synchronous else "async",)
         eventually(lambda: connection.execute(_STREAMING).fetchone() == wanted)
+
+
+def _await_revisions(primary: FaultyPostgres) -> None:
+    with psycopg.connect(primary.url(), autocommit=True) as connection:
+
+        def made() -> int:
+            [count] = connection.execute(_REVISIONS).fetchone()
+            return count
+
+        before = made()
+        eventually(lambda: made() >= before + _BEHIND, 60)

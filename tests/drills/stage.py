@@ -17,7 +17,7 @@ from tests.faulty_postgres import FaultyPostgres
 from tests.history import Operation, Violation
 from tests.proxy import Proxy
 from tests.server import RunningService, running_service
-from tests.workload import Manager, Workload
+from tests.workload import KEY_CANARY, Manager, Workload
 
 # Seconds that a request may wait for the database, and that an answer may come after that.
 DATABASE_TIMEOUT = 2
@@ -25,6 +25,8 @@ GRACE = 0.5
 # Seconds in which the service is back when its database is.
 RETURN = 2.0
 NEVER = float("inf")
+# What clients may be answered here: success, what they provoke themselves, and what a fault makes of it.
+EXPECTED = {200, 201, 404, 409, 500, 503}
 
 _ENVIRONMENT = {
     "STACKMGR_DATABASE_TIMEOUT": str(DATABASE_TIMEOUT),
@@ -46,6 +48,10 @@ def new_managers(url: str) -> list[Manager]:
         operator.close()
 
 
+class NoPlace(Exception):
+    """A drill needs what this machine, or its user's rights, cannot give; the message says what."""
+
+
 class Stage:
     """A service of its own on a given server, with a network between the two that can fail."""
 
@@ -63,7 +69,8 @@ class Stage:
 
     def start_service(self) -> None:
         """Run the service, on a port of its own."""
-        url = f"postgresql://postgres@127.0.0.1:{self.proxy.port}/stackmgr?target_session_attrs=read-write"
+        host, port = self.server.network_address or ("127.0.0.1", self.proxy.port)
+        url = f"postgresql://postgres@{host}:{port}/stackmgr?target_session_attrs=read-write"
         self.service = self._running.enter_context(running_service(url, env=_ENVIRONMENT))
 
     def stop_service(self) -> None:
@@ -74,6 +81,7 @@ class Stage:
 
     def replace_server(self, server: FaultyPostgres, undo: ExitStack) -> None:
         """Lead the service to another server; *undo* ends that one when its time has come."""
+        self.logs.append(self.server.read_log())
         self.server = server
         self.proxy.target = server.socket_path
         self.proxy.cut()
@@ -112,7 +120,8 @@ class Report:
     slowest: float = 0.0
     longest_gap: float = 0.0
     longest_return: float = 0.0
-    leaks: int = 0
+    leaks: list[str] = field(default_factory=list)
+    unexpected: set[int] = field(default_factory=set)
 
     def contradictions(self) -> list[str]:
         """Return, in words, what is wrong however slow the machine is.
@@ -120,14 +129,16 @@ class Report:
         A control is a drill on a setting that is known to lose what it acknowledges: it is wrong unless it
         does.
         """
+        found = [f"{what} has come into a log" for what in self.leaks]
+        if self.unexpected:
+            found.append(f"answers that no fault explains: {sorted(self.unexpected)}")
         if self.control:
-            lost = any(violation.rule == "R3" for violation in self.violations)
-            return [] if lost else ["nothing was lost where it had to be: the drill sees nothing"]
-        found = [f"{violation.rule}: {violation.what}" for violation in self.violations]
+            if not any(violation.rule == "R3" for violation in self.violations):
+                found.append("nothing was lost where it had to be: the drill sees nothing")
+            return found
+        found += [f"{violation.rule}: {violation.what}" for violation in self.violations]
         if not self.outcomes["acknowledged"]:
             found.append("nothing was acknowledged: a drill without clients proves nothing")
-        if self.leaks:
-            found.append("a key has come into the log")
         return found
 
     def delays(self) -> list[str]:
@@ -154,8 +165,24 @@ def judged(report: Report, stage: Stage, workload: Workload) -> Report:
     first_after = (next((later for later in served if later > healed), NEVER) for healed in stage.healed)
     returns = [first - healed for first, healed in zip(first_after, stage.healed, strict=True)]
     report.longest_return = max(returns, default=0.0)
-    report.leaks = sum(manager.api_key in log for manager in stage.managers for log in stage.logs)
+    logs = [*stage.logs, *stage.server.logs, stage.server.read_log()]
+    report.leaks = secrets_in(logs, stage.managers)
+    report.unexpected = {
+        operation.status for operation in answered if operation.status is not None
+    } - EXPECTED
     return report
+
+
+def secrets_in(logs: list[str], managers: list[Manager]) -> list[str]:
+    """Return, in words, which secrets of the clients stand in *logs*."""
+    keys = [manager.api_key for manager in managers]
+    secrets = {
+        "an API key": keys,
+        "the digest of an API key": [api_keys.digest(key).hex() for key in keys],
+        "an Authorization": ["Bearer "],
+        "an Idempotency-Key": [KEY_CANARY],
+    }
+    return [what for what, texts in secrets.items() if any(text in log for text in texts for log in logs)]
 
 
 def _outcome(operation: Operation) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.drills import DRILLS, run
+from tests.drills.stage import NoPlace
 from tests.faulty_postgres import FaultyPostgres
 
 # Seconds after which an answer is not slow but hangs; how fast it is to be, the command tells.
@@ -22,8 +23,23 @@ def drill_server():
         yield server
 
 
-@pytest.mark.parametrize("name", ["mixed", "pool-exhaustion"])
+def short(name, server):
+    try:
+        return run(DRILLS[name], server, seed=1, times=DRILLS[name].short)
+    except NoPlace as ex:
+        pytest.skip(str(ex))
+
+
+@pytest.mark.parametrize("name", ["mixed", "pool-exhaustion", "lost-packets", "full-volume"])
 def test_faults_under_load_lose_nothing_and_double_nothing(drill_server, name):
-    report = run(DRILLS[name], drill_server, seed=1, times=DRILLS[name].short)
+    report = short(name, drill_server)
     assert report.contradictions() == []
     assert report.slowest < HANGING
+
+
+def test_a_failover_to_a_standby_that_lags_is_seen_to_lose_what_was_acknowledged(drill_server):
+    assert short("control-lagging-standby", drill_server).contradictions() == []
+
+
+def test_every_fault_has_its_turn():
+    assert DRILLS["mixed"].short >= sum(drill.mixes for drill in DRILLS.values())

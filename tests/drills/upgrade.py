@@ -17,7 +17,7 @@ from stackmgr import migrations
 from tests import history
 from tests.clusters import new_database
 from tests.drills.deployment import Deployment, deployed
-from tests.drills.stage import new_managers
+from tests.drills.stage import new_managers, secrets_in
 from tests.history import Operation, Violation
 from tests.releases import make_release
 from tests.workload import Workload, kept_transport
@@ -116,7 +116,7 @@ class Report:
 
     phases: list[Phase]
     violations: list[Violation]
-    leaks: int
+    leaks: list[str]
 
     def contradictions(self) -> list[str]:
         """Return, in words, what is wrong however slow the machine is."""
@@ -126,8 +126,7 @@ class Report:
             found += [f"{phase.name}: {o.tag} ({o.kind}) got no answer" for o in phase.unanswered]
             if not any(operation.acknowledged for operation in phase.operations):
                 found.append(f"{phase.name}: nothing was acknowledged, so nothing is proved")
-        if self.leaks:
-            found.append("a key has come into the log")
+        found += [f"{what} has come into a log" for what in self.leaks]
         return found
 
 
@@ -156,8 +155,7 @@ def run(server_url: str, seed: int, times: int, pause: float = _PAUSE) -> Report
             phase.operations = [o for o in workload.operations if phase.began <= o.sent < phase.ended]
         with psycopg.connect(url) as connection:
             found = history.dump(connection, {manager.external_id for manager in managers})
-        leaks = sum(manager.api_key in log for manager in managers for log in logs)
-        return Report(phases, history.check(workload.operations, found), leaks)
+        return Report(phases, history.check(workload.operations, found), secrets_in(logs, managers))
 
 
 _Act = Callable[[Deployment], None]

@@ -57,17 +57,25 @@ def distributions(tmp_path_factory) -> Path:
         shutil.copy(ROOT / name, copy)
     for name in ("stackmgr", *DATA):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    run(sys.executable, "-m", "build", "--outdir", copy / "dist", copy)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", copy / "dist", copy)
     return copy / "dist"
 
 
 @pytest.fixture(scope="module")
 def programs(distributions, tmp_path_factory) -> Path:
-    """The folder of the programs of an environment with nothing but the wheel and what it needs."""
+    """The folder of the programs of an environment with nothing but the wheel and what is locked for it."""
     environment = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", environment)
     [wheel] = distributions.glob("*.whl")
-    pip(environment / "bin", "install", "--quiet", "--no-compile", wheel)
+    install = ("install", "--quiet", "--no-compile")
+    pip(
+        environment / "bin",
+        *install,
+        "--require-hashes",
+        "--requirement",
+        ROOT / "deploy" / "locks" / "runtime.txt",
+    )
+    pip(environment / "bin", *install, "--no-deps", wheel)
     return environment / "bin"
 
 
@@ -105,6 +113,10 @@ def test_nothing_for_development_is_needed_to_serve(programs):
     installed = {entry["name"] for entry in json.loads(pip(programs, "list", "--format=json"))}
     assert installed >= {"stackmgr", "falcon", "gunicorn", "psycopg", "psycopg-pool", "fastjsonschema"}
     assert not installed & NOT_AT_RUN_TIME
+
+
+def test_what_is_locked_is_all_that_the_wheel_needs(programs):
+    assert pip(programs, "check") == "No broken requirements found.\n"
 
 
 def test_what_is_installed_serves_from_an_empty_folder(programs, environ, tmp_path):

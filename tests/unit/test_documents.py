@@ -13,7 +13,10 @@ ROOT = files.directory("schemas").parent
 TESTS = ROOT / "tests"
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
-    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", TESTS / "README.md", *ROOT.glob("deploy/*.md"))
+    for path in (
+        *(ROOT / "README.md", ROOT / "CHANGELOG.md", TESTS / "README.md", ROOT / "deploy/locks/README.md"),
+        *ROOT.glob("deploy/*.md"),
+    )
 )
 each_document = pytest.mark.parametrize("document", DOCUMENTS)
 

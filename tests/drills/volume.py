@@ -1,0 +1,137 @@
+"""A server whose data lie on a small volume of their own, and the moments when that volume is full."""
+
+import errno
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psycopg
+
+from tests.drills.stage import NoPlace, Stage
+from tests.faulty_postgres import FaultyPostgres, eventually
+
+_SIZE = "256m"
+# The least that PostgreSQL takes: it is to need a new file soon, and not to fill the volume by itself.
+_SETTINGS = "\nmin_wal_size = 32MB\nmax_wal_size = 32MB\n"
+_PIECES = (1 << 20, 1 << 12)
+# Like a standby that is away: no file of the WAL is used again.
+_KEEP_WAL = b"SELECT pg_create_physical_replication_slot('drill', true)"
+_KEEP_NO_WAL = b"SELECT pg_drop_replication_slot('drill')"
+_NEXT_WAL_FILE = b"SELECT pg_logical_emit_message(false, 'drill', 'full'), pg_switch_wal()"
+# What the service writes into its log when PostgreSQL says "disk full".
+_NOTED = ' 53100"'
+# Seconds that the volume stays full after this was noticed; in which it is to be noticed, and to be over.
+_MEANWHILE = 1.0
+_WITHIN = 60.0
+
+
+class SmallVolume(FaultyPostgres):
+    """A server on *volume*, the root of a file system; its log is elsewhere, in *folder*."""
+
+    def __init__(self, volume: Path, folder: Path) -> None:
+        super().__init__(volume / "data")
+        self._ballast = volume / "ballast"
+        self._log = folder / "server.log"
+
+    def _make(self, initdb: Path) -> None:
+        super()._make(initdb)
+        (self._folder / "server.log").symlink_to(self._log)
+        with (self._folder / "postgresql.conf").open("a") as settings:
+            settings.write(_SETTINGS)
+
+    def fill(self) -> None:
+        """Leave no room on the volume, be it that PostgreSQL has made some since the last time."""
+        with self._ballast.open("ab") as ballast:
+            for piece in _PIECES:
+                while _grown(ballast.fileno(), piece):
+                    pass
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        self.fill()
+        try:
+            yield
+        finally:
+            self._ballast.unlink()
+
+    def run(self, statement: bytes) -> None:
+        with psycopg.connect(self.url(), autocommit=True, connect_timeout=5) as connection:
+            connection.execute(statement)
+
+
+def _grown(descriptor: int, size: int) -> bool:
+    try:
+        os.posix_fallocate(descriptor, os.fstat(descriptor).st_size, size)
+    except OSError as ex:
+        if ex.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def small_volume() -> Iterator[FaultyPostgres]:
+    """Run a server on a volume in memory.  Raises NoPlace where none can be mounted."""
+    if os.geteuid() != 0:
+        raise NoPlace("only root can mount a volume")
+    with tempfile.TemporaryDirectory(prefix="stackmgr-volume-") as folder:
+        volume = Path(folder) / "volume"
+        volume.mkdir()
+        mount = ("mount", "-t", "tmpfs", "-o", f"size={_SIZE},mode=755", "tmpfs", volume)
+        mounted = subprocess.run(mount, check=False, capture_output=True, text=True)
+        if mounted.returncode != 0:
+            raise NoPlace(f"a volume cannot be mounted here: {mounted.stderr.strip()}")
+        try:
+            with SmallVolume(volume, Path(folder)) as server:
+                server.prepare()
+                yield server
+        finally:
+            subprocess.run(["umount", "--lazy", volume], check=True)  # noqa: S607 - wherever it is
+
+
+def fill_volume(stage: Stage) -> None:
+    """Fill it until tables cannot grow; every second time until PostgreSQL itself cannot go on."""
+    server = stage.server
+    assert isinstance(server, SmallVolume)
+    keeps_wal = len(stage.healed) % 2 == 1
+    if keeps_wal:
+        server.run(_KEEP_WAL)
+    with server.full():
+        eventually(
+            (lambda: _has_no_wal(server)) if keeps_wal else _tables_cannot_grow(stage, server), _WITHIN
+        )
+        time.sleep(_MEANWHILE)
+    eventually(lambda: _is_back(server), _WITHIN)
+    if keeps_wal:
+        server.run(_KEEP_NO_WAL)
+
+
+def _tables_cannot_grow(stage: Stage, server: SmallVolume) -> Callable[[], bool]:
+    """Return whether the service has been told so since now, or PostgreSQL could not even tell it."""
+    log = stage.service.log_path
+    before = log.read_text().count(_NOTED)
+
+    def noticed() -> bool:
+        server.fill()
+        return log.read_text().count(_NOTED) > before or not server.accepts()
+
+    return noticed
+
+
+def _has_no_wal(server: SmallVolume) -> bool:
+    """Use up what WAL there is room for; whether the server lets nobody in any more for want of it."""
+    server.fill()
+    with suppress(psycopg.OperationalError):
+        server.run(_NEXT_WAL_FILE)
+    return not server.accepts()
+
+
+def _is_back(server: SmallVolume) -> bool:
+    """Whether it lets people in again; one that has ended, as it may have, is started."""
+    if not server.processes():
+        server.start()
+    return server.accepts()

@@ -1,0 +1,143 @@
+"""The locks, held against setup.cfg, pyproject.toml and what is installed."""
+
+import re
+import tomllib
+from configparser import ConfigParser
+from importlib import metadata
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from stackmgr import files
+
+ROOT = files.directory("schemas").parent
+LOCKS = {
+    path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "deploy/locks").glob("*.txt"))
+}
+EXTRAS = {"runtime": ["metrics"], "dev": ["dev"], "test": ["test"]}
+each_lock = pytest.mark.parametrize("name", LOCKS)
+
+ENTRY = re.compile(
+    r"^(?P<requirement>[^\s#].*?)(?P<hashes>(?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n", re.MULTILINE
+)
+LICENCE_OF_CLASSIFIER = {"License :: OSI Approved :: BSD License": "BSD-3-Clause"}
+
+
+def locked(name: str) -> dict[str, list[Requirement]]:
+    """Return the entries of a lock by package; a package has several where Pythons differ."""
+    entries: dict[str, list[Requirement]] = {}
+    for match in ENTRY.finditer(LOCKS[name]):
+        requirement = Requirement(match["requirement"])
+        entries.setdefault(canonicalize_name(requirement.name), []).append(requirement)
+    return entries
+
+
+def wanted(name: str) -> list[Requirement]:
+    """Return what the source of a lock asks for."""
+    if name == "build":
+        return [
+            *map(
+                Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+            )
+        ]
+    parser = ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    sections = [parser["options"]["install_requires"]]
+    sections += [parser["options.extras_require"][extra] for extra in EXTRAS[name]]
+    lines = [line for section in sections for line in section.splitlines()]
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+def here(requirement: Requirement, extra: str = "") -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def needed(requirements: list[Requirement]) -> set[str]:
+    """Return the packages that *requirements* lead to on this Python, by what the installed ones say."""
+    seen: set[tuple[str, str]] = set()
+    rest = list(requirements)
+    while rest:
+        requirement = rest.pop()
+        package = canonicalize_name(requirement.name)
+        for extra in {"", *requirement.extras} - {extra for name, extra in seen if name == package}:
+            seen.add((package, extra))
+            rest += [r for r in map(Requirement, metadata.requires(package) or []) if here(r, extra)]
+    return {package for package, _ in seen}
+
+
+@each_lock
+def test_a_lock_holds_nothing_but_versions_with_their_hashes(name):
+    left = ENTRY.sub("", LOCKS[name])
+    assert [line for line in left.splitlines() if not line.lstrip().startswith("#")] == []
+    for requirement in (entry for entries in locked(name).values() for entry in entries):
+        assert re.fullmatch(r"==[^*,]+", str(requirement.specifier)), requirement
+        assert requirement.url is None
+
+
+@each_lock
+def test_a_lock_tells_no_place_of_the_machine_that_made_it(name):
+    assert re.findall(r".*(?://|file:|(?<![\w.])/\w).*", LOCKS[name]) == []
+
+
+@each_lock
+def test_whatever_is_asked_for_is_locked_in_a_version_that_will_do(name):
+    entries = locked(name)
+    for requirement in wanted(name):
+        for entry in entries[canonicalize_name(requirement.name)]:
+            [pin] = entry.specifier
+            assert requirement.specifier.contains(pin.version, prereleases=True), requirement
+
+
+@each_lock
+def test_a_lock_holds_what_is_needed_and_nothing_else(name):
+    applies = {package for package, entries in locked(name).items() if any(map(here, entries))}
+    assert applies == needed(wanted(name))
+
+
+@each_lock
+def test_what_runs_elsewhere_has_the_versions_and_hashes_of_the_tests(name):
+    assert {match[0] for match in ENTRY.finditer(LOCKS[name])} <= {
+        match[0] for match in ENTRY.finditer(LOCKS["test"])
+    }
+
+
+def test_whatever_installs_does_it_by_a_lock():
+    installers = ("deploy/dev", "tests/run", "deploy/Containerfile", "deploy/RUNBOOK.md")
+    for path in installers:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        lines = re.findall(
+            r"^.*\bpip(?:\"| wheel| install)? +(?:--\S+ +)*-{1,2}[-\w]+.*$", text, re.MULTILINE
+        )
+        installs = [line for line in lines if re.search(r"--(require-hashes|no-deps|no-index)|pip\(\)", line)]
+        assert installs, path
+        assert lines == installs, path
+        for lock in re.findall(r"deploy/locks/(\w+)\.txt", text):
+            assert lock in LOCKS
+
+
+def licence(package: str) -> str:
+    """Return the licence that an installed package declares, as an SPDX expression."""
+    about = metadata.metadata(package)
+    declared = about.get("License-Expression") or about.get("License")
+    if declared and "\n" not in declared:
+        return declared
+    [classifier] = [text for text in about.get_all("Classifier", []) if text.startswith("License ::")]
+    return LICENCE_OF_CLASSIFIER[classifier]
+
+
+def test_the_list_of_licences_is_that_of_what_serves():
+    text = (ROOT / "deploy/locks/README.md").read_text(encoding="utf-8").partition("## What serves")[2]
+    rows = {
+        row[0]: row[1:]
+        for row in re.findall(r"^\| ([\w-]+) \| (.+?) \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    }
+    rows.pop("package")
+    assert rows.keys() == locked("runtime").keys()
+    ranges = {r.name: f"`{r.specifier}`" for r in wanted("runtime")}
+    for package, (said, declared, why) in rows.items():
+        assert said == ranges.get(package, said), package
+        assert (package in ranges) == said.startswith("`"), package
+        assert why
+        if any(map(here, locked("runtime")[package])):
+            assert declared == licence(package), package
