@@ -5,6 +5,7 @@ costs one round trip.  The session takes a connection when the first statement n
 end of the request, so that verifying the key and doing the work share one checkout.
 """
 
+import contextlib
 import itertools
 import logging
 import os
@@ -13,7 +14,7 @@ from typing import Protocol, Self
 
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from stackmgr import failures
+from stackmgr import failures, turn
 from stackmgr.connection import Parameters, Row, ServiceConnection
 from stackmgr.conninfo import completed_conninfo
 from stackmgr.errors import DatabaseError
@@ -30,6 +31,10 @@ _ASK_EVERY = 0.2
 
 # A server that takes no writes from anybody is not to be worn out by new connections.
 _RENEW_AFTER = 0.25
+
+# For so many seconds a connection is kept at hand between requests, and the last to come back is the first to
+# go: its server process is still warm.  Then the pool, which gives out the coldest, has a look at its age.
+_AT_HAND = 1.0
 
 _LOG_AGAIN_AFTER = 10.0
 
@@ -153,6 +158,7 @@ class Database:
         self._deadline = deadline
         self._pid = 0
         self._renewed = 0.0
+        self._at_hand: list[ServiceConnection] = []
         self._pool = ConnectionPool(
             completed_conninfo(url, role, deadline),
             connection_class=ServiceConnection,
@@ -172,6 +178,7 @@ class Database:
 
     def close(self) -> None:
         """Close every connection."""
+        self._put_away()
         self._pool.close()
 
     def session(self) -> Session:
@@ -194,13 +201,20 @@ class Database:
     def _connection_until(self, patience: float) -> ServiceConnection:
         while True:
             left = patience - time.monotonic()
+            if self._at_hand and left > 0:
+                with contextlib.suppress(IndexError):
+                    return self._at_hand.pop()
+            turn.leave()
             try:
-                return self._pool.getconn(min(_ASK_EVERY, left))
+                connection = self._pool.getconn(min(_ASK_EVERY, left))
             except PoolTimeout as ex:
                 if left <= _ASK_EVERY:
                     raise DatabaseError(failures.NO_CONNECTION, None) from ex
             except PoolClosed as ex:
                 raise DatabaseError(failures.NO_CONNECTION, None) from ex
+            else:
+                connection.lent_at = time.monotonic()
+                return connection
 
     def renew(self) -> None:
         """Have every connection replaced by a new one, at once or when it is given back."""
@@ -208,9 +222,18 @@ class Database:
         if now - self._renewed > _RENEW_AFTER:
             self._renewed = now
             self._pool.drain()
+            self._put_away()
 
     def give_back(self, connection: ServiceConnection) -> None:
         """Return a connection that `take` gave."""
         if self.observer is not None:
             self.observer.given_back()
-        self._pool.putconn(connection)
+        if connection.closed or time.monotonic() - connection.lent_at > _AT_HAND:
+            self._pool.putconn(connection)
+        else:
+            self._at_hand.append(connection)
+
+    def _put_away(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._pool.putconn(self._at_hand.pop())

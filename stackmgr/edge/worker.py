@@ -22,6 +22,7 @@ from typing import Any
 
 from gunicorn.workers.base import Worker as BaseWorker
 
+from stackmgr import turn
 from stackmgr.edge.caller import Caller
 from stackmgr.edge.connection import (
     DRAIN_SECONDS,
@@ -33,6 +34,10 @@ from stackmgr.edge.connection import (
 
 SWEEP_SECONDS = 0.5
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
+# Who has just accepted is awake and would accept the next ones too, all 32 of a client's, while the other
+# workers are still waking up. So it serves what else it has, or waits a moment, before it accepts again.
+COURTESY_SECONDS = 0.001
+COURTEOUS_BELOW = 100  # connections: a flood is not worth the time
 INBOX_BUDGET = 134_217_728  # bytes of unfinished requests held at once, in one process
 READ = select.EPOLLIN | select.EPOLLONESHOT
 WRITE = select.EPOLLOUT | select.EPOLLONESHOT
@@ -107,6 +112,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             if wake.poll(SWEEP_SECONDS * 1000):
                 os.read(self.PIPE[0], 4096)
             self._sweep()
+            turn.revoke(SWEEP_SECONDS)
             while self.paused:
                 self.epoll.modify(self.paused.pop(), READ)
         self._stop()
@@ -126,6 +132,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             self.notify()
             sleep(0.05)
             self._sweep()
+            turn.revoke(SWEEP_SECONDS)
 
     def _leave(self, listener: socket.socket) -> None:
         """Take the connections that wait at a listener and close it, or they would be reset at the end.
@@ -174,32 +181,42 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     # The threads.
 
     def _loop(self) -> None:
+        """Take one event after the other, in turn with the other threads; this never returns."""
         poll, parked = self.epoll.poll, self.parked
+        listener: int | None = None  # one not watched for the moment
         while True:
-            for fd, _ in poll(-1, 1):
+            turn.take()
+            events = poll(-1 if listener is None else COURTESY_SECONDS, 1)
+            if listener is not None:
+                self._arm(listener, READ)
+                listener = None
+            for fd, _ in events:
                 conn = parked.pop(fd, None)
                 if conn is not None:
                     self._own(conn)
                 elif fd in self.listeners:
-                    with self.accepting:
-                        self._accept(fd)
+                    listener = self._accept(fd)
 
-    def _accept(self, fd: int) -> None:
-        """Take one connection: the next may go to a process with less to do."""
-        listener = self.listeners.get(fd)
-        if listener is None:  # left meanwhile
-            return
-        try:
-            sock, peer = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            pass
-        except OSError:  # out of descriptors, most likely: trying again at once would only burn the processor
-            self._make_room()
-            self.paused.append(fd)
-            return
-        else:
+    def _accept(self, fd: int) -> int | None:
+        """Take one connection. Return the listener if the next one is to be left to another process."""
+        with self.accepting:
+            listener = self.listeners.get(fd)
+            if listener is None:  # left meanwhile
+                return None
+            try:
+                sock, peer = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                self._arm(fd, READ)
+                return None
+            except OSError:  # out of descriptors, most likely: trying again at once would burn the processor
+                self._make_room()
+                self.paused.append(fd)
+                return None
             self._admit(Connection(sock, peer, listener.getsockname()))
+        if len(self.connections) < COURTEOUS_BELOW:
+            return fd
         self._arm(fd, READ)
+        return None
 
     def _admit(self, conn: Connection) -> None:
         if len(self.connections) >= self.cfg.worker_connections:
