@@ -13,6 +13,7 @@ import re
 import signal
 import socket
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
