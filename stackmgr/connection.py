@@ -5,7 +5,6 @@ parameters; a cursor, which must be ready for anything, costs three times as muc
 that has stopped answering as long as that takes.  Here every wait ends at the caller's deadline.
 """
 
-import math
 import select
 import time
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.rows import TupleRow
 
-from stackmgr import failures, turn
+from stackmgr import failures
 from stackmgr.errors import DatabaseError
 from stackmgr.statements import Statement
 
@@ -25,13 +24,6 @@ Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 
 _WARNING = "01000"
-
-# A statement whose best time of late is within so many seconds is waited for in the thread's turn, up to a
-# millisecond (poll's least).  The best, because other work may delay any answer; a far server delays all.
-_QUICK = 0.0003
-_MOMENT_MS = 1
-_FORGETS = 1.02
-
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
@@ -57,7 +49,6 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
         self._input.register(self.pgconn.socket, select.POLLIN)
         self.lent_at = 0.0  # when the pool gave it, of the monotonic clock
         self._warned = False
-        self._best: dict[str, float] = {}
         self.add_notice_handler(self._notice)
 
     def is_stale(self) -> bool:
@@ -112,7 +103,7 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
             self._flush(deadline)
         results: list[pq.abc.PGresult] = []
         try:
-            while (result := self._next_result(statement, deadline)) is not None:
+            while (result := self._next_result(deadline)) is not None:
                 results.append(result)
         except psycopg.OperationalError:
             # A server that ends the connection may have said why.
@@ -126,19 +117,11 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
                 raise DatabaseError(statement.name, sqlstate.decode("ascii"))
         return results[0]
 
-    def _next_result(self, statement: Statement, deadline: float) -> pq.abc.PGresult | None:
+    def _next_result(self, deadline: float) -> pq.abc.PGresult | None:
         while self.pgconn.is_busy():
-            self._wait_for_answer(statement.name, deadline)
+            self._wait(self._input, deadline)
             self.pgconn.consume_input()
         return self.pgconn.get_result()
-
-    def _wait_for_answer(self, name: str, deadline: float) -> None:
-        """Wait, in this thread's turn if the statement has been quick of late."""
-        best = self._best.get(name, math.inf)
-        started = time.monotonic()
-        if best > _QUICK or not self._input.poll(_MOMENT_MS):
-            self._wait(self._input, deadline)
-        self._best[name] = min(time.monotonic() - started, best * _FORGETS)
 
     def _flush(self, deadline: float) -> None:
         """Send what the socket did not take at once, and hear the server meanwhile."""
@@ -149,7 +132,6 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
             self.pgconn.consume_input()
 
     def _wait(self, poller: select.poll, deadline: float) -> None:
-        turn.leave()
         if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
             # Whatever the server still does with the statement, nobody can be told any more.
             raise DatabaseError(failures.DEADLINE, None)

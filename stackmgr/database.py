@@ -14,7 +14,7 @@ from typing import Protocol, Self
 
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from stackmgr import failures, turn
+from stackmgr import failures
 from stackmgr.connection import Parameters, Row, ServiceConnection
 from stackmgr.conninfo import completed_conninfo
 from stackmgr.errors import DatabaseError
@@ -204,7 +204,6 @@ class Database:
             if self._at_hand and left > 0:
                 with contextlib.suppress(IndexError):
                     return self._at_hand.pop()
-            turn.leave()
             try:
                 connection = self._pool.getconn(min(_ASK_EVERY, left))
             except PoolTimeout as ex:

@@ -18,7 +18,6 @@ from gunicorn.http.body import Body, LengthReader
 from gunicorn.http.errors import NoMoreData, ParseException
 from gunicorn.util import http_date
 
-from stackmgr import turn
 from stackmgr.edge.body import BrokenBody, GuardedBody
 from stackmgr.edge.request import BadRequest, Limits, Request
 from stackmgr.errors import error_object
@@ -199,7 +198,6 @@ class Connection:
         return False
 
     def _wait(self, event: int, deadline: float) -> bool:
-        turn.leave()
         poll = select.poll()
         poll.register(self.fd, event)
         return bool(poll.poll(max(0.0, deadline - monotonic()) * 1000))

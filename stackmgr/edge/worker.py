@@ -22,7 +22,6 @@ from typing import Any
 
 from gunicorn.workers.base import Worker as BaseWorker
 
-from stackmgr import turn
 from stackmgr.edge.caller import Caller
 from stackmgr.edge.connection import (
     DRAIN_SECONDS,
@@ -112,7 +111,6 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             if wake.poll(SWEEP_SECONDS * 1000):
                 os.read(self.PIPE[0], 4096)
             self._sweep()
-            turn.revoke(SWEEP_SECONDS)
             while self.paused:
                 self.epoll.modify(self.paused.pop(), READ)
         self._stop()
@@ -132,7 +130,6 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             self.notify()
             sleep(0.05)
             self._sweep()
-            turn.revoke(SWEEP_SECONDS)
 
     def _leave(self, listener: socket.socket) -> None:
         """Take the connections that wait at a listener and close it, or they would be reset at the end.
@@ -181,11 +178,10 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     # The threads.
 
     def _loop(self) -> None:
-        """Take one event after the other, in turn with the other threads; this never returns."""
+        """Take one event after the other; this never returns."""
         poll, parked = self.epoll.poll, self.parked
         listener: int | None = None  # one not watched for the moment
         while True:
-            turn.take()
             events = poll(-1 if listener is None else COURTESY_SECONDS, 1)
             if listener is not None:
                 self._arm(listener, READ)

@@ -29,7 +29,7 @@ from urllib3.exceptions import (
 )
 from urllib3.exceptions import TimeoutError as PhaseTimeoutError
 
-from stackmgr import __version__, turn
+from stackmgr import __version__
 from stackmgr.errors import RateLimited, ServiceUnavailable
 from stackmgr.verifiers import bounded
 
@@ -125,7 +125,6 @@ class Endpoint:
         self, path: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[int, Mapping[str, str], bytes]:
         pool, resolver = self._own_pool()
-        turn.leave()
         deadline = time.monotonic() + self._timeout
         with bounded.call(resolver, deadline) as call:
             try:

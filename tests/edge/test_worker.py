@@ -446,13 +446,6 @@ def test_one_busy_connection_does_not_starve_the_others(start):
         assert server.probe(3) < 1  # the whole burst takes 2.5 s
 
 
-def test_an_application_that_waits_unannounced_holds_nobody_up_for_long(start):
-    server = start("threads = 2")
-    with server.connect(get("/sleep?5")):
-        time.sleep(0.2)
-        assert server.probe(3) < 2.5
-
-
 def test_worker_connections_is_a_bound_and_the_longest_idle_goes(start):
     server = start("worker_connections = 10\nkeepalive = 30")
     with contextlib.ExitStack() as stack:
