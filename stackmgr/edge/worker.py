@@ -36,7 +36,8 @@ STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a reque
 # Who has just accepted is awake and would accept the next ones too, all 32 of a client's, while the other
 # workers are still waking up. So it serves what else it has, or waits a moment, before it accepts again.
 COURTESY_SECONDS = 0.001
-COURTEOUS_BELOW = 100  # connections: a flood is not worth the time
+COURTEOUS_BELOW = 32  # connections: beyond, new ones would wait long behind the requests of the others
+ACCEPTS = 64  # at once, then
 INBOX_BUDGET = 134_217_728  # bytes of unfinished requests held at once, in one process
 READ = select.EPOLLIN | select.EPOLLONESHOT
 WRITE = select.EPOLLOUT | select.EPOLLONESHOT
@@ -194,23 +195,23 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
                     listener = self._accept(fd)
 
     def _accept(self, fd: int) -> int | None:
-        """Take one connection. Return the listener if the next one is to be left to another process."""
+        """Take what waits. Return the listener if it took one and leaves the next to another process."""
         with self.accepting:
             listener = self.listeners.get(fd)
             if listener is None:  # left meanwhile
                 return None
             try:
-                sock, peer = listener.accept()
+                for _ in range(ACCEPTS):
+                    sock, peer = listener.accept()
+                    self._admit(Connection(sock, peer, listener.getsockname()))
+                    if len(self.connections) < COURTEOUS_BELOW:
+                        return fd
             except (BlockingIOError, ConnectionAbortedError):
-                self._arm(fd, READ)
-                return None
+                pass
             except OSError:  # out of descriptors, most likely: trying again at once would burn the processor
                 self._make_room()
                 self.paused.append(fd)
                 return None
-            self._admit(Connection(sock, peer, listener.getsockname()))
-        if len(self.connections) < COURTEOUS_BELOW:
-            return fd
         self._arm(fd, READ)
         return None
 
