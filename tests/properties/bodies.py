@@ -126,6 +126,8 @@ WEIGHT, ADDRESS, QUOTE = r"(?<=[:\s])-?\d+(?=[\s,}])", r"(?<=0x)[0-9a-fA-F]{40}"
 def nudged(member: str, chance: Random) -> str:
     """Return *member* with one thing about it changed that is easily overlooked."""
     kinds = [kind for kind in (WEIGHT, WEIGHT, ADDRESS, QUOTE) if re.search(kind, member)]
+    if not kinds:  # it was replaced before
+        return member
     kind = chance.choice(kinds)
     place = chance.choice(list(re.finditer(kind, member)))
     text = place[0]
