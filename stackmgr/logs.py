@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from json.encoder import encode_basestring_ascii
 from typing import Any
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -22,13 +21,6 @@ _STDERR = 2
 
 def _timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-
-
-def _json(value: str | float | None) -> str:
-    """Return *value* as JSON: what `json.dumps` makes of it, in a tenth of the time for a line."""
-    if isinstance(value, str):
-        return encode_basestring_ascii(value)
-    return "null" if value is None else repr(value)
 
 
 def _plain(text: str) -> str:
@@ -108,9 +100,8 @@ def request_writer(style: str) -> Callable[[Mapping[str, Any]], None]:
     """
 
     def write_json(fields: Mapping[str, Any]) -> None:
-        members = "".join([f', "{name}": {_json(value)}' for name, value in fields.items()])
-        line = f'{{"time": "{_timestamp(time.time())}", "level": "info", "message": "request"{members}}}\n'
-        os.write(_STDERR, line.encode("ascii"))
+        line = json.dumps({"time": _timestamp(time.time()), "level": "info", "message": "request", **fields})
+        os.write(_STDERR, line.encode("ascii") + b"\n")
 
     def write_text(fields: Mapping[str, Any]) -> None:
         known = " ".join(f"{name}={value!a}" for name, value in fields.items() if value is not None)
