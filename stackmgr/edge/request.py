@@ -18,11 +18,11 @@ from gunicorn.util import split_request_uri
 
 from stackmgr.edge.body import Inbox
 
-_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
-_FIELD_LINE = _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n"
+FIELD_NAME = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
+FIELD_VALUE = r"[\t\x20-\x7e\x80-\xff]*+"
 # RFC 9112 section 2.2 lets an empty line come first. Methods are those of the registry: in capitals.
 _REQUEST_LINE = re.compile(rb"(?:\r\n)?([!$%&'*+\-.^_`|~0-9A-Z]{3,20}) ([\x21-\x7e]++) HTTP/1\.([0-9])\r\n")
-_FIELD_LINES = re.compile(rb"(?:" + _FIELD_LINE + rb")*+")
+_FIELD_LINES = re.compile(rf"(?:{FIELD_NAME}:{FIELD_VALUE}\r\n)*+")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
 # RFC 9110 section 5.3: fields that are no lists, so that a second one makes the request ambiguous.
@@ -93,7 +93,8 @@ class Request:
         self.environ = fields = self._fields(head[line.end() : -2])
         self.trailers: Any = []
         self.body: Any = None
-        self.must_close = self.method == "CONNECT"  # what follows is nobody's request
+        # Whether no other request is wanted, or can be made out, on this connection: after CONNECT, say.
+        self.must_close = self.method == "CONNECT"
         connection = fields.get("HTTP_CONNECTION", "").lower()
         if (self.version == (1, 0) and connection != "keep-alive") or "close" in connection:
             self.must_close = True
@@ -114,10 +115,6 @@ class Request:
         """The fields under their own names, as the access log wants them."""
         return [(key.removeprefix("HTTP_").replace("_", "-"), self.environ[key]) for key in self.environ]
 
-    def should_close(self) -> bool:
-        """Whether no other request is wanted, or can be made out, on this connection."""
-        return self.must_close
-
     def _read_target(self, target: str) -> None:
         """Take the request target apart. RFC 9112 section 3.2 has four forms of it."""
         self.uri = target
@@ -137,9 +134,10 @@ class Request:
 
     def _fields(self, block: bytes) -> dict[str, str]:
         """Return field lines as a part of the environ, repeated ones as a list in one value."""
-        if not _FIELD_LINES.fullmatch(block):
+        text = block.decode("latin-1")
+        if not _FIELD_LINES.fullmatch(text):
             raise BadRequest("field line")
-        lines = block.decode("latin-1").split("\r\n")
+        lines = text.split("\r\n")
         lines.pop()
         if len(lines) > self._limits.fields:
             raise BadRequest("too many fields")

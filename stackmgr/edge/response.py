@@ -7,15 +7,15 @@ from typing import Any
 
 from gunicorn.util import http_date
 
-from stackmgr.edge.request import Request
+from stackmgr.edge.request import FIELD_NAME, FIELD_VALUE, Request
 
 # RFC 9110 section 7.6.1: what concerns the connection is the server's to say.
 _HOP_BY_HOP = {
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailers",
     "transfer-encoding", "upgrade", "server", "date",
 }  # fmt: skip
-_STATUS = re.compile(r"[1-9][0-9]{2} [\t\x20-\x7e\x80-\xff]*")
-_FIELDS = re.compile(r"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++: [\t\x20-\x7e\x80-\xff]*+\r\n)*+")
+_STATUS = re.compile(rf"[1-9][0-9]{{2}} {FIELD_VALUE}")
+_FIELDS = re.compile(rf"(?:{FIELD_NAME}: {FIELD_VALUE}\r\n)*+")
 _BODILESS = {"204", "304"}
 
 _date = (0, "")

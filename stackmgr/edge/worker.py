@@ -141,8 +141,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         self.epoll.unregister(listener.fileno())
         with suppress(OSError):
             while True:
-                sock, peer = listener.accept()
-                self._admit(Connection(sock, peer, listener.getsockname()))
+                self._admit(listener)
         listener.close()
 
     def _sweep(self) -> None:
@@ -202,8 +201,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
                 return None
             try:
                 for _ in range(ACCEPTS):
-                    sock, peer = listener.accept()
-                    self._admit(Connection(sock, peer, listener.getsockname()))
+                    self._admit(listener)
                     if len(self.connections) < COURTEOUS_BELOW:
                         return fd
             except (BlockingIOError, ConnectionAbortedError):
@@ -215,7 +213,10 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         self._arm(fd, READ)
         return None
 
-    def _admit(self, conn: Connection) -> None:
+    def _admit(self, listener: socket.socket) -> None:
+        """Accept one connection and watch it."""
+        sock, peer = listener.accept()
+        conn = Connection(sock, peer, listener.getsockname())
         if len(self.connections) >= self.cfg.worker_connections:
             self._make_room()
         self.connections.add(conn)

@@ -119,7 +119,7 @@ def test_fields_in_the_environ():
     ("CONNECT a:1 HTTP/1.1", (), True),
 ])  # fmt: skip
 def test_whether_the_connection_stays(line, fields, closes):
-    assert get(*fields, line=line).should_close() is closes
+    assert get(*fields, line=line).must_close is closes
 
 
 def test_who_waits_for_an_invitation():
