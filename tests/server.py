@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
+
 from stackmgr import files
 
 _START_DEADLINE = 20.0
@@ -94,10 +96,40 @@ def running(
 
 
 def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def ask(
+    port: int,
+    path: str,
+    headers: Mapping[str, str] | None = None,
+    method: str = "GET",
+    *,
+    timeout: float = _START_DEADLINE,
+) -> tuple[int, str]:
+    """Return status and body of the answer to one request on a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request(method, path, headers=headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+@contextmanager
+def workers_replaced(master: int, patience: float = _START_DEADLINE) -> Iterator[None]:
+    """End the context once no worker is left that *master* had when it began, and there is another."""
+    before = set(psutil.Process(master).children())
+    yield
+    deadline = time.monotonic() + patience
+    while before & (now := set(psutil.Process(master).children())) or not now:
+        assert time.monotonic() < deadline, "the old workers stay"
+        time.sleep(0.02)
 
 
 def _wait_for_an_answer(service: RunningService) -> None:
@@ -110,11 +142,7 @@ def _wait_for_an_answer(service: RunningService) -> None:
 
 
 def _answers(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_START_DEADLINE)
     try:
-        connection.request("GET", "/")
-        return connection.getresponse().status == 404
+        return ask(port, "/")[0] == 404
     except OSError:
         return False
-    finally:
-        connection.close()

@@ -7,8 +7,8 @@ import pytest
 
 from stackmgr import api_keys
 from stackmgr.database import Database
-from tests.deploy.proxy import Proxy, free_port, running_proxy
-from tests.server import RunningService, running_service
+from tests.deploy.proxy import Proxy, running_proxy
+from tests.server import RunningService, free_port, running_service
 
 # nginx as in production, but for the patience it has with clients that fall silent.
 IMPATIENT = {

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from stackmgr import files
+from tests.server import free_port
 
 SITE = files.directory("deploy") / "nginx.conf"
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -57,14 +58,6 @@ def require(program: str | None, package: str) -> str:
             pytest.fail(message)
         pytest.skip(message)
     return program
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True)

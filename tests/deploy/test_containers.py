@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from stackmgr import files
-from tests.deploy.proxy import free_port
+from tests.server import free_port
 
 DEPLOY = files.directory("deploy")
 ROOT = DEPLOY.parent

@@ -1,4 +1,3 @@
-import http.client
 import os
 import re
 import resource
@@ -6,48 +5,23 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from stackmgr import files
 from tests.releases import make_release, switch
-from tests.server import running_service
+from tests.server import ask, free_port, running_service, workers_replaced
 
 SETTINGS = files.directory("deploy") / "gunicorn.conf.py"
 FEW_FILES = 256
 PATIENCE = 20.0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def ask(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
-
-
-def children(pid: int) -> set[str]:
-    return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-
-
 def reload(pid: int) -> None:
     """Send SIGHUP and return once no worker of before is left."""
-    before = children(pid)
-    os.kill(pid, signal.SIGHUP)
-    deadline = time.monotonic() + PATIENCE
-    while (now := children(pid)) & before or not now:
-        assert time.monotonic() < deadline, "the old workers stay"
-        time.sleep(0.05)
+    with workers_replaced(pid):
+        os.kill(pid, signal.SIGHUP)
 
 
 @pytest.fixture

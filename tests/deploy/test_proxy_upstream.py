@@ -9,8 +9,9 @@ import pytest
 
 from stackmgr.edge import worker
 from tests.client import STACKS, check_answer
-from tests.deploy.proxy import SITE, free_port, nginx_before
+from tests.deploy.proxy import SITE, nginx_before
 from tests.deploy.upstreams import answering, hanging_up, running_upstream, silent, well
+from tests.server import free_port
 
 IMPATIENT = {"proxy_read_timeout 30s;": "proxy_read_timeout 1s;"}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"

@@ -11,17 +11,15 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from tests.deploy.proxy import Proxy, nginx_before
 from tests.deploy.units import values
 from tests.releases import switch
+from tests.server import ask, workers_replaced
 
 _PATIENCE = 60.0
 _CLIENT_TIMEOUT = 40.0
@@ -78,22 +76,18 @@ class Instance:
             )
 
     def await_readiness(self) -> None:
-        assert self.ask(self._admin_port, "/ready")[0] == 200, self.log
+        assert ask(self._admin_port, "/ready", timeout=_PATIENCE)[0] == 200, self.log
 
     def reload(self) -> None:
         """Do what `systemctl reload` does, and return once no worker of before is left."""
         assert self._process is not None
-        before = set(self._workers())
-        for command in values("stackmgr.service", "ExecReload", self._current / "deploy"):
-            words = shlex.split(command.replace("$MAINPID", str(self._process.pid)))
-            done = subprocess.run(
-                words, env=self._environment, cwd=self._folder, check=False, capture_output=True
-            )
-            assert done.returncode == 0, done.stderr
-        deadline = time.monotonic() + _PATIENCE
-        while before & set(now := self._workers()) or not now:
-            assert time.monotonic() < deadline, "the old workers stay"
-            time.sleep(0.02)
+        with workers_replaced(self._process.pid, _PATIENCE):
+            for command in values("stackmgr.service", "ExecReload", self._current / "deploy"):
+                words = shlex.split(command.replace("$MAINPID", str(self._process.pid)))
+                done = subprocess.run(
+                    words, env=self._environment, cwd=self._folder, check=False, capture_output=True
+                )
+                assert done.returncode == 0, done.stderr
 
     def stop(self) -> None:
         """Do what `systemctl stop` does, if the service runs."""
@@ -110,20 +104,7 @@ class Instance:
 
     def says(self) -> str:
         """Return the message of this instance's 404, which tells the releases apart."""
-        return self.ask(self.port, "/")[1]
-
-    def ask(self, port: int, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
-
-    def _workers(self) -> list[psutil.Process]:
-        assert self._process is not None
-        return psutil.Process(self._process.pid).children()
+        return ask(self.port, "/", timeout=_PATIENCE)[1]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import psycopg
 from tests.drills import failover, network, volume
 from tests.drills.stage import DATABASE_TIMEOUT, Report, Stage, judged, staged
 from tests.faulty_postgres import FaultyPostgres, eventually
+from tests.server import workers_replaced
 from tests.workload import Workload, http_transport
 
 _CLIENTS = 6
@@ -67,9 +68,8 @@ def kill_master(stage: Stage) -> None:
 
 
 def reload_workers(stage: Stage) -> None:
-    before = set(_workers(stage))
-    stage.service.process.send_signal(signal.SIGHUP)
-    eventually(lambda: _workers(stage) and not before & set(_workers(stage)), 60)
+    with workers_replaced(stage.service.pid, 60):
+        stage.service.process.send_signal(signal.SIGHUP)
 
 
 def drain(stage: Stage) -> None:

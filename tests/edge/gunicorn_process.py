@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.server import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 
 HURRIED = """
@@ -111,12 +113,6 @@ class Answer:
     @property
     def json(self):
         return json.loads(self.body)
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def connects(port):

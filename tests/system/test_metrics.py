@@ -1,23 +1,16 @@
 """Metrics of several workers, read from whichever of them answers."""
 
-import http.client
 import re
+from functools import partial
 from uuid import uuid4
 
 from stackmgr import api_keys
+from tests import server
 from tests.server import free_port, running_service
 
 REQUESTS = 40
+ask = partial(server.ask, timeout=10)
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
-
-
-def ask(port: int, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request(method, path, headers=headers or {})
-    answer = connection.getresponse()
-    text = answer.read().decode()
-    connection.close()
-    return answer.status, text
 
 
 def samples(text: str) -> dict[str, float]:
