@@ -37,6 +37,8 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
     prepared = startup.prepare(environ)
     chosen = prepared.settings
     metrics = Metrics(chosen.metrics_dir) if chosen.metrics_dir else None
+    if metrics is not None:
+        metrics.start()
     database = Database(
         chosen.database_url, pool_size=chosen.threads, deadline=chosen.database_timeout, observer=metrics
     )

@@ -4,10 +4,9 @@ import json
 import re
 
 import pytest
-from prometheus_client import REGISTRY
 
 from stackmgr import files
-from stackmgr.metrics import Metrics
+from stackmgr.metrics import INSTRUMENTS
 
 EXPRESSIONS = [
     target["expr"]
@@ -19,18 +18,14 @@ LABELS = re.compile(r"by \(([^)]*)\)")
 
 
 @pytest.fixture(scope="module")
-def metrics(tmp_path_factory):
-    """The labels of each metric, by its name."""
-    folder = tmp_path_factory.mktemp("metrics")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
-        Metrics(folder)
-    found = {}
-    for collector in set(REGISTRY._names_to_collectors.values()):
-        for name in REGISTRY._collector_to_names[collector]:
-            if name.startswith("stackmgr_"):
-                found[name] = {*collector._labelnames, "le"}
-    return found
+def metrics():
+    """The labels of each series, by its name."""
+    suffixes = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_count", "_sum"]}
+    return {
+        name + suffix: {*instrument.labels, "le"} if suffix == "_bucket" else {*instrument.labels}
+        for name, instrument in INSTRUMENTS.items()
+        for suffix in suffixes[instrument.kind]
+    }
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
