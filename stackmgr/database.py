@@ -10,14 +10,16 @@ import itertools
 import logging
 import os
 import time
+from collections.abc import Callable
 from typing import Protocol, Self
 
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from stackmgr import failures
-from stackmgr.connection import Parameters, Row, ServiceConnection
+from stackmgr.connection import Parameters, Query, Row, ServiceConnection
 from stackmgr.conninfo import completed_conninfo
 from stackmgr.errors import DatabaseError
+from stackmgr.seat import give_up
 from stackmgr.statements import Statement
 
 DEADLINE = 5.0
@@ -76,14 +78,19 @@ class Session:
 
     Its deadline runs while it waits for the database, and stands still while the caller sends a body,
     or a verifier elsewhere is asked.
+
+    `foreseen`, if set, returns for a manager's id the query that will be asked next; whoever can guess the
+    manager passes it on as *ahead*.  The rows that come of it wait for exactly that query to be asked.
     """
 
-    __slots__ = ("_connection", "_database", "_left")
+    __slots__ = ("_connection", "_database", "_left", "_waiting", "foreseen")
 
     def __init__(self, database: "Database", seconds: float) -> None:
         self._database = database
         self._left = seconds
         self._connection: ServiceConnection | None = None
+        self._waiting: tuple[Query, list[Row]] | None = None
+        self.foreseen: Callable[[str], Query] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -91,18 +98,24 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def row(self, statement: Statement, parameters: Parameters) -> Row | None:
+    def row(self, statement: Statement, parameters: Parameters, ahead: Query | None = None) -> Row | None:
         """Run *statement* and return its first row, or None.  Raises DatabaseError."""
-        rows = self.rows(statement, parameters)
+        rows = self.rows(statement, parameters, ahead)
         return rows[0] if rows else None
 
-    def rows(self, statement: Statement, parameters: Parameters) -> list[Row]:
-        """Run *statement* and return all its rows.  Raises DatabaseError."""
+    def rows(self, statement: Statement, parameters: Parameters, ahead: Query | None = None) -> list[Row]:
+        """Run *statement* and return all its rows.  Raises DatabaseError.
+
+        *ahead*, which is to write nothing, goes with it; if it fails, it was not asked.
+        """
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and waiting[0] == (statement, parameters):
+            return waiting[1]
         deadline = time.monotonic() + self._left
         try:
             for attempt in itertools.count(1):
                 try:
-                    return self._run(statement, parameters, deadline)
+                    return self._run(statement, parameters, ahead, deadline)
                 except DatabaseError as ex:
                     if not failures.may_run_again(ex, writes=statement.writes, attempts=attempt):
                         raise
@@ -116,7 +129,9 @@ class Session:
         if connection is not None:
             self._database.give_back(connection)
 
-    def _run(self, statement: Statement, parameters: Parameters, deadline: float) -> list[Row]:
+    def _run(
+        self, statement: Statement, parameters: Parameters, ahead: Query | None, deadline: float
+    ) -> list[Row]:
         if self._connection is not None and statement.writes and self._connection.is_stale():
             # It died since the last statement.  A read would find out and run again; a write may not.
             self._connection.close()
@@ -126,7 +141,7 @@ class Session:
         observer = self._database.observer
         started = time.perf_counter() if observer else 0.0
         try:
-            return self._connection.run(statement, parameters, deadline)
+            return self._ask(self._connection, statement, parameters, ahead, deadline)
         except DatabaseError as ex:
             if failures.remedy(ex) is failures.Remedy.ELSEWHERE:
                 self._database.renew()
@@ -134,8 +149,25 @@ class Session:
         finally:
             if observer is not None:
                 observer.statement(statement.name, time.perf_counter() - started)
+                if self._waiting is not None:
+                    observer.statement(self._waiting[0][0].name, time.perf_counter() - started)
             if self._connection.closed:
                 self.close()
+
+    def _ask(
+        self,
+        connection: ServiceConnection,
+        statement: Statement,
+        parameters: Parameters,
+        ahead: Query | None,
+        deadline: float,
+    ) -> list[Row]:
+        if ahead is None:
+            return connection.run(statement, parameters, deadline)
+        rows, others = connection.run_ahead(statement, parameters, ahead, deadline)
+        if others is not None:
+            self._waiting = ahead, others
+        return rows
 
 
 class Database:
@@ -204,6 +236,7 @@ class Database:
             if self._at_hand and left > 0:
                 with contextlib.suppress(IndexError):
                     return self._at_hand.pop()
+            give_up()
             try:
                 connection = self._pool.getconn(min(_ASK_EVERY, left))
             except PoolTimeout as ex:

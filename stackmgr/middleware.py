@@ -91,6 +91,8 @@ class Gate:
         if req.method not in resource.methods:
             raise MethodNotAllowed(", ".join(resource.methods))
         session = req.context.session = self._database.session()
+        if req.method in {"GET", "HEAD"}:
+            session.foreseen = resource.foresee(req, **params)
         identity = self._verified(req, session)
         manager_id = identity.manager_id or managers.bind(session, identity)
         req.context.actor = Actor(manager_id, identity.identity_id, req.context.request_id)

@@ -4,16 +4,21 @@ A responder reads the request in the order in which the contract checks it, make
 repository, and writes the answer.  Errors are raised and turned into answers elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import falcon
 
 from stackmgr import configuration, cursor, reading, representation, stacks
+from stackmgr.connection import Query
+from stackmgr.errors import InvalidPagination, InvalidStackId
 from stackmgr.stacks import Stack
 from stackmgr.validation import RequestSchema
 
 COLLECTION_PATH = "/manager/stacks"
 ITEM_PATH = "/manager/stacks/{stack_id}"
+
+Foreseen = Callable[[str], Query]
 
 
 def _answer(resp: falcon.Response, stack: Stack) -> None:
@@ -42,6 +47,14 @@ class StackCollection:
             resp.set_header("Location", f"{COLLECTION_PATH}/{stack.stack_id}")
         _answer(resp, stack)
 
+    def foresee(self, req: falcon.Request) -> Foreseen | None:
+        """Return what `on_get` will ask for a manager, if it will ask."""
+        try:
+            after, limit = reading.page(req.env.get("QUERY_STRING", ""))
+        except InvalidPagination:
+            return None
+        return partial(stacks.list_query, after=after, limit=limit)
+
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """List one page of stacks."""
         after, limit = reading.page(req.env.get("QUERY_STRING", ""))
@@ -60,6 +73,13 @@ class StackItem:
     def __init__(self, spellings: Mapping[str, str]) -> None:
         self._spellings = spellings
         self._schema = RequestSchema("stack_update.json")
+
+    def foresee(self, req: falcon.Request, stack_id: str) -> Foreseen | None:
+        """Return what `on_get` will ask for a manager, if it will ask."""
+        try:
+            return partial(stacks.get_query, stack_id=reading.stack_id(stack_id))
+        except InvalidStackId:
+            return None
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
         """Answer the current configuration."""

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 from stackmgr import cursor, failures, statements
 from stackmgr.configuration import Changes, Configuration
+from stackmgr.connection import Query
 from stackmgr.cursor import Position
 from stackmgr.database import Session
 from stackmgr.errors import Conflict, DatabaseError, InvalidIdempotencyKey, NotFound
@@ -87,27 +88,34 @@ def _created_before(session: Session, actor: Actor, key: str, digest: bytes) -> 
     return Stack(*row[1:])
 
 
+def get_query(manager_id: str, stack_id: str) -> Query:
+    """Return what `get` asks the database."""
+    return _GET, {"manager_id": manager_id, "stack_id": stack_id}
+
+
 def get(session: Session, manager_id: str, stack_id: str) -> Stack:
     """Return a manager's stack.  Raises NotFound, for another manager's as for none."""
-    row = session.row(_GET, {"manager_id": manager_id, "stack_id": stack_id})
+    row = session.row(*get_query(manager_id, stack_id))
     if row is None:
         raise NotFound("stack")
     return Stack(*row)
+
+
+def list_query(manager_id: str, after: Position, limit: int) -> Query:
+    """Return what `list_page` asks the database."""
+    return _LIST, {
+        "manager_id": manager_id,
+        "after_created_at": after.created_at,
+        "after_stack_id": after.stack_id,
+        "row_limit": limit + 1,
+    }
 
 
 def list_page(
     session: Session, manager_id: str, after: Position, limit: int
 ) -> tuple[list[Stack], Position | None]:
     """Return up to *limit* stacks after a position, and the position of the next page if there is one."""
-    rows = session.rows(
-        _LIST,
-        {
-            "manager_id": manager_id,
-            "after_created_at": after.created_at,
-            "after_stack_id": after.stack_id,
-            "row_limit": limit + 1,
-        },
-    )
+    rows = session.rows(*list_query(manager_id, after, limit))
     page = [Stack(*row[:5]) for row in rows[:limit]]
     if len(rows) <= limit:
         return page, None

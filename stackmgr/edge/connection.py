@@ -21,6 +21,7 @@ from gunicorn.util import http_date
 from stackmgr.edge.body import BrokenBody, GuardedBody
 from stackmgr.edge.request import BadRequest, Limits, Request
 from stackmgr.errors import error_object
+from stackmgr.seat import give_up
 
 READ_DEADLINE = 10.0  # seconds from the first byte of a request to its last
 WRITE_DEADLINE = 30.0  # seconds for a client to take an answer the socket buffer could not hold
@@ -198,6 +199,7 @@ class Connection:
         return False
 
     def _wait(self, event: int, deadline: float) -> bool:
+        give_up()
         poll = select.poll()
         poll.register(self.fd, event)
         return bool(poll.poll(max(0.0, deadline - monotonic()) * 1000))

@@ -31,6 +31,7 @@ from urllib3.exceptions import TimeoutError as PhaseTimeoutError
 
 from stackmgr import __version__
 from stackmgr.errors import RateLimited, ServiceUnavailable
+from stackmgr.seat import give_up
 from stackmgr.verifiers import bounded
 
 BODY_LIMIT = 65536
@@ -124,6 +125,7 @@ class Endpoint:
     def _exchange(
         self, path: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[int, Mapping[str, str], bytes]:
+        give_up()
         pool, resolver = self._own_pool()
         deadline = time.monotonic() + self._timeout
         with bounded.call(resolver, deadline) as call:

@@ -4,6 +4,8 @@ import hashlib
 import json
 import time
 
+from stackmgr.seat import give_up
+
 LIMIT = 262_144
 produced = []
 
@@ -28,6 +30,7 @@ def endless():
 
 def drip():
     yield b"first"
+    give_up()
     time.sleep(1)
     yield b"last"
 
@@ -47,6 +50,7 @@ def app(environ, start_response):
     elif path == "/environ":
         report = {key: value for key, value in environ.items() if isinstance(value, (str, bool, int))}
     elif path == "/sleep":
+        give_up()
         time.sleep(float(query))
     elif path == "/big":
         report = {"filler": "x" * int(query)}

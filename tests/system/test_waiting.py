@@ -1,0 +1,112 @@
+"""A request that waits keeps nobody waiting: a worker goes on with the others meanwhile."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from stackmgr import api_keys
+from stackmgr.database import Database
+from tests.examples import configuration
+from tests.faulty_postgres import eventually
+from tests.server import running_service
+from tests.unkey_server import unkey_server
+
+# Longer than a test waits for the answer that is not to wait: it must not come because time is up.
+ENVIRONMENT = {"WEB_CONCURRENCY": "1", "STACKMGR_THREADS": "4", "STACKMGR_DATABASE_TIMEOUT": "20"}
+PATIENCE = 10
+LOCK_ROW = b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE"
+LOCK_TABLE = b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE"
+WAITING = (
+    b"SELECT count(*) FROM pg_catalog.pg_stat_activity"
+    b" WHERE datname = current_database() AND application_name = 'stackmgr' AND wait_event_type = 'Lock'"
+)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A manager whose requests go to one worker, each over a connection of its own."""
+
+    port: int
+    key: str
+
+    def request(
+        self, method: str, path: str, document: object = None, timeout: float = 30
+    ) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        headers = {"Authorization": f"Bearer {self.key}", "Idempotency-Key": str(uuid4())}
+        try:
+            body = None if document is None else json.dumps(document)
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def create(self) -> str:
+        status, body = self.request("POST", "/manager/stacks", configuration())
+        assert status == 201
+        return f"/manager/stacks/{json.loads(body)['id']}"
+
+
+@pytest.fixture(scope="module")
+def caller(database_url: str, operator: Database) -> Iterator[Caller]:
+    with operator.session() as session:
+        key = api_keys.issue(session, str(uuid4()))
+    with running_service(database_url, env=ENVIRONMENT) as service:
+        yield Caller(service.port, key)
+
+
+@pytest.fixture
+def watcher(database_url: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        yield connection
+
+
+def test_an_update_that_waits_for_its_row_keeps_no_reader_waiting(caller, admin, watcher):
+    path = caller.create()
+    with ThreadPoolExecutor() as threads:
+        with admin.transaction():
+            admin.execute(LOCK_ROW, (path.rpartition("/")[2],))
+            late = threads.submit(caller.request, "PATCH", path, {"name": "late"})
+            eventually(lambda: watcher.execute(WAITING).fetchone() == (1,))
+            assert caller.request("GET", path, timeout=PATIENCE)[0] == 200
+            assert not late.done()
+        assert late.result()[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/manager/stacks", f"/manager/stacks/{uuid4()}"])
+def test_a_read_that_takes_longer_than_most_keeps_nobody_waiting(caller, admin, watcher, path):
+    # Until the worker has heard from each of its connections, it gives way at every statement.
+    expected = [caller.request("GET", path)[0] for _ in range(20)][-1]
+    with ThreadPoolExecutor() as threads:
+        with admin.transaction():
+            admin.execute(LOCK_TABLE)
+            late = threads.submit(caller.request, "GET", path)
+            eventually(lambda: watcher.execute(WAITING).fetchone() == (1,))
+            assert Caller(caller.port, "nonsense").request("GET", path, timeout=PATIENCE)[0] == 401
+            assert not late.done()
+        assert late.result()[0] == expected
+
+
+def test_a_verifier_that_says_nothing_keeps_nobody_waiting(database_url):
+    with unkey_server() as unkey, ThreadPoolExecutor() as threads:
+        unkey.behave = unkey.silence
+        environment = ENVIRONMENT | {
+            "STACKMGR_VERIFIER": "unkey",
+            "STACKMGR_UNKEY_URL": unkey.url,
+            "STACKMGR_UNKEY_ROOT_KEY": "root",
+            "STACKMGR_VERIFY_TIMEOUT": "20",
+        }
+        with running_service(database_url, env=environment) as service:
+            late = threads.submit(Caller(service.port, "key").request, "GET", "/manager/stacks")
+            eventually(lambda: unkey.requests)
+            assert Caller(service.port, "").request("GET", "/manager/stacks", timeout=PATIENCE)[0] == 401
+            assert not late.done()
+            unkey.release.set()
+            assert late.result()[0] == 503
