@@ -18,7 +18,7 @@ from psycopg.rows import TupleRow
 
 from stackmgr import failures
 from stackmgr.errors import DatabaseError
-from stackmgr.seat import give_up
+from stackmgr.seats import expect_writes, give_up
 from stackmgr.statements import Statement
 
 Row = tuple[Any, ...]
@@ -27,8 +27,8 @@ Query = tuple[Statement, Parameters]
 
 _WARNING = "01000"
 
-# A server that has ever answered within so many seconds is near: while it looks something up it is not worth
-# while to let another thread go on, unless that takes more than a moment for once.
+# A server that has ever answered within so many seconds is near: it is worth while to wait for it a moment
+# before another thread is let go on.
 _NEAR = 0.0001
 _A_MOMENT = 1  # millisecond
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
@@ -56,7 +56,6 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
         self._input.register(self.pgconn.socket, select.POLLIN)
         self.lent_at = 0.0  # when the pool gave it, of the monotonic clock
         self._is_near = False
-        self._is_quick = False  # what was sent last is likely to be answered at once
         self._warned = False
         self.add_notice_handler(self._notice)
 
@@ -113,7 +112,8 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
             [_encoded(parameters[name]) for name in statement.parameters] for statement, parameters in queries
         ]
         self._warned = False
-        self._is_quick = self._is_near and not queries[0][0].writes
+        if queries[0][0].writes:
+            expect_writes()
         if len(queries) > 1:
             self.pgconn.enter_pipeline_mode()
         for (statement, parameters), values in zip(queries, arguments, strict=True):
@@ -183,7 +183,7 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
 
     def _wait(self, poller: select.poll, deadline: float) -> None:
         now = time.monotonic()
-        if self._is_quick and now < deadline and poller.poll(_A_MOMENT):
+        if self._is_near and now < deadline and poller.poll(_A_MOMENT):
             return
         give_up()
         if not poller.poll(max(0.0, deadline - now) * 1000):

@@ -19,7 +19,7 @@ from stackmgr import failures
 from stackmgr.connection import Parameters, Query, Row, ServiceConnection
 from stackmgr.conninfo import completed_conninfo
 from stackmgr.errors import DatabaseError
-from stackmgr.seat import give_up
+from stackmgr.seats import give_up
 from stackmgr.statements import Statement
 
 DEADLINE = 5.0

@@ -21,7 +21,7 @@ from gunicorn.util import http_date
 from stackmgr.edge.body import BrokenBody, GuardedBody
 from stackmgr.edge.request import BadRequest, Limits, Request
 from stackmgr.errors import error_object
-from stackmgr.seat import give_up
+from stackmgr.seats import give_up
 
 READ_DEADLINE = 10.0  # seconds from the first byte of a request to its last
 WRITE_DEADLINE = 30.0  # seconds for a client to take an answer the socket buffer could not hold

@@ -3,8 +3,8 @@
 Why not gthread: there, four half-sent requests stop a worker, a silent connection costs a thread for seconds,
 a closing one blocks the main loop, and the server's own errors are HTML that repeats the client's bytes. Here
 a connection waits in the epoll, owned by nobody, until there is something to do; the thread that takes the
-event parses, calls the application and answers, so that no queue lies between the poller and the work. One
-thread does so at a time, the one that has the seat: an application gives it up before it waits (see `seat`).
+event parses, calls the application and answers, so that no queue lies between the poller and the work. Only
+a thread with a seat does so, and an application gives it up before it waits for long: see `seats`.
 
 The main thread serves nobody. It beats for the arbiter, ends connections whose deadline has passed and drives
 the graceful stop. The beat says that this process runs, has its parent and can take the interpreter lock. It
@@ -31,7 +31,7 @@ from stackmgr.edge.connection import (
     Connection,
     Gone,
 )
-from stackmgr.seat import Seat, give_up
+from stackmgr.seats import Seats, give_up
 
 SWEEP_SECONDS = 0.5
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
@@ -78,7 +78,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         self.paused: list[int] = []
         self.parked: dict[int, Connection] = {}  # in the order of parking
         self.connections: set[Connection] = set()
-        self.seat = Seat()
+        self.seats = Seats()
         self.limits = {
             "idle": float(self.cfg.keepalive),
             "reading": READ_DEADLINE,
@@ -188,10 +188,11 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             give_up()  # whatever it was that ended this thread, the others go on
 
     def _take_events(self) -> None:
-        poll, parked, seat = self.epoll.poll, self.parked, self.seat
+        poll, parked, seats = self.epoll.poll, self.parked, self.seats
         listener: int | None = None  # one not watched for the moment
         while True:
-            seat.take()
+            if listener is None:
+                seats.take()
             events = poll(-1 if listener is None else COURTESY_SECONDS, 1)
             if listener is not None:
                 self._arm(listener, READ)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 
-from stackmgr.seat import give_up
+from stackmgr.seats import give_up
 
 LIMIT = 262_144
 produced = []

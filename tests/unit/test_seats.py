@@ -2,13 +2,13 @@
 
 import threading
 
-from stackmgr.seat import Seat, give_up
+from stackmgr.seats import Seats, give_up
 from tests.faulty_postgres import eventually
 
 PATIENCE = 10
 
 
-def in_turn(seat: Seat, took: list[str], name: str, let_go: threading.Event) -> threading.Thread:
+def in_turn(seat: Seats, took: list[str], name: str, let_go: threading.Event) -> threading.Thread:
     """Return a thread that takes the seat, notes it, and gives it up when told."""
 
     def sit() -> None:
@@ -25,7 +25,7 @@ def in_turn(seat: Seat, took: list[str], name: str, let_go: threading.Event) -> 
 
 
 def test_one_thread_at_a_time_has_the_seat():
-    seat, took = Seat(), []
+    seat, took = Seats(), []
     events = [threading.Event() for _ in range(3)]
     threads = [in_turn(seat, took, str(number), event) for number, event in enumerate(events)]
     for count in range(1, 4):
@@ -38,7 +38,7 @@ def test_one_thread_at_a_time_has_the_seat():
 
 
 def test_a_thread_that_has_no_seat_gives_nothing_up():
-    seat, took, let_go = Seat(), [], threading.Event()
+    seat, took, let_go = Seats(), [], threading.Event()
     thread = in_turn(seat, took, "first", let_go)
     eventually(lambda: took)
     give_up()
