@@ -30,7 +30,7 @@ _WARNING = "01000"
 # A server that has ever answered within so many seconds is near: it is worth while to wait for it a moment
 # before another thread is let go on.
 _NEAR = 0.0001
-_A_MOMENT = 1  # millisecond
+_A_MOMENT = 1
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
@@ -43,6 +43,39 @@ def _encoded(value: Any) -> bytes | None:
             raise ValueError("U+0000 in a text parameter")
         return value.encode("utf-8")
     return (value.isoformat() if isinstance(value, datetime) else str(value)).encode("ascii")
+
+
+def _arguments(statement: Statement, parameters: Parameters) -> tuple[list[bytes | None], list[bool]]:
+    """Return the values for the server, and which of them are in binary."""
+    given = [parameters[name] for name in statement.parameters]
+    return [_encoded(value) for value in given], [isinstance(value, bytes) for value in given]
+
+
+def _require_success(statement: Statement, result: pq.abc.PGresult) -> None:
+    if result.status not in _SUCCESS:
+        sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE)
+        if sqlstate is None:
+            raise psycopg.OperationalError
+        raise DatabaseError(statement.name, sqlstate.decode("ascii"))
+
+
+class _Closing:
+    """Closes a connection that what goes wrong in the context leaves of no use; only DatabaseErrors go on."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: psycopg.Connection[TupleRow]) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, ex: BaseException | None, trace: object) -> None:
+        if isinstance(ex, psycopg.OperationalError):
+            self._connection.close()
+            raise DatabaseError(failures.CONNECTION_LOST, None) from ex
+        if isinstance(ex, DatabaseError) and failures.spoils_connection(ex):
+            self._connection.close()
 
 
 class ServiceConnection(psycopg.Connection[TupleRow]):
@@ -69,103 +102,94 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
         *deadline* is a time of the monotonic clock, in seconds.  Raises DatabaseError; where no answer came,
         its `sqlstate` is None, this connection is closed, and the statement may have run or not.
         """
-        [result] = self._exchange([(statement, parameters)], deadline)
+        with _Closing(self):
+            self._prepare(statement, deadline)
+            self._send(statement, _arguments(statement, parameters))
+            result = self._result(statement, deadline)
+            if self._warned and statement.writes:
+                raise DatabaseError("unconfirmed", _WARNING)
         return self._rows(result)
 
     def run_ahead(
         self, statement: Statement, parameters: Parameters, ahead: Query, deadline: float
     ) -> tuple[list[Row], list[Row] | None]:
-        """Run *statement* as `run` does, and with the same round trip another one, which is to write nothing.
+        """Run *statement* as `run` does, and with the same round trip another one; neither writes anything.
 
-        Returns the rows of both; None for those of the other when it failed, for whatever reason.
+        Returns the rows of both; None for those of the other one when it failed, for whatever reason.
         """
-        result, other = self._exchange([(statement, parameters), ahead], deadline)
+        with _Closing(self):
+            self._prepare(statement, deadline)
+            self._prepare(ahead[0], deadline)
+            arguments, others = _arguments(statement, parameters), _arguments(*ahead)
+            self.pgconn.enter_pipeline_mode()
+            self._send(statement, arguments)
+            self._send(ahead[0], others)
+            self.pgconn.pipeline_sync()
+            result, other = self._two_results(statement, deadline)
+            self.pgconn.exit_pipeline_mode()
+            _require_success(statement, result)
         return self._rows(result), self._rows(other) if other.status in _SUCCESS else None
+
+    def _prepare(self, statement: Statement, deadline: float) -> None:
+        if statement.name not in self._known:
+            name = statement.name.encode("ascii")
+            self.pgconn.send_prepare(name, statement.text)
+            self._result(statement, deadline)
+            self._known[statement.name] = name
+
+    def _send(self, statement: Statement, arguments: tuple[list[bytes | None], list[bool]]) -> None:
+        self._warned = False
+        if statement.writes:
+            expect_writes()
+        self.pgconn.send_query_prepared(self._known[statement.name], *arguments)
 
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:
         self._transformer.set_pgresult(result)
         return self._transformer.load_rows(0, result.ntuples, tuple)
 
-    def _exchange(self, queries: list[Query], deadline: float) -> list[pq.abc.PGresult]:
-        """Return the results of *queries*, the first a good one, or raise DatabaseError."""
-        try:
-            for statement, _ in queries:
-                if statement.name not in self._known:
-                    self._prepare(statement, deadline)
-            return self._execute(queries, deadline)
-        except DatabaseError as ex:
-            if failures.spoils_connection(ex):
-                self.close()
-            raise
-        except psycopg.OperationalError as ex:
-            self.close()
-            raise DatabaseError(failures.CONNECTION_LOST, None) from ex
-
-    def _prepare(self, statement: Statement, deadline: float) -> None:
-        name = statement.name.encode("ascii")
-        self.pgconn.send_prepare(name, statement.text)
-        self._results(statement, 1, deadline)
-        self._known[statement.name] = name
-
-    def _execute(self, queries: list[Query], deadline: float) -> list[pq.abc.PGresult]:
-        arguments = [
-            [_encoded(parameters[name]) for name in statement.parameters] for statement, parameters in queries
-        ]
-        self._warned = False
-        if queries[0][0].writes:
-            expect_writes()
-        if len(queries) > 1:
-            self.pgconn.enter_pipeline_mode()
-        for (statement, parameters), values in zip(queries, arguments, strict=True):
-            formats = [isinstance(parameters[name], bytes) for name in statement.parameters]
-            self.pgconn.send_query_prepared(self._known[statement.name], values, formats)
-        if len(queries) > 1:
-            self.pgconn.pipeline_sync()
-        results = self._results(queries[0][0], len(queries), deadline)
-        if len(queries) > 1:
-            self.pgconn.exit_pipeline_mode()
-        if self._warned and queries[0][0].writes:
-            raise DatabaseError("unconfirmed", _WARNING)
-        return results
-
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         self._warned = self._warned or diagnostic.severity_nonlocalized == "WARNING"
 
-    def _results(self, statement: Statement, number: int, deadline: float) -> list[pq.abc.PGresult]:
-        """Return the results of what was sent, or raise what the server said against it, the second left out.
+    def _result(self, statement: Statement, deadline: float) -> pq.abc.PGresult:
+        """Return the result of what was sent, or raise what the server said against it.
 
-        They count when the server is ready for the next statement and not before: the rows, and the word that
+        It counts when the server is ready for the next statement and not before: the rows, and the word that
         the command is complete, come ahead of the commit, and the commit can still fail.
         """
         if self.pgconn.flush():
             self._flush(deadline)
         results: list[pq.abc.PGresult] = []
-        lost = False
         try:
-            self._collect(results, number > 1, deadline)
+            while (result := self._next_result(deadline)) is not None:
+                results.append(result)
         except psycopg.OperationalError:
-            lost = True
-        # A server that ends the connection may have said why, and a commit fails after the rows.
-        for result in [*results[:1], *results[number:]]:
-            if result.status not in _SUCCESS:
-                sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE)
-                if sqlstate is None:
-                    raise psycopg.OperationalError
-                raise DatabaseError(statement.name, sqlstate.decode("ascii"))
-        if lost or len(results) < number:
-            raise psycopg.OperationalError
+            # A server that ends the connection may have said why.
+            if all(result.status in _SUCCESS for result in results):
+                raise
+        for result in results:
+            _require_success(statement, result)
+        return results[0]
+
+    def _two_results(self, statement: Statement, deadline: float) -> list[pq.abc.PGresult]:
+        """Return both results of a pipeline, good or not, once the server is ready again."""
+        if self.pgconn.flush():
+            self._flush(deadline)
+        results: list[pq.abc.PGresult] = []
+        try:
+            while (result := self._next_in_pipeline(deadline)).status != pq.ExecStatus.PIPELINE_SYNC:
+                results.append(result)
+        except psycopg.OperationalError:
+            for result in results[:1]:
+                _require_success(statement, result)
+            raise
         return results
 
-    def _collect(self, results: list[pq.abc.PGresult], pipelined: bool, deadline: float) -> None:
-        """Gather what comes until the server is ready: in a pipeline, that is a result of its own."""
-        while (result := self._next_result(deadline)) is not None or pipelined:
-            if result is None:
-                result = self._next_result(deadline)
-                if result is None:
-                    raise psycopg.OperationalError
-            if result.status == pq.ExecStatus.PIPELINE_SYNC:
-                return
-            results.append(result)
+    def _next_in_pipeline(self, deadline: float) -> pq.abc.PGresult:
+        # Behind the result of each statement comes None, but not behind the last, that the server is ready.
+        result = self._next_result(deadline) or self._next_result(deadline)
+        if result is None:
+            raise psycopg.OperationalError
+        return result
 
     def _next_result(self, deadline: float) -> pq.abc.PGresult | None:
         while self.pgconn.is_busy():

@@ -6,25 +6,13 @@ references into other files or knows their dialect, so here each of them becomes
 
 from typing import Any
 
-from stackmgr.validation import Document, read_schema
-
-# What says which file of which dialect a schema is: of no use once it is a component.
-_OF_A_FILE = ("$schema", "id", "definitions")
+from stackmgr.validation import Document, read_schema, referred
 
 
 def _component_name(reference: str) -> str:
     """Return `WeightBps` for `stack_parts.json#/definitions/weight_bps`, `Stack` for `stack.json`."""
     words = reference.rpartition("/")[2].removesuffix(".json").split("_")
     return "".join(word.capitalize() for word in words)
-
-
-def _referred(reference: str) -> Document:
-    """Return the schema that *reference* stands for, a file of `schemas` or a part of one."""
-    file_name, _, pointer = reference.partition("#/")
-    schema = read_schema(file_name)
-    for member in filter(None, pointer.split("/")):
-        schema = schema[member]
-    return {name: value for name, value in schema.items() if name not in _OF_A_FILE}
 
 
 def _bundled(node: Any, components: Document) -> Any:
@@ -39,7 +27,7 @@ def _bundled(node: Any, components: Document) -> Any:
     name = _component_name(reference)
     if name not in components:
         components[name] = {}
-        components[name] = _bundled(_referred(reference), components)
+        components[name] = _bundled(referred(reference), components)
     return node | {"$ref": f"#/components/schemas/{name}"}
 
 

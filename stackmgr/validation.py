@@ -5,6 +5,7 @@ strictly than the standard library does by default: no NaN, no repeated member, 
 """
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,11 @@ from stackmgr.errors import InvalidBody, InvalidConfiguration
 
 Document = dict[str, Any]
 
+_NEIGHBOUR = re.compile(r"\w+\.json")
+
+# What says which file of which dialect a schema is: of no use to a part of it elsewhere.
+_OF_A_FILE = ("$schema", "id", "definitions")
+
 
 def read_schema(name: str) -> Document:
     """Return the schema document `schemas/<name>`."""
@@ -22,21 +28,32 @@ def read_schema(name: str) -> Document:
     return document
 
 
-def _local_schema(uri: str) -> Document:
-    return read_schema(uri.rpartition("/")[2])
+def referred(reference: str) -> Document:
+    """Return the schema that *reference* stands for, a file of `schemas` or a part of one."""
+    file_name, _, pointer = reference.partition("#/")
+    if not _NEIGHBOUR.fullmatch(file_name):
+        raise ValueError(f"a schema may refer to its neighbours only, not to {reference}")
+    schema = read_schema(file_name)
+    for member in filter(None, pointer.split("/")):
+        schema = schema[member]
+    return {name: value for name, value in schema.items() if name not in _OF_A_FILE}
 
 
-def _refuse(uri: str) -> Document:
-    raise ValueError(f"a schema may refer to its neighbours only, not to {uri}")
+def _inlined(node: Any) -> Any:
+    """Return *node* with what they stand for in place of references: one function, and not one for each."""
+    if isinstance(node, list):
+        return [_inlined(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _inlined(referred(node["$ref"]))
+    return {name: _inlined(value) for name, value in node.items()}
 
 
 def compile_schema(name: str) -> Callable[[Any], Any]:
     """Return the compiled validator of `schemas/<name>`; it raises JsonSchemaValueException."""
     validator: Callable[[Any], Any] = fastjsonschema.compile(
-        read_schema(name),
-        handlers={"": _local_schema, "http": _refuse, "https": _refuse, "file": _refuse},
-        use_default=False,
-        detailed_exceptions=False,
+        _inlined(read_schema(name)), use_default=False, detailed_exceptions=False
     )
     return validator
 

@@ -8,10 +8,10 @@ import falcon.inspect
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from stackmgr import cli, configuration, cursor, errors, files, openapi, reading, resources
+from stackmgr import cli, configuration, cursor, errors, files, reading, resources
 from stackmgr.app import create_app
 from stackmgr.database import Database
-from stackmgr.validation import compile_schema, read_schema
+from stackmgr.validation import compile_schema, read_schema, referred
 from stackmgr.verifiers.database import DatabaseVerifier
 from tests import description
 from tests.description import BUNDLE, OPERATIONS
@@ -91,7 +91,7 @@ def test_the_command_prints_the_bundle(monkeypatch, capsys):
 
 def test_a_reference_that_leads_nowhere_is_an_error():
     with pytest.raises(KeyError):
-        openapi._referred("stack_parts.json#/definitions/nothing")
+        referred("stack_parts.json#/definitions/nothing")
 
 
 def test_the_operations_are_the_routes_of_the_application(spellings):
