@@ -115,11 +115,12 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
     ) -> tuple[list[Row], list[Row] | None]:
         """Run *statement* as `run` does, and with the same round trip another one; neither writes anything.
 
-        Returns the rows of both; None for those of the other one when it failed, for whatever reason.
+        Returns the rows of both; None for those of the other one when it failed, for whatever reason, or when
+        it was not sent, because this connection has not prepared it yet and that may take its time.
         """
+        if statement.name not in self._known or ahead[0].name not in self._known:
+            return self.run(statement, parameters, deadline), None
         with _Closing(self):
-            self._prepare(statement, deadline)
-            self._prepare(ahead[0], deadline)
             arguments, others = _arguments(statement, parameters), _arguments(*ahead)
             self.pgconn.enter_pipeline_mode()
             self._send(statement, arguments)
