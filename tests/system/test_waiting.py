@@ -20,6 +20,7 @@ from tests.unkey_server import unkey_server
 # Longer than a test waits for the answer that is not to wait: it must not come because time is up.
 ENVIRONMENT = {"WEB_CONCURRENCY": "1", "STACKMGR_THREADS": "4", "STACKMGR_DATABASE_TIMEOUT": "20"}
 PATIENCE = 10
+WAIT = 3  # one thread is left
 LOCK_ROW = b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE"
 LOCK_TABLE = b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE"
 WAITING = (
@@ -68,30 +69,30 @@ def watcher(database_url: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def test_an_update_that_waits_for_its_row_keeps_no_reader_waiting(caller, admin, watcher):
+def test_updates_that_wait_for_a_row_keep_no_reader_waiting(caller, admin, watcher):
     path = caller.create()
     with ThreadPoolExecutor() as threads:
         with admin.transaction():
             admin.execute(LOCK_ROW, (path.rpartition("/")[2],))
-            late = threads.submit(caller.request, "PATCH", path, {"name": "late"})
-            eventually(lambda: watcher.execute(WAITING).fetchone() == (1,))
+            late = [threads.submit(caller.request, "PATCH", path, {"name": "late"}) for _ in range(WAIT)]
+            eventually(lambda: watcher.execute(WAITING).fetchone() == (WAIT,))
             assert caller.request("GET", path, timeout=PATIENCE)[0] == 200
-            assert not late.done()
-        assert late.result()[0] == 200
+            assert not any(future.done() for future in late)
+        assert [future.result()[0] for future in late] == [200] * WAIT
 
 
 @pytest.mark.parametrize("path", ["/manager/stacks", f"/manager/stacks/{uuid4()}"])
-def test_a_read_that_takes_longer_than_most_keeps_nobody_waiting(caller, admin, watcher, path):
+def test_reads_that_take_longer_than_most_keep_nobody_waiting(caller, admin, watcher, path):
     # Until the worker has heard from each of its connections, it gives way at every statement.
     expected = [caller.request("GET", path)[0] for _ in range(20)][-1]
     with ThreadPoolExecutor() as threads:
         with admin.transaction():
             admin.execute(LOCK_TABLE)
-            late = threads.submit(caller.request, "GET", path)
-            eventually(lambda: watcher.execute(WAITING).fetchone() == (1,))
+            late = [threads.submit(caller.request, "GET", path) for _ in range(WAIT)]
+            eventually(lambda: watcher.execute(WAITING).fetchone() == (WAIT,))
             assert Caller(caller.port, "nonsense").request("GET", path, timeout=PATIENCE)[0] == 401
-            assert not late.done()
-        assert late.result()[0] == expected
+            assert not any(future.done() for future in late)
+        assert [future.result()[0] for future in late] == [expected] * WAIT
 
 
 def test_a_verifier_that_says_nothing_keeps_nobody_waiting(database_url):
@@ -104,9 +105,10 @@ def test_a_verifier_that_says_nothing_keeps_nobody_waiting(database_url):
             "STACKMGR_VERIFY_TIMEOUT": "20",
         }
         with running_service(database_url, env=environment) as service:
-            late = threads.submit(Caller(service.port, "key").request, "GET", "/manager/stacks")
-            eventually(lambda: unkey.requests)
+            caller = Caller(service.port, "key")
+            late = [threads.submit(caller.request, "GET", "/manager/stacks") for _ in range(WAIT)]
+            eventually(lambda: len(unkey.requests) == WAIT)
             assert Caller(service.port, "").request("GET", "/manager/stacks", timeout=PATIENCE)[0] == 401
-            assert not late.done()
+            assert not any(future.done() for future in late)
             unkey.release.set()
-            assert late.result()[0] == 503
+            assert [future.result()[0] for future in late] == [503] * WAIT
