@@ -56,7 +56,7 @@ class Settings:
     unkey_url: str = "https://api.unkey.com"
     unkey_root_key: Secret = _NO_SECRET
     verify_timeout: float = 3.0
-    threads: int = 2
+    threads: int = 4
     database_timeout: int = 5
     log_level: str = "info"
     log_format: str = "json"

@@ -25,7 +25,7 @@ def test_a_connection_string_is_all_that_is_needed():
     chosen = prepared()
     assert chosen.database_url == URL
     assert chosen.tokens == files.default_whitelist()
-    assert (chosen.verifier, chosen.threads, chosen.database_timeout) == ("database", 2, 5)
+    assert (chosen.verifier, chosen.threads, chosen.database_timeout) == ("database", 4, 5)
     assert (chosen.log_level, chosen.log_format) == ("info", "json")
 
 
