@@ -27,8 +27,8 @@ Query = tuple[Statement, Parameters]
 
 _WARNING = "01000"
 
-# A server that has ever answered within so many seconds is near: it is worth while to wait for it a moment, in
-# which most commits are through, before another thread is let go on.
+# A server that has ever answered within so many seconds is near: it is worth while to wait for it a moment,
+# in which most commits are through, before another thread is let go on.
 _NEAR = 0.0001
 _A_MOMENT = 3  # milliseconds
 
