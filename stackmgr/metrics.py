@@ -167,7 +167,6 @@ class Metrics:
     def taken(self, seconds: float) -> None:
         """Record the wait for a connection, and that it is in use."""
         self._note(_POOL_WAIT, seconds)
-        self._note(_LEASED, 1)
 
     def given_back(self) -> None:
         """Record that a connection is free again."""
@@ -191,6 +190,8 @@ class Metrics:
                 self._add(key, what)
             else:
                 self._observe(key, what)
+                if key is _POOL_WAIT:
+                    self._add(_LEASED, 1)
 
     def _count_request(self, fields: Mapping[str, Any]) -> None:
         route = fields["route"] or "none"
