@@ -7,6 +7,7 @@ of the race for the key can be seen.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hmac import compare_digest
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from stackmgr import cursor, failures, statements
@@ -33,8 +34,7 @@ class Actor:
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
+class Stack(NamedTuple):
     """A stack with its current configuration; `allocation` is JSON text in normal form."""
 
     stack_id: str
