@@ -1,8 +1,9 @@
 """The way to PostgreSQL: a pool for each process, a session for each request, and no SQL of its own.
 
 Every operation is one statement in autocommit: it is atomic by itself, leaves no transaction open, and
-costs one round trip.  The session takes a connection when the first statement needs one and keeps it to the
-end of the request, so that verifying the key and doing the work share one checkout.
+costs one round trip, which a read shares with the verification of its key.  The session takes a connection
+when the first statement needs one and keeps it to the end of the request, so that verifying the key and
+doing the work share one checkout.
 """
 
 import contextlib

@@ -1,51 +1,109 @@
-"""One thread has the seat; whoever gives it up lets another have it."""
+"""One thread has a seat, two while some write; whoever gives it up lets another have it."""
 
-import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 
-from stackmgr.seats import Seats, give_up
-from tests.faulty_postgres import eventually
+import pytest
+
+from stackmgr import seats
+from stackmgr.seats import Seats, expect_writes, give_up
 
 PATIENCE = 10
+# How long a thread is watched to see that it does not get a seat: too short a time could only hide that.
+WATCHED = 0.1
 
 
-def in_turn(seat: Seats, took: list[str], name: str, let_go: threading.Event) -> threading.Thread:
-    """Return a thread that takes the seat, notes it, and gives it up when told."""
+class Threads:
+    """Some threads that do as they are told, one thing after the other."""
 
-    def sit() -> None:
-        seat.take()
-        seat.take()  # it has it already
-        took.append(name)
-        assert let_go.wait(PATIENCE)
-        give_up()
-        give_up()  # it has nothing to give up any more
+    def __init__(self, number: int, cleanup: ExitStack) -> None:
+        self.seats = Seats()
+        self._threads = [cleanup.enter_context(ThreadPoolExecutor(1)) for _ in range(number)]
 
-    thread = threading.Thread(target=sit)
-    thread.start()
-    return thread
+    def take(self, number: int) -> "Future[None]":
+        return self._threads[number].submit(self.seats.take)
+
+    def give_up(self, number: int) -> None:
+        self._threads[number].submit(give_up).result(PATIENCE)
+
+    def expect_writes(self, number: int) -> None:
+        self._threads[number].submit(expect_writes).result(PATIENCE)
 
 
-def test_one_thread_at_a_time_has_the_seat():
-    seat, took = Seats(), []
-    events = [threading.Event() for _ in range(3)]
-    threads = [in_turn(seat, took, str(number), event) for number, event in enumerate(events)]
-    for count in range(1, 4):
-        eventually(lambda count=count: len(took) == count)
-        events[int(took[-1])].set()
-        threads[int(took[-1])].join(PATIENCE)
-    assert sorted(took) == ["0", "1", "2"]
-    seat.take()
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    with ExitStack() as cleanup:
+        threads = Threads(3, cleanup)
+        yield threads
+        for _ in range(3):  # or one that still waits would never end
+            threads.seats._free.put(None)
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which a test may set."""
+    now = [1000.0]
+    monkeypatch.setattr(seats, "monotonic", lambda: now[0])
+    return now
+
+
+def waits(taking: "Future[None]") -> bool:
+    """Whether the thread still waits for a seat."""
+    try:
+        taking.result(WATCHED)
+    except TimeoutError:
+        return True
+    return False
+
+
+def test_one_thread_at_a_time_has_the_seat_and_keeps_it_until_it_gives_it_up(threads):
+    threads.take(0).result(PATIENCE)
+    second = threads.take(1)
+    threads.take(0).result(PATIENCE)
+    assert waits(second)
+    threads.give_up(0)
+    second.result(PATIENCE)
+    first = threads.take(0)
+    assert waits(first)
+    threads.give_up(1)
+    first.result(PATIENCE)
+
+
+def test_a_thread_gives_up_what_it_has_and_no_more(threads):
+    threads.take(0).result(PATIENCE)
+    threads.give_up(1)
+    threads.give_up(0)
+    threads.give_up(0)
+    threads.take(1).result(PATIENCE)
+    third = threads.take(2)
+    assert waits(third)
+    threads.give_up(1)
+    third.result(PATIENCE)
+
+
+def test_there_are_two_seats_while_some_write_and_then_one_again(threads, now):
+    threads.take(0).result(PATIENCE)
+    second = threads.take(1)
+    assert waits(second)
+    threads.expect_writes(0)
+    threads.expect_writes(0)
+    second.result(PATIENCE)
+    third = threads.take(2)
+    assert waits(third)
+    threads.take(0).result(PATIENCE)
+    now[0] += 1.0
+    first = threads.take(0)
+    assert waits(first)
+    threads.give_up(1)
+    assert sorted([waits(first), waits(third)]) == [False, True]
+
+
+def test_a_thread_that_serves_nobody_neither_gives_up_nor_adds_a_seat(threads):
     give_up()
-
-
-def test_a_thread_that_has_no_seat_gives_nothing_up():
-    seat, took, let_go = Seats(), [], threading.Event()
-    thread = in_turn(seat, took, "first", let_go)
-    eventually(lambda: took)
-    give_up()
-    second = in_turn(seat, took, "second", let_go)
-    second.join(0.1)
-    assert took == ["first"]
-    let_go.set()
-    thread.join(PATIENCE)
-    second.join(PATIENCE)
-    assert took == ["first", "second"]
+    expect_writes()
+    threads.take(0).result(PATIENCE)
+    second = threads.take(1)
+    assert waits(second)
+    threads.give_up(0)
+    second.result(PATIENCE)
