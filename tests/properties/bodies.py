@@ -120,7 +120,7 @@ field_values = {
 }
 
 
-WEIGHT, ADDRESS, QUOTE = r"(?<=[:\s])-?\d+(?=[\s,}])", r"(?<=0x)[0-9a-fA-F]{40}", r'"'
+WEIGHT, ADDRESS, QUOTE = r"(?<=[:\s])-?\d{1,18}(?=[\s,}])", r"(?<=0x)[0-9a-fA-F]{40}", r'"'
 
 
 def nudged(member: str, chance: Random) -> str:
