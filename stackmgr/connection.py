@@ -9,7 +9,7 @@ import select
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import psycopg
 from psycopg import pq
@@ -30,7 +30,7 @@ _WARNING = "01000"
 # A server that has ever answered within so many seconds is near: it is worth while to wait for it a moment,
 # in which most commits are through, before another thread is let go on.
 _NEAR = 0.0001
-_A_MOMENT = 3  # milliseconds
+_A_MOMENT = 20  # milliseconds
 
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
@@ -46,37 +46,12 @@ def _encoded(value: Any) -> bytes | None:
     return (value.isoformat() if isinstance(value, datetime) else str(value)).encode("ascii")
 
 
-def _arguments(statement: Statement, parameters: Parameters) -> tuple[list[bytes | None], list[bool]]:
-    """Return the values for the server, and which of them are in binary."""
-    given = [parameters[name] for name in statement.parameters]
-    return [_encoded(value) for value in given], [isinstance(value, bytes) for value in given]
-
-
 def _require_success(statement: Statement, result: pq.abc.PGresult) -> None:
     if result.status not in _SUCCESS:
         sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE)
         if sqlstate is None:
             raise psycopg.OperationalError
         raise DatabaseError(statement.name, sqlstate.decode("ascii"))
-
-
-class _Closing:
-    """Closes a connection that what goes wrong in the context leaves of no use; only DatabaseErrors go on."""
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: psycopg.Connection[TupleRow]) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, ex: BaseException | None, trace: object) -> None:
-        if isinstance(ex, psycopg.OperationalError):
-            self._connection.close()
-            raise DatabaseError(failures.CONNECTION_LOST, None) from ex
-        if isinstance(ex, DatabaseError) and failures.spoils_connection(ex):
-            self._connection.close()
 
 
 class ServiceConnection(psycopg.Connection[TupleRow]):
@@ -103,12 +78,15 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
         *deadline* is a time of the monotonic clock, in seconds.  Raises DatabaseError; where no answer came,
         its `sqlstate` is None, this connection is closed, and the statement may have run or not.
         """
-        with _Closing(self):
-            self._prepare(statement, deadline)
-            self._send(statement, _arguments(statement, parameters))
+        try:
+            if statement.name not in self._known:
+                self._prepare(statement, deadline)
+            self._send(statement, parameters)
             result = self._result(statement, deadline)
             if self._warned and statement.writes:
-                raise DatabaseError("unconfirmed", _WARNING)
+                raise DatabaseError("unconfirmed", _WARNING)  # noqa: TRY301
+        except (DatabaseError, psycopg.OperationalError) as ex:
+            self._fail(ex)
         return self._rows(result)
 
     def run_ahead(
@@ -121,33 +99,45 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
         """
         if statement.name not in self._known or ahead[0].name not in self._known:
             return self.run(statement, parameters, deadline), None
-        with _Closing(self):
-            arguments, others = _arguments(statement, parameters), _arguments(*ahead)
+        try:
             self.pgconn.enter_pipeline_mode()
-            self._send(statement, arguments)
-            self._send(ahead[0], others)
+            self._send(statement, parameters)
+            self._send(*ahead)
             self.pgconn.pipeline_sync()
             result, other = self._two_results(statement, deadline)
             self.pgconn.exit_pipeline_mode()
             _require_success(statement, result)
+        except (DatabaseError, psycopg.OperationalError) as ex:
+            self._fail(ex)
         return self._rows(result), self._rows(other) if other.status in _SUCCESS else None
 
-    def _prepare(self, statement: Statement, deadline: float) -> None:
-        if statement.name not in self._known:
-            name = statement.name.encode("ascii")
-            self.pgconn.send_prepare(name, statement.text)
-            self._result(statement, deadline)
-            self._known[statement.name] = name
-
-    def _send(self, statement: Statement, arguments: tuple[list[bytes | None], list[bool]]) -> None:
-        self._warned = False
-        if statement.writes:
-            expect_writes()
-        self.pgconn.send_query_prepared(self._known[statement.name], *arguments)
+    def _fail(self, ex: DatabaseError | psycopg.OperationalError) -> NoReturn:
+        """Close the connection if *ex* leaves it of no use, and raise what the caller is to know."""
+        if isinstance(ex, psycopg.OperationalError):
+            self.close()
+            raise DatabaseError(failures.CONNECTION_LOST, None) from ex
+        if failures.spoils_connection(ex):
+            self.close()
+        raise ex
 
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:
         self._transformer.set_pgresult(result)
         return self._transformer.load_rows(0, result.ntuples, tuple)
+
+    def _prepare(self, statement: Statement, deadline: float) -> None:
+        name = statement.name.encode("ascii")
+        self.pgconn.send_prepare(name, statement.text)
+        self._result(statement, deadline)
+        self._known[statement.name] = name
+
+    def _send(self, statement: Statement, parameters: Parameters) -> None:
+        given = [parameters[name] for name in statement.parameters]
+        values = [_encoded(value) for value in given]
+        formats = [isinstance(value, bytes) for value in given]
+        self._warned = False
+        if statement.writes:
+            expect_writes()
+        self.pgconn.send_query_prepared(self._known[statement.name], values, formats)
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         self._warned = self._warned or diagnostic.severity_nonlocalized == "WARNING"

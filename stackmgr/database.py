@@ -142,11 +142,17 @@ class Session:
         observer = self._database.observer
         started = time.perf_counter() if observer else 0.0
         try:
-            return self._ask(self._connection, statement, parameters, ahead, deadline)
+            if ahead is None:
+                rows = self._connection.run(statement, parameters, deadline)
+            else:
+                rows, others = self._connection.run_ahead(statement, parameters, ahead, deadline)
+                self._waiting = None if others is None else (ahead, others)
         except DatabaseError as ex:
             if failures.remedy(ex) is failures.Remedy.ELSEWHERE:
                 self._database.renew()
             raise
+        else:
+            return rows
         finally:
             if observer is not None:
                 observer.statement(statement.name, time.perf_counter() - started)
@@ -154,21 +160,6 @@ class Session:
                     observer.statement(self._waiting[0][0].name, time.perf_counter() - started)
             if self._connection.closed:
                 self.close()
-
-    def _ask(
-        self,
-        connection: ServiceConnection,
-        statement: Statement,
-        parameters: Parameters,
-        ahead: Query | None,
-        deadline: float,
-    ) -> list[Row]:
-        if ahead is None:
-            return connection.run(statement, parameters, deadline)
-        rows, others = connection.run_ahead(statement, parameters, ahead, deadline)
-        if others is not None:
-            self._waiting = ahead, others
-        return rows
 
 
 class Database:

@@ -3,8 +3,8 @@
 The threads of a process compute one at a time in any case, and where two want to, the interpreter's lock goes
 to and fro between them at every system call. So while requests only read there is one seat: its thread takes
 up one request after the other, and keeps it while a PostgreSQL near by looks something up. While some write
-there are two, for a commit leaves much time for another request. A thread that waits for longer (for a lock,
-a distant server, another service, a client) gives its seat up, and a third goes on meanwhile; it ends its
+there are three, for a commit leaves much time for other requests. A thread that waits for longer (for a lock,
+a distant server, another service, a client) gives its seat up, and another goes on meanwhile; it ends its
 request without a seat, and then waits for one like the others.
 """
 
@@ -12,8 +12,9 @@ import threading
 from queue import SimpleQueue
 from time import monotonic
 
-# Seconds without a write after which one seat is enough again.
+# While requests write, and for so many seconds afterwards, there are so many seats more.
 _WRITES_END = 0.1
+_MORE = 2
 
 
 class _Thread(threading.local):
@@ -31,12 +32,12 @@ class Seats:
         self._free: SimpleQueue[None] = SimpleQueue()
         self._free.put(None)
         self._counting = threading.Lock()
-        self._are_two = False
-        self._two_until = 0.0  # of the monotonic clock
+        self._more = 0
+        self._more_until = 0.0  # of the monotonic clock
 
     def take(self) -> None:
         """Return when this thread has a seat; at once if it may keep the one that it has."""
-        if _this.is_seated and self._are_two and monotonic() > self._two_until:
+        if self._more and _this.is_seated and monotonic() > self._more_until:
             self._remove_one()
         if not _this.is_seated:
             self._free.get()
@@ -48,19 +49,20 @@ class Seats:
             _this.is_seated = False
             self._free.put(None)
 
-    def be_two(self) -> None:
-        """Have two seats for a while."""
-        self._two_until = monotonic() + _WRITES_END
-        if not self._are_two:
+    def be_more(self) -> None:
+        """Have more seats for a while."""
+        self._more_until = monotonic() + _WRITES_END
+        if self._more < _MORE:
             with self._counting:
-                if not self._are_two:
-                    self._are_two = True
+                while self._more < _MORE:
+                    self._more += 1
                     self._free.put(None)
 
     def _remove_one(self) -> None:
         with self._counting:
-            if self._are_two:
-                self._are_two = _this.is_seated = False
+            if self._more:
+                self._more -= 1
+                _this.is_seated = False
 
 
 def give_up() -> None:
@@ -70,6 +72,6 @@ def give_up() -> None:
 
 
 def expect_writes() -> None:
-    """Let a second thread take up requests for a while: they write."""
+    """Let more threads take up requests for a while: they write."""
     if _this.seats is not None:
-        _this.seats.be_two()
+        _this.seats.be_more()

@@ -1,4 +1,4 @@
-"""One thread has a seat, two while some write; whoever gives it up lets another have it."""
+"""One thread has a seat, three while some write; whoever gives it up lets another have it."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,9 +34,9 @@ class Threads:
 @pytest.fixture
 def threads() -> Iterator[Threads]:
     with ExitStack() as cleanup:
-        threads = Threads(3, cleanup)
+        threads = Threads(4, cleanup)
         yield threads
-        for _ in range(3):  # or one that still waits would never end
+        for _ in range(4):  # or one that still waits would never end
             threads.seats._free.put(None)
 
 
@@ -82,21 +82,24 @@ def test_a_thread_gives_up_what_it_has_and_no_more(threads):
     third.result(PATIENCE)
 
 
-def test_there_are_two_seats_while_some_write_and_then_one_again(threads, now):
+def test_there_are_three_seats_while_some_write_and_then_one_again(threads, now):
     threads.take(0).result(PATIENCE)
-    second = threads.take(1)
-    assert waits(second)
+    others = [threads.take(1), threads.take(2)]
+    assert [waits(other) for other in others] == [True, True]
     threads.expect_writes(0)
     threads.expect_writes(0)
-    second.result(PATIENCE)
-    third = threads.take(2)
-    assert waits(third)
+    assert [waits(other) for other in others] == [False, False]
+    fourth = threads.take(3)
     threads.take(0).result(PATIENCE)
+    assert waits(fourth)
     now[0] += 1.0
-    first = threads.take(0)
-    assert waits(first)
-    threads.give_up(1)
-    assert sorted([waits(first), waits(third)]) == [False, True]
+    waiting = [fourth, threads.take(0), threads.take(1)]
+    assert [waits(one) for one in waiting] == [True, True, True]
+    threads.take(2).result(PATIENCE)
+    threads.give_up(2)
+    assert sorted(waits(one) for one in waiting) == [False, True, True]
+    threads.expect_writes(2)
+    assert [waits(one) for one in waiting] == [False, False, False]
 
 
 def test_a_thread_that_serves_nobody_neither_gives_up_nor_adds_a_seat(threads):
