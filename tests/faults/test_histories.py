@@ -1,5 +1,6 @@
 """Random clients at once leave a history that holds; with a mistake planted, one that does not."""
 
+import os
 from uuid import uuid4
 
 import psycopg
@@ -16,6 +17,7 @@ from tests.workload import Manager, Workload, application_transport
 
 CLIENTS = 8
 OPERATIONS = 60
+SEEDS = int(os.environ.get("STACKMGR_HISTORY_SEEDS", "5"))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def violations(roomy_app, operator, database_url):
     return run
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_history_of_random_clients_holds(violations, seed):
     assert violations(seed) == []
 
