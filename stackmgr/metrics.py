@@ -6,7 +6,6 @@ shows a second later, and of one that is killed the last second is lost. The val
 shares between processes are exact at any moment, and cost a seventh of the throughput.
 """
 
-import atexit
 import contextlib
 import fcntl
 import json
@@ -14,13 +13,14 @@ import logging
 import os
 import shutil
 import threading
-import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stackmgr.background import repeat
 
 if TYPE_CHECKING:
     # Not at run time: gunicorn's master imports this module, and its workers are to import Falcon afresh.
@@ -48,18 +48,24 @@ class Instrument(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
+_REQUESTS = "stackmgr_requests"
+_REQUEST_SECONDS = "stackmgr_request_seconds"
+_VERIFICATIONS = "stackmgr_verifications"
+_STATEMENT_SECONDS = "stackmgr_statement_seconds"
+_POOL_WAIT_SECONDS = "stackmgr_pool_wait_seconds"
+_POOL_LEASED = "stackmgr_pool_leased"
+
 INSTRUMENTS = {
-    "stackmgr_requests": Instrument("counter", "Requests answered", ("method", "route", "status", "code")),
-    "stackmgr_request_seconds": Instrument("histogram", "From routing to answer", ("method", "route")),
-    "stackmgr_verifications": Instrument("counter", "Keys verified, by outcome", ("outcome",)),
-    "stackmgr_statement_seconds": Instrument("histogram", "Time of a statement, both ways", ("statement",)),
-    "stackmgr_pool_wait_seconds": Instrument("histogram", "Wait for a connection of the pool"),
-    "stackmgr_pool_leased": Instrument("gauge", "Connections in use"),
+    _REQUESTS: Instrument("counter", "Requests answered", ("method", "route", "status", "code")),
+    _REQUEST_SECONDS: Instrument("histogram", "From routing to answer", ("method", "route")),
+    _VERIFICATIONS: Instrument("counter", "Keys verified, by outcome", ("outcome",)),
+    _STATEMENT_SECONDS: Instrument("histogram", "Time of a statement, both ways", ("statement",)),
+    _POOL_WAIT_SECONDS: Instrument("histogram", "Wait for a connection of the pool"),
+    _POOL_LEASED: Instrument("gauge", "Connections in use"),
 }
 _REQUEST = ("request",)  # that a note is of one, which is counted under several names
-_STATEMENT = "stackmgr_statement_seconds"
-_POOL_WAIT = ("stackmgr_pool_wait_seconds",)
-_LEASED = ("stackmgr_pool_leased",)
+_POOL_WAIT = (_POOL_WAIT_SECONDS,)
+_LEASED = (_POOL_LEASED,)
 
 _log = logging.getLogger("stackmgr")
 
@@ -75,9 +81,9 @@ def forget(folder: Path, pid: int) -> None:
     ended, worker = folder / _ENDED, _file_of(folder, pid)
     try:
         with _locked(folder, fcntl.LOCK_EX):
-            totals, counted = _read(ended), _read(worker)
-            _add(totals, {key: counted[key] for key in counted if INSTRUMENTS[key[0]].kind != "gauge"})
-            _write(ended, totals)
+            sums, counted = _read(ended), _read(worker)
+            _merge(sums, {key: counted[key] for key in counted if INSTRUMENTS[key[0]].kind != "gauge"})
+            _write(ended, sums)
             worker.unlink(missing_ok=True)
     except OSError as ex:
         _log.warning("what worker %s has counted is lost: %s", pid, ex.strerror)
@@ -85,11 +91,11 @@ def forget(folder: Path, pid: int) -> None:
 
 def totals(folder: Path) -> Values:
     """Return what all workers have counted, those that have ended included."""
-    added: Values = {}
+    sums: Values = {}
     with _locked(folder, fcntl.LOCK_SH):
         for path in folder.glob("*.json"):
-            _add(added, _read(path))
-    return added
+            _merge(sums, _read(path))
+    return sums
 
 
 @contextlib.contextmanager
@@ -118,10 +124,10 @@ def _write(path: Path, values: Values) -> None:
     unfinished.replace(path)
 
 
-def _add(added: Values, values: Values) -> None:
+def _merge(sums: Values, values: Values) -> None:
     for key, numbers in values.items():
-        before = added.get(key)
-        added[key] = numbers if before is None else list(map(sum, zip(before, numbers, strict=True)))
+        before = sums.get(key)
+        sums[key] = numbers if before is None else list(map(sum, zip(before, numbers, strict=True)))
 
 
 class Metrics:
@@ -139,8 +145,7 @@ class Metrics:
 
     def start(self) -> None:
         """Share what is counted once a second, and once more when the process ends."""
-        threading.Thread(target=self._share_for_ever, name="metrics", daemon=True).start()
-        atexit.register(self.share)
+        repeat(self.share, INTERVAL, "metrics")
 
     def share(self) -> None:
         """Write what was counted so far where the other workers find it."""
@@ -151,18 +156,13 @@ class Metrics:
             except OSError as ex:
                 _log.warning("the metrics of this worker cannot be shared: %s", ex.strerror)
 
-    def _share_for_ever(self) -> None:
-        while True:
-            time.sleep(INTERVAL)
-            self.share()
-
     def request(self, fields: Mapping[str, Any]) -> None:
         """Count one finished request by the fields of its log line."""
         self._note(_REQUEST, fields)
 
     def statement(self, name: str, seconds: float) -> None:
         """Record one statement by its name."""
-        self._note((_STATEMENT, name), seconds)
+        self._note((_STATEMENT_SECONDS, name), seconds)
 
     def taken(self, seconds: float) -> None:
         """Record the wait for a connection, and that it is in use."""
@@ -197,10 +197,10 @@ class Metrics:
         route = fields["route"] or "none"
         # What callers make up must not make up time series.
         method = fields["method"] if fields["method"] in _METHODS and route != "none" else "other"
-        self._add(("stackmgr_requests", method, route, str(fields["status"]), fields["code"] or ""), 1)
-        self._observe(("stackmgr_request_seconds", method, route), fields["duration_ms"] / 1000)
+        self._add((_REQUESTS, method, route, str(fields["status"]), fields["code"] or ""), 1)
+        self._observe((_REQUEST_SECONDS, method, route), fields["duration_ms"] / 1000)
         if fields["verifier"] is not None:
-            self._add(("stackmgr_verifications", fields["verifier"]), 1)
+            self._add((_VERIFICATIONS, fields["verifier"]), 1)
 
     def _add(self, key: tuple[str, ...], number: int) -> None:
         values = self._values.get(key)

@@ -103,18 +103,19 @@ def free_port() -> int:
         return port
 
 
-def ask(
+def ask(  # noqa: PLR0913 - the parts of a request
     port: int,
     path: str,
     headers: Mapping[str, str] | None = None,
     method: str = "GET",
+    body: str | None = None,
     *,
     timeout: float = _START_DEADLINE,
 ) -> tuple[int, str]:
     """Return status and body of the answer to one request on a connection of its own."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
-        connection.request(method, path, headers=headers or {})
+        connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
     finally:

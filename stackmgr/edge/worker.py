@@ -191,7 +191,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         poll, parked, seats = self.epoll.poll, self.parked, self.seats
         listener: int | None = None  # one not watched for the moment
         while True:
-            if listener is None:
+            if listener is None:  # or nobody would watch it until there is a seat again
                 seats.take()
             events = poll(-1 if listener is None else COURTESY_SECONDS, 1)
             if listener is not None:

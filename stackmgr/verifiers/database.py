@@ -26,7 +26,7 @@ class DatabaseVerifier:
     def __init__(self, last_use: LastUse | None = None, *, spends: bool = True) -> None:
         self._last_use = last_use
         self._spends = spends
-        self._managers: dict[bytes, str] = {}
+        self._managers: dict[bytes, str | None] = {}
 
     def verify(self, key: str, session: Session) -> Identity:
         """Return whom *key* identifies.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
@@ -52,7 +52,7 @@ class DatabaseVerifier:
             self._require_quota(session, quota_id, quota_seconds)
         return Identity(identity_id=identity_id, external_id=external_id, manager_id=manager_id)
 
-    def _remember(self, key_digest: bytes, manager_id: str) -> None:
+    def _remember(self, key_digest: bytes, manager_id: str | None) -> None:
         if len(self._managers) >= _REMEMBERED:
             self._managers.clear()
         self._managers[key_digest] = manager_id

@@ -6,13 +6,12 @@ most one write an hour, whatever the number of requests and of processes.  A use
 to show, and one that a killed process had still to write shows by the next request of the hour, if any.
 """
 
-import atexit
 import logging
 import os
 import threading
-import time
 
 from stackmgr import statements
+from stackmgr.background import repeat
 from stackmgr.database import Database
 from stackmgr.errors import DatabaseError
 
@@ -37,10 +36,8 @@ class LastUse:
         with self._lock:
             self._noticed.add(key_digest)
             if self._pid != os.getpid():
-                # After the fork, because a thread does not survive one.
                 self._pid = os.getpid()
-                threading.Thread(target=self._write_for_ever, name="last-use", daemon=True).start()
-                atexit.register(self.write)
+                repeat(self.write, self._interval, "last-use")
 
     def write(self) -> None:
         """Write what was noticed; what cannot be written is kept for the next time."""
@@ -55,8 +52,3 @@ class LastUse:
             _log.warning("the last use of %d keys is not saved yet", len(noticed), exc_info=ex)
             with self._lock:
                 self._noticed |= noticed
-
-    def _write_for_ever(self) -> None:
-        while True:
-            time.sleep(self._interval)
-            self.write()

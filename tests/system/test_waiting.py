@@ -1,6 +1,5 @@
 """A request that waits keeps nobody waiting: a worker goes on with the others meanwhile."""
 
-import http.client
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from stackmgr import api_keys
 from stackmgr.database import Database
 from tests.examples import configuration
 from tests.faulty_postgres import eventually
-from tests.server import running_service
+from tests.server import ask, running_service
 from tests.unkey_server import unkey_server
 
 # Longer than a test waits for the answer that is not to wait: it must not come because time is up.
@@ -38,16 +37,10 @@ class Caller:
 
     def request(
         self, method: str, path: str, document: object = None, timeout: float = 30
-    ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+    ) -> tuple[int, str]:
         headers = {"Authorization": f"Bearer {self.key}", "Idempotency-Key": str(uuid4())}
-        try:
-            body = None if document is None else json.dumps(document)
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+        body = None if document is None else json.dumps(document)
+        return ask(self.port, path, headers, method, body, timeout=timeout)
 
     def create(self) -> str:
         status, body = self.request("POST", "/manager/stacks", configuration())
