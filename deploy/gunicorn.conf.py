@@ -29,7 +29,7 @@ from stackmgr import logs, metrics  # noqa: E402 - the modules of the release th
 wsgi_app = "stackmgr.wsgi:application"
 
 # One thread holds at most one connection, so the pool has as many connections as the worker has threads.
-worker_class = "stackmgr.edge.worker.Worker"
+worker_class = "stackmgr.server.worker.Worker"
 threads = _settings["threads"]
 
 # Each worker imports the application, and opens its pool, after the fork: a shared connection would hand

@@ -3,7 +3,7 @@
 -- returns: one row (history_exists)
 -- index:   none (catalog)
 -- locks:   none
--- called by: migrations.has_history
+-- called by: database.migrations.has_history
 -- why:     a login that does not inherit the rights of its roles may not use the schema, so that to_regclass
 --          would refuse to look into it; the catalog is open to everybody.
 SELECT EXISTS (

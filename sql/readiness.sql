@@ -3,7 +3,7 @@
 -- returns: one row (takes_writes, schema_version)
 -- index:   none (a row for each migration)
 -- locks:   none
--- called by: health.Ready.on_get
+-- called by: http.health.Ready.on_get
 -- why:     after a failover a pooled connection can stay with the old primary, where reads go on and every
 --          write fails.
 SELECT

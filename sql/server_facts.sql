@@ -4,7 +4,7 @@
 --          role_exists, role_allowed, login_is_superuser, login_is_owner, schema_exists)
 -- index:   none (catalogs)
 -- locks:   none
--- called by: checks.examine
+-- called by: database.preflight.examine
 -- why:     from PostgreSQL 16 on, only the SET option of a membership lets its holder assume the role. The
 --          schema is looked for in the catalog, which is open to a login that inherits no rights to it.
 SELECT

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from stackmgr import statements
-from stackmgr.database import Session
+from stackmgr.database import statements
+from stackmgr.database.session import Session
 
 PATTERN = r"stackmgr_[0-9A-Za-z]{38}"
 _FORM = re.compile(PATTERN)

@@ -5,10 +5,10 @@ from typing import Any
 
 import falcon
 
-from stackmgr import problems
-from stackmgr.database import Database
-from stackmgr.middleware import Gate, Request, RequestIdentity
-from stackmgr.resources import COLLECTION_PATH, ITEM_PATH, StackCollection, StackItem
+from stackmgr.database.pool import Database
+from stackmgr.http import error_handlers
+from stackmgr.http.middleware import Gate, Request, RequestIdentity
+from stackmgr.http.resources import COLLECTION_PATH, ITEM_PATH, StackCollection, StackItem
 from stackmgr.verifiers import Verifier
 
 Application = falcon.App[falcon.Request, falcon.Response]
@@ -29,7 +29,7 @@ def create_app(
     app: Application = falcon.App(
         middleware=(RequestIdentity(log), Gate(database, verifier)), request_type=Request
     )
-    problems.install(app)
+    error_handlers.install(app)
     app.add_route(COLLECTION_PATH, StackCollection(spellings))
     app.add_route(ITEM_PATH, StackItem(spellings))
     return app

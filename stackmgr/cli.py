@@ -6,10 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-from stackmgr import checks, dev, migrations, openapi, startup
-from stackmgr.commands import CommandError, database_url, keys, managers, verify_key, whitelist
-from stackmgr.embedded import EmbeddedError
+from stackmgr import startup
+from stackmgr.commands import keys, managers, tokens, verify_key
+from stackmgr.commands.common import CommandError, database_url
+from stackmgr.database import migrations, preflight
+from stackmgr.dev import server
+from stackmgr.dev.embedded_postgres import EmbeddedError
 from stackmgr.errors import DatabaseError
+from stackmgr.http import openapi
 from stackmgr.settings import SettingsError
 
 # SQLSTATE undefined_table, also where the whole schema is missing.
@@ -17,7 +21,7 @@ _UNDEFINED_TABLE = "42P01"
 
 
 def _dev(arguments: argparse.Namespace) -> None:
-    dev.run(arguments.port, arguments.data)
+    server.run(arguments.port, arguments.data)
 
 
 def _migrate(_: argparse.Namespace) -> None:
@@ -28,7 +32,7 @@ def _migrate(_: argparse.Namespace) -> None:
 
 def _check(_: argparse.Namespace) -> None:
     chosen = startup.prepare(os.environ).settings
-    findings = checks.examine(chosen.database_url)
+    findings = preflight.examine(chosen.database_url)
     if not findings.reachable:
         raise SettingsError(findings.warnings)
     for warning in findings.warnings:
@@ -64,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("openapi", help="print the OpenAPI description, as one document")
     command.set_defaults(run=_openapi)
 
-    for module in (keys, managers, verify_key, whitelist):
+    for module in (keys, managers, verify_key, tokens):
         module.add_to(commands)
     return parser
 
@@ -81,5 +85,5 @@ def main() -> None:
         sys.exit(f"stackmgr: the database refused or did not answer ({reason}); see 'stackmgr check'")
     except SettingsError as ex:
         sys.exit("\n".join(f"stackmgr: {problem}" for problem in ex.problems))
-    except (CommandError, dev.DevError, EmbeddedError, migrations.MigrationError) as ex:
+    except (CommandError, server.DevError, EmbeddedError, migrations.MigrationError) as ex:
         sys.exit(f"stackmgr: {ex}")

@@ -4,8 +4,8 @@ import logging
 from dataclasses import dataclass
 from uuid import uuid4
 
-from stackmgr import statements
-from stackmgr.database import Session
+from stackmgr.database import statements
+from stackmgr.database.session import Session
 from stackmgr.errors import BindingConflict
 from stackmgr.verifiers import Identity
 

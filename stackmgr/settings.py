@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from stackmgr import files, logs
+from stackmgr import logs, paths
 
 _LARGEST_COUNT = 1000
 # Bounded, because int() refuses thousands of digits with an error of its own.
@@ -165,7 +165,7 @@ def _metrics_dir(environ: Mapping[str, str], problems: list[str]) -> Path | None
 
 def tokens_path(environ: Mapping[str, str]) -> Path:
     """Return the path of the whitelist file, by default the one the package ships."""
-    return Path(environ.get("STACKMGR_TOKENS") or files.default_whitelist())
+    return Path(environ.get("STACKMGR_TOKENS") or paths.default_whitelist())
 
 
 def from_environ(environ: Mapping[str, str]) -> Settings:

@@ -10,12 +10,13 @@ from hmac import compare_digest
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
-from stackmgr import cursor, failures, statements
-from stackmgr.configuration import Changes, Configuration
-from stackmgr.connection import Query
+from stackmgr import cursor
 from stackmgr.cursor import Position
-from stackmgr.database import Session
+from stackmgr.database import retries, statements
+from stackmgr.database.connection import Query
+from stackmgr.database.session import Session
 from stackmgr.errors import Conflict, DatabaseError, InvalidIdempotencyKey, NotFound
+from stackmgr.stack_configuration import Changes, Configuration
 
 _CREATE = statements.load("stack_create")
 _FIND_RECEIPT = statements.load("receipt_find")
@@ -69,7 +70,7 @@ def create(session: Session, actor: Actor, key: str, configuration: Configuratio
     try:
         created = session.row(_CREATE, parameters)
     except DatabaseError as ex:
-        if ex.sqlstate == failures.PROGRAM_LIMIT_EXCEEDED:
+        if ex.sqlstate == retries.PROGRAM_LIMIT_EXCEEDED:
             # Among the indexed values, only the key's length is the caller's choice.
             raise InvalidIdempotencyKey("idempotency_key_too_long") from ex
         raise

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stackmgr import checks, settings, whitelist
-from stackmgr.conninfo import INVALID_DATABASE_URL, is_conninfo
-from stackmgr.database import Database
+from stackmgr import settings, whitelist
+from stackmgr.database import preflight
+from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
+from stackmgr.database.pool import Database
 from stackmgr.settings import Settings, SettingsError
 from stackmgr.verifiers import Verifier
 from stackmgr.verifiers.database import DatabaseVerifier
@@ -48,7 +49,7 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
 
 def require_usable_database(chosen: Settings) -> list[str]:
     """Return what an operator should know of the database, or raise SettingsError if it cannot be used."""
-    findings = checks.examine(chosen.database_url)
+    findings = preflight.examine(chosen.database_url)
     if findings.problems:
         raise SettingsError(findings.problems)
     return findings.warnings

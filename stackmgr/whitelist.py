@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stackmgr.keccak import eip55
+from stackmgr.eip55 import eip55
 
 CHAIN_ID = 4663
 TOKEN_COUNT = 30

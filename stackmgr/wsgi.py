@@ -8,10 +8,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stackmgr import health, logs, startup
+from stackmgr import logs, startup
 from stackmgr.app import create_app
-from stackmgr.database import Database
-from stackmgr.health import WsgiApplication
+from stackmgr.database.pool import Database
+from stackmgr.http import health
+from stackmgr.http.health import WsgiApplication
 from stackmgr.metrics import Metrics
 from stackmgr.startup import Prepared
 

@@ -15,13 +15,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from stackmgr import api_keys, files, migrations, whitelist
+from stackmgr import api_keys, paths, whitelist
 from stackmgr.app import Application, create_app
-from stackmgr.database import Database
-from stackmgr.embedded import EmbeddedPostgres
+from stackmgr.database import migrations
+from stackmgr.database.pool import Database
+from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests.client import Client
-from tests.clusters import new_database
+from tests.support.client import Client
+from tests.support.clusters import new_database
 
 
 def pytest_configure() -> None:
@@ -121,13 +122,13 @@ def row_counts(admin: psycopg.Connection) -> Callable[[], dict[str, int]]:
 
 @pytest.fixture(scope="session")
 def spellings() -> dict[str, str]:
-    return dict(whitelist.load(files.default_whitelist()))
+    return dict(whitelist.load(paths.default_whitelist()))
 
 
 @pytest.fixture(scope="session")
 def tokens() -> list[str]:
     """The checksummed addresses of the whitelist, in the order of the file."""
-    document = json.loads(Path(files.default_whitelist()).read_bytes())
+    document = json.loads(Path(paths.default_whitelist()).read_bytes())
     return [token["address"] for token in document["tokens"]]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import cluster
+from tests.support.clusters import cluster
 
 if __name__ == "__main__":
     binaries, *arguments = sys.argv[1:]

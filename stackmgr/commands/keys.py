@@ -6,7 +6,7 @@ from typing import Any
 
 from stackmgr import api_keys
 from stackmgr.api_keys import IssuedKey, KeyRecord, Quota
-from stackmgr.commands import (
+from stackmgr.commands.common import (
     CommandError,
     Commands,
     canonical_uuid,

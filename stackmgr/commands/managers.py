@@ -4,7 +4,7 @@ import argparse
 from dataclasses import asdict
 
 from stackmgr import managers
-from stackmgr.commands import (
+from stackmgr.commands.common import (
     CommandError,
     Commands,
     canonical_uuid,

@@ -12,10 +12,12 @@ import sys
 import time
 from typing import Any
 
-from stackmgr import errors, managers, reading, startup
-from stackmgr.commands import CommandError, Commands, print_json
-from stackmgr.database import Database, Session
+from stackmgr import errors, managers, startup
+from stackmgr.commands.common import CommandError, Commands, print_json
+from stackmgr.database.pool import Database
+from stackmgr.database.session import Session
 from stackmgr.errors import ServiceError
+from stackmgr.http import parsing
 from stackmgr.verifiers import Verifier
 
 NOT_ACCEPTED = 3
@@ -43,7 +45,7 @@ def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
     started = time.perf_counter()
     try:
         try:
-            identity = verifier.verify(reading.credential(f"Bearer {key}"), session)
+            identity = verifier.verify(parsing.credential(f"Bearer {key}"), session)
         finally:
             answer["duration_ms"] = round((time.perf_counter() - started) * 1000, 3)
         answer |= {"external_id": identity.external_id, "identity_id": identity.identity_id}

@@ -1,7 +1,8 @@
 """The default verifier: keys issued by the operator, kept as SHA-256 in the service's own database."""
 
-from stackmgr import api_keys, statements
-from stackmgr.database import Session
+from stackmgr import api_keys
+from stackmgr.database import statements
+from stackmgr.database.session import Session
 from stackmgr.errors import DatabaseError, RateLimited, ServiceUnavailable, Unauthorized
 from stackmgr.verifiers import Identity
 from stackmgr.verifiers.last_use import LastUse

@@ -10,9 +10,9 @@ import logging
 import os
 import threading
 
-from stackmgr import statements
 from stackmgr.background import repeat
-from stackmgr.database import Database
+from stackmgr.database import statements
+from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
 
 INTERVAL = 30.0

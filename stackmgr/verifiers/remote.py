@@ -31,7 +31,7 @@ from urllib3.exceptions import TimeoutError as PhaseTimeoutError
 
 from stackmgr import __version__
 from stackmgr.errors import RateLimited, ServiceUnavailable
-from stackmgr.seats import give_up
+from stackmgr.slots import give_up
 from stackmgr.verifiers import bounded
 
 BODY_LIMIT = 65536

@@ -7,7 +7,7 @@ nothing was verified, but for 429: there Unkey limits the workspace of our root 
 import json
 from typing import Any
 
-from stackmgr.database import Session
+from stackmgr.database.session import Session
 from stackmgr.errors import RateLimited, ServiceUnavailable, Unauthorized
 from stackmgr.settings import Secret
 from stackmgr.verifiers import Identity, checked_identity

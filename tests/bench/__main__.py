@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from stackmgr.embedded import EmbeddedPostgres
+from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from tests.bench import contenders, load, report
 from tests.bench.contenders import Checkout, Contender
 from tests.bench.requests import SCENARIOS

@@ -15,17 +15,17 @@ from uuid import uuid4
 
 import psycopg
 
-from stackmgr import files
-from stackmgr.conninfo import completed_conninfo
-from stackmgr.database import DEADLINE
+from stackmgr import paths
+from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.pool import DEADLINE
 from stackmgr.settings import Settings
 from tests.bench import load, requests, scripts
 from tests.bench.load import Load
 from tests.bench.requests import Manager, Task
-from tests.clusters import new_database
-from tests.server import RunningService, running
+from tests.support.clusters import new_database
+from tests.support.server import RunningService, running
 
-HERE = files.directory("sql").parent
+HERE = paths.directory("sql").parent
 _CLIENTS = 8
 # Managers that ask for nothing: in tables of one page PostgreSQL would not use an index.
 _OTHERS = """

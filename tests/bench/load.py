@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stackmgr import embedded
+from stackmgr.dev import embedded_postgres
 from tests.bench import requests
 from tests.bench.requests import Task
 
@@ -45,8 +45,8 @@ def find_wrk() -> str | None:
 def find_pgbench() -> str | None:
     """Return the path of pgbench: the embedded server's, or one of this machine's."""
     try:
-        beside_the_server = [embedded.programs() / "pgbench"]
-    except embedded.EmbeddedError:
+        beside_the_server = [embedded_postgres.programs() / "pgbench"]
+    except embedded_postgres.EmbeddedError:
         beside_the_server = []
     found = shutil.which("pgbench")
     newest_first = sorted(Path("/usr/lib/postgresql").glob("*/bin/pgbench"), reverse=True)

@@ -14,7 +14,7 @@ from tests.bench.rounds import Plan, Sample
 
 # The contender that others are compared with, and bare Falcon by the class of its workers.
 OURS = "stackmgr"
-FALCONS = {"falcon-gthread": "gthread", "falcon-worker": "stackmgr.edge.worker.Worker"}
+FALCONS = {"falcon-gthread": "gthread", "falcon-worker": "stackmgr.server.worker.Worker"}
 _NOTHING = "-"
 Value = Callable[[Sample], float]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from tests import examples
+from tests.support import examples
 
 TOKENS_OF_A_STACK = 10
 _PREPARED = 2000

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import psycopg
 
-from stackmgr import api_keys, cursor, statements
+from stackmgr import api_keys, cursor
+from stackmgr.database import statements
 from tests.bench.requests import SCENARIOS, TOKENS_OF_A_STACK, Manager
-from tests.examples import ADDRESSES
+from tests.support.examples import ADDRESSES
 
 _STATEMENTS = {"get": "stack_get", "list": "stack_list", "create": "stack_create", "update": "stack_update"}
 

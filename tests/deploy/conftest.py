@@ -6,9 +6,9 @@ from uuid import uuid4
 import pytest
 
 from stackmgr import api_keys
-from stackmgr.database import Database
-from tests.deploy.proxy import Proxy, running_proxy
-from tests.server import RunningService, free_port, running_service
+from stackmgr.database.pool import Database
+from tests.support.nginx import Proxy, running_proxy
+from tests.support.server import RunningService, free_port, running_service
 
 # nginx as in production, but for the patience it has with clients that fall silent.
 IMPATIENT = {

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stackmgr import files
-from tests.server import free_port
+from stackmgr import paths
+from tests.support.server import free_port
 
-DEPLOY = files.directory("deploy")
+DEPLOY = paths.directory("deploy")
 ROOT = DEPLOY.parent
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text()
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())

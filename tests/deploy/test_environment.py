@@ -9,10 +9,10 @@ from uuid import uuid4
 import pytest
 
 import stackmgr.settings
-from stackmgr import cli, files
+from stackmgr import cli, paths
 
-RUNBOOK = files.directory("deploy") / "RUNBOOK.md"
-EXAMPLE = files.directory("deploy") / "stackmgr.env.example"
+RUNBOOK = paths.directory("deploy") / "RUNBOOK.md"
+EXAMPLE = paths.directory("deploy") / "stackmgr.env.example"
 NAME = re.compile(r"STACKMGR_[A-Z_]*[A-Z]")
 
 

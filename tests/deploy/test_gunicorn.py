@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from stackmgr import files
-from tests.releases import make_release, switch
-from tests.server import ask, free_port, running_service, workers_replaced
+from stackmgr import paths
+from tests.support.releases import make_release, switch
+from tests.support.server import ask, free_port, running_service, workers_replaced
 
-SETTINGS = files.directory("deploy") / "gunicorn.conf.py"
+SETTINGS = paths.directory("deploy") / "gunicorn.conf.py"
 FEW_FILES = 256
 PATIENCE = 20.0
 

@@ -12,15 +12,16 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from stackmgr import api_keys, checks, files, migrations
+from stackmgr import api_keys, paths
 from stackmgr.app import create_app
-from stackmgr.database import Database
+from stackmgr.database import migrations, preflight
+from stackmgr.database.pool import Database
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests.client import Client
-from tests.clusters import cluster
-from tests.examples import configuration
+from tests.support.client import Client
+from tests.support.clusters import cluster
+from tests.support.examples import configuration
 
-ROOT = files.directory("deploy").parent
+ROOT = paths.directory("deploy").parent
 RUNBOOK = ROOT / "deploy" / "RUNBOOK.md"
 BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
 
@@ -91,7 +92,7 @@ def operator(dba: Dba) -> Iterator[Database]:
 
 
 def test_the_services_login_finds_all_it_needs_and_holds_no_more(dba):
-    findings = checks.examine(dba.login("stackmgr_service"))
+    findings = preflight.examine(dba.login("stackmgr_service"))
     assert (findings.problems, findings.warnings, findings.reachable) == ([], [], True)
 
 
@@ -184,7 +185,7 @@ def test_a_restored_dump_passes_its_checks_and_answers_retries_with_the_same_sta
     for count in (no_stack, no_receipt):
         assert re.search(r"^ +0$", dba.run(count), re.MULTILINE)
     url = dba.login("stackmgr_service", "stackmgr_restored")
-    assert checks.examine(url).problems == []
+    assert preflight.examine(url).problems == []
     restored = Database(url, pool_size=1)
     restored.open()
     try:

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from stackmgr import errors
-from tests.client import STACKS, check_answer
-from tests.deploy.proxy import SITE, Answer
+from tests.support.client import STACKS, check_answer
+from tests.support.nginx import SITE, Answer
 
 HOST = b"Host: localhost\r\n"
 CLOSE = b"Connection: close\r\n"

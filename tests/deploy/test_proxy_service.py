@@ -5,9 +5,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.client import STACKS, check_answer
-from tests.deploy.proxy import Answer, Proxy
-from tests.examples import configuration
+from tests.support.client import STACKS, check_answer
+from tests.support.examples import configuration
+from tests.support.nginx import Answer, Proxy
 
 # An id that nginx would not repeat in an error of its own: where it comes back, the service has answered.
 ODD_ID = 'é "quoted" \\ \x85\xff'

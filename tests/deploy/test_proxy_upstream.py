@@ -7,11 +7,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from stackmgr.edge import worker
-from tests.client import STACKS, check_answer
-from tests.deploy.proxy import SITE, nginx_before
+from stackmgr.server import worker
 from tests.deploy.upstreams import answering, hanging_up, running_upstream, silent, well
-from tests.server import free_port
+from tests.support.client import STACKS, check_answer
+from tests.support.nginx import SITE, nginx_before
+from tests.support.server import free_port
 
 IMPATIENT = {"proxy_read_timeout 30s;": "proxy_read_timeout 1s;"}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"

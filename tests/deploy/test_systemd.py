@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from tests.deploy.proxy import require
 from tests.deploy.test_gunicorn import PATIENCE
 from tests.deploy.units import DEPLOY, unit, values
-from tests.server import ask, free_port
+from tests.support.nginx import require
+from tests.support.server import ask, free_port
 
 UNITS = ("stackmgr.service", "stackmgr.socket")
 

@@ -4,9 +4,9 @@ import re
 import sys
 from pathlib import Path
 
-from stackmgr import files
+from stackmgr import paths
 
-DEPLOY = files.directory("deploy")
+DEPLOY = paths.directory("deploy")
 _INSTALLED = "/opt/stackmgr/current"
 
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.deploy.proxy import NGINX
 from tests.drills import upgrade
 from tests.drills.drills import DRILLS, Drill, run
 from tests.drills.stage import HEADINGS, NoPlace, row
-from tests.faulty_postgres import FaultyPostgres
+from tests.support.nginx import NGINX
+from tests.support.postgres import FaultyPostgres
 
 
 def _arguments() -> argparse.Namespace:

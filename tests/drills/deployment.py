@@ -16,10 +16,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.deploy.proxy import Proxy, nginx_before
 from tests.deploy.units import values
-from tests.releases import switch
-from tests.server import ask, workers_replaced
+from tests.support.nginx import Proxy, nginx_before
+from tests.support.releases import switch
+from tests.support.server import ask, workers_replaced
 
 _PATIENCE = 60.0
 _CLIENT_TIMEOUT = 40.0

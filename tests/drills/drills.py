@@ -11,9 +11,9 @@ import psycopg
 
 from tests.drills import failover, network, volume
 from tests.drills.stage import DATABASE_TIMEOUT, Report, Stage, judged, staged
-from tests.faulty_postgres import FaultyPostgres, eventually
-from tests.server import workers_replaced
-from tests.workload import Workload, http_transport
+from tests.support.postgres import FaultyPostgres, eventually
+from tests.support.server import workers_replaced
+from tests.support.workload import Workload, http_transport
 
 _CLIENTS = 6
 _CROWD = 48

@@ -8,8 +8,8 @@ from pathlib import Path
 import psycopg
 
 from tests.drills.stage import Stage
-from tests.faulty_postgres import FaultyPostgres, eventually
-from tests.proxy import Proxy
+from tests.support.postgres import FaultyPostgres, eventually
+from tests.support.tcp_proxy import Proxy
 
 _NAME = "standby"
 _STREAMING = b"SELECT sync_state FROM pg_catalog.pg_stat_replication WHERE state = 'streaming'"

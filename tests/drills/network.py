@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.drills.stage import DATABASE_TIMEOUT, NoPlace, Stage
-from tests.faulty_postgres import FaultyPostgres, eventually
+from tests.support.postgres import FaultyPostgres, eventually
 
 _CLONE_NEWNET = 0x40000000
 _LINE = "line"

@@ -11,13 +11,13 @@ from uuid import uuid4
 import psycopg
 
 from stackmgr import api_keys
-from stackmgr.database import Database
-from tests import history
-from tests.faulty_postgres import FaultyPostgres
-from tests.history import Operation, Violation
-from tests.proxy import Proxy
-from tests.server import RunningService, running_service
-from tests.workload import KEY_CANARY, Manager, Workload
+from stackmgr.database.pool import Database
+from tests.support import history
+from tests.support.history import Operation, Violation
+from tests.support.postgres import FaultyPostgres
+from tests.support.server import RunningService, running_service
+from tests.support.tcp_proxy import Proxy
+from tests.support.workload import KEY_CANARY, Manager, Workload
 
 # Seconds that a request may wait for the database, and that an answer may come after that.
 DATABASE_TIMEOUT = 2

@@ -7,7 +7,7 @@ import pytest
 
 from tests.drills.drills import DRILLS, run
 from tests.drills.stage import NoPlace
-from tests.faulty_postgres import FaultyPostgres
+from tests.support.postgres import FaultyPostgres
 
 # Seconds after which an answer is not slow but hangs; how fast it is to be, the command tells.
 HANGING = 15.0

@@ -1,7 +1,7 @@
 """The short form of the upgrade drill: one upgrade by restarts, and the way back by reloads."""
 
-from tests.deploy.proxy import NGINX, require
 from tests.drills import upgrade
+from tests.support.nginx import NGINX, require
 
 
 def test_no_caller_notices_an_upgrade_nor_the_way_back(server_url):

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import psycopg
 
-from stackmgr import migrations
-from tests import history
-from tests.clusters import new_database
+from stackmgr.database import migrations
 from tests.drills.deployment import Deployment, deployed
 from tests.drills.stage import new_managers, secrets_in
-from tests.history import Operation, Violation
-from tests.releases import make_release
-from tests.workload import Workload, kept_transport
+from tests.support import history
+from tests.support.clusters import new_database
+from tests.support.history import Operation, Violation
+from tests.support.releases import make_release
+from tests.support.workload import Workload, kept_transport
 
 NAME = "upgrade"
 SHORT, LONG = 1, 10

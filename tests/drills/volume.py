@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 
 from tests.drills.stage import NoPlace, Stage
-from tests.faulty_postgres import FaultyPostgres, eventually
+from tests.support.postgres import FaultyPostgres, eventually
 
 _SIZE = "256m"
 # The least that PostgreSQL takes: it is to need a new file soon, and not to fill the volume by itself.

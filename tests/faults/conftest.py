@@ -14,14 +14,15 @@ import pytest
 
 from stackmgr import api_keys
 from stackmgr.app import create_app
-from stackmgr.database import Database, Session
+from stackmgr.database.pool import Database
+from stackmgr.database.session import Session
 from stackmgr.verifiers import Identity
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests.client import Client
 from tests.conftest import Recorder
-from tests.examples import configuration
-from tests.faulty_postgres import FaultyPostgres, eventually
-from tests.proxy import Proxy
+from tests.support.client import Client
+from tests.support.examples import configuration
+from tests.support.postgres import FaultyPostgres, eventually
+from tests.support.tcp_proxy import Proxy
 
 DEADLINE = 1.0
 POOL_SIZE = 4

@@ -9,7 +9,7 @@ import pytest
 
 from stackmgr.logs import JsonFormatter
 from tests.faults.conftest import DEADLINE, POOL_SIZE, ends_within
-from tests.faulty_postgres import eventually
+from tests.support.postgres import eventually
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.faults.conftest import DEADLINE, Service, at_once, ends_within, held_row
-from tests.faulty_postgres import eventually
+from tests.support.postgres import eventually
 
 GET = ["api_key_verify", "stack_get"]
 UPDATE = ["api_key_verify", "stack_update"]

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
+from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from stackmgr.statements import Statement
-from tests.examples import configuration
 from tests.faults.conftest import DEADLINE, at_once, ends_within, held_row
+from tests.support.examples import configuration
 
 OPERATIONS = ("create", "list", "get", "update")
 SLEEP = Statement(

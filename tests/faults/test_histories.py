@@ -8,12 +8,12 @@ import pytest
 
 from stackmgr import api_keys
 from stackmgr.app import create_app
-from stackmgr.database import Database
+from stackmgr.database.pool import Database
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests import history
-from tests.history import Violation
-from tests.planted import MISTAKES
-from tests.workload import Manager, Workload, application_transport
+from tests.faults.mutants import MISTAKES
+from tests.support import history
+from tests.support.history import Violation
+from tests.support.workload import Manager, Workload, application_transport
 
 CLIENTS = 8
 OPERATIONS = 60

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from stackmgr.database import Database
-from stackmgr.statements import Statement
+from stackmgr.database.pool import Database
+from stackmgr.database.statements import Statement
 from tests.faults.conftest import held_row
-from tests.faulty_postgres import eventually
-from tests.server import running_service
+from tests.support.postgres import eventually
+from tests.support.server import running_service
 
 SETTINGS = {
     "synchronous_commit": "on",

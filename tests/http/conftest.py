@@ -8,11 +8,11 @@ import pytest
 from webtest.response import TestResponse
 
 from stackmgr.app import Application, create_app
-from stackmgr.database import Database
+from stackmgr.database.pool import Database
 from stackmgr.verifiers import Verifier
-from tests.client import Client
-from tests.examples import configuration
-from tests.faulty_postgres import eventually
+from tests.support.client import Client
+from tests.support.examples import configuration
+from tests.support.postgres import eventually
 
 RowCounts = Callable[[], dict[str, int]]
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from stackmgr import api_keys
-from tests.client import STACKS, Client
-from tests.examples import configuration
+from tests.support.client import STACKS, Client
+from tests.support.examples import configuration
 
 MISSING = "0f0e0d0c-0b0a-4988-8776-655443322110"
 

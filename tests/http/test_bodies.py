@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.corpus import FAULTS, NOT_AN_OBJECT, NOT_JSON, UNKNOWN_FIELDS, field_text
-from tests.examples import CONFIGURATION, configuration
+from tests.support.corpus import FAULTS, NOT_AN_OBJECT, NOT_JSON, UNKNOWN_FIELDS, field_text
+from tests.support.examples import CONFIGURATION, configuration
 
 WHOLE_BODIES = NOT_JSON | NOT_AN_OBJECT | UNKNOWN_FIELDS
 

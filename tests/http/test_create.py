@@ -5,11 +5,11 @@ import json
 import pytest
 
 from stackmgr.app import create_app
-from stackmgr.keccak import eip55
+from stackmgr.eip55 import eip55
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests.client import Client
-from tests.corpus import LLY, SPACES, field_text, two_weights
-from tests.examples import ADDRESSES, PRESETS, TOKENS, allocation, configuration, spread
+from tests.support.client import Client
+from tests.support.corpus import LLY, SPACES, field_text, two_weights
+from tests.support.examples import ADDRESSES, PRESETS, TOKENS, allocation, configuration, spread
 
 NAMES = {
     "one character": "a",

@@ -6,15 +6,16 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import api_keys, errors, representation
-from stackmgr.database import Database
+from stackmgr import api_keys, errors
+from stackmgr.database.pool import Database
 from stackmgr.errors import RateLimited, ServiceUnavailable
+from stackmgr.http import serialization
 from stackmgr.logs import JsonFormatter
 from stackmgr.verifiers import Identity, Verifier
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests.client import STACKS, Client
-from tests.examples import configuration
-from tests.fixed_verifier import FixedVerifier
+from tests.support.client import STACKS, Client
+from tests.support.examples import configuration
+from tests.support.fixed_verifier import FixedVerifier
 
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 UUID = "00000000-0000-4000-8000-000000000000"
@@ -183,7 +184,7 @@ def test_what_was_committed_before_an_unexpected_failure_is_found_by_the_retry(
 ):
     stacks = row_counts()["stacks"]
     with monkeypatch.context() as broken:
-        broken.setattr(representation, "stack_object", lambda stack: {}[stack])
+        broken.setattr(serialization, "stack_object", lambda stack: {}[stack])
         assert client.create(configuration(), "key").status_int == 500
     assert row_counts()["stacks"] == stacks + 1
     assert client.create(configuration(), "key").status_int == 200

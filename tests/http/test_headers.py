@@ -5,9 +5,9 @@ from uuid import UUID
 import pytest
 
 from stackmgr.errors import RateLimited, ServiceUnavailable
-from tests.client import STACKS, Client
-from tests.examples import configuration
-from tests.fixed_verifier import FixedVerifier
+from tests.support.client import STACKS, Client
+from tests.support.examples import configuration
+from tests.support.fixed_verifier import FixedVerifier
 
 MISSING = "0f0e0d0c-0b0a-4988-8776-655443322110"
 EVERY_ANSWER = {"cache-control", "content-length", "content-type", "x-request-id"}

@@ -6,8 +6,8 @@ import pytest
 import webtest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr import health
-from stackmgr.database import Database
+from stackmgr.database.pool import Database
+from stackmgr.http import health
 
 
 @pytest.fixture

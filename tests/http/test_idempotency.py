@@ -10,8 +10,8 @@ import pytest
 
 from stackmgr.app import create_app
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests.client import STACKS, Client
-from tests.examples import ADDRESSES, allocation, configuration
+from tests.support.client import STACKS, Client
+from tests.support.examples import ADDRESSES, allocation, configuration
 
 BODY = json.dumps(configuration()).encode()
 

@@ -5,10 +5,10 @@ import json
 import psycopg
 import pytest
 
-from stackmgr.configuration import Configuration
-from stackmgr.keccak import eip55
-from tests.corpus import field_text, two_weights
-from tests.examples import ADDRESSES, CONFIGURATION, PRESETS, allocation, configuration
+from stackmgr.eip55 import eip55
+from stackmgr.stack_configuration import Configuration
+from tests.support.corpus import field_text, two_weights
+from tests.support.examples import ADDRESSES, CONFIGURATION, PRESETS, allocation, configuration
 
 ITEMS = CONFIGURATION["allocation"]
 TEXT = json.dumps(CONFIGURATION)

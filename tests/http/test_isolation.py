@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.client import STACKS, Client
-from tests.examples import configuration, padded
+from tests.support.client import STACKS, Client
+from tests.support.examples import configuration, padded
 
 BODIES = {
     "good": b'{"name":"Stolen"}',

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from stackmgr import cursor
-from tests.client import STACKS
-from tests.examples import configuration
+from tests.support.client import STACKS
+from tests.support.examples import configuration
 
 ID = UUID("0f0e0d0c-0b0a-4988-8776-655443322110")
 CURSOR = cursor.encode(cursor.Position(datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC), ID))

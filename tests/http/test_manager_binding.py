@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from stackmgr import api_keys
-from tests.client import STACKS
-from tests.examples import configuration
+from tests.support.client import STACKS
+from tests.support.examples import configuration
 
 INSERT = "INSERT INTO stackmgr.managers (manager_id, external_id, identity_id) VALUES (%s, %s, %s)"
 BOUND = """

@@ -6,10 +6,10 @@ import pytest
 
 from stackmgr.app import create_app
 from stackmgr.errors import BindingConflict, RateLimited, ServiceUnavailable
-from stackmgr.reading import BODY_LIMIT
-from tests import description
-from tests.client import Client
-from tests.examples import configuration
+from stackmgr.http.parsing import BODY_LIMIT
+from tests.support import openapi
+from tests.support.client import Client
+from tests.support.examples import configuration
 
 UNREMARKABLE = {"content-type", "content-length"}
 TOO_LONG = b" " * (BODY_LIMIT + 1)
@@ -78,28 +78,22 @@ def make_refused(database, spellings, statements_run):
 
 @pytest.mark.parametrize(
     ("operation_id", "status"),
-    [
-        (name, status)
-        for name, operation in description.OPERATIONS.items()
-        for status in operation["responses"]
-    ],
+    [(name, status) for name, operation in openapi.OPERATIONS.items() for status in operation["responses"]],
 )
 def test_an_answer_is_as_described(operation_id, status, client, make_refused):
     answer = provoke(operation_id, status, client, make_refused)
     assert answer.status_int == int(status)
 
-    described = description.response(operation_id, status)
-    description.check(described["content"][answer.content_type]["schema"], answer.json)
+    described = openapi.response(operation_id, status)
+    openapi.check(described["content"][answer.content_type]["schema"], answer.json)
 
-    headers = {name: description.resolved(header) for name, header in described["headers"].items()}
+    headers = {name: openapi.resolved(header) for name, header in described["headers"].items()}
     lowered = {name.lower() for name in headers}
     assert {name.lower() for name in answer.headers} - UNREMARKABLE <= lowered
     for name, header in headers.items():
         if header["required"] or name in answer.headers:
             value = answer.headers[name]
-            description.check(
-                header["schema"], int(value) if header["schema"]["type"] == "integer" else value
-            )
+            openapi.check(header["schema"], int(value) if header["schema"]["type"] == "integer" else value)
 
 
 def test_the_time_after_which_to_try_again_is_sent_where_it_is_known(make_refused):

@@ -11,7 +11,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from stackmgr import api_keys
-from tests.examples import ADDRESSES, allocation, configuration
+from tests.support.examples import ADDRESSES, allocation, configuration
 
 
 @pytest.fixture

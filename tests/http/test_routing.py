@@ -5,8 +5,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.client import STACKS
-from tests.examples import configuration
+from tests.support.client import STACKS
+from tests.support.examples import configuration
 
 # webtest's lint warns of method names it does not know; here they are the point.
 pytestmark = pytest.mark.filterwarnings("ignore::webtest.lint.WSGIWarning")

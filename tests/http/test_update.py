@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.client import STACKS
-from tests.examples import ADDRESSES, CONFIGURATION, allocation, configuration
+from tests.support.client import STACKS
+from tests.support.examples import ADDRESSES, CONFIGURATION, allocation, configuration
 
 NEW = {
     "name": " Income ",

@@ -12,10 +12,10 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from stackmgr.reading import BODY_LIMIT
-from tests import corpus
-from tests.examples import ADDRESSES, PRESETS
+from stackmgr.http.parsing import BODY_LIMIT
 from tests.properties.strategies import Document, chances, written
+from tests.support import corpus
+from tests.support.examples import ADDRESSES, PRESETS
 
 FIELDS = ["name", "allocation", "schedule"]
 

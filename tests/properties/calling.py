@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from webob.headers import ResponseHeaders
 
 from stackmgr.app import Application
-from tests.client import check_answer
+from tests.support.client import check_answer
 
 ENVIRON = {
     "SCRIPT_NAME": "",

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from stackmgr.app import Application, create_app
-from stackmgr.database import Database
+from stackmgr.database.pool import Database
 from stackmgr.verifiers import Identity
 from stackmgr.verifiers.database import DatabaseVerifier
 from tests.conftest import Recorder
-from tests.fixed_verifier import FixedVerifier
+from tests.support.fixed_verifier import FixedVerifier
 
 settings.register_profile(
     "stackmgr",

@@ -17,9 +17,9 @@ from schemathesis import Case, HookContext
 from schemathesis.core.parameters import ParameterLocation
 
 from stackmgr import cursor
+from stackmgr.eip55 import eip55
 from stackmgr.errors import InvalidPagination
-from stackmgr.keccak import eip55
-from tests.examples import ADDRESSES
+from tests.support.examples import ADDRESSES
 
 SPELLINGS = [(address, eip55(address)) for address in ADDRESSES]
 SOME_TIME = datetime(2026, 1, 1, tzinfo=UTC)

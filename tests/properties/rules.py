@@ -6,9 +6,9 @@ A second opinion: no schema, no generated validator, one walk over the members i
 import json
 from typing import Any
 
-from stackmgr.keccak import eip55
-from tests.examples import ADDRESSES, PRESETS
+from stackmgr.eip55 import eip55
 from tests.properties.strategies import Document, normal
+from tests.support.examples import ADDRESSES, PRESETS
 
 FIELDS = {"name", "allocation", "schedule"}
 LOWERCASE = {spelling: address for address in ADDRESSES for spelling in (address, eip55(address))}

@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from stackmgr.keccak import eip55
-from tests.examples import ADDRESSES, PRESETS
+from stackmgr.eip55 import eip55
+from tests.support.examples import ADDRESSES, PRESETS
 
 Document = dict[str, Any]
 CHECKSUMMED = {address: eip55(address) for address in ADDRESSES}

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from stackmgr.reading import BODY_LIMIT
-from tests.client import STACKS
-from tests.examples import configuration
+from stackmgr.http.parsing import BODY_LIMIT
 from tests.properties import rules
 from tests.properties.bodies import CORPUS, bodies
 from tests.properties.calling import call
+from tests.support.client import STACKS
+from tests.support.examples import configuration
 
 BODIES = int(os.environ.get("STACKMGR_PROPERTY_BODIES", "300"))
 # A manager's rows are counted after every body, so that each manager gets only so many.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stackmgr import cursor
 from stackmgr.cursor import Position
 from stackmgr.errors import InvalidPagination
-from tests.examples import configuration
+from tests.support.examples import configuration
 
 ALPHABET = string.ascii_letters + string.digits + "-_"
 

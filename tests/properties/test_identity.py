@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stackmgr import configuration
-from stackmgr.validation import RequestSchema
+from stackmgr import stack_configuration
+from stackmgr.http.validation import RequestSchema
 from tests.properties.strategies import chances, configurations, unlike, written
 
 SCHEMA = RequestSchema("stack_create.json")
@@ -13,7 +13,7 @@ pairs_of_unlikes = configurations().flatmap(lambda document: st.tuples(st.just(d
 
 
 def digest(body, spellings):
-    return configuration.from_create(SCHEMA.read(body), spellings).digest()
+    return stack_configuration.from_create(SCHEMA.read(body), spellings).digest()
 
 
 @given(configurations(), chances, chances)

@@ -14,9 +14,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.corpus import NOT_JSON, field_text
 from tests.properties.model import Model
 from tests.properties.strategies import Document, chances, changes, configurations, written
+from tests.support.corpus import NOT_JSON, field_text
 
 HISTORIES = int(os.environ.get("STACKMGR_PROPERTY_HISTORIES", "60"))
 

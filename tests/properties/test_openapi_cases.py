@@ -17,8 +17,9 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import api_keys, files, openapi
-from tests.server import running_service
+from stackmgr import api_keys, paths
+from stackmgr.http import openapi
+from tests.support.server import running_service
 
 CASES = int(os.environ.get("STACKMGR_OPENAPI_CASES", "300"))
 # Schemathesis is told how many examples to make for an operation.  What comes of it: so many cases in any
@@ -67,7 +68,7 @@ def folder(tmp_path, operator) -> Path:
 
 def run_schemathesis(folder: Path, base: str, cases: int, seed: int) -> dict:
     """Return the report of a run of about so many cases, after a check that nothing was found."""
-    root = files.directory("schemas").parent
+    root = paths.directory("schemas").parent
     command = [Path(sys.executable).with_name("schemathesis"), "--no-color", "run", "openapi.json"]
     wanted = {
         "--url": base,

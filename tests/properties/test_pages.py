@@ -6,7 +6,7 @@ from itertools import cycle, islice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples import ADDRESSES
+from tests.support.examples import ADDRESSES
 
 MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)

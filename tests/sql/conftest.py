@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.clusters import cluster, new_database
+from tests.support.clusters import cluster, new_database
 
 BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
 ROLES = b"SELECT rolname FROM pg_roles WHERE oid >= 16384"

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from stackmgr import files
+from stackmgr import paths
 
 FIELDS = ("params", "returns", "index", "locks", "called by", "why")
 
@@ -59,5 +59,5 @@ def _read(name: str, text: str) -> SqlFile:
 
 SQL_FILES = {
     path.stem: _read(path.stem, path.read_text(encoding="utf-8"))
-    for path in sorted(files.directory("sql").glob("*.sql"))
+    for path in sorted(paths.directory("sql").glob("*.sql"))
 }

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.examples import ADDRESSES
+from tests.support.examples import ADDRESSES
 
 HERE, ELSEWHERE = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "01")
 

@@ -9,10 +9,10 @@ import pytest
 from psycopg import pq
 
 import stackmgr
-from stackmgr import statements
-from stackmgr.connection import ServiceConnection
-from stackmgr.conninfo import completed_conninfo
-from stackmgr.database import DEADLINE
+from stackmgr.database import statements
+from stackmgr.database.connection import ServiceConnection
+from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.pool import DEADLINE
 from tests.sql.headers import FIELDS, SQL_FILES, SqlFile
 
 PACKAGE = Path(stackmgr.__file__).parent
@@ -103,7 +103,7 @@ def test_only_files_are_sent_to_the_server():
         constants = bytes_constants(tree)
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-            assert name != "Statement" or module == "statements", module
+            assert name != "Statement" or module == "database.statements", module
             if isinstance(call.func, ast.Attribute) and name in SENDING:
                 sent = call.args[SENDING[name]]
                 is_text = isinstance(sent, ast.Attribute) and sent.attr == "text"

@@ -7,13 +7,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr import api_keys, checks, migrations
+from stackmgr import api_keys
 from stackmgr.app import create_app
-from stackmgr.database import Database
-from stackmgr.migrations import MigrationError
+from stackmgr.database import migrations, preflight
+from stackmgr.database.migrations import MigrationError
+from stackmgr.database.pool import Database
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests.client import Client
-from tests.examples import configuration
+from tests.support.client import Client
+from tests.support.examples import configuration
 
 ACCOUNT = "00000000-0000-4000-8000-000000000001"
 OWNERS = b"""
@@ -105,7 +106,7 @@ def test_the_service_needs_a_login_that_may_assume_its_role_and_no_more(
         assert client.update(created.json["id"], {"name": "New"}).status_int == 200
         assert client.get(created.json["id"]).json["name"] == "New"
         assert client.walk(limit=1) == [created.json["id"]]
-    findings = checks.examine(url)
+    findings = preflight.examine(url)
     assert (findings.problems, findings.warnings, findings.reachable) == ([], [], True)
 
 
@@ -116,4 +117,4 @@ def test_the_start_is_refused_to_a_login_that_may_not_assume_the_role(bare_datab
             superuser.execute(b"REVOKE SET OPTION FOR stackmgr_app FROM service")
         else:
             superuser.execute(b"REVOKE stackmgr_app FROM service")
-    assert any("may not assume stackmgr_app" in problem for problem in checks.examine(url).problems)
+    assert any("may not assume stackmgr_app" in problem for problem in preflight.examine(url).problems)

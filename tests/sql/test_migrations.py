@@ -14,9 +14,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr import files, migrations
-from stackmgr.migrations import MigrationError
-from tests.clusters import new_database
+from stackmgr import paths
+from stackmgr.database import migrations
+from stackmgr.database.migrations import MigrationError
+from tests.support.clusters import new_database
 
 WAITING = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 EXISTS = b"SELECT to_regclass(%s) IS NOT NULL"
@@ -39,8 +40,8 @@ def empty_url(server_url: str) -> Iterator[str]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of the migrations, a copy that a test may change."""
     copy = tmp_path / "sql" / "migrations"
-    shutil.copytree(files.directory("sql") / "migrations", copy)
-    monkeypatch.setattr(files, "directory", lambda name: tmp_path / name)
+    shutil.copytree(paths.directory("sql") / "migrations", copy)
+    monkeypatch.setattr(paths, "directory", lambda name: tmp_path / name)
     return copy
 
 
@@ -133,9 +134,9 @@ def test_a_database_in_another_encoding_is_refused(server_url):
 
 
 def test_psql_reads_the_files_and_makes_the_same_schema(empty_url, database_url, binaries):
-    paths = sorted((files.directory("sql") / "migrations").glob("*.sql"))
+    migrations = sorted((paths.directory("sql") / "migrations").glob("*.sql"))
     command = [binaries / "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction"]
-    subprocess.run([*command, *(f"--file={path}" for path in paths), empty_url], check=True)
+    subprocess.run([*command, *(f"--file={path}" for path in migrations), empty_url], check=True)
     assert schema_of(empty_url, binaries) == schema_of(database_url, binaries)
 
 

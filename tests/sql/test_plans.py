@@ -10,14 +10,15 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from stackmgr import cursor, migrations, statements
-from stackmgr.connection import ServiceConnection
-from stackmgr.conninfo import completed_conninfo
+from stackmgr import cursor
 from stackmgr.cursor import Position
-from stackmgr.database import DEADLINE
-from tests.clusters import new_database
-from tests.examples import ADDRESSES
+from stackmgr.database import migrations, statements
+from stackmgr.database.connection import ServiceConnection
+from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.pool import DEADLINE
 from tests.sql.headers import SQL_FILES
+from tests.support.clusters import new_database
+from tests.support.examples import ADDRESSES
 
 MANAGER = "00000000-0000-4000-8000-000000000001"
 ALLOCATION = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'

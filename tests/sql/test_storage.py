@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.examples import ADDRESSES
+from tests.support.examples import ADDRESSES
 
 SEED = b"""
 WITH manager AS (

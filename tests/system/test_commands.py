@@ -12,7 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from stackmgr import api_keys
-from tests.client import Client
+from tests.support.client import Client
 
 COMMAND = str(Path(sys.executable).parent / "stackmgr")
 EXTERNAL_ID = "0f0e0d0c-0b0a-4988-8776-655443322110"

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.dev_process import free_port, refused_dev, running_dev
+from tests.system.dev_process import free_port, refused_dev, running_dev
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the printed lines are curl's")
 

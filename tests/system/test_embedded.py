@@ -9,8 +9,8 @@ import psutil
 import psycopg
 import pytest
 
-from stackmgr import embedded
-from stackmgr.embedded import EmbeddedError, EmbeddedPostgres
+from stackmgr.dev import embedded_postgres
+from stackmgr.dev.embedded_postgres import EmbeddedError, EmbeddedPostgres
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run the server as somebody else")
 
@@ -78,7 +78,7 @@ def test_a_stranger_with_the_id_of_a_server_long_gone_is_left_alone(made, strang
 @pytest.mark.parametrize("content", ["", "\n", "none", "-1", "99999999999", "0"])
 def test_a_pid_file_that_names_no_process_names_nobody(tmp_path, content):
     (tmp_path / "pid").write_text(content)
-    assert embedded.stop_left_over(tmp_path / "pid", "x", signal.SIGTERM) is None
+    assert embedded_postgres.stop_left_over(tmp_path / "pid", "x", signal.SIGTERM) is None
 
 
 def test_a_folder_whose_making_was_interrupted_is_made_again(folder):
@@ -130,7 +130,7 @@ def test_programs_installed_for_one_user_alone_are_opened_to_read_and_run(tmp_pa
     for path, mode in ((program, 0o700), (text, 0o600)):
         path.touch()
         path.chmod(mode)
-    embedded._let_read(tmp_path)
+    embedded_postgres._let_read(tmp_path)
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "bin", program, text)]
     assert modes == [0o705, 0o705, 0o604]
 

@@ -9,7 +9,7 @@ import pytest
 
 from stackmgr import api_keys
 from stackmgr.api_keys import Quota
-from tests.server import RunningService, running_service
+from tests.support.server import RunningService, running_service
 
 WORKERS = ("--workers", "2")
 

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from stackmgr import api_keys
-from tests import server
-from tests.server import free_port, running_service, workers_replaced
+from tests.support import server
+from tests.support.server import free_port, running_service, workers_replaced
 
 REQUESTS = 40
 ask = partial(server.ask, timeout=10)

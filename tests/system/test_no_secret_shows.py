@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 
 from stackmgr import api_keys
-from tests.examples import configuration
-from tests.server import RunningService, running_service
-from tests.unkey_server import (
+from tests.support.examples import configuration
+from tests.support.server import RunningService, running_service
+from tests.support.unkey_server import (
     Request,
     UnkeyServer,
     accepted,

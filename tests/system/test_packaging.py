@@ -16,11 +16,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr import files
-from tests.examples import configuration
-from tests.server import free_port
+from stackmgr import paths
+from tests.support.examples import configuration
+from tests.support.server import free_port
 
-ROOT = files.directory("schemas").parent
+ROOT = paths.directory("schemas").parent
 TOP_LEVEL = ("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "setup.cfg")
 DATA = ("deploy", "schemas", "sql")
 NOT_AT_RUN_TIME = {

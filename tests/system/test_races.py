@@ -17,15 +17,17 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from stackmgr import api_keys, configuration, managers, representation, stacks
-from stackmgr.database import Database, Session
+from stackmgr import api_keys, managers, stack_configuration, stacks
+from stackmgr.database.pool import Database
+from stackmgr.database.session import Session
 from stackmgr.errors import STATUS, ServiceError
+from stackmgr.http import serialization
 from stackmgr.stacks import Actor
 from stackmgr.verifiers import Identity
-from tests.client import STACKS, check_answer
-from tests.examples import ADDRESSES
-from tests.examples import configuration as example
-from tests.server import RunningService, running_service
+from tests.support.client import STACKS, check_answer
+from tests.support.examples import ADDRESSES
+from tests.support.examples import configuration as example
+from tests.support.server import RunningService, running_service
 
 ROUNDS = int(os.environ.get("STACKMGR_TEST_RACE_ROUNDS", "2"))
 RUNNERS = 32
@@ -71,17 +73,17 @@ class InProcess:
 
     def create(self, key: str, document: Any, request_id: str) -> Answer:
         def run(session: Session, actor: Actor) -> Answer:
-            wanted = configuration.from_create(document, self._spellings)
+            wanted = stack_configuration.from_create(document, self._spellings)
             stack, created = stacks.create(session, actor, key, wanted)
-            return 201 if created else 200, json.loads(representation.stack_object(stack))
+            return 201 if created else 200, json.loads(serialization.stack_object(stack))
 
         return self._run(run, request_id)
 
     def update(self, stack_id: str, document: Any, request_id: str) -> Answer:
         def run(session: Session, actor: Actor) -> Answer:
-            changes = configuration.from_update(document, self._spellings)
+            changes = stack_configuration.from_update(document, self._spellings)
             stack = stacks.update(session, actor, stack_id, changes)
-            return 200, json.loads(representation.stack_object(stack))
+            return 200, json.loads(serialization.stack_object(stack))
 
         return self._run(run, request_id)
 

@@ -5,11 +5,11 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr.reading import BODY_LIMIT
-from tests.client import STACKS
-from tests.examples import configuration
-from tests.server import running_service
-from tests.wire import chunked, connected, head
+from stackmgr.http.parsing import BODY_LIMIT
+from tests.support.client import STACKS
+from tests.support.examples import configuration
+from tests.support.http_wire import chunked, connected, head
+from tests.support.server import running_service
 
 BODY = json.dumps(configuration()).encode()
 

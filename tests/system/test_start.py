@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from stackmgr import files
-from tests.server import free_port
+from stackmgr import paths
+from tests.support.server import free_port
 
-SETTINGS = files.directory("deploy") / "gunicorn.conf.py"
+SETTINGS = paths.directory("deploy") / "gunicorn.conf.py"
 
 
 def refused_start(*arguments, **environ):

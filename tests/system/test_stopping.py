@@ -7,7 +7,7 @@ import socket
 import psutil
 import pytest
 
-from tests.server import running_service
+from tests.support.server import running_service
 
 ASK = b"GET / HTTP/1.1\r\nHost: stackmgr.test\r\nConnection: close\r\n\r\n"
 

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from stackmgr import api_keys
-from stackmgr.database import Database
-from tests.examples import configuration
-from tests.faulty_postgres import eventually
-from tests.server import ask, running_service
-from tests.unkey_server import unkey_server
+from stackmgr.database.pool import Database
+from tests.support.examples import configuration
+from tests.support.postgres import eventually
+from tests.support.server import ask, running_service
+from tests.support.unkey_server import unkey_server
 
 # Longer than a test waits for the answer that is not to wait: it must not come because time is up.
 ENVIRONMENT = {"WEB_CONCURRENCY": "1", "STACKMGR_THREADS": "4", "STACKMGR_DATABASE_TIMEOUT": "20"}

@@ -3,7 +3,7 @@
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from stackmgr.conninfo import completed_conninfo, is_conninfo
+from stackmgr.database.conninfo import completed_conninfo, is_conninfo
 
 
 @pytest.mark.parametrize(

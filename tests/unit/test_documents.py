@@ -7,9 +7,10 @@ import re
 import pytest
 
 import stackmgr
-from stackmgr import cli, errors, files, openapi
+from stackmgr import cli, errors, paths
+from stackmgr.http import openapi
 
-ROOT = files.directory("schemas").parent
+ROOT = paths.directory("schemas").parent
 TESTS = ROOT / "tests"
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tests.history import Dump, Operation, Revision, check
+from tests.support.history import Dump, Operation, Revision, check
 
 FIRST = {
     "name": "a",

@@ -9,9 +9,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from stackmgr import files
+from stackmgr import paths
 
-ROOT = files.directory("schemas").parent
+ROOT = paths.directory("schemas").parent
 LOCKS = {
     path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "deploy/locks").glob("*.txt"))
 }

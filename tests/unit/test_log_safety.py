@@ -11,9 +11,9 @@ from stackmgr.app import create_app
 from stackmgr.errors import DatabaseError, ServiceUnavailable
 from stackmgr.verifiers import Identity
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests.client import STACKS, Client
-from tests.examples import configuration
-from tests.fixed_verifier import FixedVerifier
+from tests.support.client import STACKS, Client
+from tests.support.examples import configuration
+from tests.support.fixed_verifier import FixedVerifier
 
 CANARY = "c4n4ry"
 REQUEST_ID = "caf\xe9 \x85 \"{'\\n"

@@ -8,13 +8,14 @@ import falcon.inspect
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from stackmgr import cli, configuration, cursor, errors, files, reading, resources
+from stackmgr import cli, cursor, errors, paths, stack_configuration
 from stackmgr.app import create_app
-from stackmgr.database import Database
-from stackmgr.validation import compile_schema, read_schema, referred
+from stackmgr.database.pool import Database
+from stackmgr.http import parsing, resources
+from stackmgr.http.validation import compile_schema, read_schema, referred
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests import description
-from tests.description import BUNDLE, OPERATIONS
+from tests.support import openapi
+from tests.support.openapi import BUNDLE, OPERATIONS
 
 SOURCE = read_schema("openapi.json")
 ALWAYS = {"400", "401", "429", "500", "503"}
@@ -52,7 +53,7 @@ SINGLE_VALUES = [
 
 @pytest.mark.parametrize("document", [SOURCE, BUNDLE], ids=["file", "bundle"])
 def test_the_description_is_valid_openapi(document):
-    base = (files.directory("schemas") / "openapi.json").resolve().as_uri()
+    base = (paths.directory("schemas") / "openapi.json").resolve().as_uri()
     assert [error.message for error in OpenAPIV31SpecValidator(document, base_uri=base).iter_errors()] == []
     assert document["openapi"].startswith("3.1.")
     assert document["info"]["version"] == "1.0.0"
@@ -62,7 +63,7 @@ def test_the_bundle_is_complete_in_itself():
     referred = {node["$ref"] for _, node in nodes(BUNDLE) if "$ref" in node}
     assert all(reference.startswith("#/components/") for reference in referred)
     for reference in referred:
-        description.resolved({"$ref": reference})
+        openapi.resolved({"$ref": reference})
     named = {f"#/components/schemas/{name}" for name in BUNDLE["components"]["schemas"]}
     assert named <= referred
     for schema in BUNDLE["components"]["schemas"].values():
@@ -106,7 +107,7 @@ def test_the_operations_are_the_routes_of_the_application(spellings):
         for method in route.methods
         if not method.internal
     }
-    described = {(path, method) for path, method, _ in description.operations()}
+    described = {(path, method) for path, method, _ in openapi.operations()}
     assert described == {(path, method) for path, method in routed if method != "HEAD"}
     assert routed == {
         *(("/manager/stacks", method) for method in resources.StackCollection.methods),
@@ -121,11 +122,11 @@ def test_an_operation_has_the_statuses_of_the_contract_and_every_answer_its_head
     assert operation["summary"]
     assert operation["description"]
     assert operation["responses"].keys() == STATUSES[operation_id]
-    parameters = {description.resolved(parameter)["name"] for parameter in operation["parameters"]}
+    parameters = {openapi.resolved(parameter)["name"] for parameter in operation["parameters"]}
     assert "X-Request-Id" in parameters
     assert ("Idempotency-Key" in parameters) == (operation_id == "createStack")
     for status in operation["responses"]:
-        headers = description.response(operation_id, status)["headers"].keys()
+        headers = openapi.response(operation_id, status)["headers"].keys()
         assert headers >= {"X-Request-Id", "Cache-Control"}
         assert ("WWW-Authenticate" in headers) == (status == "401")
         assert ("Retry-After" in headers) == (status in {"429", "503"})
@@ -138,9 +139,7 @@ def test_an_error_is_shown_with_its_code_and_a_message_that_the_service_uses(ope
     messages = {kind.code: set() for kind in kinds_of_error()}
     for kind in kinds_of_error():
         messages[kind.code].add(kind.message)
-    for example in description.response(operation_id, status)["content"]["application/json"][
-        "examples"
-    ].values():
+    for example in openapi.response(operation_id, status)["content"]["application/json"]["examples"].values():
         shown = example["value"]
         assert str(errors.STATUS[shown["code"]]) == status
         assert shown["message"] in messages[shown["code"]]
@@ -158,12 +157,12 @@ def kinds_of_error(
 def test_an_example_is_valid_by_the_schema_that_the_service_compiles(media):
     validate = compile_schema(media["schema"]["$ref"])
     for example in media["examples"].values():
-        validate(description.resolved(example)["value"])
+        validate(openapi.resolved(example)["value"])
 
 
 @pytest.mark.parametrize("described", SINGLE_VALUES)
 def test_an_example_of_a_header_or_parameter_is_valid(described):
-    description.check(described["schema"], described["example"])
+    openapi.check(described["schema"], described["example"])
 
 
 def test_every_body_has_an_example():
@@ -174,31 +173,31 @@ def test_every_body_has_an_example():
 
 def test_the_example_of_a_create_is_answered_as_shown(spellings):
     def example(content: dict[str, Any], name: str) -> Any:
-        return description.resolved(content["application/json"]["examples"][name])["value"]
+        return openapi.resolved(content["application/json"]["examples"][name])["value"]
 
-    created = configuration.from_create(
+    created = stack_configuration.from_create(
         example(OPERATIONS["createStack"]["requestBody"]["content"], "growth"), spellings
     )
-    shown = example(description.response("createStack", "201")["content"], "growth")
+    shown = example(openapi.response("createStack", "201")["content"], "growth")
     assert json.loads(created.allocation) == shown["allocation"]
     assert (created.name, created.preset) == (shown["name"], shown["schedule"]["preset"])
     for update in OPERATIONS["updateStack"]["requestBody"]["content"]["application/json"][
         "examples"
     ].values():
-        configuration.from_update(update["value"], spellings)
+        stack_configuration.from_update(update["value"], spellings)
 
 
 def test_the_limits_are_those_of_the_code():
     parameters = BUNDLE["components"]["parameters"]
-    assert parameters["Limit"]["schema"]["maximum"] == reading.LARGEST_PAGE_SIZE == 100
-    assert parameters["Limit"]["schema"]["default"] == reading.DEFAULT_PAGE_SIZE == 25
-    assert parameters["StackId"]["schema"]["pattern"] == f"^{reading._UUID.pattern}$"
+    assert parameters["Limit"]["schema"]["maximum"] == parsing.LARGEST_PAGE_SIZE == 100
+    assert parameters["Limit"]["schema"]["default"] == parsing.DEFAULT_PAGE_SIZE == 25
+    assert parameters["StackId"]["schema"]["pattern"] == f"^{parsing._UUID.pattern}$"
     cursor.decode(parameters["Cursor"]["example"])
-    limit = f"{reading.BODY_LIMIT} bytes"
+    limit = f"{parsing.BODY_LIMIT} bytes"
     assert limit == "262144 bytes"
     for operation_id in ("createStack", "updateStack"):
         assert limit in OPERATIONS[operation_id]["requestBody"]["description"]
-        assert limit in description.response(operation_id, "413")["description"]
+        assert limit in openapi.response(operation_id, "413")["description"]
 
 
 def test_a_key_is_asked_for_everywhere():

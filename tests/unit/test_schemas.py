@@ -8,11 +8,12 @@ from typing import Any
 import fastjsonschema
 import pytest
 
-from stackmgr import configuration, errors, files, reading, whitelist
-from stackmgr.validation import compile_schema, read_schema
-from tests.examples import ADDRESSES
+from stackmgr import errors, paths, stack_configuration, whitelist
+from stackmgr.http import parsing
+from stackmgr.http.validation import compile_schema, read_schema
+from tests.support.examples import ADDRESSES
 
-NAMES = sorted(path.name for path in files.directory("schemas").glob("*.json") if path.name != "openapi.json")
+NAMES = sorted(path.name for path in paths.directory("schemas").glob("*.json") if path.name != "openapi.json")
 
 # Draft-04 and 2020-12 agree on these, as long as `items` holds one schema and a reference stands alone.
 COMMON_KEYWORDS = {
@@ -92,10 +93,10 @@ def test_a_weight_is_written_as_an_integer(name, text):
 
 
 def test_the_limits_are_those_of_the_code():
-    assert PARTS["weight_bps"]["maximum"] == configuration.TOTAL_BPS == 10000
+    assert PARTS["weight_bps"]["maximum"] == stack_configuration.TOTAL_BPS == 10000
     assert PARTS["allocation_request"]["maxItems"] == whitelist.TOKEN_COUNT == 30
     assert PARTS["allocation_response"]["maxItems"] == whitelist.TOKEN_COUNT
-    assert read_schema("stack_page.json")["properties"]["items"]["maxItems"] == reading.LARGEST_PAGE_SIZE
+    assert read_schema("stack_page.json")["properties"]["items"]["maxItems"] == parsing.LARGEST_PAGE_SIZE
 
 
 def test_the_error_codes_are_those_of_the_code():
@@ -104,7 +105,7 @@ def test_the_error_codes_are_those_of_the_code():
 
 def test_the_presets_are_those_of_the_tables():
     presets = PARTS["schedule"]["properties"]["preset"]["enum"]
-    migrations = (files.directory("sql") / "migrations").glob("*.sql")
+    migrations = (paths.directory("sql") / "migrations").glob("*.sql")
     checks = [
         check for path in migrations for check in re.findall(r"VALUE IN \(([^)]*)\)", path.read_text("utf-8"))
     ]

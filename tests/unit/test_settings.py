@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stackmgr import files, startup
+from stackmgr import paths, startup
 from stackmgr.settings import SettingsError
 
 URL = "postgresql://stackmgr:hunter2@localhost/stackmgr"
@@ -24,7 +24,7 @@ def problems(environ):
 def test_a_connection_string_is_all_that_is_needed():
     chosen = prepared()
     assert chosen.database_url == URL
-    assert chosen.tokens == files.default_whitelist()
+    assert chosen.tokens == paths.default_whitelist()
     assert (chosen.verifier, chosen.threads, chosen.database_timeout) == ("database", 4, 5)
     assert (chosen.log_level, chosen.log_format) == ("info", "json")
 
@@ -107,7 +107,7 @@ def test_the_operators_listener_needs_an_address_and_a_port(text):
 
 
 def test_another_whitelist_is_read_from_where_the_environment_says(tmp_path):
-    document = json.loads(files.default_whitelist().read_bytes())
+    document = json.loads(paths.default_whitelist().read_bytes())
     document["tokens"][0]["address"] = "0x" + "ab" * 20
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps(document))

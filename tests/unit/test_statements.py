@@ -2,15 +2,16 @@
 
 import pytest
 
-from stackmgr import files, statements
+from stackmgr import paths
+from stackmgr.database import statements
 
-NAMES = sorted(path.stem for path in files.directory("sql").glob("*.sql"))
+NAMES = sorted(path.stem for path in paths.directory("sql").glob("*.sql"))
 
 
 @pytest.fixture
 def load(tmp_path, monkeypatch):
     """Return a function that loads a statement from the given text."""
-    monkeypatch.setattr(files, "directory", lambda _: tmp_path)
+    monkeypatch.setattr(paths, "directory", lambda _: tmp_path)
 
     def load(text):
         (tmp_path / "thing_get.sql").write_text(text)

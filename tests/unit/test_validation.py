@@ -5,10 +5,11 @@ import json
 import fastjsonschema
 import pytest
 
-from stackmgr import files, validation
+from stackmgr import paths
 from stackmgr.errors import InvalidBody, InvalidConfiguration
-from stackmgr.validation import RequestSchema, compile_schema, parse_json
-from tests.examples import configuration
+from stackmgr.http import validation
+from stackmgr.http.validation import RequestSchema, compile_schema, parse_json
+from tests.support.examples import configuration
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_a_weight_is_an_integer_in_how_it_is_written(weight):
 
 
 @pytest.mark.parametrize(
-    "path", sorted(files.directory("schemas").glob("stack*.json")), ids=lambda path: path.name
+    "path", sorted(paths.directory("schemas").glob("stack*.json")), ids=lambda path: path.name
 )
 def test_every_schema_is_draft_04_named_after_its_file_and_compiles(path):
     document = validation.read_schema(path.name)
@@ -131,7 +132,7 @@ def test_no_schema_fetches_another_from_elsewhere(tmp_path, monkeypatch, referen
     (tmp_path / "x.json").write_text(
         json.dumps({"$schema": "http://json-schema.org/draft-04/schema#", "$ref": reference})
     )
-    monkeypatch.setattr(files, "directory", lambda _: tmp_path)
+    monkeypatch.setattr(paths, "directory", lambda _: tmp_path)
     with pytest.raises(ValueError, match="may refer to its neighbours only"):
         compile_schema("x.json")
 
@@ -139,7 +140,7 @@ def test_no_schema_fetches_another_from_elsewhere(tmp_path, monkeypatch, referen
 def test_validating_adds_nothing_to_a_document(tmp_path, monkeypatch):
     schema = {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"a": {"default": 1}}}
     (tmp_path / "x.json").write_text(json.dumps(schema))
-    monkeypatch.setattr(files, "directory", lambda _: tmp_path)
+    monkeypatch.setattr(paths, "directory", lambda _: tmp_path)
     assert RequestSchema("x.json").read(b"{}") == {}
 
 

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from stackmgr import files, whitelist
-from stackmgr.keccak import eip55
+from stackmgr import paths, whitelist
+from stackmgr.eip55 import eip55
 from stackmgr.whitelist import WhitelistError
 
-SHIPPED = json.loads(files.default_whitelist().read_bytes())
+SHIPPED = json.loads(paths.default_whitelist().read_bytes())
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def spoiled(change):
 
 
 def test_the_shipped_whitelist_gives_30_tokens_in_lowercase_and_with_their_checksums():
-    spellings = whitelist.load(files.default_whitelist())
+    spellings = whitelist.load(paths.default_whitelist())
     written = [token["address"] for token in SHIPPED["tokens"]]
     assert set(spellings.values()) == {address.lower() for address in written}
     assert set(spellings) == set(spellings.values()) | {eip55(address) for address in written}
@@ -46,7 +46,7 @@ def test_the_shipped_whitelist_gives_30_tokens_in_lowercase_and_with_their_check
 
 
 def test_the_settlement_asset_is_not_among_them():
-    spellings = whitelist.load(files.default_whitelist())
+    spellings = whitelist.load(paths.default_whitelist())
     settlement = SHIPPED["settlement_asset"]["address"]
     assert settlement not in spellings
     assert settlement.lower() not in spellings
@@ -55,7 +55,7 @@ def test_the_settlement_asset_is_not_among_them():
 def test_addresses_in_lowercase_give_the_same_whitelist(tmp_path):
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps(SHIPPED).replace("0x", "0X").lower())
-    assert whitelist.load(path) == whitelist.load(files.default_whitelist())
+    assert whitelist.load(path) == whitelist.load(paths.default_whitelist())
 
 
 def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path):

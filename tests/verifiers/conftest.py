@@ -13,13 +13,13 @@ import pytest
 
 from stackmgr import cli
 from stackmgr.app import create_app
-from stackmgr.database import Database
+from stackmgr.database.pool import Database
 from stackmgr.settings import Secret
 from stackmgr.verifiers.remote import Endpoint
 from stackmgr.verifiers.unkey import UnkeyVerifier
-from tests.client import Client
-from tests.examples import configuration
-from tests.unkey_server import UnkeyServer, accepted, answer, unkey_server
+from tests.support.client import Client
+from tests.support.examples import configuration
+from tests.support.unkey_server import UnkeyServer, accepted, answer, unkey_server
 
 ROOT_KEY = "unkey_rootkeyrootkeyrootkey"
 

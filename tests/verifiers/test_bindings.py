@@ -6,9 +6,9 @@ import pytest
 
 from stackmgr.app import create_app
 from stackmgr.verifiers import Identity
-from tests.client import Client
-from tests.examples import configuration
-from tests.fixed_verifier import FixedVerifier
+from tests.support.client import Client
+from tests.support.examples import configuration
+from tests.support.fixed_verifier import FixedVerifier
 
 
 @pytest.fixture

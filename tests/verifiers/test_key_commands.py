@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.client import Client
+from tests.support.client import Client
 
 KEY = re.compile(r"stackmgr_[0-9A-Za-z]{38}\n")
 EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"

@@ -11,10 +11,10 @@ import pytest
 from stackmgr import api_keys
 from stackmgr.api_keys import Quota
 from stackmgr.app import create_app
-from stackmgr.database import Database
+from stackmgr.database.pool import Database
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests.client import Client
-from tests.examples import configuration
+from tests.support.client import Client
+from tests.support.examples import configuration
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 
 from stackmgr import api_keys
 from stackmgr.app import create_app
-from stackmgr.database import Database
+from stackmgr.database.pool import Database
 from stackmgr.verifiers.database import DatabaseVerifier
 from stackmgr.verifiers.last_use import LastUse
-from tests.client import Client
+from tests.support.client import Client
 
 
 @pytest.fixture

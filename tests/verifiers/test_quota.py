@@ -7,8 +7,8 @@ import pytest
 
 from stackmgr import api_keys
 from stackmgr.api_keys import Quota
-from tests.client import Client
-from tests.examples import configuration
+from tests.support.client import Client
+from tests.support.examples import configuration
 
 SLOTS = b"""
     SELECT slots.ctid FROM stackmgr.api_key_quota_slots AS slots

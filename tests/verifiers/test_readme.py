@@ -9,8 +9,8 @@ from stackmgr import api_keys, settings, verifiers
 from stackmgr.app import create_app
 from stackmgr.settings import Secret
 from stackmgr.verifiers.remote import Endpoint
-from tests.client import Client
-from tests.unkey_server import answer
+from tests.support.client import Client
+from tests.support.unkey_server import answer
 
 PAGE = (Path(verifiers.__file__).parent / "README.md").read_text(encoding="utf-8")
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.examples import configuration
-from tests.unkey_server import accepted, answer, response, unkey_server, verification
-from tests.unkey_server import raw as exactly
+from tests.support.examples import configuration
+from tests.support.unkey_server import accepted, answer, response, unkey_server, verification
+from tests.support.unkey_server import raw as exactly
 from tests.verifiers.conftest import ROOT_KEY
 
 EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import trustme
 
-from stackmgr import statements
 from stackmgr.app import create_app
-from stackmgr.database import Database
+from stackmgr.database import statements
+from stackmgr.database.pool import Database
 from stackmgr.verifiers import bounded
 from stackmgr.verifiers.remote import Endpoint
-from tests.client import Client
-from tests.unkey_server import accepted, answer, drip, hang_up, raw, reset, response, unkey_server
+from tests.support.client import Client
+from tests.support.unkey_server import accepted, answer, drip, hang_up, raw, reset, response, unkey_server
 from tests.verifiers.test_unkey_outcomes import check
 
 EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"

@@ -4,8 +4,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.client import Client
-from tests.unkey_server import accepted, answer, hang_up, verification
+from tests.support.client import Client
+from tests.support.unkey_server import accepted, answer, hang_up, verification
 from tests.verifiers.conftest import ROOT_KEY
 
 NOT_ACCEPTED = 3

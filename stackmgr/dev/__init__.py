@@ -1,0 +1,1 @@
+"""`stackmgr dev` and the PostgreSQL that it runs."""

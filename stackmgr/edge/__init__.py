@@ -1,1 +1,0 @@
-"""The HTTP edge: the gunicorn worker class that the service is served by."""

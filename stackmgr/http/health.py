@@ -1,0 +1,80 @@
+"""What an orchestrator and a Prometheus ask, on a listener of its own that no proxy publishes.
+
+The manager listener has the four operations and nothing else; this one has `/live`, `/ready` and, where
+metrics are on, `/metrics`.  Which of the two a request came to is the port of the listener that took it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import falcon
+
+from stackmgr.database import migrations, statements
+from stackmgr.database.pool import Database
+from stackmgr.errors import DatabaseError
+from stackmgr.http import error_handlers
+from stackmgr.metrics import Metrics
+
+_READINESS = statements.load("readiness")
+
+WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+class Live:
+    """The process answers; nothing else is asked."""
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer 200."""
+        resp.media = {"status": "live"}
+
+
+class Ready:
+    """Whether this worker can write to a database whose schema it knows."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._newest = max(migration.version for migration in migrations.available())
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer 200, or 503 with the reason."""
+        reason = self._obstacle()
+        resp.status = falcon.HTTP_503 if reason else falcon.HTTP_200
+        resp.media = {"status": "not ready", "reason": reason} if reason else {"status": "ready"}
+
+    def _obstacle(self) -> str | None:
+        try:
+            with self._database.session() as session:
+                row = session.row(_READINESS, {})
+        except DatabaseError:
+            return "the database does not answer"
+        takes_writes, schema_version = row or (False, 0)
+        if not takes_writes:
+            return "the database takes no writes"
+        if schema_version < self._newest:
+            return "the schema is older than the service"
+        return None
+
+
+def create_admin_app(database: Database, metrics: Metrics | None) -> WsgiApplication:
+    """Return the WSGI application of the operator's listener."""
+    app: falcon.App[falcon.Request, falcon.Response] = falcon.App()
+    error_handlers.install(app)
+    app.add_route("/live", Live())
+    app.add_route("/ready", Ready(database))
+    if metrics is not None:
+        app.add_route("/metrics", metrics)
+    return app
+
+
+def by_listener(manager_app: WsgiApplication, admin_app: WsgiApplication, admin_port: int) -> WsgiApplication:
+    """Return an application that serves the operator's listener apart from the managers'.
+
+    SERVER_PORT is the number of the listener itself; no header changes it.
+    """
+    port = str(admin_port)
+
+    def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        chosen = admin_app if environ["SERVER_PORT"] == port else manager_app
+        return chosen(environ, start_response)
+
+    return application

@@ -1,0 +1,118 @@
+"""What happens around every request: its id, its route, its caller, and its use of the database."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import uuid4
+
+import falcon
+
+from stackmgr import managers
+from stackmgr.database.pool import Database
+from stackmgr.database.session import Session
+from stackmgr.errors import MethodNotAllowed, NotFound, ServiceError
+from stackmgr.http import parsing
+from stackmgr.stacks import Actor
+from stackmgr.verifiers import Identity, Verifier
+
+
+class Request(falcon.Request):
+    """Falcon's request, except that no method name is set apart.
+
+    Falcon keeps WEBSOCKET for its ASGI side and answers 400 to it before any middleware and any route is
+    asked.  In lowercase the name is one that no resource has, and goes the way of all others.
+    """
+
+    def __init__(self, env: dict[str, Any], options: falcon.RequestOptions | None = None) -> None:
+        super().__init__(env, options)
+        if self.method == "WEBSOCKET":
+            self.method = "websocket"
+
+
+def identify(req: falcon.Request, resp: falcon.Response) -> str:
+    """Give the request its id (the caller's, or a new UUID) and put it into the answer."""
+    request_id: str = req.env.get("HTTP_X_REQUEST_ID", "").strip(" \t") or str(uuid4())
+    req.context.request_id = request_id
+    req.context.error = None
+    resp.set_header("X-Request-Id", request_id)
+    resp.set_header("Cache-Control", "no-store")
+    return request_id
+
+
+class RequestIdentity:
+    """Every answer carries an `X-Request-Id`, and no cache keeps any of them; every request leaves one line.
+
+    *log* is given the fields of that line; without it no time is spent on them.
+    """
+
+    def __init__(self, log: Callable[[Mapping[str, Any]], None] | None) -> None:
+        self._log = log
+
+    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Run before routing."""
+        identify(req, resp)
+        req.context.started = time.perf_counter()
+
+    def process_response(
+        self, req: falcon.Request, resp: falcon.Response, resource: Any, req_succeeded: bool
+    ) -> None:
+        """Run when the answer is made."""
+        if self._log is None:
+            return
+        context, error = req.context, req.context.error
+        actor = getattr(context, "actor", None)
+        self._log(
+            {
+                "request_id": context.request_id,
+                "manager_id": actor and actor.manager_id,
+                "method": req.method,
+                "route": req.uri_template,
+                "status": resp.status_code,
+                "code": error and error.code,
+                "reason": error and error.reason,
+                "verifier": getattr(context, "verifier", None),
+                "duration_ms": round((time.perf_counter() - context.started) * 1000, 3),
+            }
+        )
+
+
+class Gate:
+    """Nothing behind a route runs for a caller who is not a known manager."""
+
+    def __init__(self, database: Database, verifier: Verifier) -> None:
+        self._database = database
+        self._verifier = verifier
+
+    def process_resource(
+        self, req: falcon.Request, resp: falcon.Response, resource: Any, params: dict[str, Any]
+    ) -> None:
+        """Run for a routed request, before its responder."""
+        # Falcon routes these as well, but they are neither the collection nor a stack.
+        if req.path.endswith("/") or "//" in req.path:
+            raise NotFound("route")
+        if req.method not in resource.methods:
+            raise MethodNotAllowed(", ".join(resource.methods))
+        session = req.context.session = self._database.session()
+        if req.method in {"GET", "HEAD"}:
+            session.foreseen = resource.foresee(req, **params)
+        identity = self._verified(req, session)
+        manager_id = identity.manager_id or managers.bind(session, identity)
+        req.context.actor = Actor(manager_id, identity.identity_id, req.context.request_id)
+
+    def _verified(self, req: falcon.Request, session: Session) -> Identity:
+        key = parsing.bearer_token(req)
+        try:
+            identity = self._verifier.verify(key, session)
+        except ServiceError as ex:
+            req.context.verifier = ex.code
+            raise
+        req.context.verifier = "accepted"
+        return identity
+
+    def process_response(
+        self, req: falcon.Request, resp: falcon.Response, resource: Any, req_succeeded: bool
+    ) -> None:
+        """Run whatever happened before: the connection goes back to the pool."""
+        session = getattr(req.context, "session", None)
+        if session is not None:
+            session.close()

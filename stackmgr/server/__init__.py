@@ -1,0 +1,1 @@
+"""The gunicorn worker class that the service is served by."""

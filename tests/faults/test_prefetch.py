@@ -1,0 +1,93 @@
+"""A read that goes with the verification of its key: whatever befalls it, it is as if it had gone alone."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stackmgr import api_keys
+from tests.faults.conftest import DEADLINE, POOL_SIZE, Service, ends_within
+from tests.support.examples import configuration
+from tests.support.postgres import eventually
+
+LOCK_TABLE = b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE"
+READS = {"get": "stack_get", "list": "stack_list"}
+
+
+@pytest.fixture
+def warm(service: Service) -> Service:
+    """A service whose verifier has seen the key, so that it can guess whose stacks will be read."""
+    for _ in range(2 * POOL_SIZE):
+        assert {service.operations()[name]() for name in READS} == {200}
+    return service
+
+
+@pytest.fixture(params=READS)
+def read(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_a_connection_that_dies_under_both_costs_no_more_than_asking_again(
+    server, warm, login, watcher, read
+):
+    with ThreadPoolExecutor() as threads, login.transaction():
+        login.execute(LOCK_TABLE)
+        status = threads.submit(warm.operations()[read])
+        waiting = watcher.waiting_one()
+        server.terminate_backend(waiting)
+        eventually(lambda: waiting not in watcher.waiting())
+    assert status.result() == 200
+    assert warm.client.statements == ["api_key_verify", "api_key_verify", READS[read]]
+    warm.assert_whole()
+
+
+def test_a_server_that_freezes_under_both_could_not_verify_the_key(server, warm, read):
+    with server.frozen(), ends_within(DEADLINE):
+        assert warm.operations()[read]() == 503
+    warm.assert_whole()
+
+
+def test_a_read_that_fails_fails_after_a_verification_that_did_not(warm, login, read):
+    with login.transaction():
+        login.execute(LOCK_TABLE)
+        with ends_within(DEADLINE):
+            assert warm.operations()[read]() == 500
+    assert warm.client.statements == ["api_key_verify", READS[read]]
+    assert warm.operations()[read]() == 200
+    warm.assert_whole()
+
+
+def test_what_a_key_may_not_read_is_not_answered_however_wrong_the_guess(make_service):
+    mine, other = make_service(), make_service()
+    key_digest = api_keys.digest(mine.client.key)
+    assert other.operations()["get"]() == 200  # so that its verifier has seen the key
+    [theirs] = other.verifier._verifier._managers.values()
+    for path_id, status in ((mine.stack_id, 200), (other.stack_id, 404)):
+        mine.verifier._verifier._managers[key_digest] = theirs
+        assert mine.client.get(path_id).status_int == status
+    mine.verifier._verifier._managers[key_digest] = theirs
+    assert [item["id"] for item in mine.client.page().json["items"]] == [mine.stack_id]
+
+
+def test_a_revoked_key_reads_nothing_though_the_rows_came_with_its_verification(warm, login):
+    login.execute(b"UPDATE stackmgr.api_keys SET revoked_at = now()")
+    for call in (lambda: warm.client.get(warm.stack_id), warm.client.page):
+        assert call().status_int == 401
+        assert warm.client.statements[0] == "api_key_verify"
+
+
+def test_a_read_that_is_not_prepared_yet_does_not_go_ahead(service, login, read):
+    assert service.operations()["update"]() == 200  # so that the verifier has seen the key
+    with login.transaction():
+        login.execute(LOCK_TABLE)
+        with ends_within(DEADLINE):
+            assert service.operations()[read]() == 500
+    service.assert_whole()
+
+
+def test_writes_and_refused_reads_send_nothing_ahead(warm):
+    assert warm.client.create(configuration()).status_int == 201
+    assert warm.client.statements == ["api_key_verify", "stack_create"]
+    assert warm.client.get("no-id").status_int == 400
+    assert warm.client.statements == ["api_key_verify"]
+    assert warm.client.page("limit=0").status_int == 400
+    assert warm.client.statements == ["api_key_verify"]

@@ -1,0 +1,42 @@
+"""Request bodies that are good, to be sent as they are or spoiled in one place."""
+
+import copy
+import json
+from typing import Any
+
+from stackmgr import paths, whitelist
+from stackmgr.eip55 import eip55
+
+TOKENS: list[dict[str, str]] = json.loads(paths.default_whitelist().read_bytes())["tokens"]
+ADDRESSES = sorted(set(whitelist.load(paths.default_whitelist()).values()))
+PRESETS = ("hourly", "daily", "weekly", "monthly")
+
+CONFIGURATION: dict[str, Any] = {
+    "name": "Growth",
+    "allocation": [
+        {"token_address": eip55(ADDRESSES[1]), "weight_bps": 6000},
+        {"token_address": ADDRESSES[0], "weight_bps": 4000},
+    ],
+    "schedule": {"preset": "weekly"},
+}
+
+
+def configuration(**fields: Any) -> dict[str, Any]:
+    """Return a good create body, with the given fields in place of its own."""
+    return copy.deepcopy(CONFIGURATION) | fields
+
+
+def allocation(*items: tuple[Any, Any]) -> list[dict[str, Any]]:
+    """Return an allocation of (address, weight) pairs."""
+    return [{"token_address": address, "weight_bps": weight} for address, weight in items]
+
+
+def spread(addresses: list[str]) -> list[dict[str, Any]]:
+    """Return an allocation of all weight to the first of *addresses* and of none to the others."""
+    return allocation(*((address, 0 if number else 10000) for number, address in enumerate(addresses)))
+
+
+def padded(document: Any, length: int) -> bytes:
+    """Return *document* as a JSON text of exactly *length* bytes, the last of them white space."""
+    text = json.dumps(document).encode()
+    return text + b" " * (length - len(text))

@@ -1,0 +1,189 @@
+"""nginx with the real deploy/nginx.conf in front of whatever listens on a port of this machine."""
+
+import http.client
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stackmgr import paths
+from tests.support.server import free_port
+
+SITE = paths.directory("deploy") / "nginx.conf"
+NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+
+_SECOND_SERVER = "# server 10.0.0.12:8000 "
+_START_DEADLINE = 10.0
+_ANSWER_DEADLINE = 20.0
+
+# What a distribution's nginx.conf may bring along, at its worst for this site.
+_SURROUNDINGS = """
+daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log info;
+events {{ worker_connections 512; }}
+http {{
+    gzip on;
+    gzip_min_length 1;
+    gzip_proxied any;
+    gzip_types application/json;
+    server_tokens on;
+    underscores_in_headers on;
+    proxy_intercept_errors on;
+    add_header Access-Control-Allow-Origin *;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    scgi_temp_path {folder}/scgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    include {folder}/stackmgr.conf;
+}}
+"""
+
+
+def require(program: str | None, package: str) -> str:
+    """Return *program*; skip the test where it is missing, or fail where everything must be there."""
+    if program is None:
+        message = f"{package} is not installed; as root, tests/install_system_packages.sh installs it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    return program
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer; the headers' values are Latin-1 text."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A running nginx, with the folder of its certificate and its logs."""
+
+    port: int
+    folder: Path
+
+    def connect(self, *, tls: bool = True) -> socket.socket:
+        """Return a connection, with a time-out, through TLS or as plain TCP."""
+        plain = socket.create_connection(("127.0.0.1", self.port), _ANSWER_DEADLINE)
+        if not tls:
+            return plain
+        context = ssl.create_default_context(cafile=self.folder / "tls/fullchain.pem")
+        return context.wrap_socket(plain, server_hostname="localhost")
+
+    def ask(
+        self, method: str, path: str, headers: Mapping[str, str | bytes], body: bytes | Iterator[bytes] = b""
+    ) -> Answer:
+        """Send one request through TLS; a body that is an iterator goes out in chunks."""
+        connection = http.client.HTTPConnection("localhost", self.port)
+        connection.sock = self.connect()
+        try:
+            chunked = not isinstance(body, bytes)
+            connection.request(method, path, body or None, dict(headers), encode_chunked=chunked)
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.headers, answer.read())
+        finally:
+            connection.close()
+
+    def send(self, data: bytes, *, tls: bool = True) -> bytes:
+        """Send *data* and no more, and return all that comes back until nginx closes the connection."""
+        received = b""
+        with self.connect(tls=tls) as connection:
+            # nginx may have refused the request, and gone, before all of it was sent.
+            with suppress(ConnectionError, ssl.SSLEOFError):
+                connection.sendall(data)
+            if not tls:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionError, ssl.SSLEOFError):
+                while piece := connection.recv(65536):
+                    received += piece
+        return received
+
+
+def site(folder: Path, port: int, upstream_port: int, changes: Mapping[str, str]) -> str:
+    """Return deploy/nginx.conf with the few texts replaced that name places of a deployment.
+
+    *changes* are further replacements.  A text that does not occur is an error: the file has moved on.
+    """
+    text = SITE.read_text()
+    replacements = {
+        "listen 443 ssl default_server;": f"listen 127.0.0.1:{port} ssl default_server;",
+        "listen [::]:443 ssl default_server;": "",
+        "server 127.0.0.1:8000 ": f"server 127.0.0.1:{upstream_port} ",
+        "/etc/stackmgr/tls/": f"{folder}/tls/",
+        "/var/log/nginx/": f"{folder}/",
+        **changes,
+    }
+    for old, new in replacements.items():
+        assert old in text, f"deploy/nginx.conf has no {old!r}"
+        text = text.replace(old, new)
+    return text
+
+
+def make_certificate(folder: Path) -> None:
+    """Make a key and a self-signed certificate for localhost."""
+    openssl = require(shutil.which("openssl"), "openssl")
+    folder.mkdir()
+    options = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = "-addext subjectAltName=DNS:localhost"
+    files_made = f"-keyout {folder}/privkey.pem -out {folder}/fullchain.pem"
+    subprocess.run(
+        [openssl, "req", *f"{options} {names} {files_made}".split()], check=True, capture_output=True
+    )
+
+
+@contextmanager
+def running_proxy(
+    folder: Path, upstream_port: int, changes: Mapping[str, str] | None = None
+) -> Iterator[Proxy]:
+    """Run nginx, in a process of its own, until the context ends; its files go to *folder*, an empty one."""
+    nginx = require(NGINX, "nginx")
+    make_certificate(folder / "tls")
+    port = free_port()
+    (folder / "stackmgr.conf").write_text(site(folder, port, upstream_port, changes or {}))
+    (folder / "nginx.conf").write_text(_SURROUNDINGS.format(folder=folder))
+    command = [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf")]
+    tested = subprocess.run([*command, "-t"], capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stderr
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        _wait_until_it_listens(process, port)
+        yield Proxy(port, folder)
+    finally:
+        process.terminate()
+        process.wait(_START_DEADLINE)
+
+
+@contextmanager
+def nginx_before(folder: Path, *ports: int, changes: Mapping[str, str] | None = None) -> Iterator[Proxy]:
+    """Run nginx with one upstream server, or with two."""
+    every = dict(changes or {})
+    if len(ports) == 2:
+        every[_SECOND_SERVER] = f"server 127.0.0.1:{ports[1]} "
+    with running_proxy(folder, ports[0], every) as proxy:
+        yield proxy
+
+
+def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + _START_DEADLINE
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert process.poll() is None, "nginx has ended"
+        assert time.monotonic() < deadline, "nginx does not listen"
+        time.sleep(0.02)

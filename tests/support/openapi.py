@@ -1,0 +1,41 @@
+"""The OpenAPI description, looked at by operation."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+
+from stackmgr.http import openapi
+
+BUNDLE = openapi.bundle()
+
+
+def resolved(node: dict[str, Any]) -> dict[str, Any]:
+    """Return *node*, or what it refers to inside the bundle."""
+    while "$ref" in node:
+        target: Any = BUNDLE
+        for member in node["$ref"].removeprefix("#/").split("/"):
+            target = target[member]
+        node = target
+    return node
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the path, the method and the description of each operation."""
+    for path, item in BUNDLE["paths"].items():
+        for method, operation in item.items():
+            yield path, method.upper(), operation
+
+
+OPERATIONS = {operation["operationId"]: operation for _, _, operation in operations()}
+
+
+def response(operation_id: str, status: str) -> dict[str, Any]:
+    """Return the description of one answer."""
+    return resolved(OPERATIONS[operation_id]["responses"][status])
+
+
+def check(schema: dict[str, Any], document: Any) -> None:
+    """Raise jsonschema.ValidationError unless *schema*, a part of the bundle, accepts *document*."""
+    validator = jsonschema.Draft202012Validator({**schema, "components": BUNDLE["components"]})
+    validator.validate(document)

@@ -1,0 +1,102 @@
+"""`stackmgr dev` as a process, with everything that it starts."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.support.server import free_port
+
+_READY = "Ctrl-C stops everything."
+_DEADLINE = 60.0
+_COMMAND = (sys.executable, "-m", "stackmgr", "dev")
+
+
+@dataclass(frozen=True)
+class Dev:
+    """A `stackmgr dev` that serves; `started` are the processes below it at that moment."""
+
+    process: subprocess.Popen[bytes]
+    log_path: Path
+    started: list[psutil.Process]
+
+    @property
+    def output(self) -> str:
+        return self.log_path.read_text()
+
+    @property
+    def curl_lines(self) -> list[str]:
+        return [line for line in self.output.splitlines() if line.startswith("curl ")]
+
+    def printed(self, pattern: str) -> str:
+        """Return what *pattern* captures on one of the printed lines."""
+        match = re.search(pattern, self.output, re.MULTILINE)
+        assert match, self.output
+        return match[1]
+
+    def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit status."""
+        self.process.send_signal(signum)
+        return self.process.wait(_DEADLINE)
+
+    def living(self) -> list[psutil.Process]:
+        """Return those of the started processes that still run."""
+        return [process for process in self.started if _runs(process)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@contextmanager
+def running_dev(
+    data: Path, log_path: Path, *, port: int | None = None, command: Sequence[str] = _COMMAND
+) -> Iterator[Dev]:
+    """Run *command* with its data in *data*; whatever it started is ended with the context."""
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--port", str(port or free_port()), "--data", data],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+    dev = Dev(process, log_path, [])
+    try:
+        _wait_until_ready(dev)
+        dev.started.extend(psutil.Process(process.pid).children(recursive=True))
+        yield dev
+    finally:
+        if process.poll() is None:
+            dev.stop()
+        for left_over in dev.living():
+            left_over.kill()
+
+
+def _wait_until_ready(dev: Dev) -> None:
+    deadline = time.monotonic() + _DEADLINE
+    while _READY not in dev.output:
+        assert dev.process.poll() is None, dev.output
+        assert time.monotonic() < deadline, dev.output
+        time.sleep(0.05)
+
+
+def refused_dev(*arguments: str | Path) -> str:
+    """Run a `stackmgr dev` that cannot serve and return what it says on stderr, alone."""
+    ended = subprocess.run(
+        [*_COMMAND, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=_DEADLINE
+    )
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    return ended.stderr

@@ -1,0 +1,44 @@
+import pytest
+
+from stackmgr.database.retries import may_run_again, spoils_connection
+from stackmgr.errors import DatabaseError
+
+# What failed, how often a read is tried in all, how often a write, and whether the connection is closed.
+TABLE = [
+    ("40001", 4, 4, False),
+    ("40P01", 4, 4, False),
+    ("0A000", 2, 2, True),
+    ("25006", 2, 2, True),
+    ("26000", 2, 2, True),
+    ("08000", 2, 1, True),
+    ("08006", 2, 1, True),
+    ("57P01", 2, 1, True),
+    ("57P02", 2, 1, True),
+    ("57P03", 2, 1, True),
+    ("57P05", 2, 1, True),
+    ("01000", 2, 1, True),
+    ("connection_lost", 2, 1, True),
+    ("deadline", 1, 1, True),
+    ("no_connection", 1, 1, False),
+    ("stack_get", 1, 1, False),
+    ("40002", 1, 1, False),
+    ("42501", 1, 1, False),
+    ("53100", 1, 1, False),
+    ("54000", 1, 1, False),
+    ("55P03", 1, 1, False),
+    ("57014", 1, 1, False),
+    ("23505", 1, 1, False),
+    ("XX000", 1, 1, False),
+]
+
+
+@pytest.mark.parametrize(("failed", "reads", "writes", "closed"), TABLE, ids=[row[0] for row in TABLE])
+def test_a_failure_tells_what_runs_again_how_often_and_whether_the_connection_goes(
+    failed, reads, writes, closed
+):
+    reason = failed in {"connection_lost", "deadline", "no_connection", "stack_get"}
+    failure = DatabaseError(failed, None) if reason else DatabaseError("stack_update", failed)
+    for attempts in range(1, 6):
+        assert may_run_again(failure, writes=False, attempts=attempts) == (attempts < reads)
+        assert may_run_again(failure, writes=True, attempts=attempts) == (attempts < writes)
+    assert spoils_connection(failure) == closed
