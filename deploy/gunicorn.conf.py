@@ -79,13 +79,13 @@ def nworkers_changed(server, new_value, old_value):
 def on_starting(server):
     """Clear the metrics of an earlier run."""
     if _metrics_dir:
-        metrics.prepare(_metrics_dir)
+        metrics.clear(_metrics_dir)
 
 
 def child_exit(server, worker):
     """Take a worker that has ended out of the gauges."""
     if _metrics_dir:
-        metrics.forget(_metrics_dir, worker.pid)
+        metrics.mark_process_dead(_metrics_dir, worker.pid)
 
 
 # No second way in.

@@ -7,7 +7,7 @@ import falcon
 
 from stackmgr.database.pool import Database
 from stackmgr.http import error_handlers
-from stackmgr.http.middleware import Gate, Request, RequestIdentity
+from stackmgr.http.middleware import Authentication, Request, RequestContext
 from stackmgr.http.resources import COLLECTION_PATH, ITEM_PATH, StackCollection, StackItem
 from stackmgr.verifiers import Verifier
 
@@ -27,7 +27,7 @@ def create_app(
     *log*, if given, is called with the fields of each finished request.
     """
     app: Application = falcon.App(
-        middleware=(RequestIdentity(log), Gate(database, verifier)), request_type=Request
+        middleware=(RequestContext(log), Authentication(database, verifier)), request_type=Request
     )
     error_handlers.install(app)
     app.add_route(COLLECTION_PATH, StackCollection(spellings))

@@ -70,13 +70,13 @@ _LEASED = (_POOL_LEASED,)
 _log = logging.getLogger("stackmgr")
 
 
-def prepare(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Empty the folder that the workers share, before any of them starts: values of an earlier run go."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 
 
-def forget(folder: Path, pid: int) -> None:
+def mark_process_dead(folder: Path, pid: int) -> None:
     """Add what a worker has counted, now that it has ended, to what the others had; its gauges go."""
     ended, worker = folder / _ENDED, _file_of(folder, pid)
     try:
@@ -145,9 +145,9 @@ class Metrics:
 
     def start(self) -> None:
         """Share what is counted once a second, and once more when the process ends."""
-        repeat(self.share, INTERVAL, "metrics")
+        repeat(self.flush, INTERVAL, "metrics")
 
-    def share(self) -> None:
+    def flush(self) -> None:
         """Write what was counted so far where the other workers find it."""
         with self._counting:
             self._count()
@@ -164,11 +164,11 @@ class Metrics:
         """Record one statement by its name."""
         self._note((_STATEMENT_SECONDS, name), seconds)
 
-    def taken(self, seconds: float) -> None:
+    def acquired(self, seconds: float) -> None:
         """Record the wait for a connection, and that it is in use."""
         self._note(_POOL_WAIT, seconds)
 
-    def given_back(self) -> None:
+    def released(self) -> None:
         """Record that a connection is free again."""
         self._note(_LEASED, -1)
 
@@ -219,7 +219,7 @@ class Metrics:
         """Answer with the values of all workers together, in the text format of Prometheus."""
         from prometheus_client import CollectorRegistry, exposition  # noqa: PLC0415 - an extra
 
-        self.share()
+        self.flush()
         registry = CollectorRegistry()
         registry.register(_Collector(totals(self._folder)))
         resp.content_type = exposition.CONTENT_TYPE_LATEST

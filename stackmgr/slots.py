@@ -18,14 +18,14 @@ _MORE = 2
 
 
 class _Thread(threading.local):
-    seats: "Seats | None" = None
+    seats: "RunSlots | None" = None
     is_seated = False
 
 
 _this = _Thread()
 
 
-class Seats:
+class RunSlots:
     """The seats of one worker."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def give_up() -> None:
         _this.seats.give_up()
 
 
-def expect_writes() -> None:
+def before_write() -> None:
     """Let more threads take up requests for a while: they write."""
     if _this.seats is not None:
         _this.seats.be_more()

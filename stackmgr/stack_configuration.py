@@ -38,7 +38,7 @@ class Changes:
     preset: str | None
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """Return *name*, exactly, if it can be a stack's.  Raises InvalidConfiguration."""
     if name.isspace():
         raise InvalidConfiguration("name_blank")
@@ -51,7 +51,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def normalised_allocation(items: list[dict[str, Any]], spellings: Mapping[str, str]) -> str:
+def normalize_allocation(items: list[dict[str, Any]], spellings: Mapping[str, str]) -> str:
     """Return *items* as JSON text: lowercase addresses in ascending order.  Raises InvalidConfiguration."""
     weights: dict[str, int] = {}
     for item in items:
@@ -67,21 +67,21 @@ def normalised_allocation(items: list[dict[str, Any]], spellings: Mapping[str, s
     return f"[{','.join(normal)}]"
 
 
-def from_create(document: dict[str, Any], spellings: Mapping[str, str]) -> Configuration:
+def parse_create(document: dict[str, Any], spellings: Mapping[str, str]) -> Configuration:
     """Return the configuration that a create body, valid by its schema, asks for."""
     return Configuration(
-        name=checked_name(document["name"]),
-        allocation=normalised_allocation(document["allocation"], spellings),
+        name=check_name(document["name"]),
+        allocation=normalize_allocation(document["allocation"], spellings),
         preset=document["schedule"]["preset"],
     )
 
 
-def from_update(document: dict[str, Any], spellings: Mapping[str, str]) -> Changes:
+def parse_update(document: dict[str, Any], spellings: Mapping[str, str]) -> Changes:
     """Return the changes that an update body, valid by its schema, asks for."""
     return Changes(
-        name=checked_name(document["name"]) if "name" in document else None,
+        name=check_name(document["name"]) if "name" in document else None,
         allocation=(
-            normalised_allocation(document["allocation"], spellings) if "allocation" in document else None
+            normalize_allocation(document["allocation"], spellings) if "allocation" in document else None
         ),
         preset=document["schedule"]["preset"] if "schedule" in document else None,
     )

@@ -64,10 +64,10 @@ class Recorder:
     def statement(self, name: str, seconds: float) -> None:
         self.names.append(name)
 
-    def taken(self, seconds: float) -> None:
+    def acquired(self, seconds: float) -> None:
         """Connections are not counted."""
 
-    def given_back(self) -> None:
+    def released(self) -> None:
         """Connections are not counted."""
 
 

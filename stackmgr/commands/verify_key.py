@@ -45,7 +45,7 @@ def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
     started = time.perf_counter()
     try:
         try:
-            identity = verifier.verify(parsing.credential(f"Bearer {key}"), session)
+            identity = verifier.verify(parsing.parse_credential(f"Bearer {key}"), session)
         finally:
             answer["duration_ms"] = round((time.perf_counter() - started) * 1000, 3)
         answer |= {"external_id": identity.external_id, "identity_id": identity.identity_id}

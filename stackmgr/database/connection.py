@@ -19,7 +19,7 @@ from psycopg.rows import TupleRow
 from stackmgr.database import retries
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from stackmgr.slots import expect_writes, give_up
+from stackmgr.slots import before_write, give_up
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
@@ -29,8 +29,8 @@ _WARNING = "01000"
 
 # A server that has ever answered within so many seconds is near: it is worth while to wait for it a moment,
 # in which most commits are through, before another thread is let go on.
-_NEAR = 0.0001
-_A_MOMENT = 20  # milliseconds
+LOCAL_ROUND_TRIP = 0.0001
+BLOCKING_THRESHOLD_MS = 20  # milliseconds
 
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
@@ -54,7 +54,7 @@ def _require_success(statement: Statement, result: pq.abc.PGresult) -> None:
         raise DatabaseError(statement.name, sqlstate.decode("ascii"))
 
 
-class ServiceConnection(psycopg.Connection[TupleRow]):
+class DatabaseConnection(psycopg.Connection[TupleRow]):
     """A connection that runs statements by their names, preparing each when it is first needed."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -63,7 +63,7 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
         self._transformer = Transformer(self)
         self._input = select.poll()
         self._input.register(self.pgconn.socket, select.POLLIN)
-        self.lent_at = 0.0  # when the pool gave it, of the monotonic clock
+        self.acquired_at = 0.0  # when the pool gave it, of the monotonic clock
         self._is_near = False
         self._warned = False
         self.add_notice_handler(self._notice)
@@ -89,20 +89,20 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
             self._fail(ex)
         return self._rows(result)
 
-    def run_ahead(
-        self, statement: Statement, parameters: Parameters, ahead: Query, deadline: float
+    def run_with_prefetch(
+        self, statement: Statement, parameters: Parameters, prefetch: Query, deadline: float
     ) -> tuple[list[Row], list[Row] | None]:
         """Run *statement* as `run` does, and with the same round trip another one; neither writes anything.
 
         Returns the rows of both; None for those of the other one when it failed, for whatever reason, or when
         it was not sent, because this connection has not prepared it yet and that may take its time.
         """
-        if statement.name not in self._known or ahead[0].name not in self._known:
+        if statement.name not in self._known or prefetch[0].name not in self._known:
             return self.run(statement, parameters, deadline), None
         try:
             self.pgconn.enter_pipeline_mode()
             self._send(statement, parameters)
-            self._send(*ahead)
+            self._send(*prefetch)
             self.pgconn.pipeline_sync()
             result, other = self._two_results(statement, deadline)
             self.pgconn.exit_pipeline_mode()
@@ -116,7 +116,7 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
         if isinstance(ex, psycopg.OperationalError):
             self.close()
             raise DatabaseError(retries.CONNECTION_LOST, None) from ex
-        if retries.spoils_connection(ex):
+        if retries.must_close(ex):
             self.close()
         raise ex
 
@@ -136,7 +136,7 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
         formats = [isinstance(value, bytes) for value in given]
         self._warned = False
         if statement.writes:
-            expect_writes()
+            before_write()
         self.pgconn.send_query_prepared(self._known[statement.name], values, formats)
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
@@ -199,10 +199,10 @@ class ServiceConnection(psycopg.Connection[TupleRow]):
 
     def _wait(self, poller: select.poll, deadline: float) -> None:
         now = time.monotonic()
-        if self._is_near and now < deadline and poller.poll(_A_MOMENT):
+        if self._is_near and now < deadline and poller.poll(BLOCKING_THRESHOLD_MS):
             return
         give_up()
         if not poller.poll(max(0.0, deadline - now) * 1000):
             # Whatever the server still does with the statement, nobody can be told any more.
             raise DatabaseError(retries.DEADLINE, None)
-        self._is_near = self._is_near or time.monotonic() - now < _NEAR
+        self._is_near = self._is_near or time.monotonic() - now < LOCAL_ROUND_TRIP

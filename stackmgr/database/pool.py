@@ -8,7 +8,7 @@ import time
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from stackmgr.database import retries
-from stackmgr.database.connection import ServiceConnection
+from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session import Observer, Session
 from stackmgr.errors import DatabaseError
@@ -21,19 +21,19 @@ _CHECKOUT = 0.4
 
 # After a failed attempt to connect, the pool tries again when it is next asked, and not later and later.
 _RECONNECT_TIMEOUT = 0.0
-_ASK_EVERY = 0.2
+POLL_INTERVAL = 0.2
 
 # A server that takes no writes from anybody is not to be worn out by new connections.
-_RENEW_AFTER = 0.25
+MIN_DRAIN_INTERVAL = 0.25
 
 # For so many seconds a connection is kept at hand between requests, and the last to come back is the first to
 # go: its server process is still warm.  Then the pool, which gives out the coldest, has a look at its age.
-_AT_HAND = 1.0
+HOT_SECONDS = 1.0
 
 _LOG_AGAIN_AFTER = 10.0
 
 
-class _Seldom(logging.Filter):
+class RateLimitFilter(logging.Filter):
     """Lets the same message through once in so many seconds: an outage is one event, not a thousand."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class _Seldom(logging.Filter):
         return True
 
 
-_seldom = _Seldom()
+_log_filter = RateLimitFilter()
 
 
 class Database:
@@ -71,11 +71,11 @@ class Database:
         self.observer = observer
         self._deadline = deadline
         self._pid = 0
-        self._renewed = 0.0
-        self._at_hand: list[ServiceConnection] = []
+        self._drained_at = 0.0
+        self._hot: list[DatabaseConnection] = []
         self._pool = ConnectionPool(
             completed_conninfo(url, role, deadline),
-            connection_class=ServiceConnection,
+            connection_class=DatabaseConnection,
             kwargs={"autocommit": True},
             min_size=1,
             max_size=pool_size,
@@ -87,19 +87,19 @@ class Database:
     def open(self) -> None:
         """Begin to connect, in the background: a database that is away at start may come back."""
         self._pid = os.getpid()
-        logging.getLogger("psycopg.pool").addFilter(_seldom)
+        logging.getLogger("psycopg.pool").addFilter(_log_filter)
         self._pool.open()
 
     def close(self) -> None:
         """Close every connection."""
-        self._put_away()
+        self._return_hot()
         self._pool.close()
 
     def session(self) -> Session:
         """Return a new session; it costs nothing until its first statement."""
         return Session(self, self._deadline)
 
-    def take(self, deadline: float) -> ServiceConnection:
+    def acquire(self, deadline: float) -> DatabaseConnection:
         """Return a live connection, in exchange for any that died while idle in the pool."""
         if self._pid != os.getpid():
             raise AssertionError("the pool belongs to another process: open it after the fork")
@@ -109,45 +109,45 @@ class Database:
             connection.close()
             self._pool.putconn(connection)
         if self.observer is not None:
-            self.observer.taken(time.monotonic() - started)
+            self.observer.acquired(time.monotonic() - started)
         return connection
 
-    def _connection_until(self, patience: float) -> ServiceConnection:
+    def _connection_until(self, patience: float) -> DatabaseConnection:
         while True:
             left = patience - time.monotonic()
-            if self._at_hand and left > 0:
+            if self._hot and left > 0:
                 with contextlib.suppress(IndexError):
-                    return self._at_hand.pop()
+                    return self._hot.pop()
             give_up()
             try:
-                connection = self._pool.getconn(min(_ASK_EVERY, left))
+                connection = self._pool.getconn(min(POLL_INTERVAL, left))
             except PoolTimeout as ex:
-                if left <= _ASK_EVERY:
+                if left <= POLL_INTERVAL:
                     raise DatabaseError(retries.NO_CONNECTION, None) from ex
             except PoolClosed as ex:
                 raise DatabaseError(retries.NO_CONNECTION, None) from ex
             else:
-                connection.lent_at = time.monotonic()
+                connection.acquired_at = time.monotonic()
                 return connection
 
-    def renew(self) -> None:
+    def drain(self) -> None:
         """Have every connection replaced by a new one, at once or when it is given back."""
         now = time.monotonic()
-        if now - self._renewed > _RENEW_AFTER:
-            self._renewed = now
+        if now - self._drained_at > MIN_DRAIN_INTERVAL:
+            self._drained_at = now
             self._pool.drain()
-            self._put_away()
+            self._return_hot()
 
-    def give_back(self, connection: ServiceConnection) -> None:
-        """Return a connection that `take` gave."""
+    def release(self, connection: DatabaseConnection) -> None:
+        """Return a connection that `acquire` gave."""
         if self.observer is not None:
-            self.observer.given_back()
-        if connection.closed or time.monotonic() - connection.lent_at > _AT_HAND:
+            self.observer.released()
+        if connection.closed or time.monotonic() - connection.acquired_at > HOT_SECONDS:
             self._pool.putconn(connection)
         else:
-            self._at_hand.append(connection)
+            self._hot.append(connection)
 
-    def _put_away(self) -> None:
+    def _return_hot(self) -> None:
         with contextlib.suppress(IndexError):
             while True:
-                self._pool.putconn(self._at_hand.pop())
+                self._pool.putconn(self._hot.pop())

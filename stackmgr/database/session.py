@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol, Self
 
 from stackmgr.database import retries
-from stackmgr.database.connection import Parameters, Query, Row, ServiceConnection
+from stackmgr.database.connection import DatabaseConnection, Parameters, Query, Row
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 
@@ -23,10 +23,10 @@ class Observer(Protocol):
     def statement(self, name: str, seconds: float) -> None:
         """A statement was run, well or not."""
 
-    def taken(self, seconds: float) -> None:
+    def acquired(self, seconds: float) -> None:
         """A connection was taken from the pool, after a wait."""
 
-    def given_back(self) -> None:
+    def released(self) -> None:
         """A connection came back."""
 
 
@@ -35,13 +35,13 @@ class Connections(Protocol):
 
     observer: Observer | None
 
-    def take(self, deadline: float) -> ServiceConnection:
+    def acquire(self, deadline: float) -> DatabaseConnection:
         """Return a live connection.  Raises DatabaseError."""
 
-    def give_back(self, connection: ServiceConnection) -> None:
-        """Return a connection that `take` gave."""
+    def release(self, connection: DatabaseConnection) -> None:
+        """Return a connection that `acquire` gave."""
 
-    def renew(self) -> None:
+    def drain(self) -> None:
         """Have every connection replaced by a new one."""
 
 
@@ -51,18 +51,18 @@ class Session:
     Its deadline runs while it waits for the database, and stands still while the caller sends a body,
     or a verifier elsewhere is asked.
 
-    `foreseen`, if set, returns for a manager's id the query that will be asked next; whoever can guess the
-    manager passes it on as *ahead*.  The rows that come of it wait for exactly that query to be asked.
+    `prefetch_query`, if set, returns for a manager's id the query that will be asked next; whoever can guess
+    the manager passes it on as *prefetch*.  The rows that come of it wait for exactly that query.
     """
 
-    __slots__ = ("_connection", "_database", "_left", "_waiting", "foreseen")
+    __slots__ = ("_connection", "_database", "_left", "_waiting", "prefetch_query")
 
     def __init__(self, database: Connections, seconds: float) -> None:
         self._database = database
         self._left = seconds
-        self._connection: ServiceConnection | None = None
+        self._connection: DatabaseConnection | None = None
         self._waiting: tuple[Query, list[Row]] | None = None
-        self.foreseen: Callable[[str], Query] | None = None
+        self.prefetch_query: Callable[[str], Query] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -70,15 +70,15 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def row(self, statement: Statement, parameters: Parameters, ahead: Query | None = None) -> Row | None:
+    def row(self, statement: Statement, parameters: Parameters, prefetch: Query | None = None) -> Row | None:
         """Run *statement* and return its first row, or None.  Raises DatabaseError."""
-        rows = self.rows(statement, parameters, ahead)
+        rows = self.rows(statement, parameters, prefetch)
         return rows[0] if rows else None
 
-    def rows(self, statement: Statement, parameters: Parameters, ahead: Query | None = None) -> list[Row]:
+    def rows(self, statement: Statement, parameters: Parameters, prefetch: Query | None = None) -> list[Row]:
         """Run *statement* and return all its rows.  Raises DatabaseError.
 
-        *ahead*, which is to write nothing, goes with it; if it fails, it was not asked.
+        *prefetch*, which is to write nothing, goes with it; if it fails, it was not asked.
         """
         waiting, self._waiting = self._waiting, None
         if waiting is not None and waiting[0] == (statement, parameters):
@@ -87,9 +87,9 @@ class Session:
         try:
             for attempt in itertools.count(1):
                 try:
-                    return self._run(statement, parameters, ahead, deadline)
+                    return self._run(statement, parameters, prefetch, deadline)
                 except DatabaseError as ex:
-                    if not retries.may_run_again(ex, writes=statement.writes, attempts=attempt):
+                    if not retries.should_retry(ex, writes=statement.writes, attempts=attempt):
                         raise
             raise AssertionError("unreachable")
         finally:
@@ -99,28 +99,28 @@ class Session:
         """Give the connection back; the session may be used again and then takes another."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._database.give_back(connection)
+            self._database.release(connection)
 
     def _run(
-        self, statement: Statement, parameters: Parameters, ahead: Query | None, deadline: float
+        self, statement: Statement, parameters: Parameters, prefetch: Query | None, deadline: float
     ) -> list[Row]:
         if self._connection is not None and statement.writes and self._connection.is_stale():
             # It died since the last statement.  A read would find out and run again; a write may not.
             self._connection.close()
             self.close()
         if self._connection is None:
-            self._connection = self._database.take(deadline)
+            self._connection = self._database.acquire(deadline)
         observer = self._database.observer
         started = time.perf_counter() if observer else 0.0
         try:
-            if ahead is None:
+            if prefetch is None:
                 rows = self._connection.run(statement, parameters, deadline)
             else:
-                rows, others = self._connection.run_ahead(statement, parameters, ahead, deadline)
-                self._waiting = None if others is None else (ahead, others)
+                rows, others = self._connection.run_with_prefetch(statement, parameters, prefetch, deadline)
+                self._waiting = None if others is None else (prefetch, others)
         except DatabaseError as ex:
-            if retries.remedy(ex) is retries.Remedy.ELSEWHERE:
-                self._database.renew()
+            if retries.retry_action(ex) is retries.RetryAction.RECONNECT_ALL:
+                self._database.drain()
             raise
         else:
             return rows

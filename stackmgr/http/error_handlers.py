@@ -13,7 +13,7 @@ _log = logging.getLogger("stackmgr")
 
 
 def _answer(req: falcon.Request, resp: falcon.Response, error: ServiceError) -> None:
-    request_id = getattr(req.context, "request_id", None) or middleware.identify(req, resp)
+    request_id = getattr(req.context, "request_id", None) or middleware.assign_request_id(req, resp)
     req.context.error = error
     resp.status = falcon.code_to_http_status(errors.STATUS[error.code])
     if isinstance(error, errors.MethodNotAllowed):

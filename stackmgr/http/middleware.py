@@ -29,7 +29,7 @@ class Request(falcon.Request):
             self.method = "websocket"
 
 
-def identify(req: falcon.Request, resp: falcon.Response) -> str:
+def assign_request_id(req: falcon.Request, resp: falcon.Response) -> str:
     """Give the request its id (the caller's, or a new UUID) and put it into the answer."""
     request_id: str = req.env.get("HTTP_X_REQUEST_ID", "").strip(" \t") or str(uuid4())
     req.context.request_id = request_id
@@ -39,7 +39,7 @@ def identify(req: falcon.Request, resp: falcon.Response) -> str:
     return request_id
 
 
-class RequestIdentity:
+class RequestContext:
     """Every answer carries an `X-Request-Id`, and no cache keeps any of them; every request leaves one line.
 
     *log* is given the fields of that line; without it no time is spent on them.
@@ -50,7 +50,7 @@ class RequestIdentity:
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Run before routing."""
-        identify(req, resp)
+        assign_request_id(req, resp)
         req.context.started = time.perf_counter()
 
     def process_response(
@@ -76,7 +76,7 @@ class RequestIdentity:
         )
 
 
-class Gate:
+class Authentication:
     """Nothing behind a route runs for a caller who is not a known manager."""
 
     def __init__(self, database: Database, verifier: Verifier) -> None:
@@ -94,7 +94,7 @@ class Gate:
             raise MethodNotAllowed(", ".join(resource.methods))
         session = req.context.session = self._database.session()
         if req.method in {"GET", "HEAD"}:
-            session.foreseen = resource.foresee(req, **params)
+            session.prefetch_query = resource.prefetch_query(req, **params)
         identity = self._verified(req, session)
         manager_id = identity.manager_id or managers.bind(session, identity)
         req.context.actor = Actor(manager_id, identity.identity_id, req.context.request_id)

@@ -6,7 +6,7 @@ references into other files or knows their dialect, so here each of them becomes
 
 from typing import Any
 
-from stackmgr.http.validation import Document, read_schema, referred
+from stackmgr.http.validation import Document, read_schema, resolve_reference
 
 
 def _component_name(reference: str) -> str:
@@ -27,7 +27,7 @@ def _bundled(node: Any, components: Document) -> Any:
     name = _component_name(reference)
     if name not in components:
         components[name] = {}
-        components[name] = _bundled(referred(reference), components)
+        components[name] = _bundled(resolve_reference(reference), components)
     return node | {"$ref": f"#/components/schemas/{name}"}
 
 

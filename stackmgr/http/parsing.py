@@ -18,21 +18,21 @@ from stackmgr.errors import (
 
 BODY_LIMIT = 262144
 DEFAULT_PAGE_SIZE = 25
-LARGEST_PAGE_SIZE = 100
+MAX_PAGE_SIZE = 100
 
 # RFC 9110 section 11.4: a scheme in any case, spaces, one token68.
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE | re.ASCII)
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
-_BROKEN_PERCENT = re.compile(r"%(?![0-9a-fA-F]{2})")
+_MALFORMED_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _DIGITS = re.compile(r"[0-9]+")
 
 
 def bearer_token(req: falcon.Request) -> str:
     """Return the credential of the Authorization header.  Raises Unauthorized."""
-    return credential(req.env.get("HTTP_AUTHORIZATION", ""))
+    return parse_credential(req.env.get("HTTP_AUTHORIZATION", ""))
 
 
-def credential(authorization: str) -> str:
+def parse_credential(authorization: str) -> str:
     """Return the credential in the value of an Authorization header.  Raises Unauthorized."""
     match = _BEARER.fullmatch(authorization)
     if match is None:
@@ -40,14 +40,14 @@ def credential(authorization: str) -> str:
     return match[1]
 
 
-def stack_id(text: str) -> str:
+def parse_stack_id(text: str) -> str:
     """Return the stack id in *text*, in lowercase.  Raises InvalidStackId."""
     if not _UUID.fullmatch(text):
         raise InvalidStackId("stack_id")
     return text.lower()
 
 
-def idempotency_key(req: falcon.Request) -> str:
+def parse_idempotency_key(req: falcon.Request) -> str:
     """Return the Idempotency-Key, exactly.  Raises InvalidIdempotencyKey."""
     key: str = req.env.get("HTTP_IDEMPOTENCY_KEY", "")
     if not key.strip():
@@ -55,13 +55,13 @@ def idempotency_key(req: falcon.Request) -> str:
     return key
 
 
-def refuse_oversized(req: falcon.Request) -> None:
+def check_content_length(req: falcon.Request) -> None:
     """Raise PayloadTooLarge if the request already announces too long a body."""
     if (req.content_length or 0) > BODY_LIMIT:
         raise PayloadTooLarge("content_length")
 
 
-def body(req: falcon.Request) -> bytes:
+def read_body(req: falcon.Request) -> bytes:
     """Return the whole body of a JSON request.
 
     Raises InvalidBody for another media type, a content coding, or a body that did not arrive whole, and
@@ -87,8 +87,8 @@ def body(req: falcon.Request) -> bytes:
     return received
 
 
-def _decoded(text: str) -> str:
-    if _BROKEN_PERCENT.search(text):
+def _decode(text: str) -> str:
+    if _MALFORMED_ESCAPE.search(text):
         raise InvalidPagination("percent_encoding")
     try:
         return unquote_to_bytes(text.replace("+", " ")).decode("utf-8")
@@ -96,17 +96,17 @@ def _decoded(text: str) -> str:
         raise InvalidPagination("percent_encoding") from ex
 
 
-def _page_size(text: str) -> int:
+def _parse_limit(text: str) -> int:
     if not _DIGITS.fullmatch(text):
         raise InvalidPagination("limit_form")
     digits = text.lstrip("0")
     # By length first: int() refuses thousands of digits with an error of its own.
-    if not 1 <= len(digits) <= len(str(LARGEST_PAGE_SIZE)) or int(digits) > LARGEST_PAGE_SIZE:
+    if not 1 <= len(digits) <= len(str(MAX_PAGE_SIZE)) or int(digits) > MAX_PAGE_SIZE:
         raise InvalidPagination("limit_range")
     return int(digits)
 
 
-def page(query_string: str) -> tuple[Position, int]:
+def parse_page_query(query_string: str) -> tuple[Position, int]:
     """Return the position and the size of the page that a list's query string asks for.
 
     Parsed here and not by Falcon, whose lenience (repeated names become lists, broken escapes become
@@ -116,14 +116,14 @@ def page(query_string: str) -> tuple[Position, int]:
     seen = set()
     for piece in filter(None, query_string.split("&")):
         raw_name, _, raw_value = piece.partition("=")
-        name, value = _decoded(raw_name), _decoded(raw_value)
+        name, value = _decode(raw_name), _decode(raw_value)
         if name in seen:
             raise InvalidPagination("parameter_repeated")
         seen.add(name)
         if name == "cursor":
             after = cursor.decode(value)
         elif name == "limit":
-            limit = _page_size(value)
+            limit = _parse_limit(value)
         else:
             raise InvalidPagination("parameter_unknown")
     return after, limit

@@ -18,12 +18,12 @@ def _stack_text(stack: Stack) -> str:
     )
 
 
-def stack_object(stack: Stack) -> bytes:
+def serialize_stack(stack: Stack) -> bytes:
     """Return the Stack object."""
     return _stack_text(stack).encode("ascii")
 
 
-def page_object(stacks: Iterable[Stack], next_cursor: str | None) -> bytes:
+def serialize_page(stacks: Iterable[Stack], next_cursor: str | None) -> bytes:
     """Return the Stack page."""
     items = ",".join(map(_stack_text, stacks))
     return f'{{"items":[{items}],"next_cursor":{json.dumps(next_cursor)}}}'.encode("ascii")

@@ -28,7 +28,7 @@ def read_schema(name: str) -> Document:
     return document
 
 
-def referred(reference: str) -> Document:
+def resolve_reference(reference: str) -> Document:
     """Return the schema that *reference* stands for, a file of `schemas` or a part of one."""
     file_name, _, pointer = reference.partition("#/")
     if not _NEIGHBOUR.fullmatch(file_name):
@@ -46,7 +46,7 @@ def _inlined(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
-        return _inlined(referred(node["$ref"]))
+        return _inlined(resolve_reference(node["$ref"]))
     return {name: _inlined(value) for name, value in node.items()}
 
 

@@ -8,7 +8,7 @@ from gunicorn.http.errors import NoMoreData, ParseException
 PIECE = 8192  # the chunk reader copies what is left of a piece for every chunk in it: keep pieces small
 
 
-class BrokenBody(OSError):
+class IncompleteBody(OSError):
     """The rest of a body read by the application is malformed or late."""
 
 
@@ -19,7 +19,7 @@ class GuardedBody(Body):  # type: ignore[misc]
         try:
             return bytes(super()._read_reader(size))
         except ParseException as exc:
-            raise BrokenBody(type(exc).__name__) from None
+            raise IncompleteBody(type(exc).__name__) from None
 
 
 class Inbox:

@@ -19,7 +19,7 @@ from gunicorn.http.errors import NoMoreData, ParseException
 from gunicorn.util import http_date
 
 from stackmgr.errors import error_object
-from stackmgr.server.body import BrokenBody, GuardedBody
+from stackmgr.server.body import GuardedBody, IncompleteBody
 from stackmgr.server.request import BadRequest, Limits, Request
 from stackmgr.slots import give_up
 
@@ -39,11 +39,11 @@ CHUNK_LINE_LIMIT = 8192
 REQUEST_ID = re.compile(rb"[\t\x20-\x7e\x80-\xff]+")
 
 
-class Gone(Exception):
+class Disconnected(Exception):
     """The client went away, or must be left: there is nobody to answer."""
 
 
-class Ended(Exception):
+class EndOfInput(Exception):
     """The client has sent all it will ever send."""
 
 
@@ -79,7 +79,7 @@ class ChunkScan:
             self.size -= 2  # the CRLF behind the content
 
 
-class Connection:
+class ClientConnection:
     """The state of one client connection. Whoever took it out of `Worker.parked` owns it alone."""
 
     __slots__ = (
@@ -107,15 +107,15 @@ class Connection:
         self._scan: ChunkScan | None = None
 
     def fill(self) -> bool:
-        """Read what has arrived; False when there is nothing yet, Ended when there never will be."""
+        """Read what has arrived; False when there is nothing yet, EndOfInput when there never will be."""
         try:
             data = self.sock.recv(65536 if self.request else 16384)
         except BlockingIOError:
             return False
         except OSError as exc:
-            raise Gone from exc
+            raise Disconnected from exc
         if not data:
-            raise Ended
+            raise EndOfInput
         self.inbox += data
         return True
 
@@ -179,7 +179,7 @@ class Connection:
         def more(size: int) -> bytes:
             self._invite_body(request)
             if not self._wait(select.POLLIN, deadline):
-                raise BrokenBody("deadline")
+                raise IncompleteBody("deadline")
             return self.sock.recv(size)
 
         request.unreader.unread(self.inbox)
@@ -217,7 +217,7 @@ class Connection:
             except BlockingIOError:
                 return
             except OSError as exc:
-                raise Gone from exc
+                raise Disconnected from exc
 
     def make_room(self) -> None:
         """Let the producer of an answer in pieces wait, until a deadline, for a client who falls behind."""
@@ -226,7 +226,7 @@ class Connection:
         deadline = monotonic() + WRITE_DEADLINE
         while len(self.outbox) > OUTBOX_LIMIT:
             if not self._wait(select.POLLOUT, deadline):
-                raise Gone
+                raise Disconnected
             self.flush()
 
     def refuse(self, status: str, code: str, message: str) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 from gunicorn.http.wsgi import base_environ
 
-from stackmgr.server.connection import HEAD_LIMIT, Connection, Ended, Gone
+from stackmgr.server.connection import HEAD_LIMIT, ClientConnection, Disconnected, EndOfInput
 from stackmgr.server.request import BadRequest, Limits, Request
 from stackmgr.server.response import Response
 
-TURN = 16  # pipelined requests served before the other connections have their turn
+MAX_PIPELINED = 16  # pipelined requests served before the other connections have their turn
 
 
 def _own_hook(cfg: Any, name: str) -> Any:
@@ -19,7 +19,7 @@ def _own_hook(cfg: Any, name: str) -> Any:
     return None if setting.get() is setting.default else setting.get()
 
 
-class Caller:
+class RequestHandler:
     """Calls the application of a worker. What the settings say is asked once: `cfg.name` is a long walk."""
 
     def __init__(self, worker: Any) -> None:
@@ -46,27 +46,27 @@ class Caller:
             "SCRIPT_NAME": "",
         }
 
-    def progress(self, conn: Connection) -> None:
+    def progress(self, conn: ClientConnection) -> None:
         """Serve the requests that have arrived on a connection, for as long as nothing has to be waited for.
 
-        Raises Gone, or OSError, when there is nobody left to answer.
+        Raises Disconnected, or OSError, when there is nobody left to answer.
         """
         served = 0
         try:
             conn.flush()
-            while not conn.outbox and not conn.closing and served < TURN:
+            while not conn.outbox and not conn.closing and served < MAX_PIPELINED:
                 request = conn.next_request(self._limits) if conn.inbox or conn.request else None
                 if request is not None:
                     self._answer(conn, request)
                     served += 1
                 elif served or not conn.fill():
                     break
-            conn.turn_over = served == TURN
-        except Gone:
+            conn.turn_over = served == MAX_PIPELINED
+        except Disconnected:
             raise
-        except Ended:
+        except EndOfInput:
             if not conn.inbox and not conn.request:
-                raise Gone from None
+                raise Disconnected from None
             conn.refuse("400 Bad Request", "invalid_request", "The request ended early.")
         except BadRequest as exc:
             self._worker.log.warning("Refused a request from %s: %s", conn.peer, exc)
@@ -74,7 +74,7 @@ class Caller:
         except (Exception, SystemExit) as exc:  # noqa: BLE001  # the unexpected is a 500, the loop goes on
             self._failed(conn, exc)
 
-    def _failed(self, conn: Connection, exc: BaseException) -> None:
+    def _failed(self, conn: ClientConnection, exc: BaseException) -> None:
         """Answer 500 if the answer has not begun; log the type and the place, not the text."""
         trace = exc.__traceback__
         while trace and trace.tb_next:
@@ -82,10 +82,10 @@ class Caller:
         place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
         self._worker.log.error("Error handling a request: %s at %s", type(exc).__name__, place)
         if conn.sent:
-            raise Gone from exc  # a cut-off answer must look cut off
+            raise Disconnected from exc  # a cut-off answer must look cut off
         conn.refuse("500 Internal Server Error", "internal_error", "The server failed.")
 
-    def _answer(self, conn: Connection, request: Request) -> None:
+    def _answer(self, conn: ClientConnection, request: Request) -> None:
         conn.phase, conn.sent = "", False
         response = Response(request, conn.put)
         environ = self._environ(conn, request)
@@ -99,7 +99,7 @@ class Caller:
             if self._post_request:
                 self._post_request(self._worker, request, environ, response)
 
-    def _environ(self, conn: Connection, request: Request) -> dict[str, Any]:
+    def _environ(self, conn: ClientConnection, request: Request) -> dict[str, Any]:
         return {
             **self._base_environ,
             **conn.environ,
@@ -112,7 +112,7 @@ class Caller:
             "SERVER_PROTOCOL": f"HTTP/1.{request.version[1]}",
         }
 
-    def _call(self, conn: Connection, response: Response, environ: dict[str, Any]) -> None:
+    def _call(self, conn: ClientConnection, response: Response, environ: dict[str, Any]) -> None:
         started = monotonic()
         result = self._worker.wsgi(environ, response.start_response)
         try:

@@ -23,15 +23,21 @@ from typing import Any
 
 from gunicorn.workers.base import Worker as BaseWorker
 
-from stackmgr.server.connection import DRAIN_SECONDS, READ_DEADLINE, WRITE_DEADLINE, Connection, Gone
-from stackmgr.server.handler import Caller
-from stackmgr.slots import Seats, give_up
+from stackmgr.server.connection import (
+    DRAIN_SECONDS,
+    READ_DEADLINE,
+    WRITE_DEADLINE,
+    ClientConnection,
+    Disconnected,
+)
+from stackmgr.server.handler import RequestHandler
+from stackmgr.slots import RunSlots, give_up
 
 SWEEP_SECONDS = 0.5
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
 # Who has just accepted is awake and would accept the next ones too, all 32 of a client's, while the other
 # workers are still waking up. So it serves what else it has, or waits a moment, before it accepts again.
-COURTESY_SECONDS = 0.001
+ACCEPT_BACKOFF_SECONDS = 0.001
 COURTEOUS_BELOW = 32  # connections: beyond, new ones would wait long behind the requests of the others
 ACCEPTS = 64  # at once, then
 INBOX_BUDGET = 134_217_728  # bytes of unfinished requests held at once, in one process
@@ -65,14 +71,14 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     def init_process(self) -> None:
         """Prepare what `run` needs; the base class then loads the application and calls `run`."""
-        self.caller = Caller(self)
+        self.caller = RequestHandler(self)
         self.epoll = select.epoll()
         self.listeners: dict[int, socket.socket] = {bound.fileno(): bound.sock for bound in self.sockets}
         self.accepting = threading.Lock()
         self.paused: list[int] = []
-        self.parked: dict[int, Connection] = {}  # in the order of parking
-        self.connections: set[Connection] = set()
-        self.seats = Seats()
+        self.parked: dict[int, ClientConnection] = {}  # in the order of parking
+        self.connections: set[ClientConnection] = set()
+        self.seats = RunSlots()
         self.limits = {
             "idle": float(self.cfg.keepalive),
             "reading": READ_DEADLINE,
@@ -155,21 +161,21 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
                 if self._claim(conn):
                     self._close(conn)
 
-    def _claim(self, conn: Connection) -> bool:
+    def _claim(self, conn: ClientConnection) -> bool:
         """Become the owner of a parked connection; `dict.pop` is atomic, so of two takers one gets it."""
         taken = self.parked.pop(conn.fd, None)
         if taken is not None and taken is not conn:  # another connection has got the number meanwhile
             self._park(taken)
         return taken is conn
 
-    def _expire(self, conn: Connection) -> None:
+    def _expire(self, conn: ClientConnection) -> None:
         if conn.phase != "reading":
             self._close(conn)
             return
         try:
             conn.refuse("400 Bad Request", "invalid_request", "The request did not arrive in time.")
             self._park(conn)
-        except (Gone, OSError):
+        except (Disconnected, OSError):
             self._close(conn)
 
     # The threads.
@@ -187,7 +193,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         while True:
             if listener is None:  # or nobody would watch it until there is a seat again
                 seats.take()
-            events = poll(-1 if listener is None else COURTESY_SECONDS, 1)
+            events = poll(-1 if listener is None else ACCEPT_BACKOFF_SECONDS, 1)
             if listener is not None:
                 self._arm(listener, READ)
                 listener = None
@@ -221,7 +227,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     def _admit(self, listener: socket.socket) -> None:
         """Accept one connection and watch it."""
         sock, peer = listener.accept()
-        conn = Connection(sock, peer, listener.getsockname())
+        conn = ClientConnection(sock, peer, listener.getsockname())
         if len(self.connections) >= self.cfg.worker_connections:
             self._make_room()
         self.connections.add(conn)
@@ -246,7 +252,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             if self._claim(conn):
                 self._close(conn)
 
-    def _own(self, conn: Connection) -> None:
+    def _own(self, conn: ClientConnection) -> None:
         """Take a connection as far as it goes without waiting, then park or close it."""
         try:
             if conn.phase != "draining":
@@ -255,10 +261,10 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
                 self._close(conn)
                 return
             self._park(conn)
-        except (Gone, OSError):
+        except (Disconnected, OSError):
             self._close(conn)
 
-    def _park(self, conn: Connection) -> None:
+    def _park(self, conn: ClientConnection) -> None:
         """Give the connection up until something happens to it. Nothing may touch it afterwards."""
         events = READ
         if conn.outbox:
@@ -276,6 +282,6 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         self.parked[conn.fd] = conn
         self._arm(conn.fd, events)
 
-    def _close(self, conn: Connection) -> None:
+    def _close(self, conn: ClientConnection) -> None:
         self.connections.discard(conn)
         conn.sock.close()

@@ -40,8 +40,8 @@ class DatabaseVerifier:
 
     def _look_up(self, key_digest: bytes, session: Session) -> Identity:
         guess = self._managers.get(key_digest)
-        ahead = session.foreseen(guess) if guess and session.foreseen else None
-        row = session.row(_VERIFY, {"key_digest": key_digest}, ahead)
+        prefetch = session.prefetch_query(guess) if guess and session.prefetch_query else None
+        row = session.row(_VERIFY, {"key_digest": key_digest}, prefetch)
         if row is None:
             raise Unauthorized("key_unknown")
         external_id, identity_id, manager_id, quota_id, quota_seconds, used_this_hour = row

@@ -8,7 +8,7 @@ import pytest
 from stackmgr import cli, managers, paths, stacks
 from stackmgr.database import migrations
 from stackmgr.database.pool import Database
-from stackmgr.stack_configuration import from_create
+from stackmgr.stack_configuration import parse_create
 from stackmgr.stacks import Actor
 from stackmgr.verifiers import Identity
 from tests.support.clusters import new_database
@@ -30,7 +30,7 @@ def held(own_url, spellings):
     database.open()
     with database.session() as session:
         manager_id = managers.bind(session, Identity("an identity", str(uuid4())))
-        wanted = from_create(configuration(), spellings)
+        wanted = parse_create(configuration(), spellings)
         stack, _ = stacks.create(session, Actor(manager_id, "an identity", "a request"), "key", wanted)
     database.close()
     return [item["token_address"] for item in json.loads(stack.allocation)]

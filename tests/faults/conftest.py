@@ -124,11 +124,11 @@ class Service:
         """Return the pids of the backends of all the pool's connections, having filled the pool first."""
         taken = [self.database.take(time.monotonic() + DEADLINE) for _ in range(POOL_SIZE)]
         for connection in taken:
-            self.database.give_back(connection)
+            self.database.release(connection)
         return [connection.info.backend_pid for connection in taken]
 
     def _free_connections(self) -> int:
-        return self.database._pool.get_stats()["pool_available"] + len(self.database._at_hand)
+        return self.database._pool.get_stats()["pool_available"] + len(self.database._hot)
 
     def assert_whole(self) -> None:
         """Fail if a fault has cost a connection of the pool, or anything but itself."""

@@ -87,7 +87,7 @@ def answer_before_commit(patch: Patch) -> None:
 
         def commit() -> None:
             connection.execute(b"COMMIT")
-            database.give_back(connection)
+            database.release(connection)
 
         try:
             return update(session, actor, stack_id, changes)

@@ -155,7 +155,7 @@ def test_connections_to_a_server_that_takes_no_more_writes_are_all_replaced(serv
     old = set(service.backends())
     for connection in [service.database.take(float("inf")) for _ in range(len(old))]:
         connection.execute(b"SET default_transaction_read_only = on")
-        service.database.give_back(connection)
+        service.database.release(connection)
     assert service.operations()["update"]() == 200
     assert service.client.statements == ["api_key_verify", "stack_update", "stack_update"]
     assert not old & set(service.backends())
@@ -164,7 +164,7 @@ def test_connections_to_a_server_that_takes_no_more_writes_are_all_replaced(serv
 
 def test_a_server_that_takes_no_writes_from_anybody_is_still_read_from(service, login):
     login.execute(b"ALTER DATABASE stackmgr SET default_transaction_read_only = on")
-    service.database.renew()
+    service.database.drain()
     try:
         assert service.operations()["update"]() == 500
         assert service.client.statements == ["api_key_verify", "stack_update", "stack_update"]

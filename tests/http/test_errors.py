@@ -184,7 +184,7 @@ def test_what_was_committed_before_an_unexpected_failure_is_found_by_the_retry(
 ):
     stacks = row_counts()["stacks"]
     with monkeypatch.context() as broken:
-        broken.setattr(serialization, "stack_object", lambda stack: {}[stack])
+        broken.setattr(serialization, "serialize_stack", lambda stack: {}[stack])
         assert client.create(configuration(), "key").status_int == 500
     assert row_counts()["stacks"] == stacks + 1
     assert client.create(configuration(), "key").status_int == 200

@@ -263,7 +263,7 @@ def test_truncated_or_broken_large_body_is_an_oserror_to_the_application(server)
         sock.shutdown(socket.SHUT_WR)
         assert Answer(sock).json == {"read": "NoMoreData"}
     broken = chunked("/echo", end=b"3\r\nabcXX" + b"fa0\r\n%s\r\n" % (b"SECRET" + b"x" * 3994) * 80)
-    assert server.ask(broken).json == {"read": "BrokenBody"}
+    assert server.ask(broken).json == {"read": "IncompleteBody"}
     assert "SECRET" not in server.log
 
 
@@ -367,7 +367,7 @@ def test_a_large_body_that_stalls_frees_its_thread_at_the_deadline(server):
     head = b"POST /echo HTTP/1.1\r\nContent-Length: 270000\r\n\r\n"
     socks = [server.connect(head) for _ in range(4)]
     start = time.monotonic()
-    assert [Answer(sock).json for sock in socks] == [{"read": "BrokenBody"}] * 4
+    assert [Answer(sock).json for sock in socks] == [{"read": "IncompleteBody"}] * 4
     assert time.monotonic() - start < 4
     for sock in socks:
         sock.close()

@@ -10,7 +10,7 @@ from psycopg import pq
 
 import stackmgr
 from stackmgr.database import statements
-from stackmgr.database.connection import ServiceConnection
+from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.pool import DEADLINE
 from tests.sql.headers import FIELDS, SQL_FILES, SqlFile
@@ -65,8 +65,8 @@ def test_the_parameters_are_those_of_the_header_and_each_is_cast(file: SqlFile):
 
 
 @pytest.fixture(scope="module")
-def owner(database_url: str) -> Iterator[ServiceConnection]:
-    with ServiceConnection.connect(
+def owner(database_url: str) -> Iterator[DatabaseConnection]:
+    with DatabaseConnection.connect(
         completed_conninfo(database_url, "stackmgr_owner", DEADLINE), autocommit=True
     ) as connection:
         yield connection

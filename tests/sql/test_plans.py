@@ -13,7 +13,7 @@ from psycopg import sql
 from stackmgr import cursor
 from stackmgr.cursor import Position
 from stackmgr.database import migrations, statements
-from stackmgr.database.connection import ServiceConnection
+from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.pool import DEADLINE
 from tests.sql.headers import SQL_FILES
@@ -124,22 +124,22 @@ def state(request: pytest.FixtureRequest, crowded_url: str) -> str:
 
 
 @pytest.fixture
-def service(state: str, crowded_url: str) -> Iterator[ServiceConnection]:
-    with ServiceConnection.connect(
+def service(state: str, crowded_url: str) -> Iterator[DatabaseConnection]:
+    with DatabaseConnection.connect(
         completed_conninfo(crowded_url, "stackmgr_app", DEADLINE), autocommit=True
     ) as connection:
         yield connection
 
 
 @pytest.fixture
-def owner(state: str, crowded_url: str) -> Iterator[ServiceConnection]:
-    with ServiceConnection.connect(
+def owner(state: str, crowded_url: str) -> Iterator[DatabaseConnection]:
+    with DatabaseConnection.connect(
         completed_conninfo(crowded_url, "stackmgr_owner", DEADLINE), autocommit=True
     ) as connection:
         yield connection
 
 
-def explain(connection: ServiceConnection, name: str, **given: Any) -> list[dict[str, Any]]:
+def explain(connection: DatabaseConnection, name: str, **given: Any) -> list[dict[str, Any]]:
     """Execute a statement, undo it, and return the nodes of its plan.  What is not given is a sample."""
     statement = statements.load(name)
     parameters = {name: SAMPLES[kind] for name, kind in SQL_FILES[name].parameters().items()} | given

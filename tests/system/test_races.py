@@ -73,17 +73,17 @@ class InProcess:
 
     def create(self, key: str, document: Any, request_id: str) -> Answer:
         def run(session: Session, actor: Actor) -> Answer:
-            wanted = stack_configuration.from_create(document, self._spellings)
+            wanted = stack_configuration.parse_create(document, self._spellings)
             stack, created = stacks.create(session, actor, key, wanted)
-            return 201 if created else 200, json.loads(serialization.stack_object(stack))
+            return 201 if created else 200, json.loads(serialization.serialize_stack(stack))
 
         return self._run(run, request_id)
 
     def update(self, stack_id: str, document: Any, request_id: str) -> Answer:
         def run(session: Session, actor: Actor) -> Answer:
-            changes = stack_configuration.from_update(document, self._spellings)
+            changes = stack_configuration.parse_update(document, self._spellings)
             stack = stacks.update(session, actor, stack_id, changes)
-            return 200, json.loads(serialization.stack_object(stack))
+            return 200, json.loads(serialization.serialize_stack(stack))
 
         return self._run(run, request_id)
 

@@ -15,7 +15,7 @@ STATEMENT = ("stackmgr_statement_seconds", "stack_get")
 
 @pytest.fixture
 def folder(tmp_path):
-    metrics.prepare(tmp_path / "metrics")
+    metrics.clear(tmp_path / "metrics")
     return tmp_path / "metrics"
 
 
@@ -25,7 +25,7 @@ def folder(tmp_path):
 def test_a_bucket_holds_what_takes_up_to_its_bound(folder, seconds, bucket):
     worker = Metrics(folder)
     worker.statement("stack_get", seconds)
-    worker.share()
+    worker.flush()
     *counts, total = metrics.totals(folder)[STATEMENT]
     assert [number for number, count in enumerate(counts) if count] == [bucket]
     assert total == seconds
@@ -35,13 +35,13 @@ def test_workers_are_added_up_and_one_that_ended_has_no_connection_in_use(folder
     for pid in (11, 12):
         monkeypatch.setattr(metrics.os, "getpid", lambda pid=pid: pid)
         worker = Metrics(folder)
-        worker.taken(0.5)
-        worker.taken(0.25)
-        worker.given_back()
-        worker.share()
+        worker.acquired(0.5)
+        worker.acquired(0.25)
+        worker.released()
+        worker.flush()
     for ended in (None, 11, 12, 12):
         if ended is not None:
-            metrics.forget(folder, ended)
+            metrics.mark_process_dead(folder, ended)
         found = metrics.totals(folder)
         assert (sum(found[WAIT][:-1]), found[WAIT][-1]) == (4, 1.5)
     assert LEASED not in found
@@ -51,8 +51,8 @@ def test_a_folder_that_is_gone_is_told_to_the_operator_and_fails_nothing(folder,
     worker = Metrics(folder)
     shutil.rmtree(folder)
     with caplog.at_level(logging.WARNING, logger="stackmgr"):
-        worker.share()
-        metrics.forget(folder, 11)
+        worker.flush()
+        metrics.mark_process_dead(folder, 11)
     assert [record.getMessage() for record in caplog.records] == [
         "the metrics of this worker cannot be shared: No such file or directory",
         "what worker 11 has counted is lost: No such file or directory",

@@ -12,7 +12,7 @@ from stackmgr import cli, cursor, errors, paths, stack_configuration
 from stackmgr.app import create_app
 from stackmgr.database.pool import Database
 from stackmgr.http import parsing, resources
-from stackmgr.http.validation import compile_schema, read_schema, referred
+from stackmgr.http.validation import compile_schema, read_schema, resolve_reference
 from stackmgr.verifiers.database import DatabaseVerifier
 from tests.support import openapi
 from tests.support.openapi import BUNDLE, OPERATIONS
@@ -92,7 +92,7 @@ def test_the_command_prints_the_bundle(monkeypatch, capsys):
 
 def test_a_reference_that_leads_nowhere_is_an_error():
     with pytest.raises(KeyError):
-        referred("stack_parts.json#/definitions/nothing")
+        resolve_reference("stack_parts.json#/definitions/nothing")
 
 
 def test_the_operations_are_the_routes_of_the_application(spellings):
@@ -175,7 +175,7 @@ def test_the_example_of_a_create_is_answered_as_shown(spellings):
     def example(content: dict[str, Any], name: str) -> Any:
         return openapi.resolved(content["application/json"]["examples"][name])["value"]
 
-    created = stack_configuration.from_create(
+    created = stack_configuration.parse_create(
         example(OPERATIONS["createStack"]["requestBody"]["content"], "growth"), spellings
     )
     shown = example(openapi.response("createStack", "201")["content"], "growth")
@@ -184,12 +184,12 @@ def test_the_example_of_a_create_is_answered_as_shown(spellings):
     for update in OPERATIONS["updateStack"]["requestBody"]["content"]["application/json"][
         "examples"
     ].values():
-        stack_configuration.from_update(update["value"], spellings)
+        stack_configuration.parse_update(update["value"], spellings)
 
 
 def test_the_limits_are_those_of_the_code():
     parameters = BUNDLE["components"]["parameters"]
-    assert parameters["Limit"]["schema"]["maximum"] == parsing.LARGEST_PAGE_SIZE == 100
+    assert parameters["Limit"]["schema"]["maximum"] == parsing.MAX_PAGE_SIZE == 100
     assert parameters["Limit"]["schema"]["default"] == parsing.DEFAULT_PAGE_SIZE == 25
     assert parameters["StackId"]["schema"]["pattern"] == f"^{parsing._UUID.pattern}$"
     cursor.decode(parameters["Cursor"]["example"])

@@ -1,6 +1,6 @@
 import pytest
 
-from stackmgr.database.retries import may_run_again, spoils_connection
+from stackmgr.database.retries import must_close, should_retry
 from stackmgr.errors import DatabaseError
 
 # What failed, how often a read is tried in all, how often a write, and whether the connection is closed.
@@ -39,6 +39,6 @@ def test_a_failure_tells_what_runs_again_how_often_and_whether_the_connection_go
     reason = failed in {"connection_lost", "deadline", "no_connection", "stack_get"}
     failure = DatabaseError(failed, None) if reason else DatabaseError("stack_update", failed)
     for attempts in range(1, 6):
-        assert may_run_again(failure, writes=False, attempts=attempts) == (attempts < reads)
-        assert may_run_again(failure, writes=True, attempts=attempts) == (attempts < writes)
-    assert spoils_connection(failure) == closed
+        assert should_retry(failure, writes=False, attempts=attempts) == (attempts < reads)
+        assert should_retry(failure, writes=True, attempts=attempts) == (attempts < writes)
+    assert must_close(failure) == closed

@@ -96,7 +96,7 @@ def test_the_limits_are_those_of_the_code():
     assert PARTS["weight_bps"]["maximum"] == stack_configuration.TOTAL_BPS == 10000
     assert PARTS["allocation_request"]["maxItems"] == whitelist.TOKEN_COUNT == 30
     assert PARTS["allocation_response"]["maxItems"] == whitelist.TOKEN_COUNT
-    assert read_schema("stack_page.json")["properties"]["items"]["maxItems"] == parsing.LARGEST_PAGE_SIZE
+    assert read_schema("stack_page.json")["properties"]["items"]["maxItems"] == parsing.MAX_PAGE_SIZE
 
 
 def test_the_error_codes_are_those_of_the_code():

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from stackmgr import slots
-from stackmgr.slots import Seats, expect_writes, give_up
+from stackmgr.slots import RunSlots, before_write, give_up
 
 PATIENCE = 10
 # How long a thread is watched to see that it does not get a seat: too short a time could only hide that.
@@ -18,7 +18,7 @@ class Threads:
     """Some threads that do as they are told, one thing after the other."""
 
     def __init__(self, number: int, cleanup: ExitStack) -> None:
-        self.seats = Seats()
+        self.seats = RunSlots()
         self._threads = [cleanup.enter_context(ThreadPoolExecutor(1)) for _ in range(number)]
 
     def take(self, number: int) -> "Future[None]":
@@ -27,8 +27,8 @@ class Threads:
     def give_up(self, number: int) -> None:
         self._threads[number].submit(give_up).result(PATIENCE)
 
-    def expect_writes(self, number: int) -> None:
-        self._threads[number].submit(expect_writes).result(PATIENCE)
+    def before_write(self, number: int) -> None:
+        self._threads[number].submit(before_write).result(PATIENCE)
 
 
 @pytest.fixture
@@ -86,8 +86,8 @@ def test_there_are_three_seats_while_some_write_and_then_one_again(threads, now)
     threads.take(0).result(PATIENCE)
     others = [threads.take(1), threads.take(2)]
     assert [waits(other) for other in others] == [True, True]
-    threads.expect_writes(0)
-    threads.expect_writes(0)
+    threads.before_write(0)
+    threads.before_write(0)
     assert [waits(other) for other in others] == [False, False]
     fourth = threads.take(3)
     threads.take(0).result(PATIENCE)
@@ -98,13 +98,13 @@ def test_there_are_three_seats_while_some_write_and_then_one_again(threads, now)
     threads.take(2).result(PATIENCE)
     threads.give_up(2)
     assert sorted(waits(one) for one in waiting) == [False, True, True]
-    threads.expect_writes(2)
+    threads.before_write(2)
     assert [waits(one) for one in waiting] == [False, False, False]
 
 
 def test_a_thread_that_serves_nobody_neither_gives_up_nor_adds_a_seat(threads):
     give_up()
-    expect_writes()
+    before_write()
     threads.take(0).result(PATIENCE)
     second = threads.take(1)
     assert waits(second)
