@@ -1,4 +1,4 @@
-"""What a process does in the background."""
+"""Periodic work in a background thread."""
 
 import atexit
 import threading
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 def repeat(work: Callable[[], None], seconds: float, name: str) -> None:
-    """Call *work* every so many *seconds* in a thread of its own, and once more when the process ends.
+    """Call *work* every *seconds* in a thread of its own, and once more when the process ends.
 
-    To be called after a fork, which a thread does not survive.
+    Call this after a fork: a fork does not copy threads.
     """
 
     def run() -> None:

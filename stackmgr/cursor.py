@@ -1,8 +1,8 @@
-"""Positions in a list, and the opaque text they travel as.
+"""Encode and decode list cursors.
 
-A cursor is `1` (the version of this layout) and 32 characters of URL-safe base64: 8 bytes of microseconds
-since 1970 and the 16 bytes of a stack id.  24 bytes fill their base64 exactly, so every text that has the
-form is the encoding of one position and of no other.  It carries a position, never an authority.
+A cursor is `1` (the version of the layout) and 32 characters of URL-safe base64: 8 bytes of microseconds
+since 1970 and the 16 bytes of a stack id.  24 bytes need no padding, so each cursor encodes one position.
+It grants no access: statements filter by the authenticated manager.
 """
 
 import base64
@@ -19,7 +19,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Position(NamedTuple):
-    """Where a page ends: the creation time and the id of its last stack."""
+    """The end of a page: creation time and id of its last stack."""
 
     created_at: datetime
     stack_id: UUID
@@ -37,7 +37,7 @@ def encode(position: Position) -> str:
 
 
 def decode(cursor: str) -> Position:
-    """Return the position that *cursor* stands for.  Raises InvalidPagination."""
+    """Return the position that *cursor* encodes.  Raises InvalidPagination."""
     if not _FORM.fullmatch(cursor):
         raise InvalidPagination("cursor_form")
     packed = base64.urlsafe_b64decode(cursor[1:])

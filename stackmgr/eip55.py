@@ -1,8 +1,8 @@
-"""Keccak-256 as Ethereum uses it, for checking the EIP-55 spelling of whitelisted addresses at start.
+"""The EIP-55 checksum of token addresses, and Keccak-256, which it needs.
 
-hashlib's SHA3-256 is the later NIST variant, which differs in its padding, and a library for 31 hashes at
-start would be the largest run-time dependency of the service.  Source: FIPS 202, with the original padding
-byte 0x01; the tests compare it with an independent implementation.
+hashlib's SHA3-256 is the NIST variant with another padding.  A library for 31 hashes at start would be the
+largest run-time dependency.  Source: FIPS 202 with the original padding byte 0x01.  The tests compare it with
+an independent implementation.
 """
 
 _RATE = 136

@@ -1,8 +1,8 @@
-"""What a stack is configured with: the rules a JSON Schema cannot say, the normal form, its identity."""
+"""The configuration of a stack: the rules a JSON Schema cannot express, the normalized form, its digest."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,17 @@ TOTAL_BPS = 10000
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A complete configuration.  `allocation` is JSON text in normal form, as stored and as answered."""
+    """A complete configuration.  `allocation` is normalized JSON text, as stored and as returned."""
 
     name: str
     allocation: str
     preset: str
 
     def digest(self) -> bytes:
-        """Return the SHA-256 that tells one creation input from another.
+        """Return the SHA-256 that identifies the input of a creation.
 
-        Receipts never expire, so this form may never change: the name and the preset as a JSON array in
-        plain ASCII with no spaces, a line feed, then the normalised allocation.
+        Receipts never expire, so this form must never change: the name and the preset as a JSON array in
+        ASCII without spaces, a line feed, then the normalized allocation.
         """
         head = json.dumps([self.name, self.preset], separators=(",", ":"))
         return hashlib.sha256(f"{head}\n{self.allocation}".encode("ascii")).digest()
@@ -31,44 +31,60 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The fields of an update; None stands for an omitted one."""
+    """The fields of an update.  None stands for an omitted field."""
 
     name: str | None
     allocation: str | None
     preset: str | None
 
 
-def check_name(name: str) -> str:
-    """Return *name*, exactly, if it can be a stack's.  Raises InvalidConfiguration."""
+def name_violations(name: str) -> Iterator[str]:
+    """Yield the slug of each rule that a non-empty *name* breaks."""
     if name.isspace():
-        raise InvalidConfiguration("name_blank")
+        yield "name_blank"
     if "\0" in name:
-        raise InvalidConfiguration("name_nul")
+        yield "name_nul"
     try:
         name.encode("utf-8")
-    except UnicodeEncodeError as ex:
-        raise InvalidConfiguration("name_surrogate") from ex
+    except UnicodeEncodeError:
+        yield "name_surrogate"
+
+
+def allocation_violations(
+    items: list[dict[str, Any]], spellings: Mapping[str, str]
+) -> Iterator[tuple[int | None, str]]:
+    """Yield the slug of each rule that *items* break, with the item's index; None for the whole list."""
+    seen = set()
+    for index, item in enumerate(items):
+        spelling = item["token_address"]
+        address = spelling.lower()
+        if spelling not in spellings:
+            yield index, "token_checksum" if address in spellings else "token_not_whitelisted"
+        if address in seen:
+            yield index, "token_repeated"
+        seen.add(address)
+    if sum(item["weight_bps"] for item in items) != TOTAL_BPS:
+        yield None, "weights_total"
+
+
+def check_name(name: str) -> str:
+    """Return *name* unchanged.  Raises InvalidConfiguration."""
+    for reason in name_violations(name):
+        raise InvalidConfiguration(reason)
     return name
 
 
 def normalize_allocation(items: list[dict[str, Any]], spellings: Mapping[str, str]) -> str:
     """Return *items* as JSON text: lowercase addresses in ascending order.  Raises InvalidConfiguration."""
-    weights: dict[str, int] = {}
-    for item in items:
-        address = spellings.get(item["token_address"])
-        if address is None:
-            raise InvalidConfiguration("token_unknown")
-        if address in weights:
-            raise InvalidConfiguration("token_repeated")
-        weights[address] = item["weight_bps"]
-    if sum(weights.values()) != TOTAL_BPS:
-        raise InvalidConfiguration("weights_total")
-    normal = (f'{{"token_address":"{token}","weight_bps":{bps}}}' for token, bps in sorted(weights.items()))
-    return f"[{','.join(normal)}]"
+    for _, reason in allocation_violations(items, spellings):
+        raise InvalidConfiguration(reason)
+    weights = sorted((spellings[item["token_address"]], item["weight_bps"]) for item in items)
+    normalized = (f'{{"token_address":"{token}","weight_bps":{bps}}}' for token, bps in weights)
+    return f"[{','.join(normalized)}]"
 
 
 def parse_create(document: dict[str, Any], spellings: Mapping[str, str]) -> Configuration:
-    """Return the configuration that a create body, valid by its schema, asks for."""
+    """Return the configuration of a create body that its schema accepts.  Raises InvalidConfiguration."""
     return Configuration(
         name=check_name(document["name"]),
         allocation=normalize_allocation(document["allocation"], spellings),
@@ -77,7 +93,7 @@ def parse_create(document: dict[str, Any], spellings: Mapping[str, str]) -> Conf
 
 
 def parse_update(document: dict[str, Any], spellings: Mapping[str, str]) -> Changes:
-    """Return the changes that an update body, valid by its schema, asks for."""
+    """Return the changes of an update body that its schema accepts.  Raises InvalidConfiguration."""
     return Changes(
         name=check_name(document["name"]) if "name" in document else None,
         allocation=(

@@ -1,7 +1,7 @@
-"""The fixed whitelist: which tokens an allocation may name, and in which spellings.
+"""The token whitelist: the tokens an allocation may contain, and their accepted spellings.
 
-The file is checked whole at start.  What is left of it at run time is a dictionary of at most 60 strings,
-from each accepted spelling (lowercase, and the EIP-55 checksummed one) to the lowercase form.
+The complete file is checked at start.  At run time it is a dictionary of at most 60 strings, from each
+accepted spelling (lowercase, and EIP-55 checksummed) to the lowercase form.
 """
 
 import json
@@ -18,7 +18,7 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
 class WhitelistError(Exception):
-    """The whitelist file cannot be used; `problems` holds one sentence for each reason."""
+    """The whitelist file is invalid.  `problems` holds one sentence for each reason."""
 
     def __init__(self, path: Path, problems: list[str]) -> None:
         self.problems = [f"whitelist {path}: {problem}" for problem in problems]
@@ -26,7 +26,7 @@ class WhitelistError(Exception):
 
 
 def _address(entry: Any, where: str, problems: list[str]) -> str | None:
-    """Return the entry's address in lowercase, or None after naming what is wrong with it."""
+    """Return the entry's address in lowercase.  On errors append to *problems* and return None."""
     if not isinstance(entry, dict):
         problems.append(f"{where} is not an object")
         return None
@@ -70,7 +70,7 @@ def _check(document: Any, problems: list[str]) -> list[str]:
 
 
 def load(path: Path) -> Mapping[str, str]:
-    """Return the accepted spellings, each with its lowercase form, or raise WhitelistError."""
+    """Return the lowercase form of each accepted spelling.  Raises WhitelistError."""
     try:
         document = json.loads(path.read_bytes())
     except OSError as ex:

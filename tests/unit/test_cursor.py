@@ -34,7 +34,7 @@ def packed(microseconds, stack_id=ID):
     ],
 )
 @pytest.mark.parametrize("stack_id", [ID, UUID(int=0), UUID(int=(1 << 128) - 1)])
-def test_a_position_survives_the_journey_to_the_microsecond(moment, stack_id):
+def test_a_position_is_decoded_exactly_to_the_microsecond(moment, stack_id):
     position = Position(moment, stack_id)
     assert cursor.decode(cursor.encode(position)) == position
 
@@ -70,7 +70,7 @@ def test_every_text_of_the_form_is_the_encoding_of_one_position_or_out_of_range(
 
 
 @pytest.mark.parametrize("microseconds", [253402300800000000, 1 << 62, 1 << 63, (1 << 64) - 1])
-def test_a_time_after_the_year_9999_is_refused(microseconds):
+def test_a_time_after_the_year_9999_is_rejected(microseconds):
     assert cursor.decode(packed(253402300799999999)).created_at == datetime.max.replace(tzinfo=UTC)
     with pytest.raises(InvalidPagination):
         cursor.decode(packed(microseconds))
@@ -87,13 +87,13 @@ def test_no_character_from_outside_the_alphabet_is_skipped(character):
                 cursor.decode(GOOD[:place] + character + end)
 
 
-def test_another_version_is_refused():
+def test_another_version_is_rejected():
     for version in ALPHABET.replace("1", ""):
         with pytest.raises(InvalidPagination):
             cursor.decode(version + GOOD[1:])
 
 
 @pytest.mark.parametrize("length", [*range(len(GOOD)), len(GOOD) + 1, len(GOOD) + 4, 66, 10000])
-def test_another_length_is_refused(length):
+def test_another_length_is_rejected(length):
     with pytest.raises(InvalidPagination):
         cursor.decode((GOOD * 400)[:length])

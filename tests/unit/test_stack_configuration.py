@@ -25,7 +25,7 @@ def reason_of(function, *arguments):
     return caught.value.reason
 
 
-def test_what_counts_as_blank_is_what_python_counts_as_white_space():
+def test_blank_is_what_python_counts_as_whitespace():
     blank = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
     assert len(blank) == 29
     for character in blank:
@@ -66,7 +66,7 @@ def test_a_name_is_kept_code_point_for_code_point(name):
         ("a\udfff", "name_surrogate"),
     ],
 )
-def test_a_name_that_cannot_be_kept_is_refused(name, reason):
+def test_a_name_that_cannot_be_kept_is_rejected(name, reason):
     assert reason_of(stack_configuration.check_name, name) == reason
 
 
@@ -88,15 +88,15 @@ def test_an_allocation_becomes_lowercase_sorted_text_without_spaces(spellings):
         (allocation((A, 9999)), "weights_total"),
         (allocation((A, 10000), (B, 1)), "weights_total"),
         (allocation((A, 0)), "weights_total"),
-        (allocation(("0x" + "0" * 40, 10000)), "token_unknown"),
-        (allocation(("0x" + A[2:].upper(), 10000)), "token_unknown"),
-        (allocation((eip55(A).swapcase().replace("X", "x"), 10000)), "token_unknown"),
-        (allocation((A.replace("0x", "0X"), 10000)), "token_unknown"),
-        (allocation((A + "\n", 10000)), "token_unknown"),
+        (allocation(("0x" + "0" * 40, 10000)), "token_not_whitelisted"),
+        (allocation(("0x" + A[2:].upper(), 10000)), "token_checksum"),
+        (allocation((eip55(A).swapcase().replace("X", "x"), 10000)), "token_checksum"),
+        (allocation((A.replace("0x", "0X"), 10000)), "token_checksum"),
+        (allocation((A + "\n", 10000)), "token_not_whitelisted"),
     ],
     ids=range(11),
 )
-def test_an_allocation_that_breaks_a_rule_is_refused(spellings, items, reason):
+def test_an_allocation_that_breaks_a_rule_is_rejected(spellings, items, reason):
     assert reason_of(stack_configuration.normalize_allocation, items, spellings) == reason
 
 

@@ -28,7 +28,7 @@ def problems(tmp_path):
     return find
 
 
-def spoiled(change):
+def malformed_requests(change):
     document = copy.deepcopy(SHIPPED)
     change(document)
     return document
@@ -68,12 +68,12 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"\xff", b"tokens = []", b"[" * 100000, b"9" * 5000], ids=range(6)
 )
-def test_a_file_that_is_not_json_is_said_to_be_none(problems, content):
+def test_a_file_that_is_not_json_is_reported(problems, content):
     assert problems(content) == ["is not a JSON document"]
 
 
 @pytest.mark.parametrize("document", [[], None, 1, "x", [SHIPPED]])
-def test_a_document_that_is_not_an_object_is_said_to_be_none(problems, document):
+def test_a_document_that_is_not_an_object_is_reported(problems, document):
     assert problems(document) == [
         "the top level must be an object with chain_id, settlement_asset and tokens"
     ]
@@ -126,11 +126,11 @@ NO_ADDRESS = "has no address of the form 0x and 40 hexadecimal digits"
     ],
 )
 def test_whatever_breaks_a_rule_is_named(problems, change, problem):
-    assert problems(spoiled(change)) == [problem]
+    assert problems(malformed_requests(change)) == [problem]
 
 
 def test_everything_that_is_wrong_is_named_at_once(problems):
-    document = spoiled(lambda d: d["tokens"].pop())
+    document = malformed_requests(lambda d: d["tokens"].pop())
     document["chain_id"] = 1
     document["settlement_asset"] = None
     document["tokens"][0] = {"address": "0x"}
