@@ -24,7 +24,7 @@ if _check.returncode != 0:
 _settings = json.loads(_check.stdout)
 _metrics_dir = _settings["metrics_dir"] and Path(_settings["metrics_dir"])
 
-from stackmgr import logs, metrics  # noqa: E402 - the modules of the release that was checked
+from stackmgr import logs, metrics_store  # noqa: E402 - the modules of the release that was checked
 
 wsgi_app = "stackmgr.wsgi:application"
 
@@ -79,13 +79,13 @@ def nworkers_changed(server, new_value, old_value):
 def on_starting(server):
     """Clear the metrics of an earlier run."""
     if _metrics_dir:
-        metrics.clear(_metrics_dir)
+        metrics_store.clear(_metrics_dir)
 
 
 def child_exit(server, worker):
     """Take a worker that has ended out of the gauges."""
     if _metrics_dir:
-        metrics.mark_process_dead(_metrics_dir, worker.pid)
+        metrics_store.mark_process_dead(_metrics_dir, worker.pid)
 
 
 # No second way in.

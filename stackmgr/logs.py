@@ -1,22 +1,23 @@
-"""Logs: one JSON object to a line on standard error, from the service and from gunicorn alike.
+"""Logs of the service and of gunicorn: one JSON object per line, on standard error.
 
-Plain ASCII, so that no byte of a request can end a line early; and never a key, a body, a header but the
-request id, or the text of an exception, which may quote any of them.
+Lines are ASCII, so that no byte of a request can end one early.  They never contain a key, a body, a header
+field other than the request id, or the text of an exception, which may quote any of them.
 """
 
 import json
 import logging
-import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("json", "text")
+from stackmgr.log_writer import stderr_writer
 
-_STDERR = 2
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("json", "text", "dev")
+
+_DROPPED = "Log lines were dropped because standard error could not be written"
 
 
 def _timestamp(seconds: float) -> str:
@@ -24,15 +25,15 @@ def _timestamp(seconds: float) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return *text* with everything but printable ASCII escaped: a message may quote a caller's bytes."""
+    """Return *text* with everything but printable ASCII escaped: a message may quote bytes of a request."""
     return text.encode("unicode_escape").decode("ascii")
 
 
 def _causes(ex: BaseException | None) -> list[str]:
-    """Return what kinds of error led here, outermost first, with their reasons and SQLSTATEs."""
+    """Return the errors that led here, outermost first, each with its reason, statement and SQLSTATE."""
     found: list[str] = []
     while ex is not None:
-        details = (getattr(ex, "reason", None), getattr(ex, "sqlstate", None))
+        details = (getattr(ex, name, None) for name in ("reason", "statement", "sqlstate"))
         found.append(
             " ".join([type(ex).__name__, *(detail for detail in details if isinstance(detail, str))])
         )
@@ -41,7 +42,7 @@ def _causes(ex: BaseException | None) -> list[str]:
 
 
 def description(ex: BaseException) -> dict[str, list[str]]:
-    """Return what may be told of an exception: its kinds, and the places it came through."""
+    """Return what may be logged of an exception: the types of its chain, and the trace."""
     frames = traceback.extract_tb(ex.__traceback__)
     trace = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
     return {"causes": _causes(ex), "trace": trace}
@@ -70,7 +71,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same for a person at a terminal."""
+    """A record as one line of text."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -78,13 +79,75 @@ class TextFormatter(logging.Formatter):
         return f"{_timestamp(record.created)} {record.levelname.lower()} {_plain(record.getMessage())}{extra}"
 
 
+_FORMATTERS = {"json": JsonFormatter, "text": TextFormatter, "dev": TextFormatter}
+
+
+class _Stderr:
+    """The one way to standard error of this process; `style` is set before the first line."""
+
+    def __init__(self) -> None:
+        self.style = "json"
+        self.writer = stderr_writer(self._report)
+
+    def _report(self, dropped: int) -> bytes:
+        record = logging.LogRecord("stackmgr", logging.WARNING, "", 0, _DROPPED, None, None)
+        record.fields = {"dropped": dropped}
+        return _FORMATTERS[self.style]().format(record).encode("ascii") + b"\n"
+
+
+_stderr = _Stderr()
+
+
+class RateLimitFilter(logging.Filter):
+    """Passes each message once per *interval* seconds: an outage is one event, not a thousand."""
+
+    def __init__(self, interval: float) -> None:
+        super().__init__()
+        self._interval = interval
+        self._next: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log *record*."""
+        now = time.monotonic()
+        if now < self._next.get(record.msg, 0.0):
+            return False
+        self._next[record.msg] = now + self._interval
+        return True
+
+
+class StderrHandler(logging.Handler):
+    """Hands records to the thread that writes standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the line."""
+        try:
+            _stderr.writer.write(self.format(record).encode("ascii") + b"\n")
+        except Exception:  # noqa: BLE001 - a message that does not fit its arguments must not fail a request
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
+        """Count the line; the traceback that logging would print could block or fail."""
+        _stderr.writer.drop()
+
+
+def flush() -> None:
+    """Wait a moment until what was logged is written."""
+    _stderr.writer.flush()
+
+
+def dropped_lines() -> int:
+    """Return how many lines this process has dropped."""
+    return _stderr.writer.dropped
+
+
 def configuration(level: str, style: str) -> dict[str, Any]:
     """Return the dictConfig that gunicorn is given as `logconfig_dict`."""
+    _stderr.style = style
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"json": {"()": JsonFormatter}, "text": {"()": TextFormatter}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": style}},
+        "formatters": {name: {"()": formatter} for name, formatter in _FORMATTERS.items()},
+        "handlers": {"stderr": {"()": StderrHandler, "formatter": style}},
         "root": {"level": "WARNING", "handlers": ["stderr"]},
         "loggers": {
             "stackmgr": {"level": level.upper()},
@@ -94,17 +157,16 @@ def configuration(level: str, style: str) -> dict[str, Any]:
 
 
 def request_writer(style: str) -> Callable[[Mapping[str, Any]], None]:
-    """Return what writes the line of one finished request.
-
-    One system call for a line, so that the lines of several workers do not mix.
-    """
+    """Return the function that logs one finished request by its fields."""
+    _stderr.style = style
+    write = _stderr.writer.write
 
     def write_json(fields: Mapping[str, Any]) -> None:
         line = json.dumps({"time": _timestamp(time.time()), "level": "info", "message": "request", **fields})
-        os.write(_STDERR, line.encode("ascii") + b"\n")
+        write(line.encode("ascii") + b"\n")
 
     def write_text(fields: Mapping[str, Any]) -> None:
         known = " ".join(f"{name}={value!a}" for name, value in fields.items() if value is not None)
-        os.write(_STDERR, f"{_timestamp(time.time())} info request {known}\n".encode("ascii"))
+        write(f"{_timestamp(time.time())} info request {known}\n".encode("ascii"))
 
     return write_json if style == "json" else write_text

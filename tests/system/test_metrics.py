@@ -2,16 +2,17 @@
 
 import re
 import signal
-import time
 from functools import partial
 from uuid import uuid4
 
 import psutil
 import pytest
 
+import stackmgr
 from stackmgr import api_keys
 from tests.support import server
 from tests.support.server import free_port, running_service, workers_replaced
+from tests.support.waiting import eventually
 
 REQUESTS = 40
 ask = partial(server.ask, timeout=10)
@@ -30,11 +31,8 @@ def answered(found: dict[str, float]) -> float:
 
 def samples_of(admin_port: int, requests: int) -> dict[str, float]:
     """Return what there is once so many requests are counted: each worker tells the others once a second."""
-    deadline = time.monotonic() + 10
-    while answered(found := samples(admin_port)) < requests:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)
-    return found
+    eventually(lambda: answered(samples(admin_port)) >= requests)
+    return samples(admin_port)
 
 
 @pytest.fixture
@@ -59,7 +57,7 @@ def service(database_url, admin_port, tmp_path):
         yield running
 
 
-def test_every_workers_requests_are_counted_and_callers_cannot_make_up_series(service, admin_port, key):
+def test_every_workers_requests_are_counted_and_clients_cannot_create_series(service, admin_port, key):
     # One request has found out that the service has started.
     assert answered(samples_of(admin_port, 1)) == 1
     for _ in range(REQUESTS):
@@ -79,6 +77,22 @@ def test_every_workers_requests_are_counted_and_callers_cannot_make_up_series(se
     assert not any("INVENTED" in name or "/invented" in name for name in found)
 
 
+def test_the_release_and_every_process_are_reported(service, admin_port):
+    master = psutil.Process(service.pid)
+    workers = master.children()
+    eventually(lambda: sum(name.startswith("process_open_fds") for name in samples(admin_port)) == 3)
+    found = samples(admin_port)
+    assert found[f'stackmgr_build_info{{version="{stackmgr.__version__}"}}'] == 1
+    for role, process in [("master", master), *(("worker", worker) for worker in workers)]:
+        labels = f'{{pid="{process.pid}",role="{role}"}}'
+        assert found[f"process_start_time_seconds{labels}"] == pytest.approx(process.create_time(), abs=2)
+        assert found[f"process_resident_memory_bytes{labels}"] == pytest.approx(
+            process.memory_info().rss, rel=0.5
+        )
+        assert 0 < found[f"process_cpu_seconds_total{labels}"] <= sum(process.cpu_times()[:2]) + 0.1
+        assert 3 < found[f"process_open_fds{labels}"] < found[f"process_max_fds{labels}"]
+
+
 def test_what_a_worker_has_counted_outlives_it(service, admin_port, key, tmp_path):
     for _ in range(REQUESTS):
         assert ask(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})[0] == 200
@@ -89,5 +103,5 @@ def test_what_a_worker_has_counted_outlives_it(service, admin_port, key, tmp_pat
         stopped.send_signal(signal.SIGTERM)
     assert samples(admin_port)[LISTED] == REQUESTS
     # The master has moved it before it forked the next worker.
-    assert (tmp_path / "metrics" / "ended.json").exists()
-    assert not (tmp_path / "metrics" / f"{killed.pid}.json").exists()
+    assert (tmp_path / "metrics" / "stackmgr_ended.json").exists()
+    assert not (tmp_path / "metrics" / f"stackmgr_{killed.pid}.json").exists()

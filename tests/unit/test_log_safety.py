@@ -54,24 +54,24 @@ def logged(database, spellings, statements_run, log):
     return make
 
 
-def test_nothing_a_caller_sends_is_logged_but_the_request_id(client, logged, log):
-    caller = logged(DatabaseVerifier(), client.key)
-    spoiled = {"Authorization": f"Bearer {CANARY}", "Cookie": CANARY, "X-Other": CANARY}
-    created = caller.create(configuration(name=CANARY), key=CANARY)
-    for answer, status in [
+def test_nothing_a_client_sends_is_logged_but_the_request_id(client, logged, log):
+    sender = logged(DatabaseVerifier(), client.key)
+    headers = {"Authorization": f"Bearer {CANARY}", "Cookie": CANARY, "X-Other": CANARY}
+    created = sender.create(configuration(name=CANARY), key=CANARY)
+    for response, status in [
         (created, 201),
-        (caller.create(configuration(name=f"{CANARY}!"), key=CANARY), 409),
-        (caller.create(configuration(name=CANARY, unknown=CANARY)), 400),
-        (caller.create(f'{{"{CANARY}'.encode()), 400),
-        (caller.create(configuration(), key=CANARY * 2000), 400),
-        (caller.update(created.json["id"], {"name": CANARY * 2}), 200),
-        (caller.page(f"{CANARY}={CANARY}"), 400),
-        (caller.page(f"cursor={CANARY}"), 400),
-        (caller.get(CANARY), 400),
-        (caller.request("GET", f"/{CANARY}"), 404),
-        (caller.request("GET", STACKS, headers=spoiled), 401),
+        (sender.create(configuration(name=f"{CANARY}!"), key=CANARY), 409),
+        (sender.create(configuration(name=CANARY, unknown=CANARY)), 400),
+        (sender.create(f'{{"{CANARY}'.encode()), 400),
+        (sender.create(configuration(), key=CANARY * 2000), 400),
+        (sender.update(created.json["id"], {"name": CANARY * 2}), 200),
+        (sender.page(f"{CANARY}={CANARY}"), 400),
+        (sender.page(f"cursor={CANARY}"), 400),
+        (sender.get(CANARY), 400),
+        (sender.request("GET", f"/{CANARY}"), 404),
+        (sender.request("GET", STACKS, headers=headers), 401),
     ]:
-        assert answer.status_int == status
+        assert response.status_int == status
     assert len(log.requests) == 11
     assert CANARY not in log.text()
     assert client.key not in log.text()
@@ -82,8 +82,8 @@ def test_an_unexpected_error_is_logged_by_kind_and_place_and_not_by_its_words(lo
     error = ArithmeticError(CANARY)
     error.__cause__ = LookupError(f"{CANARY} is not there")
     error.reason = ValueError(CANARY)
-    answer = logged(FixedVerifier(error)).request("GET", STACKS, headers={"X-Request-Id": "r1"})
-    assert answer.status_int == 500
+    response = logged(FixedVerifier(error)).request("GET", STACKS, headers={"X-Request-Id": "r1"})
+    assert response.status_int == 500
     (line,) = (json.loads(line) for line in log.lines(logs.JsonFormatter()))
     assert (line["level"], line["logger"], line["request_id"]) == ("error", "stackmgr", "r1")
     assert line["causes"] == ["ArithmeticError", "LookupError"]
@@ -94,27 +94,29 @@ def test_an_unexpected_error_is_logged_by_kind_and_place_and_not_by_its_words(lo
 def test_what_the_database_says_of_a_row_is_not_logged(logged, log):
     # No such manager: the server's message about the foreign key quotes the id.
     manager_id = str(uuid4())
-    caller = logged(FixedVerifier(Identity("identity", str(uuid4()), manager_id)))
-    assert caller.create(configuration(name=CANARY), key=CANARY).status_int == 500
+    sender = logged(FixedVerifier(Identity("identity", str(uuid4()), manager_id)))
+    assert sender.create(configuration(name=CANARY), key=CANARY).status_int == 500
     (line,) = (json.loads(line) for line in log.lines(logs.JsonFormatter()))
-    assert line["causes"][0] == "DatabaseError stack_create 23503"
+    assert line["causes"][0] == "DatabaseError rejected stack_create 23503"
     assert CANARY not in log.text()
     # The request's own line names the manager, as every such line does.
     assert manager_id not in "\n".join(log.lines(logs.JsonFormatter()))
 
 
-@pytest.mark.parametrize("error", [ServiceUnavailable("timeout"), DatabaseError("stack_get", "57014")])
+@pytest.mark.parametrize(
+    "error", [ServiceUnavailable("timeout"), DatabaseError("rejected", sqlstate="57014")]
+)
 def test_an_error_of_the_services_own_is_logged_with_its_reason(logged, log, error):
     logged(FixedVerifier(error)).request("GET", STACKS)
     (line,) = (json.loads(line) for line in log.lines(logs.JsonFormatter()))
     assert error.reason in line["causes"][0]
 
 
-def test_a_refusal_is_no_error_of_ours_and_leaves_its_request_line_only(client, logged, log):
-    caller = logged(DatabaseVerifier(), client.key)
-    caller.page("limit=0")
-    caller.get(str(uuid4()))
-    caller.request("GET", STACKS, headers={"Authorization": None})
+def test_a_client_error_logs_its_request_line_only(client, logged, log):
+    sender = logged(DatabaseVerifier(), client.key)
+    sender.page("limit=0")
+    sender.get(str(uuid4()))
+    sender.request("GET", STACKS, headers={"Authorization": None})
     assert log.lines(logs.JsonFormatter()) == []
     assert [(line["status"], line["code"], line["reason"]) for line in log.requests] == [
         (400, "invalid_request", "limit_range"),
@@ -123,17 +125,21 @@ def test_a_refusal_is_no_error_of_ours_and_leaves_its_request_line_only(client, 
     ]
 
 
-def test_the_line_of_a_request_says_who_asked_for_which_route_and_how_it_ended(client, logged, log, admin):
-    caller = logged(DatabaseVerifier(), client.key)
-    caller.create(configuration(), headers={"X-Request-Id": "r1"})
+def test_the_line_of_a_request_has_its_manager_route_and_outcome(client, logged, log, admin):
+    sender = logged(DatabaseVerifier(), client.key)
+    created = sender.create(configuration(), headers={"X-Request-Id": "r1"})
     (line,) = log.requests
-    manager_id = admin.execute(
-        "SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s", (client.external_id,)
-    ).fetchone()[0]
+    manager_id, key_id = admin.execute(
+        "SELECT manager_id::text, key_id::text FROM stackmgr.managers JOIN stackmgr.api_keys"
+        " USING (external_id) WHERE external_id = %s",
+        (client.external_id,),
+    ).fetchone()
     assert line.pop("duration_ms") > 0
     assert line == {
         "request_id": "r1",
         "manager_id": manager_id,
+        "key_id": key_id,
+        "stack_id": created.json["id"],
         "method": "POST",
         "route": STACKS,
         "status": 201,
@@ -141,6 +147,15 @@ def test_the_line_of_a_request_says_who_asked_for_which_route_and_how_it_ended(c
         "reason": None,
         "verifier": "accepted",
     }
+
+
+def test_the_line_of_a_request_names_the_stack_it_asked_for_if_the_id_is_one(client, logged, log):
+    sender = logged(DatabaseVerifier(), client.key)
+    missing = str(uuid4())
+    sender.get(missing.upper())
+    sender.update(missing, {})
+    sender.get(CANARY)
+    assert [line["stack_id"] for line in log.requests] == [missing, missing, None]
 
 
 def test_a_record_is_one_line_of_plain_ascii_whatever_the_request_id(logged, log):
@@ -157,6 +172,7 @@ def test_a_record_is_one_line_of_plain_ascii_whatever_the_request_id(logged, log
 @pytest.mark.parametrize("style", logs.FORMATS)
 def test_the_line_of_a_request_is_one_line_of_plain_ascii(style, capfd):
     logs.request_writer(style)({"request_id": REQUEST_ID, "method": "GET\n", "status": 200, "reason": None})
+    logs.flush()
     written = capfd.readouterr().err
     assert written.isascii()
     assert len(written.splitlines()) == 1

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from stackmgr import metrics
+from stackmgr import metrics_store
 from stackmgr.metrics import Metrics
 
 LEASED = ("stackmgr_pool_leased",)
@@ -15,7 +15,7 @@ STATEMENT = ("stackmgr_statement_seconds", "stack_get")
 
 @pytest.fixture
 def folder(tmp_path):
-    metrics.clear(tmp_path / "metrics")
+    metrics_store.clear(tmp_path / "metrics")
     return tmp_path / "metrics"
 
 
@@ -26,14 +26,14 @@ def test_a_bucket_holds_what_takes_up_to_its_bound(folder, seconds, bucket):
     worker = Metrics(folder)
     worker.statement("stack_get", seconds)
     worker.flush()
-    *counts, total = metrics.totals(folder)[STATEMENT]
+    *counts, total = metrics_store.totals(folder)[STATEMENT]
     assert [number for number, count in enumerate(counts) if count] == [bucket]
     assert total == seconds
 
 
 def test_workers_are_added_up_and_one_that_ended_has_no_connection_in_use(folder, monkeypatch):
     for pid in (11, 12):
-        monkeypatch.setattr(metrics.os, "getpid", lambda pid=pid: pid)
+        monkeypatch.setattr(metrics_store.os, "getpid", lambda pid=pid: pid)
         worker = Metrics(folder)
         worker.acquired(0.5)
         worker.acquired(0.25)
@@ -41,19 +41,52 @@ def test_workers_are_added_up_and_one_that_ended_has_no_connection_in_use(folder
         worker.flush()
     for ended in (None, 11, 12, 12):
         if ended is not None:
-            metrics.mark_process_dead(folder, ended)
-        found = metrics.totals(folder)
+            metrics_store.mark_process_dead(folder, ended)
+        found = metrics_store.totals(folder)
         assert (sum(found[WAIT][:-1]), found[WAIT][-1]) == (4, 1.5)
     assert LEASED not in found
 
 
-def test_a_folder_that_is_gone_is_told_to_the_operator_and_fails_nothing(folder, caplog):
+def test_clear_removes_the_files_of_an_earlier_run_and_no_other(folder):
+    worker = Metrics(folder)
+    worker.acquired(0.5)
+    worker.flush()
+    metrics_store.mark_process_dead(folder, 11)
+    (folder / "stackmgr_12.new").touch()
+    assert metrics_store.folder_problem(folder) is None
+    foreign = {folder / "2024.json", folder / "notes", folder / "stackmgr_12.json.bak"}
+    for path in foreign:
+        path.touch()
+    (folder / "stackmgr_7.json").mkdir()
+    metrics_store.clear(folder)
+    assert set(folder.iterdir()) == foreign | {folder / "stackmgr_7.json"}
+
+
+def test_a_folder_with_other_files_is_rejected_and_kept(tmp_path):
+    (tmp_path / "notes").touch()
+    assert metrics_store.folder_problem(tmp_path) == (
+        f"{tmp_path} holds files of something else (notes): choose an empty folder"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_the_problem_of_a_folder_that_cannot_be_made_is_in_words(tmp_path, monkeypatch):
+    assert metrics_store.folder_problem(tmp_path / "new" / "metrics") is None
+    (tmp_path / "file").touch()
+    inside = tmp_path / "file" / "metrics"
+    assert metrics_store.folder_problem(inside) == f"{inside} cannot be used: Not a directory"
+    monkeypatch.setattr(metrics_store.os, "access", lambda path, _: path != tmp_path)
+    assert metrics_store.folder_problem(tmp_path / "new" / "metrics") == f"{tmp_path} is not writable"
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_a_missing_folder_is_logged_and_fails_no_request(folder, caplog):
     worker = Metrics(folder)
     shutil.rmtree(folder)
     with caplog.at_level(logging.WARNING, logger="stackmgr"):
         worker.flush()
-        metrics.mark_process_dead(folder, 11)
+        metrics_store.mark_process_dead(folder, 11)
     assert [record.getMessage() for record in caplog.records] == [
-        "the metrics of this worker cannot be shared: No such file or directory",
-        "what worker 11 has counted is lost: No such file or directory",
+        "the metrics of this worker cannot be written: No such file or directory",
+        "the counters of worker 11 are lost: No such file or directory",
     ]
