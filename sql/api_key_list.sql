@@ -1,8 +1,8 @@
--- api_key_list: keys issued so far, without anything that could stand in for one.
+-- api_key_list: list issued keys, without their digests.
 -- params:  key_id uuid or null, external_id uuid or null
 -- returns: many (key_id, external_id, label, last_four, created_at, expires_at or null, revoked_at or null,
 --          last_used_at or null, quota_limit or null, quota_seconds or null, successor_id or null)
--- index:   none (the whole table, for an operator's eyes)
+-- index:   none (the whole table, for an operator)
 -- locks:   none
 -- called by: api_keys.list_all, api_keys.find
 SELECT

@@ -1,4 +1,4 @@
--- api_key_revoke: end a key's life at once; a key revoked before keeps its first time of revocation.
+-- api_key_revoke: revoke a key at once; a key already revoked keeps its first time of revocation.
 -- params:  key_id uuid
 -- returns: one row (key_id, revoked_at); no row when there is no such key
 -- index:   api_keys_key_id_key

@@ -1,13 +1,13 @@
--- api_key_rotate: issue the successor of a key and end the key's own life, at once or after an overlap.
+-- api_key_rotate: issue the successor of a key, and expire the key at once or after an overlap.
 -- params:  key_id uuid, overlap_seconds integer, successor_digest bytea, successor_id uuid, last_four text,
 --          expires_at timestamptz or null
 -- returns: one row (successor_id, successor_expires_at or null, predecessor_expires_at); no row when there is no such
 --          key, or it is revoked, expired or rotated already
--- index:   api_keys_key_id_key, api_keys_pkey
+-- index:   api_keys_key_id_key, api_keys_key_digest_hash
 -- locks:   FOR NO KEY UPDATE on the key's row
 -- called by: api_keys.rotate
--- why:     the successor inherits label, quota and expiry, the latter as it was before the overlap cut it
---          short; it shares the slots of the quota, so that an overlap does not double what is allowed.
+-- why:     the successor inherits label, quota and expiry, the latter as it was before this statement. It
+--          shares the slots of the quota, so that an overlap does not double the quota.
 WITH predecessor AS (
     SELECT key_digest, external_id, identity_id, label, expires_at, quota_id, quota_limit, quota_seconds
     FROM stackmgr.api_keys

@@ -1,15 +1,16 @@
--- api_key_verify: whom a key belongs to, and that manager's record where the binding already stands.
+-- api_key_verify: return the identity of a valid key, and its manager if that is bound.
 -- params:  key_digest bytea
--- returns: one row (external_id, identity_id, manager_id or null, quota_id or null, quota_seconds or null,
---          used_this_hour); no row for an unknown, revoked or expired key
--- index:   api_keys_pkey, managers_external_id_key or managers_identity_id_key
+-- returns: one row (external_id, identity_id, key_id, manager_id or null, quota_id or null,
+--          quota_seconds or null, used_this_hour); no row for an unknown, revoked or expired key
+-- index:   api_keys_key_digest_hash, managers_external_id_key or managers_identity_id_key
 -- locks:   none
 -- called by: verifiers.database.DatabaseVerifier.verify
--- why:     the join spares every later request of a manager a second statement; it yields a manager only
---          where both halves of the binding agree, and leaves a disagreement to manager_find.
+-- why:     the join saves every later request of a manager a second statement. It returns a manager only if
+--          both ids of the binding agree; manager_find reports a conflict.
 SELECT
     api_keys.external_id::text,
     api_keys.identity_id,
+    api_keys.key_id::text,
     managers.manager_id::text,
     api_keys.quota_id::text,
     api_keys.quota_seconds,

@@ -1,4 +1,4 @@
--- manager_find: the saved bindings that share an external id or an identity id with a verified identity.
+-- manager_find: return the saved bindings that share an external id or an identity id with an identity.
 -- params:  external_id uuid or null, identity_id text or null
 -- returns: up to two rows (manager_id, external_id, identity_id); two, or one that differs, is a conflict
 -- index:   managers_external_id_key, managers_identity_id_key

@@ -1,7 +1,7 @@
--- manager_list: the saved binding of every manager.
+-- manager_list: list the binding of every manager.
 -- params:  none
 -- returns: many (manager_id, external_id, identity_id)
--- index:   none (the whole table, for an operator's eyes)
+-- index:   none (the whole table, for an operator)
 -- locks:   none
 -- called by: managers.list_all
 SELECT

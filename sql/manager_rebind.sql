@@ -1,12 +1,12 @@
 -- manager_rebind: give a manager another external id, another identity id, or both, and record it.
 -- params:  manager_id uuid, old_external_id uuid, old_identity_id text, new_external_id uuid or null,
 --          new_identity_id text or null
--- returns: one row (manager_id, external_id, identity_id) as bound now; no row when the saved binding is not
+-- returns: one row (manager_id, external_id, identity_id) as bound now; no row if the saved binding is not
 --          the old one
 -- index:   managers_pkey or managers_external_id_key or managers_identity_id_key
--- locks:   FOR UPDATE on the manager's row: requests of that manager that write wait for the end of it
+-- locks:   FOR UPDATE on the manager's row: concurrent writes of that manager wait
 -- called by: managers.rebind
--- why:     the unique indexes of both ids refuse what another manager is bound to.
+-- why:     the unique indexes reject ids that another manager is bound to.
 WITH rebound AS (
     UPDATE stackmgr.managers
     SET

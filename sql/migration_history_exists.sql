@@ -1,11 +1,11 @@
--- migration_history_exists: whether any migration was ever applied to this database.
+-- migration_history_exists: return whether any migration was applied to this database.
 -- params:  none
 -- returns: one row (history_exists)
 -- index:   none (catalog)
 -- locks:   none
 -- called by: database.migrations.has_history
 -- why:     a login that does not inherit the rights of its roles may not use the schema, so that to_regclass
---          would refuse to look into it; the catalog is open to everybody.
+--          would fail; every login may read the catalog.
 SELECT EXISTS (
     SELECT FROM pg_catalog.pg_class
     WHERE relnamespace = to_regnamespace('stackmgr')

@@ -1,4 +1,4 @@
--- migration_list: what was applied, with the checksum of the file as it was then.
+-- migration_list: list the applied migrations, each with the checksum of its file at that time.
 -- params:  none
 -- returns: many (version, checksum)
 -- index:   none (a row for each migration)

@@ -1,4 +1,4 @@
--- migration_record: remember one applied migration, in the transaction that applied it.
+-- migration_record: record an applied migration, in the transaction that applied it.
 -- params:  version integer, slug text, checksum bytea
 -- returns: one row (version)
 -- index:   none

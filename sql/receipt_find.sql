@@ -1,9 +1,13 @@
--- receipt_find: what an Idempotency-Key was used for, with the current configuration of its stack.
+-- receipt_find: return the receipt of an Idempotency-Key, and the current state of its stack.
 -- params:  manager_id uuid, idempotency_key text
--- returns: at most one row (input_digest, stack_id, revision_id, name, allocation, preset)
+-- returns: at most one row (input_digest, stack_id, revision_id, name, allocation, preset, lsn)
 -- index:   creation_receipts_pkey, stacks_pkey
 -- locks:   none
 -- called by: stacks.create
+-- why:     the row may be visible before a standby has it: its commit was waiting for one when the primary
+--          restarted or the backend was terminated. The empty message makes this transaction write WAL, so
+--          that its own commit waits until the synchronous standby has everything before it. This needs no
+--          logical decoding.
 WITH receipt AS MATERIALIZED (
     SELECT manager_id, stack_id, input_digest
     FROM stackmgr.creation_receipts
@@ -16,7 +20,8 @@ SELECT
     stacks.revision_id::text,
     stacks.name,
     stacks.allocation::text,
-    stacks.preset
+    stacks.preset,
+    pg_logical_emit_message(true, 'stackmgr'::text, ''::text) AS lsn
 FROM receipt
 JOIN stackmgr.stacks AS stacks
     ON stacks.manager_id = receipt.manager_id

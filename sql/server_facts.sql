@@ -1,18 +1,19 @@
--- server_facts: what the service relies on in a server and in its own login.
+-- server_facts: return what the service relies on in a server and in its own login.
 -- params:  none
--- returns: one row (server_version, server_encoding, fsync, full_page_writes, takes_writes, clock,
---          role_exists, role_allowed, login_is_superuser, login_is_owner, schema_exists)
+-- returns: one row (server_version, server_encoding, fsync, full_page_writes, takes_writes,
+--          checks_foreign_keys, clock, role_exists, role_allowed, login_is_superuser, login_is_owner, schema_exists)
 -- index:   none (catalogs)
 -- locks:   none
 -- called by: database.preflight.examine
 -- why:     from PostgreSQL 16 on, only the SET option of a membership lets its holder assume the role. The
---          schema is looked for in the catalog, which is open to a login that inherits no rights to it.
+--          schema is searched in the catalog, which a login without rights to the schema may read.
 SELECT
     current_setting('server_version_num')::integer AS server_version,
     current_setting('server_encoding') AS server_encoding,
     current_setting('fsync')::boolean AS fsync,
     current_setting('full_page_writes')::boolean AS full_page_writes,
     NOT pg_is_in_recovery() AND NOT current_setting('transaction_read_only')::boolean AS takes_writes,
+    current_setting('session_replication_role') = 'origin' AS checks_foreign_keys,
     clock_timestamp() AS clock,
     app.oid IS NOT NULL AS role_exists,
     coalesce(pg_has_role(session_user, app.oid, assume.privilege), false) AS role_allowed,

@@ -1,13 +1,13 @@
--- stack_create: use up an Idempotency-Key and create its stack with its first revision.
+-- stack_create: insert the receipt of an Idempotency-Key, its stack and the first revision.
 -- params:  manager_id uuid, idempotency_key text, input_digest bytea, stack_id uuid, revision_id uuid,
 --          name stackmgr.stack_name, allocation stackmgr.allocation, preset stackmgr.preset,
---          identity_id text, request_id text
+--          identity_id text, request_id text, key_id text or null
 -- returns: one row (stack_id) when the key was new; no row when it was already used
 -- index:   creation_receipts_pkey (arbiter)
 -- locks:   waits for another transaction that holds the same key; FOR KEY SHARE on the manager row
 -- called by: stacks.create
--- why:     after ON CONFLICT DO NOTHING the winner's receipt is invisible to this very statement, so a
---          retry is answered by receipt_find, which takes a snapshot of its own.
+-- why:     after ON CONFLICT DO NOTHING the existing receipt may be invisible to this statement's snapshot, so
+--          receipt_find reads it in a later one.
 WITH receipt AS (
     INSERT INTO stackmgr.creation_receipts (manager_id, idempotency_key, input_digest, stack_id)
     VALUES (
@@ -36,7 +36,8 @@ stack AS (
 ),
 revision AS (
     INSERT INTO stackmgr.stack_revisions (
-        manager_id, stack_id, revision_number, revision_id, name, allocation, preset, identity_id, request_id
+        manager_id, stack_id, revision_number, revision_id, name, allocation, preset, identity_id, request_id,
+        key_id
     )
     SELECT
         manager_id,
@@ -47,7 +48,8 @@ revision AS (
         allocation,
         preset,
         %(identity_id)s::text,
-        left(%(request_id)s::text, 255)
+        left(%(request_id)s::text, 255),
+        %(key_id)s::text
     FROM stack
 )
 SELECT stack_id::text

@@ -1,4 +1,4 @@
--- stack_get: the current configuration of one stack.
+-- stack_get: return the current state of one stack.
 -- params:  manager_id uuid, stack_id uuid
 -- returns: at most one row (stack_id, revision_id, name, allocation, preset)
 -- index:   stacks_pkey

@@ -1,12 +1,12 @@
--- stack_list: one page of a manager's stacks, newest first, strictly after a position.
+-- stack_list: return one page of a manager's stacks, newest first, strictly after a position.
 -- params:  manager_id uuid, after_created_at timestamptz, after_stack_id uuid, row_limit integer
 -- returns: up to row_limit rows (stack_id, revision_id, name, allocation, preset, created_at)
 -- index:   stacks_page
 -- locks:   none
 -- called by: stacks.list_page
--- why:     the first page starts after the greatest position there is, so that first and later pages
---          share one statement and one plan; the row comparison is one condition of the index. Unqualified,
---          stack_id in ORDER BY would be the text that is returned, which the index does not order.
+-- why:     the first page starts after the greatest possible position, so that all pages share one statement
+--          and one plan. The row comparison is one index condition. In ORDER BY, an unqualified stack_id
+--          would be the output column, which is text and not in the index.
 SELECT
     stack_id::text,
     revision_id::text,

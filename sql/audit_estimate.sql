@@ -1,0 +1,9 @@
+-- audit_estimate: about how many stacks there are, as the planner knows it.
+-- params:  none
+-- returns: one row (stacks); -1 before the first ANALYZE
+-- index:   none (catalog)
+-- locks:   none
+-- called by: commands.audit._run
+SELECT reltuples::bigint AS stacks
+FROM pg_catalog.pg_class
+WHERE oid = to_regclass('stackmgr.stacks');

@@ -1,0 +1,21 @@
+-- stack_search_name: stacks of any manager whose current name contains a text, in any case.
+-- params:  part text, row_limit integer
+-- returns: up to row_limit rows (external_id, stack_id, name)
+-- index:   none (every stack is read, for an operator's eyes)
+-- locks:   none
+-- called by: commands.find._by_name
+-- why:     ordered by one record for the reason of stack_list_holding.
+WITH page AS MATERIALIZED (
+    SELECT manager_id, stack_id, name
+    FROM stackmgr.stacks
+    WHERE strpos(lower(name), lower(%(part)s::text)) > 0
+    ORDER BY (manager_id, stack_id)
+    LIMIT %(row_limit)s::integer
+)
+SELECT
+    managers.external_id::text,
+    page.stack_id::text,
+    page.name::text
+FROM page
+JOIN stackmgr.managers AS managers ON managers.manager_id = page.manager_id
+ORDER BY page.manager_id, page.stack_id;
