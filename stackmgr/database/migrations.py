@@ -1,12 +1,26 @@
-"""Applying the schema: the files of `sql/migrations`, in order, each once, each in its own transaction.
+"""Apply the schema: the files of `sql/migrations`, in order, each once, while the service runs.
 
-Run by the operator, never at the start of a worker.  An advisory lock lets one run at a time into a
-database; a checksum of each applied file tells whether the history on disk is still the one in the database.
+Run by the operator, never at the start of a worker.  An advisory lock admits one run at a time to a
+database; the checksum of each applied file shows whether it has changed on disk since.
+
+A file runs in one transaction.  While `ALTER TABLE` waits for its lock, every later statement on that table
+waits behind it, so a file waits 0.25 s at most; then it is rolled back and repeated after a growing pause.
+
+A file with the line `-- transaction: none` runs statement by statement, for `CREATE INDEX CONCURRENTLY`, as
+stackmgr_owner.  A failed run starts again with the first statement, so each must be repeatable: drop the
+index if it exists, which also removes the invalid one of a failed run, then create it.  No statement of such
+a file may contain a semicolon.
+
+A constraint on a large table takes two files: `ADD CONSTRAINT ... NOT VALID`, which locks the table for a
+moment, then `VALIDATE CONSTRAINT`, which reads the whole table and blocks no request.
 """
 
 import hashlib
+import itertools
 import re
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -14,7 +28,9 @@ from psycopg.rows import TupleRow
 
 from stackmgr import paths
 from stackmgr.database import statements
+from stackmgr.database.conninfo import completed_conninfo
 
+_BLOCKERS = statements.load("migration_blockers")
 _HISTORY_EXISTS = statements.load("migration_history_exists")
 _LIST = statements.load("migration_list")
 _LOCK = statements.load("migration_lock")
@@ -22,12 +38,36 @@ _RECORD = statements.load("migration_record")
 
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
-# How long to wait for another run, and then for the lock on any one table.
-_WAIT_FOR_TURN = b"SET lock_timeout = '60s'"
-_WAIT_FOR_TABLE = b"SET lock_timeout = '5s'"
+_NO_TRANSACTION = re.compile(rb"^-- transaction: none$", re.MULTILINE)
+_COMMENT = re.compile(rb"--[^\n]*\n")
+
+# How long to retry, all in all.
+DEFAULT_WAIT_SECONDS = 300.0
+_PAUSE_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
+_RETRIABLE = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+
+_LIMIT_WAIT_FOR_RUN = b"SET lock_timeout = '60s'"
+# Far below the service's own lock_timeout, 1.5 s by default.
+_LIMIT_WAIT_FOR_TABLE = b"SET lock_timeout = '250ms'"
+# CONCURRENTLY waits for transactions, but no request waits for it.
+_NO_WAIT_LIMIT = b"SET lock_timeout = 0"
 _AS_OWNER = b"SET LOCAL ROLE stackmgr_owner"
+_SET_OWNER = b"SET ROLE stackmgr_owner"
+_RESET_OWNER = b"RESET ROLE"
+# Citus: an ALTER TABLE of several shards must not use several connections.  Ignored by PostgreSQL.
+_ONE_SHARD_AT_A_TIME = b"SET citus.multi_shard_modify_mode = 'sequential'"
+_BACKEND_PID = b"SELECT pg_backend_pid()"
+
+_AS_OWNER_SESSION = b"SET ROLE stackmgr_owner"
+_AS_SERVICE = b"SET ROLE stackmgr_app"
+_STATUS_SECONDS = 5.0
+
+NOT_THE_OWNER = (
+    "this login may not become stackmgr_owner: use the operator's connection string (operator.env)"
+)
 
 Connection = psycopg.Connection[TupleRow]
+Report = Callable[[str], None]
 
 
 class MigrationError(Exception):
@@ -46,6 +86,14 @@ class Migration:
     def checksum(self) -> bytes:
         """The SHA-256 of the file."""
         return hashlib.sha256(self.text).digest()
+
+    @property
+    def parts(self) -> list["Migration"]:
+        """The statements of a file without a transaction; empty for any other file."""
+        if not _NO_TRANSACTION.search(self.text):
+            return []
+        texts = (part.strip() for part in _COMMENT.sub(b"", self.text).split(b";"))
+        return [replace(self, text=text) for text in texts if text]
 
     def __str__(self) -> str:
         return f"{self.version:04d}_{self.slug}"
@@ -73,12 +121,19 @@ def applied_versions(connection: Connection) -> dict[int, bytes]:
     return dict(connection.execute(_LIST.text).fetchall()) if has_history(connection) else {}
 
 
+def _assume_owner(connection: Connection) -> None:
+    try:
+        connection.execute(_AS_OWNER)
+    except psycopg.errors.InsufficientPrivilege as ex:
+        raise MigrationError(NOT_THE_OWNER) from ex
+
+
 def _pending(connection: Connection) -> list[Migration]:
     brought = available()
     with connection.transaction():
         # The login may be one that has the owner's rights only while it assumes the owner's role.
         if has_history(connection):
-            connection.execute(_AS_OWNER)
+            _assume_owner(connection)
         applied = applied_versions(connection)
     unknown = sorted(applied.keys() - {migration.version for migration in brought})
     if unknown:
@@ -91,25 +146,115 @@ def _pending(connection: Connection) -> list[Migration]:
     return [migration for migration in brought if migration.version not in applied]
 
 
-def apply(url: str) -> list[Migration]:
-    """Apply what is pending and return it.  Raises MigrationError; what was applied before that stays."""
+def apply(
+    url: str, *, wait_seconds: float = DEFAULT_WAIT_SECONDS, report: Report = lambda _: None
+) -> list[Migration]:
+    """Apply the pending migrations and return them.
+
+    Retries for *wait_seconds* where a lock is not available, and reports each time what holds it.  Raises
+    MigrationError; what was applied before that stays.
+    """
+    deadline = time.monotonic() + wait_seconds
     done: list[Migration] = []
-    doing = ""
+    current = ""
     try:
         with psycopg.connect(
-            url, autocommit=True, connect_timeout=5, cursor_factory=psycopg.RawCursor
+            completed_conninfo(url, None, deadline=0), autocommit=True, cursor_factory=psycopg.RawCursor
         ) as connection:
-            connection.execute(_WAIT_FOR_TURN)
+            _require_direct(connection)
+            connection.execute(_LIMIT_WAIT_FOR_RUN)
             connection.execute(_LOCK.text)
-            connection.execute(_WAIT_FOR_TABLE)
+            connection.execute(_ONE_SHARD_AT_A_TIME)
             for migration in _pending(connection):
-                doing = f"migration {migration}: "
-                with connection.transaction():
-                    connection.execute(migration.text)
-                    connection.execute(_AS_OWNER)
-                    connection.execute(_RECORD.text, [migration.version, migration.slug, migration.checksum])
+                current = f"migration {migration}: "
+                if migration.parts:
+                    _apply_without_transaction(connection, migration, report)
+                else:
+                    _apply_in_transaction(connection, migration, deadline, report)
                 done.append(migration)
     except psycopg.Error as ex:
         applied = f" (applied before that: {', '.join(map(str, done))})" if done else ""
-        raise MigrationError(f"{doing}{ex.diag.message_primary or ex}{applied}") from ex
+        raise MigrationError(f"{current}{ex.diag.message_primary or ex}{applied}") from ex
     return done
+
+
+def status(url: str) -> list[tuple[str, str]]:
+    """Return each migration of this release or of the database with its state, in order.
+
+    The states are applied, pending, changed (the file differs from the one applied) and unknown (the database
+    is newer).  Every login that may assume the owner's or the service's role may ask.  Raises MigrationError.
+    """
+    try:
+        with psycopg.connect(completed_conninfo(url, None, _STATUS_SECONDS), autocommit=True) as connection:
+            if has_history(connection):
+                try:
+                    connection.execute(_AS_OWNER_SESSION)
+                except psycopg.errors.InsufficientPrivilege:
+                    connection.execute(_AS_SERVICE)
+            applied = applied_versions(connection)
+    except psycopg.Error as ex:
+        raise MigrationError(str(ex.diag.message_primary or ex)) from ex
+    found = []
+    for migration in available():
+        checksum = applied.pop(migration.version, None)
+        is_applied = "applied" if checksum == migration.checksum else "changed"
+        found.append((str(migration), "pending" if checksum is None else is_applied))
+    return found + [(f"{version:04d}", "unknown") for version in applied]
+
+
+def _require_direct(connection: Connection) -> None:
+    """Raise MigrationError if a pooler is in between, which would keep the session's lock and settings.
+
+    A pooler gives its clients process ids of its own.
+    """
+    row: Any = connection.execute(_BACKEND_PID).fetchone()
+    if row[0] != connection.info.backend_pid:
+        raise MigrationError("the connection leads through a pooler; connect to PostgreSQL itself")
+
+
+def _apply_in_transaction(
+    connection: Connection, migration: Migration, deadline: float, report: Report
+) -> None:
+    """Apply one file, all of it or nothing, and repeat it while its locks are not available."""
+    connection.execute(_LIMIT_WAIT_FOR_TABLE)
+    for attempt in itertools.count():
+        try:
+            with connection.transaction():
+                connection.execute(migration.text)
+                connection.execute(_AS_OWNER)
+                _record(connection, migration)
+        except _RETRIABLE:
+            pause = _PAUSE_SECONDS[min(attempt, len(_PAUSE_SECONDS) - 1)]
+            gives_up = time.monotonic() + pause > deadline
+            following = "giving up" if gives_up else f"retrying in {pause:g} s"
+            report(f"migration {migration} did not get its locks: {_blockers(connection)}; {following}")
+            if gives_up:
+                raise
+            time.sleep(pause)
+        else:
+            return
+
+
+def _apply_without_transaction(connection: Connection, migration: Migration, report: Report) -> None:
+    connection.execute(_NO_WAIT_LIMIT)
+    report(f"migration {migration} runs without a transaction: {_blockers(connection)}")
+    connection.execute(_SET_OWNER)
+    for part in migration.parts:
+        connection.execute(part.text)
+    _record(connection, migration)
+    connection.execute(_RESET_OWNER)
+
+
+def _record(connection: Connection, migration: Migration) -> None:
+    connection.execute(_RECORD.text, [migration.version, migration.slug, migration.checksum])
+
+
+def _blockers(connection: Connection) -> str:
+    """Return, as one clause, which transactions hold locks on the tables, and since when."""
+    rows: list[Any] = connection.execute(_BLOCKERS.text).fetchall()
+    if not rows:
+        return "no other transaction on the tables is visible"
+    return "in the way: " + ", ".join(
+        f"pid {pid} ({application or 'unnamed'}, {state}, {seconds} s old: {query})"
+        for pid, application, seconds, state, query in rows
+    )

@@ -4,11 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -18,6 +16,7 @@ from stackmgr import paths
 from stackmgr.database import migrations
 from stackmgr.database.migrations import MigrationError
 from tests.support.clusters import new_database
+from tests.support.waiting import eventually
 
 WAITING = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 EXISTS = b"SELECT to_regclass(%s) IS NOT NULL"
@@ -52,13 +51,7 @@ def applied(url: str) -> list[int]:
 
 def wait_for(connection: psycopg.Connection, number: int) -> None:
     """Return once *number* backends of the cluster wait for a lock."""
-    deadline = time.monotonic() + 20
-    while True:
-        row: Any = connection.execute(WAITING).fetchone()
-        if row[0] == number:
-            return
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: connection.execute(WAITING).fetchone() == (number,), 20)
 
 
 def test_the_files_are_numbered_without_a_gap():
@@ -104,14 +97,14 @@ def test_a_file_that_was_changed_after_it_was_applied_is_named(empty_url, folder
         migrations.apply(empty_url)
 
 
-def test_a_database_that_is_newer_than_the_code_is_refused(empty_url, folder):
+def test_a_database_that_is_newer_than_the_code_is_rejected(empty_url, folder):
     newest = migrations.apply(empty_url)[-1]
     (folder / f"{newest}.sql").unlink()
     with pytest.raises(MigrationError, match=f"{newest.version:04d}, which this version does not know"):
         migrations.apply(empty_url)
 
 
-def test_a_failed_migration_leaves_nothing_of_itself_and_can_be_applied_once_it_is_mended(empty_url, folder):
+def test_a_failed_migration_leaves_nothing_and_can_be_applied_once_it_is_fixed(empty_url, folder):
     known = [migration.version for migration in migrations.available()]
     failing = folder / f"{known[-1] + 1:04d}_half.sql"
     failing.write_text(FAILING)
@@ -126,7 +119,7 @@ def test_a_failed_migration_leaves_nothing_of_itself_and_can_be_applied_once_it_
     assert [str(migration) for migration in migrations.apply(empty_url)] == [failing.stem]
 
 
-def test_a_database_in_another_encoding_is_refused(server_url):
+def test_a_database_in_another_encoding_is_rejected(server_url):
     with new_database(server_url, encoding="LATIN1") as url:
         with pytest.raises(MigrationError, match="the encoding of this database is LATIN1, and must be UTF8"):
             migrations.apply(url)
@@ -134,9 +127,9 @@ def test_a_database_in_another_encoding_is_refused(server_url):
 
 
 def test_psql_reads_the_files_and_makes_the_same_schema(empty_url, database_url, binaries):
-    migrations = sorted((paths.directory("sql") / "migrations").glob("*.sql"))
+    files = sorted((paths.directory("sql") / "migrations").glob("*.sql"))
     command = [binaries / "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction"]
-    subprocess.run([*command, *(f"--file={path}" for path in migrations), empty_url], check=True)
+    subprocess.run([*command, *(f"--file={path}" for path in files), empty_url], check=True)
     assert schema_of(empty_url, binaries) == schema_of(database_url, binaries)
 
 

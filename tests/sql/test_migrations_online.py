@@ -1,0 +1,200 @@
+"""Migrations while the service and pg_dump use the tables: no request fails, and what waits is reported."""
+
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from stackmgr import api_keys, paths
+from stackmgr.app import create_app
+from stackmgr.database import migrations
+from stackmgr.database.migrations import MigrationError
+from stackmgr.database.pool import Database
+from stackmgr.verifiers.database import DatabaseVerifier
+from tests.support.clusters import new_database
+from tests.support.waiting import eventually
+from tests.support.workload import Manager, Workload, application_transport
+
+CLIENTS = 6
+
+ADD_COLUMN = """
+SET LOCAL ROLE stackmgr_owner;
+ALTER TABLE stackmgr.stacks ADD COLUMN noted_at timestamptz;
+"""
+# How a later release gives a large table a constraint: two files, of which only the first locks it.
+ADD_CONSTRAINT = """
+SET LOCAL ROLE stackmgr_owner;
+ALTER TABLE stackmgr.stack_revisions
+    ADD CONSTRAINT stack_revisions_request_id_is_bounded CHECK (length(request_id) <= 255) NOT VALID;
+"""
+VALIDATE_CONSTRAINT = """
+SET LOCAL ROLE stackmgr_owner;
+ALTER TABLE stackmgr.stack_revisions VALIDATE CONSTRAINT stack_revisions_request_id_is_bounded;
+"""
+CREATE_INDEX = """
+-- Repeatable; the first statement also removes the invalid index of a run that failed.
+-- transaction: none
+DROP INDEX CONCURRENTLY IF EXISTS stackmgr.stack_revisions_request;
+CREATE INDEX CONCURRENTLY stack_revisions_request ON stackmgr.stack_revisions (request_id);
+"""
+
+# Data enough that pg_dump, whose output nobody reads, stops in the middle and keeps its locks.
+FILL = b"""
+INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)
+SELECT id, id, id::text FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 20000)) AS made
+"""
+DUMP_HOLDS_STACKS = b"""
+SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE application_name = 'pg_dump' AND relation = 'stackmgr.stacks'::regclass AND granted
+"""
+COLUMNS = b"""
+SELECT count(*) FROM information_schema.columns WHERE table_schema = 'stackmgr' AND column_name = 'noted_at'
+"""
+VALIDITY = (
+    b"SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('stackmgr.stack_revisions_request')"
+)
+IS_VALIDATED = (
+    b"SELECT convalidated FROM pg_constraint WHERE conname = 'stack_revisions_request_id_is_bounded'"
+)
+
+
+@pytest.fixture
+def url(server_url: str) -> Iterator[str]:
+    """A migrated database that a test may change."""
+    with new_database(server_url) as url:
+        migrations.apply(url)
+        yield url
+
+
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return a function that adds files to a copy of the migrations, numbered on."""
+    copy = tmp_path / "sql" / "migrations"
+    shutil.copytree(paths.directory("sql") / "migrations", copy)
+    directory = paths.directory
+    monkeypatch.setattr(
+        paths, "directory", lambda name: tmp_path / name if name == "sql" else directory(name)
+    )
+
+    def add(**texts: str) -> list[str]:
+        version = migrations.available()[-1].version
+        names = [f"{version + n:04d}_{slug}" for n, slug in enumerate(texts, 1)]
+        for name, text in zip(names, texts.values(), strict=True):
+            (copy / f"{name}.sql").write_text(text)
+        return names
+
+    return add
+
+
+@pytest.fixture
+def workload(url: str, spellings) -> Iterator[Workload]:
+    """Clients that read and write without pause until the test is over."""
+    operator = Database(url, role="stackmgr_owner", pool_size=1)
+    operator.open()
+    managers = []
+    for _ in range(2):
+        external_id = str(uuid4())
+        with operator.session() as session:
+            managers.append(Manager(external_id, api_keys.issue(session, external_id)))
+    operator.close()
+    database = Database(url, pool_size=CLIENTS)
+    database.open()
+    app = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
+    workload = Workload(1, managers, application_transport(app))
+    workload.start(CLIENTS)
+    yield workload
+    workload.stop()
+    database.close()
+
+
+def one(url: str, query: bytes):
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(query).fetchone()
+    return None if row is None else row[0]
+
+
+def test_no_request_fails_while_a_migration_waits_for_pg_dump(url, add, workload, binaries):
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(FILL)
+    [name] = add(noted=ADD_COLUMN)
+    reports: list[str] = []
+    waited = threading.Event()
+
+    def report(text: str) -> None:
+        reports.append(text)
+        if len(reports) == 3:
+            waited.set()
+
+    dump = subprocess.Popen([binaries / "pg_dump", url], stdout=subprocess.PIPE)
+    with ThreadPoolExecutor() as threads:
+        try:
+            eventually(lambda: one(url, DUMP_HOLDS_STACKS))
+            migrated = threads.submit(migrations.apply, url, report=report)
+            assert waited.wait(60)
+            assert one(url, COLUMNS) == 0
+        finally:
+            dump.communicate()
+        assert [str(migration) for migration in migrated.result(60)] == [name]
+    workload.stop()
+    assert dump.returncode == 0
+    assert one(url, COLUMNS) == 1
+    assert re.fullmatch(
+        rf"migration {name} did not get its locks: in the way: pid \d+ \(pg_dump, active, \d+ s old: COPY "
+        r".+\); retrying in 0\.5 s",
+        reports[0],
+    )
+    statuses = {operation.status for operation in workload.operations}
+    assert len(workload.operations) > 100
+    assert statuses <= {200, 201, 404, 409}
+
+
+def test_a_migration_gives_up_after_the_time_it_was_given_and_changes_nothing(url, add):
+    [name] = add(noted=ADD_COLUMN)
+    reports: list[str] = []
+    with psycopg.connect(url) as other:
+        other.execute(b"LOCK TABLE stackmgr.stacks IN ACCESS SHARE MODE")
+        pid = other.info.backend_pid
+        with pytest.raises(MigrationError, match=f"{name}: canceling statement due to lock timeout"):
+            migrations.apply(url, wait_seconds=1, report=reports.append)
+    assert [report.rpartition("; ")[2] for report in reports] == ["retrying in 0.5 s", "giving up"]
+    assert f"pid {pid} (unnamed, idle in transaction" in reports[1]
+    assert one(url, COLUMNS) == 0
+
+
+def test_a_constraint_is_added_not_valid_and_then_validated(url, add, workload):
+    names = add(bounded=ADD_CONSTRAINT, validated=VALIDATE_CONSTRAINT)
+    assert [str(migration) for migration in migrations.apply(url)] == names
+    workload.stop()
+    assert one(url, IS_VALIDATED) is True
+    assert {operation.status for operation in workload.operations} <= {200, 201, 404, 409}
+
+
+def test_an_index_is_created_concurrently_and_blocks_no_request(url, add, workload):
+    names = add(indexed=CREATE_INDEX)
+    assert [str(migration) for migration in migrations.apply(url)] == names
+    assert migrations.apply(url) == []
+    workload.stop()
+    assert one(url, VALIDITY) is True
+    assert {operation.status for operation in workload.operations} <= {200, 201, 404, 409}
+
+
+def test_an_index_that_failed_is_removed_and_created_by_the_next_run(url, add):
+    names = add(indexed=CREATE_INDEX)
+    with psycopg.connect(url) as other, ThreadPoolExecutor() as threads:
+        other.execute(b"INSERT INTO stackmgr.managers SELECT gen_random_uuid(), gen_random_uuid(), 'other'")
+        other.execute(b"LOCK TABLE stackmgr.stack_revisions IN ROW EXCLUSIVE MODE")
+        migrating = threads.submit(migrations.apply, url)
+        eventually(lambda: one(url, VALIDITY) is False)
+        one(url, b"SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONC%'")
+        with pytest.raises(MigrationError, match=f"{names[0]}: canceling statement due to user request"):
+            migrating.result(30)
+    assert one(url, VALIDITY) is False
+    assert [str(migration) for migration in migrations.apply(url)] == names
+    assert one(url, VALIDITY) is True
