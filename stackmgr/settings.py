@@ -1,29 +1,26 @@
-"""Configuration: the environment, read once, checked whole, with every problem named at the same time."""
+"""Configuration: the environment, checked as a whole, with every problem reported at once.
 
+The fields of `Settings` are the one table of options: variable, parser, default and description.  Parsing,
+`stackmgr config`, `stackmgr --help`, the README's table and `deploy/stackmgr.env.example` follow it.
+"""
+
+import dataclasses
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from stackmgr import logs, paths
 
-_LARGEST_COUNT = 1000
 # Bounded, because int() refuses thousands of digits with an error of its own.
 _COUNT = re.compile(r"[0-9]{1,9}")
-
-# A verification must end well before gunicorn gives up on the worker, and before a proxy gives up on us.
-_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.1, 20.0
-
 _DECIMAL = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _CREDENTIAL = re.compile(r"[\x21-\x7e]+")
 _HOST = re.compile(r"[a-z0-9._:-]+", re.IGNORECASE)
 _PATH = re.compile(r"[A-Za-z0-9/._~-]*")
-
-NO_DATABASE_URL = "STACKMGR_DATABASE_URL is not set: a PostgreSQL connection string is needed"
-
-VERIFIERS = ("database", "unkey")
 
 
 class SettingsError(Exception):
@@ -43,46 +40,48 @@ class Secret(str):
         return "Secret(…)"
 
 
-_NO_SECRET = Secret("")
+@dataclass(frozen=True)
+class Option:
+    """One variable.  *parse* returns the value of a text, or raises ValueError with the rule.
 
+    *missing* says why the service cannot do without it; *verifier* is the only verifier that reads it.
+    """
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a running service needs to know.  Times are in seconds."""
-
-    database_url: Secret
-    tokens: Path
-    verifier: str = "database"
-    unkey_url: str = "https://api.unkey.com"
-    unkey_root_key: Secret = _NO_SECRET
-    verify_timeout: float = 3.0
-    threads: int = 4
-    database_timeout: int = 5
-    log_level: str = "info"
-    log_format: str = "json"
-    admin_bind: str | None = None
-    metrics_dir: Path | None = None
+    variable: str
+    parse: Callable[[str], Any]
+    default: Any
+    description: str
+    missing: str = ""
+    verifier: str = ""
 
     @property
-    def admin_port(self) -> int:
-        """The port of the operator's listener, or 0 where there is none."""
-        return int(self.admin_bind.rpartition(":")[2]) if self.admin_bind else 0
+    def is_secret(self) -> bool:
+        """Whether the value must not be printed, and may be kept in the file that `<variable>_FILE` names."""
+        return self.parse in (Secret, _credential)
 
+    @property
+    def default_text(self) -> str:
+        """The default as help and documents show it."""
+        if self.missing:
+            return f"required with {self.verifier}" if self.verifier else "required"
+        if isinstance(self.default, Path):
+            return "the shipped one"
+        if self.default is None:
+            return "none"
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
-def _positive_integer(environ: Mapping[str, str], name: str, default: int, problems: list[str]) -> int:
-    text = environ.get(name) or str(default)
-    if _COUNT.fullmatch(text) and 1 <= int(text) <= _LARGEST_COUNT:
-        return int(text)
-    problems.append(f"{name} must be a whole number from 1 to {_LARGEST_COUNT}")
-    return default
-
-
-def _timeout(environ: Mapping[str, str], name: str, default: float, problems: list[str]) -> float:
-    text = environ.get(name) or str(default)
-    if _DECIMAL.fullmatch(text) and _SHORTEST_TIMEOUT <= float(text) <= _LONGEST_TIMEOUT:
-        return float(text)
-    problems.append(f"{name} must be a number of seconds from {_SHORTEST_TIMEOUT} to {_LONGEST_TIMEOUT:.0f}")
-    return default
+    def read(self, environ: Mapping[str, str], problems: list[str]) -> Any:
+        """Return the value, or the default where the variable is unset, empty or wrong."""
+        given: str = environ.get(self.variable, "")
+        text = secret(environ, self.variable, problems) if self.is_secret else given
+        try:
+            if text:
+                return self.parse(text)
+            if self.missing:
+                raise ValueError(self.missing)  # noqa: TRY301 - both are the same problem to an operator
+        except ValueError as ex:
+            problems.append(f"{self.variable} {ex}")
+        return self.default
 
 
 def secret(environ: Mapping[str, str], name: str, problems: list[str]) -> Secret:
@@ -99,99 +98,228 @@ def secret(environ: Mapping[str, str], name: str, problems: list[str]) -> Secret
         return Secret(Path(path).read_text(encoding="utf-8").strip())
     except (OSError, ValueError):
         problems.append(f"{name}_FILE names a file that cannot be read")
-        return _NO_SECRET
+        return Secret("")
 
 
-def _is_base_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return False
-    return (
+def _credential(text: str) -> Secret:
+    if not _CREDENTIAL.fullmatch(text):
+        raise ValueError("must be printable ASCII without spaces")
+    return Secret(text)
+
+
+def _whole_number(largest: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (_COUNT.fullmatch(text) and 1 <= int(text) <= largest):
+            raise ValueError(f"must be a whole number from 1 to {largest}")
+        return int(text)
+
+    return parse
+
+
+def _seconds(shortest: float, longest: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        if not (_DECIMAL.fullmatch(text) and shortest <= float(text) <= longest):
+            raise ValueError(f"must be a number of seconds from {shortest:g} to {longest:g}")
+        return float(text)
+
+    return parse
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"must be one of: {', '.join(choices)}")
+        return text
+
+    return parse
+
+
+def _listener(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not (_COUNT.fullmatch(port) and 1 <= int(port) <= 65535):
+        raise ValueError("must be an address and a port, such as 127.0.0.1:9108")
+    return text
+
+
+def _base_url(text: str) -> str:
+    parts = urlsplit(text)
+    if not (
         parts.scheme in ("http", "https")
-        and bool(_HOST.fullmatch(host))
-        and port != 0
+        and _HOST.fullmatch(parts.hostname or "")
+        and parts.port != 0
         and not parts.netloc.endswith(":")
         and "@" not in parts.netloc
-        and bool(_PATH.fullmatch(parts.path))
+        and _PATH.fullmatch(parts.path)
         and "?" not in text
         and "#" not in text
+    ):
+        raise ValueError
+    return text
+
+
+def _unkey_url(text: str) -> str:
+    try:
+        return _base_url(text)
+    except ValueError:  # urlsplit's own repeats what it was given
+        raise ValueError("must be an https (or http) address: host, port and path, nothing more") from None
+
+
+def _option(variable: str, parse: Callable[[str], Any], default: Any, description: str, **other: str) -> Any:
+    option = Option(variable, parse, default, description, **other)
+    return dataclasses.field(default=default, metadata={"option": option})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The configuration of a running service.  Times are in seconds."""
+
+    database_url: Secret = _option(
+        "STACKMGR_DATABASE_URL",
+        Secret,
+        Secret(""),
+        "PostgreSQL 15 to 18, as a libpq connection string",
+        missing="is not set: a PostgreSQL connection string is needed",
+    )
+    database_timeout: int = _option(
+        "STACKMGR_DATABASE_TIMEOUT",
+        _whole_number(1000),
+        5,
+        "seconds that one request may wait for the database in total",
+    )
+    threads: int = _option(
+        "STACKMGR_THREADS",
+        _whole_number(1000),
+        64,
+        "concurrent requests of each worker; with the verifier `database` at most one for each database"
+        " connection",
+    )
+    database_connections: int = _option(
+        "STACKMGR_DATABASE_CONNECTIONS",
+        _whole_number(1000),
+        8,
+        "database connections of each worker, opened as needed",
+    )
+    queue_timeout: float = _option(
+        "STACKMGR_QUEUE_TIMEOUT",
+        _seconds(0.1, 20.0),
+        1.0,
+        "seconds that a request may wait for a thread before it gets 503, 0.1 to 20",
+    )
+    tokens: Path = _option(
+        "STACKMGR_TOKENS",
+        Path,
+        paths.default_whitelist(),
+        "whitelist file: exactly 30 tokens of chain 4663",
+    )
+    verifier: str = _option(
+        "STACKMGR_VERIFIER",
+        _one_of("database", "unkey"),
+        "database",
+        "verifier of API keys: database or unkey",
+    )
+    unkey_url: str = _option(
+        "STACKMGR_UNKEY_URL",
+        _unkey_url,
+        "https://api.unkey.com",
+        "address of Unkey, in the cloud or self-hosted",
+        verifier="unkey",
+    )
+    unkey_root_key: Secret = _option(
+        "STACKMGR_UNKEY_ROOT_KEY",
+        _credential,
+        Secret(""),
+        "root key for Unkey",
+        missing="is not set: Unkey verifies keys for a root key only",
+        verifier="unkey",
+    )
+    # A verification must end well before gunicorn gives up on the worker, and before a proxy gives up on us.
+    verify_timeout: float = _option(
+        "STACKMGR_VERIFY_TIMEOUT",
+        _seconds(0.1, 20.0),
+        3.0,
+        "seconds for one verification by Unkey, 0.1 to 20",
+    )
+    verify_reuse_seconds: float = _option(
+        "STACKMGR_VERIFY_REUSE_SECONDS",
+        _seconds(0.0, 60.0),
+        0.0,
+        "seconds for which Unkey's acceptance of a key is reused, 0 to 60",
+    )
+    log_level: str = _option(
+        "STACKMGR_LOG_LEVEL",
+        _one_of(*logs.LEVELS),
+        "info",
+        "debug, info (one line per request), warning or error",
+    )
+    log_format: str = _option(
+        "STACKMGR_LOG_FORMAT",
+        _one_of(*logs.FORMATS),
+        "json",
+        "json, text, or dev (text with every reason of a 400)",
+    )
+    admin_bind: str | None = _option(
+        "STACKMGR_ADMIN_BIND",
+        _listener,
+        None,
+        "host:port of a listener for /live, /ready and /metrics; not to be published",
+    )
+    metrics_dir: Path | None = _option(
+        "STACKMGR_METRICS_DIR",
+        Path,
+        None,
+        "folder that the workers share; turns metrics on (extra stackmgr[metrics])",
     )
 
+    @property
+    def admin_port(self) -> int:
+        """The port of the operator's listener, or 0 where there is none."""
+        return int(self.admin_bind.rpartition(":")[2]) if self.admin_bind else 0
 
-def _unkey(environ: Mapping[str, str], problems: list[str]) -> tuple[str, Secret]:
-    url = environ.get("STACKMGR_UNKEY_URL") or Settings.unkey_url
-    if not _is_base_url(url):
-        problems.append(
-            "STACKMGR_UNKEY_URL must be an https (or http) address: host, port and path, nothing more"
-        )
-    root_key = secret(environ, "STACKMGR_UNKEY_ROOT_KEY", problems)
-    if not root_key:
-        problems.append("STACKMGR_UNKEY_ROOT_KEY is not set: Unkey verifies keys for a root key only")
-    elif not _CREDENTIAL.fullmatch(root_key):
-        problems.append("STACKMGR_UNKEY_ROOT_KEY must be printable ASCII without spaces")
-    return url, root_key
+    @property
+    def worker_threads(self) -> int:
+        """How many threads a worker runs.
 
-
-def _choice(
-    environ: Mapping[str, str], name: str, choices: tuple[str, ...], default: str, problems: list[str]
-) -> str:
-    chosen = environ.get(name) or default
-    if chosen not in choices:
-        problems.append(f"{name} must be one of: {', '.join(choices)}")
-    return chosen
+        A request that the database verifies needs a connection from its start: a thread without one would
+        only wait, and each change of threads costs a write some 15 us.
+        """
+        return self.threads if self.verifier == "unkey" else min(self.threads, self.database_connections)
 
 
-def _admin_bind(environ: Mapping[str, str], problems: list[str]) -> str | None:
-    bind = environ.get("STACKMGR_ADMIN_BIND") or None
-    if bind is not None:
-        host, _, port = bind.rpartition(":")
-        if not host or not (_COUNT.fullmatch(port) and 1 <= int(port) <= 65535):
-            problems.append("STACKMGR_ADMIN_BIND must be an address and a port, such as 127.0.0.1:9100")
-    return bind
+OPTIONS: Mapping[str, Option] = {
+    field.name: field.metadata["option"] for field in dataclasses.fields(Settings)
+}
 
 
-def _metrics_dir(environ: Mapping[str, str], problems: list[str]) -> Path | None:
-    folder = environ.get("STACKMGR_METRICS_DIR") or None
-    if folder is None:
-        return None
-    if importlib.util.find_spec("prometheus_client") is None:
-        problems.append("STACKMGR_METRICS_DIR needs the extra: pip install 'stackmgr[metrics]'")
-    if not environ.get("STACKMGR_ADMIN_BIND"):
-        problems.append("STACKMGR_METRICS_DIR needs STACKMGR_ADMIN_BIND, where metrics are served")
-    return Path(folder)
+def _metrics_problems(environ: Mapping[str, str]) -> list[str]:
+    problems = []
+    if environ.get("STACKMGR_METRICS_DIR"):
+        if importlib.util.find_spec("prometheus_client") is None:
+            problems.append("STACKMGR_METRICS_DIR needs the extra: pip install 'stackmgr[metrics]'")
+        if not environ.get("STACKMGR_ADMIN_BIND"):
+            problems.append("STACKMGR_METRICS_DIR needs STACKMGR_ADMIN_BIND, where metrics are served")
+    return problems
+
+
+def from_environ(environ: Mapping[str, str]) -> Settings:
+    """Return the settings that *environ* holds, or raise SettingsError with every problem."""
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    for name, option in OPTIONS.items():
+        if option.verifier in ("", values.get("verifier")):
+            values[name] = option.read(environ, problems)
+    problems += _metrics_problems(environ)
+    if problems:
+        raise SettingsError(problems)
+    return Settings(**values)
 
 
 def tokens_path(environ: Mapping[str, str]) -> Path:
     """Return the path of the whitelist file, by default the one the package ships."""
-    return Path(environ.get("STACKMGR_TOKENS") or paths.default_whitelist())
+    path: Path = OPTIONS["tokens"].read(environ, [])
+    return path
 
 
-def from_environ(environ: Mapping[str, str]) -> Settings:
-    """Return the settings that *environ* holds, or raise SettingsError with all that is wrong with them."""
-    problems: list[str] = []
-    database_url = secret(environ, "STACKMGR_DATABASE_URL", problems)
-    if not database_url:
-        problems.append(NO_DATABASE_URL)
-    verifier = _choice(environ, "STACKMGR_VERIFIER", VERIFIERS, "database", problems)
-    unkey_url, unkey_root_key = Settings.unkey_url, Settings.unkey_root_key
-    if verifier == "unkey":
-        unkey_url, unkey_root_key = _unkey(environ, problems)
-    found = Settings(
-        database_url=database_url,
-        tokens=tokens_path(environ),
-        verifier=verifier,
-        unkey_url=unkey_url,
-        unkey_root_key=unkey_root_key,
-        verify_timeout=_timeout(environ, "STACKMGR_VERIFY_TIMEOUT", Settings.verify_timeout, problems),
-        log_level=_choice(environ, "STACKMGR_LOG_LEVEL", logs.LEVELS, "info", problems),
-        log_format=_choice(environ, "STACKMGR_LOG_FORMAT", logs.FORMATS, "json", problems),
-        threads=_positive_integer(environ, "STACKMGR_THREADS", Settings.threads, problems),
-        database_timeout=_positive_integer(environ, "STACKMGR_DATABASE_TIMEOUT", 5, problems),
-        admin_bind=_admin_bind(environ, problems),
-        metrics_dir=_metrics_dir(environ, problems),
-    )
-    if problems:
-        raise SettingsError(problems)
-    return found
+def log_format(environ: Mapping[str, str]) -> str:
+    """Return the format in which to log what is wrong with *environ*."""
+    chosen: str = OPTIONS["log_format"].read(environ, [])
+    return chosen

@@ -1,107 +1,87 @@
-"""What the operator's commands share: a session, argument types, output.
-
-Each module adds its commands to the parser of `stackmgr.cli`.  Text is for people; `--json` is for scripts,
-one document on standard output, times in UTC.
-"""
+"""What the operator's commands share: an error, the connection string, a session as owner."""
 
 import argparse
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import Any, TypeAlias
-from uuid import UUID
+from typing import TypeAlias
+
+import psycopg
 
 from stackmgr import settings
+from stackmgr.database import migrations
 from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
 from stackmgr.database.pool import DEADLINE, Database
 from stackmgr.database.session import Session
+from stackmgr.time_limit import time_limit
 
 # argparse has no public name for it.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
 
-_LONGEST_LABEL = 200
+
+_CONNECT_SECONDS = 5.0
+_AS_OWNER = b"SET ROLE stackmgr_owner"
+
+NO_SCHEMA = "the database has no schema for this yet: run 'stackmgr migrate' first"
+
+# The exit status of a command that ran and found something: a fault, a difference, a rejected key.
+FOUND = 3
 
 
 class CommandError(Exception):
     """The command cannot be carried out; the message says why in words."""
 
 
+def exit_statuses(found: str | None = None) -> str:
+    """Return the sentence of `--help` on exit statuses; *found* says what 3 means, if the command has it."""
+    last = f", {FOUND} {found}" if found else ""
+    return f"Exit status: 0 done, 1 the command could not run, 2 wrong usage{last}."
+
+
+def subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the summary and the parser of each command directly below *parser*."""
+    for action in parser._actions:  # noqa: SLF001
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for listed in action._choices_actions:  # noqa: SLF001
+                yield listed.help or "", action.choices[listed.dest]
+
+
 def database_url() -> str:
     """Return the connection string of the environment.  Raises CommandError."""
     problems: list[str] = []
-    url = settings.secret(os.environ, "STACKMGR_DATABASE_URL", problems)
+    url: str = settings.OPTIONS["database_url"].read(os.environ, problems)
     if problems:
         raise CommandError(problems[0])
-    if not url:
-        raise CommandError(settings.NO_DATABASE_URL)
     if not is_conninfo(url):
         raise CommandError(INVALID_DATABASE_URL)
     return url
 
 
+def _require_owner(url: str) -> None:
+    """Raise CommandError, with the reason, unless a connection can be opened that may become the owner."""
+    try:
+        with time_limit(_CONNECT_SECONDS), psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(_AS_OWNER)
+    except psycopg.errors.InsufficientPrivilege as ex:
+        raise CommandError(migrations.NOT_THE_OWNER) from ex
+    except psycopg.errors.InvalidParameterValue as ex:
+        raise CommandError(NO_SCHEMA) from ex
+    except (psycopg.OperationalError, TimeoutError) as ex:
+        raise CommandError(f"the database cannot be reached: {' '.join(str(ex).split())}") from ex
+
+
 @contextmanager
 def operator_session(*, deadline: float = DEADLINE) -> Iterator[Session]:
-    """Open a session with the owner's rights, and *deadline* seconds for the database."""
-    database = Database(database_url(), role="stackmgr_owner", pool_size=1, deadline=deadline)
+    """Open a session with the owner's rights, and *deadline* seconds for the database.
+
+    Raises CommandError within five seconds if the login is not an operator's or the database is unreachable.
+    """
+    url = database_url()
+    _require_owner(url)
+    database = Database(url, role="stackmgr_owner", pool_size=1, deadline=deadline)
     database.open()
     try:
         with database.session() as session:
             yield session
     finally:
         database.close()
-
-
-def canonical_uuid(text: str) -> str:
-    """Return *text* if it is a UUID as the service writes them."""
-    try:
-        canonical = str(UUID(text))
-    except ValueError:
-        canonical = ""
-    if text != canonical:
-        raise argparse.ArgumentTypeError("must be a UUID in lowercase with hyphens")
-    return text
-
-
-def future(text: str) -> datetime:
-    """Return the time that *text* names, if it is yet to come."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as ex:
-        raise argparse.ArgumentTypeError("must be an ISO 8601 time such as 2027-01-31T00:00:00Z") from ex
-    if moment.tzinfo is None:
-        raise argparse.ArgumentTypeError("needs an offset from UTC, such as Z or +02:00")
-    try:
-        # In UTC, in which it is read back: an offset can carry it past the last year that has a date.
-        moment = moment.astimezone(UTC)
-    except OverflowError as ex:
-        raise argparse.ArgumentTypeError("is not between the years 1 and 9999 in UTC") from ex
-    if moment <= datetime.now(UTC):
-        raise argparse.ArgumentTypeError("lies in the past")
-    return moment
-
-
-def label(text: str) -> str:
-    """Return *text* if it can stand in a column of a list."""
-    if not text.isprintable():
-        raise argparse.ArgumentTypeError("must be printable text on one line, without tabs")
-    if len(text) > _LONGEST_LABEL:
-        raise argparse.ArgumentTypeError(f"must have at most {_LONGEST_LABEL} characters")
-    return text
-
-
-def moment(value: datetime | None) -> str | None:
-    """Return a time as the commands print it."""
-    return None if value is None else value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def print_json(document: Any) -> None:
-    """Print one JSON document."""
-    print(json.dumps(document, indent=2))
-
-
-def print_table(head: tuple[str, ...], rows: list[tuple[str | None, ...]]) -> None:
-    """Print columns separated by tabs, with a dash for what there is not."""
-    for row in (head, *rows):
-        print("\t".join(field or "-" for field in row))

@@ -2,21 +2,15 @@
 
 import argparse
 import re
+import sys
 from typing import Any
 
 from stackmgr import api_keys
 from stackmgr.api_keys import IssuedKey, KeyRecord, Quota
-from stackmgr.commands.common import (
-    CommandError,
-    Commands,
-    canonical_uuid,
-    future,
-    label,
-    moment,
-    operator_session,
-    print_json,
-    print_table,
-)
+from stackmgr.commands.arguments import canonical_uuid, future, label
+from stackmgr.commands.common import CommandError, Commands, operator_session
+from stackmgr.commands.output import discard, moment, print_json, print_note, print_table
+from stackmgr.database.session import Session
 
 LARGEST_QUOTA = Quota(10000, 86400)
 LONGEST_OVERLAP = 366 * 86400
@@ -82,8 +76,23 @@ def _row(record: KeyRecord) -> tuple[str | None, ...]:
     )
 
 
+def _deliver(session: Session, arguments: argparse.Namespace, issued: IssuedKey) -> None:
+    """Print a new key, or revoke it again: nothing else can show it."""
+    if not arguments.json:
+        print_note(f"key id {issued.key_id}")
+    try:
+        _print_issued(arguments, issued)
+        sys.stdout.flush()
+    except OSError as ex:
+        discard()
+        api_keys.revoke(session, issued.key_id)
+        raise CommandError(
+            f"the new key could not be printed ({ex.strerror}); {issued.key_id} is revoked again"
+        ) from ex
+
+
 def _print_issued(arguments: argparse.Namespace, issued: IssuedKey) -> None:
-    """Print the key alone, or all there is to know in one document."""
+    """Print the key alone, or one document with everything about it."""
     if not arguments.json:
         print(issued.key)
         return
@@ -102,7 +111,7 @@ def _issue(arguments: argparse.Namespace) -> None:
             expires_at=arguments.expires_at,
             quota=arguments.quota,
         )
-    _print_issued(arguments, issued)
+        _deliver(session, arguments, issued)
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -132,7 +141,7 @@ def _rotate(arguments: argparse.Namespace) -> None:
         )
         if issued is None:
             raise CommandError(_why_not(arguments.key_id, api_keys.find(session, arguments.key_id)))
-    _print_issued(arguments, issued)
+        _deliver(session, arguments, issued)
 
 
 def _why_not(key_id: str, record: KeyRecord | None) -> str:
@@ -148,27 +157,29 @@ def add_to(commands: Commands) -> None:
     keys = commands.add_parser("keys", help="API keys of the database verifier")
     key_commands = keys.add_subparsers(required=True, metavar="COMMAND")
 
-    command = key_commands.add_parser("issue", help="issue a key and print it, once, alone on stdout")
+    command = key_commands.add_parser(
+        "issue", help="issue a key and print it on standard output, alone and only once"
+    )
     command.add_argument(
         "--external-id", type=canonical_uuid, required=True, help="the manager's account, a UUID"
     )
-    command.add_argument("--label", type=label, default="", help="a note for the operator")
-    command.add_argument("--expires-at", type=future, help="ISO 8601 time with offset")
+    command.add_argument("--label", type=label, default="", help="a note, shown in lists")
+    command.add_argument("--expires-at", type=future, help="expiry: an ISO 8601 time with an offset")
     command.add_argument(
-        "--quota", type=_quota, metavar="N/SECONDS", help="at most N requests in any SECONDS"
+        "--quota", type=_quota, metavar="N/SECONDS", help="at most N requests in any period of SECONDS"
     )
     command.set_defaults(run=_issue)
 
-    command = key_commands.add_parser("list", help="list the keys, without the keys")
-    command.add_argument("--external-id", type=canonical_uuid, help="only those of this account")
+    command = key_commands.add_parser("list", help="list every key by its id, never the key itself")
+    command.add_argument("--external-id", type=canonical_uuid, help="only keys of this account")
     command.set_defaults(run=_list)
 
-    command = key_commands.add_parser("revoke", help="end a key at once")
+    command = key_commands.add_parser("revoke", help="revoke a key at once")
     command.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
     command.set_defaults(run=_revoke)
 
     command = key_commands.add_parser(
-        "rotate", help="issue a key's successor, print it as issue does, and end the key itself"
+        "rotate", help="issue the successor of a key, print it as issue does, and let the key expire"
     )
     command.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
     command.add_argument(
@@ -176,9 +187,11 @@ def add_to(commands: Commands) -> None:
         type=_overlap,
         default=0,
         metavar="SECONDS",
-        help="how long the key goes on beside its successor (default 0: it ends at once)",
+        help="how long the key stays valid beside its successor (default 0)",
     )
-    command.add_argument("--expires-at", type=future, help="the successor's expiry, if not the key's own")
+    command.add_argument(
+        "--expires-at", type=future, help="expiry of the successor, by default that of the key"
+    )
     command.set_defaults(run=_rotate)
 
     for command in key_commands.choices.values():

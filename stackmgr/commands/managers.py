@@ -1,22 +1,19 @@
-"""`stackmgr managers`: which identity each manager is bound to, and the one way to change that."""
+"""`stackmgr managers`: the identity bindings of managers, and the way to change one."""
 
 import argparse
 from dataclasses import asdict
 
-from stackmgr import managers
-from stackmgr.commands.common import (
-    CommandError,
-    Commands,
-    canonical_uuid,
-    operator_session,
-    print_json,
-    print_table,
-)
+from stackmgr import erasure, managers
+from stackmgr.commands.arguments import canonical_uuid
+from stackmgr.commands.common import CommandError, Commands, operator_session
+from stackmgr.commands.output import print_json, print_table
 from stackmgr.errors import DatabaseError
 from stackmgr.managers import Binding
 from stackmgr.verifiers import is_identity_id
 
 _UNIQUE_VIOLATION = "23505"
+# For all batches of an erasure together.
+_ERASURE_SECONDS = 3600.0
 
 
 def _identity_id(text: str) -> str:
@@ -42,17 +39,17 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _show(arguments: argparse.Namespace) -> None:
     if arguments.external_id is None and arguments.identity_id is None:
-        raise CommandError("--external-id or --identity-id is needed")
+        arguments.error("--external-id or --identity-id is required")
     with operator_session() as session:
         found = managers.find(session, external_id=arguments.external_id, identity_id=arguments.identity_id)
     if not found:
-        raise CommandError("no manager is bound to that")
+        raise CommandError("no manager is bound to this id")
     _print(arguments, found)
 
 
 def _rebind(arguments: argparse.Namespace) -> None:
     if arguments.to_external_id is None and arguments.to_identity_id is None:
-        raise CommandError("--to-external-id or --to-identity-id is needed")
+        arguments.error("--to-external-id or --to-identity-id is required")
     saved = Binding(arguments.manager_id, arguments.confirm_external_id, arguments.confirm_identity_id)
     try:
         with operator_session() as session:
@@ -64,11 +61,25 @@ def _rebind(arguments: argparse.Namespace) -> None:
             )
     except DatabaseError as ex:
         if ex.sqlstate == _UNIQUE_VIOLATION:
-            raise CommandError("another manager is bound to that: see 'stackmgr managers show'") from ex
+            raise CommandError("another manager is bound to the new id: see 'stackmgr managers show'") from ex
         raise
     if bound is None:
-        raise CommandError("that is not the saved binding: see 'stackmgr managers show'; nothing was changed")
+        raise CommandError("the saved binding differs: see 'stackmgr managers show'; nothing changed")
     _print(arguments, [bound])
+
+
+def _erase(arguments: argparse.Namespace) -> None:
+    with operator_session(deadline=_ERASURE_SECONDS) as session:
+        erased = erasure.erase(session, arguments.manager_id, arguments.confirm)
+    if erased is None:
+        raise CommandError(
+            "no such manager has that external id: see 'stackmgr managers show'; nothing was changed"
+        )
+    if arguments.json:
+        print_json({"manager_id": arguments.manager_id, **asdict(erased)})
+    else:
+        counts = ", ".join(f"{count} {name}" for name, count in asdict(erased).items())
+        print(f"{arguments.manager_id} is erased: {counts}")
 
 
 def add_to(commands: Commands) -> None:
@@ -80,15 +91,15 @@ def add_to(commands: Commands) -> None:
     command.set_defaults(run=_list)
 
     command = manager_commands.add_parser("show", help="show the bindings that have either id")
-    command.add_argument("--external-id", type=canonical_uuid)
-    command.add_argument("--identity-id", type=_identity_id)
-    command.set_defaults(run=_show)
+    command.add_argument("--external-id", type=canonical_uuid, help="the account")
+    command.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")
+    command.set_defaults(run=_show, error=command.error)
 
     command = manager_commands.add_parser(
         "rebind",
-        help="give a manager, and all its stacks, to another identity",
-        description="Give a manager, and all its stacks, to another identity. The saved binding is to be "
-        "stated in full: nothing happens if it is another by now.",
+        help="bind a manager, with all its stacks, to another identity",
+        description="Bind a manager, with all its stacks, to another identity. State the saved binding in "
+        "full: nothing changes if the saved one differs.",
     )
     command.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID")
     command.add_argument("--to-external-id", type=canonical_uuid, help="the new external id")
@@ -99,7 +110,24 @@ def add_to(commands: Commands) -> None:
     command.add_argument(
         "--confirm-identity-id", type=_identity_id, required=True, help="the identity id as saved"
     )
-    command.set_defaults(run=_rebind)
+    command.set_defaults(run=_rebind, error=command.error)
+
+    command = manager_commands.add_parser(
+        "erase",
+        help="delete a manager with its stacks, revisions, receipts and keys",
+        description="Delete a manager with its stacks, revisions, receipts and keys, for good. Its keys are "
+        "revoked first. An interrupted run is continued by the next one. A manager that a remote verifier "
+        "still knows starts anew with its next request.",
+    )
+    command.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID")
+    command.add_argument(
+        "--confirm",
+        type=canonical_uuid,
+        required=True,
+        metavar="EXTERNAL_ID",
+        help="the external id as saved",
+    )
+    command.set_defaults(run=_erase)
 
     for command in manager_commands.choices.values():
         command.add_argument("--json", action="store_true", help="print one JSON document")

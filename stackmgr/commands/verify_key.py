@@ -1,8 +1,7 @@
-"""`stackmgr verify-key`: what the configured verifier says of a key, and what a request would be answered.
+"""`stackmgr verify-key`: verify a key as a request would be, and print the status of the response.
 
-It takes the way of a request and stores nothing: no manager record is made, no last use is noted, and a
-quota of the database verifier is looked at but not spent.  Unkey, which cannot tell this question from a
-request's, counts it as a verification.
+Nothing is stored: no manager record, no last use, and a quota of the database verifier is not used up.  Unkey
+cannot distinguish this from a request and counts it as a verification.
 """
 
 import argparse
@@ -12,16 +11,18 @@ import sys
 import time
 from typing import Any
 
-from stackmgr import errors, managers, startup
-from stackmgr.commands.common import CommandError, Commands, print_json
+from stackmgr import managers, startup
+from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
+from stackmgr.commands.output import print_json
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import ServiceError
 from stackmgr.http import parsing
 from stackmgr.verifiers import Verifier
 
-NOT_ACCEPTED = 3
 _LONGEST_LINE = 65536
+# Without a word of what was given: it is a key, and this goes to terminals and logs.
+_KEY_AS_ARGUMENT = "no arguments are taken: the key is read from standard input"
 
 
 def _read_key() -> str:
@@ -29,13 +30,13 @@ def _read_key() -> str:
         return getpass.getpass("API key: ")
     line = sys.stdin.buffer.readline(_LONGEST_LINE).rstrip(b"\r\n")
     if not line:
-        raise CommandError("the key is expected on standard input")
+        raise CommandError("no key on standard input")
     return line.decode("latin-1")
 
 
 def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
-    """Return the answer: whom the key identifies, or which error a request would end in."""
-    answer: dict[str, Any] = {
+    """Return the outcome: whom the key identifies, or the error of a request with it."""
+    outcome: dict[str, Any] = {
         "accepted": False,
         "status": 200,
         "code": None,
@@ -47,23 +48,27 @@ def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
         try:
             identity = verifier.verify(parsing.parse_credential(f"Bearer {key}"), session)
         finally:
-            answer["duration_ms"] = round((time.perf_counter() - started) * 1000, 3)
-        answer |= {"external_id": identity.external_id, "identity_id": identity.identity_id}
-        answer["manager_id"] = identity.manager_id or managers.look_up(session, identity)
-        answer["accepted"] = True
+            outcome["duration_ms"] = round((time.perf_counter() - started) * 1000, 3)
+        outcome |= {
+            "key_id": identity.key_id,
+            "external_id": identity.external_id,
+            "identity_id": identity.identity_id,
+        }
+        outcome["manager_id"] = identity.manager_id or managers.look_up(session, identity)
+        outcome["accepted"] = True
     except ServiceError as ex:
-        answer |= {"status": errors.STATUS[ex.code], "code": ex.code, "reason": ex.reason}
-        answer["retry_after"] = getattr(ex, "retry_after", None)
-    return answer
+        outcome |= {"status": ex.status, "code": ex.code, "reason": ex.reason}
+        outcome["retry_after"] = getattr(ex, "retry_after", None)
+    return outcome
 
 
-def _print_text(answer: dict[str, Any]) -> None:
-    print("accepted: a request goes on" if answer["accepted"] else "not accepted")
-    for name, value in answer.items():
+def _print_text(outcome: dict[str, Any]) -> None:
+    print("accepted: requests with this key are authenticated" if outcome["accepted"] else "not accepted")
+    for name, value in outcome.items():
         if name != "accepted" and value is not None:
             print(f"{name}\t{value}")
-    if answer["accepted"] and answer["manager_id"] is None:
-        print("manager_id\t- (the first request makes the record)")
+    if outcome["accepted"] and outcome["manager_id"] is None:
+        print("manager_id\t- (the first request creates the record)")
 
 
 def _verify_key(arguments: argparse.Namespace) -> None:
@@ -73,25 +78,27 @@ def _verify_key(arguments: argparse.Namespace) -> None:
     database.open()
     try:
         with database.session() as session:
-            answer = _ask(startup.make_verifier(chosen, None), session, key)
+            outcome = _ask(startup.make_verifier(chosen, None), session, key)
     finally:
         database.close()
-    document = {"verifier": chosen.verifier} | answer
+    document = {"verifier": chosen.verifier} | outcome
     if arguments.json:
         print_json(document)
     else:
         _print_text(document)
-    if not answer["accepted"]:
-        sys.exit(NOT_ACCEPTED)
+    if not outcome["accepted"]:
+        sys.exit(FOUND)
 
 
 def add_to(commands: Commands) -> None:
     """Add `verify-key`."""
     command = commands.add_parser(
         "verify-key",
-        help="tell what the configured verifier says of the key on standard input",
-        description="Tell what the configured verifier says of the key on standard input, which status a "
-        f"request would be answered with, and how long it took. Exits {NOT_ACCEPTED} if not accepted.",
+        help="verify the key on standard input as a request would be",
+        description="Verify the key on standard input with the configured verifier. Print whom it "
+        "identifies, the status of a request with it, and the duration. Stores nothing and uses up no "
+        "quota of the database verifier.",
+        epilog=exit_statuses("the key is not accepted"),
     )
     command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=_verify_key)
+    command.set_defaults(run=_verify_key, unexpected=_KEY_AS_ARGUMENT)

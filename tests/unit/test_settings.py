@@ -25,7 +25,7 @@ def test_a_connection_string_is_all_that_is_needed():
     chosen = prepared()
     assert chosen.database_url == URL
     assert chosen.tokens == paths.default_whitelist()
-    assert (chosen.verifier, chosen.threads, chosen.database_timeout) == ("database", 4, 5)
+    assert (chosen.verifier, chosen.threads, chosen.database_timeout) == ("database", 64, 5)
     assert (chosen.log_level, chosen.log_format) == ("info", "json")
 
 
@@ -54,6 +54,7 @@ def test_other_variables_are_nobodys_business():
 @pytest.mark.parametrize(("text", "number"), [("1", 1), ("16", 16), ("1000", 1000), ("0004", 4)])
 def test_a_number_of_threads_or_of_seconds_is_taken(text, number):
     assert prepared(STACKMGR_THREADS=text).threads == number
+    assert prepared(STACKMGR_DATABASE_CONNECTIONS=text).database_connections == number
     assert prepared(STACKMGR_DATABASE_TIMEOUT=text).database_timeout == number
 
 
@@ -78,7 +79,7 @@ def test_a_number_of_threads_or_of_seconds_is_taken(text, number):
     ],
 )
 def test_another_number_of_threads_or_of_seconds_is_not(text):
-    for name in ("STACKMGR_THREADS", "STACKMGR_DATABASE_TIMEOUT"):
+    for name in ("STACKMGR_THREADS", "STACKMGR_DATABASE_CONNECTIONS", "STACKMGR_DATABASE_TIMEOUT"):
         assert problems({"STACKMGR_DATABASE_URL": URL, name: text}) == [
             f"{name} must be a whole number from 1 to 1000"
         ]
@@ -89,7 +90,7 @@ def test_another_number_of_threads_or_of_seconds_is_not(text):
     [
         ("STACKMGR_VERIFIER", "database, unkey"),
         ("STACKMGR_LOG_LEVEL", "debug, info, warning, error"),
-        ("STACKMGR_LOG_FORMAT", "json, text"),
+        ("STACKMGR_LOG_FORMAT", "json, text, dev"),
     ],
 )
 @pytest.mark.parametrize("text", ["Database", "JSON", "INFO", "database ", "none", " "])
@@ -102,7 +103,7 @@ def test_a_choice_is_one_of_the_choices_as_they_are_spelled(name, choices, text)
 )
 def test_the_operators_listener_needs_an_address_and_a_port(text):
     assert problems({"STACKMGR_DATABASE_URL": URL, "STACKMGR_ADMIN_BIND": text}) == [
-        "STACKMGR_ADMIN_BIND must be an address and a port, such as 127.0.0.1:9100"
+        "STACKMGR_ADMIN_BIND must be an address and a port, such as 127.0.0.1:9108"
     ]
 
 
@@ -131,10 +132,10 @@ def test_everything_that_is_wrong_is_named_at_once_in_words_and_without_secrets(
     )
     assert "hunter" not in str(found)
     assert [problem.partition(" ")[0] for problem in found] == [
+        "STACKMGR_THREADS",
         "STACKMGR_VERIFIER",
         "STACKMGR_LOG_LEVEL",
         "STACKMGR_LOG_FORMAT",
-        "STACKMGR_THREADS",
         "STACKMGR_DATABASE_URL",
         "whitelist",
         "whitelist",
@@ -152,7 +153,7 @@ def test_a_missing_connection_string_does_not_hide_the_other_problems():
     assert found[0] == "STACKMGR_DATABASE_URL is not set: a PostgreSQL connection string is needed"
 
 
-def test_a_secret_shows_itself_to_nobody_who_prints_what_holds_it():
+def test_a_secret_is_hidden_in_the_repr_of_what_holds_it():
     chosen = prepared()
     held = {"url": chosen.database_url, "settings": chosen, "nested": [chosen.database_url]}
     for shown in (repr(chosen), str(chosen), f"{chosen}", repr(held), repr(chosen.database_url)):

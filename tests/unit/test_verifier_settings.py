@@ -1,4 +1,4 @@
-"""The settings of a verifier: what is accepted, and that no complaint repeats a secret."""
+"""The settings of a verifier: accepted values, and messages that repeat no secret."""
 
 import pytest
 
@@ -13,12 +13,12 @@ GOOD = {
 
 
 def problems(**changed: str) -> str:
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as rejected:
         settings.from_environ(GOOD | changed)
-    return str(refused.value)
+    return str(rejected.value)
 
 
-def test_unkeys_cloud_is_asked_unless_another_is_named():
+def test_unkeys_cloud_is_the_default():
     found = settings.from_environ(GOOD)
     assert found.unkey_url == "https://api.unkey.com"
     assert found.unkey_root_key == "unkey_rootkey"
@@ -66,10 +66,10 @@ def test_an_address_of_a_self_hosted_unkey_is_accepted(url):
         "https://[::1",
     ],
 )
-def test_anything_else_is_refused_and_not_repeated(url):
-    told = problems(STACKMGR_UNKEY_URL=url)
-    assert "STACKMGR_UNKEY_URL" in told
-    assert "hunter2" not in told
+def test_anything_else_is_rejected_and_not_repeated(url):
+    message = problems(STACKMGR_UNKEY_URL=url)
+    assert "STACKMGR_UNKEY_URL" in message
+    assert "hunter2" not in message
 
 
 @pytest.mark.parametrize("seconds", ["0.1", "2", "2.5", "20"])
@@ -78,15 +78,15 @@ def test_a_timeout_is_a_number_of_seconds(seconds):
 
 
 @pytest.mark.parametrize("seconds", ["0", "0.05", "21", "-1", "nan", "inf", "1e1", "2s", " 2", "\u0662"])
-def test_a_timeout_out_of_reason_is_refused(seconds):
+def test_a_timeout_out_of_reason_is_rejected(seconds):
     assert "STACKMGR_VERIFY_TIMEOUT" in problems(STACKMGR_VERIFY_TIMEOUT=seconds)
 
 
 @pytest.mark.parametrize("root_key", ["two words", "line\nfeed", "schl\u00fcssel"])
-def test_a_root_key_that_no_header_can_carry_is_refused_and_not_repeated(root_key):
-    told = problems(STACKMGR_UNKEY_ROOT_KEY=root_key)
-    assert "STACKMGR_UNKEY_ROOT_KEY" in told
-    assert root_key not in told
+def test_a_root_key_that_no_header_can_carry_is_rejected_and_not_repeated(root_key):
+    message = problems(STACKMGR_UNKEY_ROOT_KEY=root_key)
+    assert "STACKMGR_UNKEY_ROOT_KEY" in message
+    assert root_key not in message
 
 
 @pytest.mark.parametrize("name", ["STACKMGR_DATABASE_URL", "STACKMGR_UNKEY_ROOT_KEY"])
@@ -97,19 +97,19 @@ def test_a_secret_may_stand_in_a_file(tmp_path, name):
     assert found == settings.from_environ(GOOD)
 
 
-def test_a_secret_in_two_places_or_in_a_file_that_cannot_be_read_is_refused(tmp_path):
+def test_a_secret_in_two_places_or_in_a_file_that_cannot_be_read_is_rejected(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "empty").write_text("\n")
     name = "STACKMGR_UNKEY_ROOT_KEY_FILE"
     assert "both set" in problems(**{name: str(tmp_path / "empty")})
     for path in ("missing", "binary", "."):
-        told = problems(STACKMGR_UNKEY_ROOT_KEY="", **{name: str(tmp_path / path)})
-        assert f"{name} names a file that cannot be read" in told
+        message = problems(STACKMGR_UNKEY_ROOT_KEY="", **{name: str(tmp_path / path)})
+        assert f"{name} names a file that cannot be read" in message
     assert "is not set" in problems(STACKMGR_UNKEY_ROOT_KEY="", **{name: str(tmp_path / "empty")})
 
 
 def test_all_problems_are_named_at_once():
-    told = problems(
+    message = problems(
         STACKMGR_DATABASE_URL="",
         STACKMGR_UNKEY_ROOT_KEY="",
         STACKMGR_UNKEY_URL="nowhere",
@@ -117,7 +117,7 @@ def test_all_problems_are_named_at_once():
         STACKMGR_THREADS="many",
     )
     for name in ("DATABASE_URL", "UNKEY_ROOT_KEY", "UNKEY_URL", "VERIFY_TIMEOUT", "THREADS"):
-        assert f"STACKMGR_{name}" in told
+        assert f"STACKMGR_{name}" in message
 
 
 def test_a_secret_does_not_show_in_what_programmers_print():

@@ -1,0 +1,57 @@
+"""Types of the commands' arguments, as argparse takes them."""
+
+import argparse
+from datetime import UTC, datetime
+from uuid import UUID
+
+_LONGEST_LABEL = 200
+
+
+def canonical_uuid(text: str) -> str:
+    """Return *text* if it is a UUID as the service writes them."""
+    try:
+        canonical = str(UUID(text))
+    except ValueError:
+        canonical = ""
+    if not canonical or text != canonical:
+        raise argparse.ArgumentTypeError("must be a UUID in lowercase with hyphens")
+    return text
+
+
+def instant(text: str) -> datetime:
+    """Return the time that *text* names, in UTC."""
+    try:
+        named = datetime.fromisoformat(text)
+    except ValueError as ex:
+        raise argparse.ArgumentTypeError("must be an ISO 8601 time such as 2027-01-31T00:00:00Z") from ex
+    if named.tzinfo is None:
+        raise argparse.ArgumentTypeError("needs an offset from UTC, such as Z or +02:00")
+    try:
+        # An offset can carry it past the years that have a date.
+        return named.astimezone(UTC)
+    except OverflowError as ex:
+        raise argparse.ArgumentTypeError("is not between the years 1 and 9999 in UTC") from ex
+
+
+def future(text: str) -> datetime:
+    """Return the time that *text* names, if it is in the future."""
+    named = instant(text)
+    if named <= datetime.now(UTC):
+        raise argparse.ArgumentTypeError("lies in the past")
+    return named
+
+
+def row_limit(text: str) -> int:
+    """Return the number of rows that *text* names, 1 to 1,000,000."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 7 and 1 <= int(text) <= 1_000_000):
+        raise argparse.ArgumentTypeError("must be a whole number from 1 to 1000000")
+    return int(text)
+
+
+def label(text: str) -> str:
+    """Return *text* if it can stand in a column of a list."""
+    if not text.isprintable():
+        raise argparse.ArgumentTypeError("must be printable text on one line, without tabs")
+    if len(text) > _LONGEST_LABEL:
+        raise argparse.ArgumentTypeError(f"must have at most {_LONGEST_LABEL} characters")
+    return text
