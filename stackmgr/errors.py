@@ -1,28 +1,26 @@
-"""The errors of the service's own language, and the one form in which all of them are answered.
+"""The service's errors, and the Error object in which every one of them is returned.
 
-Each class is one cause.  `code` is the specification's name for it, `STATUS` its HTTP status, `message`
-the whole text a caller is told.  `reason` is for the operator's log: a short slug, never request data.
+Each class is one cause.  It owns the response: `status`, the specification's `code`, the complete public
+`message`, and the header fields of its own.  `reason` is for the operator's log: a short slug, never request
+data.
 """
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
-STATUS = {
-    "invalid_request": 400,
-    "unauthorized": 401,
-    "not_found": 404,
-    "conflict": 409,
-    "payload_too_large": 413,
-    "rate_limited": 429,
-    "internal_error": 500,
-    "service_unavailable": 503,
-}
+from stackmgr.contract import BODY_LIMIT_BYTES
+
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ServiceError(Exception):
     """A request that ends in an Error object."""
 
+    status = 500
     code = "internal_error"
     message = "An unexpected error occurred."
+    headers = _NO_HEADERS
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -32,18 +30,19 @@ class ServiceError(Exception):
 class InvalidRequest(ServiceError):
     """The request breaks a rule that has no class of its own below."""
 
+    status = 400
     code = "invalid_request"
     message = "The request is invalid."
 
 
 class InvalidBody(InvalidRequest):
-    """The body did not arrive whole, is not sent as JSON, or is not JSON."""
+    """The body is incomplete, has another media type or a content coding, or is not JSON."""
 
     message = "The request body is not a complete JSON document sent as application/json."
 
 
 class InvalidConfiguration(InvalidRequest):
-    """The body is JSON, but not a configuration a stack can have."""
+    """The body is JSON, but not a valid configuration."""
 
     message = "The stack configuration is invalid."
 
@@ -55,89 +54,111 @@ class InvalidIdempotencyKey(InvalidRequest):
 
 
 class InvalidPagination(InvalidRequest):
-    """The query string of a list is not one that the service gave or described."""
+    """The query string of a list has an unknown, repeated or malformed parameter."""
 
     message = "The pagination parameters are invalid."
 
 
 class InvalidStackId(InvalidRequest):
-    """The id in the path is not a UUID in its hyphenated form."""
+    """The id in the path is not a hyphenated UUID."""
 
     message = "The stack id is not a valid UUID."
 
 
 class MethodNotAllowed(InvalidRequest):
-    """The path exists, the method does not: answered with 405 and the methods there are."""
+    """The resource does not support the method.  *allowed* is the value of `Allow`."""
 
+    status = 405
     message = "The method is not allowed for this resource."
 
     def __init__(self, allowed: str) -> None:
         super().__init__("method_not_allowed")
-        self.allowed = allowed
+        self.headers = {"Allow": allowed}
 
 
 class Unauthorized(ServiceError):
-    """No credential, or one that identifies nobody."""
+    """The credential is missing, invalid, or verified without the required identity."""
 
+    status = 401
     code = "unauthorized"
     message = "The API key is missing or invalid."
+    headers = MappingProxyType({"WWW-Authenticate": "Bearer"})
 
 
 class NotFound(ServiceError):
-    """No such route, no such stack, or another manager's stack."""
+    """The route or the stack does not exist, or the stack belongs to another manager."""
 
+    status = 404
     code = "not_found"
     message = "The resource was not found."
 
 
 class Conflict(ServiceError):
-    """The Idempotency-Key was used before, with other input."""
+    """The manager used the Idempotency-Key before with different input."""
 
+    status = 409
     code = "conflict"
     message = "The Idempotency-Key was already used with different input."
 
 
 class PayloadTooLarge(ServiceError):
-    """The body exceeds 262144 bytes."""
+    """The body exceeds BODY_LIMIT_BYTES."""
 
+    status = 413
     code = "payload_too_large"
-    message = "The request body exceeds 262144 bytes."
+    message = f"The request body exceeds {BODY_LIMIT_BYTES} bytes."
 
 
-class RateLimited(ServiceError):
-    """The verification of the key is rate limited; `retry_after` is in whole seconds, where known."""
+class VerificationError(ServiceError):
+    """The key was neither accepted nor rejected.  *retry_after* is in whole seconds, None where unknown."""
 
+    def __init__(self, reason: str = "", retry_after: int | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+        if retry_after is not None:
+            self.headers = {"Retry-After": str(retry_after)}
+
+
+class RateLimited(VerificationError):
+    """The verification of the key is rate limited."""
+
+    status = 429
     code = "rate_limited"
     message = "The API key has exceeded its rate limit."
 
-    def __init__(self, reason: str = "", retry_after: int | None = None) -> None:
-        super().__init__(reason)
-        self.retry_after = retry_after
 
+class ServiceUnavailable(VerificationError):
+    """The key could not be verified: access is not granted and nothing changes."""
 
-class ServiceUnavailable(ServiceError):
-    """The key could not be verified: nothing was granted and nothing changed."""
-
+    status = 503
     code = "service_unavailable"
     message = "The API key could not be verified at the moment."
 
-    def __init__(self, reason: str = "", retry_after: int | None = None) -> None:
-        super().__init__(reason)
-        self.retry_after = retry_after
+
+class Overloaded(ServiceUnavailable):
+    """No thread took up the request in time: its key was not verified and nothing changed."""
+
+
+class CircuitOpen(ServiceUnavailable):
+    """The verifier has stopped responding and was not asked; its circuit breaker logged this once."""
 
 
 class BindingConflict(ServiceError):
-    """A saved manager binding disagrees with the verified identity: an operator must decide."""
+    """The saved manager binding conflicts with the verified identity; only an operator can resolve it."""
 
 
 class DatabaseError(ServiceError):
-    """A statement failed.  `sqlstate` is the server's, or None where there was no answer from one."""
+    """A statement failed, or there was no connection to run it on.
 
-    def __init__(self, reason: str, sqlstate: str | None) -> None:
+    `statement` is its name; `sqlstate` is the server's, or None where the server did not respond.
+    """
+
+    def __init__(self, reason: str, *, statement: str | None = None, sqlstate: str | None = None) -> None:
         super().__init__(reason)
+        self.statement = statement
         self.sqlstate = sqlstate
 
 
 def error_object(code: str, message: str, request_id: str) -> bytes:
-    """Return the Error object as JSON.  Plain ASCII, so that no byte of a caller's id can break a line."""
+    """Return the Error object as JSON, in ASCII, so that no byte of a client's id can break a line."""
     return json.dumps({"code": code, "message": message, "request_id": request_id}).encode("ascii")

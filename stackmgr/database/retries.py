@@ -1,8 +1,8 @@
-"""What to do after a statement has failed: one table, by what the server called it, never by its words.
+"""What to do after a statement has failed: one table, keyed by SQLSTATE, never by the server's message.
 
-The status of the answer follows from where the failure happened, not from this table: while a key is being
-verified nothing has changed yet and the answer is 503, afterwards it is 500.  The one exception is
-PROGRAM_LIMIT_EXCEEDED at the receipt of a creation: there the key is too long, which is the caller's doing.
+The status of the response depends on where the failure happened, not on this table: 503 while a key is being
+verified, because nothing has changed yet, and 500 afterwards.  The one exception is PROGRAM_LIMIT_EXCEEDED
+where a creation receipt is inserted: there the Idempotency-Key is too long, which is 400.
 """
 
 from enum import Enum
@@ -10,29 +10,31 @@ from enum import Enum
 from stackmgr.errors import DatabaseError
 
 PROGRAM_LIMIT_EXCEEDED = "54000"
+# What a connection settles by itself, behind a pooler that gives it another server session.
+INVALID_STATEMENT_NAME = "26000"
+DUPLICATE_PREPARED_STATEMENT = "42P05"
 
-# Reasons of a DatabaseError that has no SQLSTATE, because no server gave an answer.
+# Reasons of a DatabaseError without SQLSTATE, because no server responded.
 CONNECTION_LOST = "connection_lost"
 DEADLINE = "deadline"
 NO_CONNECTION = "no_connection"
 
 
 class RetryAction(Enum):
-    """What helps after a failure."""
+    """What to do after a failure."""
 
-    FAIL = "the statement changed nothing, and would fail again"
-    RETRY = "it was rolled back for the sake of others, and may succeed a moment later"
-    RECONNECT_ALL = "it was refused because of what the connections are: new ones will do better"
-    RETRY_IF_READ = "the connection is gone and the outcome with it: only what writes nothing may run again"
-    CLOSE = "time is up: the connection is closed, because an answer may still come"
+    FAIL = "the statement changed nothing and would fail again"
+    RETRY = "it was rolled back because of a concurrent transaction: run it again"
+    RECONNECT_ALL = "it was rejected because of the state of the connections: replace them all, run it again"
+    RETRY_IF_READ = "the connection and the outcome are lost: run it again only if it writes nothing"
+    CLOSE = "the deadline has passed: close the connection, because a result may still arrive"
 
 
 _ACTIONS = {
     "40001": RetryAction.RETRY,  # serialization_failure
     "40P01": RetryAction.RETRY,  # deadlock_detected
-    "0A000": RetryAction.RECONNECT_ALL,  # a prepared statement whose columns a migration has changed
+    "0A000": RetryAction.RECONNECT_ALL,  # a prepared statement whose result type a migration has changed
     "25006": RetryAction.RECONNECT_ALL,  # the server has become a standby, or was made read-only
-    "26000": RetryAction.RECONNECT_ALL,  # the server or a pooler has forgotten the prepared statement
     "08": RetryAction.RETRY_IF_READ,  # connection exceptions
     "57P": RetryAction.RETRY_IF_READ,  # shut down, crashed, starting up, idle for too long, database dropped
     # A warning at a write: the wait for the synchronous standby was cancelled, so that what is committed
@@ -46,7 +48,7 @@ _ATTEMPTS = {RetryAction.RETRY: 4, RetryAction.RECONNECT_ALL: 2, RetryAction.RET
 
 
 def retry_action(failure: DatabaseError) -> RetryAction:
-    """Return what helps after *failure*; the most specific line of the table counts."""
+    """Return what to do after *failure*, by the longest prefix of its SQLSTATE in the table."""
     if failure.sqlstate is None:
         return _ACTIONS.get(failure.reason, RetryAction.FAIL)
     prefixes = (failure.sqlstate[:length] for length in (5, 3, 2))
@@ -54,14 +56,13 @@ def retry_action(failure: DatabaseError) -> RetryAction:
 
 
 def should_retry(failure: DatabaseError, *, writes: bool, attempts: int) -> bool:
-    """Whether a statement that failed so, after so many attempts, is to run again.
-
-    Never where it could then happen twice, and no oftener than it can help.
-    """
-    helps = retry_action(failure)
-    return attempts < _ATTEMPTS.get(helps, 1) and not (helps is RetryAction.RETRY_IF_READ and writes)
+    """Whether to run the failed statement again after *attempts* attempts; never if it might run twice."""
+    action = retry_action(failure)
+    if action is RetryAction.RETRY_IF_READ and writes:
+        return False
+    return attempts < _ATTEMPTS.get(action, 1)
 
 
 def must_close(failure: DatabaseError) -> bool:
-    """Whether the connection is of no more use."""
+    """Whether the connection cannot be used again."""
     return retry_action(failure) in (RetryAction.RECONNECT_ALL, RetryAction.RETRY_IF_READ, RetryAction.CLOSE)

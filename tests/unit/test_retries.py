@@ -9,7 +9,6 @@ TABLE = [
     ("40P01", 4, 4, False),
     ("0A000", 2, 2, True),
     ("25006", 2, 2, True),
-    ("26000", 2, 2, True),
     ("08000", 2, 1, True),
     ("08006", 2, 1, True),
     ("57P01", 2, 1, True),
@@ -20,7 +19,7 @@ TABLE = [
     ("connection_lost", 2, 1, True),
     ("deadline", 1, 1, True),
     ("no_connection", 1, 1, False),
-    ("stack_get", 1, 1, False),
+    ("receipt_vanished", 1, 1, False),
     ("40002", 1, 1, False),
     ("42501", 1, 1, False),
     ("53100", 1, 1, False),
@@ -33,11 +32,11 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("failed", "reads", "writes", "closed"), TABLE, ids=[row[0] for row in TABLE])
-def test_a_failure_tells_what_runs_again_how_often_and_whether_the_connection_goes(
+def test_a_failure_decides_what_is_retried_how_often_and_whether_the_connection_closes(
     failed, reads, writes, closed
 ):
-    reason = failed in {"connection_lost", "deadline", "no_connection", "stack_get"}
-    failure = DatabaseError(failed, None) if reason else DatabaseError("stack_update", failed)
+    reason = failed in {"connection_lost", "deadline", "no_connection", "receipt_vanished"}
+    failure = DatabaseError(failed) if reason else DatabaseError("rejected", sqlstate=failed)
     for attempts in range(1, 6):
         assert should_retry(failure, writes=False, attempts=attempts) == (attempts < reads)
         assert should_retry(failure, writes=True, attempts=attempts) == (attempts < writes)
