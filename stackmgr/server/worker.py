@@ -192,7 +192,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         listener: int | None = None  # one not watched for the moment
         while True:
             if listener is None:  # or nobody would watch it until there is a seat again
-                seats.take()
+                seats.acquire()
             events = poll(-1 if listener is None else ACCEPT_BACKOFF_SECONDS, 1)
             if listener is not None:
                 self._arm(listener, READ)

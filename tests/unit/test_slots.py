@@ -1,4 +1,4 @@
-"""One thread has a seat, three while some write; whoever gives it up lets another have it."""
+"""One thread holds a run slot, three while some write; a released slot goes to another thread."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,10 +7,10 @@ from contextlib import ExitStack
 import pytest
 
 from stackmgr import slots
-from stackmgr.slots import RunSlots, before_write, give_up
+from stackmgr.slots import Distance, RunSlots, before_write, blocking
 
 PATIENCE = 10
-# How long a thread is watched to see that it does not get a seat: too short a time could only hide that.
+# How long a thread is watched to see that it gets no slot: too short a time could only hide that.
 WATCHED = 0.1
 
 
@@ -18,16 +18,19 @@ class Threads:
     """Some threads that do as they are told, one thing after the other."""
 
     def __init__(self, number: int, cleanup: ExitStack) -> None:
-        self.seats = RunSlots()
+        self.slots = RunSlots()
         self._threads = [cleanup.enter_context(ThreadPoolExecutor(1)) for _ in range(number)]
 
-    def take(self, number: int) -> "Future[None]":
-        return self._threads[number].submit(self.seats.take)
+    def acquire(self, number: int) -> "Future[None]":
+        return self._threads[number].submit(self.slots.acquire)
 
-    def give_up(self, number: int) -> None:
-        self._threads[number].submit(give_up).result(PATIENCE)
+    def block(self, number: int) -> None:
+        self._threads[number].submit(blocking.__enter__).result(PATIENCE)
 
-    def before_write(self, number: int) -> None:
+    def resume(self, number: int) -> "Future[None]":
+        return self._threads[number].submit(blocking.__exit__)
+
+    def write(self, number: int) -> None:
         self._threads[number].submit(before_write).result(PATIENCE)
 
 
@@ -37,7 +40,7 @@ def threads() -> Iterator[Threads]:
         threads = Threads(4, cleanup)
         yield threads
         for _ in range(4):  # or one that still waits would never end
-            threads.seats._free.put(None)
+            threads.slots._add_free()
 
 
 @pytest.fixture
@@ -48,65 +51,120 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def waits(taking: "Future[None]") -> bool:
-    """Whether the thread still waits for a seat."""
+def waits(acquiring: "Future[None]") -> bool:
+    """Whether the thread still waits for a slot."""
     try:
-        taking.result(WATCHED)
+        acquiring.result(WATCHED)
     except TimeoutError:
         return True
     return False
 
 
-def test_one_thread_at_a_time_has_the_seat_and_keeps_it_until_it_gives_it_up(threads):
-    threads.take(0).result(PATIENCE)
-    second = threads.take(1)
-    threads.take(0).result(PATIENCE)
+def test_one_thread_holds_the_slot_until_it_blocks(threads):
+    threads.acquire(0).result(PATIENCE)
+    second = threads.acquire(1)
+    threads.acquire(0).result(PATIENCE)
     assert waits(second)
-    threads.give_up(0)
+    threads.block(0)
     second.result(PATIENCE)
-    first = threads.take(0)
+    first = threads.acquire(0)
     assert waits(first)
-    threads.give_up(1)
+    threads.block(1)
     first.result(PATIENCE)
 
 
-def test_a_thread_gives_up_what_it_has_and_no_more(threads):
-    threads.take(0).result(PATIENCE)
-    threads.give_up(1)
-    threads.give_up(0)
-    threads.give_up(0)
-    threads.take(1).result(PATIENCE)
-    third = threads.take(2)
+def test_a_thread_releases_its_own_slot_only(threads):
+    threads.acquire(0).result(PATIENCE)
+    threads.block(1)
+    threads.block(0)
+    threads.block(0)
+    threads.acquire(1).result(PATIENCE)
+    third = threads.acquire(2)
     assert waits(third)
-    threads.give_up(1)
+    threads.block(1)
     third.result(PATIENCE)
 
 
-def test_there_are_three_seats_while_some_write_and_then_one_again(threads, now):
-    threads.take(0).result(PATIENCE)
-    others = [threads.take(1), threads.take(2)]
+def test_there_are_three_slots_while_some_write_and_then_one_again(threads, now):
+    threads.acquire(0).result(PATIENCE)
+    others = [threads.acquire(1), threads.acquire(2)]
     assert [waits(other) for other in others] == [True, True]
-    threads.before_write(0)
-    threads.before_write(0)
+    threads.write(0)
+    threads.write(0)
     assert [waits(other) for other in others] == [False, False]
-    fourth = threads.take(3)
-    threads.take(0).result(PATIENCE)
+    fourth = threads.acquire(3)
+    threads.acquire(0).result(PATIENCE)
     assert waits(fourth)
     now[0] += 1.0
-    waiting = [fourth, threads.take(0), threads.take(1)]
+    waiting = [fourth, threads.acquire(0), threads.acquire(1)]
     assert [waits(one) for one in waiting] == [True, True, True]
-    threads.take(2).result(PATIENCE)
-    threads.give_up(2)
+    threads.acquire(2).result(PATIENCE)
+    threads.block(2)
     assert sorted(waits(one) for one in waiting) == [False, True, True]
-    threads.before_write(2)
+    threads.write(2)
     assert [waits(one) for one in waiting] == [False, False, False]
 
 
-def test_a_thread_that_serves_nobody_neither_gives_up_nor_adds_a_seat(threads):
-    give_up()
-    before_write()
-    threads.take(0).result(PATIENCE)
-    second = threads.take(1)
+def test_a_thread_with_a_request_resumes_before_others_start(threads):
+    threads.acquire(0).result(PATIENCE)
+    second, third = threads.acquire(1), threads.acquire(2)
+    threads.block(0)  # the slot goes to the last that asked
+    third.result(PATIENCE)
+    first = threads.resume(0)
+    assert waits(first)
+    third = threads.acquire(2)  # its request has ended
+    first.result(PATIENCE)
+    assert [waits(second), waits(third)] == [True, True]
+
+
+def test_a_thread_that_holds_a_slot_resumes_at_once(threads):
+    threads.acquire(0).result(PATIENCE)
+    threads.resume(0).result(PATIENCE)
+    second = threads.acquire(1)
     assert waits(second)
-    threads.give_up(0)
+    threads.block(0)
     second.result(PATIENCE)
+
+
+def test_a_thread_outside_a_worker_neither_releases_nor_adds_a_slot(threads):
+    with blocking:
+        before_write()
+    threads.acquire(0).result(PATIENCE)
+    second = threads.acquire(1)
+    assert waits(second)
+    threads.block(0)
+    second.result(PATIENCE)
+
+
+NEAR, FAR = slots.LOCAL_ROUND_TRIP / 2, slots.LOCAL_ROUND_TRIP * 2
+
+
+def test_a_server_is_near_by_its_shortest_statement_and_far_until_that_is_known():
+    distance = Distance()
+    seen = []
+    for seconds in [NEAR] + [1.0] * (slots._WINDOW - 1):
+        seen.append(distance.is_near)
+        distance.record(seconds)
+    assert not any(seen)
+    assert distance.is_near
+
+
+def test_a_server_that_is_near_no_more_is_found_out():
+    distance = Distance()
+    for seconds in [NEAR] * slots._WINDOW + [FAR] * slots._LONG_WINDOW:
+        distance.record(seconds)
+    assert not distance.is_near
+    for _ in range(slots._WINDOW):
+        distance.record(NEAR)
+    assert distance.is_near
+
+
+def test_a_released_slot_goes_to_the_thread_that_was_idle_least(threads):
+    threads.acquire(0).result(PATIENCE)
+    first = threads.acquire(1)
+    assert waits(first)
+    second = threads.acquire(2)
+    assert waits(second)
+    threads.block(0)
+    second.result(PATIENCE)
+    assert waits(first)
