@@ -1,1 +1,1 @@
-"""Access to PostgreSQL."""
+"""The way to PostgreSQL."""

@@ -1,8 +1,8 @@
-"""One connection to PostgreSQL: a prepared statement, run within a deadline.
+"""One connection to PostgreSQL: run a prepared statement within a deadline.
 
-Written on psycopg's libpq layer.  A statement of ours is one prepared execution with a handful of text
-parameters; a cursor, which must be ready for anything, costs three times as much, and it waits for a server
-that has stopped answering as long as that takes.  Here every wait ends at the caller's deadline.
+Written on psycopg's libpq layer.  A statement here is one prepared execution with a few text parameters.  A
+general cursor costs three times as much, and waits without limit for a server that has stopped responding.
+Here every wait ends at the deadline.
 """
 
 import select
@@ -19,7 +19,7 @@ from psycopg.rows import TupleRow
 from stackmgr.database import retries
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from stackmgr.slots import before_write, give_up
+from stackmgr.slots import Distance, before_write, blocking
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
@@ -27,10 +27,8 @@ Query = tuple[Statement, Parameters]
 
 _WARNING = "01000"
 
-# A server that has ever answered within so many seconds is near: it is worth while to wait for it a moment,
-# in which most commits are through, before another thread is let go on.
-LOCAL_ROUND_TRIP = 0.0001
-BLOCKING_THRESHOLD_MS = 20  # milliseconds
+# How long a thread keeps its run slot while a near server responds: most commits end within this time.
+BLOCKING_THRESHOLD_MS = 20
 
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
@@ -40,113 +38,166 @@ def _encoded(value: Any) -> bytes | None:
         return value
     if isinstance(value, str):
         if "\0" in value:
-            # Text is sent as a C string: what follows would be cut off without a word.
+            # Text is sent as a C string: what follows would be cut off silently.
             raise ValueError("U+0000 in a text parameter")
         return value.encode("utf-8")
     return (value.isoformat() if isinstance(value, datetime) else str(value)).encode("ascii")
 
 
+def _arguments(statement: Statement, parameters: Parameters) -> tuple[list[bytes | None], list[int]]:
+    """Return the encoded values of *statement*'s parameters, and which of them are binary."""
+    given = [parameters[name] for name in statement.parameters]
+    return [_encoded(value) for value in given], [isinstance(value, bytes) for value in given]
+
+
+def _sqlstate(result: pq.abc.PGresult) -> str | None:
+    """Return the SQLSTATE of a result that is an error, or None."""
+    sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE)
+    return None if sqlstate is None else sqlstate.decode("ascii")
+
+
 def _require_success(statement: Statement, result: pq.abc.PGresult) -> None:
     if result.status not in _SUCCESS:
-        sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE)
+        sqlstate = _sqlstate(result)
         if sqlstate is None:
             raise psycopg.OperationalError
-        raise DatabaseError(statement.name, sqlstate.decode("ascii"))
+        raise DatabaseError("rejected", statement=statement.name, sqlstate=sqlstate)
 
 
 class DatabaseConnection(psycopg.Connection[TupleRow]):
-    """A connection that runs statements by their names, preparing each when it is first needed."""
+    """A connection that runs statements by name, and prepares each on first use."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._known: dict[str, bytes] = {}
+        self._statement_names: dict[str, bytes] = {}
         self._transformer = Transformer(self)
         self._input = select.poll()
         self._input.register(self.pgconn.socket, select.POLLIN)
         self.acquired_at = 0.0  # when the pool gave it, of the monotonic clock
-        self._is_near = False
+        self._distance = Distance()
         self._warned = False
         self.add_notice_handler(self._notice)
 
     def is_stale(self) -> bool:
-        """Whether the idle connection has something to read: the server said goodbye, or is gone."""
+        """Whether the idle connection has input, which only means that the server has closed it."""
         return bool(self._input.poll(0))
 
     def run(self, statement: Statement, parameters: Parameters, deadline: float) -> list[Row]:
         """Run *statement* and return its rows.
 
-        *deadline* is a time of the monotonic clock, in seconds.  Raises DatabaseError; where no answer came,
-        its `sqlstate` is None, this connection is closed, and the statement may have run or not.
+        *deadline* is a time of the monotonic clock, in seconds.  Raises DatabaseError.  If the server did not
+        respond, its `sqlstate` is None, this connection is closed, and the statement may have run or not.
         """
         try:
-            if statement.name not in self._known:
+            if statement.name not in self._statement_names:
                 self._prepare(statement, deadline)
-            self._send(statement, parameters)
-            result = self._result(statement, deadline)
+            started = time.monotonic()
+            result = self._execute(statement, parameters, deadline)
+            self._distance.record(time.monotonic() - started)
             if self._warned and statement.writes:
-                raise DatabaseError("unconfirmed", _WARNING)  # noqa: TRY301
+                raise DatabaseError("unconfirmed", sqlstate=_WARNING)  # noqa: TRY301
         except (DatabaseError, psycopg.OperationalError) as ex:
-            self._fail(ex)
+            self._fail(statement, ex)
         return self._rows(result)
 
     def run_with_prefetch(
         self, statement: Statement, parameters: Parameters, prefetch: Query, deadline: float
     ) -> tuple[list[Row], list[Row] | None]:
-        """Run *statement* as `run` does, and with the same round trip another one; neither writes anything.
+        """Run *statement* as `run` does, and *prefetch* in the same round trip; neither may write.
 
-        Returns the rows of both; None for those of the other one when it failed, for whatever reason, or when
-        it was not sent, because this connection has not prepared it yet and that may take its time.
+        Returns the rows of both.  Those of *prefetch* are None if it failed, or if it was not sent because
+        one of the two is not prepared yet on this connection.
         """
-        if statement.name not in self._known or prefetch[0].name not in self._known:
+        if statement.name not in self._statement_names or prefetch[0].name not in self._statement_names:
             return self.run(statement, parameters, deadline), None
         try:
+            started = time.monotonic()
             self.pgconn.enter_pipeline_mode()
             self._send(statement, parameters)
             self._send(*prefetch)
             self.pgconn.pipeline_sync()
             result, other = self._two_results(statement, deadline)
             self.pgconn.exit_pipeline_mode()
-            _require_success(statement, result)
+            self._distance.record(time.monotonic() - started)
+            if result.status not in _SUCCESS:
+                if _sqlstate(result) == retries.INVALID_STATEMENT_NAME:
+                    result = self._execute_unprepared(statement, parameters, deadline)
+                _require_success(statement, result)
         except (DatabaseError, psycopg.OperationalError) as ex:
-            self._fail(ex)
+            self._fail(statement, ex)
         return self._rows(result), self._rows(other) if other.status in _SUCCESS else None
 
-    def _fail(self, ex: DatabaseError | psycopg.OperationalError) -> NoReturn:
-        """Close the connection if *ex* leaves it of no use, and raise what the caller is to know."""
+    def _fail(self, statement: Statement, ex: DatabaseError | psycopg.OperationalError) -> NoReturn:
+        """Raise *ex* as a DatabaseError of *statement*; close the connection if it cannot be used again."""
         if isinstance(ex, psycopg.OperationalError):
             self.close()
-            raise DatabaseError(retries.CONNECTION_LOST, None) from ex
+            raise DatabaseError(retries.CONNECTION_LOST, statement=statement.name) from ex
+        ex.statement = statement.name
         if retries.must_close(ex):
             self.close()
         raise ex
 
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:
         self._transformer.set_pgresult(result)
-        return self._transformer.load_rows(0, result.ntuples, tuple)
+        rows = self._transformer.load_rows(0, result.ntuples, tuple)
+        self._transformer.set_pgresult(None)  # or each connection would keep up to 26 MB of its last page
+        return rows
 
     def _prepare(self, statement: Statement, deadline: float) -> None:
-        name = statement.name.encode("ascii")
-        self.pgconn.send_prepare(name, statement.text)
-        self._result(statement, deadline)
-        self._known[statement.name] = name
+        self.pgconn.send_prepare(statement.prepared_name, statement.text)
+        try:
+            self._result(statement, deadline)
+        except DatabaseError as ex:
+            if ex.sqlstate != retries.DUPLICATE_PREPARED_STATEMENT:
+                raise
+        self._statement_names[statement.name] = statement.prepared_name
+
+    def _execute(self, statement: Statement, parameters: Parameters, deadline: float) -> pq.abc.PGresult:
+        self._send(statement, parameters)
+        try:
+            return self._result(statement, deadline)
+        except DatabaseError as ex:
+            if ex.sqlstate != retries.INVALID_STATEMENT_NAME:
+                raise
+        return self._execute_unprepared(statement, parameters, deadline)
+
+    def _execute_unprepared(
+        self, statement: Statement, parameters: Parameters, deadline: float
+    ) -> pq.abc.PGresult:
+        """Prepare and execute, where a pooler has led to a server session without the statement.
+
+        In one pipeline, because between two round trips the pooler may change the server session again.
+        Where another client has prepared the statement since, it is executed without a name.
+        """
+        self.pgconn.enter_pipeline_mode()
+        self.pgconn.send_prepare(statement.prepared_name, statement.text)
+        self._send(statement, parameters)
+        self.pgconn.pipeline_sync()
+        prepared, result = self._two_results(statement, deadline)
+        self.pgconn.exit_pipeline_mode()
+        if _sqlstate(prepared) == retries.DUPLICATE_PREPARED_STATEMENT:
+            values, formats = _arguments(statement, parameters)
+            self.pgconn.send_query_params(statement.text, values, None, formats)
+            return self._result(statement, deadline)
+        _require_success(statement, prepared)
+        _require_success(statement, result)
+        return result
 
     def _send(self, statement: Statement, parameters: Parameters) -> None:
-        given = [parameters[name] for name in statement.parameters]
-        values = [_encoded(value) for value in given]
-        formats = [isinstance(value, bytes) for value in given]
+        values, formats = _arguments(statement, parameters)
         self._warned = False
         if statement.writes:
             before_write()
-        self.pgconn.send_query_prepared(self._known[statement.name], values, formats)
+        self.pgconn.send_query_prepared(self._statement_names[statement.name], values, formats)
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         self._warned = self._warned or diagnostic.severity_nonlocalized == "WARNING"
 
     def _result(self, statement: Statement, deadline: float) -> pq.abc.PGresult:
-        """Return the result of what was sent, or raise what the server said against it.
+        """Return the result of what was sent, or raise the server's error.
 
-        It counts when the server is ready for the next statement and not before: the rows, and the word that
-        the command is complete, come ahead of the commit, and the commit can still fail.
+        The result counts only once the server is ready for the next statement: rows and the command's
+        completion arrive before the commit, and the commit can still fail.
         """
         if self.pgconn.flush():
             self._flush(deadline)
@@ -155,7 +206,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             while (result := self._next_result(deadline)) is not None:
                 results.append(result)
         except psycopg.OperationalError:
-            # A server that ends the connection may have said why.
+            # A server that closes the connection may have sent the reason.
             if all(result.status in _SUCCESS for result in results):
                 raise
         for result in results:
@@ -163,7 +214,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         return results[0]
 
     def _two_results(self, statement: Statement, deadline: float) -> list[pq.abc.PGresult]:
-        """Return both results of a pipeline, good or not, once the server is ready again."""
+        """Return both results of a pipeline, errors included, once the server is ready again."""
         if self.pgconn.flush():
             self._flush(deadline)
         results: list[pq.abc.PGresult] = []
@@ -177,7 +228,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         return results
 
     def _next_in_pipeline(self, deadline: float) -> pq.abc.PGresult:
-        # Behind the result of each statement comes None, but not behind the last, that the server is ready.
+        # None follows the result of each statement, but not the last result, which is the sync's.
         result = self._next_result(deadline) or self._next_result(deadline)
         if result is None:
             raise psycopg.OperationalError
@@ -190,7 +241,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         return self.pgconn.get_result()
 
     def _flush(self, deadline: float) -> None:
-        """Send what the socket did not take at once, and hear the server meanwhile."""
+        """Send what the socket did not take at once, and read from the server meanwhile."""
         both_ways = select.poll()
         both_ways.register(self.pgconn.socket, select.POLLIN | select.POLLOUT)
         while self.pgconn.flush():
@@ -199,10 +250,10 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
 
     def _wait(self, poller: select.poll, deadline: float) -> None:
         now = time.monotonic()
-        if self._is_near and now < deadline and poller.poll(BLOCKING_THRESHOLD_MS):
+        if self._distance.is_near and now < deadline and poller.poll(BLOCKING_THRESHOLD_MS):
             return
-        give_up()
-        if not poller.poll(max(0.0, deadline - now) * 1000):
-            # Whatever the server still does with the statement, nobody can be told any more.
-            raise DatabaseError(retries.DEADLINE, None)
-        self._is_near = self._is_near or time.monotonic() - now < LOCAL_ROUND_TRIP
+        with blocking:
+            is_ready = poller.poll(max(0.0, deadline - now) * 1000)
+        if not is_ready:
+            # The server may still run the statement, but no one can learn its outcome any more.
+            raise DatabaseError(retries.DEADLINE)

@@ -1,5 +1,6 @@
 """The connection string: what the operator gives, completed by what the service relies on."""
 
+import os
 import re
 
 import psycopg
@@ -10,18 +11,37 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 _LOCK_TIMEOUT = 0.3
 _STATEMENT_TIMEOUT = 0.6
 
-# Given as start-up options, because defaults of the login or of the database would otherwise win.
-_SERVER_SETTINGS = {
-    "search_path": "pg_catalog",
+# Every setting on which the meaning of a statement, the form of a value, or an outcome depends.  They are
+# sent as start-up options, because the server, the database and the login may each have another default.
+# Two are left to the DBA: default_transaction_read_only, which stops writes on purpose (they fail with
+# 25006), and session_replication_role, which an ordinary login may not set (`preflight` checks it).
+SERVER_SETTINGS = {
+    # What a statement means.
+    "search_path": "pg_catalog",  # the files qualify every name of their own
+    "standard_conforming_strings": "on",  # off: no backslash in a literal, and no U&'', means itself
+    "transform_null_equals": "off",  # on: "= NULL" becomes "IS NULL"
+    "row_security": "on",  # off: a policy, if a DBA adds one, makes statements fail
+    "default_transaction_isolation": "read committed",  # otherwise a lost race is an error, not a retry
+    "default_transaction_deferrable": "off",  # on: some transactions wait for others to end
+    # What a value looks like, both ways.
+    "DateStyle": "ISO,YMD",
+    "IntervalStyle": "postgres",
     "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    # When a statement counts as done.
     "synchronous_commit": "on",
-    "default_transaction_isolation": "read\\ committed",
+    "client_min_messages": "warning",  # error: no word that the wait for a standby was cancelled
+    "exit_on_error": "off",  # on: every error ends the connection
     # A worker that died must not leave its statement waiting for a lock and then writing, unobserved.
     "client_connection_check_interval": "500ms",
     # A page must come from its index whatever the statistics say, and no execution pays for planning.
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
 }
+# libpq sends these variables' values behind the options, so that they would win.
+_OVERRIDING_VARIABLES = ("PGDATESTYLE", "PGTZ")
+
 INVALID_DATABASE_URL = (
     "STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string"
     " (in a URL, percent-encode what is special in a password)"
@@ -31,7 +51,6 @@ _PORTS = re.compile(r"[0-9,]*")
 
 _CLIENT_SETTINGS = {
     "application_name": "stackmgr",
-    "client_encoding": "UTF8",
     "connect_timeout": "2",
     "keepalives_idle": "10",
     "keepalives_interval": "2",
@@ -43,8 +62,8 @@ _CLIENT_SETTINGS = {
 def is_conninfo(url: str) -> bool:
     """Whether *url* is a connection string.  libpq's own complaint would repeat the text, password included.
 
-    libpq also accepts a password with a bare @ or / in it, takes the rest of it for a host or a port, and
-    shows that in every message about the connection; and a stray line feed, for part of a name.
+    Reject an unescaped @ or / in a password: libpq parses what follows as host or port and shows it in its
+    messages.  Reject a line feed too: libpq takes it for part of a name.
     """
     try:
         given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
@@ -58,14 +77,22 @@ def is_conninfo(url: str) -> bool:
     )
 
 
-def completed_conninfo(url: str, role: str, deadline: float) -> str:
-    """Return *url* completed by what the service relies on; what *url* says of the client side stays."""
+def completed_conninfo(url: str, role: str | None, deadline: float) -> str:
+    """Return *url* completed by what the service relies on; what *url* says of the client side stays.
+
+    Connections assume *role* if one is given.  Their statements have shares of *deadline* seconds; 0 is no
+    limit.  PGDATESTYLE and PGTZ are removed from the environment of this process.
+    """
+    for name in _OVERRIDING_VARIABLES:
+        os.environ.pop(name, None)
     given = conninfo_to_dict(url)
     server_settings = {
-        "role": role,
+        **({"role": role} if role else {}),
         "lock_timeout": f"{deadline * _LOCK_TIMEOUT * 1000:.0f}ms",
         "statement_timeout": f"{deadline * _STATEMENT_TIMEOUT * 1000:.0f}ms",
-    } | _SERVER_SETTINGS
-    options = " ".join(f"-c {name}={value}" for name, value in server_settings.items())
-    merged = _CLIENT_SETTINGS | given | {"options": f"{given.get('options') or ''} {options}".strip()}
-    return make_conninfo("", **merged)
+        **SERVER_SETTINGS,
+    }
+    escaped = {name: value.replace(" ", "\\ ") for name, value in server_settings.items()}
+    options = " ".join(f"-c {name}={value}" for name, value in escaped.items())
+    fixed = {"client_encoding": "UTF8", "options": f"{given.get('options') or ''} {options}".strip()}
+    return make_conninfo("", **(_CLIENT_SETTINGS | given | fixed))

@@ -11,13 +11,19 @@ from typing import Any
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from stackmgr.database import migrations, statements
+from stackmgr.database import migrations, session_settings, statements
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.session_settings import SessionSettingsError
+from stackmgr.time_limit import time_limit
 
 _FACTS = statements.load("server_facts")
-_AS_SERVICE = b"SET ROLE stackmgr_app"
+_SERVICE_ROLE = "stackmgr_app"
 
 OLDEST_SERVER = 150000
 CLOCK_TOLERANCE = timedelta(seconds=5)
+# Seconds, for all of it: gunicorn's master waits for the check, at a reload with workers to look after.
+_DEADLINE = 5.0
 
 
 @dataclass
@@ -29,21 +35,34 @@ class Findings:
     reachable: bool = True
 
 
-def examine(url: str) -> Findings:
-    """Return what is wrong with the database behind *url*, looked at with its login's own rights."""
+def examine(url: str, deadline: float = _DEADLINE, *, is_service_login: bool = True) -> Findings:
+    """Return what is wrong with the database behind *url*, examined with its login's own rights.
+
+    *deadline* is the service's, in seconds: its timeouts are among the settings that a session must have.
+    Takes at most five seconds.  Rights beyond the service's are a warning if *is_service_login*.
+    """
     findings = Findings()
     try:
-        with psycopg.connect(url, autocommit=True, connect_timeout=2) as connection:
-            facts: Any = connection.cursor(row_factory=namedtuple_row).execute(_FACTS.text).fetchone()
+        with time_limit(_DEADLINE):
+            facts = _server_facts(completed_conninfo(url, None, deadline))
             _examine_server(facts, findings)
-            _examine_login(facts, findings)
+            _examine_login(facts, findings, is_service_login=is_service_login)
             if facts.schema_exists and facts.role_allowed:
-                connection.execute(_AS_SERVICE)
-                _examine_schema(connection, findings)
+                _examine_as_service(completed_conninfo(url, _SERVICE_ROLE, deadline), findings)
+    except SessionSettingsError as ex:
+        findings.problems.append(str(ex))
     except psycopg.Error as ex:
         findings.reachable = False
-        findings.warnings.append(f"the database cannot be asked: {ex.diag.message_primary or ex}")
+        findings.warnings.append(f"the database could not be checked: {ex.diag.message_primary or ex}")
+    except TimeoutError as ex:
+        findings.reachable = False
+        findings.warnings.append(f"the database could not be checked: {ex}")
     return findings
+
+
+def _server_facts(conninfo: str) -> Any:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        return connection.cursor(row_factory=namedtuple_row).execute(_FACTS.text).fetchone()
 
 
 def _examine_server(facts: Any, findings: Findings) -> None:
@@ -54,21 +73,31 @@ def _examine_server(facts: Any, findings: Findings) -> None:
     for setting in ("fsync", "full_page_writes"):
         if not getattr(facts, setting):
             findings.problems.append(f"{setting} is off: a crash could lose what was acknowledged")
+    if not facts.checks_foreign_keys:
+        findings.problems.append("session_replication_role is not origin: foreign keys are not checked")
     if not facts.takes_writes:
         findings.warnings.append("the server takes no writes (a standby, or default_transaction_read_only)")
     if abs(facts.clock - datetime.now(UTC)) > CLOCK_TOLERANCE:
         findings.warnings.append("this machine's clock and the server's differ by more than 5 seconds")
 
 
-def _examine_login(facts: Any, findings: Findings) -> None:
+def _examine_login(facts: Any, findings: Findings, *, is_service_login: bool) -> None:
     if not facts.schema_exists:
         findings.problems.append("there is no schema in the database: run 'stackmgr migrate'")
     elif not facts.role_exists or not facts.role_allowed:
         findings.problems.append("the login may not assume stackmgr_app: GRANT stackmgr_app TO it")
+    if not is_service_login:
+        return
     if facts.login_is_superuser:
         findings.warnings.append("the login is a superuser: the service needs no more than stackmgr_app")
     elif facts.login_is_owner:
         findings.warnings.append("the login may assume stackmgr_owner: the service needs stackmgr_app only")
+
+
+def _examine_as_service(conninfo: str, findings: Findings) -> None:
+    with DatabaseConnection.connect(conninfo, autocommit=True) as connection:
+        session_settings.verify(connection)
+        _examine_schema(connection, findings)
 
 
 def _examine_schema(connection: psycopg.Connection[Any], findings: Findings) -> None:

@@ -1,9 +1,8 @@
 """A session: one request's use of the database, within one deadline.
 
-Every operation is one statement in autocommit: it is atomic by itself, leaves no transaction open, and
-costs one round trip, which a read shares with the verification of its key.  The session takes a connection
-when the first statement needs one and keeps it to the end of the request, so that verifying the key and
-doing the work share one checkout.
+Every operation is one statement in autocommit: it is atomic by itself, leaves no transaction open, and costs
+one round trip.  The session acquires a connection for its first statement and keeps it to the end of the
+request, so that verifying the key and doing the work share one checkout.
 """
 
 import itertools
@@ -16,18 +15,21 @@ from stackmgr.database.connection import DatabaseConnection, Parameters, Query, 
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 
+# Returns the query that will be run next, given the id of the manager that the key is found to be of.
+PrefetchQuery = Callable[[str], Query]
+
 
 class Observer(Protocol):
-    """Told of each use of the database; times are in seconds."""
+    """Receives each use of the database; times are in seconds."""
 
     def statement(self, name: str, seconds: float) -> None:
-        """A statement was run, well or not."""
+        """Record that a statement was run, well or not."""
 
     def acquired(self, seconds: float) -> None:
-        """A connection was taken from the pool, after a wait."""
+        """Record that a connection was acquired after a wait."""
 
     def released(self) -> None:
-        """A connection came back."""
+        """Record that a connection was released."""
 
 
 class Connections(Protocol):
@@ -39,30 +41,32 @@ class Connections(Protocol):
         """Return a live connection.  Raises DatabaseError."""
 
     def release(self, connection: DatabaseConnection) -> None:
-        """Return a connection that `acquire` gave."""
+        """Take a connection back."""
 
     def drain(self) -> None:
-        """Have every connection replaced by a new one."""
+        """Replace every connection."""
 
 
 class Session:
     """One request's use of the database.  Not for use by two threads at once.
 
-    Its deadline runs while it waits for the database, and stands still while the caller sends a body,
-    or a verifier elsewhere is asked.
+    The deadline counts time spent on the database only, not on a client's body or a remote verifier.
 
-    `prefetch_query`, if set, returns for a manager's id the query that will be asked next; whoever can guess
-    the manager passes it on as *prefetch*.  The rows that come of it wait for exactly that query.
+    **Prefetch.**  A GET knows its query as soon as it is routed, but for the manager, whom only the
+    verification of the key names.  So the middleware sets `prefetch_query`, and a verifier that can guess the
+    manager passes the guess as *prefetch_for*: the query then travels with the verification, in one round
+    trip.  The rows are kept until exactly that query is run.  If the key is rejected, the guess is wrong or
+    the query fails, they are discarded, and a query runs as if nothing had been prefetched.
     """
 
-    __slots__ = ("_connection", "_database", "_left", "_waiting", "prefetch_query")
+    __slots__ = ("_connection", "_connections", "_prefetched", "_seconds_left", "prefetch_query")
 
-    def __init__(self, database: Connections, seconds: float) -> None:
-        self._database = database
-        self._left = seconds
+    def __init__(self, connections: Connections, seconds: float) -> None:
+        self._connections = connections
+        self._seconds_left = seconds
         self._connection: DatabaseConnection | None = None
-        self._waiting: tuple[Query, list[Row]] | None = None
-        self.prefetch_query: Callable[[str], Query] | None = None
+        self._prefetched: tuple[Query, list[Row]] | None = None
+        self.prefetch_query: PrefetchQuery | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -70,20 +74,32 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def row(self, statement: Statement, parameters: Parameters, prefetch: Query | None = None) -> Row | None:
-        """Run *statement* and return its first row, or None.  Raises DatabaseError."""
-        rows = self.rows(statement, parameters, prefetch)
+    def row(
+        self, statement: Statement, parameters: Parameters, *, prefetch_for: str | None = None
+    ) -> Row | None:
+        """Run *statement* and return its first row, or None.  Raises DatabaseError.
+
+        With *prefetch_for*, a manager's id, run `prefetch_query` for that manager too, if one is set.
+        """
+        prefetch = self.prefetch_query(prefetch_for) if prefetch_for and self.prefetch_query else None
+        rows = self._rows(statement, parameters, prefetch)
         return rows[0] if rows else None
 
-    def rows(self, statement: Statement, parameters: Parameters, prefetch: Query | None = None) -> list[Row]:
-        """Run *statement* and return all its rows.  Raises DatabaseError.
+    def rows(self, statement: Statement, parameters: Parameters) -> list[Row]:
+        """Run *statement* and return all its rows.  Raises DatabaseError."""
+        return self._rows(statement, parameters, None)
 
-        *prefetch*, which is to write nothing, goes with it; if it fails, it was not asked.
-        """
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and waiting[0] == (statement, parameters):
-            return waiting[1]
-        deadline = time.monotonic() + self._left
+    def close(self) -> None:
+        """Release the connection.  A closed session may be used again and acquires another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._connections.release(connection)
+
+    def _rows(self, statement: Statement, parameters: Parameters, prefetch: Query | None) -> list[Row]:
+        prefetched, self._prefetched = self._prefetched, None
+        if prefetched is not None and prefetched[0] == (statement, parameters):
+            return prefetched[1]
+        deadline = time.monotonic() + self._seconds_left
         try:
             for attempt in itertools.count(1):
                 try:
@@ -93,41 +109,35 @@ class Session:
                         raise
             raise AssertionError("unreachable")
         finally:
-            self._left = deadline - time.monotonic()
-
-    def close(self) -> None:
-        """Give the connection back; the session may be used again and then takes another."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._database.release(connection)
+            self._seconds_left = deadline - time.monotonic()
 
     def _run(
         self, statement: Statement, parameters: Parameters, prefetch: Query | None, deadline: float
     ) -> list[Row]:
         if self._connection is not None and statement.writes and self._connection.is_stale():
-            # It died since the last statement.  A read would find out and run again; a write may not.
+            # It died since the last statement.  A read would fail and run again; a write may not run again.
             self._connection.close()
             self.close()
         if self._connection is None:
-            self._connection = self._database.acquire(deadline)
-        observer = self._database.observer
+            self._connection = self._connections.acquire(deadline)
+        observer = self._connections.observer
         started = time.perf_counter() if observer else 0.0
         try:
             if prefetch is None:
-                rows = self._connection.run(statement, parameters, deadline)
-            else:
-                rows, others = self._connection.run_with_prefetch(statement, parameters, prefetch, deadline)
-                self._waiting = None if others is None else (prefetch, others)
+                return self._connection.run(statement, parameters, deadline)
+            rows, others = self._connection.run_with_prefetch(statement, parameters, prefetch, deadline)
+            self._prefetched = None if others is None else (prefetch, others)
         except DatabaseError as ex:
             if retries.retry_action(ex) is retries.RetryAction.RECONNECT_ALL:
-                self._database.drain()
+                self._connections.drain()
+            if self._connection.closed:
+                self.close()
             raise
         else:
             return rows
         finally:
             if observer is not None:
-                observer.statement(statement.name, time.perf_counter() - started)
-                if self._waiting is not None:
-                    observer.statement(self._waiting[0][0].name, time.perf_counter() - started)
-            if self._connection.closed:
-                self.close()
+                seconds = time.perf_counter() - started
+                observer.statement(statement.name, seconds)
+                if self._prefetched is not None:
+                    observer.statement(self._prefetched[0][0].name, seconds)

@@ -4,6 +4,7 @@ The files name their parameters, `%(name)s::type`, as psycopg does; the server i
 stays bytes, so that SQL put together at run time is an error of types before it is one of security.
 """
 
+import hashlib
 import re
 from dataclasses import dataclass
 
@@ -11,14 +12,16 @@ from stackmgr import paths
 
 _COMMENT = re.compile(rb"--[^\n]*\n")
 _PARAMETER = re.compile(rb"%\((\w+)\)s")
-_WRITE = re.compile(rb"\b(INSERT|UPDATE|DELETE)\b")
+_FIRST_WORD = re.compile(rb"^\w+")
+_WRITE = re.compile(rb"\b(INSERT|UPDATE|DELETE|pg_logical_emit_message)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement, free of comments; `parameters` are in the order of their numbers in `text`.
+    """One statement; `parameters` are in the order of their numbers in `text`.
 
-    `name` is the file's, and what the statement is prepared as; `writes` tells whether it changes anything.
+    `name` is the file's.  `text` holds it as its one comment, which pg_stat_statements, pg_stat_activity and
+    the server's log show.  `writes` tells whether its commit writes WAL.
     """
 
     name: str
@@ -26,10 +29,17 @@ class Statement:
     parameters: tuple[str, ...]
     writes: bool
 
+    @property
+    def prepared_name(self) -> bytes:
+        """The name to prepare it under: behind a pooler, two releases may share a server session."""
+        return f"{self.name}_{hashlib.sha256(self.text).hexdigest()[:8]}".encode("ascii")
+
 
 def load(name: str) -> Statement:
     """Return the statement of `sql/<name>.sql`."""
     text = _COMMENT.sub(b"", (paths.directory("sql") / f"{name}.sql").read_bytes()).strip()
     parameters = list(dict.fromkeys(found.decode("ascii") for found in _PARAMETER.findall(text)))
     numbered = _PARAMETER.sub(lambda match: b"$%d" % (parameters.index(match[1].decode("ascii")) + 1), text)
-    return Statement(name=name, text=numbered, parameters=tuple(parameters), writes=bool(_WRITE.search(text)))
+    # Behind the first word: from PostgreSQL 18 on, pg_stat_statements leaves out what stands before it.
+    labelled = _FIRST_WORD.sub(lambda word: b"%s /* %s */" % (word[0], name.encode("ascii")), numbered)
+    return Statement(name=name, text=labelled, parameters=tuple(parameters), writes=bool(_WRITE.search(text)))

@@ -21,12 +21,12 @@ OWNERS = b"""
 SELECT DISTINCT relowner::regrole::text FROM pg_class WHERE relnamespace = to_regnamespace('stackmgr')
 """
 
+TWO_ROLES = "CREATE ROLE stackmgr_owner; CREATE ROLE stackmgr_app;"
+ROLES = f"{TWO_ROLES} CREATE ROLE stackmgr_reader;"
 DEPLOYERS = {
     "may create roles": "CREATE ROLE deployer LOGIN CREATEROLE",
-    "member of the owner": "CREATE ROLE stackmgr_owner; CREATE ROLE stackmgr_app;"
-    "CREATE ROLE deployer LOGIN IN ROLE stackmgr_owner",
-    "member that inherits nothing": "CREATE ROLE stackmgr_owner; CREATE ROLE stackmgr_app;"
-    "CREATE ROLE deployer LOGIN NOINHERIT IN ROLE stackmgr_owner",
+    "member of the owner": f"{ROLES} CREATE ROLE deployer LOGIN IN ROLE stackmgr_owner",
+    "member that inherits nothing": f"{ROLES} CREATE ROLE deployer LOGIN NOINHERIT IN ROLE stackmgr_owner",
 }
 
 
@@ -61,10 +61,14 @@ def test_a_deployer_without_superuser_migrates_twice_and_issues_keys(deployer_ur
             "CREATE ROLE stackmgr_owner; CREATE ROLE stackmgr_app; CREATE ROLE deployer LOGIN",
             "must be .*stackmgr_owner",
         ),
+        (
+            f"{TWO_ROLES} CREATE ROLE deployer LOGIN IN ROLE stackmgr_owner",
+            "stackmgr_reader does not exist and this login may not create it: run .*roles.sql",
+        ),
     ],
-    ids=["nor are there roles", "nor a member"],
+    ids=["nor are there roles", "nor a member", "nor is there a reader"],
 )
-def test_a_deployer_that_may_not_create_roles_is_told_so(bare_database_url, commands, message):
+def test_a_deployer_that_may_not_create_roles_gets_a_clear_message(bare_database_url, commands, message):
     url = prepare(bare_database_url, commands)
     with pytest.raises(MigrationError, match=message):
         migrations.apply(url)
@@ -110,7 +114,7 @@ def test_the_service_needs_a_login_that_may_assume_its_role_and_no_more(
     assert (findings.problems, findings.warnings, findings.reachable) == ([], [], True)
 
 
-def test_the_start_is_refused_to_a_login_that_may_not_assume_the_role(bare_database_url):
+def test_the_start_is_rejected_to_a_login_that_may_not_assume_the_role(bare_database_url):
     url = service_url(bare_database_url, "", "WITH ADMIN OPTION")
     with psycopg.connect(bare_database_url) as superuser:
         if superuser.info.server_version >= 160000:

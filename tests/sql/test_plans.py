@@ -5,6 +5,7 @@ The statements are prepared on a connection like the service's own and explained
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -24,7 +25,15 @@ MANAGER = "00000000-0000-4000-8000-000000000001"
 ALLOCATION = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'
 STACKS = 200_000
 
-TABLES = ("managers", "api_keys", "stacks", "stack_revisions", "creation_receipts")
+TABLES = (
+    "managers",
+    "api_keys",
+    "api_key_quota_slots",
+    "api_key_quota_queues",
+    "stacks",
+    "stack_revisions",
+    "creation_receipts",
+)
 NO_AUTOVACUUM = "".join(f"ALTER TABLE stackmgr.{table} SET (autovacuum_enabled = off);" for table in TABLES)
 
 # One value of each type is checked, once, and given to every row.  Three stacks at a time share a moment, and
@@ -60,6 +69,14 @@ INSERT INTO stackmgr.creation_receipts (manager_id, idempotency_key, input_diges
 SELECT manager_id, stack_id::text, sha256('x'), stack_id FROM stackmgr.stacks
 ORDER BY created_at LIMIT 10000
 """
+SEED_REVISIONS = b"""
+INSERT INTO stackmgr.stack_revisions (
+    manager_id, stack_id, revision_number, revision_id, name, allocation, preset, identity_id, request_id,
+    key_id
+)
+SELECT manager_id, stack_id, 1, revision_id, name, allocation, preset, 'identity', 'request', manager_id::text
+FROM stackmgr.stacks ORDER BY created_at LIMIT 10000
+"""
 ANALYZE = f"ANALYZE {', '.join(f'stackmgr.{table}' for table in TABLES)}"
 CHURN = b"""
 UPDATE stackmgr.stacks SET revision_number = revision_number + 1
@@ -77,6 +94,14 @@ WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'stackmgr'::reg
 UPDATE pg_class SET relpages = 0, reltuples = -1 WHERE relnamespace = 'stackmgr'::regnamespace;
 """
 
+# All but as many of the last slots as are left.
+SPEND = b"""
+UPDATE stackmgr.api_key_quota_slots AS slots
+SET granted_at = CASE WHEN slot > last - %(left)s THEN 'epoch' ELSE now() END
+FROM (SELECT max(slot) AS last FROM stackmgr.api_key_quota_slots WHERE quota_id = %(quota_id)s) AS quota
+WHERE quota_id = %(quota_id)s
+"""
+
 SAMPLES: dict[str, Any] = {
     "uuid": MANAGER,
     "text": "text",
@@ -86,6 +111,17 @@ SAMPLES: dict[str, Any] = {
     "stackmgr.stack_name": "Growth",
     "stackmgr.allocation": ALLOCATION,
     "stackmgr.preset": "daily",
+}
+
+
+SAMPLES_OF_KEY: dict[str, Any] = {
+    "external_id": MANAGER,
+    "identity_id": "crowded",
+    "label": "",
+    "last_four": "abcd",
+    "expires_at": None,
+    "quota_limit": 10_000,
+    "quota_seconds": 86400,
 }
 
 
@@ -105,6 +141,7 @@ def crowded_url(server_url: str) -> Iterator[str]:
             admin.execute(SEED_MANAGER, seed)
             admin.execute(SEED_STACKS, seed | {"stacks": STACKS, "crowded": True})
             admin.execute(SEED_RECEIPTS)
+            admin.execute(SEED_REVISIONS)
         yield url
 
 
@@ -155,6 +192,18 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for child in plan.get("Plans", ()):
         yield from nodes(child)
+
+
+@pytest.fixture(scope="module")
+def quota_id(crowded_url: str) -> str:
+    """One of ten quotas of the greatest size."""
+    statement = statements.load("api_key_insert")
+    with psycopg.connect(crowded_url, autocommit=True, cursor_factory=psycopg.RawCursor) as admin:
+        for _ in range(10):
+            given = SAMPLES_OF_KEY | {name: str(uuid4()) for name in ("key_id", "quota_id")}
+            given["key_digest"] = uuid4().bytes * 2
+            admin.execute(statement.text, [given[name] for name in statement.parameters])
+    return given["quota_id"]
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +268,38 @@ def test_the_retry_of_a_create_touches_one_receipt_and_one_stack(service, ends):
     assert indexes(plan) == {"creation_receipts_pkey", "stacks_pkey"}
     read = [node for node in plan if "Relation Name" in node]
     assert [node["Actual Rows"] for node in read] == [1, 1]
+
+
+@pytest.mark.parametrize("left", [0, 1])
+@pytest.mark.parametrize("name", ["api_key_quota_consume", "api_key_quota_peek"])
+def test_a_nearly_spent_quota_of_the_greatest_size_reads_few_pages(service, quota_id, owner, name, left):
+    owner.execute(SPEND, {"quota_id": quota_id, "left": left})
+    plan = explain(service, name, quota_id=quota_id, quota_seconds=86400)
+    assert plan[0]["Shared Hit Blocks"] + plan[0]["Shared Read Blocks"] <= 20
+
+
+def test_a_key_is_found_by_its_hash(service):
+    """Two pages however many keys there are; the tree of the primary key takes four with 160,000."""
+    assert "api_keys_key_digest_hash" in indexes(explain(service, "api_key_verify"))
+
+
+def test_a_stack_is_located_by_one_look_into_the_index_for_each_manager(owner, ends):
+    """Without its manager, which leads the key; not by a scan of the stacks."""
+    plan = explain(owner, "stack_locate", stack_id=str(ends["last"].stack_id))
+    assert indexes(plan) == {"stacks_pkey"}
+    read = {node["Relation Name"]: node for node in plan if "Relation Name" in node}
+    assert read["stacks"]["Node Type"] == "Index Scan"
+    assert "Filter" not in read["stacks"]
+    assert read["stacks"]["Actual Loops"] <= 2001
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_the_revisions_of_a_stack_are_read_in_the_order_of_the_index(owner, ends, limit):
+    plan = explain(
+        owner, "revision_list", manager_id=MANAGER, stack_id=str(ends["last"].stack_id), row_limit=limit
+    )
+    assert indexes(plan) >= {"stack_revisions_pkey"}
+    assert not [node for node in plan if node["Node Type"] in ("Sort", "Seq Scan")]
 
 
 @pytest.mark.parametrize("state", ["fresh statistics"], indirect=True)

@@ -21,7 +21,7 @@ def spoil(url: str, command: str) -> None:
         connection.execute(command.encode())
 
 
-def test_a_good_database_has_no_problem(own_url):
+def test_a_correct_database_has_no_problem(own_url):
     assert preflight.examine(own_url).problems == []
 
 
@@ -29,7 +29,7 @@ def test_a_superuser_is_more_than_the_service_needs(own_url):
     assert any("superuser" in warning for warning in preflight.examine(own_url).warnings)
 
 
-def test_a_database_out_of_reach_is_a_warning_because_it_may_come_back():
+def test_an_unreachable_database_is_a_warning_because_it_may_recover():
     findings = preflight.examine("postgresql://somebody:hush@127.0.0.1:1/x")
     assert (findings.problems, findings.reachable) == ([], False)
     assert "hush" not in str(findings.warnings)
@@ -66,6 +66,11 @@ def test_a_newer_schema_is_a_warning_so_that_an_older_release_can_go_on(own_url)
 def test_a_server_that_takes_no_writes_is_a_warning(own_url):
     read_only = make_conninfo(own_url, options="-c default_transaction_read_only=on")
     assert any("takes no writes" in warning for warning in preflight.examine(read_only).warnings)
+
+
+def test_a_login_whose_writes_skip_foreign_keys_is_a_problem(own_url):
+    replica = make_conninfo(own_url, options="-c session_replication_role=replica")
+    assert any("foreign keys" in problem for problem in preflight.examine(replica).problems)
 
 
 def test_an_encoding_that_cannot_hold_every_name_is_a_problem(server_url):

@@ -11,7 +11,9 @@ TABLES: dict[str, tuple[set[str], str]] = {
     "managers": ({"SELECT", "INSERT"}, "identity_id"),
     "api_keys": ({"SELECT"}, "label"),
     "api_key_quota_slots": ({"SELECT"}, "slot"),
+    "api_key_quota_queues": ({"SELECT"}, "slot"),
     "manager_rebindings": (set(), "old_external_id"),
+    "manager_erasures": (set(), "external_id"),
     "stacks": ({"SELECT", "INSERT"}, "created_at"),
     "stack_revisions": ({"INSERT"}, "name"),
     "creation_receipts": ({"SELECT", "INSERT"}, "input_digest"),
@@ -20,6 +22,7 @@ UPDATABLE = {
     "stacks": {"revision_id", "revision_number", "name", "allocation", "preset"},
     "api_keys": {"last_used_at"},
     "api_key_quota_slots": {"granted_at"},
+    "api_key_quota_queues": {"granted_at"},
 }
 FUNCTIONS = {"name_is_blank", "allocation_is_normalised"}
 
@@ -75,7 +78,7 @@ def application(admin):
 
 
 @pytest.mark.parametrize(("table", "verb"), REFUSED, ids=[f"{verb} {table}" for table, verb in REFUSED])
-def test_the_application_role_is_refused_every_verb_it_does_not_need(application, table, verb):
+def test_the_application_role_is_rejected_every_verb_it_does_not_need(application, table, verb):
     command = ATTEMPTS[verb].format(table=table, column=TABLES[table][1])
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         application.execute(command.encode())

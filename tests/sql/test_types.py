@@ -115,10 +115,20 @@ def test_anything_but_the_normal_form_breaks_the_constraint(admin, text):
     assert refusal.value.diag.constraint_name == "allocation_is_normalised"
 
 
+def test_a_search_path_cannot_replace_what_the_check_uses(admin):
+    short = allocation((ONE, 10000)).replace(ONE, ONE[:-1])
+    with admin.transaction(force_rollback=True):
+        admin.execute("CREATE SCHEMA evil")
+        admin.execute("CREATE FUNCTION evil.length(text) RETURNS integer LANGUAGE sql RETURN 42")
+        admin.execute("SET LOCAL search_path = evil, pg_catalog")
+        with pytest.raises(psycopg.errors.CheckViolation):
+            admin.execute("SELECT %s::stackmgr.allocation", (short,))
+
+
 @pytest.mark.parametrize(
     ("old", "new"), [("},{", "}{"), ("}]", "},]"), ("4000", "04000")], ids=["no comma", "a comma", "a zero"]
 )
-def test_what_the_pattern_leaves_to_json_is_refused_by_json(admin, old, new):
+def test_what_the_pattern_leaves_to_json_is_rejected_by_json(admin, old, new):
     with pytest.raises(psycopg.errors.InvalidTextRepresentation):
         admin.execute(
             "SELECT %s::stackmgr.allocation", (allocation((ONE, 4000), (TWO, 6000)).replace(old, new),)

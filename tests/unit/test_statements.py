@@ -20,23 +20,23 @@ def load(tmp_path, monkeypatch):
     return load
 
 
-def test_a_statement_is_named_after_its_file_and_free_of_comments(load):
+def test_a_statement_holds_the_name_of_its_file_and_no_other_comment(load):
     statement = load('-- thing_get: what it is for; it\'s "quoted".\n\nSELECT 1 -- one\n    AS number;\n')
     assert statement.name == "thing_get"
-    assert statement.text == b"SELECT 1     AS number;"
+    assert statement.text == b"SELECT /* thing_get */ 1     AS number;"
     assert statement.parameters == ()
     assert not statement.writes
 
 
 def test_parameters_are_numbered_in_the_order_in_which_they_first_occur(load):
     statement = load("SELECT %(b)s::uuid, %(a)s::text, %(b)s::uuid, %(long_name)s::json;\n")
-    assert statement.text == b"SELECT $1::uuid, $2::text, $1::uuid, $3::json;"
+    assert statement.text == b"SELECT /* thing_get */ $1::uuid, $2::text, $1::uuid, $3::json;"
     assert statement.parameters == ("b", "a", "long_name")
 
 
 def test_a_name_that_is_the_beginning_of_another_is_a_parameter_of_its_own(load):
     statement = load("SELECT %(name)s::text, %(name_two)s::text;\n")
-    assert statement.text == b"SELECT $1::text, $2::text;"
+    assert statement.text == b"SELECT /* thing_get */ $1::text, $2::text;"
 
 
 def test_what_a_comment_names_is_no_parameter(load):
@@ -54,7 +54,7 @@ def test_what_a_comment_names_is_no_parameter(load):
         ("-- INSERT, UPDATE and DELETE\nSELECT 1;", False),
     ],
 )
-def test_whether_a_statement_writes_is_told_by_its_words(load, text, writes):
+def test_a_statement_is_classified_as_read_or_write_by_its_text(load, text, writes):
     assert load(text + "\n").writes == writes
 
 

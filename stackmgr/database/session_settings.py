@@ -1,0 +1,51 @@
+"""Whether a new connection has the settings that it asked for in its start-up options.
+
+PostgreSQL applies the options or refuses the connection.  PgBouncer refuses them too, unless it is told to
+ignore them; then the role, the timeouts and all the rest are those of the server session behind it.
+"""
+
+import json
+import re
+import time
+
+import psycopg
+
+from stackmgr.database import statements
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.conninfo import SERVER_SETTINGS
+from stackmgr.errors import DatabaseError
+
+_SETTINGS = statements.load("session_settings")
+
+# What the operator's own connection string sets besides may be beyond the role's rights.
+_VERIFIED = {*SERVER_SETTINGS, "role", "lock_timeout", "statement_timeout"}
+_OPTION = re.compile(r"-c ((?:\\.|\S)+)")
+_TIMEOUT_SECONDS = 2.0
+
+
+class SessionSettingsError(psycopg.OperationalError):
+    """The session has other settings than it asked for; the message names them."""
+
+
+def requested(options: str) -> dict[str, str]:
+    """Return what *options* of libpq ask for of what the service relies on; of two values the last."""
+    pairs = (re.sub(r"\\(.)", r"\1", option).partition("=") for option in _OPTION.findall(options))
+    return {name: value for name, _, value in pairs if name in _VERIFIED}
+
+
+def verify(connection: DatabaseConnection) -> None:
+    """Raise SessionSettingsError unless *connection* has the settings of its options."""
+    settings = json.dumps(requested(connection.pgconn.options.decode()))
+    try:
+        rows = connection.run(_SETTINGS, {"settings": settings}, time.monotonic() + _TIMEOUT_SECONDS)
+    except DatabaseError as ex:
+        raise SessionSettingsError(
+            f"the session's settings cannot be read ({ex.sqlstate or ex.reason})"
+        ) from ex
+    if different := [
+        f"{name} is {setting}, not {wanted}" for name, setting, wanted in rows if setting != wanted
+    ]:
+        raise SessionSettingsError(
+            f"the session has other settings than it asked for: {'; '.join(different)}."
+            " Behind a pooler they are its connect_query's: see deploy/pgbouncer.ini"
+        )
