@@ -1,18 +1,18 @@
-"""Who is calling: the protocol between the service and whatever verifies its API keys.
+"""Verification of API keys: the protocol between the service and a verifier.
 
-A verifier answers `verify(key, session)` with an Identity or with one of three errors of
-`stackmgr.errors`: Unauthorized (the key identifies nobody), RateLimited, or ServiceUnavailable (nothing
-could be verified, so nothing is granted).  It verifies at most once and changes nothing.
+`verify(key, session)` returns an Identity or raises one of three errors of `stackmgr.errors`: Unauthorized
+(the key is invalid), RateLimited, or ServiceUnavailable (verification failed, so access is not granted).
 """
 
 import re
 from dataclasses import dataclass
 from typing import Protocol
 
+from stackmgr.contract import CANONICAL_UUID
 from stackmgr.database.session import Session
 from stackmgr.errors import Unauthorized
 
-_CANONICAL_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_CANONICAL_UUID = re.compile(CANONICAL_UUID)
 
 LONGEST_IDENTITY_ID = 255
 
@@ -21,32 +21,37 @@ LONGEST_IDENTITY_ID = 255
 class Identity:
     """A verified identity.
 
-    `external_id` is the manager's account, a canonical lowercase UUID; `identity_id` is what the verifier
-    itself calls the holder.  `manager_id` is set by a verifier that has already seen, in the same breath,
-    that exactly this pair is bound to that manager.
+    `external_id` is the manager's account, a canonical lowercase UUID; `identity_id` is the verifier's own id
+    of the holder.  `manager_id` is set by a verifier that has read in the same statement that this pair is
+    bound to that manager.  `key_id` is the verifier's id of the key, if any; each revision records it.
     """
 
     identity_id: str
     external_id: str
     manager_id: str | None = None
+    key_id: str | None = None
 
 
 class Verifier(Protocol):
-    """What the service needs of a verifier."""
+    """The interface of a verifier."""
 
     def verify(self, key: str, session: Session) -> Identity:
-        """Return whom *key* identifies.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
+        """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
 
 
 def is_identity_id(text: str) -> bool:
-    """Whether *text* can be an identity id: short enough to be indexed, and of one line of a log."""
+    """Whether *text* can be an identity id: short enough for the index, and printable on one line."""
     return 1 <= len(text) <= LONGEST_IDENTITY_ID and text.isprintable()
 
 
-def checked_identity(identity_id: object, external_id: object) -> Identity:
-    """Return the identity, or raise Unauthorized if a field is missing or not canonical."""
+def checked_identity(identity_id: object, external_id: object, key_id: object = None) -> Identity:
+    """Return the identity, or raise Unauthorized if a field is missing or not canonical.
+
+    The id of the key is for operators only: unless it is printable and at most 255 characters, it is omitted.
+    """
     if not isinstance(identity_id, str) or not is_identity_id(identity_id):
         raise Unauthorized("identity_id_missing")
     if not isinstance(external_id, str) or not _CANONICAL_UUID.fullmatch(external_id):
         raise Unauthorized("external_id_not_canonical")
-    return Identity(identity_id=identity_id, external_id=external_id)
+    noted = key_id if isinstance(key_id, str) and is_identity_id(key_id) else None
+    return Identity(identity_id=identity_id, external_id=external_id, key_id=noted)

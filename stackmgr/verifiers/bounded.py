@@ -1,7 +1,7 @@
-"""urllib3's connections with one deadline and one size for a whole exchange.
+"""urllib3 connections with one deadline and one maximum size for a complete exchange.
 
-`call` opens an exchange for the current thread.  Inside it every socket operation of these classes waits no
-longer than to the exchange's deadline, and what it receives is counted.
+`call` opens an exchange for the current thread.  Within it, every socket operation of these classes waits at
+most until the deadline, and the bytes received are counted.
 """
 
 import socket
@@ -20,7 +20,7 @@ from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConn
 # Status line, headers, chunk framing and body together.
 RECEIVED_LIMIT = 192 * 1024
 
-# Middleboxes forget a connection that was idle for longer, some without telling either end.
+# Middleboxes drop connections that are idle for longer, some without a reset.
 LONGEST_IDLE = 30.0
 
 Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
@@ -29,8 +29,8 @@ Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 class Resolver:
     """Look-ups of one host, which `getaddrinfo` cannot bound in time.
 
-    Each runs in a thread of its own, and no second one is begun while one is under way: however long the
-    system's resolver takes, it holds up one thread of a process, and every caller leaves on time.
+    Each runs in a thread of its own, one at a time: however long the system's resolver takes, it blocks one
+    thread of the process, and every request keeps its deadline.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ def _look_up(future: Future[Sequence[Address]], host: str, port: int) -> None:
 
 
 class Call:
-    """One exchange: until when it may take, and what has happened in it so far."""
+    """One exchange: its deadline, and what has happened in it so far."""
 
     def __init__(self, resolver: Resolver, deadline: float) -> None:
         self.resolver = resolver
@@ -64,21 +64,21 @@ class Call:
         self.connected = False
 
     def left(self) -> float:
-        """Return the seconds that are left.  Raises TimeoutError when none are."""
+        """Return the remaining seconds.  Raises TimeoutError if there are none."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the deadline of the exchange has passed")
         return left
 
     def count(self, received: int) -> None:
-        """Take note of bytes received.  Raises OSError when they are too many."""
+        """Count received bytes.  Raises OSError beyond the maximum."""
         self.received += received
         if self.received > RECEIVED_LIMIT:
-            raise OSError("the answer is too long")
+            raise OSError("the response is too long")
 
     @property
     def died_idle(self) -> bool:
-        """Whether all that can have failed is a connection from an earlier exchange."""
+        """Whether only a connection kept from an earlier exchange can have failed."""
         return not self.connected and self.received == 0
 
 
@@ -100,7 +100,7 @@ def call(resolver: Resolver, deadline: float) -> Iterator[Call]:
 
 
 class Socket(socket.socket):
-    """A socket that waits for nobody beyond the deadline of the exchange it is used in."""
+    """A socket whose operations wait at most until the deadline of the exchange."""
 
     used_at = 0.0
 
@@ -119,11 +119,11 @@ class Socket(socket.socket):
 
 
 class TLSSocket(Socket, ssl.SSLSocket):
-    """The same over TLS.  The handshake is one operation to the ssl module, and bounded as a whole."""
+    """The same over TLS.  The handshake is one operation to the ssl module, with one time-out."""
 
 
 class Connection(HTTPConnection):
-    """A connection made of such sockets, within the deadline of the exchange that needs it."""
+    """A connection on such a socket, opened within the deadline of the exchange."""
 
     def _new_conn(self) -> socket.socket:
         call = _current.call
@@ -137,13 +137,13 @@ class Connection(HTTPConnection):
         failure: OSError | None = None
         for position, address in enumerate(addresses):
             try:
-                # An address that swallows our packets must leave time for the next one.
+                # An address that drops packets must leave time for the next one.
                 return self._connect(address, call.left() / (len(addresses) - position))
             except OSError as ex:
                 failure = ex
         if isinstance(failure, TimeoutError):
             raise ConnectTimeoutError(self, "connecting timed out") from failure
-        raise NewConnectionError(self, "no address answered") from failure
+        raise NewConnectionError(self, "no address responded") from failure
 
     def _connect(self, address: Address, timeout: float) -> socket.socket:
         family, kind, protocol, _, where = address
@@ -161,7 +161,7 @@ class Connection(HTTPConnection):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the connection can be used once more."""
+        """Whether the connection can be reused."""
         return (
             super().is_connected
             and isinstance(self.sock, Socket)

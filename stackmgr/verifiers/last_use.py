@@ -1,9 +1,8 @@
-"""When keys were last used, to the hour, at the price of no request.
+"""The last use of each key, to the hour, recorded outside of requests.
 
-A verification that finds the current hour not noted yet leaves the key's digest here; a thread of this
-process writes what has gathered every half minute, and the rest when the process ends.  So a key costs at
-most one write an hour, whatever the number of requests and of processes.  A use may take that half minute
-to show, and one that a killed process had still to write shows by the next request of the hour, if any.
+A verification that finds the current hour not recorded yet adds the key's digest to a set.  A thread writes
+the set every 30 seconds, and when the process ends: at most one write per key and hour.  A killed process
+loses up to 30 seconds of uses, until the keys are used again.
 """
 
 import logging
@@ -22,7 +21,7 @@ _log = logging.getLogger("stackmgr")
 
 
 class LastUse:
-    """The uses that one process has noticed and not yet written.  Safe for threads."""
+    """The uses that one process has not written yet.  Thread-safe."""
 
     def __init__(self, database: Database, interval: float = INTERVAL) -> None:
         self._database = database
@@ -32,7 +31,7 @@ class LastUse:
         self._pid = 0
 
     def notice(self, key_digest: bytes) -> None:
-        """Remember that a key is in use this hour."""
+        """Record that a key is used in this hour."""
         with self._lock:
             self._noticed.add(key_digest)
             if self._pid != os.getpid():
@@ -40,7 +39,7 @@ class LastUse:
                 repeat(self.write, self._interval, "last-use")
 
     def write(self) -> None:
-        """Write what was noticed; what cannot be written is kept for the next time."""
+        """Write the uses; those that cannot be written are kept for the next time."""
         with self._lock:
             noticed, self._noticed = self._noticed, set()
         try:
@@ -49,6 +48,6 @@ class LastUse:
                     session.row(_RECORD, {"key_digest": key_digest})
                 noticed.remove(key_digest)
         except DatabaseError as ex:
-            _log.warning("the last use of %d keys is not saved yet", len(noticed), exc_info=ex)
+            _log.warning("The last use of %d keys could not be saved yet", len(noticed), exc_info=ex)
             with self._lock:
                 self._noticed |= noticed

@@ -1,9 +1,9 @@
-"""Asking a verifier over HTTP: one question, one answer, and one deadline over everything in between.
+"""Requests to a remote verifier over HTTP, each with one deadline from name resolution to the last byte.
 
-urllib3 gives the pool, TLS and HTTP, but its time-outs bound each read by itself: a server that sends a
-byte a second would never run into one.  Here every wait, from the look-up of the host to the last byte of
-the body, is given what is left of one budget, and nothing that arrives is kept beyond a fixed size.
-Redirects are not followed and proxies of the environment are not used: the credential goes to one host.
+urllib3 provides the pool, TLS and HTTP, but its time-outs bound each read separately: a server that sends one
+byte per second never exceeds one.  Here every wait has what is left of one deadline, and the response has a
+maximum size.  Redirects are not followed and proxies of the environment are not used: the credential is sent
+to one host only.
 """
 
 import json
@@ -31,15 +31,19 @@ from urllib3.exceptions import TimeoutError as PhaseTimeoutError
 
 from stackmgr import __version__
 from stackmgr.errors import RateLimited, ServiceUnavailable
-from stackmgr.slots import give_up
+from stackmgr.slots import blocking
 from stackmgr.verifiers import bounded
+from stackmgr.verifiers.circuit_breaker import CircuitBreaker
 
 BODY_LIMIT = 65536
+
+# Statuses by which a server, or a proxy before it, says that there was no response in time.
+_NO_RESPONSE = (408, 499)
 
 _log = logging.getLogger("stackmgr")
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
-# urllib3 warns of malformed answers by quoting them, and what they quote may be our own request.
+# urllib3 quotes malformed responses in its warnings, and those may quote our own request.
 logging.getLogger("urllib3").setLevel(logging.CRITICAL)
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -48,12 +52,12 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (ConnectTimeoutError, "verifier_timeout"),
     (PhaseTimeoutError, "verifier_timeout"),
     (SSLError, "verifier_tls"),
-    (Exception, "verifier_answer_broken"),
+    (Exception, "verifier_response_broken"),
 )
 
 
 def retry_after(text: str | None) -> int | None:
-    """Return the seconds that a Retry-After value asks for, or None for none or a malformed one."""
+    """Return the seconds of a Retry-After value, or None if it is missing or malformed."""
     if text is None:
         return None
     text = text.strip()
@@ -72,14 +76,14 @@ def _object(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as ex:
-        raise ServiceUnavailable("verifier_answer_not_json") from ex
+        raise ServiceUnavailable("verifier_response_not_json") from ex
     if not isinstance(document, dict):
-        raise ServiceUnavailable("verifier_answer_not_an_object")
+        raise ServiceUnavailable("verifier_response_not_an_object")
     return document
 
 
 class Endpoint:
-    """One verifier's HTTP API.  Safe for threads, and for a fork: each process connects for itself.
+    """The HTTP API of one verifier.  Thread-safe; each process opens its own connections.
 
     *timeout* is in seconds and covers name resolution, connecting, TLS, sending and receiving;
     *connections* is how many stay open between requests.
@@ -90,6 +94,7 @@ class Endpoint:
         self._scheme, self._host, self._port = parts.scheme, parts.host or "", parts.port
         self._path = (parts.path or "").rstrip("/")
         self._timeout = timeout
+        self.breaker = CircuitBreaker(timeout)
         self._connections = connections
         self._lock = threading.Lock()
         self._pid = 0
@@ -97,10 +102,10 @@ class Endpoint:
         self._resolver: bounded.Resolver
 
     def post(self, path: str, *, credential: str, media_type: str, body: bytes) -> dict[str, Any]:
-        """Return the JSON object that answers a POST with 200.
+        """Send a POST and return the JSON object of the 200 response.
 
         Raises RateLimited for 429, and ServiceUnavailable for every other status, for a failure on the way,
-        and for an answer that is late, too long or no JSON object.
+        for a response that is late, too long or no JSON object, and at once while the circuit is open.
         """
         headers = {
             "Authorization": f"Bearer {credential}",
@@ -109,33 +114,39 @@ class Endpoint:
             "Accept-Encoding": "identity",
             "User-Agent": f"stackmgr/{__version__}",
         }
-        status, answer_headers, answer = self._exchange(self._path + path, headers, body)
+        permit = self.breaker.acquire()
+        status = 0
+        try:
+            status, response_headers, content = self._exchange(
+                self._path + path, headers, body, permit.seconds
+            )
+        finally:
+            self.breaker.release(permit, responded=0 < status < 500 and status not in _NO_RESPONSE)
         if status == 200:
-            return _object(answer)
-        wait = retry_after(answer_headers.get("Retry-After"))
+            return _object(content)
+        wait = retry_after(response_headers.get("Retry-After"))
         if status == 429:
             raise RateLimited("verifier_http_429", wait)
-        if status >= 500 or status in (408, 499):
+        if status >= 500 or status in _NO_RESPONSE:
             raise ServiceUnavailable(f"verifier_http_{status}", wait)
         _log.error(
-            "the key verifier answers our own request with HTTP %d: check its URL and our credential", status
+            "The verifier rejects the service's own request with HTTP %d: check its URL and the credential",
+            status,
         )
         raise ServiceUnavailable(f"verifier_http_{status}")
 
     def _exchange(
-        self, path: str, headers: Mapping[str, str], body: bytes
+        self, path: str, headers: Mapping[str, str], body: bytes, seconds: float
     ) -> tuple[int, Mapping[str, str], bytes]:
-        give_up()
         pool, resolver = self._own_pool()
-        deadline = time.monotonic() + self._timeout
-        with bounded.call(resolver, deadline) as call:
+        deadline = time.monotonic() + seconds
+        with blocking, bounded.call(resolver, deadline) as call:
             try:
                 try:
                     return self._attempt(pool, path, headers, body)
                 except HTTPError as ex:
-                    # A connection that was kept open may die just as we use it.  Without a byte of an answer
-                    # the question was not heard, or its answer is lost: asked once more, over a new one,
-                    # because urllib3 puts a place without a connection where the dead one was.
+                    # A kept connection may close just as it is used.  Without a byte of a response the
+                    # request is sent once more, over a new connection: the pool no longer has the old one.
                     if isinstance(ex, PhaseTimeoutError) or not call.died_idle:
                         raise
                     return self._attempt(pool, path, headers, body)
@@ -159,14 +170,14 @@ class Endpoint:
         try:
             content = response.read(BODY_LIMIT + 1, decode_content=False)
         finally:
-            # Read to its end, the response has given its connection back; otherwise this ends both.
+            # A response read to its end has returned its connection; otherwise this closes both.
             response.close()
         if len(content) > BODY_LIMIT:
-            raise ServiceUnavailable("verifier_answer_too_long")
+            raise ServiceUnavailable("verifier_response_too_long")
         return response.status, response.headers, content
 
     def _own_pool(self) -> tuple[urllib3.HTTPConnectionPool, bounded.Resolver]:
-        """Return this process's pool, made by its first request."""
+        """Return the pool of this process, created by its first request."""
         with self._lock:
             if self._pid != os.getpid():
                 self._resolver = bounded.Resolver()

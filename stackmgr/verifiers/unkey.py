@@ -1,10 +1,11 @@
-"""Keys verified by Unkey, its cloud or a self-hosted one, through the second version of its API.
+"""Verification by Unkey, in the cloud or self-hosted, through version 2 of its API.
 
-Unkey answers every verification with HTTP 200 and says the outcome in `data`.  Another status means that
-nothing was verified, but for 429: there Unkey limits the workspace of our root key.
+Every verification returns HTTP 200 with the outcome in `data`.  Another status means that nothing was
+verified; 429 is the rate limit of the root key's workspace.
 """
 
 import json
+import time
 from typing import Any
 
 from stackmgr.database.session import Session
@@ -12,6 +13,7 @@ from stackmgr.errors import RateLimited, ServiceUnavailable, Unauthorized
 from stackmgr.settings import Secret
 from stackmgr.verifiers import Identity, checked_identity
 from stackmgr.verifiers.remote import Endpoint
+from stackmgr.verifiers.reuse import RecentIdentities
 
 LONGEST_KEY = 512
 _PATH = "/v2/keys.verifyKey"
@@ -19,17 +21,17 @@ _LIMITED = ("RATE_LIMITED", "USAGE_EXCEEDED")
 
 
 def read_verification(document: dict[str, Any]) -> Identity:
-    """Return whom the answer *document* identifies.
+    """Return the identity in the response *document*.
 
-    Raises Unauthorized or RateLimited as it says, and ServiceUnavailable where it says nothing or
-    contradicts itself.
+    Raises Unauthorized or RateLimited for those outcomes, ServiceUnavailable if the outcome is missing or
+    contradictory.
     """
     data = document.get("data")
     if not isinstance(data, dict):
-        raise ServiceUnavailable("verifier_answer_without_data")
+        raise ServiceUnavailable("verifier_response_without_data")
     valid, code = data.get("valid"), data.get("code")
     if not isinstance(valid, bool) or not isinstance(code, str) or valid != (code == "VALID"):
-        raise ServiceUnavailable("verifier_answer_contradictory")
+        raise ServiceUnavailable("verifier_response_contradictory")
     if code in _LIMITED:
         raise RateLimited("key_limited")
     if not valid:
@@ -37,25 +39,34 @@ def read_verification(document: dict[str, Any]) -> Identity:
     identity = data.get("identity")
     if not isinstance(identity, dict):
         raise Unauthorized("identity_missing")
-    return checked_identity(identity.get("id"), identity.get("externalId"))
+    return checked_identity(identity.get("id"), identity.get("externalId"), data.get("keyId"))
 
 
 class UnkeyVerifier:
-    """Verifies each key by one call to Unkey; nothing is cached, and the database is not used."""
+    """Verifies a key by one call to Unkey, unless it was verified within the last *reuse_seconds*."""
 
-    def __init__(self, endpoint: Endpoint, root_key: Secret) -> None:
+    def __init__(self, endpoint: Endpoint, root_key: Secret, *, reuse_seconds: float = 0.0) -> None:
         self._endpoint = endpoint
+        self._recent = RecentIdentities(reuse_seconds)
         self._root_key = root_key
 
+    def is_circuit_open(self) -> bool:
+        """Whether requests fail at once because Unkey does not respond."""
+        return self._endpoint.breaker.is_open
+
     def verify(self, key: str, session: Session) -> Identity:
-        """Return whom *key* identifies.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
+        """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
         if len(key) > LONGEST_KEY:
             raise Unauthorized("key_too_long")
-        return read_verification(
-            self._endpoint.post(
+        identity = self._recent.get(key)
+        if identity is None:
+            asked_at = time.monotonic()
+            response = self._endpoint.post(
                 _PATH,
                 credential=self._root_key,
                 media_type="application/json",
                 body=json.dumps({"key": key}).encode("ascii"),
             )
-        )
+            identity = read_verification(response)
+            self._recent.add(key, identity, asked_at)
+        return identity

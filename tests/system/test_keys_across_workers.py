@@ -46,7 +46,7 @@ def ask(service: RunningService, key: str) -> tuple[int, str | None]:
 def ask_until_both_workers_answered(service: RunningService, key: str, status: int) -> None:
     """Ask so often that one worker alone is as good as impossible, and assert the same answer every time."""
     with ThreadPoolExecutor(8) as threads:
-        assert {answer[0] for answer in threads.map(lambda _: ask(service, key), range(40))} == {status}
+        assert {response[0] for response in threads.map(lambda _: ask(service, key), range(40))} == {status}
 
 
 def test_a_revocation_is_seen_by_the_next_request_of_either_worker(service, issue, operator):
@@ -77,12 +77,12 @@ def test_of_400_requests_a_quota_of_100_in_10_seconds_grants_100_over_both_worke
         return *ask(service, key), time.monotonic() - begun
 
     with ThreadPoolExecutor(16) as threads:
-        answers = list(threads.map(timed, range(400)))
+        responses = list(threads.map(timed, range(400)))
     # What a slow machine answers later may belong to the next grants.
-    window = [status for status, _, answered in answers if answered < 10]
+    window = [status for status, _, answered in responses if answered < 10]
     assert window.count(200) == 100
     assert window.count(429) == len(window) - 100
-    assert all(0 < int(seconds) <= 10 for status, seconds, _ in answers if status == 429)
+    assert all(0 < int(seconds) <= 10 for status, seconds, _ in responses if status == 429)
 
 
 def test_a_use_that_no_timer_has_written_yet_is_written_when_the_server_stops(database_url, issue, operator):

@@ -1,27 +1,21 @@
 """Fixtures: an application behind an Unkey of its own, all it has stored, and the operator's commands."""
 
-import io
-import json
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 
-from stackmgr import cli
 from stackmgr.app import create_app
 from stackmgr.database.pool import Database
 from stackmgr.settings import Secret
+from stackmgr.verifiers import circuit_breaker
 from stackmgr.verifiers.remote import Endpoint
 from stackmgr.verifiers.unkey import UnkeyVerifier
 from tests.support.client import Client
+from tests.support.command_line import runner
 from tests.support.examples import configuration
-from tests.support.unkey_server import UnkeyServer, accepted, answer, unkey_server
-
-ROOT_KEY = "unkey_rootkeyrootkeyrootkey"
+from tests.support.unkey_server import ROOT_KEY, UnkeyServer, accepted, respond, unkey_server
 
 _CONTENTS = b"""
     SELECT
@@ -36,6 +30,12 @@ _CONTENTS = b"""
 def unkey() -> Iterator[UnkeyServer]:
     with unkey_server() as server:
         yield server
+
+
+@pytest.fixture
+def circuit_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every request be verified, however often Unkey fails."""
+    monkeypatch.setattr(circuit_breaker, "FAILURES_TO_OPEN", 1_000_000)
 
 
 @pytest.fixture
@@ -63,23 +63,10 @@ def make_unkey_client(database: Database, spellings, statements_run, make_verifi
 def known(unkey: UnkeyServer, make_unkey_client) -> tuple[Client, str]:
     """A client that Unkey knows, whose identity is bound already, and the id of its one stack."""
     client = make_unkey_client(unkey.url)
-    unkey.behave = answer(200, accepted(client.external_id, f"id_{client.external_id}"))
+    unkey.behave = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
     stack_id: str = client.create(configuration()).json["id"]
     unkey.requests.clear()
     return client, stack_id
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command has printed, and the status it exited with."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.fixture
@@ -87,20 +74,7 @@ def command(database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     """Return a function that runs `stackmgr` with arguments, and with a text on standard input if need be."""
     monkeypatch.setenv("STACKMGR_DATABASE_URL", database_url)
 
-    def run(*arguments: str, stdin: str = "") -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["stackmgr", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode("latin-1"))))
-        capsys.readouterr()
-        status: Any = 0
-        try:
-            cli.main()
-        except SystemExit as ex:
-            status = ex.code or 0
-        printed = capsys.readouterr()
-        message = f"{status}\n" if isinstance(status, str) else ""
-        return Outcome(1 if message else status, printed.out, printed.err + message)
-
-    return run
+    return runner(monkeypatch, capsys)
 
 
 @pytest.fixture

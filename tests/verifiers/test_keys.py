@@ -42,7 +42,7 @@ def test_a_key_has_the_published_form_and_190_random_bits():
         assert api_keys.is_well_formed(key)
 
 
-def test_a_character_mistyped_or_swapped_is_refused_without_a_query(issue, holder):
+def test_a_character_mistyped_or_swapped_is_rejected_without_a_query(issue, holder):
     key = issue().key
     mistyped = [key[:at] + ("x" if key[at] != "x" else "y") + key[at + 1 :] for at in range(len(key))]
     swapped = [key[:at] + key[at + 1] + key[at] + key[at + 2 :] for at in range(9, len(key) - 1)]
@@ -70,14 +70,14 @@ def test_an_unlimited_key_costs_one_statement(issue, holder):
     assert client.statements == ["api_key_verify", "stack_list"]
 
 
-def test_a_key_is_good_until_it_expires(issue, holder):
+def test_a_key_is_valid_until_it_expires(issue, holder):
     client = holder(issue(expires_at=datetime.now(UTC) + timedelta(seconds=0.5)).key)
     assert client.page().status_int == 200
     time.sleep(0.6)
     assert client.page().status_int == 401
 
 
-def test_a_revoked_key_is_refused_from_the_next_request_and_keeps_its_first_revocation(
+def test_a_revoked_key_is_rejected_from_the_next_request_and_keeps_its_first_revocation(
     issue, holder, operator
 ):
     issued = issue()
@@ -104,7 +104,7 @@ def test_a_rotated_key_ends_at_once_and_its_successor_inherits_all_but_the_secre
     assert predecessor.successor_id == new.key_id
 
 
-def test_during_the_overlap_both_keys_are_good_and_share_one_quota(issue, holder, operator):
+def test_during_the_overlap_both_keys_are_valid_and_share_one_quota(issue, holder, operator):
     old = issue(quota=Quota(3, 60))
     with operator.session() as session:
         new = api_keys.rotate(session, old.key_id, overlap_seconds=60)
@@ -147,7 +147,7 @@ def test_of_two_rotations_at_once_one_succeeds(issue, operator):
         issued = successors[0]
 
 
-def test_when_the_database_is_away_no_key_is_good_and_none_is_bad(spellings):
+def test_without_the_database_no_key_is_accepted_or_rejected(spellings):
     database = Database("postgresql://127.0.0.1:1/none", pool_size=1)
     database.open()
     try:

@@ -53,7 +53,7 @@ def test_within_the_hour_nothing_more_is_written(used, statements_run, admin):
     assert statements_run[-1] == "api_key_use_record"
 
 
-def test_a_refused_key_is_not_in_use(used, statements_run):
+def test_a_rejected_key_is_not_in_use(used, statements_run):
     client, notes, _ = used
     client.key = api_keys.generate()
     assert client.page().status_int == 401
@@ -62,7 +62,7 @@ def test_a_refused_key_is_not_in_use(used, statements_run):
     assert statements_run == []
 
 
-def test_of_two_processes_that_notice_one_use_only_the_first_writes(used, database, admin):
+def test_of_two_processes_that_record_one_use_only_the_first_writes(used, database, admin):
     client, notes, _ = used
     other = LastUse(database, interval=3600)
     for process in (notes, other):
@@ -74,7 +74,7 @@ def test_of_two_processes_that_notice_one_use_only_the_first_writes(used, databa
     assert admin.execute(version, [api_keys.digest(client.key)]).fetchone() == written
 
 
-def test_a_key_that_somebody_holds_is_verified_all_the_same_and_its_use_written_later(used, admin):
+def test_a_locked_key_is_still_verified_and_its_use_recorded_later(used, admin):
     client, notes, last_used = used
     client.page()
     with admin.transaction():
@@ -94,7 +94,7 @@ def test_what_could_not_be_written_is_written_later(used, database_url, caplog):
     notes.notice(api_keys.digest(client.key))
     notes.write()
     away.close()
-    assert "the last use of 1 keys is not saved yet" in caplog.text
+    assert "The last use of 1 keys could not be saved yet" in caplog.text
     assert client.key not in caplog.text
     notes._database = again = Database(database_url, pool_size=1)
     again.open()

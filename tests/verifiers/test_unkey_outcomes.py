@@ -2,10 +2,11 @@
 
 import pytest
 
-from tests.support.examples import configuration
-from tests.support.unkey_server import accepted, answer, response, unkey_server, verification
+from tests.support.unkey_server import ROOT_KEY, accepted, respond, response, unkey_server, verification
 from tests.support.unkey_server import raw as exactly
-from tests.verifiers.conftest import ROOT_KEY
+from tests.verifiers.outcomes import check
+
+pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
 
 EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"
 
@@ -38,71 +39,54 @@ REFUSED = {
     "external id no uuid": accepted("acme"),
 }
 LIMITED = {
-    "rate limited": answer(200, verification("RATE_LIMITED")),
-    "usage exceeded": answer(200, verification("USAGE_EXCEEDED")),
-    "the workspace": answer(429, b"{}"),
-    "the workspace, for a time that is none": answer(429, b"{}", "Retry-After: soon"),
-    "the workspace, for a negative time": answer(429, b"{}", "Retry-After: -1"),
+    "rate limited": respond(200, verification("RATE_LIMITED")),
+    "usage exceeded": respond(200, verification("USAGE_EXCEEDED")),
+    "the workspace": respond(429, b"{}"),
+    "the workspace, for a time that is none": respond(429, b"{}", "Retry-After: soon"),
+    "the workspace, for a negative time": respond(429, b"{}", "Retry-After: -1"),
 }
 UNAVAILABLE = {
     **{
-        f"HTTP {status}": answer(status, accepted(EXTERNAL))
+        f"HTTP {status}": respond(status, accepted(EXTERNAL))
         for status in (201, 204, 400, 401, 403, 404, 408, 412, 418, 499, 500, 502, 503, 504)
     },
-    "valid with another code": answer(200, verification("DISABLED", valid=True)),
-    "valid with a limit's code": answer(200, verification("RATE_LIMITED", valid=True)),
-    "invalid with the code VALID": answer(200, verification("VALID")),
-    "valid a string": answer(200, {"data": {"valid": "true", "code": "VALID"}}),
-    "valid a number": answer(200, {"data": {"valid": 1, "code": "VALID"}}),
-    "no valid": answer(200, {"data": {"code": "VALID"}}),
-    "no code": answer(200, {"data": {"valid": False}}),
-    "code a number": answer(200, {"data": {"valid": False, "code": 404}}),
-    "no data": answer(200, {"meta": {}}),
-    "data a list": answer(200, {"data": [True]}),
-    "an array": answer(200, b"[]"),
-    "null": answer(200, b"null"),
-    "empty": answer(200, b""),
-    "HTML": answer(200, b"<html>down for maintenance</html>"),
-    "UTF-16": answer(200, '{"data": {"valid": true}}'.encode("utf-16")),
-    "a thousand brackets": answer(200, b"[" * 60000),
-    "65537 bytes": answer(200, b" " * 65537),
-    "compressed": answer(200, b"\x1f\x8b\x08\x00", "Content-Encoding: gzip"),
+    "valid with another code": respond(200, verification("DISABLED", valid=True)),
+    "valid with a limit's code": respond(200, verification("RATE_LIMITED", valid=True)),
+    "invalid with the code VALID": respond(200, verification("VALID")),
+    "valid a string": respond(200, {"data": {"valid": "true", "code": "VALID"}}),
+    "valid a number": respond(200, {"data": {"valid": 1, "code": "VALID"}}),
+    "no valid": respond(200, {"data": {"code": "VALID"}}),
+    "no code": respond(200, {"data": {"valid": False}}),
+    "code a number": respond(200, {"data": {"valid": False, "code": 404}}),
+    "no data": respond(200, {"meta": {}}),
+    "data a list": respond(200, {"data": [True]}),
+    "an array": respond(200, b"[]"),
+    "null": respond(200, b"null"),
+    "empty": respond(200, b""),
+    "HTML": respond(200, b"<html>down for maintenance</html>"),
+    "UTF-16": respond(200, '{"data": {"valid": true}}'.encode("utf-16")),
+    "a thousand brackets": respond(200, b"[" * 60000),
+    "65537 bytes": respond(200, b" " * 65537),
+    "compressed": respond(200, b"\x1f\x8b\x08\x00", "Content-Encoding: gzip"),
 }
-
-
-def every_operation(client, stack_id):
-    yield client.create(configuration(), key="another")
-    yield client.update(stack_id, {"name": "Other"})
-    yield client.get(stack_id)
-    yield client.page()
-
-
-def check(known, contents, status, retry_after=None):
-    client, stack_id = known
-    before = contents()
-    for answered in every_operation(client, stack_id):
-        assert answered.status_int == status
-        assert answered.headers.get("Retry-After") == retry_after
-        assert client.statements == []
-    assert contents() == before
 
 
 @pytest.mark.parametrize("document", REFUSED.values(), ids=REFUSED)
 def test_a_key_that_identifies_nobody_is_unauthorized(known, unkey, contents, document):
-    unkey.behave = answer(200, document)
+    unkey.behave = respond(200, document)
     check(known, contents, 401)
     assert len(unkey.requests) == 4
 
 
 @pytest.mark.parametrize("behaviour", LIMITED.values(), ids=LIMITED)
-def test_a_limited_key_is_rate_limited_without_a_made_up_time(known, unkey, contents, behaviour):
+def test_a_limited_key_is_rate_limited_without_an_invented_time(known, unkey, contents, behaviour):
     unkey.behave = behaviour
     check(known, contents, 429)
     assert len(unkey.requests) == 4
 
 
 @pytest.mark.parametrize("behaviour", UNAVAILABLE.values(), ids=UNAVAILABLE)
-def test_an_answer_that_verifies_nothing_is_unavailable_and_is_not_asked_for_twice(
+def test_a_response_that_verifies_nothing_is_unavailable_and_is_not_retried(
     known, unkey, contents, behaviour
 ):
     unkey.behave = behaviour
@@ -114,27 +98,27 @@ def test_an_answer_that_verifies_nothing_is_unavailable_and_is_not_asked_for_twi
 def test_the_seconds_of_retry_after_are_passed_on_but_not_those_of_our_own_mistake(
     known, unkey, contents, status, told
 ):
-    unkey.behave = answer(status, b"{}", "Retry-After: 17")
+    unkey.behave = respond(status, b"{}", "Retry-After: 17")
     check(known, contents, told, None if status == 401 else "17")
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(known, unkey, contents, status):
     with unkey_server() as elsewhere:
-        elsewhere.behave = answer(200, accepted(EXTERNAL))
-        unkey.behave = answer(status, b"", f"Location: {elsewhere.url}/v2/keys.verifyKey")
+        elsewhere.behave = respond(200, accepted(EXTERNAL))
+        unkey.behave = respond(status, b"", f"Location: {elsewhere.url}/v2/keys.verifyKey")
         check(known, contents, 503)
         assert elsewhere.connections == 0
 
 
-def test_the_largest_answer_there_may_be_is_read(known, unkey):
+def test_the_largest_allowed_response_is_read(known, unkey):
     client, stack_id = known
     body = response(200, accepted(client.external_id, f"id_{client.external_id}")).partition(b"\r\n\r\n")[2]
-    unkey.behave = answer(200, body.ljust(65536))
+    unkey.behave = respond(200, body.ljust(65536))
     assert client.get(stack_id).status_int == 200
 
 
-def test_a_chunked_answer_is_read(known, unkey):
+def test_a_chunked_response_is_read(known, unkey):
     client, stack_id = known
     body = response(200, accepted(client.external_id, f"id_{client.external_id}")).partition(b"\r\n\r\n")[2]
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:9], body[9:]))
@@ -144,7 +128,7 @@ def test_a_chunked_answer_is_read(known, unkey):
     assert client.get(stack_id).status_int == 200
 
 
-def test_unkey_is_asked_as_its_api_wants_to_be(known, unkey):
+def test_the_request_to_unkey_follows_its_api(known, unkey):
     client, stack_id = known
     client.get(stack_id)
     (request,) = unkey.requests
@@ -156,9 +140,28 @@ def test_unkey_is_asked_as_its_api_wants_to_be(known, unkey):
 
 def test_a_self_hosted_unkey_may_live_under_a_path(unkey, make_unkey_client):
     client = make_unkey_client(f"{unkey.url}/unkey/")
-    unkey.behave = answer(200, accepted(client.external_id, client.external_id))
+    unkey.behave = respond(200, accepted(client.external_id, client.external_id))
     assert client.page().status_int == 200
     assert unkey.requests[0].line == "POST /unkey/v2/keys.verifyKey HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    ("told", "recorded"),
+    [("key_1234", "key_1234"), (None, None), (7, None), ("", None), ("a\nb", None), ("x" * 256, None)],
+    ids=repr,
+)
+def test_the_key_id_of_unkey_is_recorded_with_the_revision_where_it_can_be(
+    known, unkey, admin, told, recorded
+):
+    client, stack_id = known
+    document = accepted(client.external_id, f"id_{client.external_id}")
+    document["data"]["keyId"] = told
+    unkey.behave = respond(200, document)
+    assert client.update(stack_id, {"name": "Second"}).status_int == 200
+    row = admin.execute(
+        "SELECT key_id FROM stackmgr.stack_revisions WHERE stack_id = %s AND revision_number = 2", [stack_id]
+    ).fetchone()
+    assert row == (recorded,)
 
 
 def test_each_request_is_verified_anew_over_one_connection(known, unkey):
@@ -166,7 +169,7 @@ def test_each_request_is_verified_anew_over_one_connection(known, unkey):
     connections = unkey.connections
     client.get(stack_id)
     assert client.statements == ["manager_find", "stack_get"]
-    unkey.behave = answer(200, verification("DISABLED"))
+    unkey.behave = respond(200, verification("DISABLED"))
     assert client.get(stack_id).status_int == 401
     assert len(unkey.requests) == 2
     assert unkey.connections == connections
@@ -193,16 +196,16 @@ def test_a_malformed_authorization_never_reaches_the_network(known, unkey, value
     assert unkey.requests == []
 
 
-def test_the_longest_key_that_unkey_takes_is_asked_about(known, unkey):
+def test_the_longest_key_that_unkey_accepts_is_verified(known, unkey):
     client, stack_id = known
     client.get(stack_id, headers={"Authorization": f"Bearer {'x' * 512}"})
     assert len(unkey.requests) == 1
 
 
-def test_our_own_mistake_is_said_loudly_but_not_by_its_secrets(known, unkey, caplog):
+def test_our_own_mistake_is_logged_without_secrets(known, unkey, caplog):
     client, stack_id = known
-    unkey.behave = answer(403, b'{"error": "%s"}' % ROOT_KEY.encode())
+    unkey.behave = respond(403, b'{"error": "%s"}' % ROOT_KEY.encode())
     client.get(stack_id)
-    assert "check its URL and our credential" in caplog.text
+    assert "check its URL and the credential" in caplog.text
     assert ROOT_KEY not in caplog.text
     assert client.key not in caplog.text

@@ -15,8 +15,10 @@ from stackmgr.database.pool import Database
 from stackmgr.verifiers import bounded
 from stackmgr.verifiers.remote import Endpoint
 from tests.support.client import Client
-from tests.support.unkey_server import accepted, answer, drip, hang_up, raw, reset, response, unkey_server
-from tests.verifiers.test_unkey_outcomes import check
+from tests.support.unkey_server import accepted, drip, hang_up, raw, reset, respond, response, unkey_server
+from tests.verifiers.outcomes import check
+
+pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
 
 EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"
 GOOD = response(200, accepted(EXTERNAL))
@@ -50,14 +52,14 @@ SLOW = {
 
 
 @pytest.mark.parametrize("behaviour", BROKEN.values(), ids=BROKEN)
-def test_a_broken_answer_is_unavailable(known, unkey, contents, behaviour):
+def test_a_broken_response_is_unavailable(known, unkey, contents, behaviour):
     unkey.behave = behaviour
     check(known, contents, 503)
     # Only the connection that was kept from before, and only if it died unheard, is worth a second attempt.
     assert len(unkey.requests) == (5 if behaviour in (hang_up, reset) else 4)
 
 
-def test_an_answer_without_end_is_given_up_long_before_the_time_is_up(known, unkey):
+def test_an_endless_response_is_abandoned_before_the_deadline(known, unkey):
     sent = []
 
     def flood(sock, _):
@@ -72,9 +74,7 @@ def test_an_answer_without_end_is_given_up_long_before_the_time_is_up(known, unk
 
 
 @pytest.mark.parametrize("behaviour", [*SLOW.values(), None], ids=[*SLOW, "silence"])
-def test_a_slow_answer_is_unavailable_when_the_time_for_all_of_it_is_up(
-    known, unkey, contents, make_unkey_client, behaviour
-):
+def test_a_slow_response_is_unavailable_at_the_deadline(known, unkey, contents, make_unkey_client, behaviour):
     unkey.behave = behaviour or unkey.silence
     impatient = make_unkey_client(unkey.url, IMPATIENT, known[0].external_id)
     check((impatient, known[1]), contents, 503)
@@ -118,14 +118,14 @@ def test_a_resolver_that_hangs_holds_up_one_thread_and_no_request(
     assert len(lookups) == 1
 
 
-def test_the_second_address_is_tried_when_the_first_refuses(unkey, make_unkey_client, monkeypatch):
+def test_the_second_address_is_tried_when_the_first_rejects(unkey, make_unkey_client, monkeypatch):
     real = socket.getaddrinfo
 
     def two(host, port, **options):
         return real("127.0.0.1", 1, **options) + real("127.0.0.1", port, **options)
 
     client = make_unkey_client(f"http://unkey.example.org:{unkey.port}")
-    unkey.behave = answer(200, accepted(client.external_id, client.external_id))
+    unkey.behave = respond(200, accepted(client.external_id, client.external_id))
     with monkeypatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", two)
         assert client.page().status_int == 200
@@ -154,7 +154,7 @@ def trusted(authority, tmp_path, monkeypatch) -> None:
 def test_over_tls_the_connection_is_kept_and_the_deadline_holds(authority, make_unkey_client):
     with unkey_server(tls_context(authority, "127.0.0.1")) as server:
         client = make_unkey_client(server.url, 1.0)
-        server.behave = answer(200, accepted(client.external_id, client.external_id))
+        server.behave = respond(200, accepted(client.external_id, client.external_id))
         assert client.page().status_int == 200
         assert client.page().status_int == 200
         assert server.connections == 1
@@ -207,7 +207,7 @@ def test_a_kept_connection_that_dies_unheard_is_replaced_once(known, unkey, deat
 
 def test_the_second_attempt_does_not_take_the_next_kept_connection(unkey, make_unkey_client):
     client = make_unkey_client(unkey.url)
-    good = answer(200, accepted(client.external_id, client.external_id))
+    good = respond(200, accepted(client.external_id, client.external_id))
     both = threading.Barrier(2)
 
     def together(sock, request):
@@ -239,7 +239,7 @@ def test_a_connection_that_idled_too_long_is_not_used_again(known, unkey, monkey
 
 
 def test_another_process_connects_for_itself(unkey, monkeypatch):
-    unkey.behave = answer(200, {})
+    unkey.behave = respond(200, {})
     endpoint = Endpoint(unkey.url, timeout=10, connections=1)
 
     def ask():
@@ -254,7 +254,7 @@ def test_another_process_connects_for_itself(unkey, monkeypatch):
 
 
 def test_eight_threads_share_one_endpoint(unkey, make_verifier):
-    unkey.behave = answer(200, accepted(EXTERNAL))
+    unkey.behave = respond(200, accepted(EXTERNAL))
     verifier = make_verifier(unkey.url)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda number: verifier.verify(f"key{number}", None), range(80)))
@@ -264,7 +264,9 @@ def test_eight_threads_share_one_endpoint(unkey, make_verifier):
     }
 
 
-def test_no_database_connection_is_held_while_unkey_is_asked(unkey, database_url, spellings, make_verifier):
+def test_no_database_connection_is_held_during_a_request_to_unkey(
+    unkey, database_url, spellings, make_verifier
+):
     database = Database(database_url, pool_size=1)
     database.open()
     try:
@@ -275,7 +277,7 @@ def test_no_database_connection_is_held_while_unkey_is_asked(unkey, database_url
         def ask_back(sock, request):
             asked.set()
             unkey.release.wait(10)
-            return answer(200, accepted(EXTERNAL, EXTERNAL))(sock, request)
+            return respond(200, accepted(EXTERNAL, EXTERNAL))(sock, request)
 
         unkey.behave = ask_back
         with ThreadPoolExecutor(1) as thread:

@@ -5,8 +5,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.client import Client
-from tests.support.unkey_server import accepted, answer, hang_up, verification
-from tests.verifiers.conftest import ROOT_KEY
+from tests.support.unkey_server import ROOT_KEY, accepted, hang_up, respond, verification
 
 NOT_ACCEPTED = 3
 
@@ -19,9 +18,10 @@ def with_unkey(unkey, monkeypatch):
     return unkey
 
 
-def test_a_good_key_of_a_new_manager_is_accepted_and_leaves_no_trace(command, contents):
+def test_a_valid_key_of_a_new_manager_is_accepted_and_leaves_no_trace(command, contents):
     external_id = str(uuid4())
-    key = command("keys", "issue", "--external-id", external_id, "--quota", "1/60").out
+    issued = command("keys", "issue", "--external-id", external_id, "--quota", "1/60", "--json").json
+    key = issued["key"]
     before = contents()
     for _ in range(2):
         asked = command("verify-key", "--json", stdin=key)
@@ -30,7 +30,8 @@ def test_a_good_key_of_a_new_manager_is_accepted_and_leaves_no_trace(command, co
         assert document.pop("duration_ms") > 0
         assert document == {
             "verifier": "database", "accepted": True, "status": 200, "code": None, "reason": None,
-            "retry_after": None, "external_id": external_id, "identity_id": f"stackmgr:{external_id}",
+            "retry_after": None, "key_id": issued["key_id"], "external_id": external_id,
+            "identity_id": f"stackmgr:{external_id}",
             "manager_id": None,
         }  # fmt: skip
     assert contents() == before
@@ -42,12 +43,12 @@ def test_a_manager_that_is_known_is_named(command, app):
     key = command("keys", "issue", "--external-id", str(uuid4())).out
     Client(app, key.strip(), "", []).page()
     asked = command("verify-key", stdin=key)
-    assert asked.out.startswith("accepted: a request goes on\n")
+    assert asked.out.startswith("accepted: requests with this key are authenticated\n")
     assert "manager_id\t" in asked.out
     assert key.strip() not in asked.out + asked.err
 
 
-def test_a_quota_that_is_used_up_is_told_with_its_time(command, app):
+def test_an_exhausted_quota_is_reported_with_its_time(command, app):
     key = command("keys", "issue", "--external-id", str(uuid4()), "--quota", "1/60").out
     Client(app, key.strip(), "", []).page()
     asked = command("verify-key", "--json", stdin=key)
@@ -59,15 +60,15 @@ def test_a_quota_that_is_used_up_is_told_with_its_time(command, app):
 @pytest.mark.parametrize(
     ("behaviour", "status", "reason"),
     [
-        (answer(200, verification("NOT_FOUND")), 401, "key_refused"),
-        (answer(200, accepted("no-uuid")), 401, "external_id_not_canonical"),
-        (answer(200, verification("RATE_LIMITED")), 429, "key_limited"),
-        (answer(503, b"", "Retry-After: 9"), 503, "verifier_http_503"),
-        (hang_up, 503, "verifier_answer_broken"),
+        (respond(200, verification("NOT_FOUND")), 401, "key_refused"),
+        (respond(200, accepted("no-uuid")), 401, "external_id_not_canonical"),
+        (respond(200, verification("RATE_LIMITED")), 429, "key_limited"),
+        (respond(503, b"", "Retry-After: 9"), 503, "verifier_http_503"),
+        (hang_up, 503, "verifier_response_broken"),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else "",
 )
-def test_what_unkey_says_is_told_with_its_status_and_its_reason(
+def test_the_outcome_of_unkey_is_reported_with_status_and_reason(
     command, with_unkey, behaviour, status, reason
 ):
     with_unkey.behave = behaviour
@@ -78,11 +79,11 @@ def test_what_unkey_says_is_told_with_its_status_and_its_reason(
     assert "some_key" not in asked.out + asked.err
 
 
-def test_a_binding_in_conflict_is_told(command, app, with_unkey, contents):
+def test_a_conflicting_binding_is_reported(command, app, with_unkey, contents):
     external_id = str(uuid4())
     key = command("keys", "issue", "--external-id", external_id).out.strip()
     Client(app, key, "", []).page()
-    with_unkey.behave = answer(200, accepted(external_id, "id_of_unkey"))
+    with_unkey.behave = respond(200, accepted(external_id, "id_of_unkey"))
     before = contents()
     asked = command("verify-key", "--json", stdin="some_key\n")
     assert asked.status == NOT_ACCEPTED
@@ -91,16 +92,16 @@ def test_a_binding_in_conflict_is_told(command, app, with_unkey, contents):
     assert contents() == before
 
 
-def test_a_key_that_is_no_token_is_told_without_asking_anybody(command, with_unkey):
+def test_a_key_that_is_no_token_is_rejected_without_a_verifier(command, with_unkey):
     asked = command("verify-key", "--json", stdin="two words\n")
     assert (asked.json["status"], asked.json["reason"]) == (401, "authorization_header")
     assert with_unkey.requests == []
 
 
-def test_without_a_key_nothing_is_asked(command):
+def test_without_a_key_no_verifier_is_called(command):
     asked = command("verify-key", stdin="\n")
     assert asked.status == 1
-    assert asked.err == "stackmgr: the key is expected on standard input\n"
+    assert asked.err == "stackmgr: no key on standard input\n"
 
 
 def test_every_problem_of_the_configuration_is_named_and_no_secret(command, monkeypatch, with_unkey):

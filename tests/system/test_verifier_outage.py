@@ -1,0 +1,74 @@
+"""The running service while Unkey hangs and when it has recovered: never a 401, and threads stay free."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support.server import ask, free_port, running_service
+from tests.support.unkey_server import ROOT_KEY, accepted, respond, unkey_server
+from tests.support.waiting import eventually
+
+EXTERNAL = "8d1f7a52-52f5-4b0e-8f5e-6f1b9c2d3e44"
+AUTHORIZED = {"Authorization": "Bearer key-outage"}
+REQUESTS, CLIENTS, TIMEOUT = 1000, 100, 1
+GAUGE = "stackmgr_verifier_circuit_open"
+
+
+@pytest.fixture
+def unkey():
+    with unkey_server() as server:
+        yield server
+
+
+@pytest.fixture
+def admin_port():
+    return free_port()
+
+
+@pytest.fixture
+def service(database_url, unkey, admin_port, tmp_path):
+    env = {
+        "STACKMGR_VERIFIER": "unkey",
+        "STACKMGR_UNKEY_URL": unkey.url,
+        "STACKMGR_UNKEY_ROOT_KEY": ROOT_KEY,
+        "STACKMGR_VERIFY_TIMEOUT": str(TIMEOUT),
+        "STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}",
+        "STACKMGR_METRICS_DIR": str(tmp_path / "metrics"),
+    }
+    with running_service(database_url, env=env) as running:
+        yield running
+
+
+def open_circuits(admin_port):
+    lines = ask(admin_port, "/metrics")[1].splitlines()
+    (value,) = (line.split()[1] for line in lines if line.startswith(f"{GAUGE} "))
+    return float(value)
+
+
+def test_a_verifier_that_hangs_costs_its_time_out_once_and_recovery_is_seen(service, unkey, admin_port):
+    def status(_=None):
+        return ask(service.port, "/manager/stacks", AUTHORIZED, timeout=60)[0]
+
+    unkey.behave = unkey.silence
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        started = time.monotonic()
+        statuses = list(clients.map(status, range(REQUESTS)))
+        seconds = time.monotonic() - started
+    assert statuses == [503] * REQUESTS
+    # Were each request to wait its time-out, four at a time, the last would wait for 250 s.
+    assert seconds < 20 * TIMEOUT
+    # Each of the threads once, and a few probes.
+    assert len(unkey.requests) < REQUESTS / 5
+    assert open_circuits(admin_port) == 1
+    unkey.behave = respond(200, accepted(EXTERNAL, "id_outage"))
+    seen = []
+    eventually(lambda: seen.append(status()) or seen[-1] == 200)
+    assert set(seen) <= {503, 200}
+    assert [status() for _ in range(20)] == [200] * 20
+    assert open_circuits(admin_port) == 0
+    messages = [json.loads(line)["message"] for line in service.log_path.read_text().splitlines()]
+    assert "The verifier does not respond: requests return 503 at once until it does" in messages
+    assert messages.index("The verifier responds again") > 0
+    print(f"{REQUESTS} requests by {CLIENTS} clients ended after {seconds:.2f} s")

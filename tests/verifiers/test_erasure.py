@@ -1,0 +1,108 @@
+"""`stackmgr managers erase`: everything of one manager goes, on record, and nothing of anybody else."""
+
+import pytest
+
+from stackmgr import erasure
+from stackmgr.database.session import Session
+from stackmgr.errors import DatabaseError
+from tests.support.examples import configuration
+
+TABLES = ("stacks", "stack_revisions", "creation_receipts", "managers", "manager_rebindings")
+RECORD = b"""
+SELECT stacks, revisions, receipts, finished_at IS NOT NULL, begun_by = session_user
+FROM stackmgr.manager_erasures WHERE manager_id = %s::text::uuid
+"""
+
+
+@pytest.fixture
+def erasable(make_client, admin, operator):
+    """A client with three stacks of five revisions in all and a quota, and its manager's id."""
+    client = make_client()
+    ids = [client.create(configuration(), key=f"key {n}").json["id"] for n in range(3)]
+    for _ in range(2):
+        client.update(ids[0], {"name": "other"})
+    manager_id = manager_of(admin, client)
+    quota = b"UPDATE stackmgr.api_keys SET quota_id = key_id, quota_limit = 1000, quota_seconds = 1"
+    admin.execute(quota + b" WHERE external_id = %s::text::uuid", [client.external_id])
+    admin.execute(
+        b"INSERT INTO stackmgr.api_key_quota_slots (quota_id, slot)"
+        b" SELECT quota_id, 1 FROM stackmgr.api_keys WHERE external_id = %s::text::uuid",
+        [client.external_id],
+    )
+    admin.execute(
+        b"INSERT INTO stackmgr.api_key_quota_queues (quota_id, slot, granted_at)"
+        b" SELECT quota_id, 1, '{}' FROM stackmgr.api_keys WHERE external_id = %s::text::uuid",
+        [client.external_id],
+    )
+    return client, manager_id
+
+
+def manager_of(admin, client) -> str:
+    query = b"SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s::text::uuid"
+    return admin.execute(query, [client.external_id]).fetchone()[0]
+
+
+def rows_of(admin, manager_id: str) -> int:
+    return sum(
+        admin.execute(
+            f"SELECT count(*) FROM stackmgr.{table} WHERE manager_id = %s::text::uuid".encode(),  # noqa: S608
+            [manager_id],
+        ).fetchone()[0]
+        for table in TABLES
+    )
+
+
+def test_everything_of_the_manager_is_deleted_and_counted(erasable, command, admin, row_counts, make_client):
+    client, manager_id = erasable
+    other = make_client()
+    stack = other.create(configuration()).json
+    before = row_counts()
+    answer = command("managers", "erase", manager_id, "--confirm", client.external_id, "--json")
+    assert answer.json == {"manager_id": manager_id, "stacks": 3, "revisions": 5, "receipts": 3, "keys": 1}
+    after = row_counts()
+    gone = {name: before[name] - after[name] for name in before if before[name] != after[name]}
+    assert gone == {
+        "stacks": 3,
+        "stack_revisions": 5,
+        "creation_receipts": 3,
+        "managers": 1,
+        "api_keys": 1,
+        "api_key_quota_slots": 1,
+        "api_key_quota_queues": 1,
+        "manager_erasures": -1,
+    }
+    assert rows_of(admin, manager_id) == 0
+    assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
+    assert client.page().status_int == 401
+    assert other.get(stack["id"]).json == stack
+
+
+def test_nothing_is_deleted_unless_the_external_id_is_confirmed(erasable, command, admin, contents):
+    client, manager_id = erasable
+    before = contents()
+    refused = command("managers", "erase", manager_id, "--confirm", manager_id)
+    assert refused.status == 1
+    assert "no such manager has that external id" in refused.err
+    assert contents() == before
+    assert client.page().status_int == 200
+
+
+def test_an_interrupted_erasure_is_continued(erasable, command, admin, operator, monkeypatch):
+    client, manager_id = erasable
+    monkeypatch.setattr(erasure, "_BATCH", 2)
+    rows = Session.rows
+
+    def interrupted(session, statement, parameters, *rest):
+        if statement.name == "manager_erasure_delete_stacks":
+            raise DatabaseError("connection_lost")
+        return rows(session, statement, parameters, *rest)
+
+    with monkeypatch.context() as patched, operator.session() as session:
+        patched.setattr(Session, "rows", interrupted)
+        with pytest.raises(DatabaseError):
+            erasure.erase(session, manager_id, client.external_id)
+    assert client.page().status_int == 401
+    assert admin.execute(RECORD, [manager_id]).fetchone() == (0, 0, 3, False, True)
+    assert command("managers", "erase", manager_id, "--confirm", client.external_id).status == 0
+    assert rows_of(admin, manager_id) == 0
+    assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
