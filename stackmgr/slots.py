@@ -161,9 +161,3 @@ def before_write() -> None:
     """Let more threads run for a while: what follows waits for a commit."""
     if _this.slots is not None:
         _this.slots.widen()
-
-
-def give_up() -> None:
-    """Release this thread's slot, for callers that do not use `blocking` yet."""
-    if _this.slots is not None:
-        _this.slots.release()

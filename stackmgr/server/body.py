@@ -1,65 +1,132 @@
-"""Where gunicorn's body readers read from, and what the application reads where a body is not collected."""
+"""Request bodies: decoding chunks as they arrive, and the stand-in for a body over the limit."""
 
-from collections.abc import Callable
+import re
+from io import BytesIO
+from typing import NoReturn
 
-from gunicorn.http.body import Body
-from gunicorn.http.errors import NoMoreData, ParseException
+from stackmgr.contract import BODY_LIMIT_BYTES
+from stackmgr.server.request import BadRequest, Request, find_section_end
 
-PIECE = 8192  # the chunk reader copies what is left of a piece for every chunk in it: keep pieces small
+FRAMING_LIMIT = (
+    6 * BODY_LIMIT_BYTES
+)  # of size lines, extensions and trailers: a one-byte chunk has 5 bytes of framing
+SIZE_LINE_LIMIT = 8192
 
-
-class IncompleteBody(OSError):
-    """The rest of a body read by the application is malformed or late."""
-
-
-class GuardedBody(Body):  # type: ignore[misc]
-    """A body read while it arrives: what is wrong with it is an OSError, as an application expects."""
-
-    def _read_reader(self, size: int) -> bytes:
-        try:
-            return bytes(super()._read_reader(size))
-        except ParseException as exc:
-            raise IncompleteBody(type(exc).__name__) from None
+# RFC 9112 section 7.1. Nearly every size line has no extensions.
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
+_QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*+"'
+_EXTENSION = rb"[ \t]*+;[ \t]*+%b(?:[ \t]*+=[ \t]*+(?:%b|%b))?+" % (_TOKEN, _TOKEN, _QUOTED)
+_EXTENDED_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:%b)*+\r\n" % _EXTENSION)
 
 
-class Inbox:
-    """What gunicorn's readers read from (an `Unreader`): bytes already here, then `more()` if given."""
+class IncompleteBody(BytesIO):
+    """The first bytes of a body over the limit. Reading beyond them raises OSError, never an end of file."""
 
-    __slots__ = ("_at", "_data", "more")
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return exactly *size* bytes."""
+        data = super().read(size)
+        if size is None or size < 0 or len(data) < size:
+            self._fail()
+        return data
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-        self.more: Callable[[int], bytes] | None = None
+    def _fail(self, *_: object) -> NoReturn:
+        raise OSError("the request body exceeds the limit and was not collected")
 
-    def read(self, size: int | None = None, read_ahead: int | None = None) -> bytes:
-        """Return `size` bytes, never fewer, or without a size whatever is next, empty at the end."""
-        if size is None:
-            size = PIECE
-            if self._at >= len(self._data) and self.more:
-                return self.more(PIECE)
-        elif len(self._data) - self._at < size:
-            self._fetch(size)
-        piece = self._data[self._at : self._at + size]
-        self._at += len(piece)
-        return piece
+    readline = readlines = __iter__ = _fail
 
-    def _fetch(self, size: int) -> None:
-        parts = [self.rest()]
-        have = len(parts[0])
-        while have < size:
-            part = self.more(size - have) if self.more else b""
-            if not part:
-                raise NoMoreData  # LengthReader would pass a truncated body on as a whole one
-            parts.append(part)
-            have += len(part)
-        self._data, self._at = b"".join(parts), 0
 
-    def unread(self, data: bytes | bytearray) -> None:
-        """Take back bytes read too far."""
-        if data:
-            self._data, self._at = bytes(data) + self.rest(), 0
+class ChunkedDecoder:
+    """A chunked body, decoded in one pass from whatever pieces it arrives in.
 
-    def rest(self) -> bytes:
-        """Return what nobody has read."""
-        return self._data[self._at :]
+    What it accepts does not depend on where the pieces are cut.
+    """
+
+    __slots__ = ("_content", "_framing", "_in_trailers", "_missing", "_request", "_searched")
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._content = bytearray()
+        self._missing = 0  # bytes of the present chunk, its CRLF included
+        self._framing = 0  # bytes that are not content, so far
+        self._searched = 0  # bytes of an unfinished line or of the trailers that hold no end of it
+        self._in_trailers = False
+
+    @property
+    def exceeds_limit(self) -> bool:
+        """Whether the content is longer than BODY_LIMIT_BYTES."""
+        return len(self._content) > BODY_LIMIT_BYTES
+
+    def body(self) -> BytesIO:
+        """Return what the application reads."""
+        kind = IncompleteBody if self.exceeds_limit else BytesIO
+        return kind(self._content)
+
+    def feed(self, data: bytearray) -> bool:
+        """Remove the bytes of the body from *data*; return whether it is complete or exceeds the limit.
+
+        Raises BadRequest.
+        """
+        if not self._in_trailers:
+            del data[: self._decode_chunks(data)]
+        if self.exceeds_limit:
+            return True
+        return self._in_trailers and self._remove_trailers(data)
+
+    def _decode_chunks(self, data: bytearray) -> int:
+        """Decode the chunks in *data* and return where the undecoded rest begins."""
+        content, at, end = self._content, 0, len(data)
+        missing = self._missing
+        while True:
+            if missing:
+                take = min(missing - 2, end - at, BODY_LIMIT_BYTES + 1 - len(content))
+                content += data[at : at + take]
+                at += take
+                missing -= take
+                if missing > 2 or end - at < 2:
+                    break
+                if not data.startswith(b"\r\n", at):
+                    raise BadRequest("end of a chunk")
+                at += 2
+                missing = 0
+            line = _SIZE_LINE.match(data, at) or self._match_extended(data, at)
+            if line is None:
+                break
+            self._searched = 0
+            size = int(line[1], 16)
+            self._framing += line.end() - at + 2
+            at = line.end()
+            if self._framing > FRAMING_LIMIT:
+                raise BadRequest("too much chunk framing")
+            if size == 0:
+                self._in_trailers = True
+                break
+            missing = size + 2
+        self._missing = missing
+        return at
+
+    def _match_extended(self, data: bytearray, at: int) -> re.Match[bytes] | None:
+        """Return the match of a size line with extensions, or None while the line is incomplete."""
+        end = data.find(b"\r\n", at + self._searched)
+        length = (len(data) if end < 0 else end) - at
+        if length > SIZE_LINE_LIMIT:
+            raise BadRequest("chunk size line too long")
+        if end < 0:
+            self._searched = max(0, length - 1)
+            return None
+        line = _EXTENDED_SIZE_LINE.match(data, at)
+        if line is None:
+            raise BadRequest("chunk size line")
+        return line
+
+    def _remove_trailers(self, data: bytearray) -> bool:
+        if data.startswith(b"\r\n"):
+            del data[:2]
+            return True
+        end = find_section_end(data, self._searched)
+        if end == 0:
+            self._searched = len(data)
+            return False
+        self._request.check_trailers(bytes(data[: end - 2]))
+        del data[:end]
+        return True

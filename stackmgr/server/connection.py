@@ -1,90 +1,54 @@
-"""One client connection of the gunicorn worker: bytes in, whole requests out, answers back, a polite close.
+"""One client connection: bytes in, complete requests out, responses back, and a close that loses nothing.
 
-Nothing here waits. A request is handed on only when it is here whole, so that a client who is slow to send
-or slow to read costs memory and a deadline but never a thread. What a request is, `request` decides; this
-module only finds out when it is worth asking. The one exception is a body beyond `BODY_LIMIT`: it
-is not collected, and an application that wants to read it reads from the socket, until the deadline.
+Nothing here blocks, except a producer of a response in pieces that is ahead of its client. A request is
+dispatched only once it has been received completely, so a client that is slow to send or to read costs memory
+and a deadline but never a thread.
 """
 
 import re
 import select
 import socket
+from fcntl import ioctl
 from io import BytesIO
-from time import monotonic
+from sys import byteorder
+from termios import TIOCOUTQ
 from typing import Any
 from uuid import uuid4
 
-from gunicorn.http.body import Body, LengthReader
-from gunicorn.http.errors import NoMoreData, ParseException
 from gunicorn.util import http_date
 
+from stackmgr.contract import BODY_LIMIT_BYTES
 from stackmgr.errors import error_object
-from stackmgr.server.body import GuardedBody, IncompleteBody
-from stackmgr.server.request import BadRequest, Limits, Request
-from stackmgr.slots import give_up
+from stackmgr.server.body import ChunkedDecoder, IncompleteBody
+from stackmgr.server.request import Limits, Request, find_section_end
+from stackmgr.slots import blocking
 
 READ_DEADLINE = 10.0  # seconds from the first byte of a request to its last
-WRITE_DEADLINE = 30.0  # seconds for a client to take an answer the socket buffer could not hold
-DRAIN_SECONDS = 2.0  # how long a closing connection listens for the client to close
-BODY_LIMIT = 262_144  # bytes of a body collected before the application is called
-HEAD_LIMIT = 65_536
-CHUNKED_LIMIT = 2_097_152  # of a chunked body as sent: one-byte chunks are six times their content
-DRAIN_LIMIT = 33_554_432  # a client busy sending 10 MB must still be able to read its 413
-OUTBOX_LIMIT = 1_048_576  # of an answer produced in pieces, before its producer has to wait
+WRITE_DEADLINE = 30.0  # seconds for a client to take the next WRITE_PROGRESS bytes of a response
+WRITE_PROGRESS = 65_536
+DRAIN_SECONDS = 2.0  # how long a closing connection waits for the client to close
+DRAIN_LIMIT = 33_554_432  # bytes: a client busy sending 10 MB must still be able to read its 413
+OUTBOX_LIMIT = 1_048_576  # bytes of a response produced in pieces before its producer has to wait
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-BARE_LF = re.compile(rb"(?<!\r)\n")
-CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})[^\r\n]{0,8160}\r\n")
-CHUNK_LINE_LIMIT = 8192
 REQUEST_ID = re.compile(rb"[\t\x20-\x7e\x80-\xff]+")
 
 
 class Disconnected(Exception):
-    """The client went away, or must be left: there is nobody to answer."""
+    """The client has closed the connection, or it must be closed: no response can be sent."""
 
 
 class EndOfInput(Exception):
-    """The client has sent all it will ever send."""
-
-
-class ChunkScan:
-    """Tells in linear time when a chunked body is worth decoding; gunicorn's ChunkedReader then judges it."""
-
-    __slots__ = ("_at", "_skip", "size")
-
-    def __init__(self) -> None:
-        self._at = 0
-        self._skip = 0
-        self.size = 0  # bytes of content so far
-
-    def complete(self, data: bytearray) -> bool:
-        """Return whether the body is complete, or broken beyond waiting for more of it."""
-        while True:
-            step = min(self._skip, len(data) - self._at)
-            self._at += step
-            self._skip -= step
-            self.size += step
-            if self._skip:
-                return False
-            line = CHUNK_LINE.match(data, self._at)
-            if line is None:
-                begun = data[self._at : self._at + CHUNK_LINE_LIMIT]
-                return len(begun) == CHUNK_LINE_LIMIT or b"\n" in begun
-            length = int(line[1], 16)
-            if length == 0:
-                trailers = line.end() - 2
-                return data.find(b"\r\n\r\n", trailers) >= 0 or len(data) - trailers > HEAD_LIMIT
-            self._at = line.end()
-            self._skip = length + 2
-            self.size -= 2  # the CRLF behind the content
+    """The client has closed its sending side."""
 
 
 class ClientConnection:
-    """The state of one client connection. Whoever took it out of `Worker.parked` owns it alone."""
+    """The state of one client connection. The thread that took it out of `Worker.parked` alone owns it."""
 
     __slots__ = (
-        "_scan", "_searched", "closing", "deadline", "drained", "environ", "fd", "head", "inbox",
-        "outbox", "peer", "phase", "request", "sent", "sock", "turn_over",
+        "_decoder", "_searched", "closing", "deadline", "drained", "environ", "events", "fd", "head",
+        "inbox", "outbox", "peer", "phase", "ready_since", "request", "reserved", "sent", "sock", "unread",
+        "yielded",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, peer: Any, server: Any) -> None:
@@ -95,19 +59,28 @@ class ClientConnection:
         self.environ = addresses(peer, server)
         self.inbox = bytearray()
         self.outbox = bytearray()
-        self.sent = False  # whether a byte of the present answer has left
+        self.reserved = 0  # bytes of a response that is being built
+        self.sent = False  # whether a byte of the current response has been sent
         self.head = b""
-        self.request: Request | None = None  # its head parsed, its body still to come
-        self.closing = False  # after what is in the outbox
-        self.turn_over = False  # there may be a whole request in the inbox: come back soon
+        self.request: Request | None = None  # one whose head has been parsed and whose body is incomplete
+        self.closing = False  # once the outbox is empty
+        self.yielded = False  # the inbox may hold a complete request: continue after the other connections
         self.drained = 0
         self.phase = ""
+        self.events = 0  # those that it is parked for
+        self.ready_since = 0.0  # when it was first seen waiting for a thread
         self.deadline = 0.0
         self._searched = 0
-        self._scan: ChunkScan | None = None
+        self._decoder: ChunkedDecoder | None = None
+        self.unread = 0  # bytes that the client had not read when the present deadline was set
+
+    @property
+    def has_partial_request(self) -> bool:
+        """Whether some of a request has been read: an empty line before it does not count."""
+        return bool(self.request or (self.inbox and self.inbox.rstrip(b"\r\n")))
 
     def fill(self) -> bool:
-        """Read what has arrived; False when there is nothing yet, EndOfInput when there never will be."""
+        """Read what has arrived; return whether there was anything. Raises EndOfInput, Disconnected."""
         try:
             data = self.sock.recv(65536 if self.request else 16384)
         except BlockingIOError:
@@ -120,145 +93,131 @@ class ClientConnection:
         return True
 
     def next_request(self, limits: Limits) -> Request | None:
-        """Return the next request with its body collected, or None while some of it is missing."""
-        request = self.request
+        """Return the next request with its body, or None while it is incomplete. Raises BadRequest."""
+        request = self.request or self._parse_head(limits)
         if request is None:
-            request = self.request = self._parse_head(limits)
-        if request is None or not self._collect_body(request):
             return None
-        self.request = self._scan = None
+        if not self._collect_body(request):
+            self._send_continue(request)
+            return None
+        self.request = self._decoder = None
         return request
 
     def _parse_head(self, limits: Limits) -> Request | None:
-        inbox = self.inbox
         self.head = b""
-        end = inbox.find(b"\r\n\r\n", self._searched)
-        if end < 0:
-            if len(inbox) > HEAD_LIMIT:
-                raise BadRequest("head too long")
-            if BARE_LF.search(inbox, self._searched):
-                raise BadRequest("bare line feed")  # such a head need never end
-            self._searched = max(0, len(inbox) - 3)
+        end = find_section_end(self.inbox, self._searched)
+        if end == 0:
+            self._searched = len(self.inbox)
             return None
-        self.head = bytes(inbox[: end + 4])
-        del inbox[: end + 4]
+        self.head = bytes(self.inbox[:end])
+        del self.inbox[:end]
         self._searched = 0
-        return Request(self.head, limits)
+        request = self.request = Request(self.head, limits)
+        if request.length is None:
+            self._decoder = ChunkedDecoder(request)
+        return request
 
     def _collect_body(self, request: Request) -> bool:
+        """Return whether the body is complete, or exceeds the limit: the application rejects it then."""
         inbox, length = self.inbox, request.length
-        if length is not None:
-            if length > BODY_LIMIT:
-                return self._leave_body(request, LengthReader(request.unreader, length))
+        if length is not None and length <= BODY_LIMIT_BYTES:
             if len(inbox) < length:
-                return self._invite_body(request)
+                return False
             request.body = BytesIO(inbox[:length])
             del inbox[:length]
             return True
-        scan = self._scan = self._scan or ChunkScan()
-        if scan.complete(inbox):
-            return self._decode_chunks(request)
-        if scan.size > BODY_LIMIT or len(inbox) > CHUNKED_LIMIT:
-            return self._leave_body(request, request.chunks)
-        return self._invite_body(request)
-
-    def _decode_chunks(self, request: Request) -> bool:
-        source = request.unreader
-        source.unread(self.inbox)
-        try:
-            request.body = BytesIO(Body(request.chunks).read())
-        except (ParseException, NoMoreData) as exc:
-            raise BadRequest(type(exc).__name__) from None
-        self.inbox = bytearray(source.rest())
+        if self._decoder is None:
+            request.body = IncompleteBody()
+        elif self._decoder.feed(inbox):
+            request.body = self._decoder.body()
+        else:
+            return False
+        if isinstance(request.body, IncompleteBody):
+            request.must_close = True  # the next request starts after the bytes that are not collected
+            inbox.clear()
         return True
 
-    def _leave_body(self, request: Request, reader: Any) -> bool:
-        """Let the application read, or refuse, a body that is too large to collect."""
-        deadline = self.deadline if self.phase == "reading" else monotonic() + READ_DEADLINE
-
-        def more(size: int) -> bytes:
-            self._invite_body(request)
-            if not self._wait(select.POLLIN, deadline):
-                raise IncompleteBody("deadline")
-            return self.sock.recv(size)
-
-        request.unreader.unread(self.inbox)
-        request.unreader.more = more
-        request.body = GuardedBody(reader)
-        request.must_close = True  # where the next request starts is not known before this body is read
-        self.inbox.clear()
-        return True
-
-    def _invite_body(self, request: Request) -> bool:
-        """Say `100 Continue` if the client waits for it."""
+    def _send_continue(self, request: Request) -> None:
+        """Send `100 Continue` if the client waits for it."""
         if request.expects_continue:
             request.expects_continue = False
-            self.outbox += CONTINUE
+            self.queue(CONTINUE)
             self.flush()
-            self.sent = False  # of the answer itself
-        return False
+            self.sent = False  # of the final response
 
-    def _wait(self, event: int, deadline: float) -> bool:
-        give_up()
-        poll = select.poll()
-        poll.register(self.fd, event)
-        return bool(poll.poll(max(0.0, deadline - monotonic()) * 1000))
-
-    def put(self, data: bytes) -> None:
-        """Take bytes to send at the next `flush`: head and body leave together."""
+    def queue(self, data: bytes) -> None:
+        """Add bytes to send at the next `flush`: head and body leave together."""
         self.outbox += data
 
     def flush(self) -> None:
-        """Send what the socket takes; the rest stays in the outbox."""
-        while self.outbox:
+        """Send what the socket takes; the rest stays in the outbox. Raises Disconnected."""
+        outbox = self.outbox
+        while outbox:
             self.sent = True
             try:
-                del self.outbox[: self.sock.send(self.outbox)]
+                del outbox[: self.sock.send(outbox)]
             except BlockingIOError:
                 return
             except OSError as exc:
                 raise Disconnected from exc
 
-    def make_room(self) -> None:
-        """Let the producer of an answer in pieces wait, until a deadline, for a client who falls behind."""
+    def wait_for_client(self) -> None:
+        """Block the producer of a response in pieces while its client is behind. Raises Disconnected."""
         if len(self.outbox) <= OUTBOX_LIMIT:
             return
-        deadline = monotonic() + WRITE_DEADLINE
+        poll = select.poll()
+        poll.register(self.fd, select.POLLOUT)
+        self.unread = self.count_unread()
         while len(self.outbox) > OUTBOX_LIMIT:
-            if not self._wait(select.POLLOUT, deadline):
+            with blocking:
+                is_writable = poll.poll(WRITE_DEADLINE * 1000)
+            if not is_writable and not self.has_client_read():
                 raise Disconnected
             self.flush()
 
-    def refuse(self, status: str, code: str, message: str) -> None:
-        """Answer with an Error object of the server's own, then close."""
+    def count_unread(self) -> int:
+        """Return how many bytes the client's system has not acknowledged; the kernel holds some of them."""
+        return len(self.outbox) + int.from_bytes(ioctl(self.fd, TIOCOUTQ, bytes(4)), byteorder)
+
+    def has_client_read(self) -> bool:
+        """Whether the client has read at least WRITE_PROGRESS bytes since the last time."""
+        unread = self.count_unread()
+        if unread > self.unread - WRITE_PROGRESS:
+            return False
+        self.unread = unread
+        return True
+
+    def send_error(self, status: str, code: str, message: str) -> None:
+        """Respond with an Error object of the server's own, then close."""
         head = self.head or bytes(self.inbox).rpartition(b"\r\n")[0]  # half a line may be half an id
         request_id = request_id_of(head)
         body = error_object(code, message, request_id)
-        self.outbox[:] = (
-            f"HTTP/1.1 {status}\r\nDate: {http_date()}\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nCache-Control: no-store\r\n"
-            f"X-Request-Id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n"
-        ).encode("latin-1")
+        self.outbox.clear()
+        self.queue(
+            (
+                f"HTTP/1.1 {status}\r\nDate: {http_date()}\r\nConnection: close\r\n"
+                f"Content-Type: application/json\r\nCache-Control: no-store\r\n"
+                f"X-Request-Id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n"
+            ).encode("latin-1")
+        )
         if not head.lstrip(b"\r\n").startswith(b"HEAD "):
-            self.outbox += body
+            self.queue(body)
         self.inbox.clear()
-        self.request = None
+        self.request = self._decoder = None
         self.closing = True
         self.flush()
 
-    def drain(self) -> bool:
-        """Throw away what still comes after the last answer; False when it is time to close."""
+    def drain(self) -> None:
+        """Discard what arrives after the last response. Raises Disconnected when it is time to close."""
         while self.drained < DRAIN_LIMIT:
             try:
                 count = len(self.sock.recv(262_144))
             except BlockingIOError:
-                return True
-            except OSError:
-                return False
+                return
             if not count:
-                return False
+                break
             self.drained += count
-        return False
+        raise Disconnected
 
 
 def request_id_of(head: bytes) -> str:
@@ -270,7 +229,7 @@ def request_id_of(head: bytes) -> str:
 
 
 def addresses(peer: Any, server: Any) -> dict[str, str]:
-    """Return what the environ of each request on a connection says of its two ends."""
+    """Return the part of the environ that is the same for all requests of a connection."""
     if isinstance(peer, tuple):
         host, port, *_ = server
         return {

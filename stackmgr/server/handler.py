@@ -1,26 +1,38 @@
-"""From the bytes of a connection to the application and back, one request after the other."""
+"""Serving a connection: requests from its bytes to the application, and responses back, in order."""
 
 from datetime import timedelta
+from functools import partial
+from math import ceil
 from time import monotonic
 from typing import Any
 
 from gunicorn.http.wsgi import base_environ
 
-from stackmgr.server.connection import HEAD_LIMIT, ClientConnection, Disconnected, EndOfInput
-from stackmgr.server.request import BadRequest, Limits, Request
+from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput
+from stackmgr.server.request import HEAD_LIMIT, BadRequest, Limits, Request
 from stackmgr.server.response import Response
 
-MAX_PIPELINED = 16  # pipelined requests served before the other connections have their turn
+MAX_PIPELINED = 16  # requests of one connection served before the other connections have their turn
+MAX_DECODE_SECONDS = 0.01  # spent on reading and decoding one body, likewise
 
 
-def _own_hook(cfg: Any, name: str) -> Any:
-    """Return a hook if the operator has set one: gunicorn's defaults only log what nobody reads."""
+def _configured_hook(cfg: Any, name: str) -> Any:
+    """Return a hook if the operator has set one: gunicorn's defaults only write debug messages."""
     setting = cfg.settings[name]
     return None if setting.get() is setting.default else setting.get()
 
 
+def log_failure(log: Any, exc: BaseException) -> None:
+    """Log the type and the place of an unexpected exception, not its text, which may quote a request."""
+    trace = exc.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
+    log.error("Error handling a request: %s at %s", type(exc).__name__, place)
+
+
 class RequestHandler:
-    """Calls the application of a worker. What the settings say is asked once: `cfg.name` is a long walk."""
+    """Runs a worker's application. It reads gunicorn's settings once: each `cfg.name` is slow."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
@@ -31,14 +43,15 @@ class RequestHandler:
             min(cfg.limit_request_field_size or HEAD_LIMIT, HEAD_LIMIT),
         )
         self._keeps_alive = bool(cfg.keepalive)
-        self._pre_request = _own_hook(cfg, "pre_request")
-        self._post_request = _own_hook(cfg, "post_request")
-        # gunicorn says yes as soon as logging is configured at all, and would gather 60 fields for nobody.
+        self._retry_after = ceil(worker.queue_seconds)
+        self._pre_request = _configured_hook(cfg, "pre_request")
+        self._post_request = _configured_hook(cfg, "post_request")
+        # gunicorn's own test is true with any logging configuration: 60 fields would be collected in vain.
         self._logs_access = bool(worker.log.access_log.hasHandlers() or cfg.statsd_host)
         self.reopen()
 
     def reopen(self) -> None:
-        """Take note of new log files: `wsgi.errors` writes to them."""
+        """Use the reopened log files for `wsgi.errors`."""
         self._base_environ = {
             **base_environ(self._worker.cfg),
             "wsgi.multithread": True,
@@ -46,56 +59,69 @@ class RequestHandler:
             "SCRIPT_NAME": "",
         }
 
-    def progress(self, conn: ClientConnection) -> None:
-        """Serve the requests that have arrived on a connection, for as long as nothing has to be waited for.
+    def reject(self, conn: ClientConnection) -> None:
+        """Let the application respond 503 to the requests that have arrived, which it does at once."""
+        conn.environ["stackmgr.overloaded"] = self._retry_after
+        try:
+            self.serve(conn)
+        finally:
+            del conn.environ["stackmgr.overloaded"]
 
-        Raises Disconnected, or OSError, when there is nobody left to answer.
+    def serve(self, conn: ClientConnection) -> None:
+        """Serve the requests that have arrived on a connection, until it has to wait for something.
+
+        Raises Disconnected, or OSError, when no response can be sent.
         """
-        served = 0
         try:
             conn.flush()
-            while not conn.outbox and not conn.closing and served < MAX_PIPELINED:
-                request = conn.next_request(self._limits) if conn.inbox or conn.request else None
-                if request is not None:
-                    self._answer(conn, request)
-                    served += 1
-                elif served or not conn.fill():
-                    break
-            conn.turn_over = served == MAX_PIPELINED
+            self._serve_arrived(conn)
         except Disconnected:
             raise
         except EndOfInput:
-            if not conn.inbox and not conn.request:
+            if not conn.has_partial_request:
                 raise Disconnected from None
-            conn.refuse("400 Bad Request", "invalid_request", "The request ended early.")
+            conn.send_error("400 Bad Request", "invalid_request", "The request ended early.")
         except BadRequest as exc:
-            self._worker.log.warning("Refused a request from %s: %s", conn.peer, exc)
-            conn.refuse("400 Bad Request", "invalid_request", "The request is not valid HTTP.")
-        except (Exception, SystemExit) as exc:  # noqa: BLE001  # the unexpected is a 500, the loop goes on
-            self._failed(conn, exc)
+            self._worker.log.warning("Rejected a request from %s: %s", conn.peer, exc)
+            conn.send_error("400 Bad Request", "invalid_request", "The request is not valid HTTP.")
+        except BaseException as exc:  # the unexpected is a 500, and no reason for a thread to end
+            log_failure(self._worker.log, exc)
+            if conn.sent:
+                raise Disconnected from exc  # a truncated response must look truncated
+            conn.send_error("500 Internal Server Error", "internal_error", "The server failed.")
 
-    def _failed(self, conn: ClientConnection, exc: BaseException) -> None:
-        """Answer 500 if the answer has not begun; log the type and the place, not the text."""
-        trace = exc.__traceback__
-        while trace and trace.tb_next:
-            trace = trace.tb_next
-        place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
-        self._worker.log.error("Error handling a request: %s at %s", type(exc).__name__, place)
-        if conn.sent:
-            raise Disconnected from exc  # a cut-off answer must look cut off
-        conn.refuse("500 Internal Server Error", "internal_error", "The server failed.")
+    def _serve_arrived(self, conn: ClientConnection) -> None:
+        served, turn_end = 0, 0.0
+        conn.yielded = False
+        while not conn.outbox and not conn.closing:
+            request = conn.next_request(self._limits) if conn.inbox or conn.request else None
+            if request is not None:
+                self._respond(conn, request)
+                served += 1
+                if served == MAX_PIPELINED:
+                    conn.yielded = True
+                    return
+            elif served or not conn.fill():
+                return
+            elif conn.request is not None:  # decoding a body of tiny chunks takes a quarter of a second
+                now = monotonic()
+                turn_end = turn_end or now + MAX_DECODE_SECONDS
+                if now > turn_end:
+                    conn.yielded = True
+                    return
 
-    def _answer(self, conn: ClientConnection, request: Request) -> None:
+    def _respond(self, conn: ClientConnection, request: Request) -> None:
         conn.phase, conn.sent = "", False
-        response = Response(request, conn.put)
+        response = Response(request, conn)
         environ = self._environ(conn, request)
         try:
             if self._pre_request:
                 self._pre_request(self._worker, request)
             self._worker.count_request()
-            self._call(conn, response, environ)
+            self._run_application(response, conn, environ)
             conn.closing = response.must_close
         finally:
+            conn.reserved = 0
             if self._post_request:
                 self._post_request(self._worker, request, environ, response)
 
@@ -110,24 +136,26 @@ class RequestHandler:
             "QUERY_STRING": request.query,
             "RAW_URI": request.uri,
             "SERVER_PROTOCOL": f"HTTP/1.{request.version[1]}",
+            "stackmgr.wait_for_room": partial(self._worker.memory.wait_for_room, conn),
         }
 
-    def _call(self, conn: ClientConnection, response: Response, environ: dict[str, Any]) -> None:
+    def _run_application(self, response: Response, conn: ClientConnection, environ: dict[str, Any]) -> None:
         started = monotonic()
         result = self._worker.wsgi(environ, response.start_response)
         try:
             if not self._worker.alive or not self._keeps_alive:
                 response.must_close = True
             for item in result:
-                conn.make_room()
+                conn.wait_for_client()
                 response.write(item)
                 conn.flush()
             response.end()
             conn.flush()
         finally:
-            if self._logs_access:
-                self._worker.log.access(
-                    response, response.request, environ, timedelta(seconds=monotonic() - started)
-                )
-            if hasattr(result, "close"):
-                result.close()
+            try:
+                if self._logs_access:
+                    duration = timedelta(seconds=monotonic() - started)
+                    self._worker.log.access(response, response.request, environ, duration)
+            finally:
+                if hasattr(result, "close"):
+                    result.close()

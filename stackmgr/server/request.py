@@ -1,10 +1,11 @@
-"""A request's head: what is one, and what it says.
+"""The head of a request: request line and header fields.
 
-Strict, because a proxy in front reads the same bytes: what two readers can take in two ways is refused. Every
-line ends with CRLF, no line is folded, nothing names the framing of a body twice, and no header says who the
-client is or where the application is mounted. One regular expression looks at all lines, in 3 us; gunicorn's
-parser takes 27 us for a small request in Python, and 18 in C, where it ends lines at bare line feeds. What
-this one takes, gunicorn's Python parser takes and reads alike: a test holds the two together.
+Strict, because a proxy in front reads the same bytes: what two parsers can read in two ways is rejected.
+Every line ends with CRLF, no line is folded, nothing states the framing of a body twice, and no header field
+says who the client is or where the application is mounted. One regular expression checks all lines, in 3 us;
+gunicorn's parser takes 27 us for a small request in Python, and 18 in C, where it ends lines at bare line
+feeds. What this parser accepts, gunicorn's Python parser accepts and reads alike: a test holds the two
+together.
 """
 
 import re
@@ -12,11 +13,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from gunicorn.http.body import ChunkedReader
-from gunicorn.http.errors import ParseException
-from gunicorn.util import split_request_uri
-
-from stackmgr.server.body import Inbox
+HEAD_LIMIT = 65_536  # bytes of a head, and of the trailers of a chunked body
+CACHED_NAME_LIMIT = 64  # bytes: longer names would let clients fill the cache with what they make up
 
 FIELD_NAME = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 FIELD_VALUE = r"[\t\x20-\x7e\x80-\xff]*+"
@@ -25,16 +23,23 @@ _REQUEST_LINE = re.compile(rb"(?:\r\n)?([!$%&'*+\-.^_`|~0-9A-Z]{3,20}) ([\x21-\x
 _FIELD_LINES = re.compile(rf"(?:{FIELD_NAME}:{FIELD_VALUE}\r\n)*+")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
+# RFC 3986 section 3.2.2, but for addresses of a future IP version.
+_HOST = r"(?:\[[0-9A-Fa-f:.]{2,45}\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]++|%[0-9A-Fa-f]{2})++)"
+_HOST_FIELD = re.compile(rf"(?:{_HOST})?(?::[0-9]{{0,5}})?")
+# RFC 9112 section 3.2: two of the four forms of a request target. The others are "/..." and "*".
+_ABSOLUTE_FORM = re.compile(rf"https?://{_HOST}(?::[0-9]{{0,5}})?((?:[/?].*)?)", re.IGNORECASE)
+_AUTHORITY_FORM = re.compile(rf"{_HOST}:[0-9]{{1,5}}")
+
 # RFC 9110 section 5.3: fields that are no lists, so that a second one makes the request ambiguous.
 _SINGLE = {"HTTP_HOST", "CONTENT_TYPE", "CONTENT_LENGTH"}
-# RFC 9110 section 6.5.1: what no trailer may say.
+# RFC 9110 section 6.5.1: fields that are not allowed in trailers.
 _NO_TRAILER = {
     "HTTP_HOST", "CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING", "HTTP_TRAILER", "HTTP_AUTHORIZATION", "HTTP_TE",
 }  # fmt: skip
 
 
-class BadRequest(ParseException):  # type: ignore[misc]
-    """The client broke HTTP. Its text names the cause, never the client's bytes."""
+class BadRequest(Exception):
+    """The client broke HTTP. The text names the cause and never quotes the client's bytes."""
 
 
 class Limits(NamedTuple):
@@ -45,7 +50,23 @@ class Limits(NamedTuple):
     field: int
 
 
-@lru_cache(maxsize=256)
+def find_section_end(data: bytearray, searched: int) -> int:
+    """Return where the empty line that ends a head or trailers ends, or 0 while there is none.
+
+    The first *searched* bytes of *data* have been searched before. Raises BadRequest for a section that is
+    too long, or that has a bare line feed and so need never end.
+    """
+    end = data.find(b"\r\n\r\n", max(0, searched - 3)) + 4
+    if (end if end > 3 else len(data)) > HEAD_LIMIT:
+        raise BadRequest("head too long")
+    if end > 3:
+        return end
+    start = searched - 1 if searched and data[searched - 1] == 13 else searched
+    if data.count(b"\n", start) != data.count(b"\r\n", start):
+        raise BadRequest("bare line feed")
+    return 0
+
+
 def _environ_name(name: str) -> str:
     """Return a field's name in the environ, or nothing for one that would pass for another: A_B for A-B."""
     if "_" in name:
@@ -54,30 +75,19 @@ def _environ_name(name: str) -> str:
     return key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"
 
 
-class Request:
-    """A request whose head has arrived. `environ` has its part of PEP 3333's, `length` that of its body.
+_cached_environ_name = lru_cache(maxsize=256)(_environ_name)
 
-    `length` is None for a chunked body, for which `chunks` reads. Of gunicorn's request it has what the
-    hooks, the access log and the reader of chunks ask for.
+
+class Request:
+    """A request whose head has arrived. `environ` holds the header fields as PEP 3333 names them.
+
+    `length` is that of the body in bytes, or None for a chunked one. `headers` and `version` are there for
+    gunicorn's access log and hooks.
     """
 
     __slots__ = (
-        "_limits",
-        "body",
-        "chunks",
-        "environ",
-        "expects_continue",
-        "length",
-        "limit_request_field_size",
-        "max_buffer_headers",
-        "method",
-        "must_close",
-        "path",
-        "query",
-        "trailers",
-        "unreader",
-        "uri",
-        "version",
+        "_limits", "body", "environ", "expects_continue", "length", "method", "must_close", "path", "query",
+        "uri", "version",
     )  # fmt: skip
 
     def __init__(self, head: bytes, limits: Limits) -> None:
@@ -89,22 +99,22 @@ class Request:
         method, target, minor = line.groups()
         self.method = method.decode("ascii")
         self.version = (1, int(minor))
-        self._read_target(target.decode("ascii"))
-        self.environ = fields = self._fields(head[line.end() : -2])
-        self.trailers: Any = []
+        self._parse_target(target.decode("ascii"))
+        self.environ = fields = self._parse_fields(head[line.end() : -2])
+        self._check_host(fields.get("HTTP_HOST"))
         self.body: Any = None
-        # Whether no other request is wanted, or can be made out, on this connection: after CONNECT, say.
+        # No other request follows, or its start is unknown: after CONNECT, for example.
         self.must_close = self.method == "CONNECT"
         connection = fields.get("HTTP_CONNECTION", "").lower()
         if (self.version == (1, 0) and connection != "keep-alive") or "close" in connection:
             self.must_close = True
-        self.unreader = Inbox(b"")
         self.length: int | None = 0
         self.expects_continue = False
         if "HTTP_EXPECT" in fields:
-            self._read_expectation(fields["HTTP_EXPECT"])
+            self._parse_expectation(fields["HTTP_EXPECT"])
         if "HTTP_TRANSFER_ENCODING" in fields:
-            self._read_coding(fields["HTTP_TRANSFER_ENCODING"])
+            self._check_coding(fields["HTTP_TRANSFER_ENCODING"])
+            self.length = None
         elif "CONTENT_LENGTH" in fields:
             if not _DIGITS.fullmatch(fields["CONTENT_LENGTH"]):
                 raise BadRequest("Content-Length")
@@ -115,24 +125,32 @@ class Request:
         """The fields under their own names, as the access log wants them."""
         return [(key.removeprefix("HTTP_").replace("_", "-"), self.environ[key]) for key in self.environ]
 
-    def _read_target(self, target: str) -> None:
-        """Take the request target apart. RFC 9112 section 3.2 has four forms of it."""
+    def _parse_target(self, target: str) -> None:
+        """Accept the four forms of RFC 9112 section 3.2, none of which has a fragment."""
         self.uri = target
-        if target[0] == "/" and "#" not in target:
-            path, _, self.query = target.partition("?")
-        elif target[0] == "/" or "://" in target or (target, self.method) == ("*", "OPTIONS"):
-            try:
-                parts = split_request_uri(target)
-            except ValueError:
-                raise BadRequest("request target") from None
-            path, self.query = parts.path, parts.query
-        elif self.method == "CONNECT":
-            path, self.query = "", ""
-        else:
+        if self.method == "CONNECT":
+            if not _AUTHORITY_FORM.fullmatch(target):
+                raise BadRequest("request target")
+            target = ""
+        elif target[0] != "/" and (target, self.method) != ("*", "OPTIONS"):
+            absolute = _ABSOLUTE_FORM.fullmatch(target)
+            if absolute is None:
+                raise BadRequest("request target")
+            target = absolute[1]
+        if "#" in target:
             raise BadRequest("request target")
+        path, _, self.query = target.partition("?")
         self.path = unquote_to_bytes(path).decode("latin-1") if "%" in path else path
 
-    def _fields(self, block: bytes) -> dict[str, str]:
+    def _check_host(self, host: str | None) -> None:
+        """RFC 9112 section 3.2: HTTP/1.1 requires a Host field, and no version allows an invalid one."""
+        if host is None:
+            if self.version > (1, 0):
+                raise BadRequest("no Host")
+        elif not _HOST_FIELD.fullmatch(host):
+            raise BadRequest("Host")
+
+    def _parse_fields(self, block: bytes) -> dict[str, str]:
         """Return field lines as a part of the environ, repeated ones as a list in one value."""
         text = block.decode("latin-1")
         if not _FIELD_LINES.fullmatch(text):
@@ -142,11 +160,12 @@ class Request:
         if len(lines) > self._limits.fields:
             raise BadRequest("too many fields")
         fields: dict[str, str] = {}
+        limit = self._limits.field - 2
         for line in lines:
-            name, _, value = line.partition(":")
-            key = _environ_name(name)
-            if len(line) + 2 > self._limits.field:
+            if len(line) > limit:
                 raise BadRequest("field too long")
+            name, _, value = line.partition(":")
+            key = _cached_environ_name(name) if len(name) <= CACHED_NAME_LIMIT else _environ_name(name)
             if not key:
                 continue
             value = value.strip(" \t")
@@ -157,23 +176,17 @@ class Request:
             fields[key] = value
         return fields
 
-    def _read_expectation(self, value: str) -> None:
+    def _parse_expectation(self, value: str) -> None:
         if value.lower() != "100-continue":
             raise BadRequest("Expect")
         self.expects_continue = self.version > (1, 0)
 
-    def _read_coding(self, value: str) -> None:
-        """Accept nothing but chunks: a body in another coding has a length that two readers may dispute."""
+    def _check_coding(self, value: str) -> None:
+        """Accept nothing but chunks: two parsers may disagree about the length of a body coded otherwise."""
         if value.lower() != "chunked" or self.version == (1, 0) or "CONTENT_LENGTH" in self.environ:
             raise BadRequest("Transfer-Encoding")
-        self.length = None
-        self.limit_request_field_size = self._limits.field
-        self.max_buffer_headers = self._limits.fields * self._limits.field
-        self.chunks = ChunkedReader(self, self.unreader)
 
-    def parse_headers(self, data: bytes, from_trailer: bool) -> list[tuple[str, str]]:
-        """Check the trailers of a chunked body, for gunicorn's reader of chunks. Raises BadRequest."""
-        fields = self._fields(data + b"\r\n")
-        if not _NO_TRAILER.isdisjoint(fields):
+    def check_trailers(self, block: bytes) -> None:
+        """Check the field lines after a chunked body, which are then dropped. Raises BadRequest."""
+        if not _NO_TRAILER.isdisjoint(self._parse_fields(block)):
             raise BadRequest("trailer")
-        return list(fields.items())

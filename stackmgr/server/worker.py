@@ -1,49 +1,37 @@
-"""The gunicorn worker: threads that share one epoll, none of which ever waits for a client.
+"""The gunicorn worker: threads that share one epoll instance, none of which ever waits for a client.
 
 Why not gthread: there, four half-sent requests stop a worker, a silent connection costs a thread for seconds,
 a closing one blocks the main loop, and the server's own errors are HTML that repeats the client's bytes. Here
-a connection waits in the epoll, owned by nobody, until there is something to do; the thread that takes the
-event parses, calls the application and answers, so that no queue lies between the poller and the work. Only
-a thread with a seat does so, and an application gives it up before it waits for long: see `seats`.
+a connection waits in the epoll instance, owned by no thread, until there is something to do. The thread that
+takes the event parses, calls the application and responds, so that no queue lies between the poller and the
+work. Only a thread with a run slot does so, and it releases the slot before it blocks: see `slots`.
 
-The main thread serves nobody. It beats for the arbiter, ends connections whose deadline has passed and drives
-the graceful stop. The beat says that this process runs, has its parent and can take the interpreter lock. It
-does not say that the threads get on: a request being served has no deadline here, the application's own
-time-outs bound it.
+The main thread serves no requests. It sends the heartbeat, ends connections whose deadline has passed and
+runs the graceful stop. The heartbeat shows that this process runs, has its parent and can take the
+interpreter lock. It does not show that requests make progress: the application's own time-outs bound them.
 """
 
 import os
 import select
-import socket
 import threading
-from contextlib import suppress
+from collections.abc import Callable
 from time import monotonic, sleep
 from types import FrameType
 from typing import Any
 
 from gunicorn.workers.base import Worker as BaseWorker
 
-from stackmgr.server.connection import (
-    DRAIN_SECONDS,
-    READ_DEADLINE,
-    WRITE_DEADLINE,
-    ClientConnection,
-    Disconnected,
-)
-from stackmgr.server.handler import RequestHandler
-from stackmgr.slots import RunSlots, give_up
+from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection, Disconnected
+from stackmgr.server.connections import READ, Connections
+from stackmgr.server.handler import RequestHandler, log_failure
+from stackmgr.server.listeners import Listeners
+from stackmgr.server.memory import ResponseMemory, return_large_blocks
+from stackmgr.slots import RunSlots, blocking
 
+TICK_SECONDS = 0.1  # how exactly the queue is timed
 SWEEP_SECONDS = 0.5
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
-# Who has just accepted is awake and would accept the next ones too, all 32 of a client's, while the other
-# workers are still waking up. So it serves what else it has, or waits a moment, before it accepts again.
-ACCEPT_BACKOFF_SECONDS = 0.001
-COURTEOUS_BELOW = 32  # connections: beyond, new ones would wait long behind the requests of the others
-ACCEPTS = 64  # at once, then
-INBOX_BUDGET = 134_217_728  # bytes of unfinished requests held at once, in one process
-READ = select.EPOLLIN | select.EPOLLONESHOT
-WRITE = select.EPOLLOUT | select.EPOLLONESHOT
-
+ACCEPT_BACKOFF_SECONDS = 0.001  # after accepting: see listeners
 
 # What makes gunicorn's own parser more lenient than RFC 9112, or believe headers; this worker's never is.
 LENIENT = (
@@ -53,13 +41,15 @@ LENIENT = (
 
 
 class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
-    """The `worker_class`. It speaks HTTP/1, strictly, and heeds what gthread does but for what is refused."""
+    """The `worker_class`: strict HTTP/1, and the settings of gthread except those it rejects."""
 
     alive: bool
+    queue_seconds = 0.0  # a request that no thread has taken for so long is rejected; 0: it waits
+    exempt_port = ""  # of a listener whose requests are never rejected
 
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:
-        """Refuse at start what this worker does not do, rather than do it differently."""
+        """Reject settings that this worker does not support. Raises RuntimeError."""
         if cfg.is_ssl:
             raise RuntimeError("this worker does not speak TLS: unset keyfile and certfile, use a proxy")
         if cfg.protocol != "http" or cfg.proxy_protocol != "off":
@@ -71,26 +61,22 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     def init_process(self) -> None:
         """Prepare what `run` needs; the base class then loads the application and calls `run`."""
-        self.caller = RequestHandler(self)
-        self.epoll = select.epoll()
-        self.listeners: dict[int, socket.socket] = {bound.fileno(): bound.sock for bound in self.sockets}
-        self.accepting = threading.Lock()
-        self.paused: list[int] = []
-        self.parked: dict[int, ClientConnection] = {}  # in the order of parking
-        self.connections: set[ClientConnection] = set()
-        self.seats = RunSlots()
-        self.limits = {
-            "idle": float(self.cfg.keepalive),
-            "reading": READ_DEADLINE,
-            "writing": WRITE_DEADLINE,
-            "draining": DRAIN_SECONDS,
-        }
+        return_large_blocks()
+        self.connections = Connections(float(self.cfg.keepalive))
+        self.memory = ResponseMemory(self.connections)
+        self.handler = RequestHandler(self)
+        self.listeners = Listeners(self.sockets, self.connections, self.cfg.worker_connections)
+        self.slots = RunSlots()
+        self.threads: list[threading.Thread] = []
+        self.next_sweep = 0.0
+        self.next_warning = 0.0
+        self.rejected = 0  # since the last warning
         super().init_process()
 
     def handle_usr1(self, sig: int, frame: FrameType | None) -> None:
         """Reopen the logs, `wsgi.errors` among them."""
         super().handle_usr1(sig, frame)
-        self.caller.reopen()
+        self.handler.reopen()
 
     def count_request(self) -> None:
         """Retire after `max_requests`."""
@@ -105,183 +91,144 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     def run(self) -> None:
         """Start the threads and watch over them until told to stop."""
         for number in range(self.cfg.threads):
-            threading.Thread(target=self._loop, name=f"worker-{number}", daemon=True).start()
-        for fd in self.listeners:
-            self.epoll.register(fd, READ)
+            thread = threading.Thread(target=self._loop, name=f"worker-{number}", daemon=True)
+            thread.start()
+            self.threads.append(thread)
+        self.listeners.watch()
         wake = select.poll()
         wake.register(self.PIPE[0], select.POLLIN)
         while self.alive and self.ppid == os.getppid():
             self.notify()
-            if wake.poll(SWEEP_SECONDS * 1000):
+            if wake.poll(TICK_SECONDS * 1000):
                 os.read(self.PIPE[0], 4096)
-            self._sweep()
-            while self.paused:
-                self.epoll.modify(self.paused.pop(), READ)
+            self._watch()
+            if not all(thread.is_alive() for thread in self.threads):
+                self.log.error("A thread has ended unexpectedly: this worker retires.")
+                break
         self._stop()
 
     def _stop(self) -> None:
-        """Take no more connections, finish what is in flight, answer latecomers with `Connection: close`."""
+        """Close the listeners, finish what has arrived, answer later requests with `Connection: close`."""
         self.alive = False
-        with self.accepting:  # or a thread would hold a connection that nobody knows of yet
-            while self.listeners:
-                self._leave(self.listeners.popitem()[1])
+        self.listeners.close()
         end = monotonic() + self.cfg.graceful_timeout
-        self.limits["idle"] = linger = min(STOP_LINGER, self.limits["idle"])
-        for conn in list(self.parked.values()):
+        seconds = self.connections.seconds
+        seconds["idle"] = min(STOP_LINGER, seconds["idle"])
+        for conn in list(self.connections.parked.values()):
             if conn.phase == "idle":
-                conn.deadline = min(conn.deadline, monotonic() + linger)
-        while self.connections and monotonic() < end:
+                conn.deadline = min(conn.deadline, monotonic() + seconds["idle"])
+        while self.connections.open and monotonic() < end:
             self.notify()
             sleep(0.05)
-            self._sweep()
+            self.next_sweep = 0.0
+            self._watch()
 
-    def _leave(self, listener: socket.socket) -> None:
-        """Take the connections that wait at a listener and close it, or they would be reset at the end.
+    def _watch(self) -> None:
+        """Look after the queue, and from time to time after deadlines and memory."""
+        try:
+            self._watch_queue()
+            if monotonic() >= self.next_sweep:
+                self.next_sweep = monotonic() + SWEEP_SECONDS
+                for conn in self.connections.take_expired():
+                    self._advance(conn, self._expire)
+                self.memory.enforce()
+                self.connections.resume_listeners()
+        except Exception as exc:  # noqa: BLE001 - one connection must not end the worker
+            log_failure(self.log, exc)
 
-        Between the last `accept` and the `close` the kernel may still make a connection, and resets it if no
-        other process holds the listener; under systemd's socket unit, and at a reload, one does.
-        """
-        self.epoll.unregister(listener.fileno())
-        with suppress(OSError):
-            while True:
-                self._admit(listener)
-        listener.close()
-
-    def _sweep(self) -> None:
-        """End parked connections whose deadline has passed, and the longest parked if they hold too much."""
+    def _watch_queue(self) -> None:
+        """Reject the requests that have waited too long for a thread; accept if all threads are busy."""
+        if self.connections.is_queue_moving():
+            return
+        waiting, others = self.connections.poll_waiting()
+        self.listeners.accept_for_busy_threads(others)
         now = monotonic()
-        parked = list(self.parked.values())
-        excess = sum(len(conn.inbox) for conn in parked) - INBOX_BUDGET
-        for conn in parked:
-            if conn.deadline < now:
-                if self._claim(conn):
-                    self._expire(conn)
-            elif excess > 0 and conn.inbox:
-                excess -= len(conn.inbox)
-                if self._claim(conn):
-                    self._close(conn)
+        if not self.queue_seconds:
+            return
+        for conn in waiting:
+            if not self._has_waited(conn, now) or not self.connections.claim(conn):
+                continue
+            if self._has_waited(conn, now):
+                self.rejected += 1
+                self._advance(conn, self.handler.reject)
+            else:  # a thread has served and parked it since the poll
+                self.connections.park(conn)
+        if self.rejected and now >= self.next_warning:
+            self.log.warning(
+                "Responded 503 on %d connections: no thread was free for %g s",
+                self.rejected,
+                self.queue_seconds,
+            )
+            self.rejected, self.next_warning = 0, now + 1.0
 
-    def _claim(self, conn: ClientConnection) -> bool:
-        """Become the owner of a parked connection; `dict.pop` is atomic, so of two takers one gets it."""
-        taken = self.parked.pop(conn.fd, None)
-        if taken is not None and taken is not conn:  # another connection has got the number meanwhile
-            self._park(taken)
-        return taken is conn
+    def _has_waited(self, conn: ClientConnection, now: float) -> bool:
+        """Whether the connection has been ready for longer than the limit; parking resets `ready_since`."""
+        return (
+            0.0 < conn.ready_since < now - self.queue_seconds
+            and conn.phase in {"idle", "reading"}
+            and conn.environ["SERVER_PORT"] != self.exempt_port
+        )
 
     def _expire(self, conn: ClientConnection) -> None:
-        if conn.phase != "reading":
-            self._close(conn)
+        """End a connection whose deadline has passed, unless it waits for a thread or a slow client."""
+        if conn.phase in {"idle", "reading"} and conn.ready_since:
             return
+        if conn.phase == "writing" and conn.has_client_read():
+            conn.deadline = monotonic() + WRITE_DEADLINE
+            return
+        if conn.phase != "reading":
+            raise Disconnected
+        conn.send_error("400 Bad Request", "invalid_request", "The request did not arrive in time.")
+
+    def _advance(self, conn: ClientConnection, step: Callable[[ClientConnection], None]) -> None:
+        """Run *step* on a connection that this thread owns, then park it, or close it if either fails."""
+        is_parked = False
         try:
-            conn.refuse("400 Bad Request", "invalid_request", "The request did not arrive in time.")
-            self._park(conn)
+            step(conn)
+            self.connections.park(conn)
+            is_parked = True
         except (Disconnected, OSError):
-            self._close(conn)
+            pass
+        finally:
+            if not is_parked:
+                self.connections.close(conn)
 
     # The threads.
 
     def _loop(self) -> None:
-        """Take one event after the other; this never returns."""
+        """Handle one event after the other; this never returns."""
         try:
-            self._take_events()
+            self._handle_events()
         finally:
-            give_up()  # whatever it was that ended this thread, the others go on
+            self.slots.release()  # whatever it was that ended this thread, the others go on
 
-    def _take_events(self) -> None:
-        poll, parked, seats = self.epoll.poll, self.parked, self.seats
+    def _handle_events(self) -> None:
+        poll, arm, slots = self.connections.epoll.poll, self.connections.arm, self.slots
         listener: int | None = None  # one not watched for the moment
         while True:
-            if listener is None:  # or nobody would watch it until there is a seat again
-                seats.acquire()
-            events = poll(-1 if listener is None else ACCEPT_BACKOFF_SECONDS, 1)
+            if listener is None:  # or nobody would watch it until a slot is free
+                slots.acquire()
+            events = poll(0, 1)
+            if not events:
+                with blocking:
+                    events = poll(-1 if listener is None else ACCEPT_BACKOFF_SECONDS, 1)
             if listener is not None:
-                self._arm(listener, READ)
+                arm(listener, READ)
                 listener = None
             for fd, _ in events:
-                conn = parked.pop(fd, None)
-                if conn is not None:
-                    self._own(conn)
-                elif fd in self.listeners:
-                    listener = self._accept(fd)
+                try:
+                    listener = self._handle_event(fd)
+                except BaseException as exc:  # noqa: BLE001 - one event must not end the thread
+                    log_failure(self.log, exc)
 
-    def _accept(self, fd: int) -> int | None:
-        """Take what waits. Return the listener if it took one and leaves the next to another process."""
-        with self.accepting:
-            listener = self.listeners.get(fd)
-            if listener is None:  # left meanwhile
-                return None
-            try:
-                for _ in range(ACCEPTS):
-                    self._admit(listener)
-                    if len(self.connections) < COURTEOUS_BELOW:
-                        return fd
-            except (BlockingIOError, ConnectionAbortedError):
-                pass
-            except OSError:  # out of descriptors, most likely: trying again at once would burn the processor
-                self._make_room()
-                self.paused.append(fd)
-                return None
-        self._arm(fd, READ)
-        return None
-
-    def _admit(self, listener: socket.socket) -> None:
-        """Accept one connection and watch it."""
-        sock, peer = listener.accept()
-        conn = ClientConnection(sock, peer, listener.getsockname())
-        if len(self.connections) >= self.cfg.worker_connections:
-            self._make_room()
-        self.connections.add(conn)
-        conn.phase, conn.deadline = "idle", monotonic() + READ_DEADLINE
-        try:
-            self.epoll.register(conn.fd, 0)
-        except OSError:  # the system's bound on watches
-            self._close(conn)
-            return
-        self.parked[conn.fd] = conn
-        self._arm(conn.fd, READ)
-
-    def _arm(self, fd: int, events: int) -> None:
-        try:
-            self.epoll.modify(fd, events)
-        except OSError:  # a stopping worker has unregistered it, or the sweep has just closed it
-            pass
-
-    def _make_room(self) -> None:
-        """Close the connection that has waited longest: with a flood of silent ones, one of those."""
-        for conn in list(self.parked.values())[:1]:
-            if self._claim(conn):
-                self._close(conn)
-
-    def _own(self, conn: ClientConnection) -> None:
-        """Take a connection as far as it goes without waiting, then park or close it."""
-        try:
-            if conn.phase != "draining":
-                self.caller.progress(conn)
-            elif not conn.drain():
-                self._close(conn)
-                return
-            self._park(conn)
-        except (Disconnected, OSError):
-            self._close(conn)
-
-    def _park(self, conn: ClientConnection) -> None:
-        """Give the connection up until something happens to it. Nothing may touch it afterwards."""
-        events = READ
-        if conn.outbox:
-            phase, events = "writing", WRITE
-        elif conn.closing:
-            phase = "draining"
-            if conn.phase != phase:
-                conn.sock.shutdown(socket.SHUT_WR)
-        elif conn.turn_over:
-            phase, events = "idle", READ | WRITE  # writable at once: it queues up behind the others
-        else:
-            phase = "reading" if conn.inbox or conn.request else "idle"
-        if phase != conn.phase:  # a deadline is for the whole phase: a trickle does not move it
-            conn.phase, conn.deadline = phase, monotonic() + self.limits[phase]
-        self.parked[conn.fd] = conn
-        self._arm(conn.fd, events)
-
-    def _close(self, conn: ClientConnection) -> None:
-        self.connections.discard(conn)
-        conn.sock.close()
+    def _handle_event(self, fd: int) -> int | None:
+        """Handle an event of a connection or a listener. Return what `Listeners.accept` returns."""
+        conn = self.connections.parked.pop(fd, None)
+        if conn is not None:
+            step = ClientConnection.drain if conn.phase == "draining" else self.handler.serve
+            self._advance(conn, step)
+            return None
+        if fd == self.connections.marker:
+            self.connections.marker_is_queued = False
+            return None
+        return self.listeners.accept(fd)

@@ -1,17 +1,25 @@
-"""The application behind the worker under test: small answers about what reached it."""
+"""The application behind the worker under test: small responses about what reached it."""
 
 import hashlib
 import json
+import sys
 import time
 
-from stackmgr.slots import give_up
+from stackmgr.slots import blocking
 
 LIMIT = 262_144
 produced = []
+closed = []
+
+
+class EndOfThread(BaseException):
+    """What no `except Exception` catches."""
 
 
 def body_report(environ):
     """Read the body as stackmgr does and say what came."""
+    if int(environ.get("CONTENT_LENGTH") or 0) > LIMIT:
+        return "413 Content Too Large", {"read": "too large"}
     try:
         body = environ["wsgi.input"].read(LIMIT + 1)
     except OSError as exc:
@@ -30,8 +38,8 @@ def endless():
 
 def drip():
     yield b"first"
-    give_up()
-    time.sleep(1)
+    with blocking:
+        time.sleep(1)
     yield b"last"
 
 
@@ -40,8 +48,101 @@ def late_failure():
     raise ValueError("late")
 
 
+def write_pieces(start_response, pieces):
+    write = start_response("200 OK", [("Content-Type", "text/plain")])
+    for piece in pieces:
+        write(piece)
+    return [b"end"]
+
+
+def change_of_mind(start_response):
+    """Fail after an empty piece, when PEP 3333 still allows another status."""
+    start_response("200 OK", [])
+    yield b""
+    try:
+        raise ValueError("SECRET")  # noqa: TRY301 - what start_response is told of
+    except ValueError:
+        start_response("404 Not Found", [("Content-Length", "4")], sys.exc_info())
+    yield b"none"
+
+
+class Closeable:
+    def __iter__(self):
+        return iter([b"x"])
+
+    def close(self):
+        closed.append(1)
+
+
+RAISED = {
+    "/raise": ValueError("SECRET of the application"),
+    "/oserror": FileNotFoundError("SECRET of the application"),
+    "/eof": EOFError("SECRET of the application"),
+    "/exit": SystemExit(3),
+    "/base-exception": EndOfThread("SECRET of the application"),
+}
+# Status and header fields that no response may have.
+INVALID = {
+    "/bad-header": ("200 OK", [("X-A", "a\nb")]),
+    "/integer-header": ("200 OK", [("Content-Length", 1)]),
+    "/bad-length": ("200 OK", [("Content-Length", "+1")]),
+    "/two-lengths": ("200 OK", [("Content-Length", "1"), ("Content-Length", "1")]),
+    "/informational": ("103 Early Hints", []),
+    "/switching": ("101 Switching Protocols", []),
+}
+
+
+def pieces():
+    yield from (b"one", b"two", b"", b"three")
+
+
+def plainly(make):
+    """Return an application that starts a plain response and returns what *make* makes."""
+
+    def respond(start_response):
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return make()
+
+    return respond
+
+
+def late(start_response):
+    start_response("200 OK", [("Content-Length", "100")])
+    return late_failure()
+
+
+def no_content(start_response):
+    start_response("204 No Content", [("Content-Length", "3")])
+    return [b"abc"]
+
+
+# What tests the server's side of WSGI.
+SPECIAL = {
+    "/never-starts": lambda _: [b"x"],
+    "/endless-writes": lambda start_response: write_pieces(start_response, endless()),
+    "/written": lambda start_response: write_pieces(start_response, drip()),
+    "/change-of-mind": change_of_mind,
+    "/late": late,
+    "/no-content": no_content,
+    "/endless": plainly(endless),
+    "/drip": plainly(drip),
+    "/pieces": plainly(pieces),
+    "/closeable": plainly(Closeable),
+}
+
+
 def app(environ, start_response):
     path, query = environ["PATH_INFO"], environ["QUERY_STRING"]
+    if "stackmgr.overloaded" in environ:
+        start_response("503 Service Unavailable", [("Retry-After", str(environ["stackmgr.overloaded"]))])
+        return [b"overloaded"]
+    if path in RAISED:
+        raise RAISED[path]
+    if path in INVALID:
+        start_response(*INVALID[path])
+        return [b""]
+    if path in SPECIAL:
+        return SPECIAL[path](start_response)
     status, report = "200 OK", {"path": path}
     if path == "/echo":
         status, report = body_report(environ)
@@ -50,35 +151,17 @@ def app(environ, start_response):
     elif path == "/environ":
         report = {key: value for key, value in environ.items() if isinstance(value, (str, bool, int))}
     elif path == "/sleep":
-        give_up()
-        time.sleep(float(query))
+        with blocking:
+            time.sleep(float(query))
     elif path == "/big":
         report = {"filler": "x" * int(query)}
-    elif path == "/endless":
-        start_response("200 OK", [("Content-Type", "text/plain")])
-        return endless()
+    elif path == "/page":
+        environ["stackmgr.wait_for_room"](int(query))
+        report = {"filler": "x" * int(query)}
     elif path == "/produced":
         report = {"pieces": len(produced)}
-    elif path == "/drip":
-        start_response("200 OK", [("Content-Type", "text/plain")])
-        return drip()
-    elif path == "/pieces":
-        start_response("200 OK", [("Content-Type", "text/plain")])
-        return iter([b"one", b"two", b"", b"three"])
-    elif path == "/raise":
-        raise ValueError("SECRET of the application")
-    elif path == "/oserror":
-        raise FileNotFoundError("SECRET of the application")
-    elif path == "/eof":
-        raise EOFError("SECRET of the application")
-    elif path == "/exit":
-        raise SystemExit(3)
-    elif path == "/late":
-        start_response("200 OK", [("Content-Length", "100")])
-        return late_failure()
-    elif path == "/bad-header":
-        start_response("200 OK", [("X-A", "a\nb")])
-        return [b""]
+    elif path == "/closed":
+        report = {"closed": len(closed)}
     payload = json.dumps(report).encode()
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(payload)))]
     start_response(status, [*headers, ("X-Path", path.encode("latin-1").hex())])

@@ -1,6 +1,5 @@
-"""A gunicorn with the worker class, requests as bytes, and answers read from a socket."""
+"""A gunicorn with the worker class, and requests as bytes."""
 
-import json
 import os
 import socket
 import subprocess
@@ -8,11 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+from tests.support import http_wire
 from tests.support.server import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
-HURRIED = """
+SHORT_DEADLINES = """
 import stackmgr.server.connection as c
 c.READ_DEADLINE, c.WRITE_DEADLINE, c.DRAIN_SECONDS = 1.0, 1.5, 1.0
 """
@@ -27,7 +27,7 @@ threads, keepalive, graceful_timeout = 2, 3, 5
 class Server:
     """A gunicorn process on a free port of loopback."""
 
-    def __init__(self, folder, config="", binds=1, deadlines=HURRIED):
+    def __init__(self, folder, config="", binds=1, deadlines=SHORT_DEADLINES):
         self.ports = [free_port() for _ in range(binds)]
         self.port = self.ports[0]
         path = folder / "gunicorn.conf.py"
@@ -50,14 +50,16 @@ class Server:
         return self.log.count("Booting worker")
 
     def connect(self, data=b"", port=None):
-        sock = socket.create_connection(("127.0.0.1", port or self.port), timeout=8)
-        sock.sendall(data)
-        return sock
+        return http_wire.connect(port or self.port, data)
+
+    def connect_without_reading(self, data):
+        """Connect with a receive buffer that holds nearly nothing."""
+        return http_wire.connect(self.port, data, receive_buffer=4096)
 
     def ask(self, data):
-        """Send bytes on a new connection and return its first answer."""
-        with self.connect(data) as sock:
-            return Answer(sock, head_only=data.startswith(b"HEAD "))
+        """Send bytes on a new connection and return the first response."""
+        with self.connect(data) as client:
+            return client.response("HEAD" if data.startswith(b"HEAD ") else "GET")
 
     def probe(self, attempts=20):
         """Return the longest time a well-behaved request took."""
@@ -77,44 +79,6 @@ class Server:
             raise
 
 
-class Answer:
-    """One HTTP answer read from a socket, `ended` if the connection was closed instead."""
-
-    def __init__(self, sock, head_only=False, rest=b""):
-        self.ended, data = False, rest
-        try:
-            while b"\r\n\r\n" not in data:
-                data += self._more(sock)
-            head, _, data = data.partition(b"\r\n\r\n")
-            lines = head.decode("latin-1").split("\r\n")
-            self.version, code, *_ = lines[0].split(" ")
-            self.status = int(code)
-            self.headers = {
-                name.lower(): value for name, value in (line.split(": ", 1) for line in lines[1:])
-            }
-            length = 0 if head_only else int(self.headers.get("content-length", 0))
-            if "transfer-encoding" in self.headers:
-                while not data.endswith(b"0\r\n\r\n"):
-                    data += self._more(sock)
-                length = len(data)
-            while len(data) < length:
-                data += self._more(sock)
-            self.body, self.rest = data[:length], data[length:]
-        except (EOFError, ConnectionError):
-            self.ended, self.status, self.body, self.rest = True, 0, data, b""
-
-    @staticmethod
-    def _more(sock):
-        data = sock.recv(65536)
-        if not data:
-            raise EOFError
-        return data
-
-    @property
-    def json(self):
-        return json.loads(self.body)
-
-
 def connects(port):
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -128,18 +92,6 @@ def wait_until(condition, seconds):
     while not condition():
         assert time.monotonic() < end, "not in time"
         time.sleep(0.02)
-
-
-def closed_within(sock, seconds):
-    """Read to the end; return the seconds until the server closed, or fail."""
-    start = time.monotonic()
-    sock.settimeout(seconds)
-    try:
-        while sock.recv(65536):
-            pass
-    except ConnectionError:
-        pass
-    return time.monotonic() - start
 
 
 def request_bytes(method, path, headers, body=b""):
@@ -160,15 +112,21 @@ def chunked(path, *pieces, end=b"0\r\n\r\n"):
     return request_bytes("POST", path, ("Transfer-Encoding: chunked",), body)
 
 
-def assert_error_object(answer, status=400, code="invalid_request", request_id=None, body=True):
-    assert answer.status == status
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["cache-control"] == "no-store"
-    assert answer.headers["connection"] == "close"
-    sent = answer.headers["x-request-id"]
+def assert_error_object(response, status=400, code="invalid_request", request_id=None, body=True):
+    assert response.status == status
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["cache-control"] == "no-store"
+    assert response.headers["connection"] == "close"
+    sent = response.headers["x-request-id"]
     assert sent == request_id if request_id is not None else sent
     if body:
-        assert int(answer.headers["content-length"]) == len(answer.body)
-        found = answer.json
+        assert int(response.headers["content-length"]) == len(response.body)
+        found = response.json
         assert found == {"code": code, "message": found["message"], "request_id": sent}
         assert found["message"]
+
+
+def count_connections(port):
+    """Count the server's ends of established connections."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)

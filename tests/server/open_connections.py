@@ -1,12 +1,11 @@
-"""What becomes of a well-behaved client while others hold 1,600 connections open: `python -m tests.server.open_connections`.
+"""Measure a client's response times while others hold 1,600 connections: `python -m tests.server.open_connections`.
 
-Asked of the project's worker class and, beside it, of gunicorn's own gthread: the same settings, the small
-application beside this file, one client that opens a connection for each request, straight at gunicorn.
+It measures the project's worker class and gunicorn's gthread with the same settings and the application in
+app.py.  The client opens a connection to gunicorn for each request.
 """
 
 import argparse
 import resource
-import socket
 import tempfile
 import threading
 import time
@@ -14,30 +13,30 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.server.gunicorn_process import Answer, Server, get, post
+from tests.server.gunicorn_process import Server, get, post
 
 OURS, STOCK = "stackmgr.server.worker.Worker", "gthread"
 
-# What each kind of client sends before it falls silent, and how many of it there are.
+# What each kind of client sends before it stops sending, and the number of such clients.
 HOLDERS = {
     "silent": (b"", 1000),
     "one byte": (b"G", 200),
     "half a body": (post("/echo", b"x" * 200_000)[:100_000], 200),
-    "answered, but not closing": (get("/", "Connection: close"), 200),
+    "response received, but not closing": (get("/", "Connection: close"), 200),
 }
 
 _SETTINGS = """
 worker_class, workers, threads = "{worker_class}", 1, 4
 worker_connections, backlog, keepalive, graceful_timeout = 10000, 2048, 75, 2
 """
-_PATIENCE = 8.0  # seconds that the client waits for an answer
+_PATIENCE = 8.0  # seconds that the client waits for a response
 _PAUSE = 0.01
-_DRAINED = 2.0  # seconds for which a server that has answered may wait for the client to close
+_DRAINED = 2.0  # seconds for which a server waits, after its response, for the client to close
 _FILES = 4096
 
 
 class Holder:
-    """A client that sends a little and then nothing; when it is thrown out it comes again."""
+    """A client that sends a little and then nothing, and reconnects when the server closes its connection."""
 
     def __init__(self, server: Server, data: bytes) -> None:
         self._server = server
@@ -47,7 +46,7 @@ class Holder:
 
     def _open(self) -> None:
         self.since = time.monotonic()
-        self._socket = self._server.connect()
+        self._socket = self._server.connect().socket
         self._socket.setblocking(False)
         with suppress(OSError):
             self._socket.send(self._data)
@@ -73,28 +72,28 @@ class Holder:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the well-behaved client got: the times of its answers in seconds, and requests without one."""
+    """The times of the client's responses in seconds, and the number of requests without one."""
 
     times: list[float]
     unanswered: int
 
     def percentile(self, share: float) -> str:
         if not self.times:
-            return "no answer"
+            return "no response"
         return f"{sorted(self.times)[int(share * (len(self.times) - 1))] * 1000:.1f} ms"
 
 
 def probed(server: Server, seconds: float) -> Outcome:
-    """Send one request after another for so many seconds, but always one."""
+    """Send one request after another for *seconds*, at least one."""
     times, unanswered = [], 0
     end = time.monotonic() + seconds
     while True:
         began = time.monotonic()
         try:
-            with socket.create_connection(("127.0.0.1", server.port), _PATIENCE) as connection:
-                connection.settimeout(_PATIENCE)
-                connection.sendall(get("/probe"))
-                answered = Answer(connection).status == 200
+            with server.connect() as client:
+                client.socket.settimeout(_PATIENCE)
+                client.send(get("/probe"))
+                answered = client.response().status == 200
         except TimeoutError:
             answered = False
         if answered:
@@ -106,7 +105,7 @@ def probed(server: Server, seconds: float) -> Outcome:
 
 
 def measured(folder: Path, worker_class: str, seconds: float, share: float = 1.0) -> Outcome:
-    """Start a server, let *share* of the holders come, and ask it for so many *seconds*."""
+    """Start a server, connect *share* of the holders, and send requests for *seconds*."""
     server = Server(folder, _SETTINGS.format(worker_class=worker_class), deadlines="")
     ended = threading.Event()
     holders = []
@@ -133,11 +132,11 @@ def measured(folder: Path, worker_class: str, seconds: float, share: float = 1.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.server.open_connections", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=15.0, help="for how long each is asked (15)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="duration of each measurement (15)")
     arguments = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _FILES)), hard))
-    print("| worker class | answered | unanswered | p50 | p99 | slowest |\n|---|---|---|---|---|---|")
+    print("| worker class | responses | no response | p50 | p99 | slowest |\n|---|---|---|---|---|---|")
     for worker_class in (OURS, STOCK):
         with tempfile.TemporaryDirectory() as folder:
             outcome = measured(Path(folder), worker_class, arguments.seconds)

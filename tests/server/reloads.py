@@ -44,9 +44,9 @@ def client(port: int, rhythm: float, careful: bool, ended: threading.Event) -> C
         found["requests"] += 1
         try:
             connection.request("POST", "/echo", b"{}")
-            answer = connection.getresponse()
-            answer.read()
-            found["failed"] += answer.status != 200
+            response = connection.getresponse()
+            response.read()
+            found["failed"] += response.status != 200
         except (OSError, http.client.HTTPException) as ex:
             connection.close()
             found["unanswered"] += 1

@@ -3,13 +3,13 @@
 from tests.server import open_connections, reloads
 
 
-def test_a_client_is_answered_while_others_hold_connections(tmp_path):
+def test_client_is_served_while_others_hold_connections(tmp_path):
     outcome = open_connections.measured(tmp_path, open_connections.OURS, seconds=0.5, share=0.1)
     assert outcome.times
     assert outcome.unanswered == 0
 
 
-def test_clients_that_keep_their_connections_notice_nothing_of_a_reload(tmp_path):
+def test_reload_is_invisible_to_clients_with_kept_connections(tmp_path):
     # None rests for so long that its connection is closed: between a look and a send that could happen too.
     rhythms = [rhythm for rhythm in reloads.RHYTHMS if rhythm <= 0.1]
     found = reloads.measured(tmp_path, reloads.OURS, reloads=1, rhythms=rhythms)

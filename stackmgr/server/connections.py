@@ -1,0 +1,154 @@
+"""The connections of a worker: which of them wait, for what, and until when."""
+
+import os
+import select
+import socket
+from time import monotonic
+
+from stackmgr.server.connection import DRAIN_SECONDS, READ_DEADLINE, WRITE_DEADLINE, ClientConnection
+
+INBOX_BUDGET = 134_217_728  # bytes of unfinished requests held at once, in one process
+MAX_EVENTS = 4096
+READ = select.EPOLLIN | select.EPOLLONESHOT
+WRITE = select.EPOLLOUT | select.EPOLLONESHOT
+
+
+class Connections:
+    """All open connections, and the epoll instance in which those are parked that no thread owns.
+
+    Every descriptor is armed for one event. The thread that then takes the connection out of `parked` owns
+    it: `dict.pop` is atomic, so of two threads one gets it.
+    """
+
+    def __init__(self, keepalive: float) -> None:
+        self.epoll = select.epoll()
+        self.open: set[ClientConnection] = set()
+        self.parked: dict[int, ClientConnection] = {}  # in the order of parking
+        self.paused: list[int] = []  # listeners that are not watched for want of descriptors
+        self.marker = os.eventfd(1)  # always readable: see `is_queue_moving`
+        self.marker_is_queued = False
+        self.epoll.register(self.marker, 0)
+        self.seconds = {
+            "idle": keepalive,
+            "reading": READ_DEADLINE,
+            "writing": WRITE_DEADLINE,
+            "draining": DRAIN_SECONDS,
+        }
+
+    def add(self, conn: ClientConnection) -> None:
+        """Watch a new connection."""
+        self.open.add(conn)
+        conn.phase, conn.deadline = "idle", monotonic() + READ_DEADLINE
+        try:
+            self.epoll.register(conn.fd, 0)
+            self.park(conn)
+        except BaseException:
+            self.close(conn)
+            raise
+
+    def park(self, conn: ClientConnection) -> None:
+        """Let the connection wait for its next event. Its owner must not touch it afterwards."""
+        events = READ
+        if conn.outbox:
+            phase, events = "writing", WRITE
+        elif conn.closing:
+            phase = "draining"
+            if conn.phase != phase:
+                conn.sock.shutdown(socket.SHUT_WR)
+        else:
+            phase = "reading" if conn.has_partial_request else "idle"
+            if conn.yielded:
+                events = READ | WRITE  # writable at once: it queues up behind the others
+        if phase != conn.phase:  # a deadline is for the whole phase: a trickle does not move it
+            conn.phase, conn.deadline = phase, monotonic() + self.seconds[phase]
+            if phase == "writing":
+                conn.unread = conn.count_unread()
+        conn.events, conn.ready_since = events, 0.0
+        self.parked[conn.fd] = conn
+        self.arm(conn.fd, events)
+
+    def arm(self, fd: int, events: int) -> None:
+        """Watch a descriptor for one event."""
+        try:
+            self.epoll.modify(fd, events)
+        except OSError:  # a stopping worker has unregistered it, or the sweep has just closed it
+            pass
+
+    def is_queue_moving(self) -> bool:
+        """Whether a thread has taken all that was ready at the last call; False while the queue is longer.
+
+        To look at each connection that waits would pass the interpreter lock on once for each. So a marker
+        goes through the queue, and only while it is stuck they are looked at.
+        """
+        if self.marker_is_queued:
+            return False
+        self.marker_is_queued = True
+        self.arm(self.marker, READ)
+        return True
+
+    def poll_waiting(self) -> tuple[list[ClientConnection], list[int]]:
+        """Return the connections that are ready and that no thread has taken yet, and the other descriptors.
+
+        The connections keep their place in the queue and remember since when they have been waiting.
+        """
+        events = self.epoll.poll(0, MAX_EVENTS)
+        now = monotonic()
+        waiting, others = [], []
+        for fd, _ in events:
+            conn = self.parked.get(fd)
+            if fd == self.marker:
+                self.arm(fd, READ)
+            if conn is None:
+                others.append(fd)
+                continue
+            conn.ready_since = conn.ready_since or now
+            waiting.append(conn)
+            self.arm(fd, conn.events)
+        return waiting, others
+
+    def claim(self, conn: ClientConnection) -> bool:
+        """Become the owner of a connection if it is parked."""
+        taken = self.parked.pop(conn.fd, None)
+        if taken is not None and taken is not conn:  # another connection has that number now
+            self.park(taken)
+        return taken is conn
+
+    def close(self, conn: ClientConnection) -> None:
+        """Close a connection that the caller owns."""
+        if self.parked.get(conn.fd) is conn:  # parking it failed
+            del self.parked[conn.fd]
+        self.open.discard(conn)
+        conn.sock.close()
+        conn.outbox.clear()  # the unread rest of a page may be large, and outlive the connection in a cycle
+        if self.paused:
+            self.resume_listeners()
+
+    def resume_listeners(self) -> None:
+        """Accept again: there may be a free descriptor."""
+        try:
+            while True:
+                self.arm(self.paused.pop(), READ)
+        except IndexError:
+            pass
+
+    def close_longest_parked(self) -> None:
+        """Close the connection that has waited longest: in a flood of silent ones, one of those."""
+        for conn in list(self.parked.values())[:1]:
+            if self.claim(conn):
+                self.close(conn)
+
+    def take_expired(self) -> list[ClientConnection]:
+        """Claim the connections whose deadline has passed; close the longest parked if they hold too much."""
+        now = monotonic()
+        parked = list(self.parked.values())
+        excess = sum(len(conn.inbox) for conn in parked) - INBOX_BUDGET
+        expired = []
+        for conn in parked:
+            if conn.deadline < now:
+                if self.claim(conn):
+                    expired.append(conn)
+            elif excess > 0 and conn.inbox:
+                excess -= len(conn.inbox)
+                if self.claim(conn):
+                    self.close(conn)
+        return expired

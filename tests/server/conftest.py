@@ -1,0 +1,28 @@
+"""Gunicorn processes for the tests of the worker class."""
+
+import pytest
+
+from tests.server.gunicorn_process import Server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    assert server.stop() == 0
+    assert server.boots == 1, server.log  # no test has cost a worker
+    assert "Traceback" not in server.log
+
+
+@pytest.fixture
+def start(tmp_path):
+    servers = []
+
+    def start(config="", **options):
+        servers.append(Server(tmp_path, config, **options))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        if server.process.poll() is None:
+            server.stop()

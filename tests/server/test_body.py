@@ -1,0 +1,128 @@
+"""Chunked bodies, decoded as they arrive: the worker's decoder by itself and beside gunicorn's."""
+
+import random
+
+import pytest
+from gunicorn.http import unreader
+from gunicorn.http.body import Body, ChunkedReader
+from gunicorn.http.errors import NoMoreData, ParseException
+
+from stackmgr.contract import BODY_LIMIT_BYTES as BODY_LIMIT
+from stackmgr.server.body import ChunkedDecoder, IncompleteBody
+from stackmgr.server.request import BadRequest, Limits, Request
+from tests.support.malformed import fuzz_request_count
+
+HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+GOOD = [
+    b"3\r\nabc\r\n0\r\n\r\n",
+    b'003;a=b\r\nabc\r\nA;a;b="c;d\\""\r\n0123456789\r\n0\r\n\r\n',
+    b"1\r\nx\r\n" * 5 + b"0 ;a\r\nX-A: b\r\nX-B: c\r\n\r\n",
+    b"0\r\n\r\n",
+]
+_TOKENS = [
+    b"\r",
+    b"\n",
+    b"\r\n",
+    b";",
+    b"0",
+    b"a",
+    b"=",
+    b'"',
+    b" ",
+    b"\t",
+    b"\x00",
+    b"\xff",
+    b"0\r\n\r\n",
+    b"Host: a\r\n",
+]
+
+
+def decode(data, cuts):
+    """Return the content and what follows the body, for a body that arrives in pieces; None if it is malformed."""
+    decoder = ChunkedDecoder(Request(HEAD, Limits(4094, 100, 8190)))
+    inbox, start = bytearray(), 0
+    for end in (*cuts, len(data)):
+        inbox += data[start:end]
+        start = end
+        try:
+            if decoder.feed(inbox):
+                return decoder.body().read(BODY_LIMIT + 1 if decoder.exceeds_limit else -1), bytes(
+                    inbox
+                ) + data[end:]
+        except BadRequest:
+            return None
+    return None
+
+
+def decode_by_gunicorn(data):
+    class Asked:
+        limit_request_field_size, max_buffer_headers = 8190, 65536
+
+        @staticmethod
+        def parse_headers(block, **_):
+            Request(HEAD, Limits(4094, 100, 8190)).check_trailers(block + b"\r\n")
+
+    source = unreader.IterUnreader(iter([data]))
+    try:
+        content = Body(ChunkedReader(Asked(), source)).read()
+    except (ParseException, NoMoreData, BadRequest):
+        return None
+    rest = b""
+    while piece := source.read():
+        rest += piece
+    return content, rest
+
+
+def mutants(count):
+    chance = random.Random(20261121)
+    for _ in range(count):
+        data = bytearray(chance.choice(GOOD) + b"next")
+        for _ in range(chance.randint(0, 3)):
+            at = chance.randrange(len(data))
+            if chance.random() < 0.6:
+                data[at:at] = chance.choice(_TOKENS)
+            else:
+                del data[at]
+        yield bytes(data), sorted(chance.randrange(len(data)) for _ in range(chance.randint(0, 5)))
+
+
+def test_every_body_is_decoded_as_by_gunicorn_wherever_it_is_cut():
+    accepted = 0
+    for data, cuts in mutants(fuzz_request_count(5000)):
+        expected = decode_by_gunicorn(data)
+        assert decode(data, ()) == expected, data
+        assert decode(data, cuts) == expected, (data, cuts)
+        accepted += expected is not None
+    assert accepted > 500
+
+
+def test_byte_by_byte():
+    for data in GOOD:
+        assert decode(data, range(1, len(data))) == decode(data, ()) != None  # noqa: E711
+
+
+def test_content_at_and_over_the_limit():
+    for length in (BODY_LIMIT, BODY_LIMIT + 1):
+        for data in (
+            b"%x\r\n%s\r\n0\r\n\r\n" % (length, b"x" * length),
+            b"1\r\nx\r\n" * length + b"0\r\n\r\n",
+        ):
+            content, rest = decode(data, range(1000, len(data), 1000))
+            assert len(content) == length
+            assert (rest == b"") == (length == BODY_LIMIT)
+
+
+def test_framing_has_a_limit_that_does_not_depend_on_the_cuts():
+    line = b"1;" + b"a" * 7994 + b"\r\nx\r\n"  # 8,000 bytes of framing for each byte
+    for count, is_accepted in ((196, True), (197, False)):
+        data = line * count + b"0\r\n\r\n"
+        for cuts in ((), range(1000, len(data), 1000)):
+            assert (decode(data, cuts) is not None) == is_accepted
+
+
+def test_a_body_over_the_limit_never_looks_complete():
+    body = IncompleteBody(b"x" * 10)
+    assert body.read(6) == b"xxxxxx"
+    for read in (body.read, lambda: body.read(5), lambda: body.read(None), body.readline, lambda: list(body)):
+        with pytest.raises(OSError, match="exceeds the limit"):
+            read()

@@ -1,0 +1,211 @@
+"""What hostile or broken clients do to a server: slow, silent, greedy ones."""
+
+import contextlib
+import select
+import time
+
+import psutil
+import pytest
+
+from tests.server.gunicorn_process import (
+    assert_error_object,
+    chunked,
+    count_connections,
+    get,
+    post,
+    wait_until,
+)
+
+
+def test_silent_connections_cost_no_thread(server):
+    half_body = post("/echo", b"x" * 200_000)[:100_000]
+    kinds = [(b"", 300), (b"G", 60), (half_body, 60), (chunked("/echo", b"x", end=b"5\r\nab"), 60),
+             (get("/", "Connection: close"), 60)]  # fmt: skip
+    socks = [server.connect(data) for data, count in kinds for _ in range(count)]
+    assert server.probe() < 0.9
+    for sock in socks:
+        sock.close()
+
+
+@pytest.mark.parametrize("start_of_request", [b"G", get("/")[:-2], post("/echo", b"x" * 9)[:-1]])
+def test_trickle_does_not_extend_the_deadline_of_a_request(server, start_of_request):
+    with server.connect(start_of_request[:-1]) as sock:
+        start = time.monotonic()
+        while not select.select([sock.socket], [], [], 0.2)[0] and time.monotonic() - start < 5:
+            sock.send(b"x" if b"POST" not in start_of_request else b"")
+        assert 0.9 < time.monotonic() - start < 2.5
+        assert_error_object(sock.response())
+
+
+def test_a_body_over_the_limit_that_stalls_never_reaches_a_thread(server):
+    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 270000\r\n\r\n"
+    socks = [server.connect(head) for _ in range(4)]
+    assert [sock.response().status for sock in socks] == [413] * 4
+    for sock in socks:
+        sock.close()
+
+
+def test_base_exceptions_end_no_thread(server):
+    for path in ("/base-exception", "/exit") * 3:  # more than there are threads
+        assert server.ask(get(path)).status == 500
+    assert server.probe(3) < 0.9
+
+
+@pytest.mark.parametrize(("owner", "method"), [
+    ("connection.ClientConnection", "__init__"), ("connection.ClientConnection", "drain"),
+    ("connections.Connections", "park"), ("connections.Connections", "add"), ("listeners.Listeners", "_accept_one"),
+])  # fmt: skip
+def test_failures_outside_the_application_end_no_thread(start, owner, method):
+    module, _, name = owner.partition(".")
+    server = start(
+        f"from stackmgr.server.{module} import {name} as owner\n"
+        f"method, failures = owner.{method}, iter(range(4))\n"  # twice as many as there are threads
+        "def failing(*arguments):\n"
+        "    if next(failures, None) is not None: raise KeyboardInterrupt\n"
+        "    return method(*arguments)\n"
+        f"owner.{method} = failing"
+    )
+    for _ in range(8):
+        with contextlib.suppress(OSError), server.connect(get("/", "Connection: close")) as sock:
+            sock.send(b"more")
+            sock.response()
+    assert server.probe(3) < 1
+    assert server.log.count("KeyboardInterrupt") == 4
+    assert server.boots == 1
+
+
+def test_out_of_descriptors_accepts_again_as_soon_as_a_connection_closes(start):
+    server = start(
+        "import resource, stackmgr.server.worker as w\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))\nw.SWEEP_SECONDS = 30"
+    )
+    with contextlib.ExitStack() as stack:
+        for _ in range(80):
+            stack.enter_context(server.connect())
+        assert server.probe(3) < 3
+
+
+def test_unread_responses_have_a_total_budget(start):
+    server = start(
+        "import stackmgr.server.memory as m\nm.LIMIT = 20_000_000\nm.ROOM_SECONDS = 0.3", deadlines=""
+    )
+    socks = [server.connect_without_reading(get("/page?9000000")) for _ in range(5)]
+    last = server.connect(get("/page?9000000"))
+    assert len(last.response().json["filler"]) == 9_000_000
+    complete = [len(sock.read_all()) > 9_000_000 for sock in socks]
+    assert complete == sorted(complete)  # the first to come had read nothing for longest
+    assert 1 <= sum(complete) <= 2
+    for sock in (*socks, last):
+        sock.close()
+
+
+def test_many_small_unread_responses_have_a_total_budget_too(start):
+    server = start("import stackmgr.server.memory as m\nm.LIMIT = 10_000_000", deadlines="")
+    socks = [server.connect_without_reading(get("/big?4500000")) for _ in range(12)]
+    wait_until(lambda: 1 <= count_connections(server.port) <= 6, 10)  # the write deadline is 30 s
+    for sock in socks:
+        sock.close()
+
+
+def test_memory_of_large_unread_responses_is_bounded_and_returned(start):
+    server = start(
+        "import stackmgr.server.memory as m\nm.LIMIT, m.ROOM_SECONDS = 24_000_000, 0.3",
+        deadlines="import stackmgr.server.connection as c\nc.WRITE_DEADLINE = 2.0\n",
+    )
+    server.ask(get("/page?8000000"))
+    (worker,) = psutil.Process(server.process.pid).children()
+    before, highest = worker.memory_info().rss, 0
+    socks = []
+    for _ in range(12):
+        socks.append(server.connect_without_reading(get("/page?8000000")))
+        time.sleep(0.2)
+        highest = max(highest, worker.memory_info().rss)
+    assert highest - before < 75_000_000  # twelve pages have 96 MB, and more while they are built
+    wait_until(lambda: worker.memory_info().rss < before + 8_000_000, 20)
+    for sock in socks:
+        sock.close()
+
+
+def test_a_slow_but_steady_reader_is_not_cut_off(server):
+    sock = server.connect_without_reading(get("/big?9000000"))
+    sock.socket.settimeout(5)
+    data = bytearray()
+    end = time.monotonic() + 4  # more than twice the write deadline
+    while time.monotonic() < end:
+        for _ in range(40):  # of about 2 kB
+            data += sock.read_some()
+        time.sleep(0.1)
+    assert len(data) < 9_000_000
+    assert len(data) + len(sock.read_all()) > 9_000_000
+    sock.close()
+
+
+def test_client_that_does_not_read_costs_no_thread(server):
+    socks = [server.connect_without_reading(get("/big?5000000")) for _ in range(6)]
+    for sock in socks:
+        select.select([sock.socket], [], [], 5)  # the response has begun
+    assert server.probe() < 0.9
+    time.sleep(2.5)  # the write deadline and a sweep
+    for sock in socks:
+        sock.socket.settimeout(5)
+        assert len(sock.read_all()) < 5_000_000
+        sock.close()
+
+
+def test_slow_reader_gets_a_complete_large_response(server):
+    with server.connect(get("/big?9000000") + get("/next")) as sock:
+        time.sleep(0.5)
+        response = sock.response()
+        assert len(response.json["filler"]) == 9_000_000
+        assert sock.response().json == {"path": "/next"}
+
+
+@pytest.mark.parametrize("path", ["/endless", "/endless-writes"])
+def test_endless_unread_response_is_cut_off(start, path):
+    server = start()
+    with server.connect(get(path)) as sock:
+        time.sleep(4)  # two write deadlines: in the first the client's system still takes some
+        assert len(sock.read_all()) < 30_000_000
+    assert server.ask(get("/produced")).json["pieces"] < 400  # 25 MB: its producer had to wait
+    assert server.probe(5) < 0.9
+
+
+def test_response_in_pieces_is_sent_as_it_is_produced(server):
+    with server.connect(get("/drip")) as sock:
+        sock.socket.settimeout(0.6)
+        sock.read_until(b"first")
+
+
+def test_client_that_does_not_close_is_closed(server):
+    with server.connect(get("/", "Connection: close")) as sock:
+        assert sock.response().status == 200 and sock.is_ended()  # the server's FIN
+        time.sleep(2)
+        with pytest.raises(ConnectionError):
+            for _ in range(3):
+                sock.send(b"x")
+                time.sleep(0.05)
+
+
+def test_idle_connections_are_closed_after_keepalive(server):
+    with server.connect(get("/")) as sock:
+        sock.response()
+        assert 2.5 < sock.seconds_until_closed(6) < 4.2
+
+
+def test_one_busy_connection_does_not_starve_the_others(start):
+    server = start("threads = 1")
+    with server.connect() as busy:
+        busy.send(get("/sleep?0.01") * 250)
+        assert server.probe(3) < 1  # the whole burst takes 2.5 s
+
+
+def test_worker_connections_is_a_limit_and_the_longest_idle_is_closed(start):
+    server = start("worker_connections = 10\nkeepalive = 30")
+    with contextlib.ExitStack() as stack:
+        socks = []
+        for _ in range(25):  # one after the other, so that the first has waited longest
+            socks.append(stack.enter_context(server.connect(get("/"))))
+            assert socks[-1].response().status == 200
+        assert server.probe(3) < 0.9
+        assert socks[0].seconds_until_closed(1) < 1
+        assert count_connections(server.port) <= 10

@@ -1,0 +1,141 @@
+"""Start, stop, reload and replacement of workers, and what the worker class relies on in gunicorn."""
+
+import importlib
+import signal
+import time
+
+import pytest
+from gunicorn.config import Config
+
+from stackmgr.server.worker import LENIENT
+from tests.server.gunicorn_process import get, wait_until
+
+
+def test_sigterm_completes_requests_in_flight_and_later_ones_on_open_connections(start):
+    server = start()
+    slow, late, idle = server.connect(get("/sleep?1.5")), server.connect(get("/")), server.connect()
+    assert late.response().status == 200
+    time.sleep(0.2)
+    server.process.terminate()
+    time.sleep(0.5)
+    late.send(get("/late-but-fine"))
+    response = late.response()
+    assert (response.status, response.headers["connection"]) == (200, "close")
+    response = slow.response()
+    assert (response.status, response.headers["connection"]) == (200, "close")
+    start_of_end = time.monotonic()
+    for sock in (slow, late, idle):
+        sock.close()
+    assert server.process.wait(10) == 0
+    assert time.monotonic() - start_of_end < 2
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_requests_that_arrived_before_the_signal_are_served_however_long_they_wait(start, sent):
+    server = start("threads, graceful_timeout = 1, 20", deadlines="")
+    socks = [server.connect(get("/sleep?1.2")) for _ in range(4)]
+    time.sleep(0.3)
+    server.process.send_signal(sent)
+    assert [sock.response().status for sock in socks] == [200] * 4  # the last after twice STOP_LINGER
+    for sock in socks:
+        sock.close()
+
+
+def test_worker_whose_thread_has_ended_is_replaced(start):
+    server = start(
+        "import os, stackmgr.server.worker as w\nserve, parent = w.Worker._handle_events, os.getpid()\n"
+        "ended = []\n"
+        "def end(self):\n"
+        "    if self.age == 1 and not ended: ended.append(1); raise SystemExit\n"
+        "    serve(self)\n"
+        "w.Worker._handle_events = end"
+    )
+    wait_until(lambda: server.boots == 2, 8)
+    assert "A thread has ended" in server.log
+    assert server.probe(3) < 1
+
+
+def test_graceful_timeout_bounds_sigterm(start):
+    server = start("graceful_timeout = 1")
+    with server.connect(get("/sleep?30")):
+        time.sleep(0.3)
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 5
+
+
+def test_stuck_request_does_not_keep_a_retired_worker(start):
+    server = start("graceful_timeout = 1\nmax_requests = 2")
+    with server.connect(get("/sleep?30")):
+        time.sleep(0.2)
+        assert server.ask(get("/")).status == 200
+        wait_until(lambda: server.boots == 2, 4)
+
+
+def test_reload_loses_no_request(start):
+    server = start("workers = 2")
+    answered = 0
+    for number in range(150):
+        if number in (20, 80):
+            server.process.send_signal(signal.SIGHUP)
+        answered += server.ask(get("/", "Connection: close")).status == 200
+        time.sleep(0.01)
+    assert answered == 150
+    wait_until(lambda: server.boots == 6, 5)
+
+
+def test_max_requests_replaces_the_worker_without_losing_a_request(start):
+    server = start("max_requests = 20")
+    responses = [server.ask(get("/")) for _ in range(50)]
+    assert all(response.status == 200 for response in responses)
+    assert responses[19].headers["connection"] == "close"
+    wait_until(lambda: server.boots >= 3, 5)
+
+
+def test_hooks_and_access_log(start):
+    server = start(
+        'accesslog = "-"\n'
+        "def pre_request(worker, req): worker.log.info('PRE %s', req.path)\n"
+        "def post_request(worker, req, environ, resp): worker.log.info('POST %s', resp.status)\n"
+    )
+    assert server.ask(get("/hooked")).status == 200
+    wait_until(lambda: "POST 200 OK" in server.log, 2)
+    assert "PRE /hooked" in server.log
+    assert '"GET /hooked HTTP/1.1" 200' in server.log
+
+
+def test_several_listeners_and_processes(start):
+    server = start("workers = 2", binds=2)
+    for port in server.ports:
+        with server.connect(get("/environ"), port) as sock:
+            environ = sock.response().json
+            assert (environ["SERVER_PORT"], environ["wsgi.multiprocess"]) == (str(port), True)
+
+
+@pytest.mark.parametrize(("config", "reason"), [
+    ('keyfile = certfile = "/etc/hostname"', "TLS"), ('protocol = "uwsgi"', "HTTP/1"),
+    ('proxy_protocol = "auto"', "HTTP/1"),
+])  # fmt: skip
+def test_unsupported_settings_stop_the_start(start, config, reason):
+    server = start(config)
+    assert server.process.wait(10) != 0
+    assert reason in server.log
+
+
+NAMES = {
+    "gunicorn.workers.base:Worker": "init_process run notify handle_usr1 handle_exit",
+    "gunicorn.glogging:Logger": "access", "gunicorn.http.wsgi:base_environ": "",
+    "gunicorn.util:http_date": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", NAMES)
+def test_gunicorn_still_has_the_names_used(place):
+    module, _, name = place.partition(":")
+    owner = getattr(importlib.import_module(module), name)
+    assert [attribute for attribute in NAMES[place].split() if not hasattr(owner, attribute)] == []
+
+
+def test_gunicorn_still_has_the_settings_used():
+    for name in (*LENIENT, "pre_request", "post_request", "header_map"):
+        assert name in Config().settings

@@ -1,0 +1,155 @@
+"""What the server itself rejects: malformed requests, and failures of the application."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.server.app import INVALID, RAISED
+from tests.server.gunicorn_process import assert_error_object, chunked, get
+from tests.support.malformed import (
+    SAMPLE_KEY,
+    SAMPLE_STACK_ID,
+    fuzz_request_count,
+    malformed_requests,
+    valid_requests,
+)
+
+FUZZ_REQUESTS = fuzz_request_count(5000)
+UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+BAD = {
+    "garbage": b"GARBAGE\r\n\r\n",
+    "version": b"GET / HTTP/2.0\r\n\r\n",
+    "method": b"G{T / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "target": b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+    "bare LF": b"GET / HTTP/1.1\nHost: x\n\n",
+    "bare LF in a header": b"GET / HTTP/1.1\r\nHost: x\nX: y\r\n\r\n",
+    "folded line": b"GET / HTTP/1.1\r\nHost: x\r\nX-A: a\r\n b\r\n\r\n",
+    "colon forgotten": b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization Bearer SECRET\r\n\r\n",
+    "space in a name": b"GET / HTTP/1.1\r\nHost: x\r\nX A: SECRET\r\n\r\n",
+    "control": b"GET / HTTP/1.1\r\nHost: x\r\nX-A: a\x01SECRET\r\n\r\n",
+    "long line": b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "long field": b"GET / HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 9000 + b"\r\n\r\n",
+    "many fields": b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: a\r\n" * 101 + b"\r\n",
+    "endless head": b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: aaaaaaa\r\n" * 10000,
+    "endless line": b"GET /" + b"a" * 100_000,
+    "lengths": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx",
+    "length": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +1\r\n\r\nx",
+    "huge length": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nx",
+    "length and chunked": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "coding": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n",
+    "gzip alone": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
+    "chunked 1.0": b"POST / HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "hosts": b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    "expectation": b"GET / HTTP/1.1\r\nHost: x\r\nExpect: SECRET\r\n\r\n",
+    "chunk size": chunked("/echo", b"abc", end=b"SECRET\r\n\r\n"),
+    "negative chunk": chunked("/echo", b"abc", end=b"-1\r\n\r\n"),
+    "no chunk size": chunked("/echo", b"abc", end=b"\r\n\r\n"),
+    "chunk end": chunked("/echo", end=b"3\r\nabcd\r\n0\r\n\r\n"),
+    "chunk extension": chunked("/echo", end=b"3;\x01\r\nabc\r\n0\r\n\r\n"),
+    "trailer": chunked("/echo", b"abc", end=b"0\r\nSECRET\r\n\r\n"),
+    "forbidden trailer": chunked("/echo", b"abc", end=b"0\r\nContent-Length: 3\r\n\r\n"),
+    "long chunk line": chunked("/echo", end=b"1;" + b"a" * 20_000),
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "host with a space": b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
+    "host with a path": b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
+    "relative target": b"GET manager/stacks?:// HTTP/1.1\r\nHost: x\r\n\r\n",
+    "target of another scheme": b"GET x://y/manager/stacks HTTP/1.1\r\nHost: x\r\n\r\n",
+    "head of 73 KB": b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: %s\r\n" % (b"a" * 8000) * 9 + b"X-B: 1\r\n\r\n",
+    "bare LF in a trailer": chunked("/echo", b"abc", end=b"0\r\nX-A: b\n\r\n\r\n"),
+    "long trailers": chunked("/echo", b"abc", end=b"0\r\n" + b"X-A: aaaaaaa\r\n" * 10000),
+    "extensions without content": chunked("/echo", *[b"x"], end=(b"1;%s\r\nx\r\n" % (b"a" * 8000)) * 250),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_request_gets_an_error_object(server, name):
+    response = server.ask(BAD[name])
+    assert_error_object(response)
+    assert "not valid HTTP" in response.json["message"]  # rejected for what it is, not for its deadline
+    assert b"SECRET" not in response.body
+    assert "SECRET" not in server.log
+
+
+@pytest.mark.parametrize("rest", [b'{"a":1}', b""])
+def test_truncated_body_never_reaches_the_application(server, rest):
+    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: cut\r\n"
+    for framing in (b"Content-Length: 50\r\n\r\n" + rest, b"Transfer-Encoding: chunked\r\n\r\n7\r\n" + rest):
+        with server.connect(head + framing) as sock:
+            sock.finish()
+            assert_error_object(sock.response(), request_id="cut")
+
+
+@pytest.mark.parametrize(("lines", "expected"), [
+    (b"X-Request-Id: abc-1", "abc-1"),
+    (b"x-REQUEST-id: \t a b\t ", "a b"),
+    (b"X-Request-Id: \xc3\xa9\xff\x80", "\xc3\xa9\xff\x80"),
+    (b"X-Request-Id: a\r\nX-Request-Id: b", "a,b"),
+    (b'X-Request-Id: "}\\', '"}\\'),
+    (b"X-Request-Id:   ", None),
+    (b"X-Request-Id: a\x00b", None),
+    (b"X-Request-Id: a\nX-Inj: b", None),
+    (b"X_Request_Id: a", None),
+    (b"", None),
+])  # fmt: skip
+def test_request_id_of_an_error(server, lines, expected):
+    head = b"HTTP? / nonsense\r\n" + (lines + b"\r\n" if lines else b"")
+    for request in (head + b"\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nBroken\r\n" + lines + b"\r\n\r\n"):
+        response = server.ask(request)
+        assert_error_object(response, request_id=expected)
+        if expected is None:
+            assert UUID4.fullmatch(response.headers["x-request-id"])
+            assert "x-inj" not in response.headers
+
+
+def test_request_id_is_not_that_of_an_earlier_request(server):
+    with server.connect(get("/", "X-Request-Id: first")) as sock:
+        assert sock.response().status == 200
+        sock.send(b"GET /\n\n")
+        assert UUID4.fullmatch(sock.response().headers["x-request-id"])
+
+
+def test_head_gets_no_error_body(server):
+    with server.connect(b"HEAD / HTTP/1.1\r\nHost: x\r\nExpect: x\r\n\r\n") as sock:
+        response = sock.response("HEAD")
+        assert_error_object(response, body=False)
+        assert int(response.headers["content-length"]) > 0
+        assert sock.is_ended()
+
+
+@pytest.mark.parametrize("path", [*RAISED, *INVALID, "/never-starts"])
+def test_unexpected_exception_is_a_500_error_object(server, path):
+    for _ in range(4):  # more than there are threads
+        response = server.ask(get(path, "X-Request-Id: mine"))
+        assert_error_object(response, 500, "internal_error", "mine")
+    assert "SECRET" not in server.log + response.body.decode()
+
+
+def test_failure_after_the_response_has_begun_closes_the_connection(server):
+    with server.connect(get("/late")) as sock:
+        assert sock.read_all().endswith(b"\r\n\r\nfirst")
+
+
+def test_fuzz(server):
+    """Whatever comes: a valid response, an Error object with its id, or a closed connection."""
+    outcomes = Counter()
+    for number, data in enumerate(
+        malformed_requests(valid_requests(SAMPLE_KEY, SAMPLE_STACK_ID), FUZZ_REQUESTS)
+    ):
+        head_only = data.lstrip(b"\r\n").startswith(b"HEAD ")
+        with server.connect(data) as sock:
+            sock.finish()
+            try:
+                response = sock.response("HEAD" if head_only else "GET")
+            except ConnectionError:
+                outcomes["closed"] += 1
+                continue
+        outcomes[response.status] += 1
+        assert response.status in (200, 400), (number, data)
+        if response.status == 400 and "x-path" not in response.headers:
+            outcomes["rejected by the server"] += 1
+            assert_error_object(response, body=not head_only)
+    print(outcomes)
+    assert outcomes["rejected by the server"] > FUZZ_REQUESTS / 4
+    assert server.probe(3) < 1
