@@ -1,0 +1,20 @@
+const response = await fetch(`${process.env.BASE_URL}/manager/stacks`, {
+  method: "POST",
+  headers: {
+    Authorization: `Bearer ${process.env.API_KEY}`,
+    "Content-Type": "application/json",
+    // The same key for every retry of this stack.
+    "Idempotency-Key": process.env.IDEMPOTENCY_KEY,
+  },
+  body: JSON.stringify({
+    name: "Growth",
+    allocation: [
+      { token_address: "0xaF3D76f1834A1d425780943C99Ea8A608f8a93f9", weight_bps: 5000 },
+      { token_address: "0x86923f96303D656E4aa86D9d42D1e57ad2023fdC", weight_bps: 3000 },
+      { token_address: "0x12f190a9f9d7d37a250758b26824b97ce941bf54", weight_bps: 2000 },
+    ],
+    schedule: { preset: "weekly" },
+  }),
+});
+if (!response.ok) throw new Error((await response.json()).message);
+console.log(await response.json());

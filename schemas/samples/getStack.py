@@ -1,0 +1,10 @@
+import os
+
+import httpx
+
+response = httpx.get(
+    f"{os.environ['BASE_URL']}/manager/stacks/{os.environ['STACK_ID']}",
+    headers={"Authorization": f"Bearer {os.environ['API_KEY']}"},
+)
+response.raise_for_status()
+print(response.json())
