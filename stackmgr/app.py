@@ -1,4 +1,4 @@
-"""The application: pure wiring of its parts.  What they are made of is decided by the caller."""
+"""Create the WSGI application from its collaborators."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,8 +23,8 @@ def create_app(
 ) -> Application:
     """Return the WSGI application.
 
-    *spellings* are the accepted spellings of the whitelisted token addresses with their lowercase forms;
-    *log*, if given, is called with the fields of each finished request.
+    *spellings* maps each accepted spelling of a whitelisted token address to its lowercase form.
+    *log*, if given, is called with the fields of each completed request.
     """
     app: Application = falcon.App(
         middleware=(RequestContext(log), Authentication(database, verifier)), request_type=Request

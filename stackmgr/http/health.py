@@ -1,7 +1,7 @@
-"""What an orchestrator and a Prometheus ask, on a listener of its own that no proxy publishes.
+"""The operator's listener: `/live`, `/ready` and, where enabled, `/metrics`.  No proxy publishes it.
 
-The manager listener has the four operations and nothing else; this one has `/live`, `/ready` and, where
-metrics are on, `/metrics`.  Which of the two a request came to is the port of the listener that took it.
+The manager listener serves the four operations and nothing else.  The port of the listener that accepted
+the connection decides which application handles a request.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,6 +9,7 @@ from typing import Any
 
 import falcon
 
+from stackmgr import __version__
 from stackmgr.database import migrations, statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
@@ -21,35 +22,35 @@ WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class Live:
-    """The process answers; nothing else is asked."""
+    """Liveness: the process responds.  Nothing else is checked."""
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer 200."""
-        resp.media = {"status": "live"}
+        """Return 200 and the release that runs."""
+        resp.media = {"status": "live", "version": __version__}
 
 
 class Ready:
-    """Whether this worker can write to a database whose schema it knows."""
+    """Readiness: this worker can write to a database with the required schema."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._newest = max(migration.version for migration in migrations.available())
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer 200, or 503 with the reason."""
-        reason = self._obstacle()
+        """Return 200, or 503 with the reason."""
+        reason = self._not_ready_reason()
         resp.status = falcon.HTTP_503 if reason else falcon.HTTP_200
         resp.media = {"status": "not ready", "reason": reason} if reason else {"status": "ready"}
 
-    def _obstacle(self) -> str | None:
+    def _not_ready_reason(self) -> str | None:
         try:
             with self._database.session() as session:
                 row = session.row(_READINESS, {})
         except DatabaseError:
-            return "the database does not answer"
+            return "the database does not respond"
         takes_writes, schema_version = row or (False, 0)
         if not takes_writes:
-            return "the database takes no writes"
+            return "the database accepts no writes"
         if schema_version < self._newest:
             return "the schema is older than the service"
         return None
@@ -67,9 +68,9 @@ def create_admin_app(database: Database, metrics: Metrics | None) -> WsgiApplica
 
 
 def by_listener(manager_app: WsgiApplication, admin_app: WsgiApplication, admin_port: int) -> WsgiApplication:
-    """Return an application that serves the operator's listener apart from the managers'.
+    """Return an application that dispatches by listener.
 
-    SERVER_PORT is the number of the listener itself; no header changes it.
+    SERVER_PORT is the listener's own port.  No header field changes it.
     """
     port = str(admin_port)
 

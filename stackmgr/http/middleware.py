@@ -1,4 +1,4 @@
-"""What happens around every request: its id, its route, its caller, and its use of the database."""
+"""Run around every request: assign its id, check its route, authenticate it, log it."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,17 +10,17 @@ import falcon
 from stackmgr import managers
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
-from stackmgr.errors import MethodNotAllowed, NotFound, ServiceError
+from stackmgr.errors import MethodNotAllowed, NotFound, Overloaded, ServiceError
 from stackmgr.http import parsing
 from stackmgr.stacks import Actor
 from stackmgr.verifiers import Identity, Verifier
 
 
 class Request(falcon.Request):
-    """Falcon's request, except that no method name is set apart.
+    """Falcon's request, without its special case for the method WEBSOCKET.
 
-    Falcon keeps WEBSOCKET for its ASGI side and answers 400 to it before any middleware and any route is
-    asked.  In lowercase the name is one that no resource has, and goes the way of all others.
+    Falcon reserves that name for ASGI and returns 400 before any middleware runs.  In lowercase it is
+    rejected with 405 as every other unsupported method.
     """
 
     def __init__(self, env: dict[str, Any], options: falcon.RequestOptions | None = None) -> None:
@@ -30,7 +30,7 @@ class Request(falcon.Request):
 
 
 def assign_request_id(req: falcon.Request, resp: falcon.Response) -> str:
-    """Give the request its id (the caller's, or a new UUID) and put it into the answer."""
+    """Return the request's id (the client's, or a new UUID) and set it on the response."""
     request_id: str = req.env.get("HTTP_X_REQUEST_ID", "").strip(" \t") or str(uuid4())
     req.context.request_id = request_id
     req.context.error = None
@@ -40,23 +40,25 @@ def assign_request_id(req: falcon.Request, resp: falcon.Response) -> str:
 
 
 class RequestContext:
-    """Every answer carries an `X-Request-Id`, and no cache keeps any of them; every request leaves one line.
+    """Set `X-Request-Id` and `Cache-Control` on every response, and log every request.
 
-    *log* is given the fields of that line; without it no time is spent on them.
+    *log* receives the fields of one log line per request.  Without it they are not collected.
     """
 
     def __init__(self, log: Callable[[Mapping[str, Any]], None] | None) -> None:
         self._log = log
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Run before routing."""
+        """Run before routing.  Raises Overloaded for a request that the server rejects."""
         assign_request_id(req, resp)
         req.context.started = time.perf_counter()
+        if "stackmgr.overloaded" in req.env:
+            raise Overloaded("queue_timeout", req.env["stackmgr.overloaded"])
 
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, resource: Any, req_succeeded: bool
     ) -> None:
-        """Run when the answer is made."""
+        """Run once the response is complete."""
         if self._log is None:
             return
         context, error = req.context, req.context.error
@@ -65,6 +67,8 @@ class RequestContext:
             {
                 "request_id": context.request_id,
                 "manager_id": actor and actor.manager_id,
+                "key_id": getattr(context, "key_id", None),
+                "stack_id": getattr(context, "stack_id", None),
                 "method": req.method,
                 "route": req.uri_template,
                 "status": resp.status_code,
@@ -77,7 +81,7 @@ class RequestContext:
 
 
 class Authentication:
-    """Nothing behind a route runs for a caller who is not a known manager."""
+    """Authenticate every routed request, before its responder runs."""
 
     def __init__(self, database: Database, verifier: Verifier) -> None:
         self._database = database
@@ -87,7 +91,7 @@ class Authentication:
         self, req: falcon.Request, resp: falcon.Response, resource: Any, params: dict[str, Any]
     ) -> None:
         """Run for a routed request, before its responder."""
-        # Falcon routes these as well, but they are neither the collection nor a stack.
+        # Falcon routes these too, but they are neither the collection nor a stack.
         if req.path.endswith("/") or "//" in req.path:
             raise NotFound("route")
         if req.method not in resource.methods:
@@ -96,8 +100,9 @@ class Authentication:
         if req.method in {"GET", "HEAD"}:
             session.prefetch_query = resource.prefetch_query(req, **params)
         identity = self._verified(req, session)
+        req.context.key_id = identity.key_id
         manager_id = identity.manager_id or managers.bind(session, identity)
-        req.context.actor = Actor(manager_id, identity.identity_id, req.context.request_id)
+        req.context.actor = Actor(manager_id, identity.identity_id, req.context.request_id, identity.key_id)
 
     def _verified(self, req: falcon.Request, session: Session) -> Identity:
         key = parsing.bearer_token(req)
@@ -112,7 +117,7 @@ class Authentication:
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, resource: Any, req_succeeded: bool
     ) -> None:
-        """Run whatever happened before: the connection goes back to the pool."""
+        """Run after every request, failed or not: release the connection to the pool."""
         session = getattr(req.context, "session", None)
         if session is not None:
             session.close()

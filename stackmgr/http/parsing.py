@@ -1,4 +1,4 @@
-"""Reading a request: from headers, path, query string and body to values the service can trust."""
+"""Parse and check a request's header fields, path, query string and body."""
 
 import re
 from urllib.parse import unquote_to_bytes
@@ -6,6 +6,7 @@ from urllib.parse import unquote_to_bytes
 import falcon
 
 from stackmgr import cursor
+from stackmgr.contract import BODY_LIMIT_BYTES, CANONICAL_UUID
 from stackmgr.cursor import Position
 from stackmgr.errors import (
     InvalidBody,
@@ -16,13 +17,12 @@ from stackmgr.errors import (
     Unauthorized,
 )
 
-BODY_LIMIT = 262144
 DEFAULT_PAGE_SIZE = 25
 MAX_PAGE_SIZE = 100
 
 # RFC 9110 section 11.4: a scheme in any case, spaces, one token68.
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE | re.ASCII)
-_UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
+_UUID = re.compile(CANONICAL_UUID, re.IGNORECASE | re.ASCII)
 _MALFORMED_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _DIGITS = re.compile(r"[0-9]+")
 
@@ -48,7 +48,7 @@ def parse_stack_id(text: str) -> str:
 
 
 def parse_idempotency_key(req: falcon.Request) -> str:
-    """Return the Idempotency-Key, exactly.  Raises InvalidIdempotencyKey."""
+    """Return the Idempotency-Key unchanged.  Raises InvalidIdempotencyKey."""
     key: str = req.env.get("HTTP_IDEMPOTENCY_KEY", "")
     if not key.strip():
         raise InvalidIdempotencyKey("idempotency_key_blank")
@@ -56,33 +56,34 @@ def parse_idempotency_key(req: falcon.Request) -> str:
 
 
 def check_content_length(req: falcon.Request) -> None:
-    """Raise PayloadTooLarge if the request already announces too long a body."""
-    if (req.content_length or 0) > BODY_LIMIT:
+    """Raise PayloadTooLarge if Content-Length exceeds the limit."""
+    if (req.content_length or 0) > BODY_LIMIT_BYTES:
         raise PayloadTooLarge("content_length")
 
 
 def read_body(req: falcon.Request) -> bytes:
-    """Return the whole body of a JSON request.
+    """Return the complete body of a JSON request.
 
-    Raises InvalidBody for another media type, a content coding, or a body that did not arrive whole, and
-    PayloadTooLarge for one that runs over the limit; no more than one byte over it is ever held.
+    Raises InvalidBody for another media type, a content coding or an incomplete body, and PayloadTooLarge
+    for a body over the limit.  At most one byte more than the limit is read.
     """
     media_type = req.env.get("CONTENT_TYPE") or "application/json"
     if media_type.partition(";")[0].strip().lower() != "application/json":
         raise InvalidBody("media_type")
     if (req.env.get("HTTP_CONTENT_ENCODING") or "identity").strip().lower() != "identity":
         raise InvalidBody("content_encoding")
-    announced = req.content_length
-    if announced is None and not req.env.get("wsgi.input_terminated"):
+    content_length = req.content_length
+    if content_length is None and not req.env.get("wsgi.input_terminated"):
         return b""
+    size = BODY_LIMIT_BYTES + 1 if content_length is None else content_length
     try:
-        # Not Falcon's own stream, which takes a chunked body for an empty one.
-        received: bytes = req.env["wsgi.input"].read(BODY_LIMIT + 1 if announced is None else announced)
+        # Not Falcon's stream, which reads a chunked body as empty.
+        received: bytes = req.env["wsgi.input"].read(size)
     except OSError as ex:
         raise InvalidBody("framing") from ex
-    if len(received) > BODY_LIMIT:
+    if len(received) > BODY_LIMIT_BYTES:
         raise PayloadTooLarge("body")
-    if announced is not None and len(received) != announced:
+    if content_length is not None and len(received) != content_length:
         raise InvalidBody("truncated")
     return received
 
@@ -100,17 +101,17 @@ def _parse_limit(text: str) -> int:
     if not _DIGITS.fullmatch(text):
         raise InvalidPagination("limit_form")
     digits = text.lstrip("0")
-    # By length first: int() refuses thousands of digits with an error of its own.
+    # Check the length first: int() raises ValueError for thousands of digits.
     if not 1 <= len(digits) <= len(str(MAX_PAGE_SIZE)) or int(digits) > MAX_PAGE_SIZE:
         raise InvalidPagination("limit_range")
     return int(digits)
 
 
 def parse_page_query(query_string: str) -> tuple[Position, int]:
-    """Return the position and the size of the page that a list's query string asks for.
+    """Return the start position and the size of the requested page.  Raises InvalidPagination.
 
-    Parsed here and not by Falcon, whose lenience (repeated names become lists, broken escapes become
-    U+FFFD) cannot tell a good query from a bad one.  Raises InvalidPagination.
+    Falcon's parser is not used: it joins repeated names into a list and replaces malformed escapes with
+    U+FFFD, which hides invalid queries.
     """
     after, limit = cursor.START, DEFAULT_PAGE_SIZE
     seen = set()

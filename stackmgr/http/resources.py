@@ -1,16 +1,16 @@
 """The two resources of the service: the collection of a manager's stacks, and one stack.
 
-A responder reads the request in the order in which the contract checks it, makes one call to the
-repository, and writes the answer.  Errors are raised and turned into answers elsewhere.
+A responder checks the request in the order of the contract, calls the repository once, and serializes the
+result.  Errors are raised here and become responses in error_handlers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import falcon
 
 from stackmgr import cursor, stack_configuration, stacks
-from stackmgr.database.connection import Query
+from stackmgr.database.session import PrefetchQuery
 from stackmgr.errors import InvalidPagination, InvalidStackId
 from stackmgr.http import parsing, serialization
 from stackmgr.http.validation import RequestSchema
@@ -19,10 +19,12 @@ from stackmgr.stacks import Stack
 COLLECTION_PATH = "/manager/stacks"
 ITEM_PATH = "/manager/stacks/{stack_id}"
 
-PrefetchQuery = Callable[[str], Query]
+# Beyond this a page is built only when the server has room for it: see stackmgr/server/memory.py.
+LARGE_PAGE_BYTES = 1_048_576
 
 
-def _answer(resp: falcon.Response, stack: Stack) -> None:
+def _respond(req: falcon.Request, resp: falcon.Response, stack: Stack) -> None:
+    req.context.stack_id = stack.stack_id
     resp.set_header("ETag", serialization.entity_tag(stack))
     resp.data = serialization.serialize_stack(stack)
 
@@ -37,30 +39,39 @@ class StackCollection:
         self._schema = RequestSchema("stack_create.json")
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Create a stack, or answer the retry of its creation with the stack as it is now."""
+        """Create a stack, or return the current state of the one created under the same key."""
         parsing.check_content_length(req)
         key = parsing.parse_idempotency_key(req)
-        document = self._schema.read(parsing.read_body(req))
+        document = self._schema.parse(parsing.read_body(req))
         wanted = stack_configuration.parse_create(document, self._spellings)
         stack, created = stacks.create(req.context.session, req.context.actor, key, wanted)
         if created:
             resp.status = falcon.HTTP_201
             resp.set_header("Location", f"{COLLECTION_PATH}/{stack.stack_id}")
-        _answer(resp, stack)
+        _respond(req, resp, stack)
 
     def prefetch_query(self, req: falcon.Request) -> PrefetchQuery | None:
-        """Return what `on_get` will ask for a manager, if it will ask."""
+        """Return the query of `on_get`, or None if it will run none.
+
+        The query string is parsed here, before the key is verified; an error waits for `on_get`.
+        """
         try:
-            after, limit = parsing.parse_page_query(req.env.get("QUERY_STRING", ""))
-        except InvalidPagination:
+            after, limit = req.context.page = parsing.parse_page_query(req.env.get("QUERY_STRING", ""))
+        except InvalidPagination as ex:
+            req.context.page = ex
             return None
         return partial(stacks.list_query, after=after, limit=limit)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """List one page of stacks."""
-        after, limit = parsing.parse_page_query(req.env.get("QUERY_STRING", ""))
+        if isinstance(req.context.page, InvalidPagination):
+            raise req.context.page
+        after, limit = req.context.page
         page, position = stacks.list_page(req.context.session, req.context.actor.manager_id, after, limit)
         next_cursor = None if position is None else cursor.encode(position)
+        size = serialization.estimate_page_bytes(page)
+        if size > LARGE_PAGE_BYTES and "stackmgr.wait_for_room" in req.env:
+            req.env["stackmgr.wait_for_room"](size)
         resp.data = serialization.serialize_page(page, next_cursor)
 
     on_head = on_get
@@ -76,23 +87,23 @@ class StackItem:
         self._schema = RequestSchema("stack_update.json")
 
     def prefetch_query(self, req: falcon.Request, stack_id: str) -> PrefetchQuery | None:
-        """Return what `on_get` will ask for a manager, if it will ask."""
+        """Return the query of `on_get`, or None if it will run none."""
         try:
             return partial(stacks.get_query, stack_id=parsing.parse_stack_id(stack_id))
         except InvalidStackId:
             return None
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
-        """Answer the current configuration."""
-        canonical_id = parsing.parse_stack_id(stack_id)
-        _answer(resp, stacks.get(req.context.session, req.context.actor.manager_id, canonical_id))
+        """Return the stack."""
+        canonical_id = req.context.stack_id = parsing.parse_stack_id(stack_id)
+        _respond(req, resp, stacks.get(req.context.session, req.context.actor.manager_id, canonical_id))
 
     on_head = on_get
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
-        """Append a revision with the supplied fields and answer the complete result."""
+        """Append a revision with the supplied fields and return the stack."""
         parsing.check_content_length(req)
-        canonical_id = parsing.parse_stack_id(stack_id)
-        document = self._schema.read(parsing.read_body(req))
+        canonical_id = req.context.stack_id = parsing.parse_stack_id(stack_id)
+        document = self._schema.parse(parsing.read_body(req))
         changes = stack_configuration.parse_update(document, self._spellings)
-        _answer(resp, stacks.update(req.context.session, req.context.actor, canonical_id, changes))
+        _respond(req, resp, stacks.update(req.context.session, req.context.actor, canonical_id, changes))

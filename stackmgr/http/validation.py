@@ -1,7 +1,7 @@
-"""From bytes to a document that a JSON Schema accepts.
+"""Parse request bodies and validate them against the JSON Schemas.
 
-The schemas are draft-04, where 1.0 is not an integer, and are compiled once.  JSON itself is read more
-strictly than the standard library does by default: no NaN, no repeated member, nothing but UTF-8.
+The schemas are draft-04, in which 1.0 is not an integer, and are compiled once.  JSON is parsed more strictly
+than by the standard library's defaults: no NaN, no repeated member, UTF-8 only.
 """
 
 import json
@@ -16,10 +16,25 @@ from stackmgr.errors import InvalidBody, InvalidConfiguration
 
 Document = dict[str, Any]
 
-_NEIGHBOUR = re.compile(r"\w+\.json")
+_SIBLING_FILE = re.compile(r"\w+\.json")
 
-# What says which file of which dialect a schema is: of no use to a part of it elsewhere.
-_OF_A_FILE = ("$schema", "id", "definitions")
+# Members that describe a schema file.  They are dropped where a part of it is inlined elsewhere.
+_FILE_MEMBERS = ("$schema", "id", "definitions")
+
+# The ending of a slug for each keyword of the schemas.
+_KEYWORD_SLUGS = {
+    "additionalProperties": "unknown_field",
+    "enum": "unknown",
+    "maxItems": "too_long",
+    "maximum": "range",
+    "minItems": "empty",
+    "minLength": "empty",
+    "minProperties": "empty",
+    "minimum": "range",
+    "pattern": "form",
+    "required": "missing_field",
+    "type": "type",
+}
 
 
 def read_schema(name: str) -> Document:
@@ -29,31 +44,31 @@ def read_schema(name: str) -> Document:
 
 
 def resolve_reference(reference: str) -> Document:
-    """Return the schema that *reference* stands for, a file of `schemas` or a part of one."""
+    """Return the schema that *reference* names: a file of `schemas`, or a part of one."""
     file_name, _, pointer = reference.partition("#/")
-    if not _NEIGHBOUR.fullmatch(file_name):
-        raise ValueError(f"a schema may refer to its neighbours only, not to {reference}")
+    if not _SIBLING_FILE.fullmatch(file_name):
+        raise ValueError(f"a schema may refer to files of its own folder only, not to {reference}")
     schema = read_schema(file_name)
     for member in filter(None, pointer.split("/")):
         schema = schema[member]
-    return {name: value for name, value in schema.items() if name not in _OF_A_FILE}
+    return {name: value for name, value in schema.items() if name not in _FILE_MEMBERS}
 
 
-def _inlined(node: Any) -> Any:
-    """Return *node* with what they stand for in place of references: one function, and not one for each."""
+def inline_references(node: Any) -> Any:
+    """Return *node* with each reference replaced by its target, so that it compiles to one function."""
     if isinstance(node, list):
-        return [_inlined(item) for item in node]
+        return [inline_references(item) for item in node]
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
-        return _inlined(resolve_reference(node["$ref"]))
-    return {name: _inlined(value) for name, value in node.items()}
+        return inline_references(resolve_reference(node["$ref"]))
+    return {name: inline_references(value) for name, value in node.items()}
 
 
 def compile_schema(name: str) -> Callable[[Any], Any]:
-    """Return the compiled validator of `schemas/<name>`; it raises JsonSchemaValueException."""
+    """Return the compiled validator of `schemas/<name>`.  It raises JsonSchemaValueException."""
     validator: Callable[[Any], Any] = fastjsonschema.compile(
-        _inlined(read_schema(name)), use_default=False, detailed_exceptions=False
+        inline_references(read_schema(name)), use_default=False
     )
     return validator
 
@@ -61,23 +76,40 @@ def compile_schema(name: str) -> Callable[[Any], Any]:
 def _unique_members(pairs: list[tuple[str, Any]]) -> Document:
     document = dict(pairs)
     if len(document) != len(pairs):
-        raise ValueError("repeated member")
+        raise InvalidBody("repeated_member")
     return document
 
 
-def _no_constant(_: str) -> None:
+def _reject_constant(_: str) -> None:
     raise ValueError("not a JSON number")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique_members, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_members, parse_constant=_reject_constant)
 
 
 def parse_json(body: bytes) -> Any:
     """Return the document in *body*.  Raises InvalidBody."""
     try:
-        return _DECODER.decode(body.decode("utf-8"))
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as ex:
+        raise InvalidBody("not_utf8") from ex
+    try:
+        return _DECODER.decode(text)
     except (ValueError, RecursionError) as ex:
         raise InvalidBody("not_json") from ex
+
+
+def rule_slug(path: list[str], keyword: str, value: Any) -> str:
+    """Return the slug of a broken rule, as `weight_bps_range`, `schedule_null` or `body_unknown_field`.
+
+    *path* leads from the body to the *value* that breaks *keyword*.  It consists of names from the schema and
+    of array indexes, so that no part of a slug comes from the request.
+    """
+    field = path[-1] if path else "body"
+    if field.isdigit():
+        field = f"{path[-2]}_item"
+    ending = "null" if keyword == "type" and value is None else _KEYWORD_SLUGS[keyword]
+    return f"{field}_{ending}"
 
 
 class RequestSchema:
@@ -86,13 +118,12 @@ class RequestSchema:
     def __init__(self, name: str) -> None:
         self._validate = compile_schema(name)
 
-    def read(self, body: bytes) -> Document:
+    def parse(self, body: bytes) -> Document:
         """Return the document in *body*.  Raises InvalidBody or InvalidConfiguration."""
-        document = parse_json(body)
+        document: Document = parse_json(body)
         try:
             self._validate(document)
         except fastjsonschema.JsonSchemaValueException as ex:
-            # The exception holds the offending value: only the name of the broken keyword goes on.
-            raise InvalidConfiguration("schema") from ex
-        accepted: Document = document
-        return accepted
+            # The exception holds the invalid value.  Its path starts with the name of the document.
+            raise InvalidConfiguration(rule_slug(ex.path[1:], str(ex.rule), ex.value)) from ex
+        return document

@@ -1,4 +1,4 @@
-"""Fixtures of the contract tests: what it means that a request was refused, or changed nothing, or waits."""
+"""Fixtures of the contract tests: rejected requests, unchanged tables, concurrent transactions."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from stackmgr.database.pool import Database
 from stackmgr.verifiers import Verifier
 from tests.support.client import Client
 from tests.support.examples import configuration
-from tests.support.postgres import eventually
+from tests.support.waiting import eventually
 
 RowCounts = Callable[[], dict[str, int]]
 
@@ -20,10 +20,10 @@ BLOCKED = b"SELECT FROM pg_stat_activity WHERE %s::integer = ANY (pg_blocking_pi
 
 
 class Rival(psycopg.Connection[Any]):
-    """A connection that holds its transaction, and what it has locked, until it is told to end it."""
+    """A connection that keeps its transaction and locks open until the test ends it."""
 
     def wait_until_waited_for(self, watcher: psycopg.Connection[Any]) -> None:
-        """Return once a statement of somebody else waits for this transaction."""
+        """Return once another connection waits for this transaction."""
         eventually(lambda: watcher.execute(BLOCKED, [self.info.backend_pid]).fetchone() is not None)
 
 
@@ -46,7 +46,7 @@ def unchanged(row_counts: RowCounts):
 
 
 @pytest.fixture
-def refused(unchanged):
+def rejected(unchanged):
     """Return a function that asserts of a request that it ends in an error, and changes nothing."""
 
     def check(

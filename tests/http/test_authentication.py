@@ -85,7 +85,7 @@ def test_the_scheme_may_be_spelled_in_any_case_with_any_number_of_spaces(client,
         "Bearer " * 1000,
     ],
 )
-def test_any_other_authorization_is_refused_without_asking_the_database(client, credentials):
+def test_any_other_authorization_is_rejected_without_a_query(client, credentials):
     header = {"Authorization": credentials and credentials.replace("KEY", client.key)}
     for method, path in (("GET", STACKS), ("POST", STACKS), ("PATCH", f"{STACKS}/{MISSING}")):
         response = client.request(method, path, headers=header)
@@ -102,7 +102,7 @@ def test_a_key_counts_only_in_the_authorization_header(client, place):
     assert client.request("GET", path, headers={"Authorization": None} | headers).status_int == 401
 
 
-def test_a_key_with_one_wrong_character_is_refused_without_asking_the_database(client, with_key):
+def test_a_key_with_one_wrong_character_is_rejected_without_a_query(client, with_key):
     for place, character in enumerate(client.key):
         wrong = client.key[:place] + ("y" if character == "x" else "x") + client.key[place + 1 :]
         mistyped = with_key(wrong)
@@ -115,19 +115,19 @@ def test_a_key_with_one_wrong_character_is_refused_without_asking_the_database(c
     [lambda key: key[:-1], lambda key: key + "0", lambda key: key[:20] + key[21:], str.upper, str.swapcase],
     ids=["end missing", "end added", "middle missing", "uppercase", "swapped case"],
 )
-def test_a_key_of_the_wrong_shape_is_refused_without_asking_the_database(client, with_key, mistype):
+def test_a_malformed_key_is_rejected_without_a_query(client, with_key, mistype):
     mistyped = with_key(mistype(client.key))
     assert mistyped.page().status_int == 401
     assert mistyped.statements == []
 
 
-def test_a_key_that_nobody_was_issued_is_refused(with_key):
+def test_a_key_that_nobody_was_issued_is_rejected(with_key):
     unknown = with_key(api_keys.generate())
     assert unknown.page().status_int == 401
     assert unknown.statements == ["api_key_verify"]
 
 
-def test_a_revoked_key_is_refused_from_the_very_next_request(client, make_client, operator, admin):
+def test_a_revoked_key_is_rejected_from_the_very_next_request(client, make_client, operator, admin):
     second = make_client(client.external_id)
     stack_id = client.create(configuration()).json["id"]
     with operator.session() as session:
@@ -138,7 +138,7 @@ def test_a_revoked_key_is_refused_from_the_very_next_request(client, make_client
     assert len(second.page().json["items"]) == 1
 
 
-def test_a_key_is_refused_once_it_has_expired(client, with_key, operator, admin):
+def test_a_key_is_rejected_once_it_has_expired(client, with_key, operator, admin):
     with operator.session() as session:
         soon = datetime.now(UTC) + timedelta(hours=1)
         expiring = with_key(api_keys.issue(session, client.external_id, expires_at=soon))
@@ -151,19 +151,19 @@ def test_a_key_is_refused_once_it_has_expired(client, with_key, operator, admin)
     assert client.page().status_int == 200
 
 
-def test_no_refusal_tells_why(client, with_key, operator, admin):
+def test_no_rejection_gives_a_reason(client, with_key, operator, admin):
     revoked, expired = with_key(client.key), with_key(None)
     with operator.session() as session:
         past = datetime.now(UTC) - timedelta(hours=1)
         expired.key = api_keys.issue(session, client.external_id, expires_at=past)
         api_keys.revoke(session, key_id_of(admin, client))
     refusals = [
-        refused.request("GET", STACKS, headers={"X-Request-Id": "r"})
-        for refused in (revoked, expired, with_key(api_keys.generate()), with_key("mistyped"), with_key(""))
+        rejected.request("GET", STACKS, headers={"X-Request-Id": "r"})
+        for rejected in (revoked, expired, with_key(api_keys.generate()), with_key("mistyped"), with_key(""))
     ]
-    assert {answer.status_int for answer in refusals} == {401}
-    assert len({answer.body for answer in refusals}) == 1
-    assert len({str(dict(answer.headers)) for answer in refusals}) == 1
+    assert {response.status_int for response in refusals} == {401}
+    assert len({response.body for response in refusals}) == 1
+    assert len({str(dict(response.headers)) for response in refusals}) == 1
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_request_that_needs_no_credentials_makes_no_record(client, admin, meth
     assert manager_of(admin, client) == []
 
 
-def test_a_refused_request_makes_no_record(client, operator, admin):
+def test_a_rejected_request_makes_no_record(client, operator, admin):
     with operator.session() as session:
         api_keys.revoke(session, key_id_of(admin, client))
     assert client.page().status_int == 401

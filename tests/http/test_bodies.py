@@ -21,18 +21,18 @@ REFUSED_BY_BOTH = {title: (body, body) for title, body in WHOLE_BODIES.items()} 
 @pytest.mark.parametrize(
     "bodies", [pytest.param(bodies, id=title) for title, bodies in REFUSED_BY_BOTH.items()]
 )
-def test_a_bad_body_is_refused_by_create_and_by_update(client, stack, refused, bodies):
+def test_an_invalid_body_is_rejected_by_create_and_by_update(client, stack, rejected, bodies):
     create_body, update_body = bodies
-    refused(400, "invalid_request", client.create, create_body)
-    refused(400, "invalid_request", client.update, stack["id"], update_body)
+    rejected(400, "invalid_request", client.create, create_body)
+    rejected(400, "invalid_request", client.update, stack["id"], update_body)
     assert client.get(stack["id"]).json == stack
 
 
 @pytest.mark.parametrize("field", CONFIGURATION)
-def test_a_create_needs_each_of_its_fields(client, refused, field):
+def test_a_create_needs_each_of_its_fields(client, rejected, field):
     document = configuration()
     del document[field]
-    refused(400, "invalid_request", client.create, document)
+    rejected(400, "invalid_request", client.create, document)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_a_create_needs_each_of_its_fields(client, refused, field):
         pytest.param(b'{"id":"00000000-0000-4000-8000-000000000000"}', id="only a field it does not know"),
     ],
 )
-def test_an_update_needs_a_field_it_knows(client, stack, refused, body):
-    refused(400, "invalid_request", client.update, stack["id"], body)
+def test_an_update_needs_a_field_it_knows(client, stack, rejected, body):
+    rejected(400, "invalid_request", client.update, stack["id"], body)
     assert client.get(stack["id"]).json == stack
 
 
-def test_one_faulty_field_spoils_an_update_whose_other_fields_are_good(client, stack, refused):
+def test_one_invalid_field_rejects_an_update_whose_other_fields_are_valid(client, stack, rejected):
     document = configuration(name="New", schedule={"preset": "yearly"})
-    refused(400, "invalid_request", client.update, stack["id"], document)
+    rejected(400, "invalid_request", client.update, stack["id"], document)
     assert client.get(stack["id"]).json == stack
 
 
@@ -67,7 +67,7 @@ def test_the_message_says_only_whether_it_is_not_json_or_not_a_configuration(cli
     }
 
 
-def test_the_record_of_a_manager_is_made_by_its_first_request_even_if_that_is_refused(client, row_counts):
+def test_the_record_of_a_manager_is_made_by_its_first_request_even_if_that_is_rejected(client, row_counts):
     managers = row_counts()["managers"]
     assert client.create(b"{}").status_int == 400
     assert row_counts()["managers"] == managers + 1

@@ -84,7 +84,7 @@ def test_reading_takes_one_statement_beside_the_verification(client, stack):
 
 
 @pytest.mark.parametrize("body", [b"{", b"{}"], ids=["not JSON", "no configuration"])
-def test_a_refused_body_takes_no_statement_beside_the_verification(client, stack, body):
+def test_a_rejected_body_takes_no_statement_beside_the_verification(client, stack, body):
     client.create(body)
     assert client.statements == ["api_key_verify"]
     client.update(stack["id"], body)
@@ -93,7 +93,7 @@ def test_a_refused_body_takes_no_statement_beside_the_verification(client, stack
 
 @pytest.mark.parametrize("name", [pytest.param(name, id=title) for title, name in NAMES.items()])
 @pytest.mark.parametrize("escaped", [True, False], ids=["escaped", "raw"])
-def test_a_name_comes_back_code_point_for_code_point(client, name, escaped):
+def test_a_name_is_returned_code_point_for_code_point(client, name, escaped):
     created = client.create(field_text("name", json.dumps(name, ensure_ascii=escaped)))
     assert created.status_int == 201
     assert created.json["name"] == name
@@ -101,7 +101,7 @@ def test_a_name_comes_back_code_point_for_code_point(client, name, escaped):
     assert client.update(created.json["id"], {"name": name + "."}).json["name"] == name + "."
 
 
-def test_a_space_is_what_python_calls_one():
+def test_whitespace_is_what_python_calls_whitespace():
     assert "".join(filter(str.isspace, map(chr, range(0x110000)))) == SPACES
 
 

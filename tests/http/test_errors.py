@@ -1,4 +1,4 @@
-"""Errors: the closed table of codes, what each answer tells, and failures that nobody foresaw."""
+"""Errors: the closed table of codes, what each response tells, and failures that nobody foresaw."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from stackmgr.http import serialization
 from stackmgr.logs import JsonFormatter
 from stackmgr.verifiers import Identity, Verifier
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests.support.client import STACKS, Client
+from tests.support.client import STACKS, STATUS, Client
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
 
@@ -69,16 +69,11 @@ def _known_manager() -> Identity:
 
 
 def test_the_codes_and_their_statuses_are_a_closed_table():
-    assert errors.STATUS == {
-        "invalid_request": 400,
-        "unauthorized": 401,
-        "not_found": 404,
-        "conflict": 409,
-        "payload_too_large": 413,
-        "rate_limited": 429,
-        "internal_error": 500,
-        "service_unavailable": 503,
-    }
+    classes = [errors.ServiceError]
+    for error in classes:  # grows while it is walked
+        classes += error.__subclasses__()
+    pairs = {(error.code, error.status) for error in classes}
+    assert pairs == {*STATUS.items(), ("invalid_request", 405)}
 
 
 @pytest.mark.parametrize(
@@ -92,12 +87,10 @@ def test_the_codes_and_their_statuses_are_a_closed_table():
     ],
     ids=["400", "401", "404", "409", "413"],
 )
-def test_a_callers_own_mistake_is_answered_by_its_code_and_alarms_nobody(
-    client, refused, caplog, expected, send
-):
+def test_a_client_error_returns_its_code_and_logs_no_error(client, rejected, caplog, expected, send):
     client.create(configuration(), "used")
-    answer = refused(*expected, send, client)
-    assert set(answer.json) == {"code", "message", "request_id"}
+    response = rejected(*expected, send, client)
+    assert set(response.json) == {"code", "message", "request_id"}
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
@@ -107,19 +100,19 @@ def test_a_callers_own_mistake_is_answered_by_its_code_and_alarms_nobody(
     [(429, RateLimited("limited")), (503, ServiceUnavailable("away"))],
     ids=["limited", "unavailable"],
 )
-def test_a_verification_that_cannot_be_had_grants_nothing(behind, refused, operation, status, failure):
-    answer = refused(status, failure.code, operation, behind(FixedVerifier(failure)))
-    assert "Retry-After" not in answer.headers
+def test_a_verification_that_cannot_be_had_grants_nothing(behind, rejected, operation, status, failure):
+    response = rejected(status, failure.code, operation, behind(FixedVerifier(failure)))
+    assert "Retry-After" not in response.headers
 
 
 @pytest.mark.parametrize("failure", [RateLimited, ServiceUnavailable])
-def test_when_to_come_back_is_said_where_the_verifier_knows(behind, failure):
-    answer = behind(FixedVerifier(failure("busy", retry_after=7))).page()
-    assert answer.headers["Retry-After"] == "7"
+def test_retry_after_is_sent_where_the_verifier_returns_it(behind, failure):
+    response = behind(FixedVerifier(failure("busy", retry_after=7))).page()
+    assert response.headers["Retry-After"] == "7"
 
 
 @operations
-def test_a_conflicting_binding_is_an_internal_error_every_time(behind, refused, operation):
+def test_a_conflicting_binding_is_an_internal_error_every_time(behind, rejected, operation):
     bound = _identity()
     assert behind(FixedVerifier(bound)).page().status_int == 200
     for conflicting in (
@@ -127,39 +120,39 @@ def test_a_conflicting_binding_is_an_internal_error_every_time(behind, refused, 
         Identity(identity_id=bound.identity_id, external_id=str(uuid4())),
     ):
         for _ in range(2):
-            refused(500, "internal_error", operation, behind(FixedVerifier(conflicting)))
+            rejected(500, "internal_error", operation, behind(FixedVerifier(conflicting)))
     assert behind(FixedVerifier(bound)).page().status_int == 200
 
 
 @operations
 def test_a_database_that_fails_while_the_key_is_verified_makes_the_service_unavailable(
-    behind, unmigrated, refused, operation
+    behind, unmigrated, rejected, operation
 ):
-    refused(503, "service_unavailable", operation, behind(DatabaseVerifier(), unmigrated))
+    rejected(503, "service_unavailable", operation, behind(DatabaseVerifier(), unmigrated))
 
 
 @operations
 def test_a_database_that_fails_after_the_verification_is_an_internal_error(
-    behind, unmigrated, refused, operation
+    behind, unmigrated, rejected, operation
 ):
-    refused(500, "internal_error", operation, behind(FixedVerifier(_known_manager()), unmigrated))
+    rejected(500, "internal_error", operation, behind(FixedVerifier(_known_manager()), unmigrated))
 
 
 @operations
 def test_a_database_that_fails_where_the_manager_is_recorded_is_an_internal_error(
-    behind, unmigrated, refused, operation
+    behind, unmigrated, rejected, operation
 ):
-    refused(500, "internal_error", operation, behind(FixedVerifier(_identity()), unmigrated))
+    rejected(500, "internal_error", operation, behind(FixedVerifier(_identity()), unmigrated))
 
 
 def test_a_database_that_is_away_while_the_key_is_verified_makes_the_service_unavailable(
-    behind, nowhere, refused
+    behind, nowhere, rejected
 ):
-    refused(503, "service_unavailable", OPERATIONS["create"], behind(DatabaseVerifier(), nowhere))
+    rejected(503, "service_unavailable", OPERATIONS["create"], behind(DatabaseVerifier(), nowhere))
 
 
-def test_a_database_that_is_away_after_the_verification_is_an_internal_error(behind, nowhere, refused):
-    refused(500, "internal_error", OPERATIONS["create"], behind(FixedVerifier(_known_manager()), nowhere))
+def test_a_database_that_is_away_after_the_verification_is_an_internal_error(behind, nowhere, rejected):
+    rejected(500, "internal_error", OPERATIONS["create"], behind(FixedVerifier(_known_manager()), nowhere))
 
 
 def test_a_bad_request_needs_no_database_once_the_key_is_verified(behind, nowhere):
@@ -169,11 +162,11 @@ def test_a_bad_request_needs_no_database_once_the_key_is_verified(behind, nowher
 
 
 @operations
-def test_an_unexpected_failure_is_an_internal_error_that_tells_nothing(behind, refused, caplog, operation):
+def test_an_unexpected_failure_is_an_internal_error_without_detail(behind, rejected, caplog, operation):
     failing = behind(FixedVerifier(KeyError("a secret of the caller")))
     with caplog.at_level(logging.ERROR, logger="stackmgr"):
-        answer = refused(500, "internal_error", operation, failing)
-    assert answer.json["message"] == "An unexpected error occurred."
+        response = rejected(500, "internal_error", operation, failing)
+    assert response.json["message"] == "An unexpected error occurred."
     logged = "".join(map(JsonFormatter().format, caplog.records))
     assert "KeyError" in logged
     assert "a secret" not in logged + caplog.text
@@ -192,14 +185,14 @@ def test_what_was_committed_before_an_unexpected_failure_is_found_by_the_retry(
 
 
 @pytest.mark.parametrize("request_id", ["a caller's own", "\xe9\xff", 'quo"te\\', "r" * 5000, UUID])
-def test_an_error_repeats_the_callers_request_id(client, request_id):
-    answer = client.get(UUID, {"X-Request-Id": request_id})
-    assert answer.headers["X-Request-Id"] == answer.json["request_id"] == request_id
+def test_an_error_repeats_the_clients_request_id(client, request_id):
+    response = client.get(UUID, {"X-Request-Id": request_id})
+    assert response.headers["X-Request-Id"] == response.json["request_id"] == request_id
 
 
 def test_an_error_repeats_nothing_else_of_the_request(client):
     marker = "MARKER4663"
-    answers = [
+    responses = [
         client.create(configuration(name=marker) | {marker: marker}),
         client.create(configuration(schedule={"preset": marker})),
         client.create(f'{{"{marker}":'.encode()),
@@ -212,11 +205,11 @@ def test_an_error_repeats_nothing_else_of_the_request(client):
         client.request("GET", f"{STACKS}/x/{marker}"),
         client.request("DELETE", f"{STACKS}/{marker}"),
     ]
-    assert all(answer.status_int >= 400 for answer in answers)
-    assert not any(marker in json.dumps([answer.text, answer.headerlist]) for answer in answers)
+    assert all(response.status_int >= 400 for response in responses)
+    assert not any(marker in json.dumps([response.text, response.headerlist]) for response in responses)
 
 
-def test_the_body_of_a_refused_request_is_not_logged(client, caplog):
+def test_the_body_of_a_rejected_request_is_not_logged(client, caplog):
     with caplog.at_level(logging.DEBUG):
         client.create(configuration(name="MARKER4663", schedule={"preset": "MARKER4663"}))
         client.create(b'{"MARKER4663":')

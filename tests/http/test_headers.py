@@ -20,8 +20,8 @@ def client_behind(serving, statements_run):
 
 
 @pytest.fixture
-def answers(client, client_behind):
-    """Return a function that makes one request for each operation and status, and returns the answers."""
+def responses(client, client_behind):
+    """Return a function that makes one request for each operation and status, and returns the responses."""
     stack_id = client.create(configuration(), key="used before").json["id"]
 
     def ask(headers):
@@ -49,28 +49,28 @@ def answers(client, client_behind):
 STATUSES = [201, 200, 200, 200, 200, 400, 401, 404, 404, 405, 409, 413, 429, 500, 503]
 
 
-def test_every_status_echoes_the_request_id(answers):
-    given = answers({"X-Request-Id": "order 66/b"})
-    assert [answer.status_int for answer in given] == STATUSES
-    assert {answer.headers["X-Request-Id"] for answer in given} == {"order 66/b"}
+def test_every_status_echoes_the_request_id(responses):
+    given = responses({"X-Request-Id": "order 66/b"})
+    assert [response.status_int for response in given] == STATUSES
+    assert {response.headers["X-Request-Id"] for response in given} == {"order 66/b"}
 
 
-def test_every_status_carries_a_new_uuid_where_no_request_id_was_sent(answers):
-    given = answers({})
-    assert [answer.status_int for answer in given] == STATUSES
-    request_ids = {answer.headers["X-Request-Id"] for answer in given}
+def test_every_status_carries_a_new_uuid_where_no_request_id_was_sent(responses):
+    given = responses({})
+    assert [response.status_int for response in given] == STATUSES
+    request_ids = {response.headers["X-Request-Id"] for response in given}
     assert len(request_ids) == len(given)
     assert all(str(UUID(request_id)) == request_id for request_id in request_ids)
 
 
-def test_no_answer_carries_a_header_that_nobody_promised(answers):
+def test_no_response_has_an_unexpected_header(responses):
     more = {201: {"location"}, 401: {"www-authenticate"}, 405: {"allow"}}
-    for answer in answers({"Origin": "https://example.com", "Cookie": "session=1"}):
+    for response in responses({"Origin": "https://example.com", "Cookie": "session=1"}):
         # Where a stack is answered the client asserts that its tag is there as well.
-        tag = {"etag"} if "current_revision_id" in answer.json else set()
-        names = {name.lower() for name in answer.headers}
-        assert names == EVERY_ANSWER | more.get(answer.status_int, set()) | tag
-        assert answer.headers["Content-Length"] == str(len(answer.body))
+        tag = {"etag"} if "current_revision_id" in response.json else set()
+        names = {name.lower() for name in response.headers}
+        assert names == EVERY_ANSWER | more.get(response.status_int, set()) | tag
+        assert response.headers["Content-Length"] == str(len(response.body))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_no_answer_carries_a_header_that_nobody_promised(answers):
     ],
     ids=range(12),
 )
-def test_a_request_id_comes_back_exactly_in_the_header_and_in_the_error(client, text):
+def test_a_request_id_is_echoed_exactly_in_the_header_and_in_the_error(client, text):
     missing = client.get(MISSING, headers={"X-Request-Id": text})
     assert missing.headers["X-Request-Id"] == text
     assert missing.json["request_id"] == text
@@ -106,7 +106,7 @@ def test_a_blank_request_id_is_replaced_by_a_new_uuid(client, text):
     assert first.json["request_id"] != second.json["request_id"]
 
 
-def test_white_space_around_a_header_is_not_part_of_its_value(client):
+def test_whitespace_around_a_header_is_not_part_of_its_value(client):
     assert client.get(MISSING, headers={"X-Request-Id": " a b\t"}).json["request_id"] == "a b"
 
 
@@ -115,8 +115,8 @@ def test_the_entity_tag_changes_with_every_revision_and_is_the_same_from_every_o
     stack_id = created.json["id"]
     updated = client.update(stack_id, {"name": "Growth"})
     assert updated.headers["ETag"] != created.headers["ETag"]
-    for answer in (client.get(stack_id), client.create(configuration(), key="k")):
-        assert answer.headers["ETag"] == updated.headers["ETag"]
+    for response in (client.get(stack_id), client.create(configuration(), key="k")):
+        assert response.headers["ETag"] == updated.headers["ETag"]
     assert client.update(stack_id, {"name": "Growth"}).headers["ETag"] != updated.headers["ETag"]
 
 
@@ -152,9 +152,9 @@ def test_no_entity_tag_in_a_request_is_a_condition(client, name, value):
 )
 def test_other_headers_change_nothing_about_reading_a_stack(client, headers):
     created = client.create(configuration())
-    answer = client.get(created.json["id"], headers=headers)
-    assert answer.status_int == 200
-    assert answer.json == created.json
+    response = client.get(created.json["id"], headers=headers)
+    assert response.status_int == 200
+    assert response.json == created.json
 
 
 def test_the_location_of_a_new_stack_is_a_path_that_leads_to_it(client):
@@ -166,5 +166,5 @@ def test_the_location_of_a_new_stack_is_a_path_that_leads_to_it(client):
 @pytest.mark.parametrize("error", [RateLimited, ServiceUnavailable])
 @pytest.mark.parametrize("seconds", [None, 0])
 def test_retry_after_is_sent_only_where_the_verifier_knows_it(client_behind, error, seconds):
-    answer = client_behind(error("why", retry_after=seconds)).request("GET", STACKS)
-    assert answer.headers.get("Retry-After") == (None if seconds is None else str(seconds))
+    response = client_behind(error("why", retry_after=seconds)).request("GET", STACKS)
+    assert response.headers.get("Retry-After") == (None if seconds is None else str(seconds))

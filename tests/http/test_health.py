@@ -6,6 +6,7 @@ import pytest
 import webtest
 from psycopg.conninfo import make_conninfo
 
+from stackmgr import __version__
 from stackmgr.database.pool import Database
 from stackmgr.http import health
 
@@ -27,7 +28,10 @@ def asking() -> Iterator[Callable[[str], webtest.TestApp]]:
 
 
 def test_a_process_is_live_whether_or_not_it_has_a_database(asking):
-    assert asking("host=/nowhere").get("/live").json == {"status": "live"}
+    assert asking("host=/nowhere").get("/live").json == {
+        "status": "live",
+        "version": __version__,
+    }
 
 
 def test_a_worker_that_can_write_is_ready(asking, database_url):
@@ -35,22 +39,22 @@ def test_a_worker_that_can_write_is_ready(asking, database_url):
 
 
 def test_a_worker_without_a_database_is_not_ready(asking):
-    answer = asking("host=/nowhere").get("/ready", status=503)
-    assert answer.json == {"status": "not ready", "reason": "the database does not answer"}
+    response = asking("host=/nowhere").get("/ready", status=503)
+    assert response.json == {"status": "not ready", "reason": "the database does not respond"}
 
 
 def test_a_worker_whose_server_takes_no_writes_is_not_ready(asking, database_url):
     read_only = make_conninfo(database_url, options="-c default_transaction_read_only=on")
-    answer = asking(read_only).get("/ready", status=503)
-    assert answer.json == {"status": "not ready", "reason": "the database takes no writes"}
+    response = asking(read_only).get("/ready", status=503)
+    assert response.json == {"status": "not ready", "reason": "the database accepts no writes"}
 
 
 def test_a_worker_newer_than_its_schema_is_not_ready(asking, database_url, monkeypatch):
     newest = health.migrations.available()[-1]
     later = type(newest)(newest.version + 1, "later", b"")
     monkeypatch.setattr(health.migrations, "available", lambda: [newest, later])
-    answer = asking(database_url).get("/ready", status=503)
-    assert answer.json == {"status": "not ready", "reason": "the schema is older than the service"}
+    response = asking(database_url).get("/ready", status=503)
+    assert response.json == {"status": "not ready", "reason": "the schema is older than the service"}
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/manager/stacks"])

@@ -37,8 +37,8 @@ kinds_of_key = pytest.mark.parametrize("kind", KEYS_OF_BYTES)
 @pytest.mark.parametrize(
     "key", [None, "", " ", "\t", " \t  ", "\xa0", "\x85", " \xa0\x85 "], ids=lambda key: f"{key!a}"
 )
-def test_a_create_needs_a_key_that_is_not_blank(client, refused, key):
-    refused(400, "invalid_request", client.request, "POST", STACKS, BODY, {"Idempotency-Key": key})
+def test_a_create_needs_a_key_that_is_not_blank(client, rejected, key):
+    rejected(400, "invalid_request", client.request, "POST", STACKS, BODY, {"Idempotency-Key": key})
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_retry_changes_nothing_and_takes_two_statements(client, unchanged):
     assert retried.headers["ETag"] == created.headers["ETag"]
 
 
-def test_a_retry_after_updates_answers_the_current_configuration(client, unchanged):
+def test_a_retry_after_updates_returns_the_current_configuration(client, unchanged):
     created = client.create(configuration(), "key")
     client.update(created.json["id"], {"name": "Second"})
     updated = client.update(created.json["id"], {"schedule": {"preset": "daily"}})
@@ -105,10 +105,10 @@ def test_a_retry_after_updates_answers_the_current_configuration(client, unchang
     assert retried.json["current_revision_id"] != created.json["current_revision_id"]
 
 
-def test_a_stack_brought_to_other_input_by_updates_still_conflicts_with_that_input(client, refused):
+def test_a_stack_brought_to_other_input_by_updates_still_conflicts_with_that_input(client, rejected):
     created = client.create(configuration(), "key").json
     client.update(created["id"], {"name": "Second"})
-    refused(409, "conflict", client.create, configuration(name="Second"), "key")
+    rejected(409, "conflict", client.create, configuration(name="Second"), "key")
     assert client.create(configuration(), "key").json["name"] == "Second"
 
 
@@ -129,9 +129,9 @@ def test_all_api_keys_of_a_manager_share_its_receipts(client, make_client):
     assert (retried.status_int, retried.json) == (200, created.json)
 
 
-def test_an_invalid_body_under_a_used_key_is_invalid_and_not_a_conflict(client, refused):
+def test_an_invalid_body_under_a_used_key_is_invalid_and_not_a_conflict(client, rejected):
     client.create(configuration(), "key")
-    refused(400, "invalid_request", client.create, configuration(name=" "), "key")
+    rejected(400, "invalid_request", client.create, configuration(name=" "), "key")
 
 
 @pytest.mark.parametrize(
@@ -144,33 +144,33 @@ def test_an_invalid_body_under_a_used_key_is_invalid_and_not_a_conflict(client, 
         pytest.param(BODY, {"Authorization": "Bearer nobody"}, id="no manager"),
     ],
 )
-def test_a_refused_create_does_not_use_up_its_key(client, body, headers):
+def test_a_rejected_create_does_not_use_up_its_key(client, body, headers):
     assert client.create(body, "key", headers).status_int >= 400
     assert client.create(configuration(name="Another"), "key").status_int == 201
 
 
-def test_a_conflict_leaves_the_receipt_as_it_was(client, refused):
+def test_a_conflict_leaves_the_receipt_as_it_was(client, rejected):
     created = client.create(configuration(), "key")
-    refused(409, "conflict", client.create, configuration(name="Another"), "key")
+    rejected(409, "conflict", client.create, configuration(name="Another"), "key")
     assert client.create(configuration(), "key").json == created.json
-    refused(409, "conflict", client.create, configuration(name="Another"), "key")
+    rejected(409, "conflict", client.create, configuration(name="Another"), "key")
 
 
 def test_a_create_that_failed_inside_the_database_does_not_use_up_its_key(
-    client, refused, admin: psycopg.Connection
+    client, rejected, admin: psycopg.Connection
 ):
     client.page()
     admin.execute(
         "ALTER TABLE stackmgr.stack_revisions ADD CONSTRAINT broken CHECK (name <> 'Growth') NOT VALID"
     )
     try:
-        refused(500, "internal_error", client.create, configuration(), "key")
+        rejected(500, "internal_error", client.create, configuration(), "key")
     finally:
         admin.execute("ALTER TABLE stackmgr.stack_revisions DROP CONSTRAINT broken")
     assert client.create(configuration(name="Another"), "key").status_int == 201
 
 
-def test_a_receipt_never_expires(client, refused, admin: psycopg.Connection):
+def test_a_receipt_never_expires(client, rejected, admin: psycopg.Connection):
     created = client.create(configuration(), "key").json
     aged = admin.execute(
         "UPDATE stackmgr.creation_receipts SET created_at = created_at - interval '50 years'"
@@ -180,7 +180,7 @@ def test_a_receipt_never_expires(client, refused, admin: psycopg.Connection):
     assert aged.rowcount == 1
     retried = client.create(configuration(), "key")
     assert (retried.status_int, retried.json) == (200, created)
-    refused(409, "conflict", client.create, configuration(name="Another"), "key")
+    rejected(409, "conflict", client.create, configuration(name="Another"), "key")
 
 
 # Uses up the key for a stack that this manager has created, with its input.
@@ -200,52 +200,54 @@ USE_KEY = """
     ],
     ids=lambda case: f"{case[0]}, {case[1]}",
 )
-def test_a_create_waits_for_a_rival_with_its_key_and_goes_by_what_became_of_it(
+def test_a_create_waits_for_a_concurrent_one_with_its_key_and_follows_its_outcome(
     client, stack, admin, other, case
 ):
     end, name, status = case
     other.execute(USE_KEY, [stack["id"]])
     with ThreadPoolExecutor(1) as thread:
-        answer = thread.submit(client.create, configuration(name=name), "key")
+        response = thread.submit(client.create, configuration(name=name), "key")
         other.wait_until_waited_for(admin)
         getattr(other, end)()
-        assert answer.result().status_int == status
+        assert response.result().status_int == status
     assert len(client.page().json["items"]) == (2 if status == 201 else 1)
     if status == 200:
-        assert answer.result().json == stack
+        assert response.result().json == stack
 
 
 @kinds_of_key
-def test_the_longest_key_is_a_matter_of_its_bytes_and_not_of_how_it_compresses(client, refused, kind):
+def test_the_longest_key_is_a_matter_of_its_bytes_and_not_of_how_it_compresses(client, rejected, kind):
     longest, too_long = KEYS_OF_BYTES[kind](LONGEST_KEY), KEYS_OF_BYTES[kind](LONGEST_KEY + 1)
     assert client.create(configuration(), longest).status_int == 201
     assert client.create(configuration(), longest).status_int == 200
-    refused(400, "invalid_request", client.create, configuration(), too_long)
-    refused(400, "invalid_request", client.create, configuration(), too_long)
+    rejected(400, "invalid_request", client.create, configuration(), too_long)
+    rejected(400, "invalid_request", client.create, configuration(), too_long)
 
 
 @pytest.mark.parametrize("length", [2677, 2700, 8191, 100_000])
-def test_a_key_over_the_limit_is_refused_however_long_and_the_next_request_is_served(client, refused, length):
+def test_a_key_over_the_limit_is_rejected_however_long_and_the_next_request_is_served(
+    client, rejected, length
+):
     client.page()
-    too_long = refused(400, "invalid_request", client.create, configuration(), "k" * length)
+    too_long = rejected(400, "invalid_request", client.create, configuration(), "k" * length)
     assert too_long.json["message"] == "The Idempotency-Key header is missing, blank or too long."
     assert client.page().json["items"] == []
     assert client.create(configuration(), "k").status_int == 201
 
 
-def test_an_over_long_key_can_be_cut_and_sent_again(client):
+def test_an_over_long_key_can_be_shortened_and_retried(client):
     key = "k" * (LONGEST_KEY + 1)
     assert client.create(configuration(), key).status_int == 400
     assert client.create(configuration(), key[:-1]).status_int == 201
 
 
-def test_a_retry_is_refused_once_its_token_has_left_the_whitelist(database, spellings, client, refused):
+def test_a_retry_is_rejected_once_its_token_has_left_the_whitelist(database, spellings, client, rejected):
     wanted = configuration(allocation=allocation((ADDRESSES[0], 10000)))
     created = client.create(wanted, "key")
     shrunk = {spelling: address for spelling, address in spellings.items() if address != ADDRESSES[0]}
     app = create_app(database=database, verifier=DatabaseVerifier(), spellings=shrunk)
     later = Client(app, client.key, client.external_id, [])
-    refused(400, "invalid_request", later.create, wanted, "key")
+    rejected(400, "invalid_request", later.create, wanted, "key")
     assert later.get(created.json["id"]).json == created.json
     assert later.update(created.json["id"], {"name": "New"}).json["allocation"] == created.json["allocation"]
 

@@ -62,9 +62,9 @@ def test_the_same_input_in_another_writing_is_a_retry(client, unchanged, text):
 
 
 @pytest.mark.parametrize("document", [pytest.param(other, id=title) for title, other in DIFFERENT.items()])
-def test_other_input_is_a_conflict(client, refused, document):
+def test_other_input_is_a_conflict(client, rejected, document):
     created = client.create(CONFIGURATION, "key")
-    refused(409, "conflict", client.create, document, "key")
+    rejected(409, "conflict", client.create, document, "key")
     assert client.get(created.json["id"]).body == created.body
 
 
@@ -98,10 +98,10 @@ def test_minus_zero_is_the_same_weight_as_zero(client):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_each_preset_is_the_same_as_itself_only(client, preset):
     client.create(configuration(schedule={"preset": preset}), "key")
-    answers = {
+    responses = {
         other: client.create(configuration(schedule={"preset": other}), "key").status_int for other in PRESETS
     }
-    assert answers == {other: 200 if other == preset else 409 for other in PRESETS}
+    assert responses == {other: 200 if other == preset else 409 for other in PRESETS}
 
 
 # Written out by hand and hashed with sha256sum: receipts never expire, so neither may this form.

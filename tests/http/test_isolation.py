@@ -43,24 +43,24 @@ def theirs(make_client) -> Client:
 
 @pytest.mark.parametrize("in_capitals", [False, True], ids=["id as given", "id in capitals"])
 @pytest.mark.parametrize("title", REQUESTS)
-def test_a_foreign_stack_answers_as_a_missing_one(client, theirs, unchanged, title, in_capitals):
+def test_a_foreign_stack_responds_as_a_missing_one(client, theirs, unchanged, title, in_capitals):
     method, body, headers = REQUESTS[title]
     [foreign] = theirs.page().json["items"]
     client.page()
-    answers = []
+    responses = []
     for stack_id in (foreign["id"], str(uuid4())):
         path = f"{STACKS}/{stack_id.upper() if in_capitals else stack_id}"
-        answer = unchanged(client.request, method, path, body, headers | {"X-Request-Id": "same"})
-        answers.append((answer.status, answer.headerlist, answer.body, client.statements))
-    assert answers[0] == answers[1]
-    assert answers[0][0][:3] in ("404", "400", "405", "413")
+        response = unchanged(client.request, method, path, body, headers | {"X-Request-Id": "same"})
+        responses.append((response.status, response.headerlist, response.body, client.statements))
+    assert responses[0] == responses[1]
+    assert responses[0][0][:3] in ("404", "400", "405", "413")
     assert theirs.page().json["items"] == [foreign]
 
 
-def test_a_good_request_to_a_foreign_stack_is_not_found(client, theirs, refused):
+def test_a_valid_request_for_a_foreign_stack_is_not_found(client, theirs, rejected):
     [foreign] = theirs.page().json["items"]
-    refused(404, "not_found", client.get, foreign["id"])
-    refused(404, "not_found", client.update, foreign["id"], {"name": "Stolen"})
+    rejected(404, "not_found", client.get, foreign["id"])
+    rejected(404, "not_found", client.update, foreign["id"], {"name": "Stolen"})
 
 
 def test_a_list_holds_only_the_managers_own_stacks(client, theirs):
@@ -92,12 +92,12 @@ def test_a_manager_is_chosen_by_its_key_alone(client, theirs):
     assert created.json["id"] not in theirs.walk(100)
 
 
-def test_a_body_cannot_choose_a_manager(client, theirs, refused):
+def test_a_body_cannot_choose_a_manager(client, theirs, rejected):
     for field in ("manager_id", "external_id", "manager"):
-        refused(400, "invalid_request", client.create, configuration() | {field: theirs.external_id})
+        rejected(400, "invalid_request", client.create, configuration() | {field: theirs.external_id})
 
 
-def test_a_key_that_another_manager_used_tells_nothing(client, theirs):
+def test_a_key_that_another_manager_used_reveals_nothing(client, theirs):
     created = client.create(configuration(name="Mine"), "key")
     assert created.status_int == 201
     assert client.create(configuration(name="Theirs"), "key").status_int == 409

@@ -47,7 +47,7 @@ def test_a_page_names_a_next_one_exactly_when_there_are_more_stacks(client, coun
     assert (page.json["next_cursor"] is not None) == more
 
 
-def test_pages_hold_25_stacks_unless_told_and_100_at_most(client):
+def test_pages_hold_25_stacks_by_default_and_100_at_most(client):
     expected = created(client, 101)
     assert ids(client.page()) == expected[:25]
     largest = client.page("limit=100")
@@ -57,7 +57,7 @@ def test_pages_hold_25_stacks_unless_told_and_100_at_most(client):
     assert client.walk(1) == expected
 
 
-def test_the_items_of_a_page_are_what_reading_each_stack_answers(client):
+def test_the_items_of_a_page_equal_the_responses_of_get(client):
     created(client, 2)
     for item in client.page().json["items"]:
         assert client.get(item["id"]).json == item
@@ -76,7 +76,7 @@ def test_stacks_of_one_moment_are_ordered_by_their_ids_descending(client, admin)
         assert client.walk(limit) == expected
 
 
-def test_one_microsecond_tells_an_older_stack_from_a_newer_one(client, admin):
+def test_one_microsecond_separates_an_older_stack_from_a_newer_one(client, admin):
     # The smaller ids are the newer stacks, so that the id alone would give the opposite order.
     expected = sorted(created(client, 6))
     date(admin, {stack_id: MOMENT - number * MICROSECOND for number, stack_id in enumerate(expected)})

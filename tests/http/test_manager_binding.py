@@ -43,7 +43,7 @@ def test_a_conflicting_binding_is_an_internal_error_every_time_and_is_never_chan
     conflict(admin, client)
     bound = admin.execute(BOUND, both_halves(client)).fetchall()
     for _ in range(2):
-        for answer in (
+        for response in (
             client.page(),
             client.page("limit=0"),
             client.get(str(uuid4())),
@@ -51,13 +51,13 @@ def test_a_conflicting_binding_is_an_internal_error_every_time_and_is_never_chan
             client.update(str(uuid4()), {"name": "Value"}),
             client.request("HEAD", STACKS),
         ):
-            assert answer.status_int == 500
-            assert not answer.body or answer.json["code"] == "internal_error"
+            assert response.status_int == 500
+            assert not response.body or response.json["code"] == "internal_error"
             assert client.statements == ["api_key_verify", "manager_find"]
     assert admin.execute(BOUND, both_halves(client)).fetchall() == bound
 
 
-def test_a_manager_is_let_in_again_once_an_operator_has_mended_the_binding(client, admin):
+def test_a_manager_is_authenticated_again_once_an_operator_has_fixed_the_binding(client, admin):
     same_external_id(admin, client)
     assert client.page().status_int == 500
     mend = "UPDATE stackmgr.managers SET identity_id = %(identity_id)s WHERE external_id = %(external_id)s"
@@ -65,7 +65,7 @@ def test_a_manager_is_let_in_again_once_an_operator_has_mended_the_binding(clien
     assert client.page().status_int == 200
 
 
-def test_a_binding_that_changes_later_is_a_conflict_for_a_manager_who_was_let_in_before(client, admin):
+def test_a_binding_that_changes_later_is_a_conflict_for_a_manager_authenticated_before(client, admin):
     stack_id = client.create(configuration()).json["id"]
     admin.execute(
         "UPDATE stackmgr.managers SET identity_id = %s WHERE external_id = %s",
@@ -98,7 +98,9 @@ RIVALS = {
 
 
 @pytest.mark.parametrize(("rival", "status"), RIVALS.values(), ids=RIVALS)
-def test_a_first_request_waits_for_a_rival_and_goes_by_what_it_saved(client, admin, other, rival, status):
+def test_a_first_request_waits_for_a_concurrent_one_and_uses_what_it_saved(
+    client, admin, other, rival, status
+):
     halves = rival(both_halves(client))
     save(other, *halves.values())
     with ThreadPoolExecutor(1) as thread:
@@ -111,7 +113,7 @@ def test_a_first_request_waits_for_a_rival_and_goes_by_what_it_saved(client, adm
 
 
 @pytest.mark.parametrize("rival", [rival for rival, _ in RIVALS.values()], ids=RIVALS)
-def test_a_first_request_binds_where_its_rival_gave_up(client, admin, other, rival):
+def test_a_first_request_binds_if_the_concurrent_one_rolled_back(client, admin, other, rival):
     save(other, *rival(both_halves(client)).values())
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(client.page)

@@ -1,12 +1,12 @@
-"""What the application answers is what the description says, for every answer it describes."""
+"""What the application answers is what the description says, for every response it describes."""
 
 from uuid import uuid4
 
 import pytest
 
 from stackmgr.app import create_app
+from stackmgr.contract import BODY_LIMIT_BYTES as BODY_LIMIT
 from stackmgr.errors import BindingConflict, RateLimited, ServiceUnavailable
-from stackmgr.http.parsing import BODY_LIMIT
 from tests.support import openapi
 from tests.support.client import Client
 from tests.support.examples import configuration
@@ -80,22 +80,40 @@ def make_refused(database, spellings, statements_run):
     ("operation_id", "status"),
     [(name, status) for name, operation in openapi.OPERATIONS.items() for status in operation["responses"]],
 )
-def test_an_answer_is_as_described(operation_id, status, client, make_refused):
-    answer = provoke(operation_id, status, client, make_refused)
-    assert answer.status_int == int(status)
+def test_a_response_matches_its_description(operation_id, status, client, make_refused):
+    response = provoke(operation_id, status, client, make_refused)
+    assert response.status_int == int(status)
 
     described = openapi.response(operation_id, status)
-    openapi.check(described["content"][answer.content_type]["schema"], answer.json)
+    openapi.check(described["content"][response.content_type]["schema"], response.json)
 
     headers = {name: openapi.resolved(header) for name, header in described["headers"].items()}
     lowered = {name.lower() for name in headers}
-    assert {name.lower() for name in answer.headers} - UNREMARKABLE <= lowered
+    assert {name.lower() for name in response.headers} - UNREMARKABLE <= lowered
     for name, header in headers.items():
-        if header["required"] or name in answer.headers:
-            value = answer.headers[name]
+        if header["required"] or name in response.headers:
+            value = response.headers[name]
             openapi.check(header["schema"], int(value) if header["schema"]["type"] == "integer" else value)
 
 
-def test_the_time_after_which_to_try_again_is_sent_where_it_is_known(make_refused):
+def test_retry_after_is_sent_where_the_time_is_known(make_refused):
     assert make_refused(RateLimited(retry_after=7)).page().headers["Retry-After"] == "7"
     assert "Retry-After" not in make_refused(ServiceUnavailable()).page().headers
+
+
+@pytest.mark.parametrize("name", ["schedule", "name_and_allocation"])
+def test_the_examples_of_an_update_and_of_its_response_match(client, name):
+    def example(content, key):
+        return openapi.resolved(content["application/json"]["examples"][key])["value"]
+
+    create, update = (
+        openapi.OPERATIONS[each]["requestBody"]["content"] for each in ("createStack", "updateStack")
+    )
+    created = client.create(example(create, "growth"), key="growth").json
+    updated = client.update(created["id"], example(update, name)).json
+    shown = example(openapi.response("updateStack", "200")["content"], name)
+    ids = {"id": shown["id"], "current_revision_id": shown["current_revision_id"]}
+    assert updated | ids == shown
+    if name == "schedule":
+        retried = client.create(example(create, "growth"), key="growth").json
+        assert retried | ids == example(openapi.response("createStack", "200")["content"], "updated_since")

@@ -20,7 +20,7 @@ LIMIT = 262144
 
 @dataclass
 class Draft:
-    """A request in the making, good until it is spoiled."""
+    """A request in the making, valid until it is malformed."""
 
     method: str
     path: str
@@ -136,7 +136,7 @@ def _combinations(faults: tuple[Fault, ...]):
     ]
 
 
-def _spoiled(draft: Draft, faults: tuple[Fault, ...]) -> Draft:
+def _malformed(draft: Draft, faults: tuple[Fault, ...]) -> Draft:
     # The later check's fault first, so that it cannot undo what the earlier check is to find.
     for fault in reversed(faults):
         fault.spoil(draft)
@@ -149,18 +149,20 @@ def _create() -> Draft:
 
 
 @pytest.mark.parametrize("faults", _combinations(CREATE))
-def test_the_faults_of_a_create_are_looked_for_in_order(app, client, refused, faults):
+def test_the_faults_of_a_create_are_looked_for_in_order(app, client, rejected, faults):
     client.create(configuration(), "used")
-    answer = refused(faults[0].status, faults[0].error.code, _spoiled(_create(), faults).send, app, client)
-    assert answer.json["message"] == faults[0].error.message
+    response = rejected(
+        faults[0].status, faults[0].error.code, _malformed(_create(), faults).send, app, client
+    )
+    assert response.json["message"] == faults[0].error.message
     assert _create().send(app, client).status_int == 201
 
 
 @pytest.mark.parametrize("faults", _combinations(UPDATE))
-def test_the_faults_of_an_update_are_looked_for_in_order(app, client, stack, refused, faults):
+def test_the_faults_of_an_update_are_looked_for_in_order(app, client, stack, rejected, faults):
     draft = Draft("PATCH", f"{STACKS}/{stack['id']}", b'{"name":"New"}')
-    answer = refused(faults[0].status, faults[0].error.code, _spoiled(draft, faults).send, app, client)
-    assert answer.json["message"] == faults[0].error.message
+    response = rejected(faults[0].status, faults[0].error.code, _malformed(draft, faults).send, app, client)
+    assert response.json["message"] == faults[0].error.message
     assert client.get(stack["id"]).json == stack
 
 
@@ -175,17 +177,15 @@ def test_the_faults_of_an_update_are_looked_for_in_order(app, client, stack, ref
     ids=["unauthorized", "limited", "unavailable", "conflicting"],
 )
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-def test_a_verification_that_fails_goes_before_whatever_else_is_wrong(
-    serving, client, refused, failure, method
-):
+def test_a_failed_verification_precedes_every_other_error(serving, client, rejected, failure, method):
     status, outcome = failure
     draft = Draft(method, STACKS if method == "POST" else f"{STACKS}/1", b"{}")
-    spoiled = _spoiled(draft, (ANNOUNCED, KEY, MEDIA_TYPE, JSON))
-    refused(status, outcome.code, spoiled.send, serving(FixedVerifier(outcome)), client)
+    malformed = _malformed(draft, (ANNOUNCED, KEY, MEDIA_TYPE, JSON))
+    rejected(status, outcome.code, malformed.send, serving(FixedVerifier(outcome)), client)
 
 
 @pytest.mark.parametrize("fault", [ROUTE, METHOD], ids=lambda fault: fault.title)
-def test_where_there_is_no_operation_nobody_is_verified(serving, client, refused, fault):
+def test_a_request_without_an_operation_is_not_authenticated(serving, client, rejected, fault):
     verifier = FixedVerifier(AssertionError("asked"))
-    refused(fault.status, fault.error.code, _spoiled(_create(), (fault,)).send, serving(verifier), client)
+    rejected(fault.status, fault.error.code, _malformed(_create(), (fault,)).send, serving(verifier), client)
     assert verifier.calls == 0

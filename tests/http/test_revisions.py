@@ -1,6 +1,6 @@
 """The revisions behind the current configuration: complete, numbered, and signed by who made them.
 
-No answer shows them; they are looked at in the table.
+No response shows them; they are looked at in the table.
 """
 
 import json
@@ -21,8 +21,9 @@ def revisions(admin: psycopg.Connection):
     def read(stack_id: str) -> list[dict[str, Any]]:
         with admin.cursor(row_factory=dict_row) as cursor:
             cursor.execute(
-                "SELECT revision_number, revision_id::text, name, allocation, preset, identity_id, request_id"
-                " FROM stackmgr.stack_revisions WHERE stack_id = %s ORDER BY revision_number",
+                "SELECT revision_number, revision_id::text, name, allocation, preset, identity_id,"
+                " request_id, key_id FROM stackmgr.stack_revisions WHERE stack_id = %s"
+                " ORDER BY revision_number",
                 [stack_id],
             )
             return cursor.fetchall()
@@ -40,7 +41,7 @@ def _as_answered(stack_id: str, revision: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_every_revision_is_the_complete_configuration_that_was_answered(client, revisions):
+def test_every_revision_is_the_complete_configuration_that_was_returned(client, revisions):
     created = client.create(configuration()).json
     stack_id = created["id"]
     updates = (
@@ -50,9 +51,9 @@ def test_every_revision_is_the_complete_configuration_that_was_answered(client, 
         {"name": "Second"},
         configuration(),
     )
-    answers = [created, *(client.update(stack_id, changes).json for changes in updates)]
+    responses = [created, *(client.update(stack_id, changes).json for changes in updates)]
     saved = revisions(stack_id)
-    assert [_as_answered(stack_id, revision) for revision in saved] == answers
+    assert [_as_answered(stack_id, revision) for revision in saved] == responses
     assert [revision["revision_number"] for revision in saved] == [1, 2, 3, 4, 5, 6]
     assert len({revision["revision_id"] for revision in saved}) == 6
 
@@ -86,6 +87,30 @@ def test_each_revision_names_the_identity_and_the_request_that_made_it(client, r
     assert {revision["identity_id"] for revision in saved} == {api_keys.identity_of(client.external_id)}
 
 
+def test_each_revision_names_the_key_that_made_it(make_client, revisions, operator):
+    first = make_client()
+    second = make_client(first.external_id)
+    stack_id = first.create(configuration()).json["id"]
+    second.update(stack_id, {"name": "Second"})
+    with operator.session() as session:
+        records = api_keys.list_all(session, first.external_id)
+    ids = {record.last_four: record.key_id for record in records}
+    assert [revision["key_id"] for revision in revisions(stack_id)] == [
+        ids[client.key[-4:]] for client in (first, second)
+    ]
+
+
+def test_a_revision_inserted_without_a_key_id_as_by_the_previous_release_has_none(client, stack, admin):
+    row = admin.execute(
+        "INSERT INTO stackmgr.stack_revisions (manager_id, stack_id, revision_number, revision_id, name,"
+        " allocation, preset, identity_id, request_id)"
+        " SELECT manager_id, stack_id, 2, gen_random_uuid(), name, allocation, preset, 'identity', 'request'"
+        " FROM stackmgr.stacks WHERE stack_id = %s RETURNING key_id",
+        [stack["id"]],
+    ).fetchone()
+    assert row == (None,)
+
+
 @pytest.mark.parametrize(
     "request_id", ["\xe9\xff\x80", "%s %(name)s", "'\"\\", "a,b"], ids=lambda text: f"{text!a}"
 )
@@ -103,7 +128,7 @@ def test_of_a_long_request_id_the_record_keeps_255_characters(client, revisions,
     assert [revision["request_id"] for revision in revisions(created.json["id"])] == [character * 255] * 2
 
 
-def test_retries_conflicts_and_refusals_append_no_revision(client, revisions):
+def test_retries_conflicts_and_errors_append_no_revision(client, revisions):
     created = client.create(configuration(), "key").json
     before = revisions(created["id"])
     assert client.create(configuration(), "key").status_int == 200
@@ -114,19 +139,19 @@ def test_retries_conflicts_and_refusals_append_no_revision(client, revisions):
     assert revisions(created["id"]) == before
 
 
-def test_a_failed_update_leaves_neither_half_of_itself(client, stack, refused, revisions, admin):
+def test_a_failed_update_leaves_neither_half_of_itself(client, stack, rejected, revisions, admin):
     admin.execute(
         "ALTER TABLE stackmgr.stack_revisions ADD CONSTRAINT broken CHECK (name <> 'Bad') NOT VALID"
     )
     try:
-        refused(500, "internal_error", client.update, stack["id"], {"name": "Bad"})
+        rejected(500, "internal_error", client.update, stack["id"], {"name": "Bad"})
     finally:
         admin.execute("ALTER TABLE stackmgr.stack_revisions DROP CONSTRAINT broken")
     assert client.get(stack["id"]).json == stack
     assert len(revisions(stack["id"])) == 1
 
 
-def test_no_answer_tells_who_made_a_revision_or_when(client, revisions):
+def test_no_response_shows_who_made_a_revision_or_when(client, revisions):
     created = client.create(configuration(), headers={"X-Request-Id": "the creation"})
     read = client.get(created.json["id"]).body.decode()
     recorded = json.dumps(revisions(created.json["id"]))

@@ -48,7 +48,7 @@ UNKNOWN_PATHS = [
 
 @pytest.mark.parametrize("headers", CREDENTIALS.values(), ids=CREDENTIALS)
 @pytest.mark.parametrize("path", UNKNOWN_PATHS)
-def test_an_unknown_path_is_not_found_whatever_the_method_and_whoever_asks(client, path, headers):
+def test_an_unknown_path_is_not_found_whatever_the_method_and_the_credential(client, path, headers):
     for method in ["GET", "HEAD", "POST", "PATCH", *STRANGE_METHODS]:
         response = client.request(method, path, headers=headers)
         assert response.status_int == 404, method
@@ -66,7 +66,7 @@ def test_an_unknown_path_is_not_found_whatever_the_method_and_whoever_asks(clien
         (f"{STACKS}/not-a-uuid", "DELETE", "GET, HEAD, PATCH"),
     ],
 )
-def test_another_method_is_refused_before_anyone_asks_who_sent_it(client, path, method, allowed, headers):
+def test_another_method_is_rejected_before_authentication(client, path, method, allowed, headers):
     response = client.request(method, path, headers=headers)
     assert response.status_int == 405
     assert response.headers["Allow"] == allowed
@@ -74,7 +74,7 @@ def test_another_method_is_refused_before_anyone_asks_who_sent_it(client, path, 
     assert client.statements == []
 
 
-def test_a_preflight_of_a_browser_is_refused_without_a_word_about_origins(client):
+def test_a_browser_preflight_is_rejected_without_cors_headers(client):
     preflight = {
         "Authorization": None,
         "Origin": "https://example.com",
@@ -88,7 +88,7 @@ def test_a_preflight_of_a_browser_is_refused_without_a_word_about_origins(client
     "accept",
     ["application/xml", "text/xml", "text/html", "image/*", "*/*;q=0", "application/json;q=0", ";;,\xff", ""],
 )
-def test_no_accept_header_changes_the_form_of_an_answer(client, accept):
+def test_no_accept_header_changes_the_form_of_a_response(client, accept):
     for status, method, path, headers in [
         (200, "GET", STACKS, {}),
         (400, "GET", f"{STACKS}?limit=0", {}),
@@ -97,12 +97,12 @@ def test_no_accept_header_changes_the_form_of_an_answer(client, accept):
         (404, "GET", "/nowhere", {}),
         (405, "DELETE", STACKS, {}),
     ]:
-        # That every answer is JSON, and says so, is asserted by the client.
+        # That every response is JSON, and says so, is asserted by the client.
         assert client.request(method, path, headers={"Accept": accept} | headers).status_int == status
 
 
 @pytest.mark.parametrize("spell", [str.upper, str.title, str.swapcase])
-def test_an_id_may_be_spelled_in_any_case_and_is_answered_in_lowercase(client, stack, spell):
+def test_an_id_is_accepted_in_any_case_and_returned_in_lowercase(client, stack, spell):
     spelled = spell(stack["id"])
     assert client.get(spelled).json == stack
     assert client.update(spelled, {"name": "Value"}).json["id"] == stack["id"]

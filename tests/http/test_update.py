@@ -51,7 +51,7 @@ def test_an_update_takes_one_statement_beside_the_verification(client, stack):
     assert client.statements == ["api_key_verify", "stack_update"]
 
 
-def test_an_allocation_is_replaced_whole(client, stack):
+def test_an_allocation_is_replaced_completely(client, stack):
     updated = client.update(stack["id"], {"allocation": allocation((ADDRESSES[0], 10000))})
     assert updated.json["allocation"] == allocation((ADDRESSES[0], 10000))
 
@@ -137,24 +137,24 @@ def test_the_id_in_the_path_may_be_written_in_capitals(client, stack):
 
 
 @pytest.mark.parametrize("body", [{"name": "New"}, {}, {"name": None}], ids=["good", "empty", "null"])
-def test_a_missing_stack_is_not_found_but_a_bad_body_is_said_first(client, refused, body):
+def test_a_missing_stack_is_not_found_but_an_invalid_body_is_reported_first(client, rejected, body):
     status, code = (404, "not_found") if body == {"name": "New"} else (400, "invalid_request")
-    refused(status, code, client.update, "00000000-0000-4000-8000-000000000000", body)
+    rejected(status, code, client.update, "00000000-0000-4000-8000-000000000000", body)
 
 
 @pytest.mark.parametrize("stack_id", ["1", "null", "{id}", "0" * 32, "00000000-0000-4000-8000-00000000000g"])
-def test_an_id_that_is_no_uuid_is_refused(client, refused, stack_id):
-    refused(400, "invalid_request", client.update, stack_id, {"name": "New"})
+def test_an_id_that_is_no_uuid_is_rejected(client, rejected, stack_id):
+    rejected(400, "invalid_request", client.update, stack_id, {"name": "New"})
 
 
-def test_a_stack_cannot_be_given_away_or_renumbered(client, stack, make_client, refused):
+def test_a_stack_cannot_be_given_away_or_renumbered(client, stack, make_client, rejected):
     other = make_client()
     for field, value in {"manager_id": other.external_id, "id": other.external_id}.items():
-        refused(400, "invalid_request", client.update, stack["id"], {"name": "New", field: value})
+        rejected(400, "invalid_request", client.update, stack["id"], {"name": "New", field: value})
     assert client.get(stack["id"]).json == stack
 
 
 def test_an_update_needs_no_idempotency_key(client, stack):
     body = json.dumps({"name": "New"}).encode()
-    answer = client.request("PATCH", f"{STACKS}/{stack['id']}", body, {"Idempotency-Key": " "})
-    assert (answer.status_int, answer.json["name"]) == (200, "New")
+    response = client.request("PATCH", f"{STACKS}/{stack['id']}", body, {"Idempotency-Key": " "})
+    assert (response.status_int, response.json["name"]) == (200, "New")

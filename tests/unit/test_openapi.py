@@ -8,13 +8,14 @@ import falcon.inspect
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from stackmgr import cli, cursor, errors, paths, stack_configuration
+from stackmgr import cli, contract, cursor, errors, paths, stack_configuration
 from stackmgr.app import create_app
 from stackmgr.database.pool import Database
 from stackmgr.http import parsing, resources
 from stackmgr.http.validation import compile_schema, read_schema, resolve_reference
 from stackmgr.verifiers.database import DatabaseVerifier
 from tests.support import openapi
+from tests.support.client import STATUS
 from tests.support.openapi import BUNDLE, OPERATIONS
 
 SOURCE = read_schema("openapi.json")
@@ -90,6 +91,11 @@ def test_the_command_prints_the_bundle(monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out) == BUNDLE
 
 
+def test_the_bundled_document_is_current():
+    # Written by: stackmgr openapi > schemas/openapi.bundled.json
+    assert read_schema("openapi.bundled.json") == BUNDLE
+
+
 def test_a_reference_that_leads_nowhere_is_an_error():
     with pytest.raises(KeyError):
         resolve_reference("stack_parts.json#/definitions/nothing")
@@ -117,7 +123,7 @@ def test_the_operations_are_the_routes_of_the_application(spellings):
 
 
 @pytest.mark.parametrize("operation_id", STATUSES)
-def test_an_operation_has_the_statuses_of_the_contract_and_every_answer_its_headers(operation_id):
+def test_an_operation_has_the_statuses_of_the_contract_and_every_response_its_headers(operation_id):
     operation = OPERATIONS[operation_id]
     assert operation["summary"]
     assert operation["description"]
@@ -139,10 +145,37 @@ def test_an_error_is_shown_with_its_code_and_a_message_that_the_service_uses(ope
     messages = {kind.code: set() for kind in kinds_of_error()}
     for kind in kinds_of_error():
         messages[kind.code].add(kind.message)
-    for example in openapi.response(operation_id, status)["content"]["application/json"]["examples"].values():
+    examples = openapi.response(operation_id, status)["content"]["application/json"]["examples"]
+    for example in map(openapi.resolved, examples.values()):
         shown = example["value"]
-        assert str(errors.STATUS[shown["code"]]) == status
+        assert str(STATUS[shown["code"]]) == status
         assert shown["message"] in messages[shown["code"]]
+
+
+def test_every_message_of_a_400_is_an_example():
+    shown = {
+        openapi.resolved(example)["value"]["message"]
+        for operation_id in OPERATIONS
+        for example in openapi.response(operation_id, "400")["content"]["application/json"][
+            "examples"
+        ].values()
+    }
+    assert shown == {kind.message for kind in kinds_of_error(errors.InvalidRequest) if kind.status == 400}
+
+
+def test_the_guide_has_the_messages_and_statuses_of_the_service():
+    guide = BUNDLE["info"]["description"]
+    rows = [row.strip("|").split("|") for row in guide.splitlines() if row.startswith("|")]
+    first_cells = {row[0].strip() for row in rows}
+    assert {f"{status} `{code}`" for code, status in STATUS.items()} <= first_cells
+    messages = {kind.message for kind in kinds_of_error(errors.InvalidRequest) if kind.status == 400}
+    assert messages <= first_cells
+
+
+def test_the_summaries_of_examples_fit_the_selector_of_the_reference():
+    summaries = [node["summary"] for _, node in nodes(BUNDLE) if "summary" in node and "value" in node]
+    assert summaries
+    assert [summary for summary in summaries if len(summary) > 32] == []
 
 
 def kinds_of_error(
@@ -171,7 +204,7 @@ def test_every_body_has_an_example():
     assert all(body["examples"] for body in bodies)
 
 
-def test_the_example_of_a_create_is_answered_as_shown(spellings):
+def test_the_example_of_a_create_returns_the_example_response(spellings):
     def example(content: dict[str, Any], name: str) -> Any:
         return openapi.resolved(content["application/json"]["examples"][name])["value"]
 
@@ -191,16 +224,19 @@ def test_the_limits_are_those_of_the_code():
     parameters = BUNDLE["components"]["parameters"]
     assert parameters["Limit"]["schema"]["maximum"] == parsing.MAX_PAGE_SIZE == 100
     assert parameters["Limit"]["schema"]["default"] == parsing.DEFAULT_PAGE_SIZE == 25
-    assert parameters["StackId"]["schema"]["pattern"] == f"^{parsing._UUID.pattern}$"
+    assert (
+        parameters["StackId"]["schema"]["pattern"] == f"^{contract.CANONICAL_UUID.replace('a-f', 'a-fA-F')}$"
+    )
+    assert read_schema("stack_parts.json")["definitions"]["uuid"]["pattern"] == f"^{contract.CANONICAL_UUID}$"
     cursor.decode(parameters["Cursor"]["example"])
-    limit = f"{parsing.BODY_LIMIT} bytes"
+    limit = f"{contract.BODY_LIMIT_BYTES} bytes"
     assert limit == "262144 bytes"
     for operation_id in ("createStack", "updateStack"):
         assert limit in OPERATIONS[operation_id]["requestBody"]["description"]
         assert limit in openapi.response(operation_id, "413")["description"]
 
 
-def test_a_key_is_asked_for_everywhere():
+def test_every_operation_requires_a_key():
     assert BUNDLE["security"] == [{"ApiKey": []}]
     assert all("security" not in operation for operation in OPERATIONS.values())
     assert BUNDLE["components"]["securitySchemes"]["ApiKey"]["scheme"] == "bearer"

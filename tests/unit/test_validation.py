@@ -88,22 +88,89 @@ def test_bytes_that_are_not_json_are_no_document(body):
         parse_json(body)
 
 
+@pytest.mark.parametrize(
+    ("body", "slug"), [(b'"\xff"', "not_utf8"), (b"{", "not_json"), (b'{"a":1,"a":1}', "repeated_member")]
+)
+def test_each_rule_of_json_has_its_own_slug(body, slug):
+    with pytest.raises(InvalidBody) as caught:
+        parse_json(body)
+    assert caught.value.reason == slug
+
+
 CREATE, UPDATE = RequestSchema("stack_create.json"), RequestSchema("stack_update.json")
 
 
 def test_a_request_that_is_valid_by_its_schema_is_read_as_it_is():
-    assert CREATE.read(json.dumps(configuration()).encode()) == configuration()
-    assert UPDATE.read(b'{"name":" "}') == {"name": " "}
+    assert CREATE.parse(json.dumps(configuration()).encode()) == configuration()
+    assert UPDATE.parse(b'{"name":" "}') == {"name": " "}
 
 
-@pytest.mark.parametrize("schema", [CREATE, UPDATE], ids=["create", "update"])
+def item(**fields):
+    return {"allocation": [{"token_address": f"0x{0:040x}", "weight_bps": 10000} | fields]}
+
+
 @pytest.mark.parametrize(
-    "document", [None, True, 1, "x", [], {}, {"title": "x"}, {"name": None}, {"name": ""}]
+    ("schema", "document", "slug"),
+    [
+        (UPDATE, None, "body_null"),
+        (UPDATE, True, "body_type"),
+        (CREATE, 1, "body_type"),
+        (CREATE, "x", "body_type"),
+        (CREATE, [], "body_type"),
+        (CREATE, {}, "body_missing_field"),
+        (UPDATE, {}, "body_empty"),
+        (CREATE, configuration() | {"7": "x"}, "body_unknown_field"),
+        (UPDATE, {"title": "x"}, "body_unknown_field"),
+        (UPDATE, {"name": None}, "name_null"),
+        (UPDATE, {"name": 1}, "name_type"),
+        (UPDATE, {"name": ""}, "name_empty"),
+        (UPDATE, {"allocation": None}, "allocation_null"),
+        (UPDATE, {"allocation": {}}, "allocation_type"),
+        (UPDATE, {"allocation": []}, "allocation_empty"),
+        (UPDATE, {"allocation": [{}] * 31}, "allocation_too_long"),
+        (UPDATE, {"allocation": [None]}, "allocation_item_null"),
+        (UPDATE, {"allocation": ["x"]}, "allocation_item_type"),
+        (UPDATE, {"allocation": [{}]}, "allocation_item_missing_field"),
+        (UPDATE, item(symbol="x"), "allocation_item_unknown_field"),
+        (UPDATE, item(token_address=None), "token_address_null"),
+        (UPDATE, item(token_address=1), "token_address_type"),
+        (UPDATE, item(token_address="x" * 42), "token_address_form"),
+        (UPDATE, item(weight_bps=None), "weight_bps_null"),
+        (UPDATE, item(weight_bps=1.0), "weight_bps_type"),
+        (UPDATE, item(weight_bps=-1), "weight_bps_range"),
+        (UPDATE, item(weight_bps=10001), "weight_bps_range"),
+        (UPDATE, {"schedule": None}, "schedule_null"),
+        (UPDATE, {"schedule": "daily"}, "schedule_type"),
+        (UPDATE, {"schedule": {}}, "schedule_missing_field"),
+        (UPDATE, {"schedule": {"preset": "daily", "at": 1}}, "schedule_unknown_field"),
+        (UPDATE, {"schedule": {"preset": None}}, "preset_null"),
+        (UPDATE, {"schedule": {"preset": 1}}, "preset_type"),
+        (UPDATE, {"schedule": {"preset": "Daily"}}, "preset_unknown"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_request_that_breaks_its_schema_is_no_configuration(schema, document):
+def test_each_rule_of_a_schema_has_its_own_slug(schema, document, slug):
     with pytest.raises(InvalidConfiguration) as caught:
-        schema.read(json.dumps(document).encode())
-    assert caught.value.reason == "schema"
+        schema.parse(json.dumps(document).encode())
+    assert caught.value.reason == slug
+
+
+def test_every_keyword_of_a_request_schema_has_a_slug():
+    def keywords(schema):
+        yield from schema
+        for part in [*schema.get("properties", {}).values(), *filter(None, [schema.get("items")])]:
+            yield from keywords(part)
+
+    for name in ("stack_create.json", "stack_update.json"):
+        used = set(keywords(validation.inline_references(validation.read_schema(name))))
+        assert used - validation._KEYWORD_SLUGS.keys() == {
+            "$schema",
+            "id",
+            "title",
+            "description",
+            "properties",
+            "items",
+        }
 
 
 @pytest.mark.parametrize(
@@ -112,7 +179,7 @@ def test_a_request_that_breaks_its_schema_is_no_configuration(schema, document):
 def test_a_weight_is_an_integer_in_how_it_is_written(weight):
     body = '{"allocation":[{"token_address":"0x%040x","weight_bps":%s}]}' % (0, weight)  # noqa: UP031
     with pytest.raises(InvalidConfiguration):
-        UPDATE.read(body.encode())
+        UPDATE.parse(body.encode())
 
 
 @pytest.mark.parametrize(
@@ -133,7 +200,7 @@ def test_no_schema_fetches_another_from_elsewhere(tmp_path, monkeypatch, referen
         json.dumps({"$schema": "http://json-schema.org/draft-04/schema#", "$ref": reference})
     )
     monkeypatch.setattr(paths, "directory", lambda _: tmp_path)
-    with pytest.raises(ValueError, match="may refer to its neighbours only"):
+    with pytest.raises(ValueError, match="may refer to files of its own folder only"):
         compile_schema("x.json")
 
 
@@ -141,11 +208,11 @@ def test_validating_adds_nothing_to_a_document(tmp_path, monkeypatch):
     schema = {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"a": {"default": 1}}}
     (tmp_path / "x.json").write_text(json.dumps(schema))
     monkeypatch.setattr(paths, "directory", lambda _: tmp_path)
-    assert RequestSchema("x.json").read(b"{}") == {}
+    assert RequestSchema("x.json").parse(b"{}") == {}
 
 
 def test_the_error_of_a_schema_says_nothing_of_the_document():
     with pytest.raises(InvalidConfiguration) as caught:
-        CREATE.read(b'{"secret":"secret"}')
+        CREATE.parse(b'{"secret":"secret"}')
     assert "secret" not in str(caught.value)
     assert isinstance(caught.value.__cause__, fastjsonschema.JsonSchemaValueException)
