@@ -1,6 +1,6 @@
 """Fixtures: one real PostgreSQL for the run, one migrated database in it, and clients of the application.
 
-Tests share the database and keep out of each other's way by being different managers.
+Tests share the database and use different managers.
 """
 
 import json
@@ -23,10 +23,52 @@ from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.verifiers.database import DatabaseVerifier
 from tests.support.client import Client
 from tests.support.clusters import new_database
+from tests.support.memory import memory
+from tests.support.pgbouncer import make_pooled_login, pgbouncer
+from tests.support.recorder import Recorder
+
+# Modules and folders that never run beside others, and why.  `tests/run` runs them last, one after the other.
+SERIAL = {
+    "faults/test_deadlines.py": "requests have a deadline of 1 s, and half a second to report it",
+    "faults/test_prefetch.py": "likewise",
+    "faults/test_histories.py": "most mutants show only if many clients run at the same time",
+    "server/test_body.py": "clients and the worker hold each other to deadlines of less than a second",
+    "server/test_hostile.py": "likewise",
+    "server/test_lifecycle.py": "likewise",
+    "server/test_malformed.py": "likewise",
+    "server/test_measurements.py": "likewise",
+    "server/test_ordinary.py": "likewise",
+    "server/test_queue.py": "likewise",
+}
+# Modules and folders that start first: at the end, the other processes would be idle beside one of them.
+LONGEST = (
+    "deploy/test_image.py",
+    "deploy/test_runbook.py",
+    "bench/test_bench.py",
+    "drills/",
+    "scale/",
+    "system/",
+    "deploy/",
+    "faults/",
+    "properties/",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that SERIAL names, and move those that LONGEST names to the front."""
+    places = {item: item.path.relative_to(Path(__file__).parent).as_posix() for item in items}
+    for item, path in places.items():
+        for place, reason in SERIAL.items():
+            if path.startswith(place):
+                item.add_marker(pytest.mark.serial(reason))
+    order = (*LONGEST, "")
+    items.sort(
+        key=lambda item: next(rank for rank, place in enumerate(order) if places[item].startswith(place))
+    )
 
 
 def pytest_configure() -> None:
-    """Let a run that is told to stop (by `timeout`, by CI) stop its servers first, as after a Ctrl-C."""
+    """Stop the servers before exiting on SIGTERM (from `timeout` or CI), as after a Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -41,7 +83,7 @@ def server_url() -> Iterator[str]:
         yield given
         return
     with (
-        tempfile.TemporaryDirectory(prefix="stackmgr-") as folder,
+        tempfile.TemporaryDirectory(prefix="stackmgr-", dir=memory()) as folder,
         EmbeddedPostgres(Path(folder) / "data") as server,
     ):
         yield server.url("postgres")
@@ -55,20 +97,16 @@ def database_url(server_url: str) -> Iterator[str]:
         yield url
 
 
-class Recorder:
-    """An observer of a database that keeps the names of the statements run, in order."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def statement(self, name: str, seconds: float) -> None:
-        self.names.append(name)
-
-    def acquired(self, seconds: float) -> None:
-        """Connections are not counted."""
-
-    def released(self) -> None:
-        """Connections are not counted."""
+@pytest.fixture(scope="session")
+def service_url(database_url: str) -> Iterator[str]:
+    """The connection string that the application uses: to the database itself, or through a PgBouncer."""
+    program = os.environ.get("STACKMGR_TEST_PGBOUNCER")
+    if not program:
+        yield database_url
+        return
+    make_pooled_login(database_url)
+    with pgbouncer(Path(program), database_url) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -83,8 +121,8 @@ def statements_run(recorder: Recorder) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def database(database_url: str, recorder: Recorder) -> Iterator[Database]:
-    database = Database(database_url, pool_size=4, observer=recorder)
+def database(service_url: str, recorder: Recorder) -> Iterator[Database]:
+    database = Database(service_url, pool_size=4, observer=recorder)
     database.open()
     yield database
     database.close()
@@ -101,7 +139,7 @@ def operator(database_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def admin(database_url: str) -> Iterator[psycopg.Connection]:
-    """A connection with the rights of the login, for looking behind the service's back."""
+    """A connection with the rights of the login, to inspect the tables."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         yield connection
 
@@ -152,5 +190,5 @@ def make_client(app: Application, operator: Database, statements_run: list[str])
 
 @pytest.fixture
 def client(make_client) -> Client:
-    """A client for a manager that no other test knows."""
+    """A client of a manager that no other test uses."""
     return make_client()

@@ -1,4 +1,4 @@
-"""A client that checks, in every answer it gets, what the contract promises of every answer."""
+"""A client that checks, in every response it gets, what the contract promises of every response."""
 
 import json
 import re
@@ -9,7 +9,6 @@ import webtest
 from webtest.response import TestResponse
 
 from stackmgr.app import Application
-from stackmgr.errors import STATUS
 from stackmgr.http.validation import compile_schema
 
 _STACK = compile_schema("stack.json")
@@ -19,6 +18,18 @@ _ETAG = re.compile(r'"[0-9a-f-]{36}"')
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 STACKS = "/manager/stacks"
+
+# Section 7 of the specification.
+STATUS = {
+    "invalid_request": 400,
+    "unauthorized": 401,
+    "not_found": 404,
+    "conflict": 409,
+    "payload_too_large": 413,
+    "rate_limited": 429,
+    "internal_error": 500,
+    "service_unavailable": 503,
+}
 
 
 class Client:
@@ -39,7 +50,7 @@ class Client:
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> TestResponse:
-        """Send a request exactly as given (but for this manager's Authorization) and check the answer's form.
+        """Send a request exactly as given (but for this manager's Authorization) and check the response.
 
         A header given as None is left out.
         """
@@ -52,7 +63,7 @@ class Client:
             path, method=method, body=body or b"", headers=wanted, expect_errors=True
         )
         self.statements = list(self._run)
-        check_answer(method, path, response.status_int, response.headers, response.body)
+        check_response(method, path, response.status_int, response.headers, response.body)
         return response
 
     def create(
@@ -85,8 +96,8 @@ class Client:
             query = f"limit={limit}&cursor={page['next_cursor']}"
 
 
-def check_answer(method: str, path: str, status: int, headers: Any, body: bytes) -> None:
-    """Assert what holds for every answer of the service, whatever the request was."""
+def check_response(method: str, path: str, status: int, headers: Any, body: bytes) -> None:
+    """Assert what holds for every response of the service, whatever the request was."""
     assert headers["X-Request-Id"]
     assert headers["Cache-Control"] == "no-store"
     assert headers["Content-Type"] == "application/json"

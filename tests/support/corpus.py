@@ -1,7 +1,7 @@
 """Bodies that must be refused: what is not JSON, what is not a configuration, and what only looks like one.
 
-`NOT_JSON` and `NOT_AN_OBJECT` hold whole bodies.  `FAULTS` holds single fields as (name, JSON text), which
-spoil a create and an update alike; each is so made that it would pass if its one fault were overlooked.
+`NOT_JSON` and `NOT_AN_OBJECT` hold complete bodies.  `FAULTS` holds single fields as (name, JSON text), which
+make a create and an update invalid; each is valid but for this one fault.
 """
 
 import json
@@ -20,7 +20,7 @@ GOOD = json.dumps(CONFIGURATION)
 
 
 def field_text(name: str, value: str) -> bytes:
-    """Return the create body in which field *name* is *value*, a JSON text that is sent as it is."""
+    """Return the create body in which field *name* is *value*, a JSON text sent unchanged."""
     members = {field: json.dumps(CONFIGURATION[field]) for field in CONFIGURATION} | {name: value}
     return ("{" + ",".join(f'"{field}":{text}' for field, text in members.items()) + "}").encode(
         "utf-8", "surrogatepass"
@@ -41,7 +41,7 @@ def _name(text: str) -> bytes:
 
 NOT_JSON: dict[str, bytes] = {
     "empty": b"",
-    "white space": b" \r\n\t",
+    "whitespace": b" \r\n\t",
     "a NUL": b"\0",
     "no closing brace": GOOD[:-1].encode(),
     "a second document": GOOD.encode() * 2,
@@ -52,8 +52,8 @@ NOT_JSON: dict[str, bytes] = {
     "a comma before the bracket": field_text("allocation", two_weights("5000", "5000")[:-1] + ",]"),
     "a comment": GOOD.encode() + b"/* weekly */",
     "an unquoted member": GOOD.replace('"name"', "name").encode(),
-    "form feed as white space": b"\x0c" + GOOD.encode(),
-    "no-break space as white space": "\xa0".encode() + GOOD.encode(),
+    "form feed as whitespace": b"\x0c" + GOOD.encode(),
+    "no-break space as whitespace": "\xa0".encode() + GOOD.encode(),
     "byte order mark": b"\xef\xbb\xbf" + GOOD.encode(),
     "UTF-16": GOOD.encode("utf-16"),
     "UTF-16 without a mark": GOOD.encode("utf-16-le"),

@@ -1,4 +1,4 @@
-"""Request bodies that are good, to be sent as they are or spoiled in one place."""
+"""Valid request bodies, and helpers to change one field."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ CONFIGURATION: dict[str, Any] = {
 
 
 def configuration(**fields: Any) -> dict[str, Any]:
-    """Return a good create body, with the given fields in place of its own."""
+    """Return a valid create body with the given fields replaced."""
     return copy.deepcopy(CONFIGURATION) | fields
 
 
@@ -37,6 +37,6 @@ def spread(addresses: list[str]) -> list[dict[str, Any]]:
 
 
 def padded(document: Any, length: int) -> bytes:
-    """Return *document* as a JSON text of exactly *length* bytes, the last of them white space."""
+    """Return *document* as a JSON text of exactly *length* bytes, padded with whitespace."""
     text = json.dumps(document).encode()
     return text + b" " * (length - len(text))

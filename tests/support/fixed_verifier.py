@@ -1,18 +1,18 @@
-"""A verifier that gives every key the same answer: for what the shipped ones say only in rare moments."""
+"""A verifier with a fixed outcome for every key, for outcomes that the real ones return rarely."""
 
 from stackmgr.database.session import Session
 from stackmgr.verifiers import Identity
 
 
 class FixedVerifier:
-    """Returns *answer*, or raises it if it is an exception.  `calls` counts how often it was asked."""
+    """Returns *outcome*, or raises it if it is an exception.  `calls` counts the calls."""
 
-    def __init__(self, answer: Identity | Exception) -> None:
-        self._answer = answer
+    def __init__(self, outcome: Identity | Exception) -> None:
+        self._outcome = outcome
         self.calls = 0
 
     def verify(self, key: str, session: Session) -> Identity:
         self.calls += 1
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        return self._answer
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome

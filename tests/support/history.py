@@ -1,4 +1,4 @@
-"""What clients sent and were told, held against what the database holds afterwards.
+"""Check the recorded requests and responses of clients against the database.
 
 Each client records its operations; `dump` reads the receipts, stacks and revisions when all is over; `check`
 returns every contradiction between the two.  An operation is tagged by its X-Request-Id, which the service
@@ -20,7 +20,7 @@ Configuration = dict[str, Any]
 
 @dataclass
 class Operation:
-    """One request and its answer.  Times are of the monotonic clock; `status` is None where none came.
+    """One request and its response.  Times are of the monotonic clock; `status` is None without a response.
 
     `supplied` holds the fields of a write in normal form; `manager` and `owner` are external ids, the owner
     being the manager to whom `stack_id`, the stack that was asked for, belongs.  `reached` is false where
@@ -35,7 +35,7 @@ class Operation:
     key: str | None = None
     stack_id: str | None = None
     owner: str | None = None
-    answered: float = float("inf")
+    completed: float = float("inf")
     status: int | None = None
     body: Any = None
     reached: bool = True
@@ -50,18 +50,18 @@ class Operation:
 
     @property
     def refused(self) -> bool:
-        """Whether it is certain that nothing has changed: the answer says so, or nobody got the request."""
+        """Whether nothing can have changed: the response states it, or the service never got the request."""
         return not self.reached or (
             self.status is not None and (400 <= self.status < 500 or self.status == 503)
         )
 
     @property
     def replayed(self) -> bool:
-        """Whether it was answered as the repetition of an earlier creation."""
+        """Whether the response is that of the retry of an earlier creation."""
         return self.kind == "create" and self.status == 200
 
     def seen(self) -> list[Configuration]:
-        """Return the stacks in the answer."""
+        """Return the stacks in the response."""
         if not self.acknowledged:
             return []
         return self.body["items"] if self.kind == "list" else [self.body]
@@ -90,7 +90,7 @@ class Dump:
 
 @dataclass(frozen=True, order=True)
 class Violation:
-    """A broken rule, and what broke it."""
+    """A violated rule, and the operation or row that violates it."""
 
     rule: str
     what: str
@@ -101,7 +101,7 @@ def _configuration(name: str, allocation: str, preset: str) -> Configuration:
 
 
 def dump(connection: psycopg.Connection, managers: set[str]) -> Dump:
-    """Read all of these managers (external ids), to be called when nothing is under way any more."""
+    """Read all of these managers (external ids), to be called once no operation is running."""
     ours = (list(managers),)
     revisions: dict[str, list[Revision]] = defaultdict(list)
     for revision_id, stack_id, manager, number, tag, *columns in connection.execute(
@@ -152,7 +152,9 @@ def _lineage(operations: list[Operation], found: Dump, made: Made) -> Iterator[V
         for number, revision in enumerate(line, 1):
             operation = by_tag.get(revision.tag)
             if operation is None or revision.number != number:
-                yield Violation("R1", f"revision {revision.number} of {stack_id} is nobody's, or out of line")
+                yield Violation(
+                    "R1", f"revision {revision.number} of {stack_id}: no operation, or out of order"
+                )
                 continue
             for name in FIELDS:
                 if revision.configuration[name] != operation.supplied.get(name, before.get(name)):
@@ -163,16 +165,16 @@ def _lineage(operations: list[Operation], found: Dump, made: Made) -> Iterator[V
 
 
 def _once(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
-    """R2: no operation was carried out twice, and none that was refused at all."""
+    """R2: no operation was carried out twice, and no rejected operation was carried out."""
     if sum(map(len, found.revisions.values())) != len(made):
         yield Violation("R2", "an operation made more than one revision")
     for operation in operations:
         if operation.tag in made and (operation.refused or not operation.writes or operation.replayed):
-            yield Violation("R2", f"{operation.tag} made a revision, against its answer {operation.status}")
+            yield Violation("R2", f"{operation.tag} made a revision, against its response {operation.status}")
 
 
 def _truth(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
-    """R3: what was acknowledged exists, and each answer equals the revision it names."""
+    """R3: what was acknowledged exists, and each response equals the revision it names."""
     by_id = {revision.revision_id: revision for line in found.revisions.values() for revision in line}
     for operation in operations:
         own = made.get(operation.tag)
@@ -184,13 +186,13 @@ def _truth(operations: list[Operation], found: Dump, made: Made) -> Iterator[Vio
                 "id": stack["id"],
                 **{name: stack[name] for name in FIELDS},
             }:
-                yield Violation("R3", f"{operation.tag} was told what no revision says")
+                yield Violation("R3", f"{operation.tag} returned what no revision contains")
             elif operation.writes and not operation.replayed and revision is not own:
-                yield Violation("R3", f"{operation.tag} was answered with the work of {revision.tag}")
+                yield Violation("R3", f"{operation.tag} returned the result of {revision.tag}")
 
 
 def _one_stack_for_a_key(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
-    """R6: a manager's key stands for one stack and one input, whoever asks and however often."""
+    """R6: an Idempotency-Key of a manager identifies one stack and one input."""
     stacks: dict[tuple[str, str], set[str]] = defaultdict(set)
     for operation in operations:
         if operation.kind == "create" and operation.key is not None:
@@ -200,7 +202,7 @@ def _one_stack_for_a_key(operations: list[Operation], found: Dump, made: Made) -
             line = found.revisions.get(found.receipts.get((operation.manager, operation.key), ""))
             same = line is not None and line[0].configuration == operation.supplied
             if (operation.acknowledged and not same) or (operation.status == 409 and same):
-                yield Violation("R6", f"{operation.tag} was answered {operation.status}, against its input")
+                yield Violation("R6", f"{operation.tag} returned {operation.status}, against its input")
     for (manager, key), ids in stacks.items():
         receipt = found.receipts.get((manager, key))
         if ids and ids != {receipt}:
@@ -208,7 +210,7 @@ def _one_stack_for_a_key(operations: list[Operation], found: Dump, made: Made) -
 
 
 def _tenancy(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
-    """R7: nobody reaches another's stack, and nobody is denied a stack of its own."""
+    """R7: a manager reaches its own stacks and no others."""
     for operation in operations:
         for stack in operation.seen():
             line = found.revisions.get(stack["id"])
@@ -219,9 +221,9 @@ def _tenancy(operations: list[Operation], found: Dump, made: Made) -> Iterator[V
 
 
 def _listing(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
-    """R7 for lists: whole ones show every stack that was there before they were asked for, and none twice."""
+    """R7 for lists: a complete list has every stack created before the request, and none twice."""
     created = [
-        (operation.manager, operation.answered, operation.body["id"])
+        (operation.manager, operation.completed, operation.body["id"])
         for operation in operations
         if operation.kind == "create" and operation.acknowledged
     ]
@@ -241,7 +243,7 @@ def _listing(operations: list[Operation], found: Dump, made: Made) -> Iterator[V
 
 
 def _order(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
-    """R4, for repeated creations R8: who asks later sees no older revision, and a later write is newer."""
+    """R4, for retried creations R8: a later request sees no older revision, and a later write is newer."""
     numbers = {r.revision_id: r.number for line in found.revisions.values() for r in line}
     answered: list[tuple[float, str, int]] = []
     asked: list[tuple[float, str, int, Operation]] = []
@@ -249,7 +251,7 @@ def _order(operations: list[Operation], found: Dump, made: Made) -> Iterator[Vio
         for stack in operation.seen():
             number = numbers.get(stack["current_revision_id"])
             if number is not None:
-                answered.append((operation.answered, stack["id"], number))
+                answered.append((operation.completed, stack["id"], number))
                 asked.append((operation.sent, stack["id"], number, operation))
     answered.sort()
     newest: dict[str, int] = defaultdict(int)
@@ -266,11 +268,11 @@ def _order(operations: list[Operation], found: Dump, made: Made) -> Iterator[Vio
 
 
 def _causality(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
-    """R5: nobody is told of what had not been asked for yet."""
+    """R5: no response contains the result of a request that was sent later."""
     by_tag = {operation.tag: operation for operation in operations}
     maker = {r.revision_id: by_tag.get(r.tag) for line in found.revisions.values() for r in line}
     for operation in operations:
         for stack in operation.seen():
             cause = maker.get(stack["current_revision_id"])
-            if cause is not None and cause.sent > operation.answered:
-                yield Violation("R5", f"{operation.tag} was told of {cause.tag} before it was sent")
+            if cause is not None and cause.sent > operation.completed:
+                yield Violation("R5", f"{operation.tag} contains {cause.tag} before it was sent")

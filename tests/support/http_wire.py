@@ -1,61 +1,110 @@
-"""HTTP as bytes on a socket, for what a client library would tidy up."""
+"""A raw HTTP client: bytes on a socket, for what a client library would tidy up."""
 
 import http.client
 import json
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
-from typing import Any
+from typing import Any, Self
 
-from tests.support.client import STACKS, check_answer
+from tests.support.client import STACKS, check_response
 from tests.support.server import RunningService
+
+TIMEOUT_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Answer:
-    """An answer whose form has been checked."""
+class Response:
+    """A response; the values of its header fields are Latin-1 text."""
 
     status: int
     headers: Message
     body: bytes
+    version: int = 11
 
     @property
     def json(self) -> Any:
         return json.loads(self.body)
 
 
-class Wire:
+class RawClient:
     """One connection."""
 
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-        self._reader = connected.makefile("rb")
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self._reader = connection.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._reader.close()
+        self.socket.close()
 
     def send(self, *pieces: bytes) -> None:
         """Send each piece by itself."""
         for piece in pieces:
-            self._socket.sendall(piece)
+            self.socket.sendall(piece)
 
     def finish(self) -> None:
-        """Say that nothing more will be sent (FIN)."""
-        self._socket.shutdown(socket.SHUT_WR)
+        """Close the sending side (FIN)."""
+        self.socket.shutdown(socket.SHUT_WR)
 
-    def line(self) -> bytes:
+    def read_line(self) -> bytes:
         """Return the next line as it came."""
         return self._reader.readline()
 
-    def answer(self, method: str = "POST", path: str = STACKS) -> Answer:
-        """Return the next answer, whose form is checked as that of a request with *method* for *path*."""
-        response = http.client.HTTPResponse(_Kept(self._reader), method=method)  # type: ignore[arg-type]
-        response.begin()
-        answer = Answer(response.status, response.headers, response.read())
-        check_answer(method, path, answer.status, answer.headers, answer.body)
-        return answer
+    def read_some(self) -> bytes:
+        """Return what has arrived, at least one byte, or nothing once the server has closed."""
+        return self._reader.read1(1_000_000)
+
+    def read_until(self, expected: bytes) -> bytes:
+        """Return what arrives, up to the piece with which *expected* is complete."""
+        data = b""
+        while expected not in data:
+            piece = self.read_some()
+            assert piece, data
+            data += piece
+        return data
+
+    def read_all(self) -> bytes:
+        """Return everything until the server closes or resets the connection."""
+        data = bytearray()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_000_000)
+        with suppress(ConnectionError):
+            while piece := self.read_some():
+                data += piece
+        return bytes(data)
+
+    def seconds_until_closed(self, limit: float) -> float:
+        """Return how long the server takes to close. Raises TimeoutError after *limit* seconds."""
+        began = time.monotonic()
+        self.socket.settimeout(limit)
+        self.read_all()
+        return time.monotonic() - began
+
+    def response(self, method: str = "GET") -> Response:
+        """Return the next response, to a request with *method*.
+
+        Raises ConnectionError or http.client.HTTPException if none comes, or not all of one.
+        """
+        received = http.client.HTTPResponse(_Kept(self._reader), method=method)  # type: ignore[arg-type]
+        received.begin()
+        return Response(received.status, received.headers, received.read(), received.version)
+
+    def checked_response(self, method: str = "POST", path: str = STACKS) -> Response:
+        """Return the next response, whose form is checked as that of a request with *method* for *path*."""
+        response = self.response(method)
+        check_response(method, path, response.status, response.headers, response.body)
+        return response
 
     def is_ended(self) -> bool:
-        """Whether the server closes the connection, having sent nothing more."""
+        """Whether the server closes the connection and has sent nothing more."""
         try:
             return self._reader.read(1) == b""
         except ConnectionResetError:
@@ -78,11 +127,21 @@ class _Kept:
         return getattr(self._reader, name)
 
 
-@contextmanager
-def connected(service: RunningService) -> Iterator[Wire]:
+def connect(port: int, data: bytes = b"", receive_buffer: int = 0) -> RawClient:
+    """Open a connection, with a receive buffer of so many bytes if given, and send *data*."""
+    connection = socket.socket()
+    if receive_buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    connection.settimeout(TIMEOUT_SECONDS)
+    connection.connect(("127.0.0.1", port))
+    client = RawClient(connection)
+    client.send(data)
+    return client
+
+
+def connected(service: RunningService) -> RawClient:
     """Open a connection to *service*."""
-    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
-        yield Wire(connection)
+    return connect(service.port)
 
 
 def head(method: str, path: str, headers: dict[str, str | bytes]) -> bytes:

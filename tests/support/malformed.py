@@ -1,4 +1,4 @@
-"""Good requests spoiled in a few places at random: the same ones each time, whoever they are sent to."""
+"""Malformed requests: valid ones changed in a few random places, the same sequence in every run."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from tests.support.examples import configuration
 
 SEED = int(os.environ.get("STACKMGR_FUZZ_SEED", "20261121"))
 
-# Nobody's, but as long as somebody's.
-A_KEY = "stackmgr_" + "0" * 38
-A_STACK = "00000000-0000-0000-0000-000000000000"
+# Placeholders with the length of real ones.
+SAMPLE_KEY = "stackmgr_" + "0" * 38
+SAMPLE_STACK_ID = "00000000-0000-0000-0000-000000000000"
 
 _TOKENS = [
     *(b"\r", b"\n", b"\r\n", b"\r\n\r\n", b" ", b"\t", b":", b";", b"//", b"\0", b"\x7f", b"\xff"),
@@ -21,16 +21,16 @@ _TOKENS = [
 ]
 
 
-def requests_asked_for(default: int) -> int:
-    """Return how many requests a test is to send: its default, or what it was told."""
+def fuzz_request_count(default: int) -> int:
+    """Return how many requests a test sends: *default*, or STACKMGR_FUZZ_REQUESTS."""
     return int(os.environ.get("STACKMGR_FUZZ_REQUESTS", default))
 
 
-def spoiled(good: Sequence[bytes], count: int) -> Iterator[bytes]:
-    """Yield *count* requests, each one of *good* with one to four insertions, deletions or changes."""
+def malformed_requests(valid: Sequence[bytes], count: int) -> Iterator[bytes]:
+    """Yield *count* requests, each one of *valid* with one to four insertions, deletions or changes."""
     chance = random.Random(SEED)
     for _ in range(count):
-        data = bytearray(chance.choice(good))
+        data = bytearray(chance.choice(valid))
         for _ in range(chance.randint(1, 4)):
             at = chance.randrange(len(data))
             action = chance.random()
@@ -43,14 +43,14 @@ def spoiled(good: Sequence[bytes], count: int) -> Iterator[bytes]:
         yield bytes(data)
 
 
-def good_requests(key: str, stack_id: str) -> list[bytes]:
-    """Return each operation, each framing of a body, two requests in one go, and what no operation is.
+def valid_requests(key: str, stack_id: str) -> list[bytes]:
+    """Return each operation, each framing of a body, two pipelined requests, and paths of no operation.
 
-    For any *key* and *stack_id* of the same lengths they have the same lengths, and are spoiled alike.
+    Keys and ids of the same lengths give requests of the same lengths, which are changed alike.
     """
     fields = f"Host: localhost\r\nAuthorization: Bearer {key}\r\nX-Request-Id: f\r\n".encode()
     close = b"Connection: close\r\n"
-    body = json.dumps(configuration(name="Spoiled")).encode()
+    body = json.dumps(configuration(name="Mutated")).encode()
     length = b"Content-Length: %d\r\n" % len(body)
     chunks = b"14\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (body[:20], len(body) - 20, body[20:])
     page = b"GET /manager/stacks?limit=2 HTTP/1.1\r\n" + fields

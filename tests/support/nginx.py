@@ -1,21 +1,22 @@
 """nginx with the real deploy/nginx.conf in front of whatever listens on a port of this machine."""
 
 import http.client
+import io
 import os
 import shutil
 import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from stackmgr import paths
-from tests.support.server import free_port
+from tests.support.http_wire import Response
+from tests.support.programs import require
+from tests.support.server import free_port, listens
+from tests.support.waiting import eventually
 
 SITE = paths.directory("deploy") / "nginx.conf"
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -50,25 +51,6 @@ http {{
 """
 
 
-def require(program: str | None, package: str) -> str:
-    """Return *program*; skip the test where it is missing, or fail where everything must be there."""
-    if program is None:
-        message = f"{package} is not installed; as root, tests/install_system_packages.sh installs it"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
-    return program
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One answer; the headers' values are Latin-1 text."""
-
-    status: int
-    headers: http.client.HTTPMessage
-    body: bytes
-
-
 @dataclass(frozen=True)
 class Proxy:
     """A running nginx, with the folder of its certificate and its logs."""
@@ -86,15 +68,15 @@ class Proxy:
 
     def ask(
         self, method: str, path: str, headers: Mapping[str, str | bytes], body: bytes | Iterator[bytes] = b""
-    ) -> Answer:
+    ) -> Response:
         """Send one request through TLS; a body that is an iterator goes out in chunks."""
         connection = http.client.HTTPConnection("localhost", self.port)
         connection.sock = self.connect()
         try:
             chunked = not isinstance(body, bytes)
             connection.request(method, path, body or None, dict(headers), encode_chunked=chunked)
-            answer = connection.getresponse()
-            return Answer(answer.status, answer.headers, answer.read())
+            response = connection.getresponse()
+            return Response(response.status, response.headers, response.read())
         finally:
             connection.close()
 
@@ -102,7 +84,7 @@ class Proxy:
         """Send *data* and no more, and return all that comes back until nginx closes the connection."""
         received = b""
         with self.connect(tls=tls) as connection:
-            # nginx may have refused the request, and gone, before all of it was sent.
+            # nginx may reject the request and close before all of it was sent.
             with suppress(ConnectionError, ssl.SSLEOFError):
                 connection.sendall(data)
             if not tls:
@@ -112,6 +94,20 @@ class Proxy:
                 while piece := connection.recv(65536):
                     received += piece
         return received
+
+
+def parse_responses(received: bytes, *, head: bool) -> list[Response]:
+    """Return the responses in *received*, all of which must be complete."""
+    stream, responses = io.BytesIO(received), []
+    while status_line := stream.readline():
+        version, status, _ = status_line.split(b" ", 2)
+        assert version == b"HTTP/1.1"
+        headers = http.client.parse_headers(stream)
+        length = 0 if head else int(headers["Content-Length"])
+        body = stream.read(length)
+        assert len(body) == length
+        responses.append(Response(int(status), headers, body))
+    return responses
 
 
 def site(folder: Path, port: int, upstream_port: int, changes: Mapping[str, str]) -> str:
@@ -161,7 +157,8 @@ def running_proxy(
     assert tested.returncode == 0, tested.stderr
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        _wait_until_it_listens(process, port)
+        eventually(lambda: listens(port) or process.poll() is not None, _START_DEADLINE)
+        assert process.poll() is None, "nginx has ended"
         yield Proxy(port, folder)
     finally:
         process.terminate()
@@ -176,14 +173,3 @@ def nginx_before(folder: Path, *ports: int, changes: Mapping[str, str] | None = 
         every[_SECOND_SERVER] = f"server 127.0.0.1:{ports[1]} "
     with running_proxy(folder, ports[0], every) as proxy:
         yield proxy
-
-
-def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + _START_DEADLINE
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        assert process.poll() is None, "nginx has ended"
-        assert time.monotonic() < deadline, "nginx does not listen"
-        time.sleep(0.02)

@@ -1,10 +1,9 @@
-"""A PostgreSQL of a test's own, whose processes may be frozen, killed and brought back."""
+"""A PostgreSQL whose processes a test can freeze, kill and restart."""
 
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import psycopg
 from stackmgr.database import migrations
 from stackmgr.dev import embedded_postgres
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
+from tests.support.waiting import eventually
 
 _CARELESS = b"""
     CREATE FUNCTION public.careless() RETURNS event_trigger LANGUAGE plpgsql AS $$
@@ -24,16 +24,8 @@ _CARELESS = b"""
 """
 
 
-def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Return once *condition* holds; fail when it does not come to hold within *seconds*."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.01)
-
-
 class FaultyPostgres(EmbeddedPostgres):
-    """An embedded server, with the service's schema, that can be made to fail in earnest.
+    """An embedded server, with the service's schema, that a test can freeze, kill and stop.
 
     `network_address` is the host and port of a server that has a network of its own; `logs` holds what
     earlier starts have logged.
@@ -53,30 +45,30 @@ class FaultyPostgres(EmbeddedPostgres):
     def follow(self, conninfo: str) -> None:
         """Become, before the first start, a standby of the server that *conninfo* leads to."""
         if os.geteuid() == 0:
-            self._settle_user()
-            embedded_postgres._let_pass(self._folder)
-        self._give(self._folder)
+            self.choose_user()
+            embedded_postgres.allow_traversal(self.folder)
+        self.take_ownership(self.folder)
         program = embedded_postgres.programs() / "pg_basebackup"
         options = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync")
-        command = [program, "--dbname", conninfo, "--pgdata", self._folder, *options]
-        copied = subprocess.run(command, check=False, cwd="/", capture_output=True, **self._run_as)
+        command = [str(program), "--dbname", conninfo, "--pgdata", str(self.folder), *options]
+        copied = subprocess.run(command, check=False, cwd="/", capture_output=True, **self.run_as)
         assert copied.returncode == 0, copied.stderr
         # The other's socket lies among its data, and so does the claim to it.
-        (self._folder / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
+        (self.folder / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
 
     @property
     def socket_path(self) -> str:
-        return f"{self._sockets}/.s.PGSQL.5432"
+        return f"{self.socket_folder}/.s.PGSQL.5432"
 
     def processes(self) -> list[psutil.Process]:
         """Return the postmaster and its children, in this order."""
-        if self._process is None or self._process.poll() is not None:
+        if self.process is None or self.process.poll() is not None:
             return []
-        postmaster = psutil.Process(self._process.pid)
+        postmaster = psutil.Process(self.process.pid)
         return [postmaster, *postmaster.children()]
 
     def freeze(self) -> None:
-        """Stop every process where it stands; the sockets stay open and the kernel goes on accepting."""
+        """Suspend every process; the sockets stay open and the kernel keeps accepting connections."""
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
@@ -117,16 +109,17 @@ class FaultyPostgres(EmbeddedPostgres):
         psutil.wait_procs(processes, 10)
 
     def read_log(self) -> str:
-        return (self._folder / "server.log").read_text(errors="replace")
+        return (self.folder / "server.log").read_text(errors="replace")
 
     def start(self) -> None:
-        """Start again after `crash` or `stop`."""
-        self.logs.append(self.read_log())
-        self._start(embedded_postgres.programs() / "postgres", self._undo)
+        """Start the server, the first time or again after `crash` or `stop`."""
+        if self.process is not None:
+            self.logs.append(self.read_log())
+        super().start()
 
     @contextmanager
     def careless(self) -> Iterator[None]:
-        """Have new connections wait for no commit, whatever they ask for, and write it late."""
+        """Make new connections commit asynchronously, whatever they set, and write WAL late."""
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(_CARELESS)
             connection.execute(b"ALTER SYSTEM SET wal_writer_delay = '10s'")
@@ -138,7 +131,7 @@ class FaultyPostgres(EmbeddedPostgres):
             connection.execute(b"SELECT pg_reload_conf()")
 
     def accepts(self) -> bool:
-        """Whether the server lets anybody in."""
+        """Whether the server accepts connections."""
         try:
             with psycopg.connect(self.url(), connect_timeout=2):
                 return True
@@ -146,10 +139,10 @@ class FaultyPostgres(EmbeddedPostgres):
             return False
 
     def restore(self) -> None:
-        """Bring it back with its settings as they were made, whatever has been done to it."""
+        """Restore the server and its initial settings after any fault."""
         self.thaw()
         if not self.processes():
-            (self._folder / "postgresql.auto.conf").write_bytes(b"")
+            (self.folder / "postgresql.auto.conf").write_bytes(b"")
             self.start()
         eventually(self.accepts)
         with psycopg.connect(self.url(), autocommit=True) as connection:

@@ -6,7 +6,7 @@ import webtest
 from webtest.response import TestResponse
 
 from stackmgr.app import Application
-from tests.support.client import Client, check_answer
+from tests.support.client import Client, check_response
 
 
 class Input:
@@ -41,5 +41,5 @@ def call(
     request.environ |= environ
     # Lint is for well-behaved servers: it would refuse some of these requests in the application's stead.
     response = webtest.TestApp(app, lint=False).do_request(request, expect_errors=True)
-    check_answer(method, path, response.status_int, response.headers, response.body)
+    check_response(method, path, response.status_int, response.headers, response.body)
     return response

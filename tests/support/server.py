@@ -6,16 +6,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO
 
 import psutil
 
 from stackmgr import paths
+from tests.support.waiting import eventually
 
 _START_DEADLINE = 20.0
 _STOP_DEADLINE = 35.0
@@ -23,7 +24,7 @@ _STOP_DEADLINE = 35.0
 
 @dataclass(frozen=True)
 class RunningService:
-    """A gunicorn that answers; `pid` is its master's.  What it prints goes to `log_path`."""
+    """A gunicorn that responds; `pid` is that of its master.  Its output goes to `log_path`."""
 
     port: int
     log_path: Path
@@ -51,15 +52,21 @@ class RunningService:
 
 @contextmanager
 def running_service(
-    database_url: str, *, env: Mapping[str, str] | None = None, args: Sequence[str] = ()
+    database_url: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    args: Sequence[str] = (),
+    stderr: int | IO[bytes] = subprocess.STDOUT,
 ) -> Iterator[RunningService]:
-    """Run the service on a free port until the context ends; the log is gone with it.
+    """Run the service on a free port until the context ends; the log is removed with it.
 
-    *env* is added to this process's environment, *args* to gunicorn's command line.  Raises AssertionError,
-    with the log, if the service does not come to answer.
+    *env* is added to this process's environment, *args* to gunicorn's command line; *stderr* is its standard
+    error, by default the log.  Raises AssertionError,
+    with the log, if the service does not start.
     """
     gunicorn = [sys.executable, "-m", "gunicorn", "-c", str(paths.directory("deploy") / "gunicorn.conf.py")]
-    with running(gunicorn, args, env={"STACKMGR_DATABASE_URL": database_url, **(env or {})}) as service:
+    environ = {"STACKMGR_DATABASE_URL": database_url, **(env or {})}
+    with running(gunicorn, args, env=environ, stderr=stderr) as service:
         yield service
 
 
@@ -70,6 +77,7 @@ def running(
     *,
     env: Mapping[str, str],
     folder: Path | None = None,
+    stderr: int | IO[bytes] = subprocess.STDOUT,
 ) -> Iterator[RunningService]:
     """Run a gunicorn on a free port, from *folder*, until the context ends.
 
@@ -84,12 +92,12 @@ def running(
                 cwd=folder,
                 env={**os.environ, **env},
                 stdout=log,
-                stderr=subprocess.STDOUT,
+                stderr=stderr,
                 start_new_session=True,
             )
         service = RunningService(port, log_path, process)
         try:
-            _wait_for_an_answer(service)
+            _wait_for_a_response(service)
             yield service
         finally:
             service.stop()
@@ -103,6 +111,12 @@ def free_port() -> int:
         return port
 
 
+def listens(port: int) -> bool:
+    """Whether a connection to *port* of 127.0.0.1 is accepted."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def ask(  # noqa: PLR0913 - the parts of a request
     port: int,
     path: str,
@@ -112,12 +126,12 @@ def ask(  # noqa: PLR0913 - the parts of a request
     *,
     timeout: float = _START_DEADLINE,
 ) -> tuple[int, str]:
-    """Return status and body of the answer to one request on a connection of its own."""
+    """Return status and body of the response to one request on a connection of its own."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         connection.request(method, path, body, headers or {})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
+        response = connection.getresponse()
+        return response.status, response.read().decode()
     finally:
         connection.close()
 
@@ -127,22 +141,28 @@ def workers_replaced(master: int, patience: float = _START_DEADLINE) -> Iterator
     """End the context once no worker is left that *master* had when it began, and there is another."""
     before = set(psutil.Process(master).children())
     yield
-    deadline = time.monotonic() + patience
-    while before & (now := set(psutil.Process(master).children())) or not now:
-        assert time.monotonic() < deadline, "the old workers stay"
-        time.sleep(0.02)
+
+    def replaced() -> bool:
+        now = set(psutil.Process(master).children())
+        return bool(now) and not before & now
+
+    eventually(replaced, patience, "the old workers are still there")
 
 
-def _wait_for_an_answer(service: RunningService) -> None:
-    """Return once a worker has answered: the master accepts connections before there is any worker."""
-    deadline = time.monotonic() + _START_DEADLINE
-    while not _answers(service.port):
-        if service.process.poll() is not None or time.monotonic() > deadline:
-            raise AssertionError(f"the service did not start:\n{service.log_path.read_text()}")
-        time.sleep(0.05)
+def _wait_for_a_response(service: RunningService) -> None:
+    """Return once a worker responds: the master accepts connections before there is any worker."""
+
+    def settled() -> bool:
+        return _responds(service.port) or service.process.poll() is not None
+
+    try:
+        eventually(settled, _START_DEADLINE)
+        assert service.process.poll() is None
+    except AssertionError as ex:
+        raise AssertionError(f"the service did not start:\n{service.log_path.read_text()}") from ex
 
 
-def _answers(port: int) -> bool:
+def _responds(port: int) -> bool:
     try:
         return ask(port, "/")[0] == 404
     except OSError:

@@ -1,4 +1,4 @@
-"""An Unkey on loopback that behaves as it is told, which is mostly badly.
+"""An Unkey on loopback with a behaviour chosen by the test, usually a faulty one.
 
 A behaviour is a function of the accepted socket and the request; the server closes the socket behind it
 unless it returns True.  `requests` and `connections` tell what has arrived.
@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+ROOT_KEY = "unkey_rootkeyrootkeyrootkey"
 
 _READ_DEADLINE = 10.0
 
@@ -38,13 +40,13 @@ def response(status: int, body: bytes | dict[str, Any], *headers: str) -> bytes:
     return "\r\n".join(lines).encode("latin-1") + content
 
 
-def answer(status: int, body: bytes | dict[str, Any], *headers: str) -> Behaviour:
+def respond(status: int, body: bytes | dict[str, Any], *headers: str) -> Behaviour:
     """Answer, and keep the connection open."""
     return raw(response(status, body, *headers), keep=True)
 
 
 def raw(data: bytes, *, keep: bool = False) -> Behaviour:
-    """Send *data* as it is."""
+    """Send *data* unchanged."""
 
     def behave(client: socket.socket, _: Request) -> bool:
         client.sendall(data)
@@ -54,7 +56,7 @@ def raw(data: bytes, *, keep: bool = False) -> Behaviour:
 
 
 def verification(code: str, *, valid: bool = False, **data: Any) -> dict[str, Any]:
-    """Return the body with which Unkey tells the outcome of a verification."""
+    """Return the body in which Unkey reports the outcome of a verification."""
     return {"meta": {"requestId": "req_1"}, "data": {"valid": valid, "code": code} | data}
 
 
@@ -69,7 +71,7 @@ def reset(client: socket.socket, _: Request) -> None:
 
 
 def hang_up(client: socket.socket, _: Request) -> None:
-    """Close without a byte of an answer."""
+    """Close without a byte of a response."""
 
 
 def drip(data: bytes, pause: float) -> Behaviour:

@@ -1,4 +1,4 @@
-"""Clients that do at random what callers do, and record it: the same for an application and for a service."""
+"""Random clients that record their requests and responses, of an application or of a running service."""
 
 import http.client
 import json
@@ -15,15 +15,15 @@ import webtest
 
 from stackmgr.app import Application
 from stackmgr.eip55 import eip55
-from tests.support.client import STACKS, check_answer
+from tests.support.client import STACKS, check_response
 from tests.support.examples import ADDRESSES
 from tests.support.history import Configuration, Operation
 
 # Sends method, path, headers and body; returns status and body.  Raises ConnectionRefusedError if nothing
-# was sent, and other kinds of OSError, or HTTPException, if no answer came.
+# was sent, and other kinds of OSError, or HTTPException, if no response came.
 Transport = Callable[[str, str, dict[str, str], bytes], tuple[int, bytes]]
 
-# What every Idempotency-Key begins with: no log and no answer is to hold it.
+# What every Idempotency-Key begins with: no log and no response is to hold it.
 KEY_CANARY = "canary-key-"
 
 _WEIGHTS = {"create": 12, "replay": 12, "update": 40, "get": 26, "list": 4, "foreign": 6}
@@ -34,12 +34,12 @@ def application_transport(app: Application) -> Transport:
     """Return the transport that calls *app* itself."""
 
     def send(method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
-        answer = webtest.TestApp(app).request(
+        response = webtest.TestApp(app).request(
             path, method=method, headers=headers, body=body, expect_errors=True
         )
-        check_answer(method, path, answer.status_int, answer.headers, answer.body)
-        _check_secrets(headers, answer.headers, answer.body)
-        return answer.status_int, answer.body
+        check_response(method, path, response.status_int, response.headers, response.body)
+        _check_secrets(headers, response.headers, response.body)
+        return response.status_int, response.body
 
     return send
 
@@ -51,13 +51,13 @@ def http_transport(port: Callable[[], int], timeout: float) -> Transport:
         connection = http.client.HTTPConnection("127.0.0.1", port(), timeout=timeout)
         try:
             connection.request(method, path, body or None, headers)
-            answer = connection.getresponse()
-            content = answer.read()
+            response = connection.getresponse()
+            content = response.read()
         finally:
             connection.close()
-        check_answer(method, path, answer.status, answer.headers, content)
-        _check_secrets(headers, answer.headers, content)
-        return answer.status, content
+        check_response(method, path, response.status, response.headers, content)
+        _check_secrets(headers, response.headers, content)
+        return response.status, content
 
     return send
 
@@ -72,23 +72,23 @@ def kept_transport(connect: Callable[[], http.client.HTTPConnection]) -> Transpo
         connection = of_this_thread.connection
         try:
             connection.request(method, path, body or None, headers)
-            answer = connection.getresponse()
-            content = answer.read()
+            response = connection.getresponse()
+            content = response.read()
         except _NO_ANSWER:
             connection.close()
             raise
-        check_answer(method, path, answer.status, answer.headers, content)
-        _check_secrets(headers, answer.headers, content)
-        return answer.status, content
+        check_response(method, path, response.status, response.headers, content)
+        _check_secrets(headers, response.headers, content)
+        return response.status, content
 
     return send
 
 
 def _check_secrets(sent: dict[str, str], headers: Any, body: bytes) -> None:
-    """Assert that an answer repeats neither the Authorization nor the Idempotency-Key of its request."""
-    answer = f"{list(headers.items())}{body.decode()}"
-    assert sent["Authorization"].removeprefix("Bearer ") not in answer
-    assert KEY_CANARY not in answer
+    """Assert that a response repeats neither the Authorization nor the Idempotency-Key of its request."""
+    response = f"{list(headers.items())}{body.decode()}"
+    assert sent["Authorization"].removeprefix("Bearer ") not in response
+    assert KEY_CANARY not in response
 
 
 @dataclass
@@ -156,7 +156,7 @@ class Workload:
             return
         except _NO_ANSWER:
             return
-        operation.answered = time.monotonic()
+        operation.completed = time.monotonic()
         operation.status, operation.body = status, json.loads(content)
 
 
@@ -230,7 +230,7 @@ class _Client:
         return operation
 
     def _configuration(self) -> Configuration:
-        """Return a configuration in normal form that nobody else asks for."""
+        """Return a configuration in normal form that no other operation uses."""
         addresses = sorted(self._chance.sample(ADDRESSES, self._chance.randint(1, 4)))
         cuts = sorted(self._chance.choices(range(10001), k=len(addresses) - 1))
         weights = [high - low for low, high in zip([0, *cuts], [*cuts, 10000], strict=True)]

@@ -1,0 +1,85 @@
+"""Headless Chromium, driven by ChromeDriver over the WebDriver protocol."""
+
+import shutil
+import subprocess
+import tempfile
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import urllib3
+
+from tests.support.programs import require
+from tests.support.server import free_port, listens
+from tests.support.waiting import eventually
+
+_ARGUMENTS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+_TIMEOUT_SECONDS = 30.0
+
+
+class Browser:
+    """One window."""
+
+    def __init__(self, address: str, session: str) -> None:
+        self._base = f"{address}/session/{session}"
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        return _request("POST", self._base + path, body)
+
+    def open(self, url: str) -> None:
+        """Load *url*."""
+        self._post("/url", {"url": url})
+
+    def run(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression."""
+        return self._post("/execute/sync", {"script": f"return {expression}", "args": []})
+
+    def console(self) -> list[str]:
+        """Return the messages of the console since the last call, failed requests included."""
+        return [entry["message"] for entry in self._post("/se/log", {"type": "browser"})]
+
+    def screenshot(self) -> bytes:
+        """Return what the window shows, as a PNG."""
+        return b64decode(_request("GET", self._base + "/screenshot"))
+
+
+def _request(method: str, url: str, body: dict[str, Any] | None = None) -> Any:
+    response = urllib3.request(method, url, json=body, timeout=_TIMEOUT_SECONDS, retries=False)
+    assert response.status == 200, response.data
+    return response.json()["value"]
+
+
+@contextmanager
+def running_browser(width: int, height: int = 900) -> Iterator[Browser]:
+    """Run a browser whose viewport is *width* by *height* CSS pixels."""
+    require(shutil.which("chromium"), "chromium")
+    driver = require(shutil.which("chromedriver"), "chromium-driver")
+    address = f"http://127.0.0.1:{(port := free_port())}"
+    with tempfile.TemporaryDirectory(prefix="stackmgr-browser-", ignore_cleanup_errors=True) as profile:
+        options = {
+            "args": [*_ARGUMENTS, f"--user-data-dir={profile}"],
+            "mobileEmulation": {"deviceMetrics": {"width": width, "height": height, "pixelRatio": 1}},
+        }
+        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL)
+        try:
+            eventually(lambda: listens(port), _TIMEOUT_SECONDS)
+            session = _request("POST", f"{address}/session", {"capabilities": {"alwaysMatch": wanted}})
+            try:
+                yield Browser(address, session["sessionId"])
+            finally:
+                # ChromeDriver leaves its Chromium running when it is terminated.
+                _request("DELETE", f"{address}/session/{session['sessionId']}")
+        finally:
+            process.terminate()
+            process.wait(_TIMEOUT_SECONDS)

@@ -1,0 +1,16 @@
+"""A folder in memory, for data that no test keeps."""
+
+import os
+import shutil
+from pathlib import Path
+
+
+def memory() -> str | None:
+    """Return a folder in memory, if it is large enough and allows programs and devices, for `tempfile`.
+
+    A database there waits for no disk, with the settings that the service requires of it: fsync stays on.
+    """
+    folder = "/dev/shm"  # noqa: S108 - each user makes a folder of its own below it
+    if not Path(folder).is_dir() or os.statvfs(folder).f_flag & (os.ST_NOEXEC | os.ST_NODEV):
+        return None
+    return folder if shutil.disk_usage(folder).free > 2**31 else None

@@ -1,0 +1,15 @@
+"""Programs that pip does not install."""
+
+import os
+
+import pytest
+
+
+def require(program: str | None, package: str) -> str:
+    """Return *program*.  Skip the test if it is missing, or fail if CI is `true`."""
+    if program is None:
+        message = f"{package} is not installed; as root, tests/install_system_packages.sh installs it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    return program
