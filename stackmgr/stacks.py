@@ -1,10 +1,8 @@
-"""The repository of stacks: one function for each operation, each running its one SQL file.
+"""The repository of stacks: one function per operation, each of which runs one SQL file.
 
-The retry of a create is the exception that needs a second statement, with a snapshot in which the winner
-of the race for the key can be seen.
+The exception is the retry of a create: a second statement reads the receipt, in a later snapshot.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import NamedTuple
@@ -23,16 +21,16 @@ _FIND_RECEIPT = statements.load("receipt_find")
 _GET = statements.load("stack_get")
 _LIST = statements.load("stack_list")
 _UPDATE = statements.load("stack_update")
-_LIST_TOKENS_OUTSIDE = statements.load("stack_list_tokens_outside")
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who makes a request, and which request it is: what is recorded beside each revision."""
+    """Who makes a request, with which key, and which request it is: recorded with each revision."""
 
     manager_id: str
     identity_id: str
     request_id: str
+    key_id: str | None = None
 
 
 class Stack(NamedTuple):
@@ -46,10 +44,10 @@ class Stack(NamedTuple):
 
 
 def create(session: Session, actor: Actor, key: str, configuration: Configuration) -> tuple[Stack, bool]:
-    """Create a stack under an Idempotency-Key, or find the one the key has created.
+    """Create a stack under an Idempotency-Key, or find the one created under it.
 
-    Returns the stack as it is now, and whether this call created it.  Raises Conflict when the key was used
-    with other input, and InvalidIdempotencyKey when it is longer than the receipt index can hold.
+    Returns the current state of the stack, and whether this call created it.  Raises Conflict if the key was
+    used with other input, and InvalidIdempotencyKey if it is longer than the receipt index can hold.
     """
     stack = Stack(
         str(uuid4()), str(uuid4()), configuration.name, configuration.allocation, configuration.preset
@@ -66,12 +64,13 @@ def create(session: Session, actor: Actor, key: str, configuration: Configuratio
         "preset": stack.preset,
         "identity_id": actor.identity_id,
         "request_id": actor.request_id,
+        "key_id": actor.key_id,
     }
     try:
         created = session.row(_CREATE, parameters)
     except DatabaseError as ex:
         if ex.sqlstate == retries.PROGRAM_LIMIT_EXCEEDED:
-            # Among the indexed values, only the key's length is the caller's choice.
+            # Among the indexed values, only the key's length is the client's choice.
             raise InvalidIdempotencyKey("idempotency_key_too_long") from ex
         raise
     if created is not None:
@@ -82,20 +81,20 @@ def create(session: Session, actor: Actor, key: str, configuration: Configuratio
 def _created_before(session: Session, actor: Actor, key: str, digest: bytes) -> Stack:
     row = session.row(_FIND_RECEIPT, {"manager_id": actor.manager_id, "idempotency_key": key})
     if row is None:
-        # Receipts are never deleted: the one that was in the way cannot be gone.
-        raise DatabaseError("receipt_vanished", None)
+        # Receipts are never deleted: the conflicting one must exist.
+        raise DatabaseError("receipt_vanished", statement=_FIND_RECEIPT.name)
     if not compare_digest(row[0], digest):
         raise Conflict("idempotency_key_reused")
-    return Stack(*row[1:])
+    return Stack(*row[1:6])
 
 
 def get_query(manager_id: str, stack_id: str) -> Query:
-    """Return what `get` asks the database."""
+    """Return the query that `get` runs."""
     return _GET, {"manager_id": manager_id, "stack_id": stack_id}
 
 
 def get(session: Session, manager_id: str, stack_id: str) -> Stack:
-    """Return a manager's stack.  Raises NotFound, for another manager's as for none."""
+    """Return a manager's stack.  Raises NotFound, also for another manager's."""
     row = session.row(*get_query(manager_id, stack_id))
     if row is None:
         raise NotFound("stack")
@@ -103,7 +102,7 @@ def get(session: Session, manager_id: str, stack_id: str) -> Stack:
 
 
 def list_query(manager_id: str, after: Position, limit: int) -> Query:
-    """Return what `list_page` asks the database."""
+    """Return the query that `list_page` runs."""
     return _LIST, {
         "manager_id": manager_id,
         "after_created_at": after.created_at,
@@ -137,14 +136,9 @@ def update(session: Session, actor: Actor, stack_id: str, changes: Changes) -> S
             "preset": changes.preset,
             "identity_id": actor.identity_id,
             "request_id": actor.request_id,
+            "key_id": actor.key_id,
         },
     )
     if row is None:
         raise NotFound("stack")
     return Stack(*row)
-
-
-def list_tokens_outside(session: Session, addresses: Iterable[str]) -> list[tuple[str, int]]:
-    """Return the tokens that stacks of any manager hold beside *addresses*, each with how many hold it."""
-    rows = session.rows(_LIST_TOKENS_OUTSIDE, {"addresses": f"{{{','.join(addresses)}}}"})
-    return [(address, count) for address, count in rows]

@@ -1,37 +1,223 @@
-"""`stackmgr whitelist`: whether a whitelist file is good, and what it would leave out of what is saved.
+"""`stackmgr tokens`: the whitelist in force, whether a file is a whitelist, and what a change would affect.
 
-Saved stacks are read as they are, whatever the whitelist.  But an update that sends such a token again, and
-the retry of a creation that named it, are answered with 400: to be known before a token is taken off.
+Saved stacks are read as they are, whatever the whitelist.  But an update that sends a token which has left
+it, and the retry of a creation that named one, are rejected with 400.
 """
 
 import argparse
-import os
+import json
+import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from stackmgr import settings, stacks, whitelist
-from stackmgr.commands.common import CommandError, Commands, operator_session
+from stackmgr import whitelist
+from stackmgr.commands import token_list
+from stackmgr.commands.arguments import row_limit
+from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
+from stackmgr.commands.output import percent, print_json, print_note, print_table, printable
+from stackmgr.commands.reader import NEEDS_READER, Reader, reading
+from stackmgr.commands.token_list import Token, TokenList
+from stackmgr.database import statements
 
-# Every stack of every manager is looked at; seconds.
-_DEADLINE = 600.0
+_HOLDERS = statements.load("token_count_holders")
+_STACKS = statements.load("stack_list_holding")
+_RECEIPTS = statements.load("receipt_count_naming")
 
 
-def _whitelist(arguments: argparse.Namespace) -> None:
-    path = arguments.file or settings.tokens_path(os.environ)
+def _list(arguments: argparse.Namespace) -> None:
+    listed = token_list.in_force()
+    tokens = sorted(listed.tokens.values(), key=lambda token: token.symbol)
+    if arguments.json:
+        print_json([_document(token) for token in tokens])
+        return
+    print_table(("SYMBOL", "NAME", "ADDRESS"), [_row(token) for token in tokens])
+    print_note(
+        f"{len(tokens)} tokens of chain {whitelist.CHAIN_ID} in {listed.path}. "
+        f"The settlement asset {printable(listed.settlement.symbol)} is not one of them."
+    )
+
+
+def _document(token: Token) -> dict[str, str]:
+    return {"symbol": token.symbol, "name": token.name, "address": token.checksummed}
+
+
+def _row(token: Token) -> tuple[str, ...]:
+    return printable(token.symbol), printable(token.name), token.checksummed
+
+
+def _check(arguments: argparse.Namespace) -> None:
     try:
-        spellings = whitelist.load(path)
+        arguments.file.open("rb").close()
+    except OSError as ex:
+        raise CommandError(f"{arguments.file} cannot be read: {ex.strerror}") from ex
+    problems: list[str] = []
+    try:
+        token_list.load(arguments.file)
     except whitelist.WhitelistError as ex:
-        raise CommandError("\nstackmgr: ".join(ex.problems)) from ex
-    with operator_session(deadline=_DEADLINE) as session:
-        outside = stacks.list_tokens_outside(session, set(spellings.values()))
-    for address, count in outside:
-        print(f"warning: {address} is not in {path}, and saved stacks hold it: {count}")
-    print("ok")
+        problems = [problem.removeprefix(f"whitelist {arguments.file}: ") for problem in ex.problems]
+    if arguments.json:
+        print_json({"file": str(arguments.file), "problems": problems})
+    elif problems:
+        print("\n".join(f"{arguments.file}: {printable(problem)}" for problem in problems))
+    else:
+        print(
+            f"{arguments.file}: {whitelist.TOKEN_COUNT} tokens of chain {whitelist.CHAIN_ID}, "
+            "EIP-55 checksums correct, settlement asset absent"
+        )
+    if problems:
+        sys.exit(FOUND)
+
+
+def changes(old: TokenList, new: TokenList) -> list[tuple[str, str, str]]:
+    """Return (change, symbol, checksummed address) for each token that differs, by address."""
+    found = []
+    for address in sorted(old.tokens.keys() | new.tokens.keys()):
+        before, after = old.tokens.get(address), new.tokens.get(address)
+        if after is None and before is not None:
+            found.append(("removed", before.symbol, before.checksummed))
+        elif before is None and after is not None:
+            found.append(("added", after.symbol, after.checksummed))
+        elif before is not None and after is not None and before.symbol != after.symbol:
+            found.append(("renamed", f"{before.symbol} → {after.symbol}", after.checksummed))
+    return found
+
+
+def _diff(arguments: argparse.Namespace) -> None:
+    found = changes(token_list.require(arguments.old), token_list.require(arguments.new))
+    if arguments.json:
+        print_json([dict(zip(("change", "symbol", "address"), row, strict=True)) for row in found])
+    elif found:
+        rows = [(change, printable(symbol), address) for change, symbol, address in found]
+        print_table(("CHANGE", "SYMBOL", "ADDRESS"), [*rows])
+    else:
+        print_note("The same tokens with the same symbols.")
+    if found:
+        sys.exit(FOUND)
+
+
+def weights(allocation: str, listed: TokenList, addresses: Iterable[str]) -> dict[str, int]:
+    """Return the weights in basis points of those *addresses* that a stored allocation names, by symbol."""
+    wanted = set(addresses)
+    items = (item for item in json.loads(allocation) if item["token_address"] in wanted)
+    return {listed.symbol(item["token_address"]): item["weight_bps"] for item in items}
+
+
+def _impact_document(reader: Reader, old: TokenList, new: TokenList, limit: int) -> dict[str, Any]:
+    leaving = sorted(old.tokens.keys() - new.tokens.keys())
+    holders = {row[0]: row[1:] for row in reader.rows(_HOLDERS, {"addresses": leaving})}
+    stacks = reader.rows(_STACKS, {"addresses": leaving, "row_limit": limit + 1})
+    [(receipts,)] = reader.rows(_RECEIPTS, {"addresses": leaving})
+    return {
+        "compared_with": str(old.path),
+        "leaving": [
+            _document(old.tokens[address])
+            | dict(zip(("stacks", "managers"), holders.get(address, (0, 0)), strict=False))
+            for address in leaving
+        ],
+        "entering": [
+            _document(new.tokens[address]) for address in sorted(new.tokens.keys() - old.tokens.keys())
+        ],
+        "stacks": [
+            {
+                "external_id": row[0],
+                "stack_id": row[1],
+                "name": row[2],
+                "weights_bps": weights(row[3], old, leaving),
+            }
+            for row in stacks[:limit]
+        ],
+        "more_stacks": len(stacks) > limit,
+        "retries_from_200_to_400": receipts,
+    }
+
+
+def _print_impact(document: dict[str, Any], file: Path) -> None:
+    print_note(f"{file} compared with {document['compared_with']}, the list in force here.")
+    if not document["leaving"]:
+        print_note("No token leaves the list: no saved stack and no retry is affected.")
+        return
+    leaving = document["leaving"]
+    print_table(
+        ("LEAVING", "ADDRESS", "STACKS", "MANAGERS"),
+        [
+            (printable(token["symbol"]), token["address"], str(token["stacks"]), str(token["managers"]))
+            for token in leaving
+        ],
+    )
+    print(f"\nCreation retries that turn from 200 into 400: {document['retries_from_200_to_400']}\n")
+    rows = [
+        (
+            stack["external_id"],
+            stack["stack_id"],
+            ", ".join(f"{printable(symbol)} {percent(bps)}" for symbol, bps in stack["weights_bps"].items()),
+            printable(stack["name"]),
+        )
+        for stack in document["stacks"]
+    ]
+    print_table(("MANAGER", "STACK", "HOLDS", "NAME"), [*rows])
+    if document["more_stacks"]:
+        print_note(f"More stacks hold these tokens: --limit {2 * len(rows)} shows more.")
+
+
+def _impact(arguments: argparse.Namespace) -> None:
+    old, new = token_list.in_force(), token_list.require(arguments.file)
+    with reading() as reader:
+        document = _impact_document(reader, old, new, arguments.limit)
+    if arguments.json:
+        print_json(document)
+    else:
+        _print_impact(document, arguments.file)
+    if document["stacks"] or document["retries_from_200_to_400"]:
+        sys.exit(FOUND)
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
-    command = commands.add_parser(
-        "whitelist", help="check a whitelist, and tell which saved stacks hold tokens that it lacks"
+    """Add `tokens` and its commands."""
+    tokens = commands.add_parser(
+        "tokens",
+        help="the token whitelist, and what a change of it would affect",
+        epilog=exit_statuses("something was found"),
     )
-    command.add_argument("--file", type=Path, help="instead of the file that STACKMGR_TOKENS names")
-    command.set_defaults(run=_whitelist)
+    token_commands = tokens.add_subparsers(required=True, metavar="COMMAND")
+
+    command = token_commands.add_parser(
+        "list",
+        help="list the tokens in force",
+        description="List the tokens of the file that STACKMGR_TOKENS names, by default the shipped one.",
+        epilog=exit_statuses(),
+    )
+    command.set_defaults(run=_list)
+
+    command = token_commands.add_parser(
+        "check",
+        help="check a whitelist file",
+        description="Check a whitelist file: exactly 30 tokens, EIP-55 checksums, no settlement asset.",
+        epilog=exit_statuses("the file has a problem"),
+    )
+    command.add_argument("file", type=Path, metavar="FILE")
+    command.set_defaults(run=_check)
+
+    command = token_commands.add_parser(
+        "diff", help="compare two whitelist files", epilog=exit_statuses("the lists differ")
+    )
+    command.add_argument("old", type=Path, metavar="A")
+    command.add_argument("new", type=Path, metavar="B")
+    command.set_defaults(run=_diff)
+
+    command = token_commands.add_parser(
+        "impact",
+        help="show which saved stacks and retries a new whitelist file would affect",
+        description="Compare FILE with the list that STACKMGR_TOKENS names here. Show which saved stacks "
+        "hold tokens that would leave, and how many creation retries would turn from 200 into 400. "
+        f"{NEEDS_READER}",
+        epilog=exit_statuses("a stack or a retry is affected"),
+    )
+    command.add_argument("file", type=Path, metavar="FILE")
+    command.add_argument(
+        "--limit", type=row_limit, default=100, metavar="N", help="stacks to show (default 100)"
+    )
+    command.set_defaults(run=_impact)
+
+    for command in token_commands.choices.values():
+        command.add_argument("--json", action="store_true", help="print one JSON document")

@@ -1,0 +1,61 @@
+"""The reasons of each rejected body, on its line of the request log, for the log format `dev`.
+
+Only `stackmgr dev` sets that format: the reasons quote the body, which no production log may hold.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stackmgr.commands import token_list
+from stackmgr.commands.verdict import CREATE, UPDATE, verdict
+
+LogRequest = Callable[[Mapping[str, Any]], None]
+WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+_SCHEMAS = {"POST": CREATE, "PATCH": UPDATE}
+
+
+class _Recorded:
+    """A request body that keeps what is read of it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.body = b""
+
+    def read(self, *size: int) -> bytes:
+        """Read from the stream."""
+        data: bytes = self._stream.read(*size)
+        self.body += data
+        return data
+
+
+class Rejections:
+    """Adds `reasons` to the fields of a request whose body was rejected.  *tokens* is the whitelist file."""
+
+    def __init__(self, tokens: Path) -> None:
+        self._listed = token_list.load(tokens)
+        self._local = threading.local()
+
+    def recording(self, app: WsgiApplication) -> WsgiApplication:
+        """Return *app* with its request bodies kept, each as long as its request."""
+
+        def recorded(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+            environ["wsgi.input"] = self._local.input = _Recorded(environ["wsgi.input"])
+            return app(environ, start_response)
+
+        return recorded
+
+    def explaining(self, log: LogRequest) -> LogRequest:
+        """Return *log*, with the reasons added."""
+
+        def explained(fields: Mapping[str, Any]) -> None:
+            body, schema = self._local.input.body, _SCHEMAS.get(fields["method"])
+            if fields["status"] in (400, 413) and body and schema is not None:
+                found = verdict(body, schema, self._listed).reasons
+                reasons = "; ".join(f"{reason.place}: {reason.message}" for reason in found)
+                fields = {**fields, "reasons": reasons} if reasons else fields
+            log(fields)
+
+        return explained
