@@ -1,0 +1,152 @@
+"""`stackmgr stacks`: the past of a stack, and the searches, on a database of known content."""
+
+from uuid import uuid4
+
+import pytest
+
+from tests.commands import saved
+from tests.commands.saved import ADDRESS, MANAGER, OTHER_MANAGER, OTHERS_STACK, PRODUCTION, QUIET_STACK, STACK
+from tests.support.examples import configuration
+
+
+def table(outcome) -> list[list[str]]:
+    assert outcome.status == 0, outcome.err
+    return [line.split("\t") for line in outcome.out.splitlines()]
+
+
+def test_history_says_who_changed_what_and_when(on_saved):
+    head, *rows = table(on_saved("stacks", "history", STACK))
+    assert head == ["#", "WHEN (UTC)", "KEY", "REQUEST", "CHANGED"]
+    assert rows == [
+        ["4", "2026-11-21 22:10:55", "…dZFx production", "2c4e3df8", "AAPL 100 % → 60 %, AMD - → 40 %"],
+        ["3", "2026-11-21 22:10:54", "…Qq07 support desk", "support-daily", "preset monthly → daily"],
+        ["2", "2026-11-21 08:02:11", "…dZFx production", "7d0f", "preset weekly → monthly"],
+        ["1", "2026-11-20 09:15:00", "-", "import-17", 'created "Growth", weekly: AAPL 100 %'],
+    ]
+
+
+def test_history_names_what_has_left_and_a_new_name(on_saved):
+    _, second, _ = table(on_saved("stacks", "history", OTHERS_STACK))
+    assert second[-1] == 'name "AMD only" → "Chips", AMD 100 % → 0.01 %, NVDA - → 99.99 %'
+
+
+def test_a_limited_history_says_that_there_is_more_and_knows_what_its_oldest_line_changed(on_saved):
+    ran = on_saved("stacks", "history", STACK, "--limit", "2")
+    assert [row[0] for row in table(ran)[1:]] == ["4", "3"]
+    assert "preset monthly → daily" in ran.out
+    assert "Older revisions: 2; --limit 4 shows more." in ran.err
+
+
+def test_history_as_json_has_the_complete_configurations(on_saved):
+    last = on_saved("stacks", "history", STACK, "--json").json[0]
+    assert last["key_id"] == PRODUCTION
+    assert last["revision_id"] == saved.SAVED[0].revision_id(4)
+    assert last["allocation"][0] == {
+        "token_address": min(ADDRESS["AAPL"], ADDRESS["AMD"]),
+        "weight_bps": 4000,
+    }
+    assert last["changed"] == "AAPL 100 % → 60 %, AMD - → 40 %"
+
+
+def test_show_prints_the_current_configuration_and_the_key_id(on_saved):
+    rows = table(on_saved("stacks", "show", STACK))
+    assert ["manager", MANAGER] in rows
+    assert ["revision", "4 of 4"] in rows
+    assert ["key_id", PRODUCTION] in rows
+    assert ["AAPL", "60 %", ADDRESS["AAPL"]] in rows
+    document = on_saved("stacks", "show", STACK, "--json").json
+    assert (document["stack_id"], document["external_id"], document["number"]) == (STACK, MANAGER, 4)
+
+
+@pytest.mark.parametrize(
+    ("time", "number"),
+    [
+        ("2026-11-20T09:15:00Z", 1),
+        ("2026-11-21T08:02:10Z", 1),
+        ("2026-11-21T09:02:11+01:00", 2),
+        ("2026-11-21T22:10:54Z", 3),
+        ("2030-01-01T00:00:00Z", 4),
+    ],
+)
+def test_at_shows_the_revision_that_was_current_at_a_time(on_saved, time, number):
+    assert on_saved("stacks", "at", STACK, time, "--json").json["number"] == number
+
+
+def test_at_a_time_before_the_creation_there_is_no_stack(on_saved):
+    ran = on_saved("stacks", "at", STACK, "2026-11-20T09:14:59Z")
+    assert (ran.status, ran.err) == (1, "stackmgr: the stack was created later, at 2026-11-20T09:15:00Z\n")
+
+
+def test_diff_compares_two_revisions_and_by_default_the_last_change(on_saved):
+    ran = on_saved("stacks", "diff", STACK)
+    assert ran.status == 3
+    assert ran.out == "WHAT\tREVISION 3\tREVISION 4\nAAPL\t100 %\t60 %\nAMD\t-\t40 %\n"
+    ran = on_saved("stacks", "diff", STACK, "1", "3", "--json")
+    assert (ran.status, ran.json) == (3, [{"what": "preset", "before": "weekly", "after": "daily"}])
+
+
+def test_diff_of_equal_revisions_finds_nothing(on_saved):
+    assert on_saved("stacks", "diff", STACK, "2", "2").status == 0
+
+
+@pytest.mark.parametrize(("stack_id", "numbers"), [(STACK, ("1", "5")), (QUIET_STACK, ())])
+def test_diff_with_a_revision_that_is_not_there(on_saved, stack_id, numbers):
+    ran = on_saved("stacks", "diff", stack_id, *numbers)
+    assert ran.status == 1
+    assert "there is no revision" in ran.err
+
+
+@pytest.mark.parametrize("verb", ["show", "history", "diff"])
+def test_an_unknown_stack_is_said_to_be_none(on_saved, verb):
+    unknown = str(uuid4())
+    ran = on_saved("stacks", verb, unknown)
+    assert (ran.status, ran.err) == (1, f"stackmgr: there is no stack {unknown}\n")
+
+
+@pytest.mark.parametrize("token", ["AMD", "amd", ADDRESS["AMD"], ADDRESS["AMD"].upper()])
+def test_find_by_token_names_the_stacks_that_hold_it_with_their_weights(on_saved, token):
+    head, *rows = table(on_saved("stacks", "find", "--token", token))
+    assert head == ["MANAGER", "STACK", "WEIGHT", "NAME"]
+    assert rows == [[MANAGER, STACK, "40 %", "Growth"], [OTHER_MANAGER, OTHERS_STACK, "0.01 %", "Chips"]]
+
+
+def test_find_by_a_token_that_is_none(on_saved):
+    ran = on_saved("stacks", "find", "--token", "DOGE")
+    assert ran.status == 1
+    assert "DOGE is no symbol of" in ran.err
+    assert table(on_saved("stacks", "find", "--token", "0x" + "00" * 20))[1:] == []
+
+
+def test_find_by_revision_request_and_name(on_saved):
+    revision_id = saved.SAVED[0].revision_id(3)
+    expected = [MANAGER, STACK, "3", "2026-11-21T22:10:54Z", revision_id, "support-daily"]
+    assert table(on_saved("stacks", "find", "--revision", revision_id))[1:] == [expected]
+    assert table(on_saved("stacks", "find", "--request", "support-daily"))[1:] == [expected]
+    assert table(on_saved("stacks", "find", "--name", "GROW"))[1:] == [[MANAGER, STACK, "Growth"]]
+    assert table(on_saved("stacks", "find", "--request", "x' OR 1=1 --"))[1:] == []
+    assert on_saved("stacks", "find", "--name", "o", "--json").json == [
+        {"manager": MANAGER, "stack": STACK, "name": "Growth"},
+        {"manager": MANAGER, "stack": QUIET_STACK, "name": "Income"},
+    ]
+
+
+def test_a_limited_search_says_that_there_is_more(on_saved):
+    ran = on_saved("stacks", "find", "--name", "o", "--limit", "1")
+    assert len(table(ran)) == 2
+    assert "There are more: --limit 10 shows them." in ran.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("show", "x"), ("find",), ("find", "--name", "a", "--token", "AMD"), ("find", "--revision", "x")],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_with_2(on_saved, arguments):
+    assert on_saved("stacks", *arguments).status == 2
+
+
+def test_a_key_of_a_remote_verifier_is_named_by_its_id(on_saved, client, database_url, admin, monkeypatch):
+    stack_id = client.create(configuration()).json["id"]
+    admin.execute("UPDATE stackmgr.stack_revisions SET key_id = 'key_7x' WHERE stack_id = %s", [stack_id])
+    monkeypatch.setenv("STACKMGR_DATABASE_URL", database_url)
+    assert table(on_saved("stacks", "history", stack_id))[1][2] == "key_7x"
