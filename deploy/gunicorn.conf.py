@@ -1,92 +1,142 @@
-"""gunicorn's settings for production; `gunicorn -c deploy/gunicorn.conf.py` needs nothing else.
+"""gunicorn's settings for production: `gunicorn -c deploy/gunicorn.conf.py`.
 
-What the environment decides (see the README) is checked here, in the master, before anything is served.
-What is not set here has gunicorn's own default; the number of workers is WEB_CONCURRENCY's.
+The master checks the environment (see the README) before anything is served.  Settings absent here keep
+gunicorn's defaults; WEB_CONCURRENCY is the number of workers.
 """
 
 import importlib
 import json
+import logging.config
 import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
-# A reload reads this file again, in the same master, and what the master has imported its workers inherit:
-# after an upgrade they would run modules of two releases.  So nothing of the old one is kept, and what needs
-# the modules that talk to the database runs in a process of its own.
+# A reload reads this file again in the same master, and workers inherit the modules that the master imported:
+# after an upgrade they would run modules of two releases.  So the old modules are dropped, and the check of
+# the database runs in a process of its own.
 for _name in [name for name in sys.modules if name.partition(".")[0] == "stackmgr"]:
     del sys.modules[_name]
 importlib.invalidate_caches()
-_check = subprocess.run([sys.executable, "-m", "stackmgr.startup"], stdout=subprocess.PIPE, check=False)
+_check = subprocess.run(
+    [sys.executable, "-m", "stackmgr.startup"], stdout=subprocess.PIPE, check=False, timeout=30
+)
 if _check.returncode != 0:
     sys.exit(_check.returncode)
 _settings = json.loads(_check.stdout)
-_metrics_dir = _settings["metrics_dir"] and Path(_settings["metrics_dir"])
 
 from stackmgr import logs, metrics_store  # noqa: E402 - the modules of the release that was checked
 
+# gunicorn's messages in the service's log format; the service logs requests itself.
+logconfig_dict = logs.configuration(_settings.get("log_level", "info"), _settings["log_format"])
+logging.config.dictConfig(logconfig_dict)
+_log = logging.getLogger("stackmgr")
+for _warning in _settings["warnings"]:
+    _log.warning(_warning)
+for _problem in _settings["problems"]:
+    _log.error(_problem)
+if _settings["problems"]:
+    sys.exit(1)
+_log.info("stackmgr %s", _settings["version"])
+_metrics_dir = _settings["metrics_dir"] and Path(_settings["metrics_dir"])
+
 wsgi_app = "stackmgr.wsgi:application"
 
-# One thread holds at most one connection, so the pool has as many connections as the worker has threads.
 worker_class = "stackmgr.server.worker.Worker"
 threads = _settings["threads"]
 
-# Each worker imports the application, and opens its pool, after the fork: a shared connection would hand
-# one caller another caller's rows.
+# Each worker opens its pool after the fork: a connection shared by two processes would return one client's
+# rows to another.
 preload_app = False
 
-# A connection costs a worker a file, and one that cannot be accepted for want of files ends the worker.
-# So the limit is raised as far as it may be, and the worker stops accepting before it is reached.
+# Each connection needs a file descriptor.  The limit is raised as far as allowed, and the worker stops
+# accepting before it is reached.
 _soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 _files = 10240 if _hard == resource.RLIM_INFINITY else min(_hard, 10240)
 if _soft != resource.RLIM_INFINITY and _soft < _files:
     resource.setrlimit(resource.RLIMIT_NOFILE, (_files, _hard))
 worker_connections = max(_files - 240, threads + 1)
 
-# Longer than deploy/nginx.conf keeps an idle connection: were it shorter, nginx would now and then write a
-# request into one that is being closed here, and could not tell whether it was served.
+# Longer than deploy/nginx.conf keeps an idle connection.  Otherwise nginx would occasionally send a request
+# into a connection that is being closed, and its outcome would be unknown.
 keepalive = 75
 
-# Six times the longest Idempotency-Key that the receipt index holds, so that the refusal of one too long is
-# the service's to make; as much as deploy/nginx.conf takes.  The worker takes 64 KiB of all fields together.
+# Six times the longest Idempotency-Key that fits the receipt index, so that the service itself rejects longer
+# ones; the same limit as in deploy/nginx.conf.  The worker limits all header fields together to 64 KiB.
 limit_request_field_size = 16384
 
-# Longer than the longest statement may take.
+# Longer than the longest statement.
 graceful_timeout = 30
 
-# The heartbeat file belongs in memory: a slow disk must not make a worker look dead.
+# The heartbeat file is in memory: a slow disk must not make a worker appear hung.
 worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112, S108
 
-# The default is 0: a Unix socket made here would be open to everybody on the machine.
+# gunicorn's default is 0, which would make a Unix socket accessible to every user.
 umask = 0o007
-
-# gunicorn's own messages in the form of the service's; the service writes the line of each request.
-logconfig_dict = logs.configuration(_settings["log_level"], _settings["log_format"])
 
 
 def nworkers_changed(server, new_value, old_value):
-    """Add the operator's listener to whatever --bind says.
+    """Add the admin listener to the addresses of --bind.
 
-    The one hook that runs at start and at every reload before gunicorn compares addresses: were the listener
-    missing from those of a reload, gunicorn would close every socket and try to bind them anew.
+    This is the only hook that runs at start and at every reload before gunicorn compares addresses.  If the
+    listener were missing at a reload, gunicorn would close every socket and bind them again.
     """
     bind = server.cfg.bind
     if _settings["admin_bind"] and _settings["admin_bind"] not in bind:
         server.cfg.set("bind", [*bind, _settings["admin_bind"]])
 
 
+class _ReloadRefused(Exception):
+    """The settings are invalid, or this file failed."""
+
+
+def _keep_serving(server):
+    """Make a failed reload keep the workers, instead of ending the master."""
+    reload, app, reload_settings = server.reload, server.app, server.app.reload
+
+    def reload_settings_or_refuse():
+        cfg = app.cfg
+        try:
+            reload_settings()
+        except SystemExit as ex:
+            app.cfg = cfg
+            raise _ReloadRefused from ex
+
+    def reload_or_refuse():
+        # Does not catch SystemExit: a new worker is forked below this frame and exits with one.
+        try:
+            reload()
+        except _ReloadRefused:
+            server.log.error(  # noqa: TRY400 - the reasons are logged; a traceback adds nothing
+                "The reload is refused for the reasons above; the workers keep serving as before"
+            )
+
+    app.reload, server.reload = reload_settings_or_refuse, reload_or_refuse
+
+
+def post_fork(server, worker):
+    """Tell the worker how long a request may wait for a thread, and which listener is exempt."""
+    worker.queue_seconds = _settings["queue_timeout"]
+    worker.exempt_port = str(_settings["admin_port"] or "")
+
+
 def on_starting(server):
-    """Clear the metrics of an earlier run."""
+    """Guard reloads, and remove the metrics of an earlier run."""
+    _keep_serving(server)
     if _metrics_dir:
-        metrics_store.clear(_metrics_dir)
+        try:
+            metrics_store.clear(_metrics_dir)
+        except OSError as ex:
+            _log.error("STACKMGR_METRICS_DIR: %s: %s", ex.filename, ex.strerror)
+            sys.exit(1)
 
 
 def child_exit(server, worker):
-    """Take a worker that has ended out of the gauges."""
+    """Keep the counters of a worker that has ended, and drop its gauges."""
     if _metrics_dir:
         metrics_store.mark_process_dead(_metrics_dir, worker.pid)
 
 
-# No second way in.
+# gunicorn's control socket is not used.
 control_socket_disable = True

@@ -1,89 +1,140 @@
-"""The command `stackmgr`: what an operator does to the service that is not an HTTP request."""
+"""The command `stackmgr`: operate the service and examine its data."""
 
 import argparse
-import json
-import os
 import sys
-from pathlib import Path
+from collections.abc import Mapping
+from types import ModuleType
 
-from stackmgr import startup
-from stackmgr.commands import keys, managers, tokens, verify_key
-from stackmgr.commands.common import CommandError, database_url
-from stackmgr.database import migrations, preflight
-from stackmgr.dev import server
-from stackmgr.dev.embedded_postgres import EmbeddedError
+from stackmgr import __version__
+from stackmgr.commands import (
+    audit,
+    check,
+    completion,
+    config,
+    conformance,
+    dev,
+    docs,
+    due,
+    explain,
+    keys,
+    managers,
+    migrate,
+    openapi,
+    output,
+    stacks,
+    tokens,
+    verify_key,
+)
+from stackmgr.commands.common import NO_SCHEMA, CommandError, exit_statuses, subcommands
 from stackmgr.errors import DatabaseError
-from stackmgr.http import openapi
-from stackmgr.settings import SettingsError
+from stackmgr.settings import OPTIONS, SettingsError
 
-# SQLSTATE undefined_table, also where the whole schema is missing.
+# SQLSTATE undefined_table; a missing schema has it too.
 _UNDEFINED_TABLE = "42P01"
 
+_NOTHING = "Reads no STACKMGR_* variable."
+_DATABASE = "Reads STACKMGR_DATABASE_URL, or STACKMGR_DATABASE_URL_FILE."
+_TOKENS = "Reads STACKMGR_TOKENS."
+_BOTH = "Reads STACKMGR_TOKENS, and STACKMGR_DATABASE_URL or STACKMGR_DATABASE_URL_FILE."
+_EVERYTHING = "Reads the whole environment that 'stackmgr --help' lists."
 
-def _dev(arguments: argparse.Namespace) -> None:
-    server.run(arguments.port, arguments.data)
+_SECRET_FILES = "Secrets may be in files, which {} name instead.".format(
+    " and ".join(f"{each.variable}_FILE" for each in OPTIONS.values() if each.is_secret)
+)
+
+# What each command reads of the environment.
+_COMMANDS: Mapping[ModuleType, str] = {
+    dev: _EVERYTHING,
+    migrate: _DATABASE,
+    check: _EVERYTHING,
+    config: _EVERYTHING,
+    openapi: _NOTHING,
+    docs: _NOTHING,
+    completion: _NOTHING,
+    keys: _DATABASE,
+    managers: _DATABASE,
+    verify_key: _EVERYTHING,
+    tokens: _BOTH,
+    stacks: _BOTH,
+    due: _NOTHING,
+    explain: _TOKENS,
+    audit: _BOTH,
+    conformance: _TOKENS,
+}
+
+# Commands that read less than their group.
+_NARROWER = {
+    "stackmgr tokens list": _TOKENS,
+    "stackmgr tokens check": _NOTHING,
+    "stackmgr tokens diff": _NOTHING,
+}
 
 
-def _migrate(_: argparse.Namespace) -> None:
-    for migration in migrations.apply(database_url()):
-        print(f"applied {migration}")
-    print("the schema is up to date")
+def _options() -> str:
+    """Return the table of the environment for `--help`."""
+    rows = (f"  {each.variable:<31}{each.description} [{each.default_text}]" for each in OPTIONS.values())
+    head = "The environment, with defaults ('stackmgr config' checks and prints it):"
+    return "\n".join((head, *rows, "", _SECRET_FILES))
 
 
-def _check(_: argparse.Namespace) -> None:
-    chosen = startup.prepare(os.environ).settings
-    findings = preflight.examine(chosen.database_url)
-    if not findings.reachable:
-        raise SettingsError(findings.warnings)
-    for warning in findings.warnings:
-        print(f"warning: {warning}")
-    if findings.problems:
-        raise SettingsError(findings.problems)
-    print("ok")
-
-
-def _openapi(_: argparse.Namespace) -> None:
-    print(json.dumps(openapi.bundle(), indent=2))
+def _describe(parser: argparse.ArgumentParser, summary: str, environment: str) -> None:
+    """Complete the `--help` of *parser* and of what is below it: purpose, exit statuses, environment."""
+    environment = _NARROWER.get(parser.prog, environment)
+    parser.description = parser.description or f"{summary[:1].upper()}{summary[1:]}."
+    parser.epilog = f"{parser.epilog or exit_statuses()} {environment}"
+    for each, command in subcommands(parser):
+        _describe(command, each, environment)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="stackmgr", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="stackmgr",
+        description=__doc__,
+        epilog=f"{exit_statuses('found something')}\n\n{_options()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"stackmgr {__version__}")
+    parser.set_defaults(parser=parser)  # for `completion`
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    command = commands.add_parser("dev", help="run everything locally, with a PostgreSQL of its own")
-    command.add_argument("--port", type=int, default=8000, help="where to listen on 127.0.0.1 (default 8000)")
-    command.add_argument(
-        "--data", type=Path, default=Path(".stackmgr"), help="where to keep data (default .stackmgr)"
-    )
-    command.set_defaults(run=_dev)
-
-    command = commands.add_parser("migrate", help="bring the schema of the database up to date")
-    command.set_defaults(run=_migrate)
-
-    command = commands.add_parser(
-        "check", help="tell whether the service could serve here, for people and probes"
-    )
-    command.set_defaults(run=_check)
-
-    command = commands.add_parser("openapi", help="print the OpenAPI description, as one document")
-    command.set_defaults(run=_openapi)
-
-    for module in (keys, managers, verify_key, tokens):
+    for module in _COMMANDS:
         module.add_to(commands)
+    for (summary, command), environment in zip(subcommands(parser), _COMMANDS.values(), strict=True):
+        _describe(command, summary, environment)
     return parser
 
 
+def _arguments() -> argparse.Namespace:
+    parser = _parser()
+    arguments, unexpected = parser.parse_known_args()
+    if unexpected:
+        parser.error(getattr(arguments, "unexpected", f"unrecognized arguments: {' '.join(unexpected)}"))
+    if sys.stdout is None:
+        sys.exit("stackmgr: standard output is closed")
+    return arguments
+
+
+def _explanation(ex: DatabaseError) -> str:
+    if ex.sqlstate == _UNDEFINED_TABLE:
+        return NO_SCHEMA
+    reason = ex.sqlstate or "no connection"
+    return f"the database refused or did not respond ({reason}); see 'stackmgr check'"
+
+
 def main() -> None:
-    """Run the command; exit 1 with one line on stderr when it cannot be carried out."""
-    arguments = _parser().parse_args()
+    """Run the command; exit 1 with a line on stderr for each reason why it cannot be carried out."""
+    arguments = _arguments()
     try:
         arguments.run(arguments)
-    except DatabaseError as ex:
-        if ex.sqlstate == _UNDEFINED_TABLE:
-            sys.exit("stackmgr: the database has no schema for this yet: run 'stackmgr migrate' first")
-        reason = ex.sqlstate or "no connection"
-        sys.exit(f"stackmgr: the database refused or did not answer ({reason}); see 'stackmgr check'")
+        sys.stdout.flush()
     except SettingsError as ex:
         sys.exit("\n".join(f"stackmgr: {problem}" for problem in ex.problems))
-    except (CommandError, server.DevError, EmbeddedError, migrations.MigrationError) as ex:
+    except DatabaseError as ex:
+        sys.exit(f"stackmgr: {_explanation(ex)}")
+    except CommandError as ex:
         sys.exit(f"stackmgr: {ex}")
+    except BrokenPipeError:
+        output.discard()
+        sys.exit(1)  # the reader of a pipe, such as head, has enough
+    except OSError as ex:
+        output.discard()
+        sys.exit(f"stackmgr: {ex.filename or 'standard output'}: {ex.strerror}")

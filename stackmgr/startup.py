@@ -1,12 +1,13 @@
-"""From the environment to the parts of a service, with everything that stands in the way named at once."""
+"""From the environment to the parts of a service, with every problem reported at once."""
 
 import json
 import os
-import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
-from stackmgr import settings, whitelist
+from stackmgr import __version__, metrics_store, settings, whitelist
 from stackmgr.database import preflight
 from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
 from stackmgr.database.pool import Database
@@ -20,7 +21,7 @@ from stackmgr.verifiers.unkey import UnkeyVerifier
 
 @dataclass(frozen=True)
 class Prepared:
-    """A configuration that was found good."""
+    """A configuration that passed every check."""
 
     settings: Settings
     spellings: Mapping[str, str]
@@ -34,7 +35,7 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
         chosen = settings.from_environ(environ)
     except SettingsError as ex:
         problems += ex.problems
-    url = settings.secret(environ, "STACKMGR_DATABASE_URL", [])
+    url = settings.OPTIONS["database_url"].read(environ, [])
     if url and not is_conninfo(url):
         problems.append(INVALID_DATABASE_URL)
     spellings: Mapping[str, str] = {}
@@ -47,46 +48,62 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
     return Prepared(settings=chosen, spellings=spellings)
 
 
-def require_usable_database(chosen: Settings) -> list[str]:
-    """Return what an operator should know of the database, or raise SettingsError if it cannot be used."""
-    findings = preflight.examine(chosen.database_url)
-    if findings.problems:
-        raise SettingsError(findings.problems)
+def require_usable_surroundings(chosen: Settings) -> list[str]:
+    """Return warnings about the database.
+
+    Raises SettingsError with every problem of the database and the metrics folder.
+    """
+    findings = preflight.examine(chosen.database_url, chosen.database_timeout)
+    if problems := findings.problems + metrics_problems(chosen):
+        raise SettingsError(problems)
     return findings.warnings
+
+
+def metrics_problems(chosen: Settings) -> list[str]:
+    """Return what is wrong with the metrics folder, if metrics are on."""
+    problem = metrics_store.folder_problem(chosen.metrics_dir) if chosen.metrics_dir else None
+    return [f"STACKMGR_METRICS_DIR: {problem}"] if problem else []
 
 
 def make_verifier(chosen: Settings, database: Database | None) -> Verifier:
     """Return the verifier that the settings name.
 
-    Without a *database* for notes of its own, it verifies without leaving a trace there.
+    Without a *database* it records nothing: no last use, and no use of a quota.
     """
     if chosen.verifier == "unkey":
         endpoint = Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout, connections=chosen.threads)
-        return UnkeyVerifier(endpoint, chosen.unkey_root_key)
-    return DatabaseVerifier(spends=False) if database is None else DatabaseVerifier(LastUse(database))
+        return UnkeyVerifier(endpoint, chosen.unkey_root_key, reuse_seconds=chosen.verify_reuse_seconds)
+    return DatabaseVerifier(consumes=False) if database is None else DatabaseVerifier(LastUse(database))
 
 
 def main() -> None:
-    """Check this process's environment and its database, and print as JSON what gunicorn is to know of them.
+    """Check this process's environment and its database, and print the result as one JSON document.
 
-    For gunicorn's master, which must not import what its workers are to import afresh.  Exits 1, with one
-    line on stderr for each problem, if nothing can be served.
+    For gunicorn's master, which must not import the modules that its workers import afresh.  `problems` is
+    empty if the service can start.
     """
+    known: dict[str, Any] = {
+        "version": __version__,
+        "log_format": settings.log_format(os.environ),
+        "warnings": [],
+        "problems": [],
+    }
     try:
         chosen = prepare(os.environ).settings
-        warnings = require_usable_database(chosen)
+        known |= {
+            "warnings": require_usable_surroundings(chosen),
+            "threads": chosen.worker_threads,
+            "queue_timeout": chosen.queue_timeout,
+            "admin_port": chosen.admin_port,
+            "log_level": chosen.log_level,
+            "admin_bind": chosen.admin_bind,
+            "metrics_dir": chosen.metrics_dir and str(chosen.metrics_dir),
+        }
     except SettingsError as ex:
-        sys.exit("\n".join(f"stackmgr: {problem}" for problem in ex.problems))
-    for warning in warnings:
-        print(f"stackmgr: warning: {warning}", file=sys.stderr)
-    known = {
-        "threads": chosen.threads,
-        "log_level": chosen.log_level,
-        "log_format": chosen.log_format,
-        "admin_bind": chosen.admin_bind,
-        "metrics_dir": chosen.metrics_dir and str(chosen.metrics_dir),
-    }
-    print(json.dumps(known))
+        known["problems"] = ex.problems
+    # A master that was stopped while it waited is gone.
+    with suppress(BrokenPipeError):
+        os.write(1, json.dumps(known).encode("ascii"))
 
 
 if __name__ == "__main__":

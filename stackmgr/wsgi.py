@@ -1,6 +1,6 @@
-"""The application for a WSGI server, made from the environment.
+"""The WSGI application, built from the environment.
 
-Imported once in each worker process, after the fork, because the pool it opens must not be shared.
+Each worker process imports it after the fork, because the pool it opens must not be shared.
 """
 
 import atexit
@@ -14,7 +14,9 @@ from stackmgr.database.pool import Database
 from stackmgr.http import health
 from stackmgr.http.health import WsgiApplication
 from stackmgr.metrics import Metrics
+from stackmgr.metrics_store import VERIFIER_CIRCUIT_OPEN
 from stackmgr.startup import Prepared
+from stackmgr.verifiers.unkey import UnkeyVerifier
 
 
 def _request_observer(
@@ -34,23 +36,38 @@ def _request_observer(
 
 
 def build(environ: Mapping[str, str]) -> WsgiApplication:
-    """Return the application that *environ* describes, with its pool open.  Raises SettingsError."""
+    """Return the application for *environ*, with its pool open.  Raises SettingsError."""
     prepared = startup.prepare(environ)
     chosen = prepared.settings
     metrics = Metrics(chosen.metrics_dir) if chosen.metrics_dir else None
     if metrics is not None:
         metrics.start()
     database = Database(
-        chosen.database_url, pool_size=chosen.threads, deadline=chosen.database_timeout, observer=metrics
+        chosen.database_url,
+        pool_size=chosen.database_connections,
+        deadline=chosen.database_timeout,
+        observer=metrics,
     )
     database.open()
     atexit.register(database.close)
-    app = create_app(
+    log = _request_observer(prepared, metrics)
+    rejections = None
+    if chosen.log_format == "dev" and log is not None:
+        from stackmgr.commands.rejections import Rejections  # noqa: PLC0415 - production imports none of it
+
+        rejections = Rejections(chosen.tokens)
+        log = rejections.explaining(log)
+    verifier = startup.make_verifier(chosen, database)
+    if metrics is not None and isinstance(verifier, UnkeyVerifier):
+        metrics.sample(VERIFIER_CIRCUIT_OPEN, verifier.is_circuit_open)
+    app: WsgiApplication = create_app(
         database=database,
-        verifier=startup.make_verifier(chosen, database),
+        verifier=verifier,
         spellings=prepared.spellings,
-        log=_request_observer(prepared, metrics),
+        log=log,
     )
+    if rejections is not None:
+        app = rejections.recording(app)
     if not chosen.admin_port:
         return app
     return health.by_listener(app, health.create_admin_app(database, metrics), chosen.admin_port)

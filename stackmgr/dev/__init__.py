@@ -1,1 +1,1 @@
-"""`stackmgr dev` and the PostgreSQL that it runs."""
+"""`stackmgr dev`."""

@@ -26,6 +26,13 @@ import psycopg
 DATABASE = "stackmgr"
 _CREATE_DATABASE = b"CREATE DATABASE stackmgr ENCODING 'UTF8' TEMPLATE template0"
 _DATABASE_EXISTS = b"SELECT FROM pg_database WHERE datname = 'stackmgr'"
+_SERVICE_LOGIN = "stackmgr_service"
+_CREATE_SERVICE_LOGIN = b"""
+DO $$ BEGIN
+    CREATE ROLE stackmgr_service LOGIN IN ROLE stackmgr_app, stackmgr_reader;
+EXCEPTION WHEN duplicate_object THEN NULL;
+END $$
+"""
 
 _PORT = 5432
 # What the shortest of the usual limits on the address of a socket (104 bytes) leaves for its folder.
@@ -71,44 +78,45 @@ def programs() -> Path:
     return Path(package.origin).parent / "pginstall18" / "bin"
 
 
-def _let_pass(path: Path) -> list[Path]:
-    """Let every user pass through, not read, the folders on the way to *path*; return those changed."""
+def allow_traversal(path: Path) -> list[Path]:
+    """Let every user traverse, but not read, the parents of *path*.  Return those changed."""
     closed = [folder for folder in path.parents if not folder.stat().st_mode & stat.S_IXOTH]
     for folder in closed:
         folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
     return closed
 
 
-def _let_read(folder: Path) -> None:
-    """Let every user read what is in *folder* and run what is a program."""
+def allow_read(folder: Path) -> None:
+    """Let every user read the files in *folder* and run the programs."""
     for path in (folder, *folder.rglob("*")):
         mode = path.stat().st_mode
         path.chmod(mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
 
 
 class EmbeddedPostgres:
-    """A server whose data live in *folder*; it stops with the context.
+    """A server with its data in *folder*.  It stops with the context.
 
-    PostgreSQL refuses to run as root.  For root it runs as the owner of its data, at first `nobody`, and
-    `opened` then holds the folders through which that user had to be let pass.
+    PostgreSQL does not run as root.  For root it runs as the owner of its data, at first `nobody`; `opened`
+    holds the folders that had to be opened to that user.  `process` is the postmaster, None before the start.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder.resolve()
-        self._sockets = self._folder
-        self._run_as: dict[str, Any] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self.folder = folder.resolve()
+        self.socket_folder = self.folder
+        self.run_as: dict[str, Any] = {}
+        self.process: subprocess.Popen[bytes] | None = None
         self._undo = ExitStack()
         self.opened: list[Path] = []
 
     def __enter__(self) -> Self:
         folder = programs()
         with ExitStack() as undo:
+            self._undo = undo
             try:
                 self._prepare(folder)
-                self._start(folder / "postgres", undo)
+                self.start()
             except (OSError, KeyError) as ex:
-                raise EmbeddedError(f"the database in {self._folder} cannot be started: {ex}") from ex
+                raise EmbeddedError(f"the database in {self.folder} cannot be started: {ex}") from ex
             self._undo = undo.pop_all()
         return self
 
@@ -117,9 +125,10 @@ class EmbeddedPostgres:
     ) -> None:
         self._undo.close()
 
-    def url(self, database: str = DATABASE) -> str:
+    def url(self, database: str = DATABASE, user: str = "postgres") -> str:
         """Return the connection string of one of the server's databases."""
-        return f"postgresql://postgres@/{database}?host={quote(str(self._sockets), safe='')}&port={_PORT}"
+        folder = quote(str(self.socket_folder), safe="")
+        return f"postgresql://{user}@/{database}?host={folder}&port={_PORT}"
 
     def ensure_database(self) -> None:
         """Create the service's database if it is not there yet."""
@@ -127,39 +136,50 @@ class EmbeddedPostgres:
             if connection.execute(_DATABASE_EXISTS).fetchone() is None:
                 connection.execute(_CREATE_DATABASE)
 
-    def _prepare(self, programs: Path) -> None:
-        """Settle who runs the server and make its folder, if there is none yet."""
-        self._folder.parent.mkdir(parents=True, exist_ok=True)
-        if os.geteuid() == 0:
-            self._settle_user()
-            self.opened = _let_pass(self._folder) + _let_pass(programs / "postgres")
-            if not (programs / "postgres").stat().st_mode & stat.S_IXOTH:
-                _let_read(programs.parent)
-        if not (self._folder / "PG_VERSION").exists():
-            self._make(programs / "initdb")
+    def ensure_service_login(self) -> str:
+        """Create a login with the service's rights alone, unless it exists, and return its connection string.
 
-    def _settle_user(self) -> None:
+        The roles come with the schema.
+        """
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(_CREATE_SERVICE_LOGIN)
+        return self.url(user=_SERVICE_LOGIN)
+
+    def _prepare(self, programs: Path) -> None:
+        """Choose the user and create the data folder if there is none yet."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            self.choose_user()
+            self.opened = allow_traversal(self.folder) + allow_traversal(programs / "postgres")
+            if not (programs / "postgres").stat().st_mode & stat.S_IXOTH:
+                allow_read(programs.parent)
+        if not (self.folder / "PG_VERSION").exists():
+            self.make_cluster(programs / "initdb")
+
+    def choose_user(self) -> None:
+        """Choose the user that runs the server if this process is root: the owner of the data, or nobody."""
         with suppress(FileNotFoundError):
-            owner = self._folder.stat()
+            owner = self.folder.stat()
             if owner.st_uid != 0:
-                self._run_as = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": ()}
+                self.run_as = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": ()}
                 return
         nobody = pwd.getpwnam("nobody")
-        self._run_as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": ()}
+        self.run_as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": ()}
 
-    def _give(self, folder: Path) -> None:
-        """Make *folder*, or what is left of it, the server's own."""
+    def take_ownership(self, folder: Path) -> None:
+        """Create *folder* if it is missing and give it to the server's user."""
         folder.mkdir(mode=0o700, exist_ok=True)
-        if self._run_as and folder.lstat().st_uid == 0:
-            os.chown(folder, self._run_as["user"], self._run_as["group"])
-        if folder.lstat().st_uid != self._run_as.get("user", os.geteuid()):
+        if self.run_as and folder.lstat().st_uid == 0:
+            os.chown(folder, self.run_as["user"], self.run_as["group"])
+        if folder.lstat().st_uid != self.run_as.get("user", os.geteuid()):
             raise EmbeddedError(f"{folder} belongs to somebody else")
 
-    def _make(self, initdb: Path) -> None:
-        # Under another name at first: what was interrupted is not taken for a database later.
-        unfinished = self._folder.with_name(f"{self._folder.name}.unfinished")
+    def make_cluster(self, initdb: Path) -> None:
+        """Create the data folder."""
+        # Under another name first, so that an interrupted initdb is not taken for a cluster later.
+        unfinished = self.folder.with_name(f"{self.folder.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        self._give(unfinished)
+        self.take_ownership(unfinished)
         # No locale of the machine decides how text is sorted, or in what language the server complains.
         options = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale")
         made = subprocess.run(
@@ -169,55 +189,57 @@ class EmbeddedPostgres:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            **self._run_as,
+            **self.run_as,
         )
         if made.returncode != 0:
             raise EmbeddedError(f"initdb failed:\n{made.stdout.decode(errors='replace').strip()}")
-        unfinished.rename(self._folder)
+        unfinished.rename(self.folder)
 
-    def _start(self, program: Path, undo: ExitStack) -> None:
-        pid_file = self._folder / "postmaster.pid"
-        if stop_left_over(pid_file, str(self._folder), signal.SIGINT) is None:
+    def start(self) -> None:
+        """Start the server.  It stops with the context."""
+        pid_file = self.folder / "postmaster.pid"
+        if stop_left_over(pid_file, str(self.folder), signal.SIGINT) is None:
             # PostgreSQL itself takes any process with that id for a server.
             pid_file.unlink(missing_ok=True)
-        self._choose_socket_folder(undo)
-        log_path = self._folder / "server.log"
+        self._choose_socket_folder()
+        log_path = self.folder / "server.log"
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 [
-                    program,
+                    programs() / "postgres",
                     "-D",
-                    self._folder,
-                    *(f"--{name}={value}" for name, value in self._settings().items()),
+                    self.folder,
+                    *(f"--{name}={value}" for name, value in self.settings().items()),
                 ],
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                **self._run_as,
+                **self.run_as,
             )
-        undo.callback(_stop, process)
-        self._process = process
+        self._undo.callback(_stop, process)
+        self.process = process
         self._wait_until_ready(process, log_path)
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the command line."""
         return {
             "listen_addresses": "",
             "port": _PORT,
-            "unix_socket_directories": f'"{self._sockets}"',
+            "unix_socket_directories": f'"{self.socket_folder}"',
         }
 
-    def _choose_socket_folder(self, undo: ExitStack) -> None:
+    def _choose_socket_folder(self) -> None:
         """Use the folder of the data, or where its path cannot be a socket's, one with a short path."""
-        path = os.fsencode(self._folder)
+        path = os.fsencode(self.folder)
         if len(path) > _LONGEST_SOCKET_FOLDER or set(path) & set(b',"'):
             name = f"stackmgr-{hashlib.sha256(path).hexdigest()[:16]}"
-            self._sockets = Path(tempfile.gettempdir()).resolve() / name
-            self._give(self._sockets)
-            if self._run_as:
-                self.opened += _let_pass(self._sockets)
-            undo.callback(shutil.rmtree, self._sockets, ignore_errors=True)
+            self.socket_folder = Path(tempfile.gettempdir()).resolve() / name
+            self.take_ownership(self.socket_folder)
+            if self.run_as:
+                self.opened += allow_traversal(self.socket_folder)
+            self._undo.callback(shutil.rmtree, self.socket_folder, ignore_errors=True)
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
         deadline = time.monotonic() + _START_DEADLINE
@@ -226,7 +248,7 @@ class EmbeddedPostgres:
                 return
             time.sleep(0.05)
         complaints = log_path.read_text(errors="replace").strip()
-        raise EmbeddedError(f"the database in {self._folder} did not start:\n{complaints}")
+        raise EmbeddedError(f"the database in {self.folder} did not start:\n{complaints}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

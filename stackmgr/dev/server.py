@@ -1,4 +1,4 @@
-"""`stackmgr dev`: everything on one machine, with the production configuration and a database in a folder."""
+"""`stackmgr dev`: the service with its production configuration, and a PostgreSQL in a folder."""
 
 import fcntl
 import http.client
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from uuid import uuid4
@@ -28,21 +28,21 @@ _START_DEADLINE = 20.0
 _STOP_DEADLINE = 35.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# One manager for all keys that are issued here, so that a new key finds the stacks of the old one.
+# The manager of every key issued here, so that a new key has access to the stacks of the old one.
 _MANAGER = "7c9e6f3a-5d0b-4b51-9f39-6a1b0f4f2d10"
 
 
 class DevError(Exception):
-    """`stackmgr dev` cannot go on; the message says why in words."""
+    """`stackmgr dev` cannot start or continue; the message says why."""
 
 
 class _Stop(BaseException):
-    """Raised in the main thread by the first signal that asks to stop."""
+    """Raised in the main thread by the first stop signal."""
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
     for each in _STOP_SIGNALS:
-        # Stopping in good order is not to be interrupted by more impatience.
+        # Further signals must not interrupt the orderly stop.
         signal.signal(each, signal.SIG_IGN)
     raise _Stop
 
@@ -64,7 +64,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _require_free(port: int) -> None:
     if not 1 <= port <= 65535:
-        raise DevError(f"{port} is not the number of a port; choose one from 1 to 65535 with --port")
+        raise DevError(f"{port} is not a port number; choose one from 1 to 65535 with --port")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -82,7 +82,7 @@ def _is_good(key: str, session: Session) -> bool:
 
 
 def _api_key(url: str, folder: Path) -> str:
-    """Return the key kept in *folder*, or a new one where that one does not open the database."""
+    """Return the key kept in *folder*, or a new one if that key is not valid in the database."""
     path = folder / "api_key"
     key = path.read_text().strip() if path.exists() else ""
     database = Database(url, role="stackmgr_owner", pool_size=1)
@@ -102,7 +102,7 @@ def _api_key(url: str, folder: Path) -> str:
 
 
 def _stop_left_over_service(pid_file: Path) -> None:
-    """End a gunicorn that outlived its `stackmgr dev`, which only a kill -9 of the latter can bring about."""
+    """Stop a gunicorn left over from a `stackmgr dev` that was killed."""
     left_over = embedded_postgres.stop_left_over(pid_file, str(pid_file), signal.SIGTERM)
     if left_over is not None:
         print(f"stopped process {left_over}, a service left over from an earlier run", flush=True)
@@ -113,18 +113,18 @@ def _stop_left_over_service(pid_file: Path) -> None:
 def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run gunicorn in a session of its own, so that a Ctrl-C reaches it once, from here."""
     command = [sys.executable, "-m", "gunicorn", "-c", str(paths.directory("deploy") / "gunicorn.conf.py")]
+    env = {"STACKMGR_LOG_FORMAT": "dev", "STACKMGR_ADMIN_BIND": f"127.0.0.1:{_free_port()}"} | os.environ
+    own = {"STACKMGR_DATABASE_URL": url, "STACKMGR_DATABASE_URL_FILE": "", "STACKMGR_VERIFIER": "database"}
     server = subprocess.Popen(
         [*command, "--bind", f"127.0.0.1:{port}", "--pid", str(pid_file)],
-        env={"STACKMGR_LOG_FORMAT": "text"}
-        | os.environ
-        | {"STACKMGR_DATABASE_URL": url, "STACKMGR_DATABASE_URL_FILE": "", "STACKMGR_VERIFIER": "database"},
+        env=env | own,
         start_new_session=True,
     )
     try:
         deadline = time.monotonic() + _START_DEADLINE
-        while not _answers(port):
+        while not _is_live(env["STACKMGR_ADMIN_BIND"]):
             if server.poll() is not None or time.monotonic() > deadline:
-                raise DevError("the service did not start; its messages stand above")
+                raise DevError("the service did not start; see the output above")
             time.sleep(0.05)
         yield server
     finally:
@@ -136,21 +136,24 @@ def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[by
             server.kill()
 
 
-def _answers(port: int) -> bool:
-    """Whether a worker answers: connections are accepted before there is one."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_START_DEADLINE)
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _is_live(admin_bind: str) -> bool:
+    """Whether a worker responds.  On this listener, because its requests leave no line in the log."""
     try:
-        connection.request("GET", "/")
-        connection.getresponse()
+        with closing(http.client.HTTPConnection(admin_bind, timeout=_START_DEADLINE)) as connection:
+            connection.request("GET", "/live")
+            return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False
-    finally:
-        connection.close()
-    return True
 
 
 def curl_lines(base: str, key: str) -> list[str]:
-    """Return four commands that work as they stand: create, list, get and update, on real tokens."""
+    """Return four commands to run as printed: create, list, get and update, with whitelisted tokens."""
     tokens = json.loads(settings.tokens_path(os.environ).read_bytes())["tokens"]
     allocation = [
         {"token_address": tokens[0]["address"], "weight_bps": 6000},
@@ -174,16 +177,18 @@ def _announce(port: int, folder: Path, server: EmbeddedPostgres, key: str) -> No
     base = f"http://127.0.0.1:{port}"
     lines = "\n\n".join(curl_lines(base, key))
     opened = "".join(
-        f"\nPostgreSQL does not run as root: every user may now pass through, not read, {path}"
+        f"\nPostgreSQL does not run as root: every user may now traverse (not read) {path}"
         for path in server.opened
     )
     print(
         f"{opened}\n"
         f"stackmgr is serving at  {base}\n"
-        f"data are kept in        {folder}\n"
-        f"API key                 {key}\n"
+        f"data is kept in         {folder}\n"
+        f"API key                 {key}\n\n"
+        f"Create, list, get and update a stack:\n\n{lines}\n\n"
+        f"Other commands, such as 'stackmgr keys list', use this database after\n\n"
         f"export STACKMGR_DATABASE_URL='{server.url()}'\n\n"
-        f"Create, list, get and update a stack:\n\n{lines}\n\nCtrl-C stops everything.",
+        "Ctrl-C stops everything.",
         flush=True,
     )
 
@@ -198,19 +203,21 @@ def _run(port: int, folder: Path) -> None:
             url = server.url()
             migrations.apply(url)
             key = _api_key(url, folder)
-            with _served(port, url, pid_file) as gunicorn:
+            with _served(port, server.ensure_service_login(), pid_file) as gunicorn:
                 _announce(port, folder, server, key)
                 if gunicorn.wait() != 0:
-                    raise DevError("the service ended by itself; its messages stand above")
+                    raise DevError("the service ended by itself; see the output above")
 
 
 def run(port: int, folder: Path) -> None:
-    """Serve until a signal asks to stop.  Raises DevError, EmbeddedError or MigrationError."""
+    """Serve until a stop signal.  Raises DevError, EmbeddedError or MigrationError."""
     for signum in _STOP_SIGNALS:
-        # nohup has SIGHUP ignored, and means it; a shell's `&` has SIGINT ignored, and does not.
+        # nohup ignores SIGHUP on purpose; a shell's `&` also ignores SIGINT, where it should work.
         if signum is not signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _stop)
     try:
         _run(port, folder.resolve())
+    except OSError as ex:
+        raise DevError(f"{ex.filename or folder}: {ex.strerror}") from ex
     except _Stop:
         print("stopped", flush=True)

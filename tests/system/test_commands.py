@@ -1,6 +1,8 @@
 """The command `stackmgr`, run as an operator runs it: what it prints where, and how it ends."""
 
+import json
 import re
+import socket
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -11,7 +13,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr import api_keys
+from stackmgr import __version__, api_keys
+from stackmgr.settings import OPTIONS
 from tests.support.client import Client
 
 COMMAND = str(Path(sys.executable).parent / "stackmgr")
@@ -19,12 +22,18 @@ EXTERNAL_ID = "0f0e0d0c-0b0a-4988-8776-655443322110"
 NOWHERE = "postgresql://operator:hunter2@127.0.0.1:1/stackmgr"
 
 
-def run(*arguments, url=None, command=(COMMAND,), **environ):
+def run(*arguments, url=None, command=(COMMAND,), stdin=None, **environ):
     """Run the command with nothing in its environment but what is given."""
     if url is not None:
         environ["STACKMGR_DATABASE_URL"] = url
     ended = subprocess.run(
-        [*command, *arguments], env=environ, capture_output=True, timeout=60, check=False, text=True
+        [*command, *arguments],
+        env=environ,
+        input=stdin,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        text=True,
     )
     assert "Traceback" not in ended.stderr
     assert "hunter" not in ended.stdout + ended.stderr
@@ -35,7 +44,10 @@ def problems(ended):
     """Return the lines of a command's complaint, after asserting that it failed and printed nothing else."""
     assert ended.returncode == 1
     assert ended.stdout == ""
-    return [line.removeprefix("stackmgr: ") for line in ended.stderr.splitlines()]
+    return [
+        json.loads(line)["message"] if line.startswith("{") else line.removeprefix("stackmgr: ")
+        for line in ended.stderr.splitlines()
+    ]
 
 
 @pytest.fixture
@@ -88,7 +100,7 @@ def test_a_key_that_is_issued_listed_and_revoked(database_url, app, statements_r
         url=database_url,
         PYTHONUTF8="1",
     )
-    assert (issued.returncode, issued.stderr) == (0, "")
+    assert issued.returncode == 0
     key = issued.stdout.removesuffix("\n")
     assert api_keys.is_well_formed(key)
     client = Client(app, key, external_id, statements_run)
@@ -100,6 +112,7 @@ def test_a_key_that_is_issued_listed_and_revoked(database_url, app, statements_r
     header, *lines = (line.split("\t") for line in listed.stdout.splitlines())
     (record,) = (dict(zip(header, line, strict=True)) for line in lines if line[1] == external_id)
     assert record["KEY"] == f"\u2026{key[-4:]}"
+    assert issued.stderr == f"key id {record['KEY_ID']}\n"
     assert record["LABEL"] == "Zo\xeb & Co"
     assert record["EXPIRES"] == expires_at.replace("+00:00", "Z")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", record["CREATED"])
@@ -128,11 +141,132 @@ def test_arguments_that_make_no_sense_end_with_the_usage_and_status_2():
 
 
 @pytest.mark.parametrize("arguments", [("check",), ("migrate",), ("keys", "list")], ids=" ".join)
-def test_a_database_that_does_not_answer_ends_a_command_with_a_reason(arguments):
+def test_a_database_that_does_not_respond_ends_a_command_with_a_reason(arguments):
     ended = run(*arguments, url=NOWHERE)
     assert ended.returncode == 1
     assert ended.stdout == ""
     assert "Connection refused" in ended.stderr
+
+
+OPERATORS = [
+    ("migrate",),
+    ("keys", "issue", "--external-id", EXTERNAL_ID),
+    ("keys", "list"),
+    ("keys", "revoke", EXTERNAL_ID),
+    ("managers", "list"),
+]
+
+
+@pytest.mark.parametrize("arguments", OPERATORS, ids=" ".join)
+def test_the_services_login_is_told_apart_from_the_operators(arguments, database_url, service_login):
+    ended = run(*arguments, url=make_conninfo(database_url, user=service_login))
+    assert problems(ended) == [
+        "this login may not become stackmgr_owner: use the operator's connection string (operator.env)"
+    ]
+
+
+@pytest.fixture(scope="module")
+def service_login(server_url, database_url):
+    name = f"stackmgr_test_{uuid4().hex[:12]}"
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN IN ROLE stackmgr_app".encode())
+        yield name
+        connection.execute(f"DROP ROLE {name}".encode())
+
+
+@pytest.mark.parametrize(
+    "arguments", [*OPERATORS, ("check",), ("tokens", "impact", "/dev/null"), ("verify-key",)], ids=" ".join
+)
+def test_a_command_ends_though_the_database_accepts_and_says_nothing(arguments):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        url = f"postgresql://operator:hunter2@127.0.0.1:{port}/stackmgr"
+        ended = run(*arguments, url=url, stdin="key\n")
+    assert ended.returncode in (1, 3)
+
+
+def test_check_does_not_warn_an_operator_of_being_one(database_url):
+    checked = run("check", url=database_url)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "ok\n", "")
+
+
+def test_check_reports_its_findings_to_scripts(empty_database):
+    checked = run("check", "--json", url=empty_database)
+    assert (checked.returncode, checked.stderr) == (3, "")
+    document = json.loads(checked.stdout)
+    assert document["ok"] is False
+    assert "there is no schema in the database: run 'stackmgr migrate'" in document["problems"]
+    unreachable = run("check", "--json", url=NOWHERE)
+    assert (unreachable.returncode, json.loads(unreachable.stdout)["ok"]) == (1, False)
+
+
+def test_migrate_lists_what_is_applied_and_what_is_not(empty_database, service_login):
+    def listed():
+        ended = run("migrate", "--status", url=empty_database)
+        assert ended.stderr == ""
+        rows = [line.split("\t") for line in ended.stdout.splitlines()]
+        assert rows[0] == ["MIGRATION", "STATE"]
+        return ended.returncode, {state for _, state in rows[1:]}
+
+    assert listed() == (3, {"pending"})
+    assert run("migrate", url=empty_database).returncode == 0
+    assert listed() == (0, {"applied"})
+    as_service = run("migrate", "--status", url=make_conninfo(empty_database, user=service_login))
+    assert as_service.returncode == 0
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute("UPDATE stackmgr.schema_migrations SET checksum = sha256('x') WHERE version = 2")
+        connection.execute("UPDATE stackmgr.schema_migrations SET version = 9000 WHERE version = 1")
+    assert listed() == (3, {"applied", "changed", "pending", "unknown"})
+
+
+def test_config_prints_every_setting_and_no_secret():
+    environ = {"STACKMGR_VERIFIER": "unkey", "STACKMGR_UNKEY_ROOT_KEY": "hunter3", "STACKMGR_THREADS": "7"}
+    shown = run("config", url="postgresql://operator:hunter2@db.example/stackmgr", **environ)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    rows = {name: rest for name, *rest in (line.split("\t") for line in shown.stdout.splitlines())}
+    assert rows.keys() - {"VARIABLE"} == {option.variable for option in OPTIONS.values()}
+    assert rows["STACKMGR_THREADS"] == ["7", "set"]
+    assert rows["STACKMGR_DATABASE_TIMEOUT"] == ["5", "default"]
+    assert rows["STACKMGR_UNKEY_ROOT_KEY"] == ["[redacted]", "set"]
+    assert "password=[redacted]" in rows["STACKMGR_DATABASE_URL"][0]
+    assert "host=db.example" in rows["STACKMGR_DATABASE_URL"][0]
+    as_json = run("config", "--json", url=NOWHERE)
+    assert {each["variable"] for each in json.loads(as_json.stdout)} == rows.keys() - {"VARIABLE"}
+
+
+def test_the_version_is_that_of_the_package():
+    assert run("--version").stdout == f"stackmgr {__version__}\n"
+
+
+def states_of_keys(database_url, external_id):
+    listed = run("keys", "list", "--json", "--external-id", external_id, url=database_url)
+    return {record["key_id"]: record["state"] for record in json.loads(listed.stdout)}
+
+
+def test_a_key_is_not_issued_where_it_cannot_be_printed(database_url):
+    external_id = str(uuid4())
+    shell = ("/bin/sh", "-c", 'exec "$@" >&-', "sh", COMMAND)
+    ended = run("keys", "issue", "--external-id", external_id, url=database_url, command=shell)
+    assert problems(ended) == ["standard output is closed"]
+    assert states_of_keys(database_url, external_id) == {}
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize("target", [">/dev/full", "| true"])
+def test_a_key_that_could_not_be_printed_is_revoked_again(database_url, target, form):
+    external_id = str(uuid4())
+    shell = ("/bin/sh", "-c", f'sleep 0.2; "$@" {target}', "sh", COMMAND)
+    ended = run("keys", "issue", "--external-id", external_id, *form, url=database_url, command=shell)
+    ((key_id, state),) = states_of_keys(database_url, external_id).items()
+    assert state == "revoked"
+    assert f"{key_id} is revoked again\n" in ended.stderr
+    assert ended.stdout == ""
+
+
+def test_output_that_cannot_be_written_is_an_error_in_words(database_url):
+    shell = ("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh", COMMAND)
+    ended = run("keys", "list", url=database_url, command=shell)
+    assert problems(ended) == ["standard output: No space left on device"]
 
 
 EVERYTHING_WRONG = {

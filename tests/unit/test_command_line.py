@@ -53,16 +53,23 @@ def command(monkeypatch, capsys):
         ((*ISSUE, "--expires-at", "9999-12-31T23:59:59-14:00"), "is not between the years 1 and 9999"),
         ((*ISSUE, "--expires-at", "0001-01-01T00:00:00+14:00"), "is not between the years 1 and 9999"),
         (("keys", "revoke"), "required: KEY_ID"),
+        (("keys", "issue", "--external-id", ""), "must be a UUID in lowercase with hyphens"),
+        (("keys", "list", "--external-id", ""), "must be a UUID in lowercase with hyphens"),
+        (("keys", "revoke", ""), "must be a UUID in lowercase with hyphens"),
+        (("keys", "rotate", ""), "must be a UUID in lowercase with hyphens"),
+        (("verify-key", "stackmgr_key"), "no arguments are taken: the key is read from standard input"),
+        (("verify-key", "--key=stackmgr_key"), "no arguments are taken"),
         (("keys", "revoke", "1"), "must be a UUID in lowercase with hyphens"),
         (("dev", "--port", "http"), "invalid int value"),
     ],
-    ids=range(24),
+    ids=range(30),
 )
-def test_arguments_that_make_no_sense_are_refused_with_the_usage(command, arguments, complaint):
+def test_arguments_that_make_no_sense_are_rejected_with_the_usage(command, arguments, complaint):
     code, output, errors = command(*arguments)
     assert (code, output) == (2, "")
     assert errors.startswith("usage: stackmgr")
     assert complaint in errors
+    assert "stackmgr_key" not in errors
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""`stackmgr check`: whether the service can serve with this environment and this database."""
+
+import argparse
+import os
+import sys
+
+from stackmgr import startup
+from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
+from stackmgr.commands.output import print_json
+from stackmgr.database import preflight
+from stackmgr.settings import SettingsError
+
+
+def _findings() -> preflight.Findings:
+    try:
+        chosen = startup.prepare(os.environ).settings
+    except SettingsError as ex:
+        return preflight.Findings(problems=ex.problems, reachable=False)
+    findings = preflight.examine(chosen.database_url, chosen.database_timeout, is_service_login=False)
+    findings.problems += startup.metrics_problems(chosen)
+    return findings
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    findings = _findings()
+    if arguments.json:
+        is_ok = findings.reachable and not findings.problems
+        print_json({"ok": is_ok, "problems": findings.problems, "warnings": findings.warnings})
+    elif not findings.reachable:
+        raise CommandError("\nstackmgr: ".join(findings.problems + findings.warnings))
+    else:
+        for warning in findings.warnings:
+            print(f"warning: {warning}")
+        for problem in findings.problems:
+            print(f"stackmgr: {problem}", file=sys.stderr)
+        if not findings.problems:
+            print("ok")
+    if not findings.reachable:
+        sys.exit(1)
+    if findings.problems:
+        sys.exit(FOUND)
+
+
+def add_to(commands: Commands) -> None:
+    """Add `check`."""
+    command = commands.add_parser(
+        "check",
+        help="check whether the service can serve here",
+        description="Check the environment, the whitelist and the database, and report every problem.",
+        epilog=exit_statuses("the service would not start"),
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON document")
+    command.set_defaults(run=_check)

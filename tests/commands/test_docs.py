@@ -1,0 +1,74 @@
+"""The API reference: complete, without errors in a browser, and readable on a wide and a narrow screen."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from stackmgr import cli
+from stackmgr.commands import docs
+from tests.support.browser import running_browser
+from tests.support.openapi import OPERATIONS
+from tests.support.waiting import eventually
+
+SECTIONS = ("Authentication", "Tokens", "Idempotency and retries", "Errors")
+SHOWN_OPERATIONS = (
+    "[...document.querySelectorAll('[id^=\"tag/stacks/operation/\"]')].map(e => e.id.split('/').pop())"
+)
+OVERFLOWING_TABLES = (
+    "[...document.querySelectorAll('table')].filter(e => e.scrollWidth > e.parentElement.clientWidth + 1)"
+    ".map(e => e.innerText)"
+)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs") / "new" / "folder"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["stackmgr", "docs", str(folder)])
+        cli.main()
+    return folder
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_reference_shows_every_operation_without_an_error_in_the_console(reference, width):
+    with running_browser(width) as browser:
+        browser.open((reference / "index.html").as_uri())
+        eventually(lambda: browser.run(SHOWN_OPERATIONS), 30)
+        assert sorted(set(browser.run(SHOWN_OPERATIONS))) == sorted(OPERATIONS)
+        text = browser.run("document.body.innerText")
+        assert [section for section in SECTIONS if section not in text] == []
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.run(OVERFLOWING_TABLES) == []
+        assert "Response samples201200400" in text.replace("\n", "")
+        loaded = browser.run("performance.getEntriesByType('resource').map(entry => entry.name)")
+        assert all(url.startswith(("file:", "blob:", "data:")) for url in loaded)
+        assert browser.console() == []
+
+
+def test_the_reference_comes_with_the_document_and_the_licences_of_the_renderer(reference):
+    assert sorted(path.name for path in reference.iterdir()) == [
+        "index.html",
+        "openapi.json",
+        "redoc.LICENSE.txt",
+        "redoc.standalone.js",
+        "redoc.standalone.js.LICENSE.txt",
+    ]
+
+
+def test_no_text_of_the_document_can_end_the_script():
+    assert "</script" not in docs._in_script({"description": "</script><script>alert(1)"})
+
+
+def test_a_missing_renderer_is_named_with_its_extra(monkeypatch, tmp_path):
+    monkeypatch.setattr(docs, "_CARRIER", "no_such_package")
+    monkeypatch.setattr(sys, "argv", ["stackmgr", "docs", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"stackmgr\[docs\]"):
+        cli.main()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["stackmgr", "docs", str(tmp_path / "file")])
+    with pytest.raises(SystemExit, match="cannot be written"):
+        cli.main()
