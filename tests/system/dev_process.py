@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.server import free_port
+from tests.support.waiting import eventually
 
 _READY = "Ctrl-C stops everything."
 _DEADLINE = 60.0
@@ -85,11 +85,11 @@ def running_dev(
 
 
 def _wait_until_ready(dev: Dev) -> None:
-    deadline = time.monotonic() + _DEADLINE
-    while _READY not in dev.output:
-        assert dev.process.poll() is None, dev.output
-        assert time.monotonic() < deadline, dev.output
-        time.sleep(0.05)
+    try:
+        eventually(lambda: _READY in dev.output or dev.process.poll() is not None, _DEADLINE)
+        assert dev.process.poll() is None
+    except AssertionError as ex:
+        raise AssertionError(dev.output) from ex
 
 
 def refused_dev(*arguments: str | Path) -> str:

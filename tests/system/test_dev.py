@@ -7,11 +7,13 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.support.waiting import eventually
 from tests.system.dev_process import free_port, refused_dev, running_dev
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the printed lines are curl's")
@@ -35,7 +37,7 @@ def dev(folder):
 
 
 def sh(line):
-    """Run *line* as a person would and return the status and the document of the answer."""
+    """Run *line* as a person would and return the status and the document of the response."""
     ended = subprocess.run(["/bin/sh", "-c", line], check=True, capture_output=True, text=True, timeout=30)
     head, _, body = ended.stdout.replace("\r\n", "\n").partition("\n\n")
     return int(head.split()[1]), json.loads(body)
@@ -74,7 +76,69 @@ def test_the_other_commands_work_with_the_printed_database(dev):
     assert stackmgr(dev, "migrate") == "the schema is up to date\n"
 
 
-def test_a_second_one_on_the_same_data_says_so(dev, folder):
+def test_the_log_line_of_a_400_names_every_reason_as_explain_does(dev):
+    create = dev.curl_lines[0].replace("6000", "5999").replace("weekly", "Weekly")
+    status, rejected = sh(create)
+    assert (status, rejected["message"]) == (400, "The stack configuration is invalid.")
+    line = eventually(lambda: next((each for each in dev.output.splitlines() if "status=400" in each), None))
+    assert "reason='preset_unknown'" in line
+    assert "allocation: weights total 9999, not 10000 (1 missing)" in line
+    assert 'schedule.preset: "Weekly" is not one of hourly, daily, weekly, monthly' in line
+
+
+def test_the_log_of_a_start_warns_of_nothing_and_holds_no_request_of_its_own(dev):
+    head = dev.output.partition("stackmgr is serving at")[0]
+    assert "Listening at" in head
+    assert " warning " not in head
+    assert "request" not in head
+
+
+@pytest.mark.parametrize("stage", ["initdb", "postgres", "gunicorn"])
+def test_an_interrupt_while_starting_leaves_no_trace(folder, stage):
+    # A program that initdb started may still write for a moment after it.
+    data_folder = tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True)
+    with data_folder as data, (folder / "interrupted").open("w+") as log:
+        command = [sys.executable, "-m", "stackmgr", "dev", "--port", str(free_port()), "--data", data]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        while not any(stage in line for line in commands_below(process.pid)):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        log.seek(0)
+        said = log.read()
+    assert said.endswith("stopped\n")
+    assert "Traceback" not in said
+
+
+def commands_below(pid):
+    """Return the command lines of the processes below one."""
+    lines = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.Error):
+            lines.append(" ".join(child.cmdline()))
+    return lines
+
+
+def test_a_folder_that_has_become_read_only_is_named(folder):
+    with tempfile.TemporaryDirectory(prefix="stackmgr-") as home:
+        Path(home).chmod(0o755)
+        data = Path(home) / "data"
+        data.mkdir()
+        shutil.chown(data, "nobody")
+        command = dev_as_nobody()
+        with running_dev(data, folder / "log", command=command) as dev:
+            dev.stop()
+        (data / "api_key").unlink()
+        data.chmod(0o555)
+        ended = subprocess.run(
+            [*command, "--port", str(free_port()), "--data", data],
+            check=False, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f"stackmgr: {data}/api_key.new: Permission denied\n"
+
+
+def test_a_second_one_on_the_same_data_is_rejected_with_the_reason(dev, folder):
     data = folder / "it's 100 % mine"
     assert refused_dev("--port", str(free_port()), "--data", data) == (
         f"stackmgr: another 'stackmgr dev' is using {data}; stop it, or choose --data\n"
@@ -93,7 +157,7 @@ def test_a_port_in_use_is_named(folder):
 @pytest.mark.parametrize("port", ["0", "65536", "-1"])
 def test_a_number_that_no_port_has_is_named(folder, port):
     assert refused_dev(f"--port={port}", "--data", folder / "other") == (
-        f"stackmgr: {port} is not the number of a port; choose one from 1 to 65535 with --port\n"
+        f"stackmgr: {port} is not a port number; choose one from 1 to 65535 with --port\n"
     )
 
 
@@ -116,10 +180,10 @@ def test_a_service_that_does_not_start_is_not_announced(folder, monkeypatch):
     monkeypatch.setenv("STACKMGR_THREADS", "none")
     said = refused_dev("--port", str(free_port()), "--data", folder / "kept")
     assert "STACKMGR_THREADS must be" in said
-    assert said.endswith("stackmgr: the service did not start; its messages stand above\n")
+    assert said.endswith("stackmgr: the service did not start; see the output above\n")
 
 
-def test_the_database_and_the_verifier_of_the_environment_are_not_for_here(folder, monkeypatch):
+def test_the_database_and_the_verifier_of_the_environment_are_ignored(folder, monkeypatch):
     monkeypatch.setenv("STACKMGR_DATABASE_URL_FILE", "/nowhere")
     monkeypatch.setenv("STACKMGR_VERIFIER", "unkey")
     with running_dev(folder / "kept", folder / "log") as dev:

@@ -130,7 +130,7 @@ def test_programs_installed_for_one_user_alone_are_opened_to_read_and_run(tmp_pa
     for path, mode in ((program, 0o700), (text, 0o600)):
         path.touch()
         path.chmod(mode)
-    embedded_postgres._let_read(tmp_path)
+    embedded_postgres.allow_read(tmp_path)
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "bin", program, text)]
     assert modes == [0o705, 0o705, 0o604]
 
