@@ -1,6 +1,6 @@
 #!/bin/sh
-# For the official image of PostgreSQL, once, on an empty data directory: roles.sql, then the passwords of the
-# two logins from the files of compose.yaml's secrets. Their change is not logged.
+# Run once by the official PostgreSQL image on an empty data directory: runs roles.sql, then sets the passwords of
+# the two logins from the secrets of compose.yaml, without logging them.
 set -eu
 
 psql -X -q -d postgres -f /stackmgr/roles.sql

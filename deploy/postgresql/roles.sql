@@ -1,13 +1,16 @@
--- What a DBA runs once, as a superuser, before the first `stackmgr migrate`; running it again changes nothing.
+-- Run once by a DBA, as a superuser, before the first `stackmgr migrate`. Running it again changes nothing.
 --
 --     psql -X -d postgres -f roles.sql
---     psql -X -d postgres -v database=stackmgr_staging -f roles.sql     (another name than stackmgr)
+--     psql -X -d postgres -v database=stackmgr_staging -f roles.sql     (instead of stackmgr)
 --
--- Two roles own and use the schema and cannot log in; two logins may assume them. Passwords are set
--- afterwards, each by `\password LOGIN` in psql, which sends and logs no password in clear:
+-- Three roles own, use and read the schema; they cannot log in. Two logins may assume them. Set their passwords
+-- afterwards with `\password LOGIN` in psql, which neither sends nor logs a password in plain text:
 --
---     stackmgr_operator   runs `stackmgr migrate` and `stackmgr keys ...`; may become the owner
---     stackmgr_service    the service; may read, insert, and update five columns of one table
+--     stackmgr_operator   runs `stackmgr migrate` and `stackmgr keys ...`; may assume the owner's role
+--     stackmgr_service    the service; may read and insert, and update five columns of stacks and one column
+--                         each of api_keys, api_key_quota_slots and api_key_quota_queues
+--
+-- For read-only access: `GRANT stackmgr_reader TO ...`.
 
 \set ON_ERROR_STOP on
 \if :{?database}
@@ -15,9 +18,9 @@
     \set database stackmgr
 \endif
 
--- The migrations would make these two as well, but only as a login that may create roles.
+-- The first migration creates them too, but only as a login with CREATEROLE.
 SELECT format('CREATE ROLE %I NOLOGIN', wanted)
-FROM (VALUES ('stackmgr_owner'), ('stackmgr_app')) AS roles (wanted)
+FROM (VALUES ('stackmgr_owner'), ('stackmgr_app'), ('stackmgr_reader')) AS roles (wanted)
 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = wanted)
 \gexec
 
@@ -26,27 +29,29 @@ FROM (VALUES ('stackmgr_operator'), ('stackmgr_service')) AS logins (wanted)
 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = wanted)
 \gexec
 
-GRANT stackmgr_owner, stackmgr_app TO stackmgr_operator;
-GRANT stackmgr_app TO stackmgr_service;
+GRANT stackmgr_owner, stackmgr_app, stackmgr_reader TO stackmgr_operator;
+GRANT stackmgr_app, stackmgr_reader TO stackmgr_service;
+-- `stackmgr migrate` reports the transactions that block it.
+GRANT pg_read_all_stats TO stackmgr_operator;
 
--- UTF8 is required. With the locale C no index depends on the collations of an operating system.
+-- UTF8 is required. Locale C keeps indexes independent of the operating system's collations.
 SELECT format('CREATE DATABASE %I ENCODING ''UTF8'' LOCALE ''C'' TEMPLATE template0', :'database')
 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_database WHERE datname = :'database')
 \gexec
 
 REVOKE ALL ON DATABASE :"database" FROM PUBLIC;
 GRANT CONNECT ON DATABASE :"database" TO stackmgr_operator, stackmgr_service;
--- For the schema, which the first migration makes.
+-- For the schema, which the first migration creates.
 GRANT CREATE ON DATABASE :"database" TO stackmgr_operator;
 
--- Callers' data stay out of the server's log: neither parameters nor the DETAIL of an error, which may quote
--- an Idempotency-Key.
+-- Keep client data out of the server log: parameters, and the DETAIL of errors, which may contain an
+-- Idempotency-Key.
 ALTER DATABASE :"database" SET log_parameter_max_length = 0;
 ALTER DATABASE :"database" SET log_parameter_max_length_on_error = 0;
 ALTER DATABASE :"database" SET log_error_verbosity = terse;
 
--- What the server itself should have; a row here is something to change in postgresql.conf, or to have a
--- reason for. The service refuses to start without the first two, and asks for the third by itself.
+-- Recommended server settings. Each row returned is a setting to change in postgresql.conf, unless there is a
+-- reason not to. The service refuses to start without the first two and sets the third itself.
 SELECT name, setting AS "is", wanted
 FROM (
     VALUES

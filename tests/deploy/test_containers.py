@@ -1,4 +1,4 @@
-"""There is no container engine here: what can be held without one is that each part does what it says."""
+"""The parts of Containerfile and compose.yaml, without a container engine; test_image.py builds the image."""
 
 import re
 import shlex
@@ -47,9 +47,15 @@ def health_check(port: int) -> int:
     return subprocess.run([sys.executable, *arguments], check=False, stderr=subprocess.DEVNULL).returncode
 
 
-def test_the_health_check_tells_a_service_that_answers_from_none(service):
+def test_the_health_check_detects_whether_the_service_responds(service):
     assert health_check(service.port) == 0
     assert health_check(free_port()) != 0
+
+
+def test_compose_repeats_the_health_check_of_the_image():
+    """An image in OCI format has none, and nginx would wait for a healthy service in vain."""
+    command = yaml.safe_load(re.search(r"HEALTHCHECK.*\\\n +CMD (\[.*\])", CONTAINERFILE)[1])
+    assert SERVICES["service"]["healthcheck"]["test"] == ["CMD", *command]
 
 
 @pytest.mark.parametrize("name", ["operator", "service", "nginx"])

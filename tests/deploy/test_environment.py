@@ -3,37 +3,39 @@
 import re
 import shlex
 import subprocess
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-import stackmgr.settings
 from stackmgr import cli, paths
+from stackmgr.settings import OPTIONS
 
 RUNBOOK = paths.directory("deploy") / "RUNBOOK.md"
+README = paths.directory("deploy").parent / "README.md"
 EXAMPLE = paths.directory("deploy") / "stackmgr.env.example"
 NAME = re.compile(r"STACKMGR_[A-Z_]*[A-Z]")
 
 
-def test_the_example_names_every_variable_that_the_service_reads_and_no_other():
-    read = set()
-    for path in Path(stackmgr.__file__).parent.rglob("*.py"):
-        read |= set(re.findall(r'"(STACKMGR_[A-Z_]*[A-Z])"', path.read_text()))
-    assert read
+def test_the_example_names_every_option_and_no_other_variable():
     named = set(NAME.findall(EXAMPLE.read_text()))
-    assert read <= named
-    assert {name.removesuffix("_FILE") for name in named} <= read
+    variables = {option.variable for option in OPTIONS.values()}
+    assert variables == {name.removesuffix("_FILE") for name in named}
+    assert {f"{option.variable}_FILE" for option in OPTIONS.values() if option.is_secret} == named - variables
 
 
-def test_the_example_says_what_the_defaults_are():
+def test_the_example_and_the_readme_state_the_defaults():
     commented = dict(re.findall(r"^#([A-Z_]+)=(.*)$", EXAMPLE.read_text(), re.MULTILINE))
-    settings = stackmgr.settings.from_environ({"STACKMGR_DATABASE_URL": "postgresql://"})
-    assert commented["STACKMGR_THREADS"] == str(settings.threads)
-    assert commented["STACKMGR_DATABASE_TIMEOUT"] == str(settings.database_timeout)
-    assert commented["STACKMGR_VERIFIER"] == settings.verifier
-    assert commented["STACKMGR_LOG_LEVEL"] == settings.log_level
-    assert commented["STACKMGR_LOG_FORMAT"] == settings.log_format
+    rows = re.findall(r"^\| `(STACKMGR_\w+)` \| .* \| (.*) \|$", README.read_text(), re.MULTILINE)
+    assert dict(rows) == {option.variable: option.default_text for option in OPTIONS.values()}
+    for option in OPTIONS.values():
+        if option.default not in ("", None, paths.default_whitelist()):
+            assert commented[option.variable] == option.default_text
+
+
+def test_the_help_states_variables_and_defaults():
+    shown = cli._parser().format_help()
+    for option in OPTIONS.values():
+        assert re.search(rf"{option.variable} .*\[{re.escape(option.default_text)}\]", shown)
 
 
 def test_sh_reads_the_example_as_systemd_does():
@@ -56,5 +58,5 @@ def printed_commands() -> list[str]:
 
 @pytest.mark.parametrize("command", printed_commands())
 def test_the_command_takes_what_the_runbook_prints(command):
-    arguments = shlex.split(re.sub(r"\b(KEY_ID|UUID)\b", str(uuid4()), command))
+    arguments = shlex.split(re.sub(r"\b(KEY_ID|MANAGER_ID|STACK_ID|UUID)\b", str(uuid4()), command))
     assert cli._parser().parse_args(arguments).run

@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import resource
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stackmgr import paths
+from stackmgr import __version__, paths
 from tests.support.releases import make_release, switch
 from tests.support.server import ask, free_port, running_service, workers_replaced
 
@@ -71,6 +72,14 @@ def test_the_operators_listener_outlives_reloads_and_leaves_the_managers_alone(d
         assert ask(service.port, "/live")[0] == 404
 
 
+def test_the_release_is_in_the_start_up_log_and_on_the_operators_listener(database_url):
+    admin_port = free_port()
+    with running_service(database_url, env={"STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}"}) as service:
+        lines = map(json.loads, service.log_path.read_text(encoding="utf-8").splitlines())
+        assert [line["level"] for line in lines if line["message"] == f"stackmgr {__version__}"] == ["info"]
+        assert json.loads(ask(admin_port, "/live")[1])["version"] == __version__
+
+
 def test_a_host_header_does_not_lead_through_a_unix_socket_to_the_operators_listener(database_url, tmp_path):
     admin_port = free_port()
     path = tmp_path / "managers.sock"
@@ -114,6 +123,5 @@ def test_what_is_wrong_with_the_environment_is_named_before_anything_listens(tmp
         timeout=PATIENCE,
     )
     assert ended.returncode == 1
-    assert [line.partition(" ")[0] for line in ended.stderr.splitlines()] == ["stackmgr:", "stackmgr:"]
-    assert "STACKMGR_DATABASE_URL" in ended.stderr
-    assert "STACKMGR_THREADS" in ended.stderr
+    said = [json.loads(line)["message"].partition(" ")[0] for line in ended.stderr.splitlines()]
+    assert said == ["STACKMGR_DATABASE_URL", "STACKMGR_THREADS"]

@@ -20,9 +20,10 @@ from stackmgr.verifiers.database import DatabaseVerifier
 from tests.support.client import Client
 from tests.support.clusters import cluster
 from tests.support.examples import configuration
+from tests.support.programs import require
+from tests.support.runbook import RUNBOOK, blocks
 
 ROOT = paths.directory("deploy").parent
-RUNBOOK = ROOT / "deploy" / "RUNBOOK.md"
 BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
 
 
@@ -52,10 +53,9 @@ class Dba:
         return make_conninfo(self.url, user=user, dbname=database)
 
 
-def printed(heading: str) -> list[str]:
-    """Return the commands that the runbook prints under a heading."""
-    section = RUNBOOK.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    return re.findall(r"^    (.*)$", section, re.MULTILINE)
+def printed(section: str) -> list[str]:
+    """Return the lines of the commands in a section of the runbook."""
+    return [line for block in blocks(section) for line in block.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def dba(server_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
     (folder / "deploy").symlink_to(ROOT / "deploy")
     with cluster(binaries) as url:
         dba = Dba(url, binaries, folder)
-        make_roles = printed("Install")[0]
+        make_roles = printed("Installation")[0]
         assert make_roles.endswith("roles.sql")
         dba.run(make_roles)
         dba.run(make_roles)
@@ -111,7 +111,7 @@ def test_the_services_login_finds_all_it_needs_and_holds_no_more(dba):
         "INSERT INTO stackmgr.api_keys (key_digest) VALUES ('')",
     ],
 )
-def test_the_services_login_is_refused_what_it_does_not_need(dba, statement):
+def test_the_services_login_is_rejected_what_it_does_not_need(dba, statement):
     with (
         psycopg.connect(dba.login("stackmgr_service"), autocommit=True) as connection,
         pytest.raises(psycopg.errors.InsufficientPrivilege),
@@ -142,7 +142,7 @@ def test_a_session_of_the_service_has_the_recommended_settings(dba, setting, val
 
 
 def test_roles_sql_names_the_settings_of_the_server_that_fall_short(dba):
-    advice = dba.run(printed("Install")[0])
+    advice = dba.run(printed("Installation")[0])
     assert re.search(r"archive_mode +\| off +\| on", advice)
     assert "fsync" not in advice
 
@@ -167,7 +167,7 @@ def has_amcheck(dba: Dba) -> bool:
         return found.fetchone() is not None
 
 
-def test_a_restored_dump_passes_its_checks_and_answers_retries_with_the_same_stacks(
+def test_a_restored_dump_passes_its_checks_and_returns_the_same_stacks_to_retries(
     dba, database, operator, spellings
 ):
     with operator.session() as session:
@@ -194,3 +194,16 @@ def test_a_restored_dump_passes_its_checks_and_answers_retries_with_the_same_sta
             assert (retry.status_int, retry.json) == (200, stack)
     finally:
         restored.close()
+
+
+def test_pg_amcheck_runs_by_the_path_that_the_runbook_gives_for_debian():
+    """The wheel has no amcheck, so that the restored dump above is not always checked."""
+    debian = Path("/usr/lib/postgresql/15/bin")
+    require("there" if (debian / "initdb").exists() else None, "postgresql-15")
+    [path] = re.findall(r"`(/usr/lib/postgresql/18/bin/pg_amcheck)`", RUNBOOK.read_text())
+    [command] = [line for line in printed("Backup and restore") if line.startswith("pg_amcheck ")]
+    with cluster(debian) as url, psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE stackmgr_restored ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0")
+        dba = Dba(url, Path("/nonexistent"), Path.cwd())
+        migrations.apply(dba.login("postgres", "stackmgr_restored"))
+        dba.run(command.replace("pg_amcheck", path.replace("/18/", "/15/"), 1))

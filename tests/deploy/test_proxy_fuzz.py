@@ -1,4 +1,4 @@
-"""The spoiled requests that the worker gets in tests/server, sent through nginx to the service itself."""
+"""The malformed requests of tests/server, sent through nginx to the service itself."""
 
 import json
 from collections import Counter
@@ -8,27 +8,33 @@ from uuid import uuid4
 
 import psutil
 
-from tests.deploy.test_proxy_malformed import parsed
-from tests.support.client import STACKS, check_answer
+from tests.support.client import STACKS, check_response
 from tests.support.examples import configuration
-from tests.support.malformed import A_KEY, A_STACK, good_requests, requests_asked_for, spoiled
+from tests.support.malformed import (
+    SAMPLE_KEY,
+    SAMPLE_STACK_ID,
+    fuzz_request_count,
+    malformed_requests,
+    valid_requests,
+)
+from tests.support.nginx import parse_responses
 
-REQUESTS = requests_asked_for(1000)
-# Many, for most of the time is spent on waiting until nginx gives up a request that does not come to its end.
+REQUESTS = fuzz_request_count(1000)
+# Many, because most of the time nginx waits for the rest of an unfinished request.
 CLIENTS = 24
-# No spoiling makes the service fail, and nobody limits this key.
+# No malformed request makes the service fail, and this key has no rate limit.
 FAILURES = {429, 500, 503}
 
 
 def check(request: bytes, received: bytes) -> list[int]:
-    """Assert that whatever came back are whole answers as anywhere else, and return what each was."""
+    """Check every response received and return their statuses."""
     head = request.lstrip(b"\r\n").startswith(b"HEAD ")
-    answers = parsed(received, head=head)
+    answers = parse_responses(received, head=head)
     for answer in answers:
         assert answer.status not in FAILURES, (request, received)
         is_page = answer.status == 200 and "ETag" not in answer.headers
         method = "HEAD" if head else "GET" if is_page else "POST"
-        check_answer(method, STACKS, answer.status, answer.headers, answer.body)
+        check_response(method, STACKS, answer.status, answer.headers, answer.body)
     return [answer.status for answer in answers]
 
 
@@ -40,12 +46,12 @@ def new_stack(proxy, key: str) -> str:
 
 
 def test_fuzz(proxy, service, new_key):
-    """Whatever comes: an Error object with its id, the regular answer, or a closed connection."""
+    """Every request gets an Error object with its id, a regular response, or a closed connection."""
     key = new_key()
     stack_id = new_stack(proxy, key)
-    assert (len(key), len(stack_id)) == (len(A_KEY), len(A_STACK))
+    assert (len(key), len(stack_id)) == (len(SAMPLE_KEY), len(SAMPLE_STACK_ID))
     workers = {process.pid for process in psutil.Process(service.pid).children()}
-    requests = spoiled(good_requests(key, stack_id), REQUESTS)
+    requests = malformed_requests(valid_requests(key, stack_id), REQUESTS)
     turn = Lock()
 
     def client(_: int) -> Counter[str]:

@@ -1,7 +1,5 @@
 """Whatever bytes arrive, the answer is an Error object, or nginx closes the connection."""
 
-import http.client
-import io
 import json
 import re
 from uuid import UUID
@@ -9,8 +7,9 @@ from uuid import UUID
 import pytest
 
 from stackmgr import errors
-from tests.support.client import STACKS, check_answer
-from tests.support.nginx import SITE, Answer
+from tests.support.client import STACKS, check_response
+from tests.support.http_wire import Response
+from tests.support.nginx import SITE, parse_responses
 
 HOST = b"Host: localhost\r\n"
 CLOSE = b"Connection: close\r\n"
@@ -112,37 +111,23 @@ UNFINISHED = {
 }
 
 
-def parsed(received: bytes, *, head: bool) -> list[Answer]:
-    """Return the answers in *received*, which must consist of whole ones."""
-    stream, answers = io.BytesIO(received), []
-    while status_line := stream.readline():
-        version, status, _ = status_line.split(b" ", 2)
-        assert version == b"HTTP/1.1"
-        headers = http.client.parse_headers(stream)
-        length = 0 if head else int(headers["Content-Length"])
-        body = stream.read(length)
-        assert len(body) == length
-        answers.append(Answer(int(status), headers, body))
-    return answers
-
-
-def only_error(request: bytes, received: bytes) -> Answer:
+def only_error(request: bytes, received: bytes) -> Response:
     head = request.startswith(b"HEAD ")
-    (answer,) = parsed(received, head=head)
+    (answer,) = parse_responses(received, head=head)
     assert answer.status in {400, 413}
-    check_answer("HEAD" if head else "GET", STACKS, answer.status, answer.headers, answer.body)
+    check_response("HEAD" if head else "GET", STACKS, answer.status, answer.headers, answer.body)
     assert answer.headers["Server"] in {"nginx", None}
     return answer
 
 
 @pytest.mark.parametrize("request_", REFUSED.values(), ids=REFUSED.keys())
-def test_a_malformed_request_is_answered_with_an_error_object(proxy, request_):
+def test_a_malformed_request_returns_an_error_object(proxy, request_):
     answer = only_error(request_, proxy.send(request_))
     assert b"SECRET" not in answer.body
 
 
 @pytest.mark.parametrize("request_", REFUSED_BY_THE_SERVER.values(), ids=REFUSED_BY_THE_SERVER.keys())
-def test_what_the_server_behind_nginx_refuses_is_an_error_object_too(proxy, request_):
+def test_what_the_server_behind_nginx_rejects_is_an_error_object_too(proxy, request_):
     only_error(request_, proxy.send(request_))
 
 
@@ -160,13 +145,13 @@ EVERYTHING = REFUSED | REFUSED_BY_THE_SERVER | CLOSED | UNFINISHED | {"nothing w
 
 
 @pytest.mark.parametrize("request_", EVERYTHING.values(), ids=EVERYTHING.keys())
-def test_without_tls_everything_is_refused_or_ends_the_connection(proxy, request_):
+def test_without_tls_everything_is_rejected_or_ends_the_connection(proxy, request_):
     received = proxy.send(request_, tls=False)
     if received:
         only_error(request_, received)
 
 
-def test_a_request_without_tls_is_told_so_in_the_same_form(proxy):
+def test_a_request_without_tls_gets_an_error_object(proxy):
     request = get(b"X-Request-Id: in-the-clear")
     answer = only_error(request, proxy.send(request, tls=False))
     assert answer.headers["X-Request-Id"] == "in-the-clear"

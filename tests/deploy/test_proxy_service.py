@@ -5,9 +5,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.client import STACKS, check_answer
+from tests.support.client import STACKS, check_response
 from tests.support.examples import configuration
-from tests.support.nginx import Answer, Proxy
+from tests.support.http_wire import Response
+from tests.support.nginx import Proxy
 
 # An id that nginx would not repeat in an error of its own: where it comes back, the service has answered.
 ODD_ID = 'é "quoted" \\ \x85\xff'
@@ -20,15 +21,15 @@ class Manager:
         self.proxy = proxy
         self.key = key
 
-    def ask(self, method: str, path: str, body=b"", **headers: str) -> Answer:
+    def ask(self, method: str, path: str, body=b"", **headers: str) -> Response:
         given = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         encoded = {name: value.encode("latin-1") for name, value in given.items()}
         answer = self.proxy.ask(method, path, encoded, body)
-        check_answer(method, path, answer.status, answer.headers, answer.body)
+        check_response(method, path, answer.status, answer.headers, answer.body)
         return answer
 
-    def create(self, body: bytes | None = None, **headers: str) -> Answer:
+    def create(self, body: bytes | None = None, **headers: str) -> Response:
         body = json.dumps(configuration()).encode() if body is None else body
         return self.ask("POST", STACKS, body, **{"Idempotency_Key": str(uuid4())} | headers)
 
@@ -38,7 +39,7 @@ def manager(proxy, new_key):
     return Manager(proxy, new_key())
 
 
-def message(answer: Answer) -> str:
+def message(answer: Response) -> str:
     return json.loads(answer.body)["message"]
 
 
@@ -75,7 +76,7 @@ def test_conditions_and_ranges_change_nothing(manager):
     assert (read.status, json.loads(read.body)) == (200, stack)
 
 
-def test_a_body_in_chunks_arrives_whole(manager):
+def test_a_chunked_body_arrives_complete(manager):
     body = json.dumps(configuration(name="in chunks")).encode()
     created = manager.ask(
         "POST",
@@ -109,7 +110,7 @@ def test_the_service_itself_judges_bodies_of_up_to_8_megabytes(manager, framing,
     assert judge(manager, size, framing) == status
 
 
-def test_a_longer_body_is_refused_by_nginx_in_the_same_form(manager):
+def test_a_longer_body_is_rejected_by_nginx_in_the_same_form(manager):
     answer = manager.create(b"x" * (8 * 1024 * 1024 + 1), X_Request_Id="much.too:long-1")
     assert answer.status == 413
     assert answer.headers["X-Request-Id"] == "much.too:long-1"
@@ -144,7 +145,7 @@ def test_an_idempotency_key_sent_twice_reaches_the_service_twice(proxy, new_key)
     ids=["short", "plain", "odd", "tab", "8000", "16000", "comma", "utf-8"],
 )
 @pytest.mark.parametrize("path", [STACKS, "/nowhere"])
-def test_a_request_id_comes_back_byte_for_byte(manager, request_id, path):
+def test_a_request_id_is_echoed_byte_for_byte(manager, request_id, path):
     assert manager.ask("GET", path, X_Request_Id=request_id).headers["X-Request-Id"] == request_id
 
 
@@ -183,6 +184,6 @@ def test_pipelined_requests_are_all_answered(proxy, new_key):
     assert received.count(b"HTTP/1.1 200 OK\r\n") == 3
 
 
-def test_a_server_that_is_asked_by_another_name_answers_all_the_same(proxy, new_key):
+def test_a_server_responds_whatever_host_is_named(proxy, new_key):
     request = f"GET {STACKS} HTTP/1.0\r\nHost: elsewhere:1\r\nAuthorization: Bearer {new_key()}\r\n\r\n"
     assert proxy.send(request.encode()).startswith(b"HTTP/1.1 200 OK\r\n")

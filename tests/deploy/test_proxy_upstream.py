@@ -3,13 +3,14 @@
 import http.client
 import json
 import re
+import time
 from contextlib import ExitStack
 
 import pytest
 
 from stackmgr.server import worker
 from tests.deploy.upstreams import answering, hanging_up, running_upstream, silent, well
-from tests.support.client import STACKS, check_answer
+from tests.support.client import STACKS, check_response
 from tests.support.nginx import SITE, nginx_before
 from tests.support.server import free_port
 
@@ -47,7 +48,7 @@ FORGED = {
 def ask(proxy, method: str, **headers: str):
     answer = proxy.ask(method, STACKS, headers, b"{}" if method in {"POST", "PATCH"} else b"")
     if answer.status != 200:
-        check_answer(method, STACKS, answer.status, answer.headers, answer.body)
+        check_response(method, STACKS, answer.status, answer.headers, answer.body)
     return answer
 
 
@@ -67,7 +68,7 @@ def test_a_service_that_is_down_is_an_internal_error(tmp_path, method):
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_service_that_does_not_answer_whole_is_an_internal_error_under_the_id_it_was_told(
+def test_an_incomplete_response_of_the_service_is_an_internal_error_with_the_request_id(
     tmp_path, method, behaviour
 ):
     with (
@@ -78,6 +79,18 @@ def test_a_service_that_does_not_answer_whole_is_an_internal_error_under_the_id_
         assert answer.status == 500
         assert json.loads(answer.body)["request_id"] == upstream.fields()["x-request-id"]
         assert len(upstream.heads) == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
+def test_the_log_has_the_method_of_a_failed_request(tmp_path, method):
+    with nginx_before(tmp_path, free_port()) as proxy:
+        ask(proxy, method)
+        deadline = time.monotonic() + 10
+        while not (lines := (proxy.folder / "stackmgr.log").read_text().splitlines()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    [line] = map(json.loads, lines)
+    assert (line["method"], line["status"], line["upstream_status"]) == (method, "500", "502")
 
 
 def test_an_answer_that_was_cut_short_does_not_look_whole(tmp_path):
@@ -124,7 +137,7 @@ def test_a_request_that_could_not_be_sent_goes_to_the_other_server(tmp_path, met
         assert len(upstream.heads) == 3
 
 
-def test_a_read_that_one_server_dropped_is_answered_by_the_other(tmp_path):
+def test_a_read_that_one_server_dropped_is_served_by_the_other(tmp_path):
     with (
         running_upstream(hanging_up) as dropping,
         running_upstream(well) as upstream,

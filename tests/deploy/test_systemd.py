@@ -7,22 +7,22 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 
 import pytest
 
-from tests.deploy.test_gunicorn import PATIENCE
 from tests.deploy.units import DEPLOY, unit, values
-from tests.support.nginx import require
-from tests.support.server import ask, free_port
+from tests.support.programs import require
+from tests.support.server import ask, free_port, listens
+from tests.support.waiting import eventually
 
+PATIENCE_SECONDS = 20.0
 UNITS = ("stackmgr.service", "stackmgr.socket")
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = require(shutil.which("systemd-analyze"), "systemd-analyze")
     return subprocess.run(
-        [program, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE
+        [program, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
     )
 
 
@@ -63,7 +63,7 @@ def test_a_reload_begins_with_a_check_that_the_release_and_its_database_pass(dat
             shlex.split(check),
             env={**os.environ, "STACKMGR_DATABASE_URL": url},
             check=False,
-            timeout=PATIENCE,
+            timeout=PATIENCE_SECONDS,
             capture_output=True,
         )
         assert checked.returncode == outcome, checked.stderr
@@ -79,7 +79,7 @@ def test_the_service_takes_over_the_socket_that_systemd_holds_and_says_when_it_i
     (command,) = values("stackmgr.service", "ExecStart")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
         notified.bind(environment["NOTIFY_SOCKET"])
-        notified.settimeout(PATIENCE)
+        notified.settimeout(PATIENCE_SECONDS)
         process = subprocess.Popen(
             [program, f"--listen=127.0.0.1:{port}", *passed, *shlex.split(command)],
             stdout=subprocess.DEVNULL,
@@ -87,22 +87,12 @@ def test_the_service_takes_over_the_socket_that_systemd_holds_and_says_when_it_i
             start_new_session=True,
         )
         try:
-            wait_until_it_listens(port)
+            # The first connection is also what starts the service.
+            eventually(lambda: listens(port), PATIENCE_SECONDS)
             assert ask(port, "/")[0] == 404
             assert notified.recv(4096).startswith(b"READY=1")
             process.send_signal(signal.SIGHUP)
             assert ask(port, "/")[0] == 404
         finally:
             process.terminate()
-            assert process.wait(PATIENCE) == 0
-
-
-def wait_until_it_listens(port: int) -> None:
-    """Return once something holds *port*; this first connection is also what starts the service."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+            assert process.wait(PATIENCE_SECONDS) == 0

@@ -76,12 +76,12 @@ def test_a_lock_holds_nothing_but_versions_with_their_hashes(name):
 
 
 @each_lock
-def test_a_lock_tells_no_place_of_the_machine_that_made_it(name):
+def test_a_lock_names_no_path_of_the_machine_that_made_it(name):
     assert re.findall(r".*(?://|file:|(?<![\w.])/\w).*", LOCKS[name]) == []
 
 
 @each_lock
-def test_whatever_is_asked_for_is_locked_in_a_version_that_will_do(name):
+def test_every_requirement_is_locked_in_an_allowed_version(name):
     entries = locked(name)
     for requirement in wanted(name):
         for entry in entries[canonicalize_name(requirement.name)]:
@@ -103,7 +103,7 @@ def test_what_runs_elsewhere_has_the_versions_and_hashes_of_the_tests(name):
 
 
 def test_whatever_installs_does_it_by_a_lock():
-    installers = ("deploy/dev", "tests/run", "deploy/Containerfile", "deploy/RUNBOOK.md")
+    installers = ("deploy/bootstrap.sh", "deploy/Containerfile", "deploy/RUNBOOK.md")
     for path in installers:
         text = (ROOT / path).read_text(encoding="utf-8")
         lines = re.findall(
@@ -127,7 +127,7 @@ def licence(package: str) -> str:
 
 
 def test_the_list_of_licences_is_that_of_what_serves():
-    text = (ROOT / "deploy/locks/README.md").read_text(encoding="utf-8").partition("## What serves")[2]
+    text = (ROOT / "deploy/locks/README.md").read_text(encoding="utf-8").partition("## Runtime packages")[2]
     rows = {
         row[0]: row[1:]
         for row in re.findall(r"^\| ([\w-]+) \| (.+?) \| (.+?) \| (.+?) \|$", text, re.MULTILINE)

@@ -1,0 +1,108 @@
+"""A reload that cannot succeed: the workers keep serving, and the log says why."""
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from stackmgr import paths
+from stackmgr.database import migrations
+from tests.support.clusters import new_database
+from tests.support.memory import memory
+from tests.support.postgres import FaultyPostgres, eventually
+from tests.support.server import RunningService, ask, running_service, workers_replaced
+
+PATIENCE = 20.0
+REFUSED = "The reload is refused for the reasons above; the workers keep serving as before"
+
+
+@pytest.fixture
+def own_url(server_url):
+    with new_database(server_url) as url:
+        migrations.apply(url)
+        yield url
+
+
+@pytest.fixture
+def server():
+    """A server of a test's own; not below pytest's folder, which each run closes to the server's user."""
+    with (
+        tempfile.TemporaryDirectory(prefix="stackmgr-", dir=memory()) as folder,
+        FaultyPostgres(Path(folder) / "data") as server,
+    ):
+        server.prepare()
+        yield server
+
+
+def messages(service: RunningService) -> list[str]:
+    return [json.loads(line)["message"] for line in service.log_path.read_text().splitlines()]
+
+
+def refused_reload(service: RunningService) -> str:
+    """Send SIGHUP and return the last problem that is logged before the refusal."""
+    workers = set(psutil.Process(service.pid).children())
+    os.kill(service.pid, signal.SIGHUP)
+    deadline = time.monotonic() + PATIENCE
+    while REFUSED not in messages(service):
+        assert service.process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)  # in which the master would end, or replace the workers
+    assert set(psutil.Process(service.pid).children()) == workers
+    assert ask(service.port, "/")[0] == 404
+    return messages(service)[messages(service).index(REFUSED) - 1]
+
+
+def test_a_whitelist_that_is_broken_is_named_and_once_repaired_reloaded(own_url, tmp_path):
+    whitelist = tmp_path / "tokens.json"
+    shutil.copy(paths.default_whitelist(), whitelist)
+    with running_service(own_url, env={"STACKMGR_TOKENS": str(whitelist)}) as service:
+        whitelist.write_text("{")
+        assert refused_reload(service) == f"whitelist {whitelist}: is not a JSON document"
+        shutil.copy(paths.default_whitelist(), whitelist)
+        with workers_replaced(service.pid):
+            os.kill(service.pid, signal.SIGHUP)
+        assert ask(service.port, "/")[0] == 404
+        assert service.stop() == 0
+
+
+def test_a_database_that_could_lose_what_was_acknowledged_is_named(server):
+    with running_service(server.url()) as service:
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET fsync = off")
+        eventually(lambda: reloaded_fsync(server.url()) == "off")
+        assert "fsync is off" in refused_reload(service)
+
+
+def reloaded_fsync(url: str) -> str:
+    """Have the server read its settings again, and return the setting that a new connection finds."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SELECT pg_reload_conf()")
+    with psycopg.connect(url) as connection:
+        [(setting,)] = connection.execute("SHOW fsync")
+    return setting
+
+
+def test_a_lock_on_the_history_of_migrations_holds_up_no_reload_for_long(own_url):
+    with running_service(own_url) as service, psycopg.connect(own_url) as connection:
+        connection.execute("LOCK TABLE stackmgr.schema_migrations")
+        with workers_replaced(service.pid, patience=8.0):
+            os.kill(service.pid, signal.SIGHUP)
+        assert any("could not be checked: canceling statement" in said for said in messages(service))
+
+
+def test_a_database_that_freezes_holds_up_neither_a_start_nor_the_end(server):
+    with server.frozen(), running_service(server.url()) as service:
+        assert any("could not be checked" in said for said in messages(service))
+        os.kill(service.pid, signal.SIGHUP)
+        time.sleep(0.2)
+        started = time.monotonic()
+        assert service.stop() == 0
+        assert time.monotonic() - started < PATIENCE
