@@ -1,0 +1,163 @@
+"""The service behind PgBouncer in transaction mode, as deploy/pgbouncer.ini sets it up."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from stackmgr import api_keys, paths
+from stackmgr.app import create_app
+from stackmgr.database import migrations, preflight, session_settings
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.migrations import MigrationError
+from stackmgr.database.pool import DEADLINE, Database
+from stackmgr.database.statements import Statement
+from stackmgr.errors import DatabaseError
+from stackmgr.verifiers.database import DatabaseVerifier
+from tests.support import history
+from tests.support.nginx import require
+from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer
+from tests.support.workload import Manager, Workload, application_transport
+
+CLIENTS = 6
+
+ECHO = Statement("echo", b"SELECT $1::text", ("text",), writes=False)
+SESSION = Statement("session", b"SELECT pg_backend_pid()", (), writes=False)
+LEFT_BEHIND = b"SELECT current_user, (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')"
+
+
+@pytest.fixture
+def pooled(database_url: str) -> Iterator[Callable[..., str]]:
+    """Return a function that starts a PgBouncer before the database and returns the way through it."""
+    require(str(PROGRAM) if PROGRAM.exists() else None, "pgbouncer")
+    make_pooled_login(database_url)
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(pgbouncer(PROGRAM, database_url, **given))
+
+
+def connect(url: str) -> DatabaseConnection:
+    return DatabaseConnection.connect(completed_conninfo(url, "stackmgr_app", DEADLINE), autocommit=True)
+
+
+def run(connection: DatabaseConnection, statement: Statement, **parameters: str):
+    return connection.run(statement, parameters, time.monotonic() + DEADLINE)
+
+
+def test_a_statement_is_prepared_again_in_a_server_session_that_does_not_know_it(pooled):
+    url = pooled()
+    with connect(url) as ours, psycopg.connect(url, autocommit=True) as other:
+        assert run(ours, ECHO, text="first") == [("first",)]
+        [(first,)] = run(ours, SESSION)
+        other.execute(b"BEGIN")
+        assert other.execute(b"SELECT pg_backend_pid()").fetchone() == (first,)
+        assert run(ours, ECHO, text="second") == [("second",)]
+        assert run(ours, SESSION) != [(first,)]
+        other.execute(b"COMMIT")
+
+
+def test_a_statement_that_another_client_has_prepared_is_executed(pooled):
+    url = pooled()
+    with connect(url) as ours, connect(url) as theirs:
+        assert run(theirs, ECHO, text="theirs") == [("theirs",)]
+        assert run(ours, ECHO, text="ours") == [("ours",)]
+
+
+def test_releases_with_other_texts_of_a_statement_share_a_server_session(pooled):
+    url = pooled()
+    other_release = Statement("echo", b"SELECT $1::text || '!'", ("text",), writes=False)
+    with connect(url) as ours, connect(url) as theirs:
+        assert run(theirs, other_release, text="theirs") == [("theirs!",)]
+        assert run(ours, ECHO, text="ours") == [("ours",)]
+
+
+def test_the_history_of_random_clients_holds(pooled, operator, database_url, spellings):
+    """Fewer server sessions than clients: each statement may be led to another one."""
+    database = Database(pooled(default_pool_size="3"), pool_size=2 * CLIENTS)
+    database.open()
+    app = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
+    managers = []
+    for _ in range(2):
+        external_id = str(uuid4())
+        with operator.session() as session:
+            managers.append(Manager(external_id, api_keys.issue(session, external_id)))
+    workload = Workload(1, managers, application_transport(app))
+    workload.start(CLIENTS, operations=150)
+    workload.join()
+    database.close()
+    assert {operation.status for operation in workload.operations} <= {200, 201, 404, 409}
+    with psycopg.connect(database_url) as connection:
+        found = history.dump(connection, {manager.external_id for manager in managers})
+    assert history.check(workload.operations, found) == []
+
+
+def test_pooler_sql_sets_what_the_service_asks_for():
+    script = (paths.directory("deploy") / "postgresql" / "pooler.sql").read_text()
+    found = re.findall(
+        r"^ALTER ROLE stackmgr_service IN DATABASE :\"database\" SET (\w+) = (.+);$", script, re.MULTILINE
+    )
+    wanted = session_settings.requested(conninfo_to_dict(completed_conninfo("", None, DEADLINE))["options"])
+    assert {name: value.strip("'") for name, value in found} == wanted
+
+
+def test_a_pooler_with_the_shipped_settings_passes_the_check(pooled):
+    findings = preflight.examine(pooled())
+    assert (findings.problems, findings.reachable) == ([], True)
+
+
+def test_the_service_serves_nothing_through_a_pooler_that_loses_a_setting(pooled, admin, caplog):
+    name = admin.info.dbname.encode()
+    admin.execute(b"ALTER ROLE stackmgr_service IN DATABASE " + name + b" SET synchronous_commit = off")
+    url = pooled()
+    [problem] = preflight.examine(url).problems
+    assert "asked for: synchronous_commit is off, not on. Behind a pooler" in problem
+    database = Database(url, pool_size=1, deadline=1)
+    database.open()
+    with database.session() as session, pytest.raises(DatabaseError, match="no_connection"):
+        session.rows(SESSION, {})
+    database.close()
+    assert "synchronous_commit is off, not on" in caplog.text
+
+
+def test_the_service_serves_nothing_through_a_pooler_without_its_role(pooled):
+    [problem] = preflight.examine(pooled(query="SELECT 1")).problems
+    assert "asked for: role is none, not stackmgr_app. Behind a pooler" in problem
+
+
+def test_a_pooler_that_refuses_the_start_up_options_is_named(pooled):
+    findings = preflight.examine(pooled(ignore_startup_parameters="extra_float_digits"))
+    assert not findings.reachable
+    assert "unsupported startup parameter: options" in findings.warnings[0]
+
+
+def test_the_check_leaves_nothing_in_a_server_session(pooled):
+    url = pooled(default_pool_size="1", query="SELECT 1")
+    with psycopg.connect(url, autocommit=True) as client:
+        before = client.execute(LEFT_BEHIND).fetchone()
+        preflight.examine(url)
+        assert client.execute(LEFT_BEHIND).fetchone() == before
+
+
+def test_an_operators_command_refuses_a_pooler_in_words(pooled):
+    command = [sys.executable, "-m", "stackmgr", "keys", "list"]
+    environment = {**os.environ, "STACKMGR_DATABASE_URL": pooled()}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "this login may not become stackmgr_owner" in ended.stderr
+
+
+def test_migrate_refuses_a_pooler_and_leaves_nothing_in_its_session(pooled):
+    url = pooled(default_pool_size="1")
+    with psycopg.connect(url, autocommit=True) as client:
+        before = client.execute(LEFT_BEHIND).fetchone()
+        with pytest.raises(MigrationError, match="leads through a pooler; connect to PostgreSQL itself"):
+            migrations.apply(url)
+        assert client.execute(LEFT_BEHIND).fetchone() == before
