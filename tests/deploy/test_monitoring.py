@@ -1,38 +1,168 @@
-"""The dashboard asks for metrics that there are, by labels that they have."""
+"""The dashboard, the alert rules and the scrape configuration."""
 
 import json
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
+import falcon
 import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
-from stackmgr import paths
-from stackmgr.metrics import INSTRUMENTS
+from stackmgr import metrics_store, paths
+from stackmgr.metrics import Metrics
+from tests.support.nginx import require
+from tests.support.runbook import block
 
-EXPRESSIONS = [
+DEPLOY = paths.directory("deploy")
+PANELS = [
     target["expr"]
-    for panel in json.loads((paths.directory("deploy") / "grafana.json").read_bytes())["panels"]
+    for panel in json.loads((DEPLOY / "grafana.json").read_bytes())["panels"]
     for target in panel["targets"]
 ]
-NAMES = re.compile(r"stackmgr_\w+")
-LABELS = re.compile(r"by \(([^)]*)\)")
+ALERTS = DEPLOY / "alerts.yml"
+RULES = {rule["alert"]: rule for rule in yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]}
+NAMES = re.compile(r"(?:stackmgr|process)_\w+")
+GROUPED_BY = re.compile(r"by \(([^)]*)\)")
+MATCHED = re.compile(r"(\w+)(?:=|!=|=~|!~)\"")
+OF_PROMETHEUS = {"instance", "job"}
+REQUEST = {
+    "method": "GET",
+    "route": "/",
+    "status": 200,
+    "code": None,
+    "duration_ms": 1.0,
+    "verifier": "accepted",
+}
+
+# Series on which each alert fires, in promtool's notation: one value per minute for 90 minutes.
+FIRES_ON = {
+    "StackmgrDown": {'up{job="stackmgr", instance="a"}': "0x90"},
+    "StackmgrInternalErrors": {
+        'stackmgr_requests_total{instance="a", code="internal_error"}': "0+2x90",
+        'stackmgr_requests_total{instance="a", code=""}': "0+98x90",
+    },
+    "StackmgrVerificationUnavailable": {
+        'stackmgr_requests_total{instance="a", code="service_unavailable"}': "0+2x90",
+        'stackmgr_requests_total{instance="a", code=""}': "0+98x90",
+    },
+    "StackmgrVerifierCircuitOpen": {'stackmgr_verifier_circuit_open{instance="a"}': "1x90"},
+    "StackmgrQueueTimeouts": {'stackmgr_queue_timeouts_total{instance="a"}': "0+1x90"},
+    "StackmgrSlowRequests": {
+        'stackmgr_request_seconds_bucket{instance="a", route="/", le="1.0"}': "0+98x90",
+        'stackmgr_request_seconds_bucket{instance="a", route="/", le="2.5"}': "0+100x90",
+        'stackmgr_request_seconds_bucket{instance="a", route="/", le="+Inf"}': "0+100x90",
+    },
+    "StackmgrConnectionWait": {
+        'stackmgr_pool_wait_seconds_bucket{instance="a", le="0.1"}': "0+98x90",
+        'stackmgr_pool_wait_seconds_bucket{instance="a", le="0.25"}': "0+100x90",
+        'stackmgr_pool_wait_seconds_bucket{instance="a", le="+Inf"}': "0+100x90",
+    },
+    "StackmgrWorkersRestarting": {
+        'process_start_time_seconds{job="stackmgr", instance="a", role="worker", pid="1"}': "0+60x90",
+    },
+    "StackmgrFileDescriptors": {
+        'process_open_fds{job="stackmgr", instance="a", pid="1"}': "81x90",
+        'process_max_fds{job="stackmgr", instance="a", pid="1"}': "100x90",
+    },
+    "StackmgrLogLinesDropped": {'stackmgr_log_lines_dropped_total{instance="a"}': "0+1x90"},
+    "StackmgrVersionsDiffer": {
+        'stackmgr_build_info{instance="a", version="1.0.0"}': "1x90",
+        'stackmgr_build_info{instance="b", version="1.1.0"}': "1x90",
+    },
+}
+# Values just below every threshold.
+HEALTHY = {
+    'stackmgr_verifier_circuit_open{instance="a"}': "0x90",
+    'stackmgr_queue_timeouts_total{instance="a"}': "9x90",
+    'stackmgr_log_lines_dropped_total{instance="a"}': "9x90",
+    'up{job="stackmgr", instance="a"}': "1x90",
+    'stackmgr_requests_total{instance="a", code="internal_error"}': "0+0.9x90",
+    'stackmgr_requests_total{instance="a", code="service_unavailable"}': "0+0.9x90",
+    'stackmgr_requests_total{instance="a", code=""}': "0+99x90",
+    'stackmgr_request_seconds_bucket{instance="a", route="/", le="1.0"}': "0+99.5x90",
+    'stackmgr_request_seconds_bucket{instance="a", route="/", le="+Inf"}': "0+100x90",
+    'stackmgr_pool_wait_seconds_bucket{instance="a", le="0.1"}': "0+99.5x90",
+    'stackmgr_pool_wait_seconds_bucket{instance="a", le="+Inf"}': "0+100x90",
+    'process_start_time_seconds{job="stackmgr", instance="a", role="worker", pid="1"}': "0x90",
+    'process_open_fds{job="stackmgr", instance="a", pid="1"}': "79x90",
+    'process_max_fds{job="stackmgr", instance="a", pid="1"}': "100x90",
+    'stackmgr_build_info{instance="a", version="1.0.0"}': "1x90",
+    'stackmgr_build_info{instance="b", version="1.0.0"}': "1x90",
+}
 
 
 @pytest.fixture(scope="module")
-def metrics():
-    """The labels of each series, by its name."""
-    suffixes = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_count", "_sum"]}
+def labels(tmp_path_factory) -> dict[str, set[str]]:
+    """The labels of each series of /metrics, by name."""
+    folder = tmp_path_factory.mktemp("metrics")
+    metrics_store.clear(folder)
+    worker = Metrics(folder)
+    worker.request(REQUEST)
+    worker.statement("stack_get", 0.1)
+    worker.acquired(0.1)
+    worker.sample(metrics_store.VERIFIER_CIRCUIT_OPEN, lambda: 0)
+    response = falcon.Response()
+    worker.on_get(None, response)
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(response.data.decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+@pytest.mark.parametrize(
+    "expression", [*PANELS, *(rule["expr"] for rule in RULES.values() if rule["expr"][:2] != "up")]
+)
+def test_every_metric_and_label_of_an_expression_exists(labels, expression):
+    names = NAMES.findall(expression)
+    assert names
+    grouped = {label.strip() for by in GROUPED_BY.findall(expression) for label in by.split(",")}
+    for name in names:
+        assert name in labels
+        assert {*grouped, *MATCHED.findall(expression)} <= labels[name] | OF_PROMETHEUS
+
+
+def promtool(*arguments: str | Path) -> None:
+    program = require(shutil.which("promtool"), "promtool (package prometheus)")
+    ended = subprocess.run([program, *arguments], check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_promtool_accepts_the_rules():
+    promtool("check", "rules", ALERTS)
+
+
+def expect(folder: Path, series: dict[str, str], alert: str, *, fires: bool) -> dict:
     return {
-        name + suffix: {*instrument.labels, "le"} if suffix == "_bucket" else {*instrument.labels}
-        for name, instrument in INSTRUMENTS.items()
-        for suffix in suffixes[instrument.kind]
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})',
+                "eval_time": "80m",
+                "exp_samples": [{"value": 1, "labels": "{}"}] if fires else [],
+            }
+        ],
     }
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_a_panel_asks_for_what_the_service_counts(metrics, expression):
-    names = NAMES.findall(expression)
-    assert names
-    asked = {label.strip() for labels in LABELS.findall(expression) for label in labels.split(",")}
-    for name in names:
-        assert name in metrics
-        assert asked <= metrics[name]
+def test_each_alert_fires_on_its_condition_and_not_below_it(tmp_path):
+    assert FIRES_ON.keys() == RULES.keys()
+    tests = [expect(tmp_path, series, alert, fires=True) for alert, series in FIRES_ON.items()]
+    tests += [expect(tmp_path, HEALTHY, alert, fires=False) for alert in RULES]
+    (tmp_path / "tests.yml").write_text(
+        yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests})
+    )
+    promtool("test", "rules", tmp_path / "tests.yml")
+
+
+def test_promtool_accepts_the_scrape_configuration_of_the_runbook(tmp_path):
+    written = block("Monitoring", "scrape_configs:").replace(
+        "/etc/prometheus/stackmgr-alerts.yml", str(ALERTS)
+    )
+    (tmp_path / "prometheus.yml").write_text(written)
+    promtool("check", "config", tmp_path / "prometheus.yml")
+    assert {job["job_name"] for job in yaml.safe_load(written)["scrape_configs"]} == {"stackmgr"}
