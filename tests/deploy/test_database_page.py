@@ -1,0 +1,201 @@
+"""What deploy/DATABASE.md gives a DBA to run, as it is printed, on clusters of the test's own."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from stackmgr import api_keys, paths, whitelist
+from stackmgr.app import create_app
+from stackmgr.database import migrations, preflight
+from stackmgr.database.pool import Database
+from stackmgr.verifiers.database import DatabaseVerifier
+from tests.support.client import Client
+from tests.support.examples import configuration
+from tests.support.runbook import blocks
+from tests.support.waiting import eventually
+
+PAGE = paths.directory("deploy") / "DATABASE.md"
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
+SETTINGS = "listen_addresses = ''\nunix_socket_directories = '{}'\nwal_level = logical\n"
+SUPERUSER = "the login is a superuser: the service needs no more than stackmgr_app"
+SPELLINGS = dict(whitelist.load(paths.default_whitelist()))
+STACKS = b"SELECT name FROM stackmgr.stacks ORDER BY created_at"
+
+
+def lines(section: str) -> list[str]:
+    return [line for block in blocks(section, PAGE) for line in block.splitlines()]
+
+
+class Shell:
+    """A DBA's shell, as the user that PostgreSQL runs as, in a folder that also holds the sockets."""
+
+    def __init__(self, binaries: Path) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="stackmgr-dba-"))
+        (self.folder / "deploy").symlink_to(paths.directory("deploy"))
+        self._as: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
+            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        self.variables = {"PATH": f"{binaries}:{os.environ['PATH']}", "PGUSER": "postgres"}
+
+    def run(self, command: str) -> None:
+        log = self.folder / "log"
+        # To a file: a server that is started would keep a pipe open.
+        with log.open("ab") as output:
+            ended = subprocess.run(
+                ["/bin/sh", "-euc", command],
+                cwd=self.folder,
+                env=self.variables,
+                stdout=output,
+                stderr=output,
+                check=False,
+                **self._as,
+            )
+        assert ended.returncode == 0, f"{command}: {log.read_text(errors='replace')}"
+
+    def make(self, name: str, initdb: str = "initdb") -> str:
+        """Make a cluster with sockets of its own, and return its directory."""
+        data = self.folder / name
+        self.run(f"{initdb} -D {data} -U postgres -E UTF8 --locale=C")
+        self.settle(data)
+        return str(data)
+
+    def settle(self, data: Path) -> None:
+        sockets = self.folder / f"{data.name}.sock"
+        self.run(f"mkdir {sockets}")
+        with (data / "postgresql.conf").open("a") as file:
+            file.write(SETTINGS.format(sockets))
+
+    def url(self, data: str, database: str = "stackmgr") -> str:
+        return f"host={data}.sock user=postgres dbname={database}"
+
+    def begin(self, data: str) -> str:
+        """Start a cluster, point the programs to it, and make the service's database in it."""
+        self.run(f"pg_ctl -D {data} -w start")
+        self.variables["PGHOST"] = f"{data}.sock"
+        self.run("psql -X -q -d postgres -f deploy/postgresql/roles.sql")
+        migrations.apply(self.url(data))
+        return self.url(data)
+
+
+@pytest.fixture
+def shell(server_url: str) -> Iterator[Shell]:
+    with psycopg.connect(server_url) as connection:
+        shell = Shell(Path(connection.execute(BINARIES).fetchone()[0]))
+    yield shell
+    for pid_file in shell.folder.glob("*/postmaster.pid"):
+        with suppress(AssertionError):
+            shell.run(f"pg_ctl -D {pid_file.parent} -m immediate stop")
+    shutil.rmtree(shell.folder)
+
+
+def create(url: str, *names: str) -> None:
+    """Create stacks through the application."""
+    for role in ("stackmgr_owner", "stackmgr_app"):
+        database = Database(url, role=role, pool_size=1)
+        database.open()
+        if role == "stackmgr_owner":
+            with database.session() as session:
+                key = api_keys.issue(session, external_id := "5f0c8d0e-3c3c-4c59-9a55-0d6a8b1f2e77")
+        else:
+            app = create_app(database=database, verifier=DatabaseVerifier(), spellings=SPELLINGS)
+            for name in names:
+                answer = Client(app, key, external_id, []).create(configuration(name=name), key=name)
+                assert answer.status_int == 201
+        database.close()
+
+
+def names_in(url: str) -> list[str]:
+    with psycopg.connect(url) as connection:
+        return [name for (name,) in connection.execute(STACKS)]
+
+
+def assert_complete(url: str, *names: str) -> None:
+    assert names_in(url) == list(names)
+    assert preflight.examine(url).problems == []
+
+
+def test_point_in_time_recovery_ends_at_the_time_it_was_given(shell):
+    data = shell.make("data")
+    url = shell.begin(data)
+    new = f"{shell.folder}/new"
+    shell.variables |= {"DATA": data, "NEW": new, "ARCHIVE": f"{shell.folder}/archive"}
+    shell.variables["BACKUP"] = f"{shell.folder}/backup"
+    shell.run("mkdir $ARCHIVE")
+    commands = lines("Point-in-time recovery")
+    for command in commands[:4]:
+        shell.run(command)
+    create(url, "before")
+    with psycopg.connect(url, autocommit=True) as admin:
+        shell.variables["TIME"] = str(admin.execute(b"SELECT clock_timestamp()").fetchone()[0])
+    create(url, "after")
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(b"SELECT pg_switch_wal()")
+    shell.run(f"pg_ctl -D {data} -m fast stop")
+    shell.run(f"mkdir {new}.sock")
+    for command in commands[4:-1]:
+        shell.run(command)
+    with Path(new, "postgresql.auto.conf").open("a") as file:
+        file.write(f"unix_socket_directories = '{new}.sock'\n")
+    shell.run(commands[-1])
+    eventually(lambda: preflight.examine(shell.url(new)).warnings == [SUPERUSER])
+    assert_complete(shell.url(new), "before")
+
+
+def test_a_parallel_dump_is_restored_and_analysed(shell):
+    data = shell.make("data")
+    create(shell.begin(data), "one", "two")
+    for command in lines("Parallel dump and restore"):
+        shell.run(command)
+    restored = shell.url(data, "stackmgr_parallel")
+    assert_complete(restored, "one", "two")
+    with psycopg.connect(restored) as connection:
+        query = b"SELECT reltuples FROM pg_class WHERE oid = 'stackmgr.stacks'::regclass"
+        assert connection.execute(query).fetchone() == (2,)
+
+
+@pytest.mark.skipif(not DEBIAN.exists(), reason="needs Debian's postgresql-15")
+def test_pg_upgrade_carries_everything_from_the_oldest_to_the_newest(shell):
+    path = shell.variables["PATH"]
+    shell.variables |= {"OLD_BIN": str(DEBIAN), "NEW_BIN": path.partition(":")[0]}
+    try:
+        shell.run("initdb --help | grep -q no-data-checksums")
+    except AssertionError:
+        pytest.skip("the block is printed for 18")
+    old = shell.make("old", f"{DEBIAN}/initdb")
+    shell.variables["PATH"] = f"{DEBIAN}:{path}"
+    create(shell.begin(old), "one", "two")
+    shell.run(f"pg_ctl -D {old} -m fast stop")
+    new = f"{shell.folder}/new"
+    shell.variables |= {"PATH": path, "OLD": old, "NEW": new, "PGHOST": f"{new}.sock"}
+    initialize, *rest = lines("Major upgrade")
+    shell.run(initialize)
+    shell.settle(Path(new))
+    for command in rest:
+        shell.run(command)
+    assert_complete(shell.url(new), "one", "two")
+
+
+def test_logical_replication_copies_everything(shell):
+    source, target = shell.make("source"), shell.make("target")
+    create(source_url := shell.begin(source), "one")
+    shell.run(f"pg_ctl -D {target} -w start")
+    shell.run(f"PGHOST={target}.sock psql -X -q -d postgres -f deploy/postgresql/roles.sql")
+    shell.variables |= {"SOURCE": source_url, "TARGET": shell.url(target)}
+    for command in lines("Logical replication"):
+        shell.run(command)
+    create(source_url, "two")
+    eventually(lambda: names_in(shell.url(target)) == ["one", "two"], 30)
+    shell.run("psql -X \"$TARGET\" -c 'DROP SUBSCRIPTION stackmgr_all'")
+    assert_complete(shell.url(target), "one", "two")

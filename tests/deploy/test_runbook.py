@@ -1,0 +1,70 @@
+"""The runbook's installation and upgrade commands, run as printed; the source is deleted afterwards."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.deploy.units import DEPLOY
+from tests.support.clusters import new_database
+from tests.support.runbook import block
+from tests.support.server import ask, running, workers_replaced
+from tests.support.source import copy_source
+
+
+class Host:
+    """A host whose /opt/stackmgr and /etc/stackmgr are below *folder*."""
+
+    def __init__(self, folder: Path, database_url: str) -> None:
+        self.folder = folder
+        (folder / "etc").mkdir()
+        (folder / "etc" / "operator.env").write_text(f"STACKMGR_DATABASE_URL='{database_url}'\n")
+
+    def sh(self, commands: str, *, master: int | None = None) -> str:
+        """Run commands of the runbook from a source that is deleted afterwards."""
+        source = copy_source(self.folder / "source")
+        reload = f"systemctl() {{ [ \"$*\" = 'reload stackmgr' ] && kill -s HUP {master}; }}"
+        text = f"set -eu\n{block('Runbook', 'stackmgr() {')}\n{reload}\n{commands}"
+        text = text.replace("/opt/stackmgr", f"{self.folder}/opt").replace(
+            "/etc/stackmgr", f"{self.folder}/etc"
+        )
+        ended = subprocess.run(
+            ["/bin/sh", "-c", text],
+            cwd=source,
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.defpath}"},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        shutil.rmtree(source)
+        return ended.stdout
+
+    def service(self, database_url: str):
+        """Start what stackmgr.service starts."""
+        [command] = re.findall(r"^ExecStart=(.*)$", (DEPLOY / "stackmgr.service").read_text(), re.MULTILINE)
+        gunicorn = command.replace("/opt/stackmgr", f"{self.folder}/opt").split()
+        return running(gunicorn, env={"STACKMGR_DATABASE_URL": database_url}, folder=self.folder)
+
+
+def test_installs_upgrades_and_restarts_without_the_source(server_url, tmp_path):
+    with new_database(server_url) as url:
+        host = Host(tmp_path, url)
+        host.sh(block("Installation", "python3 -m venv"))
+        assert "the schema is up to date" in host.sh(
+            block("Installation", "stackmgr migrate").splitlines()[0]
+        )
+        with host.service(url) as service:
+            with workers_replaced(service.pid):
+                os.kill(service.pid, signal.SIGHUP)
+            assert ask(service.port, "/")[0] == 404
+            with workers_replaced(service.pid):
+                host.sh(block("Upgrade", "python3 -m venv"), master=service.pid)
+            assert ask(service.port, "/")[0] == 404
+            assert service.stop() == 0
+        assert (tmp_path / "opt" / "current").readlink() == Path("1.1.0")
+        with host.service(url) as service:
+            assert ask(service.port, "/")[0] == 404
