@@ -1,37 +1,24 @@
 """Fixtures: a PostgreSQL for these tests alone, and the application on it with a short deadline."""
 
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from uuid import uuid4
 
 import psycopg
 import pytest
 
-from stackmgr import api_keys
-from stackmgr.app import create_app
-from stackmgr.database.pool import Database
-from stackmgr.database.session import Session
-from stackmgr.verifiers import Identity
-from stackmgr.verifiers.database import DatabaseVerifier
-from tests.conftest import Recorder
-from tests.support.client import Client
-from tests.support.examples import configuration
-from tests.support.postgres import FaultyPostgres, eventually
+from tests.faults.service import Service, ServiceMaker, Watcher
+from tests.support.memory import memory
+from tests.support.postgres import FaultyPostgres
 from tests.support.tcp_proxy import Proxy
-
-DEADLINE = 1.0
-POOL_SIZE = 4
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="session")
 def own_server() -> Iterator[FaultyPostgres]:
     with (
-        tempfile.TemporaryDirectory(prefix="stackmgr-faults-") as folder,
+        tempfile.TemporaryDirectory(prefix="stackmgr-faults-", dir=memory()) as folder,
         FaultyPostgres(Path(folder) / "data") as server,
     ):
         server.prepare()
@@ -53,125 +40,10 @@ def login(server: FaultyPostgres) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-class Watcher:
-    """Sees what the service's backends wait for.  Not from within a transaction, where nothing would move."""
-
-    def __init__(self, connection: psycopg.Connection) -> None:
-        self._connection = connection
-
-    def waiting(self) -> set[int]:
-        """Return the pids of the backends that wait for a lock or for a standby."""
-        rows = self._connection.execute(
-            b"SELECT pid FROM pg_catalog.pg_stat_activity WHERE application_name = 'stackmgr'"
-            b" AND (wait_event_type = 'Lock' OR wait_event = 'SyncRep')"
-        )
-        return {pid for (pid,) in rows}
-
-    def waiting_one(self) -> int:
-        """Return the pid of the one backend that waits, once it does."""
-        eventually(self.waiting)
-        [pid] = self.waiting()
-        return pid
-
-
 @pytest.fixture
 def watcher(server: FaultyPostgres) -> Iterator[Watcher]:
     with psycopg.connect(server.url(), autocommit=True) as connection:
         yield Watcher(connection)
-
-
-@contextmanager
-def held_row(login: psycopg.Connection, stack_id: str) -> Iterator[None]:
-    """Hold the lock of a stack's row until the block ends."""
-    with login.transaction():
-        login.execute(b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE", (stack_id,))
-        yield
-
-
-@dataclass
-class PausingVerifier:
-    """The database verifier, with something that happens after it has verified and before anything else."""
-
-    afterwards: Callable[[], object] = lambda: None
-    _verifier: DatabaseVerifier = field(default_factory=DatabaseVerifier)
-
-    def verify(self, key: str, session: Session) -> Identity:
-        identity = self._verifier.verify(key, session)
-        self.afterwards()
-        return identity
-
-
-@dataclass
-class Service:
-    """The application, seen by one manager who has one stack, and what there is behind it."""
-
-    database: Database
-    verifier: PausingVerifier
-    client: Client
-    stack_id: str = ""
-
-    def operations(self) -> dict[str, Callable[[], int]]:
-        """Return the four operations, each giving the status of its answer."""
-        client, stack_id = self.client, self.stack_id
-        return {
-            "create": lambda: client.create(configuration()).status_int,
-            "list": lambda: client.page("limit=1").status_int,
-            "get": lambda: client.get(stack_id).status_int,
-            "update": lambda: client.update(stack_id, {"name": "x"}).status_int,
-        }
-
-    def backends(self) -> list[int]:
-        """Return the pids of the backends of all the pool's connections, having filled the pool first."""
-        taken = [self.database.take(time.monotonic() + DEADLINE) for _ in range(POOL_SIZE)]
-        for connection in taken:
-            self.database.release(connection)
-        return [connection.info.backend_pid for connection in taken]
-
-    def _free_connections(self) -> int:
-        return self.database._pool.get_stats()["pool_available"] + len(self.database._hot)
-
-    def assert_whole(self) -> None:
-        """Fail if a fault has cost a connection of the pool, or anything but itself."""
-        assert len(set(self.backends())) == POOL_SIZE
-        # One that comes back needs no replacement any more: the pool neither leaks nor grows.
-        eventually(lambda: self._free_connections() == POOL_SIZE)
-        assert self.database._pool.get_stats()["pool_size"] == POOL_SIZE
-        assert self.client.get(self.stack_id).status_int == 200
-
-
-class ServiceMaker:
-    """Makes services: on the server itself, or by way of another connection string."""
-
-    def __init__(self, server: FaultyPostgres, spellings: dict[str, str], cleanup: ExitStack) -> None:
-        self._server = server
-        self._spellings = spellings
-        self._cleanup = cleanup
-
-    def __call__(self, url: str | None = None, deadline: float = DEADLINE) -> Service:
-        operator = Database(self._server.url(), role="stackmgr_owner", pool_size=1)
-        operator.open()
-        with operator.session() as session:
-            key = api_keys.issue(session, external_id := str(uuid4()))
-        operator.close()
-        service = self._open(url or self._server.url(), key, external_id, deadline)
-        service.stack_id = service.client.create(configuration()).json["id"]
-        service.backends()
-        return service
-
-    def again(self, service: Service) -> Service:
-        """Return a second service for the manager of *service*, without asking the server for anything."""
-        twin = self._open(self._server.url(), service.client.key, service.client.external_id, DEADLINE)
-        twin.stack_id = service.stack_id
-        return twin
-
-    def _open(self, url: str, key: str, external_id: str, deadline: float) -> Service:
-        recorder = Recorder()
-        database = Database(url, pool_size=POOL_SIZE, observer=recorder, deadline=deadline)
-        database.open()
-        self._cleanup.callback(database.close)
-        verifier = PausingVerifier()
-        app = create_app(database=database, verifier=verifier, spellings=self._spellings)
-        return Service(database, verifier, Client(app, key, external_id, recorder.names))
 
 
 @pytest.fixture
@@ -197,15 +69,15 @@ def remote_service(proxy, make_service):
     return make_service(f"postgresql://postgres@127.0.0.1:{proxy.port}/stackmgr")
 
 
-@contextmanager
-def ends_within(seconds: float) -> Iterator[None]:
-    """Fail when the block takes half a second longer: it has to end, nobody says that it is fast."""
-    began = time.monotonic()
+@pytest.fixture
+def standby_wanted(login, service):
+    """Let commits wait for a synchronous standby that does not exist."""
+
+    def want(names: bytes) -> None:
+        login.execute(b"ALTER SYSTEM SET synchronous_standby_names = '%s'" % names)
+        login.execute(b"SELECT pg_reload_conf()")
+        eventually(lambda: login.execute(b"SHOW synchronous_standby_names").fetchone() == (names.decode(),))
+
+    want(b"nobody")
     yield
-    assert time.monotonic() - began < seconds + 0.5
-
-
-def at_once(calls: list[Callable[[], int]]) -> list[int]:
-    """Make all the calls at the same time and return their results in order."""
-    with ThreadPoolExecutor(len(calls)) as threads:
-        return [future.result() for future in [threads.submit(call) for call in calls]]
+    want(b"")

@@ -1,4 +1,4 @@
-"""Seven mistakes a service like this one can make, planted to see that the history checker finds each."""
+"""Seven mistakes a service like this one can make; the history checker must find each."""
 
 import dataclasses
 import threading
@@ -82,12 +82,12 @@ def answer_before_commit(patch: Patch) -> None:
     update = stacks.update
 
     def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> stacks.Stack:
-        database, connection = session._database, session._connection
+        connections, connection = session._connections, session._connection
         connection.execute(b"BEGIN")
 
         def commit() -> None:
             connection.execute(b"COMMIT")
-            database.release(connection)
+            connections.release(connection)
 
         try:
             return update(session, actor, stack_id, changes)

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.faults.conftest import DEADLINE, Service, at_once, ends_within, held_row
-from tests.support.postgres import eventually
+from stackmgr.database.statements import Statement
+from tests.faults.service import DEADLINE, POOL_SIZE, Service, at_once, ends_within, held_row
+from tests.support.waiting import eventually
 
 GET = ["api_key_verify", "stack_get"]
 UPDATE = ["api_key_verify", "stack_update"]
@@ -83,7 +84,7 @@ def _terminate_the_waiting(server, watcher):
     eventually(lambda: waiting not in watcher.waiting())
 
 
-def test_a_read_whose_connection_dies_under_it_runs_again(server, service, login, watcher):
+def test_a_read_whose_connection_is_lost_is_retried(server, service, login, watcher):
     with ThreadPoolExecutor() as threads, login.transaction():
         login.execute(b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE")
         status = threads.submit(service.operations()["get"])
@@ -93,7 +94,7 @@ def test_a_read_whose_connection_dies_under_it_runs_again(server, service, login
     service.assert_whole()
 
 
-def test_a_write_whose_connection_dies_under_it_is_an_error_and_runs_once(server, service, login, watcher):
+def test_a_write_whose_connection_is_lost_is_an_error_and_runs_once(server, service, login, watcher):
     before = service.client.get(service.stack_id).json
     with ThreadPoolExecutor() as threads, held_row(login, service.stack_id):
         status = threads.submit(service.operations()["update"])
@@ -148,6 +149,49 @@ def test_a_service_that_starts_before_its_database_serves_as_soon_as_there_is_on
     late.assert_whole()
 
 
-def test_a_service_that_is_closing_refuses_what_still_comes(service):
+def test_a_service_that_is_closing_rejects_what_still_comes(service):
     service.database.close()
     assert service.operations()["update"]() == 503
+
+
+def test_a_server_across_a_network_is_not_taken_for_near_however_short_single_waits_are(
+    proxy, remote_service
+):
+    proxy.delay = 0.001
+    deadline = time.monotonic() + 60
+    connection = remote_service.database.acquire(deadline)
+    select = Statement("rows", b"SELECT repeat('x', 1000) FROM generate_series(1, 100)", (), writes=False)
+    for _ in range(100):
+        connection.run(select, {}, deadline)
+    remote_service.database.release(connection)
+    assert not connection._distance.is_near
+
+
+def test_more_requests_than_connections_wait_in_line_and_lose_none(service):
+    def many() -> int:
+        return max(service.operations()[name]() for name in ("get", "update", "list") for _ in range(10))
+
+    assert set(at_once([many] * 4 * POOL_SIZE)) == {200}
+    service.assert_whole()
+
+
+def test_a_request_in_the_line_gets_the_connection_that_is_released(service):
+    held = [service.database.acquire(time.monotonic() + DEADLINE) for _ in range(POOL_SIZE)]
+    with ThreadPoolExecutor() as threads:
+        status = threads.submit(service.operations()["get"])
+        eventually(lambda: service.database._hot._waiters)
+        service.database.release(held.pop())
+        assert status.result() == 200
+    for connection in held:
+        service.database.release(connection)
+    service.assert_whole()
+
+
+def test_a_request_leaves_the_line_when_its_time_is_up(service):
+    held = [service.database.acquire(time.monotonic() + DEADLINE) for _ in range(POOL_SIZE)]
+    with ends_within(DEADLINE):
+        assert service.operations()["get"]() == 503
+    assert not service.database._hot._waiters
+    for connection in held:
+        service.database.release(connection)
+    service.assert_whole()

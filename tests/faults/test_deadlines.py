@@ -6,7 +6,7 @@ import pytest
 
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from tests.faults.conftest import DEADLINE, at_once, ends_within, held_row
+from tests.faults.service import DEADLINE, at_once, ends_within, held_row
 from tests.support.examples import configuration
 
 OPERATIONS = ("create", "list", "get", "update")
@@ -15,13 +15,13 @@ SLEEP = Statement(
 )
 
 
-def test_a_frozen_database_cannot_verify_keys_and_keeps_nobody_beyond_the_deadline(server, service):
+def test_a_frozen_database_cannot_verify_keys_and_holds_no_request_beyond_the_deadline(server, service):
     with server.frozen(), ends_within(DEADLINE):
         assert at_once(list(service.operations().values())) == [503] * 4
     service.assert_whole()
 
 
-def test_a_stopped_database_cannot_verify_keys_and_keeps_nobody_beyond_the_deadline(server, service):
+def test_a_stopped_database_cannot_verify_keys_and_holds_no_request_beyond_the_deadline(server, service):
     server.stop()
     with ends_within(DEADLINE):
         assert at_once(list(service.operations().values())) == [503] * 4
@@ -29,7 +29,7 @@ def test_a_stopped_database_cannot_verify_keys_and_keeps_nobody_beyond_the_deadl
     service.assert_whole()
 
 
-def test_a_partition_keeps_nobody_beyond_the_deadline(proxy, remote_service):
+def test_a_partition_holds_no_request_beyond_the_deadline(proxy, remote_service):
     proxy.hold()
     with ends_within(DEADLINE):
         assert at_once(list(remote_service.operations().values())) == [503] * 4
@@ -73,7 +73,7 @@ def test_a_held_row_makes_an_update_fail_and_no_read_wait(service, login):
     service.assert_whole()
 
 
-def test_64_writers_on_a_held_row_and_4_connections_all_get_an_answer_in_time(service, login):
+def test_64_writers_on_a_held_row_and_4_connections_all_get_a_response_in_time(service, login):
     with held_row(login, service.stack_id), ends_within(DEADLINE):
         statuses = at_once([service.operations()["update"]] * 64)
     # Those that came to the row waited for it in vain; the others were not verified for want of a connection.
@@ -86,7 +86,7 @@ def test_the_deadline_covers_all_statements_of_a_session_together(service):
     with ends_within(DEADLINE), service.database.session() as session:
         for _ in range(2):
             session.row(SLEEP, {"seconds": 0})
-        with pytest.raises(DatabaseError, match="sleep") as caught:
+        with pytest.raises(DatabaseError) as caught:
             # The server gives up first, so that it is known what became of the statement.
             session.row(SLEEP, {"seconds": 60})
         assert caught.value.sqlstate == "57014"

@@ -1,4 +1,4 @@
-"""Random clients at once leave a history that holds; with a mistake planted, one that does not."""
+"""The history of random concurrent clients holds; with a mutant of the service, it does not."""
 
 import os
 from uuid import uuid4
@@ -50,7 +50,7 @@ def violations(roomy_app, operator, database_url):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_history_of_random_clients_holds(violations, seed):
+def test_the_history_of_random_clients_is_consistent(violations, seed):
     assert violations(seed) == []
 
 

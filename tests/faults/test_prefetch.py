@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stackmgr import api_keys
-from tests.faults.conftest import DEADLINE, POOL_SIZE, Service, ends_within
+from tests.faults.service import DEADLINE, POOL_SIZE, Service, ends_within
 from tests.support.examples import configuration
-from tests.support.postgres import eventually
+from tests.support.waiting import eventually
 
 LOCK_TABLE = b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE"
 READS = {"get": "stack_get", "list": "stack_list"}
@@ -26,9 +26,7 @@ def read(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def test_a_connection_that_dies_under_both_costs_no_more_than_asking_again(
-    server, warm, login, watcher, read
-):
+def test_a_connection_that_dies_during_both_statements_costs_one_retry(server, warm, login, watcher, read):
     with ThreadPoolExecutor() as threads, login.transaction():
         login.execute(LOCK_TABLE)
         status = threads.submit(warm.operations()[read])
@@ -56,7 +54,7 @@ def test_a_read_that_fails_fails_after_a_verification_that_did_not(warm, login, 
     warm.assert_whole()
 
 
-def test_what_a_key_may_not_read_is_not_answered_however_wrong_the_guess(make_service):
+def test_a_wrong_prefetch_returns_nothing_the_key_may_not_read(make_service):
     mine, other = make_service(), make_service()
     key_digest = api_keys.digest(mine.client.key)
     assert other.operations()["get"]() == 200  # so that its verifier has seen the key
@@ -75,7 +73,7 @@ def test_a_revoked_key_reads_nothing_though_the_rows_came_with_its_verification(
         assert warm.client.statements[0] == "api_key_verify"
 
 
-def test_a_read_that_is_not_prepared_yet_does_not_go_ahead(service, login, read):
+def test_a_read_that_is_not_prepared_yet_is_not_prefetched(service, login, read):
     assert service.operations()["update"]() == 200  # so that the verifier has seen the key
     with login.transaction():
         login.execute(LOCK_TABLE)
@@ -84,7 +82,7 @@ def test_a_read_that_is_not_prepared_yet_does_not_go_ahead(service, login, read)
     service.assert_whole()
 
 
-def test_writes_and_refused_reads_send_nothing_ahead(warm):
+def test_writes_and_rejected_reads_send_nothing_ahead(warm):
     assert warm.client.create(configuration()).status_int == 201
     assert warm.client.statements == ["api_key_verify", "stack_create"]
     assert warm.client.get("no-id").status_int == 400

@@ -12,7 +12,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from stackmgr.http.parsing import BODY_LIMIT
+from stackmgr.contract import BODY_LIMIT_BYTES as BODY_LIMIT
 from tests.properties.strategies import Document, chances, written
 from tests.support import corpus
 from tests.support.examples import ADDRESSES, PRESETS
@@ -74,7 +74,7 @@ def good_document(chance: Random) -> Document:
 
 
 def good_members(chance: Random) -> list[str]:
-    """Return the members of a good body as JSON texts, to be spoiled."""
+    """Return the members of a valid body as JSON texts, to be mutated."""
     document = good_document(chance)
     return [written({field: value}, chance).decode().strip()[1:-1] for field, value in document.items()]
 
@@ -165,7 +165,7 @@ def nearly_good(draw: st.DrawFn) -> bytes:
 
 
 @st.composite
-def spoiled(draw: st.DrawFn) -> bytes:
+def malformed_requests(draw: st.DrawFn) -> bytes:
     """Draw a body of which some bytes were replaced, cut out, or added."""
     body = draw(st.one_of(good_bodies, st.sampled_from(CORPUS)))
     begin = draw(st.integers(0, len(body)))
@@ -198,7 +198,7 @@ usual = st.one_of(
     nearly_good(),
     nearly_good(),
     nearly_good(),
-    spoiled(),
+    malformed_requests(),
     any_json.map(lambda text: text.encode("utf-8", "surrogatepass")),
     st.one_of(st.binary(max_size=64), encoded),
 )

@@ -1,13 +1,15 @@
-"""A WSGI call with no client between, for tests that make a great many; answers are checked as elsewhere."""
+"""A direct WSGI call, for tests with many requests.  Responses are checked as in the client."""
 
 import io
 import sys
-from typing import Any, NamedTuple
+from email.message import Message
+from typing import Any
 
 from webob.headers import ResponseHeaders
 
 from stackmgr.app import Application
-from tests.support.client import check_answer
+from tests.support.client import check_response
+from tests.support.http_wire import Response
 
 ENVIRON = {
     "SCRIPT_NAME": "",
@@ -26,19 +28,12 @@ ENVIRON = {
 }
 
 
-class Answer(NamedTuple):
-    """What came back."""
-
-    status: int
-    body: bytes
-
-
-def call(app: Application, method: str, path: str, body: bytes, idempotency_key: str) -> Answer:
-    """Send *body* as JSON and check the form of the answer."""
+def call(app: Application, method: str, path: str, body: bytes, idempotency_key: str) -> Response:
+    """Send *body* as JSON and check the form of the response."""
     started: list[Any] = []
 
     def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> None:
-        started.extend((int(status.partition(" ")[0]), ResponseHeaders(headers)))
+        started.extend((int(status.partition(" ")[0]), headers))
 
     environ = ENVIRON | {
         "REQUEST_METHOD": method,
@@ -48,6 +43,9 @@ def call(app: Application, method: str, path: str, body: bytes, idempotency_key:
         "wsgi.input": io.BytesIO(body),
     }
     content = b"".join(app(environ, start_response))
-    status, headers = started
-    check_answer(method, path, status, headers, content)
-    return Answer(status, content)
+    status, fields = started
+    check_response(method, path, status, ResponseHeaders(fields), content)
+    message = Message()
+    for name, value in fields:
+        message[name] = value
+    return Response(status, message, content)

@@ -1,4 +1,4 @@
-"""How Hypothesis runs here, and an application whose caller is known without a look at any key.
+"""The settings of Hypothesis, and an application that authenticates without a key.
 
 In CI the cases are the same in every run; elsewhere each run tries others.  A failure prints the smallest
 case that Hypothesis finds, and how to run it again.
@@ -17,8 +17,8 @@ from stackmgr.app import Application, create_app
 from stackmgr.database.pool import Database
 from stackmgr.verifiers import Identity
 from stackmgr.verifiers.database import DatabaseVerifier
-from tests.conftest import Recorder
 from tests.support.fixed_verifier import FixedVerifier
+from tests.support.recorder import Recorder
 
 settings.register_profile(
     "stackmgr",
@@ -69,7 +69,7 @@ def app(database: Database, spellings: dict[str, str]) -> Application:
 
 @dataclass(frozen=True)
 class KnownCaller:
-    """An application that takes every caller for one manager, whom nobody else knows."""
+    """An application that authenticates every request as one manager."""
 
     app: Application
     manager_id: str

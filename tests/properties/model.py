@@ -1,7 +1,7 @@
-"""The contract in memory: what each manager has, and what each request has to be answered with.
+"""The contract in memory: the stacks of each manager, and the required response to each request.
 
 It makes up nothing that the service decides: a new stack's id and a new revision's are taken over from the
-answer, once it is certain that nobody has seen them before.
+answer, once it is certain that they are new.
 """
 
 from dataclasses import dataclass, field
@@ -35,21 +35,21 @@ class Model:
         wanted, stack_id = receipt
         return (200, stack_id) if wanted == normal(document) else (409, None)
 
-    def created(self, manager: int, key: str, document: Document, answer: Document) -> None:
+    def created(self, manager: int, key: str, document: Document, response: Document) -> None:
         """Take note of a new stack."""
-        self._new(answer["id"])
-        self._new(answer["current_revision_id"])
-        account, stack_id = self.accounts[manager], answer["id"]
-        ids = {"id": stack_id, "current_revision_id": answer["current_revision_id"]}
+        self._new(response["id"])
+        self._new(response["current_revision_id"])
+        account, stack_id = self.accounts[manager], response["id"]
+        ids = {"id": stack_id, "current_revision_id": response["current_revision_id"]}
         account.receipts[key] = (normal(document), stack_id)
         account.stacks[stack_id] = ids | normal(document)
         account.places[stack_id] = self._created
         self._created += 1
 
-    def updated(self, manager: int, stack_id: str, changes: Document, answer: Document) -> None:
+    def updated(self, manager: int, stack_id: str, changes: Document, response: Document) -> None:
         """Take note of a new revision."""
-        self._new(answer["current_revision_id"])
-        new = {"current_revision_id": answer["current_revision_id"]}
+        self._new(response["current_revision_id"])
+        new = {"current_revision_id": response["current_revision_id"]}
         self.accounts[manager].stacks[stack_id] |= new | normal(changes)
 
     def page(self, manager: int, limit: int, before: int | None) -> tuple[list[Document], int | None]:

@@ -1,10 +1,10 @@
-"""What Schemathesis has to be told about a valid request that no schema can say.
+"""What no schema can state of a valid request, for Schemathesis.
 
-Loaded by its command line, named in SCHEMATHESIS_HOOKS.  A request that is meant to be valid is mended where
-the contract asks for more than its form: the weights total 10000, the tokens are listed and each is there
-once, a name is not blank, a cursor is one that the service may have handed out.  Nothing is done to what is
-meant to be invalid, and so every check can stay on.  Idempotency-Keys repeat themselves a lot: most are made
-new ones, so that stacks are created, and the others stay for the retries and the conflicts.
+Loaded by its command line, named in SCHEMATHESIS_HOOKS.  A request that is meant to be valid is completed
+where the contract requires more than a schema: weights total 10000, tokens are whitelisted and unique, a name
+is not blank, a cursor is one that the service may have returned.  A request meant to be invalid is not
+changed, so that every check stays on.  Most Idempotency-Keys are replaced by new ones, so that stacks are
+created; the others remain for retries and conflicts.
 """
 
 import zlib
@@ -29,9 +29,9 @@ SOME_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 def before_call(context: HookContext, case: Case, **kwargs: Any) -> None:
     """Mend what is meant to be valid, in place."""
     if not case.meta.is_negative_at(ParameterLocation.BODY) and isinstance(case.body, dict):
-        _mend_body(case.body)
+        _complete_body(case.body)
     if not case.meta.is_negative_at(ParameterLocation.QUERY) and "cursor" in (case.query or {}):
-        case.query["cursor"] = _mended_cursor(case.query["cursor"])
+        case.query["cursor"] = _completed_cursor(case.query["cursor"])
     key = (case.headers or {}).get("Idempotency-Key")
     if (
         key
@@ -41,27 +41,27 @@ def before_call(context: HookContext, case: Case, **kwargs: Any) -> None:
         case.headers["Idempotency-Key"] = str(uuid4())
 
 
-def _mend_body(body: dict[str, Any]) -> None:
+def _complete_body(body: dict[str, Any]) -> None:
     if "name" in body:
         name = body["name"].replace("\0", "")
         body["name"] = name if name.strip() else f"{name}N"
     if "allocation" in body:
-        body["allocation"] = _mended_allocation(body["allocation"])
+        body["allocation"] = _completed_allocation(body["allocation"])
 
 
-def _mended_allocation(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _completed_allocation(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return as many items, with as much as there is left of the generated weights."""
-    left, mended = 10000, []
+    left, completed = 10000, []
     for number, item in enumerate(items):
         last = number == len(items) - 1
         weight = left if last else min(left, int(item["weight_bps"]))
         address = SPELLINGS[number][zlib.crc32(item["token_address"].encode()) % 2]
-        mended.append({"token_address": address, "weight_bps": weight})
+        completed.append({"token_address": address, "weight_bps": weight})
         left -= weight
-    return mended
+    return completed
 
 
-def _mended_cursor(text: str) -> str:
+def _completed_cursor(text: str) -> str:
     try:
         cursor.decode(text)
     except InvalidPagination:

@@ -23,7 +23,7 @@ class Members(list[tuple[str, Any]]):
 
 
 def read(body: bytes, *, update: bool = False) -> Document:
-    """Return what *body* asks to be saved, in normal form.  Raises Refused."""
+    """Return the configuration in *body*, in normal form.  Raises Refused."""
     members = _object(_parsed(body))
     _require(members.keys() <= FIELDS and (bool(members) if update else members.keys() == FIELDS))
     judged = {"name": _name, "allocation": _allocation, "schedule": _schedule}

@@ -80,7 +80,7 @@ def unlike(draw: st.DrawFn, document: Document) -> Document:
 
 
 def nearly_the_same_names(name: str) -> list[str]:
-    """Return names that somebody tidy might take for *name*, and *name* itself."""
+    """Return *name*, and names that a normalization would confuse with it."""
     cases = [name.lower(), name.upper(), name.casefold(), name.strip()]
     forms = [unicodedata.normalize(form, name) for form in ("NFC", "NFD", "NFKC")]
     return [name, f"{name} ", f" {name}", f"{name}\u200b", f'{name}","daily', *cases, *forms]
@@ -100,7 +100,7 @@ def reweighted(draw: st.DrawFn, allocation: list[Document]) -> list[Document]:
 def written(document: Document, chance: Random) -> bytes:
     """Return *document* as JSON in one of its countless writings.
 
-    The members and the items stand in any order, addresses in either accepted spelling, white space and
+    The members and the items stand in any order, addresses in either accepted spelling, whitespace and
     escapes wherever JSON allows them.
     """
     return _value(document, chance).encode()

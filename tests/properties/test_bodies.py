@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from stackmgr.http.parsing import BODY_LIMIT
+from stackmgr.contract import BODY_LIMIT_BYTES as BODY_LIMIT
 from tests.properties import rules
 from tests.properties.bodies import CORPUS, bodies
 from tests.properties.calling import call
@@ -51,10 +51,10 @@ class Trial:
         self._stacks = self._revisions = 1
 
     def create(self, body: bytes) -> None:
-        answer = self._send("POST", STACKS, body)
-        wanted = self._expected(body, 201, answer, update=False)
+        response = self._send("POST", STACKS, body)
+        wanted = self._expected(body, 201, response, update=False)
         if wanted is not None:
-            created = json.loads(answer.body)
+            created = json.loads(response.body)
             ids = {"id": created["id"], "current_revision_id": created["current_revision_id"]}
             assert created == ids | wanted
             assert created["id"] != self.stack["id"]
@@ -63,10 +63,10 @@ class Trial:
         self._check_traces()
 
     def update(self, body: bytes) -> None:
-        answer = self._send("PATCH", f"{STACKS}/{self.stack['id']}", body)
-        wanted = self._expected(body, 200, answer, update=True)
+        response = self._send("PATCH", f"{STACKS}/{self.stack['id']}", body)
+        wanted = self._expected(body, 200, response, update=True)
         if wanted is not None:
-            updated = json.loads(answer.body)
+            updated = json.loads(response.body)
             new = {"current_revision_id": updated["current_revision_id"]}
             assert updated == self.stack | new | wanted
             assert updated["current_revision_id"] != self.stack["current_revision_id"]
@@ -75,21 +75,21 @@ class Trial:
         self._check_traces()
 
     def _send(self, method, path, body):
-        answer = call(self._app, method, path, body, str(uuid4()))
-        self._statuses[method, answer.status] += 1
-        return answer
+        response = call(self._app, method, path, body, str(uuid4()))
+        self._statuses[method, response.status] += 1
+        return response
 
-    def _expected(self, body, accepted, answer, *, update):
+    def _expected(self, body, accepted, response, *, update):
         """Return what has to be saved, or None, after a check that the status is the one of that."""
         if len(body) > BODY_LIMIT:
-            assert answer.status == 413
+            assert response.status == 413
             return None
         try:
             wanted = rules.read(body, update=update)
         except rules.Refused:
-            assert answer.status == 400
+            assert response.status == 400
             return None
-        assert answer.status == accepted
+        assert response.status == accepted
         return wanted
 
     def _check_traces(self):

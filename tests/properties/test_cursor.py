@@ -43,7 +43,7 @@ def position_of(text):
 
 
 @given(positions)
-def test_a_position_survives_the_journey(position):
+def test_a_position_is_decoded_unchanged(position):
     assert cursor.decode(cursor.encode(position)) == position
 
 
@@ -55,14 +55,14 @@ def test_two_positions_never_share_a_text(pair):
 
 @settings(max_examples=1000)
 @given(tampered())
-def test_a_tampered_cursor_is_refused_or_is_the_text_of_its_position(text):
+def test_a_tampered_cursor_is_rejected_or_is_the_text_of_its_position(text):
     position = position_of(text)
     assert position is None or cursor.encode(position) == text
 
 
 @settings(max_examples=300)
 @given(st.text(st.sampled_from(ALPHABET), min_size=32, max_size=32))
-def test_any_text_of_the_form_is_refused_or_is_the_text_of_its_position(letters):
+def test_any_text_of_the_form_is_rejected_or_is_the_text_of_its_position(letters):
     # Two thirds of the cases start as a cursor of this century does.
     for text in (f"1{letters}", f"1AA{letters[:30]}", f"1AAZ{letters[:29]}"):
         position = position_of(text)
@@ -76,14 +76,14 @@ def moment():
 
 @settings(max_examples=60)
 @given(tampered())
-def test_the_service_refuses_a_tampered_cursor_or_goes_on_from_where_it_points(make_client, moment, text):
+def test_the_service_rejects_a_tampered_cursor_or_continues_at_its_position(make_client, moment, text):
     client = make_client()
     created = client.create(configuration()).json
-    answer = client.page(f"cursor={quote(text, safe='')}")
+    response = client.page(f"cursor={quote(text, safe='')}")
     position = position_of(text)
     if position is None:
-        assert (answer.status_int, answer.json["code"]) == (400, "invalid_request")
+        assert (response.status_int, response.json["code"]) == (400, "invalid_request")
     else:
         # The stack is newer than every position before this run began.
         later = position.created_at > moment
-        assert answer.json["items"] in ([created], []) if later else answer.json["items"] == []
+        assert response.json["items"] in ([created], []) if later else response.json["items"] == []

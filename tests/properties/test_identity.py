@@ -13,7 +13,7 @@ pairs_of_unlikes = configurations().flatmap(lambda document: st.tuples(st.just(d
 
 
 def digest(body, spellings):
-    return stack_configuration.parse_create(SCHEMA.read(body), spellings).digest()
+    return stack_configuration.parse_create(SCHEMA.parse(body), spellings).digest()
 
 
 @given(configurations(), chances, chances)

@@ -1,4 +1,4 @@
-"""Random histories of two managers, in which every answer is what a small model of the contract says."""
+"""Random histories of two managers, in which every response is what a small model of the contract says."""
 
 import os
 from typing import NamedTuple
@@ -76,8 +76,8 @@ class Histories(RuleBasedStateMachine):
     @rule(stack=stacks, as_update=st.booleans(), body=bad_bodies)
     def send_a_bad_body(self, stack, as_update, body):
         client = self.clients[stack.manager]
-        answer = client.update(stack.stack_id, body) if as_update else client.create(body, stack.key)
-        assert answer.status_int == 400
+        response = client.update(stack.stack_id, body) if as_update else client.create(body, stack.key)
+        assert response.status_int == 400
 
     @rule(stack=stacks, by_owner=mostly)
     def get(self, stack, by_owner):
@@ -87,10 +87,10 @@ class Histories(RuleBasedStateMachine):
     @rule(stack=stacks, by_owner=mostly, wanted=changes(), chance=chances)
     def update(self, stack, by_owner, wanted, chance):
         manager = stack.manager if by_owner else 1 - stack.manager
-        answer = self.clients[manager].update(stack.stack_id, written(wanted, chance))
+        response = self.clients[manager].update(stack.stack_id, written(wanted, chance))
         if by_owner:
-            self.model.updated(manager, stack.stack_id, wanted, answer.json)
-        self._check_item(answer, manager, stack.stack_id)
+            self.model.updated(manager, stack.stack_id, wanted, response.json)
+        self._check_item(response, manager, stack.stack_id)
 
     @rule(target=cursors, manager=managers, limit=st.integers(1, 3))
     def first_page(self, manager, limit):
@@ -108,21 +108,21 @@ class Histories(RuleBasedStateMachine):
 
     def _create(self, manager, key, document, chance):
         """Return the stack that was created, or None where the key was used before."""
-        answer = self.clients[manager].create(written(document, chance), key)
+        response = self.clients[manager].create(written(document, chance), key)
         status, stack_id = self.model.create(manager, key, document)
-        assert answer.status_int == status
+        assert response.status_int == status
         if status == 201:
-            self.model.created(manager, key, document, answer.json)
-            stack_id = answer.json["id"]
-            assert answer.headers["Location"] == f"/manager/stacks/{stack_id}"
+            self.model.created(manager, key, document, response.json)
+            stack_id = response.json["id"]
+            assert response.headers["Location"] == f"/manager/stacks/{stack_id}"
         if stack_id is not None:
-            self._check_item(answer, manager, stack_id, status)
+            self._check_item(response, manager, stack_id, status)
         return Created(manager, key, document, stack_id) if status == 201 else None
 
-    def _check_item(self, answer, manager, stack_id, status=200):
+    def _check_item(self, response, manager, stack_id, status=200):
         expected = self.model.accounts[manager].stacks.get(stack_id)
-        assert answer.status_int == (404 if expected is None else status)
-        assert expected is None or answer.json == expected
+        assert response.status_int == (404 if expected is None else status)
+        assert expected is None or response.json == expected
 
     def _page(self, manager, limit, query, before):
         page = self.clients[manager].page(f"limit={limit}{query}").json
@@ -132,6 +132,6 @@ class Histories(RuleBasedStateMachine):
         return multiple() if place is None else (page["next_cursor"], place)
 
 
-def test_a_history_of_two_managers_goes_as_the_model_says(make_client):
+def test_a_history_of_two_managers_matches_the_model(make_client):
     histories = type("Histories", (Histories,), {"make_client": staticmethod(make_client)})
     run_state_machine_as_test(histories, settings=settings(max_examples=HISTORIES, stateful_step_count=40))

@@ -5,7 +5,14 @@ import json
 from hypothesis import given, settings
 
 from stackmgr import stack_configuration
-from tests.properties.strategies import allocations, chances, changes, configurations, normal, written
+from tests.properties.strategies import (
+    allocations,
+    chances,
+    changes,
+    configurations,
+    normal,
+    written,
+)
 
 
 def items_of(text):

@@ -1,7 +1,7 @@
-"""What Schemathesis makes of the OpenAPI description, sent to the running service: with every check it has.
+"""Cases that Schemathesis generates from the OpenAPI document, sent to the running service, with all checks.
 
-It follows the links from an answer to further requests, leaves out what is required, sends what is no valid
-value, and asks as another manager and as nobody for what one manager has.  The long form:
+It follows the links of a response, omits required values, sends invalid values, and repeats a manager's
+requests as another manager and without a credential.  The long form:
 
     STACKMGR_OPENAPI_CASES=50000 python -m pytest -s tests/properties/test_openapi_cases.py
 """
@@ -22,12 +22,12 @@ from stackmgr.http import openapi
 from tests.support.server import running_service
 
 CASES = int(os.environ.get("STACKMGR_OPENAPI_CASES", "300"))
-# Schemathesis is told how many examples to make for an operation.  What comes of it: so many cases in any
-# event, from the examples and the limits of the description, and so many more for each example.
+# `--max-examples` is the number of examples of an operation.  The cases are a fixed number, from the examples
+# and the limits of the document, and a number for each example.
 FIXED_CASES = 250
 CASES_PER_EXAMPLE = 6
 
-# Two managers who may not see what the other has.  The first one asks, the second is tried on each answer.
+# Two managers with different stacks.  The first sends the requests; the second repeats each of them.
 SETTINGS = """
 continue-on-failure = true
 request-timeout = 60
@@ -45,7 +45,7 @@ peers = ["first", "second"]
 
 @pytest.fixture(scope="module")
 def service(database_url):
-    # As patient as it can be: nothing here is about speed.
+    # The longest timeout allowed: no check is about speed.
     env = {"STACKMGR_LOG_FORMAT": "json", "STACKMGR_DATABASE_TIMEOUT": "20"}
     with running_service(database_url, env=env) as running:
         yield running
@@ -53,7 +53,7 @@ def service(database_url):
 
 @pytest.fixture
 def folder(tmp_path, operator) -> Path:
-    """A folder to run Schemathesis in, with the description of the interface and the keys of two managers."""
+    """A folder to run Schemathesis in, with the OpenAPI document and the keys of two managers."""
     users = []
     for name in ("first", "second"):
         with operator.session() as session:
@@ -67,7 +67,7 @@ def folder(tmp_path, operator) -> Path:
 
 
 def run_schemathesis(folder: Path, base: str, cases: int, seed: int) -> dict:
-    """Return the report of a run of about so many cases, after a check that nothing was found."""
+    """Return the report of a run of about *cases* cases.  Fail if it found an error."""
     root = paths.directory("schemas").parent
     command = [Path(sys.executable).with_name("schemathesis"), "--no-color", "run", "openapi.json"]
     wanted = {
@@ -92,7 +92,7 @@ def run_schemathesis(folder: Path, base: str, cases: int, seed: int) -> dict:
 
 
 def statuses(log: Path) -> Counter[int]:
-    """Return how many requests the service has answered with each status, by its own log."""
+    """Return the number of responses of each status in the log of the service."""
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     return Counter(line["status"] for line in lines if line["message"] == "request")
 
@@ -107,7 +107,7 @@ def test_the_service_does_what_the_description_says_for_every_generated_case(ser
         assert report["operations"]["tested"] == 4
         ran += report["test_cases"]["generated"]
         rounds += 1
-    answered = statuses(service.log_path)
-    print(f"\n{ran} cases:", dict(sorted(answered.items())))
-    assert answered[500] == answered[503] == 0
-    assert min(answered[status] for status in (200, 201, 400, 401)) > 0, "nothing was asked"
+    responses = statuses(service.log_path)
+    print(f"\n{ran} cases:", dict(sorted(responses.items())))
+    assert responses[500] == responses[503] == 0
+    assert min(responses[status] for status in (200, 201, 400, 401)) > 0, "a status never occurred"

@@ -65,13 +65,13 @@ def walk(client, sizes, most):
     """Return the pages of the whole list, each of the next of *sizes*; there are *most* at the most."""
     pages, query = [], ""
     for size in islice(cycle(sizes), most):
-        answer = client.page(f"limit={size}{query}").json
-        assert len(answer["items"]) <= size
-        pages.append([item["id"] for item in answer["items"]])
-        if answer["next_cursor"] is None:
+        response = client.page(f"limit={size}{query}").json
+        assert len(response["items"]) <= size
+        pages.append([item["id"] for item in response["items"]])
+        if response["next_cursor"] is None:
             return pages
-        assert len(answer["items"]) == size
-        query = f"&cursor={answer['next_cursor']}"
+        assert len(response["items"]) == size
+        query = f"&cursor={response['next_cursor']}"
     raise AssertionError("the walk does not end")
 
 

@@ -17,10 +17,10 @@ from tests.support.unkey_server import (
     Request,
     UnkeyServer,
     accepted,
-    answer,
     hang_up,
     raw,
     reset,
+    respond,
     unkey_server,
 )
 
@@ -33,12 +33,12 @@ def everything(request: Request) -> bytes:
 
 
 def echoing_error(client, request):
-    return answer(403, everything(request))(client, request)
+    return respond(403, everything(request))(client, request)
 
 
 def echoing_redirect(client, request):
     key = json.loads(request.body)["key"]
-    return answer(302, everything(request), f"Location: /{key}", f"X-Echo: {key}")(client, request)
+    return respond(302, everything(request), f"Location: /{key}", f"X-Echo: {key}")(client, request)
 
 
 def echoing_broken_headers(client, request):
@@ -59,7 +59,7 @@ MISBEHAVIOURS = (
 def send(
     service: RunningService, method: str, path: str, headers: dict[str, str], body: bytes = b""
 ) -> bytes:
-    """Send a request and return all of the answer."""
+    """Send a request and return all of the response."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)
     try:
         connection.request(method, path, body, headers)
@@ -70,7 +70,7 @@ def send(
 
 
 def requests_of_every_kind(service: RunningService, key: str):
-    """Yield the answers to requests, good and bad, that carry canaries wherever they may."""
+    """Yield the responses to requests, good and bad, that carry canaries wherever they may."""
     auth = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     idempotent = auth | {"Idempotency-Key": f"{CANARY}-idempotency"}
     body = json.dumps(configuration()).encode()
@@ -122,7 +122,7 @@ def test_with_the_database_verifier_no_secret_shows(database_url, operator, styl
         no_secret_in(text, key)
 
 
-def test_with_unkey_no_secret_shows_whatever_unkey_answers(database_url, tmp_path):
+def test_with_unkey_no_secret_shows_whatever_unkey_returns(database_url, tmp_path):
     key, root_key, external_id = f"{CANARY}-key", f"{CANARY}-root", str(uuid4())
     (tmp_path / "root_key").write_text(root_key)
     with unkey_server() as unkey:
@@ -134,9 +134,9 @@ def test_with_unkey_no_secret_shows_whatever_unkey_answers(database_url, tmp_pat
             "STACKMGR_LOG_LEVEL": "debug",
         }
         with running_service(database_url, env=environ) as service:
-            unkey.behave = answer(200, accepted(external_id, "id_1"))
+            unkey.behave = respond(200, accepted(external_id, "id_1"))
             answers = list(requests_of_every_kind(service, key))
-            unkey.behave = answer(200, accepted(external_id, "id_2"))
+            unkey.behave = respond(200, accepted(external_id, "id_2"))
             answers.append(send(service, "GET", "/manager/stacks", {"Authorization": f"Bearer {key}"}))
             for misbehave in MISBEHAVIOURS:
                 unkey.behave = lambda client, request, act=misbehave: (
@@ -171,6 +171,6 @@ def test_a_key_that_is_being_verified_by_command_is_in_no_process_list(database_
             unkey.release.set()
             printed = b"".join(process.communicate(timeout=30))
         assert unkey.requests
-    assert b"verifier_answer_broken" in printed
+    assert b"verifier_response_broken" in printed
     for text in (outside, printed):
         no_secret_in(text)

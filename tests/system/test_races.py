@@ -20,11 +20,11 @@ import pytest
 from stackmgr import api_keys, managers, stack_configuration, stacks
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
-from stackmgr.errors import STATUS, ServiceError
+from stackmgr.errors import ServiceError
 from stackmgr.http import serialization
 from stackmgr.stacks import Actor
 from stackmgr.verifiers import Identity
-from tests.support.client import STACKS, check_answer
+from tests.support.client import STACKS, check_response
 from tests.support.examples import ADDRESSES
 from tests.support.examples import configuration as example
 from tests.support.server import RunningService, running_service
@@ -34,7 +34,7 @@ RUNNERS = 32
 WRITERS = 16
 UPDATES = 5
 
-Answer = tuple[int, Any]
+Response = tuple[int, Any]
 
 HISTORY = b"""
 SELECT request_id, revision_number, revision_id::text, name, allocation, preset
@@ -53,13 +53,13 @@ WHERE external_id = %s
 
 
 class Manager(Protocol):
-    """A manager's way to the service; an answer is its status and its document."""
+    """A manager's way to the service; a response is its status and its document."""
 
     external_id: str
 
-    def create(self, key: str, document: Any, request_id: str) -> Answer: ...
+    def create(self, key: str, document: Any, request_id: str) -> Response: ...
 
-    def update(self, stack_id: str, document: Any, request_id: str) -> Answer: ...
+    def update(self, stack_id: str, document: Any, request_id: str) -> Response: ...
 
 
 class InProcess:
@@ -71,29 +71,29 @@ class InProcess:
         self._database = database
         self._spellings = spellings
 
-    def create(self, key: str, document: Any, request_id: str) -> Answer:
-        def run(session: Session, actor: Actor) -> Answer:
+    def create(self, key: str, document: Any, request_id: str) -> Response:
+        def run(session: Session, actor: Actor) -> Response:
             wanted = stack_configuration.parse_create(document, self._spellings)
             stack, created = stacks.create(session, actor, key, wanted)
             return 201 if created else 200, json.loads(serialization.serialize_stack(stack))
 
         return self._run(run, request_id)
 
-    def update(self, stack_id: str, document: Any, request_id: str) -> Answer:
-        def run(session: Session, actor: Actor) -> Answer:
+    def update(self, stack_id: str, document: Any, request_id: str) -> Response:
+        def run(session: Session, actor: Actor) -> Response:
             changes = stack_configuration.parse_update(document, self._spellings)
             stack = stacks.update(session, actor, stack_id, changes)
             return 200, json.loads(serialization.serialize_stack(stack))
 
         return self._run(run, request_id)
 
-    def _run(self, run: Callable[[Session, Actor], Answer], request_id: str) -> Answer:
+    def _run(self, run: Callable[[Session, Actor], Response], request_id: str) -> Response:
         with self._database.session() as session:
             try:
                 manager_id = managers.bind(session, self._identity)
                 return run(session, Actor(manager_id, self._identity.identity_id, request_id))
             except ServiceError as ex:
-                return STATUS[ex.code], None
+                return ex.status, None
 
 
 class OverHttp:
@@ -104,13 +104,13 @@ class OverHttp:
         self._service = service
         self._authorization = {"Authorization": f"Bearer {key}"}
 
-    def create(self, key: str, document: Any, request_id: str) -> Answer:
+    def create(self, key: str, document: Any, request_id: str) -> Response:
         return self._send("POST", STACKS, document, {"Idempotency-Key": key, "X-Request-Id": request_id})
 
-    def update(self, stack_id: str, document: Any, request_id: str) -> Answer:
+    def update(self, stack_id: str, document: Any, request_id: str) -> Response:
         return self._send("PATCH", f"{STACKS}/{stack_id}", document, {"X-Request-Id": request_id})
 
-    def _send(self, method: str, path: str, document: Any, headers: dict[str, str]) -> Answer:
+    def _send(self, method: str, path: str, document: Any, headers: dict[str, str]) -> Response:
         connection = http.client.HTTPConnection("127.0.0.1", self._service.port, timeout=30)
         try:
             connection.request(method, path, json.dumps(document), self._authorization | headers)
@@ -118,7 +118,7 @@ class OverHttp:
             body = response.read()
         finally:
             connection.close()
-        check_answer(method, path, response.status, response.headers, body)
+        check_response(method, path, response.status, response.headers, body)
         return response.status, json.loads(body)
 
 
@@ -164,18 +164,18 @@ each_round = pytest.mark.parametrize("number", range(ROUNDS))
 
 @each_round
 def test_of_identical_creates_at_once_one_creates_and_the_others_find_its_stack(manager, admin, number):
-    answers = at_once([lambda: manager.create("key", example(), "r")] * RUNNERS)
-    assert Counter(status for status, _ in answers) == {201: 1, 200: RUNNERS - 1}
-    assert all(document == answers[0][1] for _, document in answers)
+    responses = at_once([lambda: manager.create("key", example(), "r")] * RUNNERS)
+    assert Counter(status for status, _ in responses) == {201: 1, 200: RUNNERS - 1}
+    assert all(document == responses[0][1] for _, document in responses)
     assert admin.execute(COUNTS, (manager.external_id,)).fetchone() == (1, 1, 1)
 
 
 @each_round
 def test_of_two_inputs_under_one_key_at_once_one_wins_and_the_other_conflicts(manager, admin, number):
     names = ["This", "That"] * (RUNNERS // 2)
-    answers = at_once([lambda name=name: manager.create("key", example(name=name), "r") for name in names])
-    (winner,) = (document for status, document in answers if status == 201)
-    for name, (status, document) in zip(names, answers, strict=True):
+    responses = at_once([lambda name=name: manager.create("key", example(name=name), "r") for name in names])
+    (winner,) = (document for status, document in responses if status == 201)
+    for name, (status, document) in zip(names, responses, strict=True):
         if name == winner["name"]:
             assert status in (200, 201)
             assert document == winner
@@ -189,14 +189,14 @@ def test_updates_at_once_lose_nothing_and_change_only_what_each_supplied(manager
     _, created = manager.create("key", example(), "created")
     requests = {f"{w}-{u}": changes(f"{number}-{w}-{u}") for w in range(WRITERS) for u in range(UPDATES)}
 
-    def write(writer: int) -> dict[str, Answer]:
+    def write(writer: int) -> dict[str, Response]:
         mine = [f"{writer}-{update}" for update in range(UPDATES)]
         return {name: manager.update(created["id"], requests[name], name) for name in mine}
 
-    answers: dict[str, Answer] = {}
+    responses: dict[str, Response] = {}
     for answered in at_once([lambda writer=writer: write(writer) for writer in range(WRITERS)]):
-        answers |= answered
-    assert {status for status, _ in answers.values()} == {200}
+        responses |= answered
+    assert {status for status, _ in responses.values()} == {200}
     history = revisions(admin, created["id"])
     assert next(iter(history)) == "created"
     assert history.keys() == {"created", *requests}
@@ -204,7 +204,7 @@ def test_updates_at_once_lose_nothing_and_change_only_what_each_supplied(manager
     for name, saved in history.items():
         expected = expected | requests.get(name, {}) | {"current_revision_id": saved["current_revision_id"]}
         assert saved == expected
-        assert saved == answers.get(name, (201, created))[1]
+        assert saved == responses.get(name, (201, created))[1]
 
 
 def changes(seed: str) -> dict[str, Any]:

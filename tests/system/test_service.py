@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr.http.parsing import BODY_LIMIT
+from stackmgr.contract import BODY_LIMIT_BYTES as BODY_LIMIT
 from tests.support.client import STACKS
 from tests.support.examples import configuration
 from tests.support.http_wire import chunked, connected, head
@@ -86,67 +86,65 @@ BROKEN = [
 @pytest.mark.parametrize(("framing", "pieces"), WHOLE.values(), ids=WHOLE)
 def test_a_body_arrives_however_it_is_framed(wire, ask, framing, pieces):
     wire.send(ask(**framing), *pieces)
-    assert wire.answer().status == 201
+    assert wire.checked_response().status == 201
 
 
 @pytest.mark.parametrize(("framing", "sent"), TOO_LONG.values(), ids=TOO_LONG)
-def test_a_body_over_the_limit_is_refused_and_creates_nothing(wire, ask, client, framing, sent):
+def test_a_body_over_the_limit_is_rejected_and_creates_nothing(wire, ask, client, framing, sent):
     wire.send(ask(**framing), sent)
-    refused = wire.answer()
+    refused = wire.checked_response()
     assert (refused.status, refused.json["code"]) == (413, "payload_too_large")
     assert client.page().json["items"] == []
 
 
 @pytest.mark.parametrize(("framing", "sent"), BROKEN)
-def test_a_body_that_does_not_arrive_whole_creates_nothing_and_uses_no_key(
-    service, ask, client, framing, sent
-):
+def test_an_incomplete_body_creates_nothing_and_uses_no_key(service, ask, client, framing, sent):
     with connected(service) as wire:
         wire.send(ask(Idempotency_Key="key", **framing), sent)
         wire.finish()
-        refused = wire.answer()
+        refused = wire.checked_response()
         assert (refused.status, refused.json["code"]) == (400, "invalid_request")
         assert wire.is_ended()
     assert client.page().json["items"] == []
     with connected(service) as wire:
         wire.send(ask(Idempotency_Key="key", **length(len(BODY))), BODY)
-        assert wire.answer().status == 201
+        assert wire.checked_response().status == 201
 
 
 def test_a_client_may_wait_to_be_told_to_go_on(wire, ask):
     wire.send(ask(Expect="100-continue", **length(len(BODY))))
-    assert wire.line() == b"HTTP/1.1 100 Continue\r\n"
-    assert wire.line() == b"\r\n"
+    assert wire.read_line() == b"HTTP/1.1 100 Continue\r\n"
+    assert wire.read_line() == b"\r\n"
     wire.send(BODY)
-    assert wire.answer().status == 201
+    assert wire.checked_response().status == 201
 
 
-def test_a_connection_is_kept_through_successes_and_refusals(wire, ask):
+def test_a_connection_is_kept_after_successes_and_errors(wire, ask):
     wire.send(ask(**length(len(BODY))), BODY)
-    stack = wire.answer().json
+    stack = wire.checked_response().json
     path = f"{STACKS}/{stack['id']}"
     wire.send(ask("GET", path))
-    assert wire.answer("GET", path).json == stack
+    assert wire.checked_response("GET", path).json == stack
     wire.send(ask("HEAD", path))
-    assert wire.answer("HEAD", path).status == 200
+    assert wire.checked_response("HEAD", path).status == 200
     wire.send(ask("GET", f"{STACKS}/1"))
-    assert wire.answer("GET", f"{STACKS}/1").status == 400
+    assert wire.checked_response("GET", f"{STACKS}/1").status == 400
     wire.send(ask("POST", **length(2)), b"{}")
-    assert wire.answer().status == 400
+    assert wire.checked_response().status == 400
     update = b'{"name": "Other"}'
     wire.send(ask("PATCH", path, **length(len(update))), update)
-    updated = wire.answer("PATCH", path).json
+    updated = wire.checked_response("PATCH", path).json
     wire.send(ask("GET"))
-    assert wire.answer("GET").json["items"] == [updated]
+    assert wire.checked_response("GET").json["items"] == [updated]
 
 
 def test_a_body_that_nobody_read_is_not_taken_for_a_request(service, ask):
     inner = ask("GET", X_Request_Id="inner")
     with connected(service) as wire:
         wire.send(ask(Authorization="Bearer nobody", **length(len(inner))), inner)
-        assert wire.answer().status == 401
+        assert wire.checked_response().status == 401
         wire.send(ask("GET", X_Request_Id="next"))
-        assert wire.answer("GET").headers["X-Request-Id"] == "next"
+        assert wire.checked_response("GET").headers["X-Request-Id"] == "next"
 
 
 @pytest.mark.parametrize(
@@ -156,25 +154,25 @@ def test_a_body_that_nobody_read_is_not_taken_for_a_request(service, ask):
 def test_an_x_request_id_comes_back_byte_for_byte(wire, ask, sent, status):
     path = STACKS if status == 200 else f"{STACKS}?limit=0"
     wire.send(ask("GET", path, X_Request_Id=b" \t" + sent + b" "))
-    answer = wire.answer("GET", path)
-    assert answer.status == status
-    assert answer.headers["X-Request-Id"].encode("latin-1") == sent
+    response = wire.checked_response("GET", path)
+    assert response.status == status
+    assert response.headers["X-Request-Id"].encode("latin-1") == sent
 
 
-def test_a_head_is_answered_as_a_get_without_the_body(wire, ask):
+def test_a_head_responds_as_a_get_without_the_body(wire, ask):
     wire.send(ask("HEAD"), ask("GET"))
-    without, whole = wire.answer("HEAD"), wire.answer("GET")
+    without, whole = wire.checked_response("HEAD"), wire.checked_response("GET")
     assert without.status == whole.status == 200
     for name in ("Content-Type", "Content-Length", "Cache-Control"):
         assert without.headers[name] == whole.headers[name]
 
 
-def test_the_longest_idempotency_key_of_a_receipt_gets_through_and_a_longer_one_is_refused_by_the_service(
+def test_the_longest_idempotency_key_of_a_receipt_gets_through_and_a_longer_one_is_rejected_by_the_service(
     wire, ask
 ):
     wire.send(ask(Idempotency_Key="k" * 2600, **length(len(BODY))), BODY)
-    assert wire.answer().status == 201
+    assert wire.checked_response().status == 201
     wire.send(ask(Idempotency_Key="k" * 9000, **length(len(BODY))), BODY)
-    refused = wire.answer()
+    refused = wire.checked_response()
     assert refused.status == 400
     assert "Idempotency-Key" in refused.json["message"]

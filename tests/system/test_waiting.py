@@ -12,11 +12,11 @@ import pytest
 from stackmgr import api_keys
 from stackmgr.database.pool import Database
 from tests.support.examples import configuration
-from tests.support.postgres import eventually
 from tests.support.server import ask, running_service
 from tests.support.unkey_server import unkey_server
+from tests.support.waiting import eventually
 
-# Longer than a test waits for the answer that is not to wait: it must not come because time is up.
+# Longer than a test waits for the response that is not to wait: it must not come because time is up.
 ENVIRONMENT = {"WEB_CONCURRENCY": "1", "STACKMGR_THREADS": "4", "STACKMGR_DATABASE_TIMEOUT": "20"}
 PATIENCE = 10
 WAIT = 3  # one thread is left
@@ -29,7 +29,7 @@ WAITING = (
 
 
 @dataclass(frozen=True)
-class Caller:
+class Client:
     """A manager whose requests go to one worker, each over a connection of its own."""
 
     port: int
@@ -49,11 +49,11 @@ class Caller:
 
 
 @pytest.fixture(scope="module")
-def caller(database_url: str, operator: Database) -> Iterator[Caller]:
+def client(database_url: str, operator: Database) -> Iterator[Client]:
     with operator.session() as session:
         key = api_keys.issue(session, str(uuid4()))
     with running_service(database_url, env=ENVIRONMENT) as service:
-        yield Caller(service.port, key)
+        yield Client(service.port, key)
 
 
 @pytest.fixture
@@ -62,33 +62,33 @@ def watcher(database_url: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def test_updates_that_wait_for_a_row_keep_no_reader_waiting(caller, admin, watcher):
-    path = caller.create()
+def test_updates_that_wait_for_a_row_delay_no_read(client, admin, watcher):
+    path = client.create()
     with ThreadPoolExecutor() as threads:
         with admin.transaction():
             admin.execute(LOCK_ROW, (path.rpartition("/")[2],))
-            late = [threads.submit(caller.request, "PATCH", path, {"name": "late"}) for _ in range(WAIT)]
+            late = [threads.submit(client.request, "PATCH", path, {"name": "late"}) for _ in range(WAIT)]
             eventually(lambda: watcher.execute(WAITING).fetchone() == (WAIT,))
-            assert caller.request("GET", path, timeout=PATIENCE)[0] == 200
+            assert client.request("GET", path, timeout=PATIENCE)[0] == 200
             assert not any(future.done() for future in late)
         assert [future.result()[0] for future in late] == [200] * WAIT
 
 
-@pytest.mark.parametrize("path", ["/manager/stacks", f"/manager/stacks/{uuid4()}"])
-def test_reads_that_take_longer_than_most_keep_nobody_waiting(caller, admin, watcher, path):
+@pytest.mark.parametrize("path", ["/manager/stacks", f"/manager/stacks/{uuid4()}"], ids=["list", "get"])
+def test_slow_reads_delay_no_other_request(client, admin, watcher, path):
     # Until the worker has heard from each of its connections, it gives way at every statement.
-    expected = [caller.request("GET", path)[0] for _ in range(20)][-1]
+    expected = [client.request("GET", path)[0] for _ in range(20)][-1]
     with ThreadPoolExecutor() as threads:
         with admin.transaction():
             admin.execute(LOCK_TABLE)
-            late = [threads.submit(caller.request, "GET", path) for _ in range(WAIT)]
+            late = [threads.submit(client.request, "GET", path) for _ in range(WAIT)]
             eventually(lambda: watcher.execute(WAITING).fetchone() == (WAIT,))
-            assert Caller(caller.port, "nonsense").request("GET", path, timeout=PATIENCE)[0] == 401
+            assert Client(client.port, "nonsense").request("GET", path, timeout=PATIENCE)[0] == 401
             assert not any(future.done() for future in late)
         assert [future.result()[0] for future in late] == [expected] * WAIT
 
 
-def test_a_verifier_that_says_nothing_keeps_nobody_waiting(database_url):
+def test_a_silent_verifier_delays_no_other_request(database_url):
     with unkey_server() as unkey, ThreadPoolExecutor() as threads:
         unkey.behave = unkey.silence
         environment = ENVIRONMENT | {
@@ -98,10 +98,10 @@ def test_a_verifier_that_says_nothing_keeps_nobody_waiting(database_url):
             "STACKMGR_VERIFY_TIMEOUT": "20",
         }
         with running_service(database_url, env=environment) as service:
-            caller = Caller(service.port, "key")
-            late = [threads.submit(caller.request, "GET", "/manager/stacks") for _ in range(WAIT)]
+            client = Client(service.port, "key")
+            late = [threads.submit(client.request, "GET", "/manager/stacks") for _ in range(WAIT)]
             eventually(lambda: len(unkey.requests) == WAIT)
-            assert Caller(service.port, "").request("GET", "/manager/stacks", timeout=PATIENCE)[0] == 401
+            assert Client(service.port, "").request("GET", "/manager/stacks", timeout=PATIENCE)[0] == 401
             assert not any(future.done() for future in late)
             unkey.release.set()
             assert [future.result()[0] for future in late] == [503] * WAIT

@@ -3,22 +3,27 @@
 import argparse
 import ast
 import re
+import tomllib
 
 import pytest
 
 import stackmgr
-from stackmgr import cli, errors, paths
+from stackmgr import cli, paths
 from stackmgr.http import openapi
+from stackmgr.settings import OPTIONS
+from tests.support.client import STATUS
 
 ROOT = paths.directory("schemas").parent
 TESTS = ROOT / "tests"
-DOCUMENTS = sorted(
-    path.relative_to(ROOT).as_posix()
-    for path in (
-        *(ROOT / "README.md", ROOT / "CHANGELOG.md", TESTS / "README.md", ROOT / "deploy/locks/README.md"),
-        *ROOT.glob("deploy/*.md"),
-    )
-)
+DOCUMENTS = [
+    "README.md",
+    "CHANGELOG.md",
+    "stackmgr/README.md",
+    "tests/README.md",
+    "tests/RULES.md",
+    "deploy/locks/README.md",
+    *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("deploy/*.md")),
+]
 each_document = pytest.mark.parametrize("document", DOCUMENTS)
 
 VARIABLE = re.compile(r"STACKMGR(?:_[A-Z]+)+")
@@ -48,9 +53,7 @@ def variables_in(*patterns: str) -> set[str]:
     for node in (node for tree in syntax_trees(*patterns) for node in ast.walk(tree)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and VARIABLE.fullmatch(node.value):
             found.add(node.value)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "secret":
-            found.add(f"{ast.literal_eval(node.args[1])}_FILE")
-    return found
+    return found | {f"{option.variable}_FILE" for option in OPTIONS.values() if option.is_secret}
 
 
 THE_CODES_OWN = ("stackmgr/**/*.py", "deploy/*.py")
@@ -79,8 +82,8 @@ def rows_of(document: str) -> list[list[str]]:
     ]
 
 
-def test_every_test_that_is_said_to_hold_a_rule_exists():
-    referred = REFERENCE.findall(text_of("tests/README.md"))
+def test_every_test_that_the_rules_name_exists():
+    referred = REFERENCE.findall(text_of("tests/RULES.md"))
     assert referred
     for path in {path for path, _ in referred}:
         tree = ast.parse((TESTS / path).read_bytes())
@@ -89,7 +92,7 @@ def test_every_test_that_is_said_to_hold_a_rule_exists():
 
 
 def test_every_rule_is_held_by_a_test():
-    rules = [row for row in rows_of("tests/README.md") if re.match(r"[1-9]", row[0])]
+    rules = [row for row in rows_of("tests/RULES.md") if re.match(r"[1-9]", row[0])]
     assert {row[0].partition(".")[0] for row in rules} == set("12345789")  # section 6 has no rule
     for _, rule, holders in rules:
         assert all(REFERENCE.fullmatch(holder) for holder in holders.split(", ")), rule
@@ -102,6 +105,22 @@ def test_every_path_a_document_names_exists(document):
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
     folders = [ROOT / module.replace(".", "/") for module in modules]
     assert all(folder.with_suffix(".py").exists() or (folder / "__main__.py").exists() for folder in folders)
+
+
+def test_every_module_the_map_of_the_code_names_exists():
+    named = re.findall(r"`((?:[\w]+/)*\w+\.py|(?:\w+/)+)`", text_of("stackmgr/README.md"))
+    assert len(named) > 30
+    package = ROOT / "stackmgr"
+    assert [name for name in named if not (ROOT / name).exists() and not [*package.rglob(name)]] == []
+
+
+def test_the_drawing_of_the_layers_is_the_import_contract():
+    project = tomllib.loads(text_of("pyproject.toml"))
+    contract = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    drawn = re.findall(r'\["([^"]+)"\]', text_of("stackmgr/README.md"))
+    assert len(drawn) == len(contract)
+    for box, row in zip(drawn, contract, strict=True):
+        assert set(box.replace("/", "").split(" · ")) <= set(re.split(" [:|] ", row))
 
 
 @each_document
@@ -122,13 +141,13 @@ def test_every_command_a_document_shows_exists_with_its_options(document):
         assert {word for word in rest if word.startswith("--")} <= parser._option_string_actions.keys(), words
 
 
-def test_the_readme_shows_every_command():
+def test_the_readme_and_the_page_of_the_commands_show_every_command():
     commands = {
         (name, *second)
         for name, parser in subcommands_of(cli._parser()).items()
         for second in ([(nested,) for nested in subcommands_of(parser)] or [()])
     }
-    shown = command_lines("README.md")
+    shown = command_lines("README.md") + command_lines("deploy/COMMANDS.md")
     assert [
         words for words in commands if not any(tuple(line[: len(words)]) == words for line in shown)
     ] == []
@@ -138,6 +157,11 @@ def test_the_readme_shows_every_command():
 def test_every_variable_a_document_names_is_read(document):
     patterns = (*THE_CODES_OWN, "tests/**/*.py") if document == "tests/README.md" else THE_CODES_OWN
     assert set(VARIABLE.findall(text_of(document))) - variables_in(*patterns) == set()
+
+
+def test_the_readme_has_every_setting_with_its_default():
+    rows = {row[0].strip("`"): row[-1] for row in rows_of("README.md") if row[0].startswith("`STACKMGR_")}
+    assert rows == {option.variable: option.default_text for option in OPTIONS.values()}
 
 
 def test_every_variable_that_is_read_is_named_for_operators():
@@ -164,7 +188,7 @@ def test_the_error_table_is_that_of_the_code():
         (int(row[0]), row[1].strip("`")) for row in rows_of("README.md") if re.fullmatch("[45]..", row[0])
     ]
     assert sorted(rows) == sorted(
-        [*((status, code) for code, status in errors.STATUS.items()), (405, "invalid_request")]
+        [*((status, code) for code, status in STATUS.items()), (405, "invalid_request")]
     )
 
 

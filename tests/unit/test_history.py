@@ -1,4 +1,4 @@
-"""The rules of the history checker, each on a small history that holds and the same spoiled in one place."""
+"""Each rule of the history checker holds for a small history, and breaks when one entry is changed."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ SECOND = FIRST | {"name": "b"}
 NEVER = float("inf")
 
 
-def told(revision_id, configuration):
+def stack(revision_id, configuration):
     return {"id": "s", "current_revision_id": revision_id} | configuration
 
 
@@ -23,13 +23,13 @@ class History:
     """A create, an update, and then a get, a repeated create and a list at the same time."""
 
     def __init__(self):
-        page = {"items": [told("r2", SECOND)], "next_cursor": None}
+        page = {"items": [stack("r2", SECOND)], "next_cursor": None}
         update = {"supplied": {"name": "b"}, "stack_id": "s", "owner": "m"}
         self.operations = {
-            "create": self._operation("create", 1.0, 201, told("r1", FIRST), supplied=FIRST, key="k"),
-            "update": self._operation("update", 3.0, 200, told("r2", SECOND), **update),
-            "get": self._operation("get", 5.0, 200, told("r2", SECOND), stack_id="s", owner="m"),
-            "replay": self._operation("create", 5.0, 200, told("r2", SECOND), supplied=FIRST, key="k"),
+            "create": self._operation("create", 1.0, 201, stack("r1", FIRST), supplied=FIRST, key="k"),
+            "update": self._operation("update", 3.0, 200, stack("r2", SECOND), **update),
+            "get": self._operation("get", 5.0, 200, stack("r2", SECOND), stack_id="s", owner="m"),
+            "replay": self._operation("create", 5.0, 200, stack("r2", SECOND), supplied=FIRST, key="k"),
             "list": self._operation("list", 5.0, 200, page),
         }
         for tag, operation in self.operations.items():
@@ -43,7 +43,7 @@ class History:
 
     @staticmethod
     def _operation(kind, sent, status, body, **details):
-        return Operation("", kind, "m", sent, answered=sent + 1, status=status, body=body, **details)
+        return Operation("", kind, "m", sent, completed=sent + 1, status=status, body=body, **details)
 
     def alter(self, name, **changes):
         self.operations[name] = dataclasses.replace(self.operations[name], **changes)
@@ -51,55 +51,55 @@ class History:
     def revise(self, index, **changes):
         self.line[index] = dataclasses.replace(self.line[index], **changes)
 
-    def broken(self):
+    def violated_rules(self):
         return {violation.rule for violation in check(list(self.operations.values()), self.found)}
 
 
-SPOILED = {
+MUTATIONS = {
     "another field changed": ("R1", lambda h: h.alter("update", supplied={"schedule": {"preset": "daily"}})),
-    "a revision is nobody's": ("R1", lambda h: h.revise(0, tag="x")),
+    "a revision has no request": ("R1", lambda h: h.revise(0, tag="x")),
     "a revision is missing": ("R1", lambda h: h.revise(1, number=3)),
     "the stack is an older revision": ("R1", lambda h: h.found.current.update(s=("r1", FIRST))),
     "one operation made both": ("R2", lambda h: h.revise(1, tag="create")),
-    "a refused update was carried out": ("R2", lambda h: h.alter("update", status=503, body=None)),
+    "a rejected update was carried out": ("R2", lambda h: h.alter("update", status=503, body=None)),
     "a read made a revision": ("R2", lambda h: h.revise(1, tag="get")),
     "an acknowledged update is lost": ("R3", lambda h: h.line.pop()),
-    "an answer is no revision's": ("R3", lambda h: h.alter("get", body=told("r2", FIRST))),
-    "an update is answered with another's": ("R3", lambda h: h.alter("update", body=told("r1", FIRST))),
-    "a read is older than an update": ("R4", lambda h: h.alter("get", body=told("r1", FIRST))),
-    "an update is not newer than a read": ("R4", lambda h: h.alter("get", sent=1.5, answered=2.5)),
-    "a read knows what is not sent yet": ("R5", lambda h: h.alter("get", sent=1.5, answered=2.5)),
+    "a response matches no revision": ("R3", lambda h: h.alter("get", body=stack("r2", FIRST))),
+    "an update returns the result of another": ("R3", lambda h: h.alter("update", body=stack("r1", FIRST))),
+    "a read is older than an update": ("R4", lambda h: h.alter("get", body=stack("r1", FIRST))),
+    "an update is not newer than a read": ("R4", lambda h: h.alter("get", sent=1.5, completed=2.5)),
+    "a read returns a later update": ("R5", lambda h: h.alter("get", sent=1.5, completed=2.5)),
     "a key has two stacks": ("R6", lambda h: h.found.receipts.update({("m", "k"): "other"})),
     "other input is taken for the same": ("R6", lambda h: h.alter("replay", supplied=SECOND)),
     "the same input is taken for other": ("R6", lambda h: h.alter("replay", status=409, body={})),
     "a foreign stack was read": ("R7", lambda h: h.alter("get", manager="other")),
     "a stack of one's own was denied": ("R7", lambda h: h.alter("get", status=404, body={})),
-    "a list leaves a stack out": ("R7", lambda h: h.items.clear()),
-    "a list shows a stack twice": ("R7", lambda h: h.items.append(told("r2", SECOND))),
-    "a creation is replayed as it was": ("R8", lambda h: h.alter("replay", body=told("r1", FIRST))),
+    "a list omits a stack": ("R7", lambda h: h.items.clear()),
+    "a list shows a stack twice": ("R7", lambda h: h.items.append(stack("r2", SECOND))),
+    "a repeated create returns an old revision": ("R8", lambda h: h.alter("replay", body=stack("r1", FIRST))),
 }
 
 
-def test_a_history_that_holds_breaks_no_rule():
-    assert History().broken() == set()
+def test_a_correct_history_breaks_no_rule():
+    assert History().violated_rules() == set()
 
 
-@pytest.mark.parametrize(("status", "answered"), [(500, 4.0), (None, NEVER)])
+@pytest.mark.parametrize(("status", "completed"), [(500, 4.0), (None, NEVER)])
 @pytest.mark.parametrize("carried_out", [True, False])
-def test_an_unknown_outcome_may_be_either(status, answered, carried_out):
+def test_an_unknown_outcome_may_be_either(status, completed, carried_out):
     history = History()
-    history.alter("update", status=status, answered=answered, body={})
+    history.alter("update", status=status, completed=completed, body={})
     if not carried_out:
         history.line.pop()
         history.found.current["s"] = ("r1", FIRST)
         for reader in ("get", "replay"):
-            history.alter(reader, body=told("r1", FIRST))
-        history.items[0] = told("r1", FIRST)
-    assert history.broken() == set()
+            history.alter(reader, body=stack("r1", FIRST))
+        history.items[0] = stack("r1", FIRST)
+    assert history.violated_rules() == set()
 
 
-@pytest.mark.parametrize(("rule", "spoil"), SPOILED.values(), ids=SPOILED)
-def test_a_spoiled_history_breaks_the_rule(rule, spoil):
+@pytest.mark.parametrize(("rule", "mutate"), MUTATIONS.values(), ids=MUTATIONS)
+def test_a_mutated_history_breaks_the_rule(rule, mutate):
     history = History()
-    spoil(history)
-    assert rule in history.broken()
+    mutate(history)
+    assert rule in history.violated_rules()

@@ -1,0 +1,68 @@
+"""More requests than threads: each is served or rejected within a bounded time."""
+
+import json
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+from tests.support.http_wire import connected, head
+from tests.support.server import running_service
+from tests.support.unkey_server import accepted, respond, unkey_server
+from tests.support.waiting import eventually
+
+CLIENTS = 60
+THREADS = 4
+REQUEST = {"Authorization": "Bearer key", "X-Request-Id": "overload"}
+
+
+def environment(unkey, verify_timeout):
+    return {
+        "WEB_CONCURRENCY": "1",
+        "STACKMGR_THREADS": str(THREADS),
+        "STACKMGR_VERIFIER": "unkey",
+        "STACKMGR_UNKEY_URL": unkey.url,
+        "STACKMGR_UNKEY_ROOT_KEY": "root",
+        "STACKMGR_VERIFY_TIMEOUT": verify_timeout,
+        "STACKMGR_QUEUE_TIMEOUT": "1",
+    }
+
+
+def get(service):
+    """Return the response to a list request, and how long it took."""
+    began = time.monotonic()
+    with connected(service) as wire:
+        wire.send(head("GET", "/manager/stacks", REQUEST))
+        return wire.checked_response("GET"), time.monotonic() - began
+
+
+def test_hanging_verifier_makes_no_queue(database_url):
+    with unkey_server() as unkey, running_service(database_url, env=environment(unkey, "3")) as service:
+        unkey.behave = unkey.silence
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            found = list(pool.map(get, [service] * CLIENTS))
+        assert Counter(response.status for response, _ in found) == {503: CLIENTS}
+        assert (
+            max(seconds for _, seconds in found) < 3 + 1 + 2
+        )  # one verification, a wait, and a busy machine
+        rejected = [response for response, _ in found if response.headers["Retry-After"] == "1"]
+        assert len(rejected) >= CLIENTS - 2 * THREADS
+        assert {response.headers["X-Request-Id"] for response in rejected} == {"overload"}
+        assert len(unkey.requests) <= CLIENTS - len(rejected)  # no key of a rejected request was verified
+        lines = [json.loads(line) for line in service.log_path.read_text().splitlines()]
+        reasons = Counter(line.get("reason") for line in lines if line["message"] == "request")
+        assert reasons["queue_timeout"] == len(rejected)
+        assert any("no thread was free" in line["message"] for line in lines)
+        unkey.release.set()
+        unkey.behave = respond(200, accepted(str(uuid4()), f"id_{uuid4()}"))
+        eventually(lambda: get(service)[0].status == 200)
+
+
+def test_requests_in_the_queue_at_the_stop_get_a_response(database_url):
+    with unkey_server() as unkey, running_service(database_url, env=environment(unkey, "2.5")) as service:
+        unkey.behave = unkey.silence
+        with ThreadPoolExecutor(24) as pool:
+            late = [pool.submit(get, service) for _ in range(24)]
+            time.sleep(0.5)
+            service.process.terminate()
+            assert Counter(future.result()[0].status for future in late) == {503: 24}
