@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.drills import upgrade
+from tests.drills import patroni, upgrade
 from tests.drills.drills import DRILLS, Drill, run
 from tests.drills.stage import HEADINGS, NoPlace, row
 from tests.support.nginx import NGINX
@@ -19,7 +19,7 @@ def _arguments() -> argparse.Namespace:
         prog="python -m tests.drills",
         description="Inflict faults on the running service while clients use it.",
     )
-    names = [*DRILLS, upgrade.NAME]
+    names = [*DRILLS, patroni.NAME, upgrade.NAME]
     parser.add_argument("drills", nargs="*", choices=[[], *names], metavar="DRILL", help=", ".join(names))
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="repeats a run")
     length = parser.add_mutually_exclusive_group()
@@ -32,9 +32,21 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Return the exit status: 0 when every drill has passed."""
     arguments = _arguments()
-    chosen = arguments.drills or [*DRILLS, upgrade.NAME]
+    chosen = arguments.drills or [*DRILLS, patroni.NAME, upgrade.NAME]
     if upgrade.NAME in chosen and NGINX is None:
         sys.exit("nginx is not installed; as root, tests/install_system_packages.sh installs it")
+    problems = []
+    others = [name for name in chosen if name != patroni.NAME]
+    if others:
+        problems += _on_one_server(others, arguments)
+    if patroni.NAME in chosen:
+        problems += _patroni(arguments)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return int(bool(problems))
+
+
+def _on_one_server(chosen: list[str], arguments: argparse.Namespace) -> list[str]:
     problems = []
     with (
         tempfile.TemporaryDirectory(prefix="stackmgr-drills-") as folder,
@@ -46,9 +58,7 @@ def main() -> int:
             problems += _inflict(faults, server, arguments)
         if upgrade.NAME in chosen:
             problems += _upgrade(server, arguments)
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return int(bool(problems))
+    return problems
 
 
 def _inflict(drills: list[Drill], server: FaultyPostgres, arguments: argparse.Namespace) -> list[str]:
@@ -73,6 +83,18 @@ def _upgrade(server: FaultyPostgres, arguments: argparse.Namespace) -> list[str]
     for phase in report.phases:
         _print_row(upgrade.row(phase))
     return [f"{upgrade.NAME}: {problem}" for problem in report.contradictions()]
+
+
+def _patroni(arguments: argparse.Namespace) -> list[str]:
+    times = arguments.times or (patroni.LONG if arguments.long else patroni.SHORT)
+    try:
+        report = patroni.run(arguments.seed, times)
+    except NoPlace as ex:
+        print(f"{patroni.NAME}: left out: {ex}", file=sys.stderr, flush=True)
+        return []
+    _print_headings(HEADINGS)
+    _print_row(row(report))
+    return [f"{patroni.NAME}: {problem}" for problem in report.contradictions() + report.delays()]
 
 
 def _print_headings(headings: Sequence[str]) -> None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import psutil
 import psycopg
 
-from tests.drills import failover, network, volume
+from tests.drills import failover, network, verifier, volume
 from tests.drills.stage import DATABASE_TIMEOUT, Report, Stage, judged, staged
-from tests.support.postgres import FaultyPostgres, eventually
+from tests.support.postgres import FaultyPostgres
 from tests.support.server import workers_replaced
+from tests.support.waiting import eventually
 from tests.support.workload import Workload, http_transport
 
 _CLIENTS = 6
@@ -28,7 +29,8 @@ class Drill:
     """A fault; `short` and `long` say how often; `bounded` that every answer is to come in time.
 
     `rest` is how many seconds there are between two faults; a `control` runs on a server that cannot keep
-    what it acknowledges, and has to show it; `place` makes a server of its own for a drill that needs one.
+    what it acknowledges, and has to show it; `place` makes a server of its own for a drill that needs one;
+    `with_unkey` has an Unkey verify the keys.
     """
 
     name: str
@@ -40,15 +42,16 @@ class Drill:
     clients: int = _CLIENTS
     control: bool = False
     place: Callable[[], AbstractContextManager[FaultyPostgres]] | None = None
+    with_unkey: bool = False
 
     @property
     def mixes(self) -> bool:
         """Whether it may be one of several on the same server."""
-        return not self.control and self.place is None and self.name not in _NOT_MIXED
+        return not (self.control or self.place or self.with_unkey or self.name in _NOT_MIXED)
 
 
 def _workers(stage: Stage) -> list[psutil.Process]:
-    return psutil.Process(stage.service.pid).children()
+    return list(psutil.Process(stage.service.pid).children())
 
 
 def kill_worker(stage: Stage) -> None:
@@ -160,6 +163,7 @@ DRILLS = {
         Drill("held-rows", hold_rows, 1, 20),
         # More callers than threads: they wait for one another, so that only each request is bounded.
         Drill("pool-exhaustion", hold_rows, 1, 20, bounded=False, clients=_CROWD),
+        Drill("verifier-outage", verifier.hang_reset_and_recover, 2, 50, with_unkey=True),
         Drill("failover", failover.to_a_synchronous_standby, 1, 20),
         Drill("control-lagging-standby", failover.to_a_standby_that_lags, 1, 3, control=True),
         Drill("control-careless-commit", crash_careless_database, 1, 3, control=True),
@@ -173,7 +177,7 @@ def run(drill: Drill, server: FaultyPostgres, seed: int, times: int) -> Report:
     with ExitStack() as undo:
         if drill.place is not None:
             server = undo.enter_context(drill.place())
-        stage = undo.enter_context(staged(server, seed))
+        stage = undo.enter_context(staged(server, seed, with_unkey=drill.with_unkey))
         workload = Workload(seed, stage.managers, http_transport(lambda: stage.service.port, _CLIENT_TIMEOUT))
         workload.start(drill.clients, pause=_PAUSE)
         try:
@@ -185,4 +189,6 @@ def run(drill: Drill, server: FaultyPostgres, seed: int, times: int) -> Report:
         finally:
             workload.stop()
         stage.stop_service()
-        return judged(Report(drill.name, seed, times, drill.bounded, drill.control), stage, workload)
+        return judged(
+            Report(drill.name, seed, times, drill.bounded, drill.control), stage.evidence(), workload
+        )

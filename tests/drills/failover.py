@@ -4,12 +4,14 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
 from tests.drills.stage import Stage
-from tests.support.postgres import FaultyPostgres, eventually
+from tests.support.postgres import FaultyPostgres
 from tests.support.tcp_proxy import Proxy
+from tests.support.waiting import eventually
 
 _NAME = "standby"
 _STREAMING = b"SELECT sync_state FROM pg_catalog.pg_stat_replication WHERE state = 'streaming'"
@@ -60,8 +62,8 @@ def _await_revisions(primary: FaultyPostgres) -> None:
     with psycopg.connect(primary.url(), autocommit=True) as connection:
 
         def made() -> int:
-            [count] = connection.execute(_REVISIONS).fetchone()
-            return count
+            row: Any = connection.execute(_REVISIONS).fetchone()
+            return int(row[0])
 
         before = made()
         eventually(lambda: made() >= before + _BEHIND, 60)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.drills.stage import DATABASE_TIMEOUT, NoPlace, Stage
-from tests.support.postgres import FaultyPostgres, eventually
+from tests.support.postgres import FaultyPostgres
+from tests.support.waiting import eventually
 
 _CLONE_NEWNET = 0x40000000
 _LINE = "line"
@@ -117,17 +118,17 @@ class DistantPostgres(FaultyPostgres):
         self.network = network
         self.network_address = (network.far.address, 5432)
 
-    def _settings(self) -> dict[str, Any]:
-        return super()._settings() | {"listen_addresses": self.network.far.address}
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"listen_addresses": self.network.far.address}
 
-    def _make(self, initdb: Path) -> None:
-        super()._make(initdb)
-        with (self._folder / "pg_hba.conf").open("a") as rules:
+    def make_cluster(self, initdb: Path) -> None:
+        super().make_cluster(initdb)
+        with (self.folder / "pg_hba.conf").open("a") as rules:
             rules.write(f"host all all {self.network.near.address}/32 trust\n")
 
-    def _start(self, program: Path, undo: ExitStack) -> None:
+    def start(self) -> None:
         with self.network.far.entered():
-            super()._start(program, undo)
+            super().start()
 
 
 @contextmanager
@@ -155,6 +156,7 @@ def lose_packets(stage: Stage) -> None:
     server = stage.server
     assert isinstance(server, DistantPostgres)
     server.network.lose()
+    assert server.network_address is not None
     try:
         assert _is_silent(server.network_address)
         time.sleep(DATABASE_TIMEOUT * 1.5 - _LISTENING)

@@ -6,18 +6,23 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import psycopg
 
 from stackmgr import api_keys
 from stackmgr.database.pool import Database
+from tests.drills import verifier
 from tests.support import history
 from tests.support.history import Operation, Violation
 from tests.support.postgres import FaultyPostgres
 from tests.support.server import RunningService, running_service
 from tests.support.tcp_proxy import Proxy
 from tests.support.workload import KEY_CANARY, Manager, Workload
+
+if TYPE_CHECKING:
+    from tests.support.unkey_server import UnkeyServer
 
 # Seconds that a request may wait for the database, and that an answer may come after that.
 DATABASE_TIMEOUT = 2
@@ -28,7 +33,7 @@ NEVER = float("inf")
 # What clients may be answered here: success, what they provoke themselves, and what a fault makes of it.
 EXPECTED = {200, 201, 404, 409, 500, 503}
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "STACKMGR_DATABASE_TIMEOUT": str(DATABASE_TIMEOUT),
     "STACKMGR_THREADS": "8",
     "WEB_CONCURRENCY": "2",
@@ -55,7 +60,7 @@ class NoPlace(Exception):
 class Stage:
     """A service of its own on a given server, with a network between the two that can fail."""
 
-    def __init__(self, server: FaultyPostgres, proxy: Proxy, seed: int) -> None:
+    def __init__(self, server: FaultyPostgres, proxy: Proxy, seed: int, *, with_unkey: bool) -> None:
         self.server = server
         self.proxy = proxy
         self.chance = random.Random(seed)  # noqa: S311 - to be repeatable
@@ -66,12 +71,18 @@ class Stage:
         self._running = ExitStack()
         self._standby = ExitStack()
         self.managers = new_managers(server.url())
+        self._environment = dict(ENVIRONMENT)
+        self._unkey = ExitStack()
+        self.unkey: UnkeyServer | None = None
+        if with_unkey:
+            self.unkey = self._unkey.enter_context(verifier.unkey_for(self.managers))
+            self._environment |= verifier.environment(self.unkey)
 
     def start_service(self) -> None:
         """Run the service, on a port of its own."""
         host, port = self.server.network_address or ("127.0.0.1", self.proxy.port)
         url = f"postgresql://postgres@{host}:{port}/stackmgr?target_session_attrs=read-write"
-        self.service = self._running.enter_context(running_service(url, env=_ENVIRONMENT))
+        self.service = self._running.enter_context(running_service(url, env=self._environment))
 
     def stop_service(self) -> None:
         """Stop the service as an operator does, if it still runs."""
@@ -88,16 +99,21 @@ class Stage:
         self._standby.close()
         self._standby = undo
 
+    def evidence(self) -> "Evidence":
+        logs = [*self.logs, *self.server.logs, self.server.read_log()]
+        return Evidence(self.server.url(), self.managers, self.healed, logs)
+
     def close(self) -> None:
         self._running.close()
         self._standby.close()
+        self._unkey.close()
 
 
 @contextmanager
-def staged(server: FaultyPostgres, seed: int) -> Iterator[Stage]:
+def staged(server: FaultyPostgres, seed: int, *, with_unkey: bool = False) -> Iterator[Stage]:
     """Set the stage on *server*, which is well again afterwards."""
     with Proxy(server.socket_path) as proxy:
-        stage = Stage(server, proxy, seed)
+        stage = Stage(server, proxy, seed, with_unkey=with_unkey)
         stage.start_service()
         try:
             yield stage
@@ -151,22 +167,31 @@ class Report:
         return found
 
 
-def judged(report: Report, stage: Stage, workload: Workload) -> Report:
+@dataclass(frozen=True)
+class Evidence:
+    """What a drill leaves: its database, when each fault was over, and every log."""
+
+    url: str
+    managers: list[Manager]
+    healed: list[float]
+    logs: list[str]
+
+
+def judged(report: Report, evidence: Evidence, workload: Workload) -> Report:
     """Complete *report* with what the recording and the database say, once all is still."""
     operations = workload.operations
-    ours = {manager.external_id for manager in stage.managers}
-    with psycopg.connect(stage.server.url()) as connection:
+    ours = {manager.external_id for manager in evidence.managers}
+    with psycopg.connect(evidence.url) as connection:
         report.violations = history.check(operations, history.dump(connection, ours))
     report.outcomes = Counter(map(_outcome, operations))
     answered = [operation for operation in operations if operation.status is not None]
-    report.slowest = max((operation.answered - operation.sent for operation in answered), default=0.0)
-    served = sorted(operation.answered for operation in operations if operation.acknowledged)
+    report.slowest = max((operation.completed - operation.sent for operation in answered), default=0.0)
+    served = sorted(operation.completed for operation in operations if operation.acknowledged)
     report.longest_gap = max((b - a for a, b in itertools.pairwise(served)), default=0.0)
-    first_after = (next((later for later in served if later > healed), NEVER) for healed in stage.healed)
-    returns = [first - healed for first, healed in zip(first_after, stage.healed, strict=True)]
+    first_after = (next((later for later in served if later > healed), NEVER) for healed in evidence.healed)
+    returns = [first - healed for first, healed in zip(first_after, evidence.healed, strict=True)]
     report.longest_return = max(returns, default=0.0)
-    logs = [*stage.logs, *stage.server.logs, stage.server.read_log()]
-    report.leaks = secrets_in(logs, stage.managers)
+    report.leaks = secrets_in(evidence.logs, evidence.managers)
     report.unexpected = {
         operation.status for operation in answered if operation.status is not None
     } - EXPECTED
@@ -195,9 +220,9 @@ def _outcome(operation: Operation) -> str:
 
 HEADINGS = (
     *("drill", "seed", "faults"),
-    *("acknowledged", "refused", "unknown", "not taken"),
+    *("acknowledged", "rejected", "unknown", "not connected"),
     *("lost", "duplicated", "other violations"),
-    *("slowest answer", "longest gap", "back after"),
+    *("slowest response", "longest gap", "recovery"),
 )
 
 

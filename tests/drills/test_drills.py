@@ -1,12 +1,14 @@
 """The short form of the drills: each fault once, in an order of the seed's, and then a crowd of callers."""
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.drills.drills import DRILLS, run
-from tests.drills.stage import NoPlace
+from tests.drills.stage import NoPlace, Report
+from tests.support.memory import memory
 from tests.support.postgres import FaultyPostgres
 
 # Seconds after which an answer is not slow but hangs; how fast it is to be, the command tells.
@@ -14,32 +16,36 @@ HANGING = 15.0
 
 
 @pytest.fixture(scope="module")
-def drill_server():
+def drill_server() -> Iterator[FaultyPostgres]:
     with (
-        tempfile.TemporaryDirectory(prefix="stackmgr-drills-") as folder,
+        tempfile.TemporaryDirectory(prefix="stackmgr-drills-", dir=memory()) as folder,
         FaultyPostgres(Path(folder) / "data") as server,
     ):
         server.prepare()
         yield server
 
 
-def short(name, server):
+def short(name: str, server: FaultyPostgres) -> Report:
     try:
         return run(DRILLS[name], server, seed=1, times=DRILLS[name].short)
     except NoPlace as ex:
         pytest.skip(str(ex))
 
 
-@pytest.mark.parametrize("name", ["mixed", "pool-exhaustion", "lost-packets", "full-volume"])
-def test_faults_under_load_lose_nothing_and_double_nothing(drill_server, name):
+@pytest.mark.parametrize(
+    "name", ["mixed", "pool-exhaustion", "lost-packets", "full-volume", "verifier-outage"]
+)
+def test_faults_under_load_lose_nothing_and_double_nothing(drill_server: FaultyPostgres, name: str) -> None:
     report = short(name, drill_server)
     assert report.contradictions() == []
     assert report.slowest < HANGING
 
 
-def test_a_failover_to_a_standby_that_lags_is_seen_to_lose_what_was_acknowledged(drill_server):
+def test_a_failover_to_a_standby_that_lags_is_seen_to_lose_what_was_acknowledged(
+    drill_server: FaultyPostgres,
+) -> None:
     assert short("control-lagging-standby", drill_server).contradictions() == []
 
 
-def test_every_fault_has_its_turn():
+def test_every_fault_has_its_turn() -> None:
     assert DRILLS["mixed"].short >= sum(drill.mixes for drill in DRILLS.values())

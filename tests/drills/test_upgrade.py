@@ -1,10 +1,11 @@
 """The short form of the upgrade drill: one upgrade by restarts, and the way back by reloads."""
 
 from tests.drills import upgrade
-from tests.support.nginx import NGINX, require
+from tests.support.nginx import NGINX
+from tests.support.programs import require
 
 
-def test_no_caller_notices_an_upgrade_nor_the_way_back(server_url):
+def test_neither_an_upgrade_nor_a_rollback_fails_a_request(server_url: str) -> None:
     require(NGINX, "nginx")
     report = upgrade.run(server_url, seed=1, times=0, pause=0.05)
     assert report.contradictions() == []

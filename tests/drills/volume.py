@@ -12,7 +12,8 @@ from pathlib import Path
 import psycopg
 
 from tests.drills.stage import NoPlace, Stage
-from tests.support.postgres import FaultyPostgres, eventually
+from tests.support.postgres import FaultyPostgres
+from tests.support.waiting import eventually
 
 _SIZE = "256m"
 # The least that PostgreSQL takes: it is to need a new file soon, and not to fill the volume by itself.
@@ -37,10 +38,10 @@ class SmallVolume(FaultyPostgres):
         self._ballast = volume / "ballast"
         self._log = folder / "server.log"
 
-    def _make(self, initdb: Path) -> None:
-        super()._make(initdb)
-        (self._folder / "server.log").symlink_to(self._log)
-        with (self._folder / "postgresql.conf").open("a") as settings:
+    def make_cluster(self, initdb: Path) -> None:
+        super().make_cluster(initdb)
+        (self.folder / "server.log").symlink_to(self._log)
+        with (self.folder / "postgresql.conf").open("a") as settings:
             settings.write(_SETTINGS)
 
     def fill(self) -> None:
