@@ -1,0 +1,85 @@
+"""A client of the API with httpx: BASE_URL=… API_KEY=… python python_httpx.py"""
+
+import json
+import os
+import random
+import time
+from uuid import uuid4
+
+import httpx
+
+RETRIED = {429, 500, 503}
+ATTEMPTS = 5
+TOKEN = "0xaf3d76f1834a1d425780943c99ea8a608f8a93f9"
+
+
+def pause(attempt, response=None):
+    """Wait for Retry-After, or else exponentially longer, with jitter."""
+    given = None if response is None else response.headers.get("Retry-After")
+    time.sleep(float(given) if given else random.uniform(0, 0.1 * 2**attempt))
+
+
+def send(client, method, path, **arguments):
+    """Send a request that is safe to repeat, until a response arrives that is not to be retried."""
+    for attempt in range(ATTEMPTS):
+        response = None
+        try:
+            response = client.request(method, path, **arguments)
+            if response.status_code not in RETRIED:
+                return response
+        except httpx.TransportError:
+            if attempt == ATTEMPTS - 1:
+                raise
+        pause(attempt, response)
+    return response
+
+
+def create(client, key, name):
+    document = {
+        "name": name,
+        "allocation": [{"token_address": TOKEN, "weight_bps": 10000}],
+        "schedule": {"preset": "weekly"},
+    }
+    return send(client, "POST", "/manager/stacks", headers={"Idempotency-Key": key}, json=document)
+
+
+def all_stacks(client):
+    parameters = {"limit": 2}
+    while True:
+        page = send(client, "GET", "/manager/stacks", params=parameters).raise_for_status().json()
+        yield from page["items"]
+        if page["next_cursor"] is None:
+            return
+        parameters["cursor"] = page["next_cursor"]
+
+
+def update(client, stack, changes):
+    """Update once: after a lost response, retry only if no revision was added since *stack* was read."""
+    path = f"/manager/stacks/{stack['id']}"
+    for attempt in range(ATTEMPTS):
+        try:
+            response = client.patch(path, json=changes)
+            if response.status_code not in RETRIED:
+                return response.raise_for_status().json()
+        except httpx.TransportError:
+            pass
+        pause(attempt)
+        current = send(client, "GET", path).raise_for_status().json()
+        if current["current_revision_id"] != stack["current_revision_id"]:
+            return current
+    raise RuntimeError("the update was not committed")
+
+
+headers = {"Authorization": f"Bearer {os.environ['API_KEY']}"}
+with httpx.Client(base_url=os.environ["BASE_URL"], headers=headers, timeout=30) as client:
+    # Store the key with the intended stack before the first attempt, and use it for every retry.
+    key = str(uuid4())
+    stack = create(client, key, "Growth").raise_for_status().json()
+    for name in ("Income", "Balanced"):
+        create(client, str(uuid4()), name).raise_for_status()
+    names = [found["name"] for found in all_stacks(client)]
+    conflict = create(client, key, "Other").json()["code"]
+    read = send(client, "GET", f"/manager/stacks/{stack['id']}").raise_for_status().json()
+    updated = update(client, read, {"schedule": {"preset": "monthly"}})
+preset = updated["schedule"]["preset"]
+print(json.dumps({"id": stack["id"], "names": names, "conflict": conflict, "preset": preset}))
