@@ -1,6 +1,7 @@
 """The command: measure, and leave results as JSON, a table and a plot."""
 
 import argparse
+import math
 import os
 import re
 import signal
@@ -14,8 +15,8 @@ import psutil
 import psycopg
 
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
-from tests.bench import contenders, load, report
-from tests.bench.contenders import Checkout, Contender
+from tests.bench import contenders, delay, load, report, verifier
+from tests.bench.contenders import Checkout, Contender, Surroundings
 from tests.bench.requests import SCENARIOS
 from tests.bench.rounds import KEPT_CONNECTIONS, LATENCY_CONNECTIONS, Plan, Rounds
 
@@ -95,6 +96,19 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="FOLDER=PYTHON",
         help="measure another checkout too, run by the python of its environment",
     )
+    add(
+        "--database-delay",
+        type=delay.seconds,
+        default=0.0,
+        metavar="500us|1ms|…",
+        help="hold everything to and from the database so long, each way",
+    )
+    add(
+        "--verifier-delay",
+        type=verifier.seconds,
+        metavar="20ms|…|hang",
+        help="verify keys by a server that speaks Unkey's protocol, and takes so long to respond",
+    )
     add("--out", type=Path, default=Path("bench-results"), help="a folder for the results")
     return parser.parse_args(arguments)
 
@@ -143,12 +157,13 @@ def _enter(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitSta
     for other in arguments.compare:
         other_seed = stack.enter_context(contenders.seeded(other, url, **size))
         services[_unused(other.folder.name, services)] = (other_seed, env)
-    found = [contenders.service(name, *what, folder) for name, what in services.items()]
+    away = Surroundings(arguments.database_delay, arguments.verifier_delay)
+    found = [contenders.service(name, *what, folder, away) for name, what in services.items()]
     if "pgbench" in arguments.ceilings:
         if load.find_pgbench() is None:
             print("there is no pgbench: its ceiling is left out", file=sys.stderr)
         else:
-            found.append(contenders.pgbench("pgbench", seed, folder))
+            found.append(contenders.pgbench("pgbench", seed, folder, away))
     for name, worker in report.FALCONS.items():
         if name in arguments.ceilings:
             found.append(contenders.bare(name, worker, seed, env, folder))
@@ -171,6 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
         connections=chosen.connections,
         latency_connections=chosen.latency,
         again=chosen.again,
+        fails=chosen.verifier_delay == math.inf,
     )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-bench-")))

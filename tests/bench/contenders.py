@@ -18,8 +18,7 @@ import psycopg
 from stackmgr import paths
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.pool import DEADLINE
-from stackmgr.settings import Settings
-from tests.bench import load, requests, scripts
+from tests.bench import delay, load, requests, scripts, verifier
 from tests.bench.load import Load
 from tests.bench.requests import Manager, Task
 from tests.support.clusters import new_database
@@ -27,6 +26,7 @@ from tests.support.server import RunningService, running
 
 HERE = paths.directory("sql").parent
 _CLIENTS = 8
+_BARE_THREADS = 4
 # Managers that ask for nothing: in tables of one page PostgreSQL would not use an index.
 _OTHERS = """
     WITH other AS (SELECT gen_random_uuid() AS id, number FROM generate_series(1, 2000) AS number),
@@ -65,11 +65,16 @@ class Checkout:
 
 @dataclass
 class Contender:
-    """Something that is put under load.  `pid` is the root of its processes, if it has any of its own."""
+    """Something that is put under load.
+
+    `pid` is the root of its processes, if it has any of its own; `helpers` are those between it and what it
+    uses, which count as load.
+    """
 
     name: str
     pid: int | None = None
     is_bare: bool = False
+    helpers: list[int] = field(default_factory=list)
 
     def run(self, task: Task) -> Load:
         """Put it under load."""
@@ -165,18 +170,56 @@ def seeded(checkout: Checkout, server_url: str, *, managers: int, stacks: int):
         yield Seed(checkout, server_url, name, made)
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """How far away what the service uses is, in seconds.  Without *verifier_delay* it verifies the keys."""
+
+    database_delay: float = 0.0
+    verifier_delay: float | None = None
+
+    @contextlib.contextmanager
+    def database(self, seed: Seed, helpers: list[int]):
+        """Yield the connection string of a copy of the seed; add the proxy before it to *helpers*."""
+        with contextlib.ExitStack() as stack:
+            url = stack.enter_context(seed.copied())
+            if self.database_delay:
+                url, pid = stack.enter_context(delay.delayed(url, self.database_delay))
+                helpers.append(pid)
+            yield url
+
+    @contextlib.contextmanager
+    def verifier(self, seed: Seed, helpers: list[int]):
+        """Yield the settings with which a service uses the remote verifier, if there is one."""
+        if self.verifier_delay is None:
+            yield {}
+            return
+        with verifier.delayed(seed.managers, self.verifier_delay) as (env, pid):
+            helpers.append(pid)
+            yield env
+
+
+NEARBY = Surroundings()
+
+
 @contextlib.contextmanager
-def service(name: str, seed: Seed, env: Mapping[str, str], folder: Path):
+def service(name: str, seed: Seed, env: Mapping[str, str], folder: Path, surroundings: Surroundings = NEARBY):
     """Yield the service as in production, of the checkout that made the seed, on a copy of it."""
-    with seed.copied() as url, _serve(seed.checkout, url, env) as running_service:
-        yield _server(name, running_service, seed.managers, list(requests.SCENARIOS), folder)
+    helpers: list[int] = []
+    with (
+        surroundings.database(seed, helpers) as url,
+        surroundings.verifier(seed, helpers) as settings,
+        _serve(seed.checkout, url, {**settings, **env}) as running_service,
+    ):
+        contender = _server(name, running_service, seed.managers, list(requests.SCENARIOS), folder)
+        contender.helpers = helpers
+        yield contender
 
 
 @contextlib.contextmanager
 def bare(name: str, worker: str, seed: Seed, env: Mapping[str, str], folder: Path):
-    """Yield bare Falcon with as many threads as the service has by default; it knows `get` only."""
+    """Yield bare Falcon with a few threads; it knows `get` only."""
     gunicorn = [
-        *(sys.executable, "-m", "gunicorn", f"--worker-class={worker}", f"--threads={Settings.threads}"),
+        *(sys.executable, "-m", "gunicorn", f"--worker-class={worker}", f"--threads={_BARE_THREADS}"),
         *("--no-control-socket", "--keep-alive=75", "--worker-connections=10000"),
         "tests.bench.bare:application",
     ]
@@ -187,12 +230,13 @@ def bare(name: str, worker: str, seed: Seed, env: Mapping[str, str], folder: Pat
 
 
 @contextlib.contextmanager
-def pgbench(name: str, seed: Seed, folder: Path):
+def pgbench(name: str, seed: Seed, folder: Path, surroundings: Surroundings = NEARBY):
     """Yield pgbench on a copy of the seed."""
-    with seed.copied() as url:
+    helpers: list[int] = []
+    with surroundings.database(seed, helpers) as url:
         variables = scripts.prepare(url, seed.managers)
         written = {scenario: scripts.write(scenario, folder) for scenario in requests.SCENARIOS}
-        yield Pgbench(name, url=url, variables=variables, scripts=written)
+        yield Pgbench(name, helpers=helpers, url=url, variables=variables, scripts=written)
 
 
 def _server(

@@ -68,17 +68,23 @@ def _own() -> float:
 
 
 @contextmanager
-def measured(service: int | None, postgres: int | None) -> Iterator[Cost]:
+def measured(service: int | None, postgres: int | None, helpers: list[int]) -> Iterator[Cost]:
     """Fill in the Cost of what happens in the context; the processes are named by the ids of their roots.
+
+    What the *helpers* use counts as load.
 
     The service must not be started or ended in the context: what has been waited for counts as load.
     Interrupts are nobody's; they are mostly those of our own packets.
     """
     cost = Cost()
+
+    def used() -> tuple[float, ...]:
+        return cpu_seconds(service), cpu_seconds(postgres), _own() + sum(map(cpu_seconds, helpers))
+
     started, machine = time.monotonic(), psutil.cpu_times()
-    before = cpu_seconds(service), cpu_seconds(postgres), _own()
+    before = used()
     yield cost
-    after = cpu_seconds(service), cpu_seconds(postgres), _own()
+    after = used()
     now = psutil.cpu_times()
     cost.service, cost.postgres, cost.load = (b - a for a, b in zip(before, after, strict=True))
     available = (time.monotonic() - started) * (os.cpu_count() or 1)

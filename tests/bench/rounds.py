@@ -45,6 +45,7 @@ class Plan:
     connections: int
     latency_connections: list[int]
     again: int
+    fails: bool = False  # as it does where the verifier hangs
 
 
 class Rounds:
@@ -79,7 +80,9 @@ class Rounds:
         for contender in self._contenders:
             for scenario in ["get"] if contender.is_bare else self.plan.scenarios:
                 task = Task(scenario=scenario, connections=self.plan.connections, seconds=1)
-                if not any(_is_sound(contender.run(task)) for _ in range(_WARM_UPS)):
+                if self.plan.fails:
+                    contender.run(task)
+                elif not any(_is_sound(contender.run(task)) for _ in range(_WARM_UPS)):
                     raise RuntimeError(f"{contender.name} does not answer {scenario} without errors")
 
     def _throughput(self) -> None:
@@ -121,7 +124,7 @@ class Rounds:
         return calmest
 
     def _measure(self, part: str, contender: Contender, task: Task) -> Sample:
-        with measured(contender.pid, self._postgres) as cost:
+        with measured(contender.pid, self._postgres, contender.helpers) as cost:
             load = contender.run(task)
         rss, pss = memory(contender.pid) if contender.pid else (0.0, 0.0)
         return Sample(

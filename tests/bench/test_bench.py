@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from tests.bench import __main__ as command
-from tests.bench import contenders, load, report
+from tests.bench import contenders, delay, load, report, verifier
 from tests.bench.contenders import Checkout, Pgbench, Seed
 from tests.bench.load import Load
 from tests.bench.measure import TOLERATED, Cost
@@ -99,6 +100,7 @@ def test_every_create_that_is_counted_has_made_a_stack(seed, tmp_path):
 def test_the_command_leaves_results_tables_and_a_plot(server_url, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("STACKMGR_TEST_DATABASE_URL", server_url)
     options = ("--scenarios=mixed", "--connections=2", "--latency=1", "--ceilings=pgbench,falcon-worker")
+    options += ("--database-delay=500us",)
     assert command.main([*SMALL, *options, "--variant=one:STACKMGR_THREADS=1", f"--out={tmp_path}"]) == 0
     samples = json.loads((tmp_path / "results.json").read_bytes())["samples"]
     measured = {(each["part"], each["contender"]) for each in samples}
@@ -120,15 +122,50 @@ def test_the_command_leaves_results_tables_and_a_plot(server_url, tmp_path, monk
         assert name in words
 
 
-def test_without_wrk_it_says_so(tmp_path, monkeypatch, capsys):
+def test_without_wrk_the_message_names_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert command.main([f"--out={tmp_path / 'out'}"]) == 1
     assert "wrk" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("option", ["--variant=x", "--variant=:A=1", "--compare=/nowhere", "--parts=speed"])
-def test_a_wrong_option_is_refused(option, capsys):
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500us", 0.0005), ("1ms", 0.001), ("2.5ms", 0.0025), ("1s", 1.0)]
+)
+def test_a_delay_has_a_unit(text, seconds):
+    assert delay.seconds(text) == seconds
+
+
+def test_a_delayed_database_is_so_far_away_each_way(server_url):
+    with delay.delayed(server_url, 0.02) as (url, _), psycopg.connect(url, autocommit=True) as connection:
+        started = time.monotonic()
+        [(text,)] = connection.execute("SELECT repeat('x', 1000000)").fetchall()
+        assert time.monotonic() - started >= 0.04
+    assert len(text) == 1_000_000
+
+
+@needs_wrk
+@pytest.mark.parametrize(("wait", "errors"), [("5ms", False), ("hang", True)])
+def test_a_remote_verifier_accepts_the_keys_of_the_seed_after_its_delay(seed, tmp_path, wait, errors):
+    away = contenders.Surroundings(verifier_delay=verifier.seconds(wait))
+    with contenders.service("one", seed, {"STACKMGR_VERIFY_TIMEOUT": "0.2"}, tmp_path, away) as contender:
+        done = contender.run(Task(scenario="mixed", connections=2, seconds=1))
+    assert done.requests > 0
+    assert bool(done.errors) == errors
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--database-delay=1",
+        "--verifier-delay=soon",
+        "--variant=x",
+        "--variant=:A=1",
+        "--compare=/nowhere",
+        "--parts=speed",
+    ],
+)
+def test_a_wrong_option_is_rejected(option, capsys):
     with pytest.raises(SystemExit):
         command.main([option])
     assert "error" in capsys.readouterr().err

@@ -1,0 +1,207 @@
+"""One loaded database under measurement: calls of the service's statements, and what they cost."""
+
+import hashlib
+import random
+import secrets
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+from psycopg import sql
+
+from stackmgr import cursor
+from stackmgr.database import statements
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.statements import Statement
+from tests.scale import load
+
+_LIMIT = 25
+_DEADLINE = 60.0
+
+_SAMPLE = b"""
+SELECT manager_id::text, stack_id::text, created_at
+FROM stackmgr.stacks TABLESAMPLE SYSTEM (%(percent)s)
+LIMIT %(limit)s
+"""
+_KEYS = b"""
+INSERT INTO stackmgr.api_keys (key_digest, key_id, external_id, identity_id, last_four)
+SELECT sha256(manager_id::text::bytea), manager_id, external_id, identity_id, 'abcd'
+FROM stackmgr.managers WHERE manager_id = ANY (%s::uuid[])
+ON CONFLICT DO NOTHING
+"""
+_COUNTS = b"""
+SELECT
+    (SELECT coalesce(sum(coalesce(hits, 0) + coalesce(reads, 0)), 0) FROM pg_stat_get_backend_io(%(pid)s)
+     WHERE object = 'relation'),
+    (SELECT coalesce(sum(reads), 0) FROM pg_stat_get_backend_io(%(pid)s) WHERE object = 'relation'),
+    (SELECT wal_bytes FROM pg_stat_get_backend_wal(%(pid)s))
+"""
+_FLUSH = Statement("flush", b"SELECT pg_stat_force_next_flush()", (), writes=False)
+_NOTHING = Statement("nothing", b"SELECT 1", (), writes=False)
+
+_GET, _LIST, _UPDATE, _CREATE, _RECEIPT, _VERIFY = (
+    statements.load(name)
+    for name in ("stack_get", "stack_list", "stack_update", "stack_create", "receipt_find", "api_key_verify")
+)
+
+Call = tuple[Statement, dict[str, Any]]
+
+
+def uuid7() -> str:
+    """Return a time-ordered UUID, version 7 of RFC 9562: milliseconds, then random bits."""
+    value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 7 << 76
+    return str(UUID(int=value & ~(3 << 62) | 2 << 62))
+
+
+@dataclass
+class Costs:
+    """What the executions of one statement have cost: seconds each, and the sums of the rest."""
+
+    seconds: list[float] = field(default_factory=list)
+    cpu_seconds: float = 0.0
+    buffers: int = 0
+    reads: int = 0
+    wal_bytes: int = 0
+
+    def milliseconds(self, percent: int) -> float:
+        return statistics.quantiles(self.seconds, n=100)[percent - 1] * 1000
+
+    def per_call(self, total: float) -> float:
+        return total / len(self.seconds)
+
+
+class Subject:
+    """One database under measurement."""
+
+    def __init__(self, url: str, stacks: int, samples: int = 500) -> None:
+        self._admin = psycopg.connect(url, autocommit=True)
+        self._connection = DatabaseConnection.connect(
+            completed_conninfo(url, "stackmgr_app", _DEADLINE), autocommit=True
+        )
+        self._pid = self._connection.info.backend_pid
+        percent = min(100.0, 100 * 4 * samples / stacks)
+        self._rows: list[Any] = self._admin.execute(
+            _SAMPLE, {"percent": percent, "limit": 4 * samples}
+        ).fetchall()
+        random.Random(1).shuffle(self._rows)  # noqa: S311 - to be repeatable
+        self._rows = self._rows[:samples]
+        self._admin.execute(_KEYS, [[row[0] for row in self._rows]])
+        self._texts = [text.split("\t") for text in load.configurations(1)]
+        self.costs: dict[str, Costs] = defaultdict(Costs)
+
+    def close(self) -> None:
+        self._connection.close()
+        self._admin.close()
+
+    def execute(self, statement: bytes) -> list[Any]:
+        cursor = self._admin.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+    def calls(self, name: str, chance: random.Random, count: int) -> list[Call]:
+        """Return *count* calls of an operation for stacks at random."""
+        return [
+            getattr(self, f"_{name.replace(' ', '_')}")(row, chance)
+            for row in chance.choices(self._rows, k=count)
+        ]
+
+    def run(self, statement: Statement, parameters: dict[str, Any]) -> list[Any]:
+        return self._connection.run(statement, parameters, time.monotonic() + _DEADLINE)
+
+    def plan_buffers(self, calls: list[Call]) -> float:
+        """Return the buffers that a statement's plan touches in the mean, without its triggers'."""
+        total = 0
+        for statement, parameters in calls:
+            name = sql.Identifier(f"plan_{statement.name}")
+            self._connection.pgconn.prepare(name.as_string()[1:-1].encode(), statement.text)
+            values = (parameters[parameter] for parameter in statement.parameters)
+            arguments = sql.SQL(", ").join(sql.Literal(value) for value in values)
+            command = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {}({})").format(
+                name, arguments
+            )
+            with self._connection.transaction(force_rollback=True):
+                row: Any = self._connection.execute(command).fetchone()
+            plan = row[0][0]["Plan"]
+            total += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        return total / len(calls)
+
+    def warm(self, name: str) -> None:
+        """Run an operation once for each of the stacks, so that what it reads is in memory."""
+        for row in self._rows:
+            self.run(*getattr(self, f"_{name.replace(' ', '_')}")(row, random.Random(1)))  # noqa: S311
+
+    def measure(self, name: str, calls: list[Call]) -> None:
+        costs = self.costs[name]
+        before, cpu = self._counts(), _cpu_seconds(self._pid)
+        for statement, parameters in calls:
+            began = time.perf_counter()
+            self.run(statement, parameters)
+            costs.seconds.append(time.perf_counter() - began)
+        costs.cpu_seconds += _cpu_seconds(self._pid) - cpu
+        after = self._counts()
+        costs.buffers += after[0] - before[0]
+        costs.reads += after[1] - before[1]
+        costs.wal_bytes += after[2] - before[2]
+
+    def _counts(self) -> tuple[int, int, int]:
+        self.run(_FLUSH, {})
+        self.run(_NOTHING, {})
+        row: Any = self._admin.execute(_COUNTS, {"pid": self._pid}).fetchone()
+        return int(row[0]), int(row[1]), int(row[2] or 0)
+
+    def _get(self, row: Any, _: random.Random) -> Call:
+        return _GET, {"manager_id": row[0], "stack_id": row[1]}
+
+    def _first_page(self, row: Any, _: random.Random) -> Call:
+        return self._page(row[0], cursor.START.created_at, str(cursor.START.stack_id))
+
+    def _middle_page(self, row: Any, _: random.Random) -> Call:
+        return self._page(row[0], row[2], row[1])
+
+    def _page(self, manager: str, created_at: Any, stack_id: str) -> Call:
+        after = {"after_created_at": created_at, "after_stack_id": stack_id}
+        return _LIST, {"manager_id": manager, **after, "row_limit": _LIMIT + 1}
+
+    def _receipt(self, row: Any, _: random.Random) -> Call:
+        key = f"key-{row[1].replace('-', '')}"
+        return _RECEIPT, {"manager_id": row[0], "idempotency_key": key}
+
+    def _verify(self, row: Any, _: random.Random) -> Call:
+        return _VERIFY, {"key_digest": hashlib.sha256(row[0].encode()).digest()}
+
+    def _update(self, row: Any, chance: random.Random) -> Call:
+        name, allocation, preset = chance.choice(self._texts)
+        given = chance.choice(({"name": name}, {"preset": preset}, {"allocation": allocation}))
+        parameters = {"name": None, "allocation": None, "preset": None, **given}
+        return _UPDATE, {"stack_id": row[1], **self._actor(row), **parameters, "revision_id": str(uuid4())}
+
+    def _create(self, row: Any, chance: random.Random, new_id: Callable[[], Any] = uuid4) -> Call:
+        name, allocation, preset = chance.choice(self._texts)
+        return _CREATE, {
+            **self._actor(row),
+            "idempotency_key": f"key-{uuid4().hex}",
+            "input_digest": bytes(32),
+            "stack_id": str(new_id()),
+            "revision_id": str(new_id()),
+            "name": name,
+            "allocation": allocation,
+            "preset": preset,
+        }
+
+    def _create_v7(self, row: Any, chance: random.Random) -> Call:
+        return self._create(row, chance, uuid7)
+
+    def _actor(self, row: Any) -> dict[str, Any]:
+        return {"manager_id": row[0], "identity_id": "identity", "request_id": uuid4().hex, "key_id": row[0]}
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return how long a process of this machine has run, to the nanosecond."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9

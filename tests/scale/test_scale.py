@@ -1,0 +1,64 @@
+"""Does the loader fill a database as it says, and does the report run?  No time is held against anything."""
+
+import psycopg
+import pytest
+
+from stackmgr.database import preflight
+from tests.scale import load, report
+from tests.support.clusters import new_database
+from tests.support.command_line import runner
+
+STACKS = 2000
+SUMS = b"""
+SELECT
+    (SELECT count(*) FROM stackmgr.stacks),
+    (SELECT count(*) FROM stackmgr.creation_receipts),
+    (SELECT sum(revision_number) FROM stackmgr.stacks) = (SELECT count(*) FROM stackmgr.stack_revisions),
+    (SELECT max(count) FROM (SELECT count(*) FROM stackmgr.stacks GROUP BY manager_id) AS of_manager),
+    (SELECT bool_and(name::stackmgr.stack_name IS NOT NULL AND stackmgr.allocation_is_normalised(allocation))
+     FROM stackmgr.stacks)
+"""
+DEFINED = b"""
+SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE connamespace = 'stackmgr'::regnamespace
+UNION SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'stackmgr'
+ORDER BY 1, 2
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded_url(server_url):
+    with new_database(server_url) as url:
+        load.load(url, STACKS, 1)
+        yield url
+
+
+def test_a_loaded_database_is_one_that_the_service_could_have_made(loaded_url, database_url):
+    with psycopg.connect(loaded_url) as loaded, psycopg.connect(database_url) as migrated:
+        stacks, receipts, are_complete, biggest, are_valid = loaded.execute(SUMS).fetchone()
+        definitions = [[row[0] for row in connection.execute(DEFINED)] for connection in (loaded, migrated)]
+    assert (stacks, receipts, are_complete, are_valid) == (STACKS, STACKS, True, True)
+    assert STACKS / 20 < biggest < STACKS / 5
+    assert definitions[0] == definitions[1]
+    assert preflight.examine(loaded_url).problems == []
+
+
+def test_the_audit_finds_nothing_in_a_loaded_database(loaded_url, monkeypatch, capsys):
+    monkeypatch.setenv("STACKMGR_DATABASE_URL", loaded_url)
+    audited = runner(monkeypatch, capsys)("audit")
+    assert (audited.status, audited.out) == (0, "")
+    assert f"{STACKS:,} stacks" in audited.err
+
+
+def test_the_same_seed_makes_the_same_stacks():
+    assert list(load.lines("stacks", 50, 7)) == list(load.lines("stacks", 50, 7))
+    assert list(load.lines("stacks", 50, 7)) != list(load.lines("stacks", 50, 8))
+
+
+def test_the_report_and_the_updates_run(loaded_url):
+    with psycopg.connect(loaded_url) as connection:
+        if connection.info.server_version < 180000:
+            pytest.skip("reads the counts of a session, which PostgreSQL 18 has")
+    text = "\n".join(report.report((loaded_url, STACKS), (loaded_url, STACKS), 1))
+    for name in (*report.BOUNDS, "bytes per stack", "WAL of create again"):
+        assert name in text
+    assert "% HOT" in "\n".join(report.hot(loaded_url, STACKS, 20))
