@@ -44,7 +44,11 @@ awaited AS MATERIALIZED (
             OR granted_at > now() + make_interval(mins => 1)
         )
         AND (SELECT is_any_free FROM seen)
-        AND EXISTS (SELECT FROM stackmgr.api_key_quota_queues WHERE quota_id = %(quota_id)s::uuid)
+        AND EXISTS (
+            SELECT FROM stackmgr.api_key_quota_queues
+            WHERE quota_id = %(quota_id)s::uuid
+                AND slot = 1
+        )
     ORDER BY slot
     LIMIT 1
     FOR NO KEY UPDATE

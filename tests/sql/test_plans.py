@@ -4,6 +4,7 @@ The statements are prepared on a connection like the service's own and explained
 """
 
 from collections.abc import Iterator
+from secrets import token_bytes
 from typing import Any
 from uuid import uuid4
 
@@ -142,6 +143,8 @@ def crowded_url(server_url: str) -> Iterator[str]:
             admin.execute(SEED_STACKS, seed | {"stacks": STACKS, "crowded": True})
             admin.execute(SEED_RECEIPTS)
             admin.execute(SEED_REVISIONS)
+            for _ in range(10):
+                issue_quota(admin)
         yield url
 
 
@@ -194,15 +197,23 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
-@pytest.fixture(scope="module")
-def quota_id(crowded_url: str) -> str:
-    """One of ten quotas of the greatest size."""
+@pytest.fixture
+def quota_id(state: str, crowded_url: str) -> str:
+    """A quota of the greatest size between two of its kind.
+
+    It is spent once, and the others never, so its pages have room for the second version of each slot.  With
+    a third, slots would move to other pages while any transaction on the server keeps old versions.
+    """
+    with psycopg.connect(crowded_url, autocommit=True) as admin:
+        return [issue_quota(admin) for _ in range(3)][1]
+
+
+def issue_quota(admin: psycopg.Connection) -> str:
+    """Insert a key with a quota of the greatest size and return the id of the quota."""
+    given = SAMPLES_OF_KEY | {"key_digest": token_bytes(32), "key_id": uuid4(), "quota_id": str(uuid4())}
     statement = statements.load("api_key_insert")
-    with psycopg.connect(crowded_url, autocommit=True, cursor_factory=psycopg.RawCursor) as admin:
-        for _ in range(10):
-            given = SAMPLES_OF_KEY | {name: str(uuid4()) for name in ("key_id", "quota_id")}
-            given["key_digest"] = uuid4().bytes * 2
-            admin.execute(statement.text, [given[name] for name in statement.parameters])
+    inserting = psycopg.RawCursor(admin)
+    inserting.execute(statement.text, [given[name] for name in statement.parameters])
     return given["quota_id"]
 
 
