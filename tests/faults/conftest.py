@@ -1,4 +1,4 @@
-"""Fixtures: a PostgreSQL for these tests alone, and the application on it with a short deadline."""
+"""Fixtures: a PostgreSQL for these tests alone, and the application on it."""
 
 import tempfile
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.faults.service import Service, ServiceMaker, Watcher
+from tests.faults.service import PATIENCE, Service, ServiceMaker, Watcher
 from tests.support.memory import memory
 from tests.support.postgres import FaultyPostgres
 from tests.support.tcp_proxy import Proxy
@@ -47,9 +47,17 @@ def watcher(server: FaultyPostgres) -> Iterator[Watcher]:
 
 
 @pytest.fixture
-def make_service(server: FaultyPostgres, spellings: dict[str, str]) -> Iterator[ServiceMaker]:
+def deadline() -> float:
+    """The deadline of services, in seconds; a test of deadlines replaces it by DEADLINE."""
+    return PATIENCE
+
+
+@pytest.fixture
+def make_service(
+    server: FaultyPostgres, spellings: dict[str, str], deadline: float
+) -> Iterator[ServiceMaker]:
     with ExitStack() as cleanup:
-        yield ServiceMaker(server, spellings, cleanup)
+        yield ServiceMaker(server, spellings, deadline, cleanup)
 
 
 @pytest.fixture

@@ -114,8 +114,9 @@ def test_no_response_and_no_log_repeats_a_message_of_the_server(service, sabotag
 
 
 def test_a_deadlock_is_resolved_by_running_the_statement_again(make_service, server, login, watcher):
-    # The service's side is to find the deadlock, and so to be the one that gives way.
-    service = make_service(f"{server.url()}&options=-c%20deadlock_timeout%3D500ms", deadline=5.0)
+    # The service's side is to find the deadlock, and so to be the one that gives way.  It looks once, so late
+    # that there is one by then.
+    service = make_service(f"{server.url()}&options=-c%20deadlock_timeout%3D2s")
     login.execute(b"SET deadlock_timeout = '1min'")
     with ThreadPoolExecutor() as threads, login.transaction(force_rollback=True):
         login.execute(
@@ -193,6 +194,7 @@ def test_a_commit_whose_wait_for_the_standby_is_interrupted_is_not_acknowledged(
 
 
 @pytest.mark.usefixtures("standby_wanted")
+@pytest.mark.parametrize("deadline", [DEADLINE])
 def test_a_commit_that_no_standby_confirms_is_not_acknowledged(service):
     with ends_within(DEADLINE):
         assert service.operations()["update"]() == 500

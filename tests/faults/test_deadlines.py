@@ -15,6 +15,11 @@ SLEEP = Statement(
 )
 
 
+@pytest.fixture
+def deadline() -> float:
+    return DEADLINE
+
+
 def test_a_frozen_database_cannot_verify_keys_and_holds_no_request_beyond_the_deadline(server, service):
     with server.frozen(), ends_within(DEADLINE):
         assert at_once(list(service.operations().values())) == [503] * 4

@@ -11,6 +11,7 @@ from tests.support.waiting import eventually
 
 LOCK_TABLE = b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE"
 READS = {"get": "stack_get", "list": "stack_list"}
+with_short_deadline = pytest.mark.parametrize("deadline", [DEADLINE])
 
 
 @pytest.fixture
@@ -38,12 +39,14 @@ def test_a_connection_that_dies_during_both_statements_costs_one_retry(server, w
     warm.assert_whole()
 
 
+@with_short_deadline
 def test_a_server_that_freezes_under_both_could_not_verify_the_key(server, warm, read):
     with server.frozen(), ends_within(DEADLINE):
         assert warm.operations()[read]() == 503
     warm.assert_whole()
 
 
+@with_short_deadline
 def test_a_read_that_fails_fails_after_a_verification_that_did_not(warm, login, read):
     with login.transaction():
         login.execute(LOCK_TABLE)
@@ -73,6 +76,7 @@ def test_a_revoked_key_reads_nothing_though_the_rows_came_with_its_verification(
         assert warm.client.statements[0] == "api_key_verify"
 
 
+@with_short_deadline
 def test_a_read_that_is_not_prepared_yet_is_not_prefetched(service, login, read):
     assert service.operations()["update"]() == 200  # so that the verifier has seen the key
     with login.transaction():

@@ -42,7 +42,7 @@ HOSTILE = {
     "lock_timeout": "1",
     "statement_timeout": "1",
 }
-PINNED = SERVER_SETTINGS | {"lock_timeout": "1500ms", "statement_timeout": "3s", "role": "stackmgr_app"}
+PINNED = SERVER_SETTINGS | {"lock_timeout": "15s", "statement_timeout": "30s", "role": "stackmgr_app"}
 # What another client of libpq may have in its environment.
 HOSTILE_ENVIRONMENT = {"PGDATESTYLE": "German", "PGTZ": "Asia/Tokyo", "PGCLIENTENCODING": "LATIN1"}
 
@@ -123,7 +123,7 @@ def test_a_hidden_warning_of_a_cancelled_wait_is_not_taken_for_success(service, 
 
 
 def assert_pinned(url: str) -> None:
-    database = Database(url, pool_size=1, deadline=5.0)
+    database = Database(url, pool_size=1, deadline=50.0)
     database.open()
     with database.session() as session:
         for name, value in {**PINNED, "client_encoding": "UTF8"}.items():

@@ -9,7 +9,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tests.faults.service import Service, ServiceMaker
+from tests.faults.service import DEADLINE, Service, ServiceMaker
 from tests.support.examples import configuration
 from tests.support.postgres import FaultyPostgres
 from tests.support.tcp_proxy import Proxy
@@ -77,14 +77,17 @@ def test_a_retry_is_acknowledged_only_once_the_standby_has_its_stack(
     meanwhile: Callable[[FaultyPostgres], None],
 ):
     key = str(uuid4())
+    hasty = make_service.again(service, deadline=DEADLINE)
+    hasty.backends()
     standby.cut_off()
-    assert service.client.create(configuration(), key=key).status_int == 500
+    assert hasty.client.create(configuration(), key=key).status_int == 500
     meanwhile(server)
     eventually(lambda: service.client.get(service.stack_id).status_int == 200)
     # The create is visible on the primary, and would be lost with it.
     assert len(service.client.page().json["items"]) == 2
-    assert service.client.create(configuration(), key=key).status_int == 500
-    assert service.client.create(configuration(name="other"), key=key).status_int == 500
+    hasty.backends()
+    assert hasty.client.create(configuration(), key=key).status_int == 500
+    assert hasty.client.create(configuration(name="other"), key=key).status_int == 500
     standby.reconnect()
     retried = service.client.create(configuration(), key=key)
     assert retried.status_int == 200

@@ -9,7 +9,7 @@ INTERVAL_SECONDS = 0.01
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], seconds: float = 10.0, message: object = "it never held") -> T:
+def eventually(condition: Callable[[], T], seconds: float = 30.0, message: object = "it never held") -> T:
     """Return the first true result of *condition*.  Fail with *message* if there is none within *seconds*."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
