@@ -68,8 +68,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure() -> None:
-    """Stop the servers before exiting on SIGTERM (from `timeout` or CI), as after a Ctrl-C."""
+    """Stop the servers before exiting on SIGTERM (from `timeout` or CI), as after a Ctrl-C.
+
+    What this process ignores, as under `nohup` or in the background of a script, its children would ignore
+    as well; what it handles, even by doing nothing, they do not inherit.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture(scope="session")
