@@ -3,13 +3,17 @@
 import hashlib
 import json
 import sys
+import threading
 import time
+from pathlib import Path
+from uuid import uuid4
 
 from stackmgr.slots import blocking
 
 LIMIT = 262_144
 produced = []
 closed = []
+released = threading.Event()
 
 
 class EndOfThread(BaseException):
@@ -39,8 +43,17 @@ def endless():
 def drip():
     yield b"first"
     with blocking:
-        time.sleep(1)
+        released.wait(30)
+    released.clear()
     yield b"last"
+
+
+def hold(folder):
+    """Leave a file in *folder* and return once there is one with the name `end`."""
+    (folder / str(uuid4())).touch()
+    with blocking:
+        while not (folder / "end").exists():
+            time.sleep(0.01)
 
 
 def late_failure():
@@ -153,6 +166,10 @@ def app(environ, start_response):
     elif path == "/sleep":
         with blocking:
             time.sleep(float(query))
+    elif path == "/hold":
+        hold(Path(query))
+    elif path == "/release":
+        released.set()
     elif path == "/big":
         report = {"filler": "x" * int(query)}
     elif path == "/page":

