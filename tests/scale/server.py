@@ -18,8 +18,8 @@ SETTINGS = {
 class ScaleServer(EmbeddedPostgres):
     """An embedded server with a production's buffers, which keeps its data in *folder*."""
 
-    def _settings(self) -> dict[str, Any]:
-        return super()._settings() | SETTINGS
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | SETTINGS
 
 
 def database_name(stacks: int) -> str:

@@ -1,10 +1,14 @@
 """Does the loader fill a database as it says, and does the report run?  No time is held against anything."""
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import psycopg
 import pytest
 
 from stackmgr.database import preflight
-from tests.scale import load, report
+from tests.scale import load, report, server
 from tests.support.clusters import new_database
 from tests.support.command_line import runner
 
@@ -18,6 +22,7 @@ SELECT
     (SELECT bool_and(name::stackmgr.stack_name IS NOT NULL AND stackmgr.allocation_is_normalised(allocation))
      FROM stackmgr.stacks)
 """
+SETTINGS = b"SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY (%s)"
 DEFINED = b"""
 SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE connamespace = 'stackmgr'::regnamespace
 UNION SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'stackmgr'
@@ -26,15 +31,17 @@ ORDER BY 1, 2
 
 
 @pytest.fixture(scope="module")
-def loaded_url(server_url):
+def loaded_url(server_url: str) -> Iterator[str]:
     with new_database(server_url) as url:
         load.load(url, STACKS, 1)
         yield url
 
 
-def test_a_loaded_database_is_one_that_the_service_could_have_made(loaded_url, database_url):
+def test_a_loaded_database_is_one_that_the_service_could_have_made(
+    loaded_url: str, database_url: str
+) -> None:
     with psycopg.connect(loaded_url) as loaded, psycopg.connect(database_url) as migrated:
-        stacks, receipts, are_complete, biggest, are_valid = loaded.execute(SUMS).fetchone()
+        [(stacks, receipts, are_complete, biggest, are_valid)] = loaded.execute(SUMS)
         definitions = [[row[0] for row in connection.execute(DEFINED)] for connection in (loaded, migrated)]
     assert (stacks, receipts, are_complete, are_valid) == (STACKS, STACKS, True, True)
     assert STACKS / 20 < biggest < STACKS / 5
@@ -42,19 +49,21 @@ def test_a_loaded_database_is_one_that_the_service_could_have_made(loaded_url, d
     assert preflight.examine(loaded_url).problems == []
 
 
-def test_the_audit_finds_nothing_in_a_loaded_database(loaded_url, monkeypatch, capsys):
+def test_the_audit_finds_nothing_in_a_loaded_database(
+    loaded_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("STACKMGR_DATABASE_URL", loaded_url)
     audited = runner(monkeypatch, capsys)("audit")
     assert (audited.status, audited.out) == (0, "")
     assert f"{STACKS:,} stacks" in audited.err
 
 
-def test_the_same_seed_makes_the_same_stacks():
+def test_the_same_seed_makes_the_same_stacks() -> None:
     assert list(load.lines("stacks", 50, 7)) == list(load.lines("stacks", 50, 7))
     assert list(load.lines("stacks", 50, 7)) != list(load.lines("stacks", 50, 8))
 
 
-def test_the_report_and_the_updates_run(loaded_url):
+def test_the_report_and_the_updates_run(loaded_url: str) -> None:
     with psycopg.connect(loaded_url) as connection:
         if connection.info.server_version < 180000:
             pytest.skip("reads the counts of a session, which PostgreSQL 18 has")
@@ -62,3 +71,13 @@ def test_the_report_and_the_updates_run(loaded_url):
     for name in (*report.BOUNDS, "bytes per stack", "WAL of create again"):
         assert name in text
     assert "% HOT" in "\n".join(report.hot(loaded_url, STACKS, 20))
+
+
+def test_the_server_of_the_report_runs_with_its_settings() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="stackmgr-") as folder,
+        server.open_server(Path(folder) / "data") as postgres,
+        psycopg.connect(postgres.url("postgres")) as connection,
+    ):
+        in_effect = {row[0]: row[1] for row in connection.execute(SETTINGS, [list(server.SETTINGS)])}
+    assert in_effect == server.SETTINGS
