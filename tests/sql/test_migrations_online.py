@@ -50,9 +50,11 @@ FILL = b"""
 INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)
 SELECT id, id, id::text FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 20000)) AS made
 """
-DUMP_HOLDS_STACKS = b"""
+# It locks all tables before its first COPY.
+DUMP_IS_STOPPED = b"""
 SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE application_name = 'pg_dump' AND relation = 'stackmgr.stacks'::regclass AND granted
+    AND query LIKE 'COPY %' AND wait_event = 'ClientWrite'
 """
 COLUMNS = b"""
 SELECT count(*) FROM information_schema.columns WHERE table_schema = 'stackmgr' AND column_name = 'noted_at'
@@ -135,7 +137,7 @@ def test_no_request_fails_while_a_migration_waits_for_pg_dump(url, add, workload
     dump = subprocess.Popen([binaries / "pg_dump", url], stdout=subprocess.PIPE)
     with ThreadPoolExecutor() as threads:
         try:
-            eventually(lambda: one(url, DUMP_HOLDS_STACKS))
+            eventually(lambda: one(url, DUMP_IS_STOPPED))
             migrated = threads.submit(migrations.apply, url, report=report)
             assert waited.wait(60)
             assert one(url, COLUMNS) == 0
