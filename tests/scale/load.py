@@ -2,7 +2,7 @@
 
 The biggest manager has a tenth of all stacks, and the others follow a power law.  Rows lie in the order of
 creation, the managers mixed, each stack with 1.7 revisions in the mean.  Keys are dropped before the COPY and
-built after it.
+built after it.  Each manager has one API key, whose digest is that of the manager's id.
 """
 
 import hashlib
@@ -52,6 +52,13 @@ _RULES = """
 SELECT contypid::regtype::text, conname, pg_get_constraintdef(oid)
 FROM pg_constraint
 WHERE contypid <> 0 AND contype = 'c' AND connamespace = 'stackmgr'::regnamespace
+"""
+
+
+_ISSUE_KEYS = b"""
+INSERT INTO stackmgr.api_keys (key_digest, key_id, external_id, identity_id, last_four)
+SELECT sha256(manager_id::text::bytea), manager_id, external_id, identity_id, 'abcd'
+FROM stackmgr.managers
 """
 
 
@@ -191,3 +198,4 @@ def _insert_managers(admin: psycopg.Connection[Any], count: int) -> None:
         for number in range(count):
             identity = manager_id(number)
             copy.write(f"{identity}\t{identity}\tidentity-{number}\n")
+    admin.execute(_ISSUE_KEYS)

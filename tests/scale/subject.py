@@ -30,12 +30,6 @@ SELECT manager_id::text, stack_id::text, created_at
 FROM stackmgr.stacks TABLESAMPLE SYSTEM (%(percent)s)
 LIMIT %(limit)s
 """
-_KEYS = b"""
-INSERT INTO stackmgr.api_keys (key_digest, key_id, external_id, identity_id, last_four)
-SELECT sha256(manager_id::text::bytea), manager_id, external_id, identity_id, 'abcd'
-FROM stackmgr.managers WHERE manager_id = ANY (%s::uuid[])
-ON CONFLICT DO NOTHING
-"""
 _COUNTS = b"""
 SELECT
     (SELECT coalesce(sum(coalesce(hits, 0) + coalesce(reads, 0)), 0) FROM pg_stat_get_backend_io(%(pid)s)
@@ -93,7 +87,6 @@ class Subject:
         ).fetchall()
         random.Random(1).shuffle(self._rows)  # noqa: S311 - to be repeatable
         self._rows = self._rows[:samples]
-        self._admin.execute(_KEYS, [[row[0] for row in self._rows]])
         self._texts = [text.split("\t") for text in load.configurations(1)]
         self.costs: dict[str, Costs] = defaultdict(Costs)
 
