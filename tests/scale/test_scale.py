@@ -3,12 +3,14 @@
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from stackmgr.database import preflight
 from tests.scale import load, report, server
+from tests.scale.subject import buffers_of
 from tests.support.clusters import new_database
 from tests.support.command_line import runner
 
@@ -71,6 +73,19 @@ def test_the_report_and_the_updates_run(loaded_url: str) -> None:
     for name in (*report.BOUNDS, "bytes per stack", "WAL of create again"):
         assert name in text
     assert "% HOT" in "\n".join(report.hot(loaded_url, STACKS, 20))
+
+
+def node(buffers: int, *children: dict[str, Any], **members: str) -> dict[str, Any]:
+    keys = {name.replace("_", " "): value for name, value in members.items()}
+    return {"Shared Hit Blocks": buffers - 1, "Shared Read Blocks": 1, "Plans": list(children), **keys}
+
+
+def test_the_buffers_of_a_plan_include_what_runs_after_it() -> None:
+    scan = node(4, CTE_Name="stack")
+    read = node(4, Subplan_Name="CTE stack")
+    unread = node(6, node(1, CTE_Name="stack"), Subplan_Name="CTE revision")
+    assert buffers_of(node(8, read, scan)) == 8
+    assert buffers_of(node(8, read, unread, scan)) == 14
 
 
 def test_the_server_of_the_report_runs_with_its_settings() -> None:
