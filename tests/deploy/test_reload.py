@@ -93,7 +93,7 @@ def reloaded_fsync(url: str) -> str:
 def test_a_lock_on_the_history_of_migrations_holds_up_no_reload_for_long(own_url):
     with running_service(own_url) as service, psycopg.connect(own_url) as connection:
         connection.execute("LOCK TABLE stackmgr.schema_migrations")
-        with workers_replaced(service.pid, patience=8.0):
+        with workers_replaced(service.pid, patience=30.0):
             os.kill(service.pid, signal.SIGHUP)
         assert any("could not be checked: canceling statement" in said for said in messages(service))
 

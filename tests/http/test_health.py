@@ -12,12 +12,12 @@ from stackmgr.http import health
 
 
 @pytest.fixture
-def asking() -> Iterator[Callable[[str], webtest.TestApp]]:
+def asking() -> Iterator[Callable[..., webtest.TestApp]]:
     """Return a function that makes the operator's application on a database of its own pool."""
     opened = []
 
-    def make(url: str) -> webtest.TestApp:
-        database = Database(url, pool_size=1, deadline=1.0)
+    def make(url: str, deadline: float = 60.0) -> webtest.TestApp:
+        database = Database(url, pool_size=1, deadline=deadline)
         database.open()
         opened.append(database)
         return webtest.TestApp(health.create_admin_app(database, None))
@@ -39,7 +39,7 @@ def test_a_worker_that_can_write_is_ready(asking, database_url):
 
 
 def test_a_worker_without_a_database_is_not_ready(asking):
-    response = asking("host=/nowhere").get("/ready", status=503)
+    response = asking("host=/nowhere", deadline=1.0).get("/ready", status=503)
     assert response.json == {"status": "not ready", "reason": "the database does not respond"}
 
 

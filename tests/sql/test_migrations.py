@@ -18,7 +18,7 @@ from stackmgr.database.migrations import MigrationError
 from tests.support.clusters import new_database
 from tests.support.waiting import eventually
 
-WAITING = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+WAITING = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
 EXISTS = b"SELECT to_regclass(%s) IS NOT NULL"
 
 FAILING = """
@@ -49,9 +49,10 @@ def applied(url: str) -> list[int]:
         return sorted(migrations.applied_versions(connection))
 
 
-def wait_for(connection: psycopg.Connection, number: int) -> None:
-    """Return once *number* backends of the cluster wait for a lock."""
-    eventually(lambda: connection.execute(WAITING).fetchone() == (number,), 20)
+def wait_for(connection: psycopg.Connection, url: str, number: int) -> None:
+    """Return once *number* backends of the database at *url* wait for a lock."""
+    name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+    eventually(lambda: connection.execute(WAITING, [name]).fetchone() == (number,))
 
 
 def test_the_files_are_numbered_without_a_gap():
@@ -82,7 +83,7 @@ def test_of_two_runs_at_once_one_applies_and_the_other_waits_and_finds_nothing_t
             )
             for _ in range(2)
         ]
-        wait_for(admin, 2)
+        wait_for(admin, empty_url, 2)
         admin.execute(b"SELECT pg_advisory_unlock(4663001)")
         printed = sorted(run.communicate(timeout=30)[0].splitlines() for run in runs)
     everything = [f"applied {migration}" for migration in migrations.available()]
@@ -166,6 +167,6 @@ def test_two_databases_of_a_cluster_can_be_migrated_at_once(bare_cluster_url, at
             quicker.execute(b"BEGIN")
             quicker.execute(migrations.available()[0].text)
             slower = threads.submit(migrations.apply, make_conninfo(second, user="deployer"))
-            wait_for(admin, 1)
+            wait_for(admin, second, 1)
             quicker.execute(end)
             assert slower.result() == migrations.available()

@@ -20,7 +20,7 @@ PROGRAM = Path("/usr/sbin/pgbouncer")
 _PORT = "6432"
 _LOGIN = "stackmgr_service"
 _BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
-_START_SECONDS = 10.0
+_START_SECONDS = 60.0
 
 
 def shipped() -> str:

@@ -100,13 +100,13 @@ class FaultyPostgres(EmbeddedPostgres):
         for process in doomed:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(doomed, 10)
+        psutil.wait_procs(doomed, 60)
 
     def stop(self, mode: signal.Signals = signal.SIGINT) -> None:
         """Shut down: SIGINT is PostgreSQL's fast mode, SIGQUIT its immediate one."""
         processes = self.processes()
         processes[0].send_signal(mode)
-        psutil.wait_procs(processes, 10)
+        psutil.wait_procs(processes, 60)
 
     def read_log(self) -> str:
         return (self.folder / "server.log").read_text(errors="replace")

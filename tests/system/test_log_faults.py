@@ -21,7 +21,7 @@ from tests.support.examples import configuration
 from tests.support.server import RunningService, ask, free_port, running, running_service, workers_replaced
 
 CREATES = 100
-PATIENCE = 10.0
+PATIENCE = 20.0
 LONG_ID = "x" * 15000
 GUNICORN = [sys.executable, "-m", "gunicorn", "-c", str(paths.directory("deploy") / "gunicorn.conf.py")]
 

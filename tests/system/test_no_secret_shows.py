@@ -130,7 +130,7 @@ def test_with_unkey_no_secret_shows_whatever_unkey_returns(database_url, tmp_pat
             "STACKMGR_VERIFIER": "unkey",
             "STACKMGR_UNKEY_URL": unkey.url,
             "STACKMGR_UNKEY_ROOT_KEY_FILE": str(tmp_path / "root_key"),
-            "STACKMGR_VERIFY_TIMEOUT": "0.3",
+            "STACKMGR_VERIFY_TIMEOUT": "2",
             "STACKMGR_LOG_LEVEL": "debug",
         }
         with running_service(database_url, env=environ) as service:

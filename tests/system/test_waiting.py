@@ -17,8 +17,8 @@ from tests.support.unkey_server import unkey_server
 from tests.support.waiting import eventually
 
 # Longer than a test waits for the response that is not to wait: it must not come because time is up.
-ENVIRONMENT = {"WEB_CONCURRENCY": "1", "STACKMGR_THREADS": "4", "STACKMGR_DATABASE_TIMEOUT": "20"}
-PATIENCE = 10
+ENVIRONMENT = {"WEB_CONCURRENCY": "1", "STACKMGR_THREADS": "4", "STACKMGR_DATABASE_TIMEOUT": "100"}
+PATIENCE = 20
 WAIT = 3  # one thread is left
 LOCK_ROW = b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE"
 LOCK_TABLE = b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE"

@@ -16,6 +16,7 @@ from stackmgr.verifiers import bounded
 from stackmgr.verifiers.remote import Endpoint
 from tests.support.client import Client
 from tests.support.unkey_server import accepted, drip, hang_up, raw, reset, respond, response, unkey_server
+from tests.support.waiting import eventually
 from tests.verifiers.outcomes import check
 
 pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
@@ -78,7 +79,7 @@ def test_a_slow_response_is_unavailable_at_the_deadline(known, unkey, contents, 
     unkey.behave = behaviour or unkey.silence
     impatient = make_unkey_client(unkey.url, IMPATIENT, known[0].external_id)
     check((impatient, known[1]), contents, 503)
-    assert len(unkey.requests) == 4
+    eventually(lambda: len(unkey.requests) == 4)  # the last may arrive after it was given up
 
 
 def test_a_server_that_accepts_but_never_reads_is_unavailable(contents, known, make_unkey_client):
@@ -153,7 +154,7 @@ def trusted(authority, tmp_path, monkeypatch) -> None:
 @pytest.mark.usefixtures("trusted")
 def test_over_tls_the_connection_is_kept_and_the_deadline_holds(authority, make_unkey_client):
     with unkey_server(tls_context(authority, "127.0.0.1")) as server:
-        client = make_unkey_client(server.url, 1.0)
+        client = make_unkey_client(server.url, 2.0)
         server.behave = respond(200, accepted(client.external_id, client.external_id))
         assert client.page().status_int == 200
         assert client.page().status_int == 200
@@ -292,11 +293,12 @@ def test_no_database_connection_is_held_during_a_request_to_unkey(
 
 
 def test_the_time_that_unkey_takes_is_not_the_databases(unkey, database_url, spellings, make_verifier):
-    database = Database(database_url, pool_size=1, deadline=0.4)
+    database = Database(database_url, pool_size=1, deadline=1.0)
     database.open()
+    database._pool.wait(30)
     try:
         app = create_app(database=database, verifier=make_verifier(unkey.url), spellings=spellings)
-        unkey.behave = drip(response(200, accepted(EXTERNAL, EXTERNAL)), 0.005)
+        unkey.behave = drip(response(200, accepted(EXTERNAL, EXTERNAL)), 0.01)
         assert Client(app, "key", EXTERNAL, []).page().status_int == 200
     finally:
         database.close()
