@@ -84,7 +84,6 @@ def kill_backend(stage: Stage) -> None:
     backends = [process for process in stage.server.processes()[1:] if _serves_a_client(process)]
     if backends:
         stage.server.kill_backend(stage.chance.choice(backends).pid)
-        time.sleep(0.05)
     eventually(stage.server.accepts)
 
 

@@ -87,8 +87,14 @@ class FaultyPostgres(EmbeddedPostgres):
             self.thaw()
 
     def kill_backend(self, pid: int) -> None:
-        """Kill one backend as the kernel does when memory runs out: PostgreSQL restarts all the others."""
+        """Kill one backend as the kernel does when memory runs out, and return once the others have ended.
+
+        PostgreSQL then recovers and starts them again; until it has noticed, it would accept connections.
+        """
+        doomed = self.processes()[1:]
         os.kill(pid, signal.SIGKILL)
+        _, left = psutil.wait_procs(doomed, 60)
+        assert not left
 
     def terminate_backend(self, pid: int) -> None:
         """End one backend as an operator does, with pg_terminate_backend."""
