@@ -36,13 +36,6 @@ SERIAL = {
     "faults/test_deadlines.py": "requests have a deadline of 1 s",
     "faults/test_prefetch.py": "likewise",
     "faults/test_histories.py": "most mutants show only if many clients run at the same time",
-    "server/test_body.py": "clients and the worker hold each other to deadlines of less than a second",
-    "server/test_hostile.py": "likewise",
-    "server/test_lifecycle.py": "likewise",
-    "server/test_malformed.py": "likewise",
-    "server/test_measurements.py": "likewise",
-    "server/test_ordinary.py": "likewise",
-    "server/test_queue.py": "likewise",
 }
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.
 LONGEST = (
@@ -54,6 +47,7 @@ LONGEST = (
     "system/",
     "deploy/",
     "faults/",
+    "server/",
     "properties/",
 )
 

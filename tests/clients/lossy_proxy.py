@@ -29,7 +29,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream_port, timeout=20)
+        upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream_port, timeout=60)
         upstream.request(self.command, self.path, body or None, dict(self.headers))
         response = upstream.getresponse()
         content = response.read()

@@ -16,7 +16,7 @@ from tests.support.server import ask, free_port, running_service, workers_replac
 
 SETTINGS = paths.directory("deploy") / "gunicorn.conf.py"
 FEW_FILES = 256
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def reload(pid: int) -> None:

@@ -31,7 +31,7 @@ from tests.support.tcp_proxy import Proxy
 # The Debian release with the oldest supported Python.
 SUITE, PYTHON = "bookworm", "3.11"
 PORT = "8000"
-PATIENCE = 30.0
+PATIENCE = 60.0
 NOT_IN_AN_IMAGE = ("var/cache/apt", "var/lib/apt")
 # No fsync and no documentation: half of the time.
 DPKG = """force-unsafe-io

@@ -15,7 +15,7 @@ from tests.support.programs import require
 from tests.support.server import ask, free_port, listens
 from tests.support.waiting import eventually
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 UNITS = ("stackmgr.service", "stackmgr.socket")
 
 

@@ -85,7 +85,7 @@ def test_of_two_runs_at_once_one_applies_and_the_other_waits_and_finds_nothing_t
         ]
         wait_for(admin, empty_url, 2)
         admin.execute(b"SELECT pg_advisory_unlock(4663001)")
-        printed = sorted(run.communicate(timeout=30)[0].splitlines() for run in runs)
+        printed = sorted(run.communicate(timeout=60)[0].splitlines() for run in runs)
     everything = [f"applied {migration}" for migration in migrations.available()]
     assert printed == [[*everything, "the schema is up to date"], ["the schema is up to date"]]
 

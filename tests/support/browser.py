@@ -24,7 +24,7 @@ _ARGUMENTS = (
     "--disable-sync",
     "--no-first-run",
 )
-_TIMEOUT_SECONDS = 30.0
+_TIMEOUT_SECONDS = 60.0
 
 
 class Browser:

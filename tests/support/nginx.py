@@ -23,7 +23,7 @@ NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 _SECOND_SERVER = "# server 10.0.0.12:8000 "
 _START_DEADLINE = 60.0
-_ANSWER_DEADLINE = 20.0
+_ANSWER_DEADLINE = 60.0
 
 # What a distribution's nginx.conf may bring along, at its worst for this site.
 _SURROUNDINGS = """

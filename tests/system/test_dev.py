@@ -38,7 +38,7 @@ def dev(folder):
 
 def sh(line):
     """Run *line* as a person would and return the status and the document of the response."""
-    ended = subprocess.run(["/bin/sh", "-c", line], check=True, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(["/bin/sh", "-c", line], check=True, capture_output=True, text=True, timeout=60)
     head, _, body = ended.stdout.replace("\r\n", "\n").partition("\n\n")
     return int(head.split()[1]), json.loads(body)
 
@@ -53,7 +53,7 @@ def items(dev):
 def stackmgr(dev, arguments):
     """Run another command on the printed database and return what it prints."""
     lines = f"{dev.printed(EXPORT)}\n'{sys.executable}' -m stackmgr {arguments}"
-    return subprocess.check_output(["/bin/sh", "-c", lines], text=True, timeout=30)
+    return subprocess.check_output(["/bin/sh", "-c", lines], text=True, timeout=60)
 
 
 def test_the_printed_lines_work_as_they_stand_and_in_their_order(dev):
@@ -103,7 +103,7 @@ def test_an_interrupt_while_starting_leaves_no_trace(folder, stage):
         while not any(stage in line for line in commands_below(process.pid)):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         log.seek(0)
         said = log.read()
     assert said.endswith("stopped\n")

@@ -33,7 +33,7 @@ def issue(operator):
 
 def ask(service: RunningService, key: str) -> tuple[int, str | None]:
     """Ask for a page over a connection of its own; return the status and the Retry-After."""
-    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     try:
         connection.request("GET", "/manager/stacks", headers={"Authorization": f"Bearer {key}"})
         response = connection.getresponse()

@@ -15,7 +15,7 @@ from tests.support.server import free_port, running_service, workers_replaced
 from tests.support.waiting import eventually
 
 REQUESTS = 40
-ask = partial(server.ask, timeout=10)
+ask = partial(server.ask, timeout=60)
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 LISTED = 'stackmgr_requests_total{code="",method="GET",route="/manager/stacks",status="200"}'
 

@@ -60,7 +60,7 @@ def send(
     service: RunningService, method: str, path: str, headers: dict[str, str], body: bytes = b""
 ) -> bytes:
     """Send a request and return all of the response."""
-    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     try:
         connection.request(method, path, body, headers)
         response = connection.getresponse()
@@ -169,7 +169,7 @@ def test_a_key_that_is_being_verified_by_command_is_in_no_process_list(database_
                 time.sleep(0.01)
             outside = Path(f"/proc/{process.pid}/cmdline").read_bytes()
             unkey.release.set()
-            printed = b"".join(process.communicate(timeout=30))
+            printed = b"".join(process.communicate(timeout=60))
         assert unkey.requests
     assert b"verifier_response_broken" in printed
     for text in (outside, printed):

@@ -140,7 +140,7 @@ def test_what_is_installed_serves_from_an_empty_folder(programs, environ, tmp_pa
         [programs / "gunicorn", "-c", settings, "--bind", f"127.0.0.1:{port}"], cwd=tmp_path, env=environ
     ) as server:
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connect(connection, server)
             headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "packaged"}
             connection.request("POST", "/manager/stacks", json.dumps(configuration()), headers)
@@ -152,12 +152,12 @@ def test_what_is_installed_serves_from_an_empty_folder(programs, environ, tmp_pa
             connection.close()
         finally:
             server.terminate()
-            assert server.wait(35) == 0
+            assert server.wait(60) == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def connect(connection: http.client.HTTPConnection, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
             connection.connect()

@@ -111,7 +111,7 @@ class OverHttp:
         return self._send("PATCH", f"{STACKS}/{stack_id}", document, {"X-Request-Id": request_id})
 
     def _send(self, method: str, path: str, document: Any, headers: dict[str, str]) -> Response:
-        connection = http.client.HTTPConnection("127.0.0.1", self._service.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self._service.port, timeout=60)
         try:
             connection.request(method, path, json.dumps(document), self._authorization | headers)
             response = connection.getresponse()

@@ -37,4 +37,4 @@ def test_no_waiting_connection_is_left_without_a_response(database_url, sent_bef
         for caller in callers if not sent_before else []:
             caller.sendall(ASK)
         assert [status_line(caller) for caller in callers] == [b"HTTP/1.1 404 Not Found"] * 100
-        assert service.process.wait(30) == 0
+        assert service.process.wait(60) == 0

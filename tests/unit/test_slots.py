@@ -9,7 +9,7 @@ import pytest
 from stackmgr import slots
 from stackmgr.slots import Distance, RunSlots, before_write, blocking
 
-PATIENCE = 10
+PATIENCE = 60
 # How long a thread is watched to see that it gets no slot: too short a time could only hide that.
 WATCHED = 0.1
 
