@@ -177,7 +177,7 @@ class Settings:
         "STACKMGR_DATABASE_URL",
         Secret,
         Secret(""),
-        "PostgreSQL 15 to 18, as a libpq connection string",
+        "PostgreSQL 15 to 18, as a libpq connection string; its options may set plan_cache_mode",
         missing="is not set: a PostgreSQL connection string is needed",
     )
     database_timeout: int = _option(

@@ -88,8 +88,9 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         *deadline* is a time of the monotonic clock, in seconds.  Raises DatabaseError.  If the server did not
         respond, its `sqlstate` is None, this connection is closed, and the statement may have run or not.
         """
+        is_first = statement.name not in self._statement_names
         try:
-            if statement.name not in self._statement_names:
+            if is_first:
                 self._prepare(statement, deadline)
             started = time.monotonic()
             result = self._execute(statement, parameters, deadline)
@@ -97,6 +98,9 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             if self._warned and statement.writes:
                 raise DatabaseError("unconfirmed", sqlstate=_WARNING)  # noqa: TRY301
         except (DatabaseError, psycopg.OperationalError) as ex:
+            if is_first and isinstance(ex, DatabaseError) and ex.sqlstate == retries.FEATURE_NOT_SUPPORTED:
+                ex.reason = retries.UNSUPPORTED
+                self._statement_names.pop(statement.name, None)  # it is the first the next time, too
             self._fail(statement, ex)
         return self._rows(result)
 

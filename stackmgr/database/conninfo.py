@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -35,9 +36,13 @@ SERVER_SETTINGS = {
     "exit_on_error": "off",  # on: every error ends the connection
     # A worker that died must not leave its statement waiting for a lock and then writing, unobserved.
     "client_connection_check_interval": "500ms",
-    # A page must come from its index whatever the statistics say, and no execution pays for planning.
-    "plan_cache_mode": "force_generic_plan",
     "jit": "off",
+}
+# What the connection string may set to another value: its options come after these.
+DEFAULT_SETTINGS = {
+    # A page must come from its index whatever the statistics say, and no execution pays for planning.  Citus
+    # needs auto: it cannot plan for a distributed table without the values of the parameters (0A000).
+    "plan_cache_mode": "force_generic_plan",
 }
 # libpq sends these variables' values behind the options, so that they would win.
 _OVERRIDING_VARIABLES = ("PGDATESTYLE", "PGTZ")
@@ -78,7 +83,9 @@ def is_conninfo(url: str) -> bool:
 
 
 def completed_conninfo(url: str, role: str | None, deadline: float) -> str:
-    """Return *url* completed by what the service relies on; what *url* says of the client side stays.
+    """Return *url* completed by what the service relies on.
+
+    What *url* says of the client side, or of DEFAULT_SETTINGS, stays.
 
     Connections assume *role* if one is given.  Their statements have shares of *deadline* seconds; 0 is no
     limit.  PGDATESTYLE and PGTZ are removed from the environment of this process.
@@ -92,7 +99,10 @@ def completed_conninfo(url: str, role: str | None, deadline: float) -> str:
         "statement_timeout": f"{deadline * _STATEMENT_TIMEOUT * 1000:.0f}ms",
         **SERVER_SETTINGS,
     }
-    escaped = {name: value.replace(" ", "\\ ") for name, value in server_settings.items()}
-    options = " ".join(f"-c {name}={value}" for name, value in escaped.items())
-    fixed = {"client_encoding": "UTF8", "options": f"{given.get('options') or ''} {options}".strip()}
+    options = [_options(DEFAULT_SETTINGS), str(given.get("options") or ""), _options(server_settings)]
+    fixed = {"client_encoding": "UTF8", "options": " ".join(filter(None, options))}
     return make_conninfo("", **(_CLIENT_SETTINGS | given | fixed))
+
+
+def _options(settings: Mapping[str, str]) -> str:
+    return " ".join("-c {}={}".format(name, value.replace(" ", "\\ ")) for name, value in settings.items())

@@ -13,11 +13,16 @@ PROGRAM_LIMIT_EXCEEDED = "54000"
 # What a connection settles by itself, behind a pooler that gives it another server session.
 INVALID_STATEMENT_NAME = "26000"
 DUPLICATE_PREPARED_STATEMENT = "42P05"
+FEATURE_NOT_SUPPORTED = "0A000"
 
 # Reasons of a DatabaseError without SQLSTATE, because no server responded.
 CONNECTION_LOST = "connection_lost"
 DEADLINE = "deadline"
 NO_CONNECTION = "no_connection"
+
+# The reason of FEATURE_NOT_SUPPORTED at the first run of a statement on its connection: it was prepared just
+# now, so another connection would not help.
+UNSUPPORTED = "unsupported"
 
 
 class RetryAction(Enum):
@@ -33,7 +38,8 @@ class RetryAction(Enum):
 _ACTIONS = {
     "40001": RetryAction.RETRY,  # serialization_failure
     "40P01": RetryAction.RETRY,  # deadlock_detected
-    "0A000": RetryAction.RECONNECT_ALL,  # a prepared statement whose result type a migration has changed
+    # A prepared statement whose result type a migration has changed, unless UNSUPPORTED.
+    FEATURE_NOT_SUPPORTED: RetryAction.RECONNECT_ALL,
     "25006": RetryAction.RECONNECT_ALL,  # the server has become a standby, or was made read-only
     "08": RetryAction.RETRY_IF_READ,  # connection exceptions
     "57P": RetryAction.RETRY_IF_READ,  # shut down, crashed, starting up, idle for too long, database dropped
@@ -42,6 +48,7 @@ _ACTIONS = {
     "01": RetryAction.RETRY_IF_READ,
     CONNECTION_LOST: RetryAction.RETRY_IF_READ,
     DEADLINE: RetryAction.CLOSE,
+    UNSUPPORTED: RetryAction.FAIL,
 }
 
 _ATTEMPTS = {RetryAction.RETRY: 4, RetryAction.RECONNECT_ALL: 2, RetryAction.RETRY_IF_READ: 2}
@@ -49,7 +56,7 @@ _ATTEMPTS = {RetryAction.RETRY: 4, RetryAction.RECONNECT_ALL: 2, RetryAction.RET
 
 def retry_action(failure: DatabaseError) -> RetryAction:
     """Return what to do after *failure*, by the longest prefix of its SQLSTATE in the table."""
-    if failure.sqlstate is None:
+    if failure.sqlstate is None or failure.reason in _ACTIONS:
         return _ACTIONS.get(failure.reason, RetryAction.FAIL)
     prefixes = (failure.sqlstate[:length] for length in (5, 3, 2))
     return next((_ACTIONS[prefix] for prefix in prefixes if prefix in _ACTIONS), RetryAction.FAIL)

@@ -12,13 +12,13 @@ import psycopg
 
 from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
-from stackmgr.database.conninfo import SERVER_SETTINGS
+from stackmgr.database.conninfo import DEFAULT_SETTINGS, SERVER_SETTINGS
 from stackmgr.errors import DatabaseError
 
 _SETTINGS = statements.load("session_settings")
 
 # What the operator's own connection string sets besides may be beyond the role's rights.
-_VERIFIED = {*SERVER_SETTINGS, "role", "lock_timeout", "statement_timeout"}
+_VERIFIED = {*SERVER_SETTINGS, *DEFAULT_SETTINGS, "role", "lock_timeout", "statement_timeout"}
 _OPTION = re.compile(r"-c ((?:\\.|\S)+)")
 _TIMEOUT_SECONDS = 2.0
 

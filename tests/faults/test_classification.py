@@ -50,7 +50,7 @@ def sabotage(login):
         ("40001", 3, (200, 4)),
         ("40001", 4, (500, 4)),
         ("40P01", 1, (200, 2)),
-        ("0A000", 1, (200, 2)),
+        ("0A000", 1, (500, 1)),
         ("25006", 1, (200, 2)),
         ("26000", 1, (200, 1)),
         ("26000", 2, (500, 1)),
@@ -151,6 +151,17 @@ def test_a_migration_that_changes_a_column_under_prepared_statements_fails_no_re
         service.assert_whole()
     finally:
         login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
+
+
+def test_a_statement_that_the_server_does_not_support_replaces_no_connection(service, sabotage):
+    before = set(service.backends())
+    sabotage("stack_revisions", "0A000", 2 * POOL_SIZE)
+    for _ in range(2 * POOL_SIZE):
+        assert service.operations()["update"]() == 500
+        assert service.client.statements == ["api_key_verify", "stack_update"]
+    assert set(service.backends()) == before
+    assert service.operations()["update"]() == 200
+    service.assert_whole()
 
 
 def test_connections_to_a_server_that_takes_no_more_writes_are_all_replaced(service):

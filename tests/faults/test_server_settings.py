@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from stackmgr.database import migrations, preflight
-from stackmgr.database.conninfo import SERVER_SETTINGS
+from stackmgr.database.conninfo import DEFAULT_SETTINGS, SERVER_SETTINGS
 from stackmgr.database.pool import Database
 from stackmgr.database.statements import Statement
 from tests.faults.service import held_row
@@ -42,7 +42,11 @@ HOSTILE = {
     "lock_timeout": "1",
     "statement_timeout": "1",
 }
-PINNED = SERVER_SETTINGS | {"lock_timeout": "15s", "statement_timeout": "30s", "role": "stackmgr_app"}
+PINNED = (
+    SERVER_SETTINGS
+    | DEFAULT_SETTINGS
+    | {"lock_timeout": "15s", "statement_timeout": "30s", "role": "stackmgr_app"}
+)
 # What another client of libpq may have in its environment.
 HOSTILE_ENVIRONMENT = {"PGDATESTYLE": "German", "PGTZ": "Asia/Tokyo", "PGCLIENTENCODING": "LATIN1"}
 
@@ -105,7 +109,14 @@ def test_no_variable_of_libpq_changes_what_is_pinned(server, monkeypatch):
 
 def test_no_connection_string_changes_what_is_pinned(server):
     options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in HOSTILE.items())
-    assert_pinned(make_conninfo(server.url(), options=options, client_encoding="LATIN1"))
+    url = make_conninfo(server.url(), options=options, client_encoding="LATIN1")
+    assert_pinned(url, **{name: HOSTILE[name] for name in DEFAULT_SETTINGS})
+
+
+def test_a_connection_string_chooses_how_statements_are_planned_and_the_check_reads_it_back(server):
+    url = make_conninfo(server.url(), options="-c plan_cache_mode=auto")
+    assert_pinned(url, plan_cache_mode="auto")
+    assert preflight.examine(url).problems == []
 
 
 @pytest.mark.usefixtures("standby_wanted")
@@ -122,11 +133,11 @@ def test_a_hidden_warning_of_a_cancelled_wait_is_not_taken_for_success(service, 
         login.execute(b"ALTER ROLE postgres RESET ALL")
 
 
-def assert_pinned(url: str) -> None:
+def assert_pinned(url: str, **otherwise: str) -> None:
     database = Database(url, pool_size=1, deadline=50.0)
     database.open()
     with database.session() as session:
-        for name, value in {**PINNED, "client_encoding": "UTF8"}.items():
+        for name, value in {**PINNED, "client_encoding": "UTF8", **otherwise}.items():
             query = b"SELECT pg_catalog.current_setting('%s')" % name.encode()
             show = Statement(f"show_{name}", query, parameters=(), writes=False)
             [shown] = session.row(show, {})

@@ -65,6 +65,6 @@ def test_what_the_url_says_of_the_client_stays_and_the_service_has_the_last_word
     assert completed["connect_timeout"] == "9"
     assert completed["application_name"] == "mine"
     options = completed["options"].split(" -c ")
-    assert options[0] == "-c statement_timeout=1h"
-    assert "role=stackmgr_app" in options[1:]
-    assert "statement_timeout=3000ms" in options[1:]
+    assert options[:2] == ["-c plan_cache_mode=force_generic_plan", "statement_timeout=1h"]
+    assert "role=stackmgr_app" in options[2:]
+    assert "statement_timeout=3000ms" in options[2:]

@@ -1,6 +1,6 @@
 import pytest
 
-from stackmgr.database.retries import must_close, should_retry
+from stackmgr.database.retries import RetryAction, must_close, retry_action, should_retry
 from stackmgr.errors import DatabaseError
 
 # What failed, how often a read is tried in all, how often a write, and whether the connection is closed.
@@ -19,6 +19,7 @@ TABLE = [
     ("connection_lost", 2, 1, True),
     ("deadline", 1, 1, True),
     ("no_connection", 1, 1, False),
+    ("unsupported", 1, 1, False),
     ("receipt_vanished", 1, 1, False),
     ("40002", 1, 1, False),
     ("42501", 1, 1, False),
@@ -35,9 +36,15 @@ TABLE = [
 def test_a_failure_decides_what_is_retried_how_often_and_whether_the_connection_closes(
     failed, reads, writes, closed
 ):
-    reason = failed in {"connection_lost", "deadline", "no_connection", "receipt_vanished"}
+    reason = failed in {"connection_lost", "deadline", "no_connection", "unsupported", "receipt_vanished"}
     failure = DatabaseError(failed) if reason else DatabaseError("rejected", sqlstate=failed)
     for attempts in range(1, 6):
         assert should_retry(failure, writes=False, attempts=attempts) == (attempts < reads)
         assert should_retry(failure, writes=True, attempts=attempts) == (attempts < writes)
     assert must_close(failure) == closed
+
+
+def test_a_statement_that_is_not_supported_replaces_no_connection_in_spite_of_its_sqlstate():
+    failure = DatabaseError("unsupported", sqlstate="0A000")
+    assert retry_action(failure) is RetryAction.FAIL
+    assert not must_close(failure)
