@@ -186,6 +186,12 @@ class Settings:
         5,
         "seconds that one request may wait for the database in total",
     )
+    sql_variant: str = _option(
+        "STACKMGR_SQL_VARIANT",
+        _one_of("plain", "citus"),
+        "plain",
+        "statements of create and update: plain, or citus (functions that deploy/citus.sql creates)",
+    )
     threads: int = _option(
         "STACKMGR_THREADS",
         _whole_number(1000),

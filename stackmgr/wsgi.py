@@ -47,6 +47,7 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
         pool_size=chosen.database_connections,
         deadline=chosen.database_timeout,
         observer=metrics,
+        variant=chosen.sql_variant,
     )
     database.open()
     atexit.register(database.close)

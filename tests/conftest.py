@@ -21,6 +21,7 @@ from stackmgr.database import migrations
 from stackmgr.database.pool import DEADLINE, Database
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.verifiers.database import DatabaseVerifier
+from tests.support.citus import citus, distribute
 from tests.support.client import Client
 from tests.support.clusters import new_database
 from tests.support.memory import memory
@@ -78,11 +79,25 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session")
-def server_url() -> Iterator[str]:
+def citus_nodes() -> Iterator[list[str]]:
+    """The connection strings of a coordinator and its workers, where the tests are to run on Citus."""
+    binaries = os.environ.get("STACKMGR_TEST_CITUS")
+    if not binaries:
+        yield []
+        return
+    with citus(Path(binaries)) as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="session")
+def server_url(citus_nodes: list[str]) -> Iterator[str]:
     """A connection string to a server on which databases and roles may be created.
 
     Not below pytest's own folder, which each run of pytest closes again to the user the server runs as.
     """
+    if citus_nodes:
+        yield citus_nodes[0]
+        return
     given = os.environ.get("STACKMGR_TEST_DATABASE_URL")
     if given:
         yield given
@@ -95,10 +110,12 @@ def server_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def database_url(server_url: str) -> Iterator[str]:
+def database_url(server_url: str, citus_nodes: list[str]) -> Iterator[str]:
     """A connection string to a migrated database of this run's own, with the rights of its login."""
     with new_database(server_url) as url:
         migrations.apply(url)
+        if citus_nodes:
+            distribute(Path(os.environ["STACKMGR_TEST_CITUS"]), citus_nodes, url)
         yield url
 
 
@@ -126,10 +143,13 @@ def statements_run(recorder: Recorder) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def database(service_url: str, database_url: str, recorder: Recorder) -> Iterator[Database]:
+def database(
+    service_url: str, database_url: str, recorder: Recorder, citus_nodes: list[str]
+) -> Iterator[Database]:
     # A pooler's sessions have the time-outs of the default deadline.
     deadline = PATIENCE if service_url == database_url else DEADLINE
-    database = Database(service_url, pool_size=4, observer=recorder, deadline=deadline)
+    variant = "citus" if citus_nodes else "plain"
+    database = Database(service_url, pool_size=4, observer=recorder, deadline=deadline, variant=variant)
     database.open()
     yield database
     database.close()

@@ -8,7 +8,7 @@ from collections import deque
 
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from stackmgr.database import retries, session_settings
+from stackmgr.database import retries, session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session import Observer, Session
@@ -120,10 +120,11 @@ class Database:
     """The pool of one process.  Opened after the fork: two processes must not share a connection.
 
     *role* is assumed by every connection; *observer*, if given, receives each use of the database;
-    *deadline* is how many seconds a session may wait for the database in total.
+    *deadline* is how many seconds a session may wait for the database in total.  *variant* names a folder of
+    `sql/` whose statements are run in place of those of the same names.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by keyword
         self,
         url: str,
         *,
@@ -131,8 +132,10 @@ class Database:
         pool_size: int,
         observer: Observer | None = None,
         deadline: float = DEADLINE,
+        variant: str = Settings.sql_variant,
     ) -> None:
         self.observer = observer
+        self.variants = statements.load_variant(variant)
         self._deadline = deadline
         self._pid = 0
         self._drained_at = 0.0

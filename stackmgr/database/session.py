@@ -7,7 +7,7 @@ request, so that verifying the key and doing the work share one checkout.
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, Self
 
 from stackmgr.database import retries
@@ -36,6 +36,7 @@ class Connections(Protocol):
     """What a session needs of the pool; see `Database`."""
 
     observer: Observer | None
+    variants: Mapping[str, Statement]
 
     def acquire(self, deadline: float) -> DatabaseConnection:
         """Return a live connection.  Raises DatabaseError."""
@@ -99,6 +100,7 @@ class Session:
         prefetched, self._prefetched = self._prefetched, None
         if prefetched is not None and prefetched[0] == (statement, parameters):
             return prefetched[1]
+        statement = self._connections.variants.get(statement.name, statement)
         deadline = time.monotonic() + self._seconds_left
         try:
             for attempt in itertools.count(1):

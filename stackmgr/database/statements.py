@@ -6,6 +6,7 @@ stays bytes, so that SQL put together at run time is an error of types before it
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stackmgr import paths
@@ -13,7 +14,8 @@ from stackmgr import paths
 _COMMENT = re.compile(rb"--[^\n]*\n")
 _PARAMETER = re.compile(rb"%\((\w+)\)s")
 _FIRST_WORD = re.compile(rb"^\w+")
-_WRITE = re.compile(rb"\b(INSERT|UPDATE|DELETE|pg_logical_emit_message)\b")
+# A function of the schema that a statement calls is one of sql/citus, and writes.
+_WRITE = re.compile(rb"\b(?:INSERT|UPDATE|DELETE|pg_logical_emit_message|stackmgr\.\w+\()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,16 @@ class Statement:
         return f"{self.name}_{hashlib.sha256(self.text).hexdigest()[:8]}".encode("ascii")
 
 
-def load(name: str) -> Statement:
-    """Return the statement of `sql/<name>.sql`."""
-    text = _COMMENT.sub(b"", (paths.directory("sql") / f"{name}.sql").read_bytes()).strip()
+def load(name: str, variant: str = "") -> Statement:
+    """Return the statement of `sql/<name>.sql`, or of the file of that name in the folder *variant*."""
+    text = _COMMENT.sub(b"", (paths.directory("sql") / variant / f"{name}.sql").read_bytes()).strip()
     parameters = list(dict.fromkeys(found.decode("ascii") for found in _PARAMETER.findall(text)))
     numbered = _PARAMETER.sub(lambda match: b"$%d" % (parameters.index(match[1].decode("ascii")) + 1), text)
     # Behind the first word: from PostgreSQL 18 on, pg_stat_statements leaves out what stands before it.
     labelled = _FIRST_WORD.sub(lambda word: b"%s /* %s */" % (word[0], name.encode("ascii")), numbered)
     return Statement(name=name, text=labelled, parameters=tuple(parameters), writes=bool(_WRITE.search(text)))
+
+
+def load_variant(variant: str) -> Mapping[str, Statement]:
+    """Return the statements of `sql/<variant>`, by name; none if there is no such folder."""
+    return {path.stem: load(path.stem, variant) for path in (paths.directory("sql") / variant).glob("*.sql")}

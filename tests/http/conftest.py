@@ -1,5 +1,6 @@
 """Fixtures of the contract tests: rejected requests, unchanged tables, concurrent transactions."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.support.waiting import eventually
 RowCounts = Callable[[], dict[str, int]]
 
 BLOCKED = b"SELECT FROM pg_stat_activity WHERE %s::integer = ANY (pg_blocking_pids(pid))"
+# On Citus the wait may be on another node.
+BLOCKED_ON_ANY_NODE = b"SELECT FROM citus_lock_waits WHERE citus_pid_for_gpid(blocking_gpid) = %s::integer"
 
 
 class Rival(psycopg.Connection[Any]):
@@ -24,7 +27,8 @@ class Rival(psycopg.Connection[Any]):
 
     def wait_until_waited_for(self, watcher: psycopg.Connection[Any]) -> None:
         """Return once another connection waits for this transaction."""
-        eventually(lambda: watcher.execute(BLOCKED, [self.info.backend_pid]).fetchone() is not None)
+        query = BLOCKED_ON_ANY_NODE if os.environ.get("STACKMGR_TEST_CITUS") else BLOCKED
+        eventually(lambda: watcher.execute(query, [self.info.backend_pid]).fetchone() is not None)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from stackmgr import paths
 
@@ -57,7 +58,16 @@ def _read(name: str, text: str) -> SqlFile:
     return SqlFile(name, text, title, purpose, fields, "\n".join(lines[length:]))
 
 
-SQL_FILES = {
-    path.stem: _read(path.stem, path.read_text(encoding="utf-8"))
-    for path in sorted(paths.directory("sql").glob("*.sql"))
-}
+def _read_all(folder: Path) -> dict[str, SqlFile]:
+    return {
+        path.stem: _read(path.stem, path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.sql"))
+    }
+
+
+SQL_FILES = _read_all(paths.directory("sql"))
+CITUS_FILES = _read_all(paths.directory("sql") / "citus")
+CITUS_FUNCTIONS: list[str] = re.findall(
+    r"^CREATE FUNCTION .*?^\$\$;$",
+    (paths.directory("deploy") / "citus.sql").read_text(encoding="utf-8"),
+    re.MULTILINE | re.DOTALL,
+)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.sql.headers import SQL_FILES, SqlFile
+from tests.sql.headers import CITUS_FUNCTIONS, SQL_FILES, SqlFile
 
 # What would be distributed by manager_id, colocated.
 TENANT_TABLES = ("stacks", "stack_revisions", "creation_receipts")
@@ -12,8 +12,18 @@ _USE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)\s+stackmgr\.({'|'.join(TENANT_TAB
 _FILTER = re.compile(
     r"(?:(\w+)\.)?manager_id = (?:%\(manager_id\)s::uuid|\w+\.manager_id|\(SELECT manager_id FROM)"
 )
-# The others are run by operators, over all managers.
-OF_ONE_MANAGER = ("stacks.create", "stacks.get", "stacks.list_page", "stacks.update", "erasure.erase")
+# Statements that no request runs, and why they read every shard.
+OF_ALL_MANAGERS = {
+    "audit_receipts": "checks every row",
+    "audit_revisions": "checks every row",
+    "audit_stacks": "checks every row",
+    "receipt_count_naming": "counts what a token's removal affects, of all managers",
+    "token_count_holders": "likewise",
+    "stack_list_holding": "likewise",
+    "revision_search": "finds the manager of a revision or a request",
+    "stack_locate": "finds the manager of a stack",
+    "stack_search_name": "finds the manager of a name",
+}
 
 KEYS = b"""
 SELECT conname, contype, (
@@ -42,17 +52,37 @@ def test_every_key_and_index_of_a_tenant_table_leads_with_the_manager(admin):
     assert {column for _, column in admin.execute(INDEXES, [NAMES])} == {"manager_id"}
 
 
+def uses(body: str) -> list[tuple[str, str]]:
+    """Return each use of a tenant table: the verb and the table."""
+    return _USE.findall(body)
+
+
+def assert_filtered(body: str) -> None:
+    """Fail unless every use of a tenant table but an insertion has its own filter by the manager."""
+    inserts = sum(verb == "INTO" for verb, _ in uses(body))
+    assert len(_FILTER.findall(body)) >= len(uses(body)) - inserts
+
+
+def test_only_an_operators_command_runs_a_statement_of_all_managers():
+    assert {name for name, file in SQL_FILES.items() if uses(file.body)} >= OF_ALL_MANAGERS.keys()
+    for name in OF_ALL_MANAGERS:
+        assert all(caller.startswith("commands.") for caller in SQL_FILES[name].listed("called by")), name
+
+
 @pytest.mark.parametrize(
     "file",
-    [
-        file
-        for file in SQL_FILES.values()
-        if _USE.search(file.body) and set(file.listed("called by")) & set(OF_ONE_MANAGER)
-    ],
+    [file for name, file in SQL_FILES.items() if uses(file.body) and name not in OF_ALL_MANAGERS],
     ids=lambda file: file.name,
 )
-def test_a_statement_names_one_manager_for_each_use_of_a_tenant_table(file: SqlFile):
+def test_any_other_statement_names_one_manager_for_each_use_of_a_tenant_table(file: SqlFile):
     assert file.parameters().get("manager_id") == "uuid"
-    uses = _USE.findall(file.body)
-    inserts = sum(verb == "INTO" for verb, _ in uses)
-    assert len(_FILTER.findall(file.body)) >= len(uses) - inserts
+    assert_filtered(file.body)
+
+
+@pytest.mark.parametrize("function", CITUS_FUNCTIONS, ids=lambda text: text.split("(")[0].split(".")[1])
+def test_a_function_of_citus_uses_the_rows_of_the_manager_that_it_is_sent_by(function: str):
+    name = re.match(r"CREATE FUNCTION stackmgr\.(\w+)\(\s+manager_id +uuid,", function)[1]
+    assert_filtered(function.replace(f"{name}.manager_id", "%(manager_id)s::uuid"))
+    inserted = re.findall(r"INSERT INTO [\w.]+ \(\s*(\w+).*?VALUES \(\s*([\w.]+)", function, re.DOTALL)
+    assert {column for column, _ in inserted} == {"manager_id"}
+    assert {value for _, value in inserted} <= {f"{name}.manager_id", "updated.manager_id"}

@@ -89,6 +89,7 @@ def test_another_number_of_threads_or_of_seconds_is_not(text):
     ("name", "choices"),
     [
         ("STACKMGR_VERIFIER", "database, unkey"),
+        ("STACKMGR_SQL_VARIANT", "plain, citus"),
         ("STACKMGR_LOG_LEVEL", "debug, info, warning, error"),
         ("STACKMGR_LOG_FORMAT", "json, text, dev"),
     ],

@@ -50,12 +50,25 @@ def test_what_a_comment_names_is_no_parameter(load):
         ("UPDATE t SET a = 1;", True),
         ("DELETE FROM t;", True),
         ("WITH a AS (INSERT INTO t VALUES (1) RETURNING b) SELECT b FROM a;", True),
+        ("SELECT a FROM stackmgr.create_stack(1);", True),
+        ("SELECT a FROM stackmgr.stacks AS stacks (a);", False),
         ("SELECT updated, deleted_at FROM inserts;", False),
         ("-- INSERT, UPDATE and DELETE\nSELECT 1;", False),
     ],
 )
 def test_a_statement_is_classified_as_read_or_write_by_its_text(load, text, writes):
     assert load(text + "\n").writes == writes
+
+
+def test_a_variant_replaces_the_statements_that_it_has_files_for(load):
+    load("SELECT 1;\n")
+    folder = paths.directory("sql") / "other"
+    folder.mkdir()
+    (folder / "thing_get.sql").write_text("SELECT 2;\n")
+    [(name, statement)] = statements.load_variant("other").items()
+    assert (name, statement.name, statement.text) == ("thing_get", "thing_get", b"SELECT /* thing_get */ 2;")
+    assert statement.prepared_name != statements.load("thing_get").prepared_name
+    assert statements.load_variant("plain") == {}
 
 
 def test_a_statement_does_not_change():

@@ -1,0 +1,111 @@
+"""The statements of sql/citus, on an ordinary PostgreSQL with the functions of deploy/citus.sql."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import pq
+
+from stackmgr import managers, stacks
+from stackmgr.database import migrations, statements
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.pool import DEADLINE, Database
+from stackmgr.errors import ServiceError
+from stackmgr.stack_configuration import Changes, Configuration
+from stackmgr.verifiers import Identity
+from tests.sql.headers import CITUS_FILES, CITUS_FUNCTIONS, SQL_FILES, SqlFile
+from tests.support.clusters import new_database
+from tests.support.recorder import Recorder
+
+GRANT = "GRANT EXECUTE ON FUNCTION stackmgr.create_stack, stackmgr.update_stack TO stackmgr_app"
+DEFERRED = """
+    ALTER TABLE stackmgr.creation_receipts
+        ALTER CONSTRAINT creation_receipts_stack_fkey DEFERRABLE INITIALLY DEFERRED
+"""
+STORED = b"""
+    SELECT
+        revisions.revision_number, revisions.name, revisions.allocation::text, revisions.preset,
+        identity_id, request_id, key_id, encode(input_digest, 'hex'), idempotency_key
+    FROM stackmgr.stack_revisions AS revisions
+    JOIN stackmgr.stacks USING (manager_id, stack_id)
+    JOIN stackmgr.creation_receipts USING (manager_id, stack_id)
+    WHERE manager_id = %s::text::uuid
+    ORDER BY stacks.created_at, revisions.revision_number
+"""
+ALLOCATION = '[{"token_address":"0x%040x","weight_bps":10000}]'
+CREATED = Configuration("Growth", ALLOCATION % 1, "weekly")
+
+each_file = pytest.mark.parametrize("file", CITUS_FILES.values(), ids=CITUS_FILES)
+
+
+@pytest.fixture(scope="module")
+def url(server_url: str) -> Iterator[str]:
+    with new_database(server_url) as url:
+        migrations.apply(url)
+        with psycopg.connect(url) as owner:
+            owner.execute(b"SET ROLE stackmgr_owner")
+            for text in (*CITUS_FUNCTIONS, GRANT, DEFERRED):
+                owner.execute(text.encode())
+        yield url
+
+
+@each_file
+def test_it_has_the_parameters_and_the_result_of_the_plain_statement(url: str, file: SqlFile):
+    plain = SQL_FILES[file.name]
+    assert (file.title, file.parameters()) == (plain.title, plain.parameters())
+    assert [file.fields[name] for name in ("params", "returns", "called by")] == [
+        plain.fields[name] for name in ("params", "returns", "called by")
+    ]
+    assert file.body.count(";") == 1
+    statement = statements.load_variant("citus")[file.name]
+    assert statement.writes
+    assert statement.parameters == tuple(file.parameters())
+    with DatabaseConnection.connect(completed_conninfo(url, "stackmgr_app", DEADLINE)) as connection:
+        columns = []
+        for each in (statement, statements.load(file.name)):
+            assert connection.pgconn.prepare(b"", each.text).status == pq.ExecStatus.COMMAND_OK
+            described = connection.pgconn.describe_prepared(b"")
+            columns.append([described.fname(number) for number in range(described.nfields)])
+    assert columns[0] == columns[1]
+
+
+def outcomes(url: str, variant: str) -> list[Any]:
+    """Return what a sequence of writes returns and stores, without the ids, which differ."""
+    recorder = Recorder()
+    database = Database(url, pool_size=1, variant=variant, observer=recorder)
+    database.open()
+    found: list[Any] = []
+    identity = Identity(external_id=str(uuid4()), identity_id=str(uuid4()))
+    with database.session() as session:
+        manager_id = managers.bind(session, identity)
+        actor = stacks.Actor(manager_id, "identity", "r" * 300, "key")
+        made, _ = stacks.create(session, actor, "one", CREATED)
+        calls = [
+            lambda: stacks.create(session, actor, "one", CREATED),
+            lambda: stacks.create(session, actor, "one", Configuration("Other", ALLOCATION % 1, "daily")),
+            lambda: stacks.create(session, actor, "k" * 4000, CREATED),
+            lambda: stacks.create(session, actor, "two", CREATED),
+            lambda: stacks.update(session, actor, made.stack_id, Changes("Renamed", None, None)),
+            lambda: stacks.update(session, actor, made.stack_id, Changes(None, ALLOCATION % 2, None)),
+            lambda: stacks.update(session, actor, made.stack_id, Changes(None, None, "hourly")),
+            lambda: stacks.update(session, actor, str(uuid4()), Changes("Nobody's", None, None)),
+        ]
+        for call in calls:
+            try:
+                result: Any = call()
+            except ServiceError as ex:
+                found.append((type(ex), ex.reason))
+            else:
+                stack, *created = result if isinstance(result[0], tuple) else (result,)
+                found.append((stack[2:], stack.stack_id == made.stack_id, created))
+    database.close()
+    with psycopg.connect(url) as connection:
+        found += connection.execute(STORED, [manager_id]).fetchall()
+    return [*found, recorder.names]
+
+
+def test_a_function_writes_and_returns_what_the_plain_statement_does(url: str):
+    assert outcomes(url, "citus") == outcomes(url, "plain")
