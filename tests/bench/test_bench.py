@@ -145,10 +145,12 @@ def test_a_delayed_database_is_so_far_away_each_way(server_url):
 
 
 @needs_wrk
-@pytest.mark.parametrize(("wait", "errors"), [("5ms", False), ("hang", True)])
-def test_a_remote_verifier_accepts_the_keys_of_the_seed_after_its_delay(seed, tmp_path, wait, errors):
+@pytest.mark.parametrize(("wait", "timeout", "errors"), [("5ms", "10", False), ("hang", "0.2", True)])
+def test_a_remote_verifier_accepts_the_keys_of_the_seed_after_its_delay(
+    seed, tmp_path, wait, timeout, errors
+):
     away = contenders.Surroundings(verifier_delay=verifier.seconds(wait))
-    with contenders.service("one", seed, {"STACKMGR_VERIFY_TIMEOUT": "0.2"}, tmp_path, away) as contender:
+    with contenders.service("one", seed, {"STACKMGR_VERIFY_TIMEOUT": timeout}, tmp_path, away) as contender:
         done = contender.run(Task(scenario="mixed", connections=2, seconds=1))
     assert done.requests > 0
     assert bool(done.errors) == errors
