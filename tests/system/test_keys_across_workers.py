@@ -69,8 +69,8 @@ def test_a_rotation_is_seen_by_the_next_request_of_either_worker(service, issue,
     ask_until_both_workers_answered(service, issued.key, 200)
 
 
-def test_of_400_requests_a_quota_of_100_in_10_seconds_grants_100_over_both_workers(service, issue):
-    key = issue(quota=Quota(100, 10)).key
+def test_of_400_requests_a_quota_of_100_in_a_minute_grants_100_over_both_workers(service, issue):
+    key = issue(quota=Quota(100, 60)).key
     begun = time.monotonic()
 
     def timed(_: int) -> tuple[int, str | None, float]:
@@ -79,10 +79,10 @@ def test_of_400_requests_a_quota_of_100_in_10_seconds_grants_100_over_both_worke
     with ThreadPoolExecutor(16) as threads:
         responses = list(threads.map(timed, range(400)))
     # What a slow machine answers later may belong to the next grants.
-    window = [status for status, _, answered in responses if answered < 10]
+    window = [status for status, _, answered in responses if answered < 60]
     assert window.count(200) == 100
     assert window.count(429) == len(window) - 100
-    assert all(0 < int(seconds) <= 10 for status, seconds, _ in responses if status == 429)
+    assert all(0 < int(seconds) <= 60 for status, seconds, _ in responses if status == 429)
 
 
 def test_a_use_that_no_timer_has_written_yet_is_written_when_the_server_stops(database_url, issue, operator):
