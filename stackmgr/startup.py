@@ -53,7 +53,7 @@ def require_usable_surroundings(chosen: Settings) -> list[str]:
 
     Raises SettingsError with every problem of the database and the metrics folder.
     """
-    findings = preflight.examine(chosen.database_url, chosen.database_timeout)
+    findings = preflight.examine(chosen.database_url, chosen.database_timeout, variant=chosen.sql_variant)
     if problems := findings.problems + metrics_problems(chosen):
         raise SettingsError(problems)
     return findings.warnings

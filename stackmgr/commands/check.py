@@ -16,7 +16,12 @@ def _findings() -> preflight.Findings:
         chosen = startup.prepare(os.environ).settings
     except SettingsError as ex:
         return preflight.Findings(problems=ex.problems, reachable=False)
-    findings = preflight.examine(chosen.database_url, chosen.database_timeout, is_service_login=False)
+    findings = preflight.examine(
+        chosen.database_url,
+        chosen.database_timeout,
+        variant=chosen.sql_variant,
+        is_service_login=False,
+    )
     findings.problems += startup.metrics_problems(chosen)
     return findings
 

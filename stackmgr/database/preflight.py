@@ -9,12 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
+from psycopg import pq
 from psycopg.rows import namedtuple_row
 
 from stackmgr.database import migrations, session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session_settings import SessionSettingsError
+from stackmgr.settings import Settings
 from stackmgr.time_limit import time_limit
 
 _FACTS = statements.load("server_facts")
@@ -35,10 +37,17 @@ class Findings:
     reachable: bool = True
 
 
-def examine(url: str, deadline: float = _DEADLINE, *, is_service_login: bool = True) -> Findings:
+def examine(
+    url: str,
+    deadline: float = _DEADLINE,
+    *,
+    variant: str = Settings.sql_variant,
+    is_service_login: bool = True,
+) -> Findings:
     """Return what is wrong with the database behind *url*, examined with its login's own rights.
 
     *deadline* is the service's, in seconds: its timeouts are among the settings that a session must have.
+    *variant* is the service's, too.
     Takes at most five seconds.  Rights beyond the service's are a warning if *is_service_login*.
     """
     findings = Findings()
@@ -48,7 +57,7 @@ def examine(url: str, deadline: float = _DEADLINE, *, is_service_login: bool = T
             _examine_server(facts, findings)
             _examine_login(facts, findings, is_service_login=is_service_login)
             if facts.schema_exists and facts.role_allowed:
-                _examine_as_service(completed_conninfo(url, _SERVICE_ROLE, deadline), findings)
+                _examine_as_service(completed_conninfo(url, _SERVICE_ROLE, deadline), variant, findings)
     except SessionSettingsError as ex:
         findings.problems.append(str(ex))
     except psycopg.Error as ex:
@@ -94,10 +103,25 @@ def _examine_login(facts: Any, findings: Findings, *, is_service_login: bool) ->
         findings.warnings.append("the login may assume stackmgr_owner: the service needs stackmgr_app only")
 
 
-def _examine_as_service(conninfo: str, findings: Findings) -> None:
+def _examine_as_service(conninfo: str, variant: str, findings: Findings) -> None:
     with DatabaseConnection.connect(conninfo, autocommit=True) as connection:
         session_settings.verify(connection)
         _examine_schema(connection, findings)
+        _examine_variant(connection, variant, findings)
+
+
+def _examine_variant(connection: DatabaseConnection, variant: str, findings: Findings) -> None:
+    replacements = statements.load_variant(variant)
+    for name, statement in replacements.items():
+        if connection.pgconn.prepare(b"", statement.text).status != pq.ExecStatus.COMMAND_OK:
+            findings.problems.append(
+                f"{name} of STACKMGR_SQL_VARIANT={variant} cannot be prepared: run deploy/{variant}.sql"
+            )
+    settings = session_settings.requested(connection.pgconn.options.decode())
+    if replacements and settings["plan_cache_mode"] == "force_generic_plan":
+        findings.problems.append(
+            f"STACKMGR_SQL_VARIANT={variant} needs options=-c plan_cache_mode=auto in STACKMGR_DATABASE_URL"
+        )
 
 
 def _examine_schema(connection: psycopg.Connection[Any], findings: Findings) -> None:

@@ -7,9 +7,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 from psycopg import pq
+from psycopg.conninfo import make_conninfo
 
 from stackmgr import managers, stacks
-from stackmgr.database import migrations, statements
+from stackmgr.database import migrations, preflight, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.pool import DEADLINE, Database
@@ -70,6 +71,20 @@ def test_it_has_the_parameters_and_the_result_of_the_plain_statement(url: str, f
             described = connection.pgconn.describe_prepared(b"")
             columns.append([described.fname(number) for number in range(described.nfields)])
     assert columns[0] == columns[1]
+
+
+def test_the_check_reports_missing_functions_and_a_plan_cache_mode_that_citus_rejects(
+    url: str, database_url: str
+):
+    auto = {"options": "-c plan_cache_mode=auto"}
+    assert preflight.examine(make_conninfo(url, **auto), variant="citus").problems == []
+    assert preflight.examine(url, variant="citus").problems == [
+        "STACKMGR_SQL_VARIANT=citus needs options=-c plan_cache_mode=auto in STACKMGR_DATABASE_URL"
+    ]
+    assert sorted(preflight.examine(make_conninfo(database_url, **auto), variant="citus").problems) == [
+        f"{name} of STACKMGR_SQL_VARIANT=citus cannot be prepared: run deploy/citus.sql"
+        for name in ("stack_create", "stack_update")
+    ]
 
 
 def outcomes(url: str, variant: str) -> list[Any]:
