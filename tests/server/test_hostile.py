@@ -33,9 +33,9 @@ def test_silent_connections_cost_no_thread(start):
 def test_trickle_does_not_extend_the_deadline_of_a_request(server, start_of_request):
     start = time.monotonic()
     with server.connect(start_of_request[:-1]) as sock:
-        while not select.select([sock.socket], [], [], 0.2)[0] and time.monotonic() - start < 20:
+        while not select.select([sock.socket], [], [], 0.2)[0] and time.monotonic() - start < 5:
             sock.send(b"x" if b"POST" not in start_of_request else b"")
-        assert 0.9 < time.monotonic() - start < 15
+        assert 0.9 < time.monotonic() - start < 2.5
         assert_error_object(sock.response())
 
 
@@ -208,7 +208,7 @@ def test_idle_connections_are_closed_after_keepalive(server):
     start = time.monotonic()
     with server.connect(get("/")) as sock:
         sock.response()
-        sock.seconds_until_closed(20)
+        assert sock.seconds_until_closed(6) < 4.2
         assert time.monotonic() - start > 2.9
 
 
@@ -233,5 +233,5 @@ def test_worker_connections_is_a_limit_and_the_longest_idle_is_closed(start):
             socks.append(stack.enter_context(server.connect(get("/"))))
             assert socks[-1].response().status == 200
         server.probe()
-        socks[0].seconds_until_closed(20)
+        assert socks[0].seconds_until_closed(1) < 1
         assert count_connections(server.port) <= 10

@@ -58,9 +58,9 @@ def test_a_verifier_that_hangs_costs_its_time_out_once_and_recovery_is_seen(serv
         seconds = time.monotonic() - started
     assert statuses == [503] * REQUESTS
     # Were each request to wait its time-out, four at a time, the last would wait for 250 s.
-    assert seconds < 100 * TIMEOUT
+    assert seconds < 20 * TIMEOUT
     # Each of the threads once, and a few probes.
-    assert len(unkey.requests) < REQUESTS / 2
+    assert len(unkey.requests) < REQUESTS / 5
     assert open_circuits(admin_port) == 1
     unkey.behave = respond(200, accepted(EXTERNAL, "id_outage"))
     seen = []
