@@ -14,22 +14,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-import psycopg
-from psycopg.conninfo import make_conninfo
-
 from stackmgr import api_keys
 from stackmgr.database import migrations
 from stackmgr.database.pool import Database
 from tests.support.citus import SETTINGS, citus, distribute
 from tests.support.client import STACKS
-from tests.support.clusters import cluster
+from tests.support.clusters import cluster, new_database
 from tests.support.examples import configuration
 from tests.support.server import running_service
 
 ROUNDS = 400
 WARM_UP = 50
 LARGEST_RATIO = 3.0
-DATABASE = "stackmgr_cost"
 
 Operation = Callable[[], int]
 
@@ -63,21 +59,14 @@ def operations(url: str, variant: str) -> Iterator[dict[str, Operation]]:
         }
 
 
-def new_database(url: str) -> str:
-    """Create a migrated database and return its connection string."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {DATABASE} ENCODING 'UTF8' TEMPLATE template0".encode())
-    url = make_conninfo(url, dbname=DATABASE)
-    migrations.apply(url)
-    return url
-
-
 def main(binaries: Path) -> int:
     """Measure and print; return the exit status."""
     with ExitStack() as stack:
-        single = new_database(stack.enter_context(cluster(binaries, *SETTINGS)))
+        single = stack.enter_context(new_database(stack.enter_context(cluster(binaries, *SETTINGS))))
         nodes = stack.enter_context(citus(binaries))
-        distributed = new_database(nodes[0])
+        distributed = stack.enter_context(new_database(nodes[0]))
+        for url in (single, distributed):
+            migrations.apply(url)
         distribute(binaries, nodes, distributed)
         services = {
             "single node": stack.enter_context(operations(single, "plain")),

@@ -23,7 +23,7 @@ from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.verifiers.database import DatabaseVerifier
 from tests.support.citus import citus, distribute
 from tests.support.client import Client
-from tests.support.clusters import new_database
+from tests.support.clusters import binaries_of, new_database
 from tests.support.memory import memory
 from tests.support.pgbouncer import make_pooled_login, pgbouncer
 from tests.support.recorder import Recorder
@@ -108,6 +108,12 @@ def server_url(citus_nodes: list[str]) -> Iterator[str]:
         EmbeddedPostgres(Path(folder) / "data") as server,
     ):
         yield server.url("postgres")
+
+
+@pytest.fixture(scope="session")
+def binaries(server_url: str) -> Path:
+    """The directory of the programs that belong to the server under test."""
+    return binaries_of(server_url)
 
 
 @pytest.fixture(scope="session")

@@ -15,17 +15,14 @@ from stackmgr import paths
 from tests.commands.saved import STACK
 
 ROOT = paths.directory("deploy").parent
-BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
 REVISIONS = b"SELECT * FROM stackmgr.stack_revisions ORDER BY manager_id, stack_id, revision_number"
 
 
 @pytest.fixture
-def shell(own_url: str, tmp_path: Path):
+def shell(own_url: str, binaries: Path, tmp_path: Path):
     """Return a function that runs a line of the page as it is printed, but for the name of the database."""
     given = conninfo_to_dict(own_url)
-    with psycopg.connect(own_url) as connection:
-        row: Any = connection.execute(BINARIES).fetchone()
-    environ = {"PATH": f"{row[0]}:{os.environ['PATH']}", "PGHOST": given["host"], "PGUSER": given["user"]}
+    environ = {"PATH": f"{binaries}:{os.environ['PATH']}", "PGHOST": given["host"], "PGUSER": given["user"]}
     environ |= {"PGPORT": str(given.get("port", "5432")), "PGTZ": "Asia/Tokyo"}
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
 

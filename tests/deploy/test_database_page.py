@@ -25,7 +25,6 @@ from tests.support.waiting import eventually
 
 PAGE = paths.directory("deploy") / "DATABASE.md"
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
-BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
 SETTINGS = "listen_addresses = ''\nunix_socket_directories = '{}'\nwal_level = logical\n"
 SUPERUSER = "the login is a superuser: the service needs no more than stackmgr_app"
 SPELLINGS = dict(whitelist.load(paths.default_whitelist()))
@@ -90,9 +89,8 @@ class Shell:
 
 
 @pytest.fixture
-def shell(server_url: str) -> Iterator[Shell]:
-    with psycopg.connect(server_url) as connection:
-        shell = Shell(Path(connection.execute(BINARIES).fetchone()[0]))
+def shell(binaries: Path) -> Iterator[Shell]:
+    shell = Shell(binaries)
     yield shell
     for pid_file in shell.folder.glob("*/postmaster.pid"):
         with suppress(AssertionError):

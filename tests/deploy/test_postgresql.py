@@ -24,7 +24,6 @@ from tests.support.programs import require
 from tests.support.runbook import RUNBOOK, blocks
 
 ROOT = paths.directory("deploy").parent
-BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,8 @@ def printed(section: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def dba(server_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dba]:
+def dba(binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dba]:
     """A cluster on which the roles were made, and the schema by the operator's login."""
-    with psycopg.connect(server_url) as connection:
-        binaries = Path(connection.execute(BINARIES).fetchone()[0])
     folder = tmp_path_factory.mktemp("dba")
     (folder / "deploy").symlink_to(ROOT / "deploy")
     with cluster(binaries) as url:

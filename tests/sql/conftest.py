@@ -2,23 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
 from tests.support.clusters import cluster, new_database
 
-BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
 ROLES = b"SELECT rolname FROM pg_roles WHERE oid >= 16384"
-
-
-@pytest.fixture(scope="session")
-def binaries(server_url: str) -> Path:
-    """The directory of the programs that belong to the server under test."""
-    with psycopg.connect(server_url) as connection:
-        row: Any = connection.execute(BINARIES).fetchone()
-    return Path(row[0])
 
 
 @pytest.fixture(scope="session")

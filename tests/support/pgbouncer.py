@@ -15,11 +15,11 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import paths
+from tests.support.clusters import binaries_of
 
 PROGRAM = Path("/usr/sbin/pgbouncer")
 _PORT = "6432"
 _LOGIN = "stackmgr_service"
-_BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
 _START_SECONDS = 60.0
 
 
@@ -39,13 +39,14 @@ def make_pooled_login(server_url: str) -> None:
     """Make the login stackmgr_service, with the settings of pooler.sql in one database."""
     database = conninfo_to_dict(server_url)["dbname"]
     script = paths.directory("deploy") / "postgresql" / "pooler.sql"
-    with psycopg.connect(server_url, autocommit=True) as admin:
-        # Another process may test on the same server; the settings belong to this database alone.
-        with suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
-            admin.execute(b"CREATE ROLE stackmgr_service LOGIN IN ROLE stackmgr_app")
-        row: Any = admin.execute(_BINARIES).fetchone()
+    # Another process may test on the same server; the settings belong to this database alone.
+    with (
+        suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation),
+        psycopg.connect(server_url, autocommit=True) as admin,
+    ):
+        admin.execute(b"CREATE ROLE stackmgr_service LOGIN IN ROLE stackmgr_app")
     command = [
-        f"{row[0]}/psql",
+        str(binaries_of(server_url) / "psql"),
         "-X",
         "-q",
         "-d",

@@ -41,7 +41,6 @@ TAKE_ALL_SLOTS_BUT_ONE = b"""
     UPDATE stackmgr.api_key_quota_slots SET granted_at = now()
     WHERE quota_id = (SELECT quota_id FROM stackmgr.api_keys WHERE key_id = %s) AND slot <> 50
 """
-BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
 SIZES = b"""
     SELECT pg_relation_size('stackmgr.api_key_quota_slots')
             + pg_relation_size('stackmgr.api_key_quota_queues'),
@@ -66,14 +65,12 @@ def limited(app, operator, statements_run):
 
 
 @pytest.fixture(scope="module")
-def quiet_url(server_url: str) -> Iterator[str]:
+def quiet_url(binaries: Path) -> Iterator[str]:
     """A migrated database on a server without other transactions.
 
     Any of them, be it in another database or an ANALYZE, can keep pages from being pruned, and then updates
     do need new pages.
     """
-    with psycopg.connect(server_url) as connection:
-        binaries = Path(connection.execute(BINARIES).fetchone()[0])
     with cluster(binaries, "autovacuum=off") as own_server_url, new_database(own_server_url) as url:
         migrations.apply(url)
         yield url
