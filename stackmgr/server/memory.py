@@ -61,7 +61,7 @@ class ResponseMemory:
         self._used_before = used
 
     def _used(self) -> int:
-        return sum(len(conn.outbox) + conn.reserved for conn in list(self._connections.open))
+        return sum(max(len(conn.outbox), conn.reserved) for conn in list(self._connections.open))
 
     def _reserve(self, conn: ClientConnection, size: int) -> bool:
         with self._reserving:
