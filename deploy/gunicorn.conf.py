@@ -116,7 +116,7 @@ def _keep_serving(server):
 
 
 def post_fork(server, worker):
-    """Tell the worker how long a request may wait for a thread, and which listener is exempt."""
+    """Tell the worker how long a request may wait, and which listener is exempt."""
     worker.queue_seconds = _settings["queue_timeout"]
     worker.exempt_port = str(_settings["admin_port"] or "")
 

@@ -136,7 +136,7 @@ class ServiceUnavailable(VerificationError):
 
 
 class Overloaded(ServiceUnavailable):
-    """No thread took up the request in time: its key was not verified and nothing changed."""
+    """The request could not be started in time: its key was not verified and nothing changed."""
 
 
 class CircuitOpen(ServiceUnavailable):

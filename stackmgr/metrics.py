@@ -32,6 +32,7 @@ from stackmgr.metrics_store import (
     VERIFICATIONS,
     Values,
 )
+from stackmgr.scheduler import call_in_thread
 
 if TYPE_CHECKING:
     import falcon
@@ -149,14 +150,19 @@ class Metrics:
 
     def on_get(self, req: "falcon.Request", resp: "falcon.Response") -> None:
         """Respond with the sums over all workers, in the text format of Prometheus."""
+        from prometheus_client import exposition  # noqa: PLC0415 - an extra
+
+        resp.content_type = exposition.CONTENT_TYPE_LATEST
+        resp.data = call_in_thread(self._exposition)  # the disk may be slow
+
+    def _exposition(self) -> bytes:
         from prometheus_client import CollectorRegistry, exposition  # noqa: PLC0415 - an extra
 
         self.flush()
         registry = CollectorRegistry()
         registry.register(_Collector(metrics_store.totals(self._folder)))
         registry.register(_ProcessCollector(metrics_store.worker_pids(self._folder)))
-        resp.content_type = exposition.CONTENT_TYPE_LATEST
-        resp.data = exposition.generate_latest(registry)
+        return exposition.generate_latest(registry)
 
 
 class _Collector:

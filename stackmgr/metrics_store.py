@@ -53,7 +53,7 @@ INSTRUMENTS = {
     VERIFIER_CIRCUIT_OPEN: Instrument(
         "gauge", "Workers that respond 503 because the verifier does not respond"
     ),
-    QUEUE_TIMEOUTS: Instrument("counter", "Requests that got 503 because no thread was free in time"),
+    QUEUE_TIMEOUTS: Instrument("counter", "Requests that got 503 because they could not be started in time"),
     LOG_LINES_DROPPED: Instrument("counter", "Log lines dropped because standard error could not be written"),
 }
 

@@ -209,7 +209,7 @@ class Settings:
         "STACKMGR_QUEUE_TIMEOUT",
         _seconds(0.1, 20.0),
         1.0,
-        "seconds that a request may wait for a thread before it gets 503, 0.1 to 20",
+        "seconds that a request may wait to be started before it gets 503, 0.1 to 20",
     )
     tokens: Path = _option(
         "STACKMGR_TOKENS",
@@ -283,10 +283,10 @@ class Settings:
 
     @property
     def worker_threads(self) -> int:
-        """How many threads a worker runs.
+        """How many requests a worker serves at once.
 
-        A request that the database verifies needs a connection from its start: a thread without one would
-        only wait, and each change of threads costs a write some 15 us.
+        A request that the database verifies needs a connection from its start: without one it would only
+        wait, and could not be rejected any more.
         """
         return self.threads if self.verifier == "unkey" else min(self.threads, self.database_connections)
 

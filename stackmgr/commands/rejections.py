@@ -3,8 +3,8 @@
 Only `stackmgr dev` sets that format: the reasons quote the body, which no production log may hold.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,14 @@ class Rejections:
 
     def __init__(self, tokens: Path) -> None:
         self._listed = token_list.load(tokens)
-        self._local = threading.local()
+        self._body: ContextVar[_Recorded] = ContextVar("body")  # of the request that runs
 
     def recording(self, app: WsgiApplication) -> WsgiApplication:
         """Return *app* with its request bodies kept, each as long as its request."""
 
         def recorded(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-            environ["wsgi.input"] = self._local.input = _Recorded(environ["wsgi.input"])
+            environ["wsgi.input"] = recorded_body = _Recorded(environ["wsgi.input"])
+            self._body.set(recorded_body)
             return app(environ, start_response)
 
         return recorded
@@ -51,7 +52,7 @@ class Rejections:
         """Return *log*, with the reasons added."""
 
         def explained(fields: Mapping[str, Any]) -> None:
-            body, schema = self._local.input.body, _SCHEMAS.get(fields["method"])
+            body, schema = self._body.get().body, _SCHEMAS.get(fields["method"])
             if fields["status"] in (400, 413) and body and schema is not None:
                 found = verdict(body, schema, self._listed).reasons
                 reasons = "; ".join(f"{reason.place}: {reason.message}" for reason in found)

@@ -19,16 +19,13 @@ from psycopg.rows import TupleRow
 from stackmgr.database import retries
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from stackmgr.slots import Distance, before_write, blocking
+from stackmgr.scheduler import READABLE, WRITABLE, wait_for
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 Query = tuple[Statement, Parameters]
 
 _WARNING = "01000"
-
-# How long a thread keeps its run slot while a near server responds: most commits end within this time.
-BLOCKING_THRESHOLD_MS = 20
 
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
@@ -74,7 +71,6 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         self._input = select.poll()
         self._input.register(self.pgconn.socket, select.POLLIN)
         self.acquired_at = 0.0  # when the pool gave it, of the monotonic clock
-        self._distance = Distance()
         self._warned = False
         self.add_notice_handler(self._notice)
 
@@ -92,9 +88,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         try:
             if is_first:
                 self._prepare(statement, deadline)
-            started = time.monotonic()
             result = self._execute(statement, parameters, deadline)
-            self._distance.record(time.monotonic() - started)
             if self._warned and statement.writes:
                 raise DatabaseError("unconfirmed", sqlstate=_WARNING)  # noqa: TRY301
         except (DatabaseError, psycopg.OperationalError) as ex:
@@ -115,14 +109,12 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         if statement.name not in self._statement_names or prefetch[0].name not in self._statement_names:
             return self.run(statement, parameters, deadline), None
         try:
-            started = time.monotonic()
             self.pgconn.enter_pipeline_mode()
             self._send(statement, parameters)
             self._send(*prefetch)
             self.pgconn.pipeline_sync()
             result, other = self._two_results(statement, deadline)
             self.pgconn.exit_pipeline_mode()
-            self._distance.record(time.monotonic() - started)
             if result.status not in _SUCCESS:
                 if _sqlstate(result) == retries.INVALID_STATEMENT_NAME:
                     result = self._execute_unprepared(statement, parameters, deadline)
@@ -190,8 +182,6 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
     def _send(self, statement: Statement, parameters: Parameters) -> None:
         values, formats = _arguments(statement, parameters)
         self._warned = False
-        if statement.writes:
-            before_write()
         self.pgconn.send_query_prepared(self._statement_names[statement.name], values, formats)
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
@@ -240,24 +230,17 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
 
     def _next_result(self, deadline: float) -> pq.abc.PGresult | None:
         while self.pgconn.is_busy():
-            self._wait(self._input, deadline)
+            self._wait(READABLE, deadline)
             self.pgconn.consume_input()
         return self.pgconn.get_result()
 
     def _flush(self, deadline: float) -> None:
         """Send what the socket did not take at once, and read from the server meanwhile."""
-        both_ways = select.poll()
-        both_ways.register(self.pgconn.socket, select.POLLIN | select.POLLOUT)
         while self.pgconn.flush():
-            self._wait(both_ways, deadline)
+            self._wait(READABLE | WRITABLE, deadline)
             self.pgconn.consume_input()
 
-    def _wait(self, poller: select.poll, deadline: float) -> None:
-        now = time.monotonic()
-        if self._distance.is_near and now < deadline and poller.poll(BLOCKING_THRESHOLD_MS):
-            return
-        with blocking:
-            is_ready = poller.poll(max(0.0, deadline - now) * 1000)
-        if not is_ready:
+    def _wait(self, events: int, deadline: float) -> None:
+        if not wait_for(self.pgconn.socket, events, deadline - time.monotonic()):
             # The server may still run the statement, but no one can learn its outcome any more.
             raise DatabaseError(retries.DEADLINE)

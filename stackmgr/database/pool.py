@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections import deque
+from functools import partial
 
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
@@ -14,8 +15,8 @@ from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session import Observer, Session
 from stackmgr.errors import DatabaseError
 from stackmgr.logs import RateLimitFilter
+from stackmgr.scheduler import Signal, call_in_thread
 from stackmgr.settings import Settings
-from stackmgr.slots import blocking
 
 # Seconds that one session may wait for the database, and the share of them for a connection.
 DEADLINE = float(Settings.database_timeout)
@@ -36,14 +37,13 @@ _log_filter = RateLimitFilter(_LOG_INTERVAL)
 
 
 class _Waiter:
-    """A thread that waits for a connection: whoever hands it one, or lets it try again, releases `woken`."""
+    """A request that waits for a connection: whoever hands it one, or lets it try again, sets `woken`."""
 
     __slots__ = ("connection", "woken")
 
     def __init__(self) -> None:
         self.connection: DatabaseConnection | None = None
-        self.woken = threading.Lock()
-        self.woken.acquire()
+        self.woken = Signal()
 
 
 class HotConnections:
@@ -80,13 +80,13 @@ class HotConnections:
 
     def wait(self, waiter: _Waiter, seconds: float) -> DatabaseConnection | None:
         """Return the connection that *waiter* is handed within so many seconds, or None."""
-        if not waiter.woken.acquire(timeout=max(0.0, seconds)):
+        if not waiter.woken.wait(max(0.0, seconds)):
             with self._lock:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
                 elif waiter.connection is None and self._waiters:
                     # Told to try again at this very moment: the next one may.
-                    self._waiters.popleft().woken.release()
+                    self._waiters.popleft().woken.set()
         return waiter.connection
 
     def keep(self, connection: DatabaseConnection) -> bool:
@@ -97,7 +97,7 @@ class HotConnections:
             if self._waiters:
                 waiter = self._waiters.popleft()
                 waiter.connection = connection
-                waiter.woken.release()
+                waiter.woken.set()
             else:
                 self._kept.append(connection)
         return True
@@ -107,7 +107,7 @@ class HotConnections:
         with self._lock:
             self._room += 1
             if self._waiters:
-                self._waiters.popleft().woken.release()
+                self._waiters.popleft().woken.set()
 
     def take_all(self) -> list[DatabaseConnection]:
         """Return what is kept, which is then the caller's to return to the pool."""
@@ -185,11 +185,10 @@ class Database:
             found = self._hot.acquire()
             if isinstance(found, DatabaseConnection):
                 return found
-            with blocking:
-                if found is None:
-                    connection = self._check_out(min(POLL_INTERVAL, left))
-                else:
-                    connection = self._hot.wait(found, left)
+            if found is None:
+                connection = call_in_thread(partial(self._check_out, min(POLL_INTERVAL, left)))
+            else:
+                connection = self._hot.wait(found, left)
             if connection is not None:
                 return connection
         raise DatabaseError(retries.NO_CONNECTION)

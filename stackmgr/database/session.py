@@ -49,7 +49,7 @@ class Connections(Protocol):
 
 
 class Session:
-    """One request's use of the database.  Not for use by two threads at once.
+    """One request's use of the database.  Not for use by two greenlets or threads at once.
 
     The deadline counts time spent on the database only, not on a client's body or a remote verifier.
 

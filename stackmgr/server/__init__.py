@@ -1,19 +1,20 @@
 """The HTTP server: the gunicorn worker class that serves the application.
 
 A connection is in one of these states (`ClientConnection.phase`). It is parked in the epoll instance and
-owned by no thread, or owned by the one thread that took it out of `Connections.parked`.
+owned by none, or owned by its taker: the one greenlet, or the main thread, that took it out of
+`Connections.parked`.
 
 state     meaning                                  owner   ended by
 --------  ---------------------------------------  ------  ---------------------------------------------------
 idle      nothing of a next request has been read  none    bytes; `keepalive` (READ_DEADLINE for the first
                                                            request; STOP_LINGER while the worker stops)
 reading   a part of a request has been read        none    the rest; READ_DEADLINE or the end of input: 400
-(empty)   serving: bytes are parsed, or the        thread  park or close by that thread
+(empty)   serving: bytes are parsed, or the        taker   park or close by the taker
           application runs
 writing   the socket is full, the rest of the      none    the rest is sent; WRITE_DEADLINE without progress;
           response waits                                   `memory.LIMIT`
 draining  the last response is sent and the        none    the client closes; DRAIN_SECONDS; DRAIN_LIMIT
           sending side closed
 
-A deadline does not end an idle or reading connection whose bytes have arrived and wait for a thread.
+A deadline does not end an idle or reading connection whose bytes have arrived and wait for a greenlet.
 """

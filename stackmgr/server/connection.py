@@ -2,11 +2,10 @@
 
 Nothing here blocks, except a producer of a response in pieces that is ahead of its client. A request is
 dispatched only once it has been received completely, so a client that is slow to send or to read costs memory
-and a deadline but never a thread.
+and a deadline but never a greenlet.
 """
 
 import re
-import select
 import socket
 from fcntl import ioctl
 from io import BytesIO
@@ -19,9 +18,9 @@ from gunicorn.util import http_date
 
 from stackmgr.contract import BODY_LIMIT_BYTES
 from stackmgr.errors import error_object
+from stackmgr.scheduler import WRITABLE, wait_for
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
 from stackmgr.server.request import Limits, Request, find_section_end
-from stackmgr.slots import blocking
 
 READ_DEADLINE = 10.0  # seconds from the first byte of a request to its last
 WRITE_DEADLINE = 30.0  # seconds for a client to take the next WRITE_PROGRESS bytes of a response
@@ -43,7 +42,7 @@ class EndOfInput(Exception):
 
 
 class ClientConnection:
-    """The state of one client connection. The thread that took it out of `Worker.parked` alone owns it."""
+    """The state of one client connection. Whoever took it out of `Connections.parked` owns it alone."""
 
     __slots__ = (
         "_decoder", "_searched", "closing", "deadline", "drained", "environ", "events", "fd", "head",
@@ -68,7 +67,7 @@ class ClientConnection:
         self.drained = 0
         self.phase = ""
         self.events = 0  # those that it is parked for
-        self.ready_since = 0.0  # when it was first seen waiting for a thread
+        self.ready_since = 0.0  # when it was first seen waiting for a greenlet
         self.deadline = 0.0
         self._searched = 0
         self._decoder: ChunkedDecoder | None = None
@@ -165,13 +164,9 @@ class ClientConnection:
         """Block the producer of a response in pieces while its client is behind. Raises Disconnected."""
         if len(self.outbox) <= OUTBOX_LIMIT:
             return
-        poll = select.poll()
-        poll.register(self.fd, select.POLLOUT)
         self.unread = self.count_unread()
         while len(self.outbox) > OUTBOX_LIMIT:
-            with blocking:
-                is_writable = poll.poll(WRITE_DEADLINE * 1000)
-            if not is_writable and not self.has_client_read():
+            if not wait_for(self.fd, WRITABLE, WRITE_DEADLINE) and not self.has_client_read():
                 raise Disconnected
             self.flush()
 

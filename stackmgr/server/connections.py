@@ -14,10 +14,10 @@ WRITE = select.EPOLLOUT | select.EPOLLONESHOT
 
 
 class Connections:
-    """All open connections, and the epoll instance in which those are parked that no thread owns.
+    """All open connections, and the epoll instance in which those are parked that nobody owns.
 
-    Every descriptor is armed for one event. The thread that then takes the connection out of `parked` owns
-    it: `dict.pop` is atomic, so of two threads one gets it.
+    Every descriptor is armed for one event. Whoever then takes the connection out of `parked` owns it:
+    `dict.pop` is atomic, so of the request thread and the main thread one gets it.
     """
 
     def __init__(self, keepalive: float) -> None:
@@ -75,7 +75,7 @@ class Connections:
             pass
 
     def is_queue_moving(self) -> bool:
-        """Whether a thread has taken all that was ready at the last call; False while the queue is longer.
+        """Whether greenlets have taken all that was ready at the last call; False while the queue is longer.
 
         To look at each connection that waits would pass the interpreter lock on once for each. So a marker
         goes through the queue, and only while it is stuck they are looked at.
@@ -87,7 +87,7 @@ class Connections:
         return True
 
     def poll_waiting(self) -> tuple[list[ClientConnection], list[int]]:
-        """Return the connections that are ready and that no thread has taken yet, and the other descriptors.
+        """Return the connections that are ready and not taken by a greenlet yet, and the other descriptors.
 
         The connections keep their place in the queue and remember since when they have been waiting.
         """

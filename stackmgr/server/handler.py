@@ -84,7 +84,7 @@ class RequestHandler:
         except BadRequest as exc:
             self._worker.log.warning("Rejected a request from %s: %s", conn.peer, exc)
             conn.send_error("400 Bad Request", "invalid_request", "The request is not valid HTTP.")
-        except BaseException as exc:  # the unexpected is a 500, and no reason for a thread to end
+        except BaseException as exc:  # the unexpected is a 500, and no reason for the thread to end
             log_failure(self._worker.log, exc)
             if conn.sent:
                 raise Disconnected from exc  # a truncated response must look truncated

@@ -8,7 +8,7 @@ from typing import Any
 from stackmgr.server.connection import ClientConnection
 from stackmgr.server.connections import READ, Connections
 
-# A thread that has just accepted is awake and would accept the next ones too, all 32 of a client's, while the
+# A worker that has just accepted is awake and would accept the next ones too, all 32 of a client's, while the
 # other workers are still waking up. So it serves what else it has, or waits a moment, before it accepts
 # again.
 ACCEPT_BACKOFF_BELOW = 32  # connections: beyond, new ones would wait long behind others' requests
@@ -53,10 +53,10 @@ class Listeners:
         self._connections.arm(fd, READ)
         return None
 
-    def accept_for_busy_threads(self, ready: list[int]) -> None:
+    def accept_for_busy_greenlets(self, ready: list[int]) -> None:
         """Accept at the listeners that are *ready* at this tick and were at the last one.
 
-        A free thread, of this process or of another, takes a connection within a fraction of a tick.
+        A free greenlet, of this process or of another, takes a connection within a fraction of a tick.
         """
         for fd in ready:
             if fd not in self._sockets:
@@ -74,7 +74,7 @@ class Listeners:
         Between the last `accept` and the `close` the kernel may still make a connection, and resets it if no
         other process holds the listener; under systemd's socket unit, and at a reload, one does.
         """
-        with self._accepting:  # or a thread might hold a connection that is not in `connections` yet
+        with self._accepting:  # or the request thread might hold one that is not in `connections` yet
             while self._sockets:
                 fd, listener = self._sockets.popitem()
                 self._connections.epoll.unregister(fd)

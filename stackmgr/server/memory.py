@@ -7,11 +7,11 @@ reads none must not take a worker's memory, so a large page waits for room befor
 import ctypes
 import gc
 from threading import Lock
-from time import monotonic, sleep
+from time import monotonic
 
+from stackmgr.scheduler import sleep
 from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection
 from stackmgr.server.connections import Connections
-from stackmgr.slots import blocking
 
 LIMIT = 134_217_728  # bytes in one process: five of the largest pages
 LARGE = 1_048_576  # bytes of responses whose end is worth a collection
@@ -25,7 +25,7 @@ def return_large_blocks() -> None:
     """Make glibc return blocks of 128 KiB and more to the system as soon as they are freed.
 
     By default it raises this threshold to the largest block freed so far and keeps smaller ones: after twelve
-    unread pages a worker kept 50 MB in each thread.
+    unread pages a worker kept 50 MB in each of its threads.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
@@ -44,8 +44,7 @@ class ResponseMemory:
         """Block until a response of *size* bytes has room, and reserve it until the response is queued."""
         end = monotonic() + ROOM_SECONDS
         while not self._reserve(conn, size):
-            with blocking:
-                sleep(0.02)
+            sleep(0.02)
             if monotonic() > end:
                 self._close_stalled(self._used() + size - LIMIT)
 

@@ -1,37 +1,37 @@
-"""The gunicorn worker: threads that share one epoll instance, none of which ever waits for a client.
+"""The gunicorn worker: one thread serves all requests, each in a greenlet, and none waits for a client.
 
 Why not gthread: there, four half-sent requests stop a worker, a silent connection costs a thread for seconds,
 a closing one blocks the main loop, and the server's own errors are HTML that repeats the client's bytes. Here
-a connection waits in the epoll instance, owned by no thread, until there is something to do. The thread that
-takes the event parses, calls the application and responds, so that no queue lies between the poller and the
-work. Only a thread with a run slot does so, and it releases the slot before it blocks: see `slots`.
+a connection waits in an epoll instance, owned by no greenlet, until there is something to do. The greenlet
+that takes the event parses, calls the application and responds; while it waits, others run: see `scheduler`.
 
-The main thread serves no requests. It sends the heartbeat, ends connections whose deadline has passed and
-runs the graceful stop. The heartbeat shows that this process runs, has its parent and can take the
-interpreter lock. It does not show that requests make progress: the application's own time-outs bound them.
+The main thread serves no requests. It sends the heartbeat, rejects requests that have waited too long, ends
+connections whose deadline has passed and runs the graceful stop. The heartbeat shows that this process runs,
+has its parent and can take the interpreter lock. It does not show that requests make progress: the
+application's own time-outs bound them.
 """
 
 import os
 import select
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import monotonic, sleep
 from types import FrameType
 from typing import Any
 
 from gunicorn.workers.base import Worker as BaseWorker
 
+from stackmgr.scheduler import Scheduler
 from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection, Disconnected
 from stackmgr.server.connections import READ, Connections
 from stackmgr.server.handler import RequestHandler, log_failure
 from stackmgr.server.listeners import Listeners
 from stackmgr.server.memory import ResponseMemory, return_large_blocks
-from stackmgr.slots import RunSlots, blocking
 
 TICK_SECONDS = 0.1  # how exactly the queue is timed
 SWEEP_SECONDS = 0.5
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
-ACCEPT_BACKOFF_SECONDS = 0.001  # after accepting: see listeners
 
 # What makes gunicorn's own parser more lenient than RFC 9112, or believe headers; this worker's never is.
 LENIENT = (
@@ -44,7 +44,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     """The `worker_class`: strict HTTP/1, and the settings of gthread except those it rejects."""
 
     alive: bool
-    queue_seconds = 0.0  # a request that no thread has taken for so long is rejected; 0: it waits
+    queue_seconds = 0.0  # a request that no greenlet has taken for so long is rejected; 0: it waits
     exempt_port = ""  # of a listener whose requests are never rejected
 
     @classmethod
@@ -66,8 +66,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         self.memory = ResponseMemory(self.connections)
         self.handler = RequestHandler(self)
         self.listeners = Listeners(self.sockets, self.connections, self.cfg.worker_connections)
-        self.slots = RunSlots()
-        self.threads: list[threading.Thread] = []
+        self.scheduler = Scheduler(self.connections.epoll, self.cfg.threads, self._handle_event)
         self.next_sweep = 0.0
         self.next_warning = 0.0
         self.rejected = 0  # since the last warning
@@ -89,11 +88,9 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     # The main thread.
 
     def run(self) -> None:
-        """Start the threads and watch over them until told to stop."""
-        for number in range(self.cfg.threads):
-            thread = threading.Thread(target=self._loop, name=f"worker-{number}", daemon=True)
-            thread.start()
-            self.threads.append(thread)
+        """Start the request thread and watch over it until told to stop."""
+        self.thread = threading.Thread(target=self.scheduler.run, name="requests", daemon=True)
+        self.thread.start()
         self.listeners.watch()
         wake = select.poll()
         wake.register(self.PIPE[0], select.POLLIN)
@@ -102,8 +99,8 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             if wake.poll(TICK_SECONDS * 1000):
                 os.read(self.PIPE[0], 4096)
             self._watch()
-            if not all(thread.is_alive() for thread in self.threads):
-                self.log.error("A thread has ended unexpectedly: this worker retires.")
+            if not self.thread.is_alive():
+                self.log.error("The request thread has ended unexpectedly: this worker retires.")
                 break
         self._stop()
 
@@ -117,7 +114,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         for conn in list(self.connections.parked.values()):
             if conn.phase == "idle":
                 conn.deadline = min(conn.deadline, monotonic() + seconds["idle"])
-        while self.connections.open and monotonic() < end:
+        while self.connections.open and self.thread.is_alive() and monotonic() < end:
             self.notify()
             sleep(0.05)
             self.next_sweep = 0.0
@@ -137,11 +134,11 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             log_failure(self.log, exc)
 
     def _watch_queue(self) -> None:
-        """Reject the requests that have waited too long for a thread; accept if all threads are busy."""
+        """Reject the requests that have waited too long; accept connections if all greenlets are busy."""
         if self.connections.is_queue_moving():
             return
         waiting, others = self.connections.poll_waiting()
-        self.listeners.accept_for_busy_threads(others)
+        self.listeners.accept_for_busy_greenlets(others)
         now = monotonic()
         if not self.queue_seconds:
             return
@@ -151,11 +148,11 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             if self._has_waited(conn, now):
                 self.rejected += 1
                 self._advance(conn, self.handler.reject)
-            else:  # a thread has served and parked it since the poll
+            else:  # a greenlet has served and parked it since the poll
                 self.connections.park(conn)
         if self.rejected and now >= self.next_warning:
             self.log.warning(
-                "Responded 503 on %d connections: no thread was free for %g s",
+                "Responded 503 on %d connections: the requests could not be started within %g s",
                 self.rejected,
                 self.queue_seconds,
             )
@@ -170,7 +167,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         )
 
     def _expire(self, conn: ClientConnection) -> None:
-        """End a connection whose deadline has passed, unless it waits for a thread or a slow client."""
+        """End a connection whose deadline has passed, unless it waits for a greenlet or a slow client."""
         if conn.phase in {"idle", "reading"} and conn.ready_since:
             return
         if conn.phase == "writing" and conn.has_client_read():
@@ -181,7 +178,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         conn.send_error("400 Bad Request", "invalid_request", "The request did not arrive in time.")
 
     def _advance(self, conn: ClientConnection, step: Callable[[ClientConnection], None]) -> None:
-        """Run *step* on a connection that this thread owns, then park it, or close it if either fails."""
+        """Run *step* on a connection that the caller owns, then park it, or close it if either fails."""
         is_parked = False
         try:
             step(conn)
@@ -193,42 +190,18 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             if not is_parked:
                 self.connections.close(conn)
 
-    # The threads.
+    # The request thread.
 
-    def _loop(self) -> None:
-        """Handle one event after the other; this never returns."""
+    def _handle_event(self, fd: int) -> None:
+        """Handle an event of a connection or a listener."""
         try:
-            self._handle_events()
-        finally:
-            self.slots.release()  # whatever it was that ended this thread, the others go on
-
-    def _handle_events(self) -> None:
-        poll, arm, slots = self.connections.epoll.poll, self.connections.arm, self.slots
-        listener: int | None = None  # one not watched for the moment
-        while True:
-            if listener is None:  # or nobody would watch it until a slot is free
-                slots.acquire()
-            events = poll(0, 1)
-            if not events:
-                with blocking:
-                    events = poll(-1 if listener is None else ACCEPT_BACKOFF_SECONDS, 1)
-            if listener is not None:
-                arm(listener, READ)
-                listener = None
-            for fd, _ in events:
-                try:
-                    listener = self._handle_event(fd)
-                except BaseException as exc:  # noqa: BLE001 - one event must not end the thread
-                    log_failure(self.log, exc)
-
-    def _handle_event(self, fd: int) -> int | None:
-        """Handle an event of a connection or a listener. Return what `Listeners.accept` returns."""
-        conn = self.connections.parked.pop(fd, None)
-        if conn is not None:
-            step = ClientConnection.drain if conn.phase == "draining" else self.handler.serve
-            self._advance(conn, step)
-            return None
-        if fd == self.connections.marker:
-            self.connections.marker_is_queued = False
-            return None
-        return self.listeners.accept(fd)
+            conn = self.connections.parked.pop(fd, None)
+            if conn is not None:
+                step = ClientConnection.drain if conn.phase == "draining" else self.handler.serve
+                self._advance(conn, step)
+            elif fd == self.connections.marker:
+                self.connections.marker_is_queued = False
+            elif self.listeners.accept(fd) is not None:
+                self.scheduler.defer(partial(self.connections.arm, fd, READ))
+        except BaseException as exc:  # noqa: BLE001 - one event must not end the thread
+            log_failure(self.log, exc)

@@ -1,21 +1,27 @@
 """urllib3 connections with one deadline and one maximum size for a complete exchange.
 
-`call` opens an exchange for the current thread.  Within it, every socket operation of these classes waits at
-most until the deadline, and the bytes received are counted.
+`call` opens an exchange for the current greenlet or thread.  Within it, every socket operation of these
+classes waits at most until the deadline, lets other requests run meanwhile, and counts the bytes received.
 """
 
+import os
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from errno import EINPROGRESS
+from functools import partial
+from typing import Any, TypeVar
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
+
+from stackmgr.scheduler import READABLE, WRITABLE, result, wait_for
 
 # Status line, headers, chunk framing and body together.
 RECEIVED_LIMIT = 192 * 1024
@@ -23,6 +29,7 @@ RECEIVED_LIMIT = 192 * 1024
 # Middleboxes drop connections that are idle for longer, some without a reset.
 LONGEST_IDLE = 30.0
 
+_Result = TypeVar("_Result")
 Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 
 
@@ -44,7 +51,7 @@ class Resolver:
             if current is None or current.done():
                 current = self._current = Future()
                 threading.Thread(target=_look_up, args=(current, host, port), daemon=True).start()
-        return current.result(timeout)
+        return result(current, timeout)
 
 
 def _look_up(future: Future[Sequence[Address]], host: str, port: int) -> None:
@@ -82,21 +89,18 @@ class Call:
         return not self.connected and self.received == 0
 
 
-class _Current(threading.local):
-    call: Call
-
-
-_current = _Current()
+_current: ContextVar[Call] = ContextVar("call")
 
 
 @contextmanager
 def call(resolver: Resolver, deadline: float) -> Iterator[Call]:
     """Open an exchange that ends at *deadline* on the monotonic clock."""
-    _current.call = Call(resolver, deadline)
+    opened = Call(resolver, deadline)
+    token = _current.set(opened)
     try:
-        yield _current.call
+        yield opened
     finally:
-        del _current.call
+        _current.reset(token)
 
 
 class Socket(socket.socket):
@@ -106,27 +110,57 @@ class Socket(socket.socket):
 
     def sendall(self, data: Any, flags: int = 0) -> None:
         """Send all of *data*."""
-        self.settimeout(_current.call.left())
-        super().sendall(data, flags)
+        with memoryview(data) as view, view.cast("B") as left:
+            sent = 0
+            while sent < len(left):
+                sent += self._finished(WRITABLE, partial(self.send, left[sent:], flags))
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         """Receive into *buffer*; http.client reads by no other method."""
-        self.settimeout(_current.call.left())
-        received = super().recv_into(buffer, nbytes or len(buffer), flags)
+        received = self._finished(READABLE, partial(super().recv_into, buffer, nbytes or len(buffer), flags))
         self.used_at = time.monotonic()
-        _current.call.count(received)
+        _current.get().count(received)
         return received
+
+    def _finished(self, events: int, operation: Callable[[], _Result]) -> _Result:
+        """Return the result of *operation*, tried again after each of the *events* that it needs."""
+        call = _current.get()
+        self.settimeout(0)
+        while True:
+            call.left()
+            try:
+                return operation()
+            except BlockingIOError:
+                wait_for(self.fileno(), events, call.left())
+            except ssl.SSLWantReadError:
+                wait_for(self.fileno(), READABLE, call.left())
+            except ssl.SSLWantWriteError:
+                wait_for(self.fileno(), WRITABLE, call.left())
 
 
 class TLSSocket(Socket, ssl.SSLSocket):
-    """The same over TLS.  The handshake is one operation to the ssl module, with one time-out."""
+    """The same over TLS."""
+
+    def do_handshake(self, block: bool = False) -> None:  # noqa: FBT002 - as in the base class
+        """Perform the handshake, which the ssl module does as soon as a connected socket is wrapped."""
+        self._finished(READABLE, super().do_handshake)
+
+
+def _require_connected(connecting: socket.socket, where: Any, timeout: float) -> None:
+    failure = connecting.connect_ex(where)
+    if failure == EINPROGRESS:
+        if not wait_for(connecting.fileno(), WRITABLE, timeout):
+            raise TimeoutError
+        failure = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if failure:
+        raise OSError(failure, os.strerror(failure))
 
 
 class Connection(HTTPConnection):
     """A connection on such a socket, opened within the deadline of the exchange."""
 
     def _new_conn(self) -> socket.socket:
-        call = _current.call
+        call = _current.get()
         call.connected = True
         try:
             addresses = call.resolver.addresses(self._dns_host, self.port, call.left())
@@ -151,9 +185,9 @@ class Connection(HTTPConnection):
         try:
             for option in self.socket_options or ():
                 connecting.setsockopt(*option)
-            connecting.settimeout(timeout)
-            connecting.connect(where)
-            connecting.settimeout(_current.call.left())
+            connecting.settimeout(0)
+            _require_connected(connecting, where, timeout)
+            connecting.settimeout(_current.get().left())  # the ssl module wraps no other
         except OSError:
             connecting.close()
             raise

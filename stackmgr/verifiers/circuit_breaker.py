@@ -1,9 +1,9 @@
 """A circuit breaker: requests do not wait for a verifier that has stopped responding.
 
-After a few consecutive failures the circuit is open: calls fail at once instead of holding a thread for the
-time-out.  At short intervals one call is let through as a probe, with a short time-out of its own.  Now and
-then a probe has the full time-out, so that a slow verifier is found alive; short ones go on beside it, so
-that one that hangs delays no recovery.
+After a few consecutive failures the circuit is open: calls fail at once instead of waiting for the time-out.
+At short intervals one call is let through as a probe, with a short time-out of its own.  Now and then a probe
+has the full time-out, so that a slow verifier is found alive; short ones go on beside it, so that one that
+hangs delays no recovery.
 Any response, also one that rejects a key, closes the circuit.  Each process has a circuit of its own.
 """
 

@@ -31,7 +31,6 @@ from urllib3.exceptions import TimeoutError as PhaseTimeoutError
 
 from stackmgr import __version__
 from stackmgr.errors import RateLimited, ServiceUnavailable
-from stackmgr.slots import blocking
 from stackmgr.verifiers import bounded
 from stackmgr.verifiers.circuit_breaker import CircuitBreaker
 
@@ -140,7 +139,7 @@ class Endpoint:
     ) -> tuple[int, Mapping[str, str], bytes]:
         pool, resolver = self._own_pool()
         deadline = time.monotonic() + seconds
-        with blocking, bounded.call(resolver, deadline) as call:
+        with bounded.call(resolver, deadline) as call:
             try:
                 try:
                     return self._attempt(pool, path, headers, body)

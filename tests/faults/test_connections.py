@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from psycopg_pool.base import AttemptWithBackoff
 
-from stackmgr.database.statements import Statement
 from tests.faults.service import DEADLINE, PATIENCE, POOL_SIZE, Service, at_once, ends_within, held_row
 from tests.support.waiting import eventually
 
@@ -165,19 +164,6 @@ def test_a_service_that_starts_before_its_database_serves_as_soon_as_there_is_on
 def test_a_service_that_is_closing_rejects_what_still_comes(service):
     service.database.close()
     assert service.operations()["update"]() == 503
-
-
-def test_a_server_across_a_network_is_not_taken_for_near_however_short_single_waits_are(
-    proxy, remote_service
-):
-    proxy.delay = 0.001
-    deadline = time.monotonic() + 60
-    connection = remote_service.database.acquire(deadline)
-    select = Statement("rows", b"SELECT repeat('x', 1000) FROM generate_series(1, 100)", (), writes=False)
-    for _ in range(100):
-        connection.run(select, {}, deadline)
-    remote_service.database.release(connection)
-    assert not connection._distance.is_near
 
 
 def test_more_requests_than_connections_wait_in_line_and_lose_none(service):

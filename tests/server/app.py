@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from stackmgr.slots import blocking
+from stackmgr.scheduler import sleep
 
 LIMIT = 262_144
 produced = []
@@ -42,8 +42,9 @@ def endless():
 
 def drip():
     yield b"first"
-    with blocking:
-        released.wait(30)
+    end = time.monotonic() + 30
+    while not released.is_set() and time.monotonic() < end:
+        sleep(0.01)
     released.clear()
     yield b"last"
 
@@ -51,9 +52,8 @@ def drip():
 def hold(folder):
     """Leave a file in *folder* and return once there is one with the name `end`."""
     (folder / str(uuid4())).touch()
-    with blocking:
-        while not (folder / "end").exists():
-            time.sleep(0.01)
+    while not (folder / "end").exists():
+        sleep(0.01)
 
 
 def late_failure():
@@ -164,8 +164,7 @@ def app(environ, start_response):
     elif path == "/environ":
         report = {key: value for key, value in environ.items() if isinstance(value, (str, bool, int))}
     elif path == "/sleep":
-        with blocking:
-            time.sleep(float(query))
+        sleep(float(query))
     elif path == "/hold":
         hold(Path(query))
     elif path == "/release":

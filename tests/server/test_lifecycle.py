@@ -43,15 +43,14 @@ def test_requests_that_arrived_before_the_signal_are_served_however_long_they_wa
 
 def test_worker_whose_thread_has_ended_is_replaced(start):
     server = start(
-        "import os, stackmgr.server.worker as w\nserve, parent = w.Worker._handle_events, os.getpid()\n"
-        "ended = []\n"
-        "def end(self):\n"
-        "    if self.age == 1 and not ended: ended.append(1); raise SystemExit\n"
-        "    serve(self)\n"
-        "w.Worker._handle_events = end"
+        "import stackmgr.server.worker as w\nhandle = w.Worker._handle_event\n"
+        "def end(self, fd):\n"
+        "    if self.age == 1: raise SystemExit\n"
+        "    handle(self, fd)\n"
+        "w.Worker._handle_event = end"
     )
     wait_until(lambda: server.boots == 2)
-    assert "A thread has ended" in server.log
+    assert "The request thread has ended" in server.log
     server.probe()
 
 

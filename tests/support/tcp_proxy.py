@@ -40,6 +40,11 @@ class Proxy:
         for thread in self._threads:
             thread.join(5)
 
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._open) // 2
+
     def hold(self) -> None:
         self._flowing.clear()
 

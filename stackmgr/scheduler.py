@@ -1,0 +1,236 @@
+"""The scheduler of a worker: one thread serves many requests at once, each in a greenlet.
+
+The threads of a process compute one at a time in any case, and a thread that waits costs several switches
+between threads.  So the requests of a worker share one thread: a request that has to wait switches to the
+scheduler, which goes on with another.
+
+Whatever waits during a request does so by `wait_for`, `Signal`, `sleep`, `result` or `call_in_thread`; what
+blocks in any other way stops the whole worker.  In a thread without a scheduler, as in commands, they block.
+The invariants:
+
+- A greenlet runs until it waits.  What it does between two waits is atomic for the other requests of the
+  worker, though not for its other threads.  No lock is held during a wait.
+- A greenlet waits for one thing at a time, and no two for the same descriptor.
+- Only `Signal.set` may be called by any thread; all else belongs to the thread that runs the scheduler.
+"""
+
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from math import inf
+from time import monotonic
+from typing import TypeVar
+
+from greenlet import getcurrent, greenlet
+
+READABLE = select.EPOLLIN
+WRITABLE = select.EPOLLOUT
+
+_MAX_EVENTS = 64  # handled between two looks at the deadlines
+_DEFER_SECONDS = 0.001
+
+_Result = TypeVar("_Result")
+
+
+class Scheduler:
+    """Runs *number* greenlets in the thread that calls `run`.
+
+    Each takes one event after the other from *events* and calls *handle* with its descriptor.  While all are
+    busy, events stay there.  *handle* must not raise.
+    """
+
+    def __init__(self, events: select.epoll, number: int, handle: Callable[[int], None]) -> None:
+        self._events = events
+        self._number = number
+        self._handle = handle
+        self._idle: list[greenlet] = []
+        self._epoll = select.epoll()  # of `events`, and of what greenlets wait for
+        self._waiting: dict[int, greenlet] = {}  # by descriptor
+        self._deadlines: dict[greenlet, float] = {}  # of every greenlet that waits
+        self._next_deadline = inf  # or earlier: a wait that has ended does not move it
+        self._signals: deque[Signal] = deque()  # that have been set
+        self._deferred: list[Callable[[], None]] = []
+        self._wake_up = os.eventfd(0)
+        self._main = getcurrent()
+        self._thread = 0
+
+    def run(self) -> None:
+        """Handle events; this never returns."""
+        self._main, self._thread = getcurrent(), threading.get_ident()
+        _this.scheduler = self
+        for _ in range(self._number):
+            greenlet(self._handle_events).switch()
+        self._epoll.register(self._wake_up, READABLE)
+        self._epoll.register(self._events.fileno(), READABLE | select.EPOLLONESHOT)
+        has_events = False
+        while True:
+            has_events = self._handle_ready(has_events and bool(self._idle)) or has_events
+            if has_events and self._idle:
+                has_events = self._start()
+
+    def defer(self, call: Callable[[], None]) -> None:
+        """Make *call* once what is ready now has had its turn, after a millisecond at the latest."""
+        self._deferred.append(call)
+
+    def _handle_events(self) -> None:
+        while True:
+            self._idle.append(getcurrent())
+            self._handle(self._main.switch())
+
+    def _start(self) -> bool:
+        """Handle events, one in each idle greenlet; return whether there may be more."""
+        wanted = len(self._idle)
+        found = self._events.poll(0, wanted)
+        for descriptor, _ in found:
+            self._idle.pop().switch(descriptor)
+        if len(found) == wanted:
+            return True
+        self._epoll.modify(self._events.fileno(), READABLE | select.EPOLLONESHOT)
+        return False
+
+    def _handle_ready(self, is_busy: bool) -> bool:
+        """Resume the greenlets that need wait no longer; return whether there are new events."""
+        has_events = False
+        for descriptor, _ in self._epoll.poll(self._idle_seconds(is_busy), _MAX_EVENTS):
+            waiting = self._waiting.pop(descriptor, None)
+            if waiting is not None:
+                self._resume(waiting, is_ready=True)
+            elif descriptor == self._wake_up:
+                os.eventfd_read(descriptor)
+            elif descriptor == self._events.fileno():
+                has_events = True
+        while self._signals:
+            waiting = self._signals.popleft().waiting
+            if waiting is not None:
+                self._resume(waiting, is_ready=True)
+        while self._deferred:
+            self._deferred.pop()()
+        if monotonic() >= self._next_deadline:
+            self._expire()
+        return has_events
+
+    def _idle_seconds(self, is_busy: bool) -> float | None:
+        """Return how long to wait for events: None is without limit."""
+        if is_busy or self._signals:
+            return 0
+        if self._deferred:
+            return _DEFER_SECONDS
+        return None if self._next_deadline == inf else max(0.0, self._next_deadline - monotonic())
+
+    def _expire(self) -> None:
+        """Resume the greenlets whose time has passed."""
+        now = monotonic()
+        for waiting, deadline in list(self._deadlines.items()):
+            if deadline <= now and self._deadlines.get(waiting) == deadline:
+                self._resume(waiting, is_ready=False)
+        self._next_deadline = min(self._deadlines.values(), default=inf)
+
+    def _resume(self, waiting: greenlet, *, is_ready: bool) -> None:
+        del self._deadlines[waiting]
+        waiting.switch(is_ready)
+
+    def wait(self, seconds: float) -> bool:
+        """Let the others run; return whether this greenlet was resumed before so many seconds had passed."""
+        deadline = monotonic() + seconds
+        self._deadlines[getcurrent()] = deadline
+        self._next_deadline = min(self._next_deadline, deadline)
+        is_ready: bool = self._main.switch()
+        return is_ready
+
+    def wait_for(self, descriptor: int, events: int, seconds: float) -> bool:
+        """See the function of this name."""
+        try:
+            self._epoll.modify(descriptor, events | select.EPOLLONESHOT)
+        except FileNotFoundError:
+            self._epoll.register(descriptor, events | select.EPOLLONESHOT)
+        self._waiting[descriptor] = getcurrent()
+        is_ready = self.wait(seconds)
+        if not is_ready:
+            del self._waiting[descriptor]  # an event that still comes is for nobody
+        return is_ready
+
+    def notice(self, signal: "Signal") -> None:
+        """Resume the greenlet that waits for *signal*, soon.  Any thread may call this."""
+        self._signals.append(signal)
+        if threading.get_ident() != self._thread:
+            os.eventfd_write(self._wake_up, 1)
+
+
+class _Thread(threading.local):
+    scheduler: Scheduler | None = None
+
+
+_this = _Thread()
+
+
+class Signal:
+    """Something that happens once.  One waits for it, in the thread that creates it; any thread sets it."""
+
+    __slots__ = ("_event", "_scheduler", "waiting")
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._scheduler = _this.scheduler
+        self.waiting: greenlet | None = None
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the signal for at most so many seconds; return whether it is set."""
+        if self._scheduler is None:
+            return self._event.wait(seconds)
+        if not self._event.is_set():
+            self.waiting = getcurrent()
+            self._scheduler.wait(seconds)
+            self.waiting = None
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Let the one that waits go on."""
+        self._event.set()
+        if self._scheduler is not None:
+            self._scheduler.notice(self)
+
+
+def wait_for(descriptor: int, events: int, seconds: float) -> bool:
+    """Wait for *events* of a descriptor; return whether there were any before so many seconds had passed."""
+    if _this.scheduler is not None and seconds > 0:
+        return _this.scheduler.wait_for(descriptor, events, seconds)
+    poll = select.poll()
+    poll.register(descriptor, events)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
+def sleep(seconds: float) -> None:
+    """Wait for so many seconds."""
+    Signal().wait(seconds)
+
+
+def result(future: Future[_Result], seconds: float | None = None) -> _Result:
+    """Return a future's result.  Raises what the future does, and TimeoutError after so many seconds."""
+    if _this.scheduler is None:
+        return future.result(seconds)
+    signal = Signal()
+    future.add_done_callback(lambda _: signal.set())
+    signal.wait(inf if seconds is None else seconds)
+    return future.result(0)
+
+
+def call_in_thread(call: Callable[[], _Result]) -> _Result:
+    """Return what *call* returns; in a worker, it runs in a thread of its own, because it may block."""
+    if _this.scheduler is None:
+        return call()
+    future: Future[_Result] = Future()
+    try:
+        threading.Thread(target=_run, args=(future, call), daemon=True).start()
+    except RuntimeError:  # no more threads: to block is better than to fail
+        return call()
+    return result(future)
+
+
+def _run(future: Future[_Result], call: Callable[[], _Result]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as ex:  # noqa: BLE001 - it is raised where the result is read
+        future.set_exception(ex)

@@ -1,0 +1,327 @@
+"""Greenlets of one thread: what waits lets the others run, and each wait ends when it should."""
+
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from functools import partial
+
+import pytest
+
+from stackmgr import scheduler
+from stackmgr.scheduler import READABLE, WRITABLE, Scheduler, Signal, call_in_thread, sleep, wait_for
+from stackmgr.verifiers import bounded
+from tests.support.waiting import eventually
+
+PATIENCE = 60
+
+
+class Running:
+    """A scheduler in a thread of its own, which runs what it is given, each in a greenlet."""
+
+    def __init__(self, number: int, cleanup: ExitStack) -> None:
+        self.events = cleanup.enter_context(select.epoll())
+        self._cleanup = cleanup
+        self._calls: dict[int, Callable[[], None]] = {}
+        self.scheduler = Scheduler(self.events, number, self._handle)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        cleanup.callback(self._end)
+
+    def _handle(self, descriptor: int) -> None:
+        self.events.unregister(descriptor)
+        self._calls.pop(descriptor)()
+
+    def _run(self) -> None:
+        with suppress(SystemExit):
+            self.scheduler.run()
+
+    def _end(self) -> None:
+        """End the thread, as nothing does that the scheduler is made for."""
+        self._watch(sys.exit)
+        self.thread.join(PATIENCE)
+
+    def _watch(self, call: Callable[[], None]) -> None:
+        descriptor = os.eventfd(1)
+        self._cleanup.callback(os.close, descriptor)
+        self._calls[descriptor] = call
+        self.events.register(descriptor, READABLE | select.EPOLLONESHOT)
+
+    def start(self, call: Callable[[], object]) -> "Future[object]":
+        """Run *call* in a greenlet, as soon as one is idle."""
+        future: Future[object] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(call())
+            except Exception as ex:  # noqa: BLE001 - for the test
+                future.set_exception(ex)
+
+        self._watch(run)
+        return future
+
+    def do(self, call: Callable[[], object]) -> object:
+        """Run *call* in a greenlet, and return its result."""
+        return self.start(call).result(PATIENCE)
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[[int], Running]]:
+    with ExitStack() as cleanup:
+        yield lambda number: Running(number, cleanup)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+def readable(sock: socket.socket, seconds: float = PATIENCE) -> bool:
+    return wait_for(sock.fileno(), READABLE, seconds)
+
+
+def test_all_run_in_the_thread_of_the_scheduler(running):
+    two = running(2)
+    assert {two.do(threading.get_ident), two.do(threading.get_ident)} == {two.thread.ident}
+
+
+def test_while_one_waits_for_a_descriptor_another_runs(running, pair):
+    one, other = pair
+    two = running(2)
+    waiting = two.start(partial(readable, one))
+    assert two.do(lambda: other.send(b"x")) == 1
+    assert waiting.result(PATIENCE) is True
+
+
+def test_what_waits_for_a_descriptor_in_vain_is_told_so_and_may_wait_again(running, pair):
+    one, other = pair
+    two = running(2)
+    started = time.monotonic()
+    assert two.do(partial(readable, one, 0.05)) is False
+    assert time.monotonic() - started >= 0.05
+    waiting = two.start(partial(readable, one))
+    other.send(b"x")
+    assert waiting.result(PATIENCE) is True
+
+
+def test_the_earliest_of_several_deadlines_is_kept(running, pair):
+    one, other = pair
+    three = running(3)
+    long = three.start(partial(readable, one))
+    assert three.do(partial(readable, other, 0.05)) is False
+    assert not long.done()
+    other.send(b"x")
+    assert long.result(PATIENCE) is True
+
+
+def test_a_late_deadline_does_not_put_off_an_early_one(running, pair):
+    one, other = pair
+    two = running(2)
+    short, long = two.start(partial(readable, one, 0.3)), two.start(partial(readable, other))
+    assert short.result(PATIENCE) is False
+    assert not long.done()
+    one.send(b"x")
+    assert long.result(PATIENCE) is True
+
+
+def test_without_time_to_wait_it_is_told_what_is_ready_now(running, pair):
+    one, other = pair
+    single = running(1)
+    assert single.do(partial(readable, one, 0.0)) is False
+    other.send(b"x")
+    assert single.do(partial(readable, one, -1.0)) is True
+    assert wait_for(one.fileno(), WRITABLE, 0.0)
+
+
+def test_a_descriptor_with_a_used_number_is_watched_anew(running):
+    single = running(1)
+
+    def wait_for_a_new_one() -> int:
+        one, other = socket.socketpair()
+        with one, other:
+            other.send(b"x")
+            assert readable(one)
+            return one.fileno()
+
+    numbers = single.do(lambda: [wait_for_a_new_one() for _ in range(5)])
+    assert len(set(numbers)) < 5
+
+
+def test_an_end_of_input_that_nobody_waits_for_costs_no_time(running, pair):
+    one, other = pair
+    single = running(1)
+    assert single.do(partial(readable, one, 0.01)) is False
+    other.close()
+    before = time.thread_time_ns
+    used = [single.do(before), single.do(partial(sleep, 0.3)), single.do(before)]
+    assert used[2] - used[0] < 100_000_000
+
+
+def test_more_events_than_greenlets_wait_for_their_turn(running):
+    two = running(2)
+    signals: list[Signal] = []
+    order: list[int] = []
+
+    def work(number: int) -> None:
+        signals.append(Signal())
+        order.append(number)
+        assert signals[-1].wait(PATIENCE)
+
+    started = [two.start(partial(work, number)) for number in range(5)]
+    eventually(lambda: len(signals) == 2)
+    time.sleep(0.1)
+    assert len(signals) == 2
+    set_so_far = 0
+    while not all(future.done() for future in started):
+        for signal in signals[set_so_far:]:
+            set_so_far += 1
+            signal.set()
+        time.sleep(0.01)
+    assert order == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("is_set_by_a_greenlet", [True, False])
+def test_a_signal_resumes_the_one_that_waits_for_it(running, is_set_by_a_greenlet):
+    three = running(3)
+    made: Future[Signal] = Future()
+
+    def wait() -> bool:
+        signal = Signal()
+        made.set_result(signal)
+        return signal.wait(PATIENCE)
+
+    waiting = three.start(wait)
+    signal = made.result(PATIENCE)
+    if is_set_by_a_greenlet:
+        three.do(signal.set)
+    else:
+        signal.set()
+    assert waiting.result(PATIENCE) is True
+
+
+def test_a_signal_set_before_it_is_waited_for_resumes_nothing_else(running):
+    two = running(2)
+
+    def wait_twice() -> tuple[bool, bool]:
+        first, second = Signal(), Signal()
+        first.set()
+        first.set()
+        return first.wait(PATIENCE), second.wait(0.05)
+
+    assert two.do(wait_twice) == (True, False)
+
+
+def test_a_signal_that_comes_too_late_resumes_nothing_else(running):
+    two = running(2)
+
+    def wait_again() -> tuple[bool, bool]:
+        first, second = Signal(), Signal()
+        is_early = first.wait(0.02)
+        first.set()
+        return is_early, second.wait(0.1)
+
+    assert two.do(wait_again) == (False, False)
+
+
+def test_deferred_calls_are_made_after_a_turn_of_the_others(running):
+    two = running(2)
+    calls: list[str] = []
+
+    def work() -> None:
+        two.scheduler.defer(partial(calls.append, "deferred"))
+        calls.append("worked")
+        signal = Signal()
+        signal.set()
+        signal.wait(0)
+        calls.append("waited")
+
+    two.do(work)
+    eventually(lambda: len(calls) == 3)
+    assert calls == ["worked", "waited", "deferred"]
+
+
+def test_deferred_calls_are_made_if_nothing_else_happens(running):
+    two = running(2)
+    calls: list[str] = []
+    two.do(lambda: two.scheduler.defer(partial(calls.append, "deferred")))
+    eventually(lambda: calls == ["deferred"])
+
+
+def test_what_blocks_runs_in_another_thread_and_lets_others_run(running):
+    two = running(2)
+    let_go = threading.Event()
+
+    def block() -> int:
+        assert let_go.wait(PATIENCE)
+        return threading.get_ident()
+
+    blocked = two.start(lambda: call_in_thread(block))
+    two.do(let_go.set)
+    assert blocked.result(PATIENCE) != two.thread.ident
+
+
+def test_what_a_call_in_another_thread_raises_is_raised(running):
+    single = running(1)
+    with pytest.raises(ZeroDivisionError):
+        single.do(lambda: call_in_thread(lambda: 1 // 0))
+
+
+def test_without_another_thread_a_call_blocks(running, monkeypatch):
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    single = running(1)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert single.do(lambda: call_in_thread(threading.get_ident)) == single.thread.ident
+
+
+def test_a_descriptor_that_cannot_be_watched_is_an_error_of_its_greenlet(running, pair):
+    one, other = pair
+    two = running(2)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        two.do(lambda: wait_for(1_000_000, READABLE, PATIENCE))
+    other.send(b"x")
+    assert two.do(partial(readable, one)) is True
+
+
+def test_a_future_without_a_result_in_time_is_a_timeout(running):
+    single = running(1)
+    future: Future[int] = Future()
+    with pytest.raises(TimeoutError):
+        single.do(lambda: scheduler.result(future, 0.02))
+    future.set_result(1)
+    assert single.do(lambda: scheduler.result(future, 0.02)) == 1
+
+
+def test_in_a_thread_without_a_scheduler_all_of_it_blocks(pair):
+    one, other = pair
+    assert readable(one, 0.01) is False
+    threading.Timer(0.02, partial(other.send, b"x")).start()
+    assert readable(one) is True
+    signal = Signal()
+    assert signal.wait(0.01) is False
+    threading.Timer(0.02, signal.set).start()
+    assert signal.wait(PATIENCE) is True
+    assert call_in_thread(threading.get_ident) == threading.get_ident()
+    future: Future[int] = Future()
+    with pytest.raises(TimeoutError):
+        scheduler.result(future, 0.01)
+    started = time.monotonic()
+    sleep(0.02)
+    assert time.monotonic() - started >= 0.02
+
+
+def test_a_look_up_of_a_name_lets_others_run(running, monkeypatch):
+    two = running(2)
+    let_go = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [let_go.wait(PATIENCE)])
+    found = two.start(lambda: bounded.Resolver().addresses("unkey.test", 443, PATIENCE))
+    two.do(let_go.set)
+    assert found.result(PATIENCE) == [True]
