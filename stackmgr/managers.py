@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from stackmgr.database import statements
-from stackmgr.database.session import Session
+from stackmgr.database.session import Guesses, Session
 from stackmgr.errors import BindingConflict
 from stackmgr.verifiers import Identity
 
@@ -27,20 +27,30 @@ class Binding:
 
 
 def find(
-    session: Session, *, external_id: str | None = None, identity_id: str | None = None
+    session: Session,
+    *,
+    external_id: str | None = None,
+    identity_id: str | None = None,
+    prefetch_for: str | None = None,
 ) -> list[Binding]:
     """Return the bindings that have either of the two ids: none, one, or two that stand in conflict."""
-    rows = session.rows(_FIND, {"external_id": external_id, "identity_id": identity_id})
+    parameters = {"external_id": external_id, "identity_id": identity_id}
+    rows = session.rows(_FIND, parameters, prefetch_for=prefetch_for)
     return [Binding(*row) for row in rows]
 
 
-def look_up(session: Session, identity: Identity) -> str | None:
+def look_up(session: Session, identity: Identity, *, prefetch_for: str | None = None) -> str | None:
     """Return the id of the manager that *identity* is bound to, or None when neither half is bound yet.
 
     Raises BindingConflict, after telling the operator, when a saved binding shares one half and differs in
     the other.
     """
-    found = find(session, external_id=identity.external_id, identity_id=identity.identity_id)
+    found = find(
+        session,
+        external_id=identity.external_id,
+        identity_id=identity.identity_id,
+        prefetch_for=prefetch_for,
+    )
     if not found:
         return None
     saved = found[0]
@@ -63,12 +73,13 @@ def look_up(session: Session, identity: Identity) -> str | None:
     raise BindingConflict("manager_binding")
 
 
-def bind(session: Session, identity: Identity) -> str:
+def bind(session: Session, identity: Identity, guesses: Guesses) -> str:
     """Return the id of the manager that *identity* is bound to, binding it if neither half is known yet.
 
     Raises BindingConflict as `look_up` does.
     """
-    manager_id = look_up(session, identity)
+    pair = (identity.external_id, identity.identity_id)
+    manager_id = look_up(session, identity, prefetch_for=guesses.get(pair))
     if manager_id is None:
         inserted = session.row(
             _INSERT,
@@ -83,6 +94,7 @@ def bind(session: Session, identity: Identity) -> str:
     if manager_id is None:
         # Managers are never deleted: the one that was in the way cannot be gone.
         raise BindingConflict("manager_vanished")
+    guesses.remember(pair, manager_id)
     return manager_id
 
 

@@ -7,7 +7,7 @@ request, so that verifying the key and doing the work share one checkout.
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol, Self
 
 from stackmgr.database import retries
@@ -17,6 +17,28 @@ from stackmgr.errors import DatabaseError
 
 # Returns the query that will be run next, given the id of the manager that the key is found to be of.
 PrefetchQuery = Callable[[str], Query]
+
+
+_MAX_GUESSES = 10_000
+
+
+class Guesses:
+    """Which manager a key or an identity was last found to be of: for the prefetch only, never an answer."""
+
+    def __init__(self) -> None:
+        self._managers: dict[Hashable, str] = {}
+
+    def get(self, known: Hashable) -> str | None:
+        """Return the id of the manager, if *known* has been seen."""
+        return self._managers.get(known)
+
+    def remember(self, known: Hashable, manager_id: str) -> None:
+        """Guess *manager_id* the next time."""
+        if self._managers.get(known) == manager_id:
+            return
+        if len(self._managers) >= _MAX_GUESSES:
+            self._managers.clear()
+        self._managers[known] = manager_id
 
 
 class Observer(Protocol):
@@ -54,10 +76,11 @@ class Session:
     The deadline counts time spent on the database only, not on a client's body or a remote verifier.
 
     **Prefetch.**  A GET knows its query as soon as it is routed, but for the manager, whom only the
-    verification of the key names.  So the middleware sets `prefetch_query`, and a verifier that can guess the
-    manager passes the guess as *prefetch_for*: the query then travels with the verification, in one round
-    trip.  The rows are kept until exactly that query is run.  If the key is rejected, the guess is wrong or
-    the query fails, they are discarded, and a query runs as if nothing had been prefetched.
+    verification of the key names.  So the middleware sets `prefetch_query`, and whoever looks the manager up,
+    by the key or by the identity that a remote verifier has named, passes a guess as *prefetch_for*: the
+    query then travels with the look-up, in one round trip.  The rows are kept until exactly that query is
+    run.  If the key is rejected, the guess is wrong or the query fails, they are discarded, and a query runs
+    as if nothing had been prefetched.
     """
 
     __slots__ = ("_connection", "_connections", "_prefetched", "_seconds_left", "prefetch_query")
@@ -78,17 +101,19 @@ class Session:
     def row(
         self, statement: Statement, parameters: Parameters, *, prefetch_for: str | None = None
     ) -> Row | None:
-        """Run *statement* and return its first row, or None.  Raises DatabaseError.
+        """Run *statement* and return its first row, or None.  See `rows`."""
+        rows = self.rows(statement, parameters, prefetch_for=prefetch_for)
+        return rows[0] if rows else None
+
+    def rows(
+        self, statement: Statement, parameters: Parameters, *, prefetch_for: str | None = None
+    ) -> list[Row]:
+        """Run *statement* and return all its rows.  Raises DatabaseError.
 
         With *prefetch_for*, a manager's id, run `prefetch_query` for that manager too, if one is set.
         """
         prefetch = self.prefetch_query(prefetch_for) if prefetch_for and self.prefetch_query else None
-        rows = self._rows(statement, parameters, prefetch)
-        return rows[0] if rows else None
-
-    def rows(self, statement: Statement, parameters: Parameters) -> list[Row]:
-        """Run *statement* and return all its rows.  Raises DatabaseError."""
-        return self._rows(statement, parameters, None)
+        return self._rows(statement, parameters, prefetch)
 
     def close(self) -> None:
         """Release the connection.  A closed session may be used again and acquires another."""

@@ -9,7 +9,7 @@ import falcon
 
 from stackmgr import managers
 from stackmgr.database.pool import Database
-from stackmgr.database.session import Session
+from stackmgr.database.session import Guesses, Session
 from stackmgr.errors import MethodNotAllowed, NotFound, Overloaded, ServiceError
 from stackmgr.http import parsing
 from stackmgr.stacks import Actor
@@ -86,6 +86,7 @@ class Authentication:
     def __init__(self, database: Database, verifier: Verifier) -> None:
         self._database = database
         self._verifier = verifier
+        self._guesses = Guesses()
 
     def process_resource(
         self, req: falcon.Request, resp: falcon.Response, resource: Any, params: dict[str, Any]
@@ -101,7 +102,7 @@ class Authentication:
             session.prefetch_query = resource.prefetch_query(req, **params)
         identity = self._verified(req, session)
         req.context.key_id = identity.key_id
-        manager_id = identity.manager_id or managers.bind(session, identity)
+        manager_id = identity.manager_id or managers.bind(session, identity, self._guesses)
         req.context.actor = Actor(manager_id, identity.identity_id, req.context.request_id, identity.key_id)
 
     def _verified(self, req: falcon.Request, session: Session) -> Identity:

@@ -2,7 +2,7 @@
 
 from stackmgr import api_keys
 from stackmgr.database import statements
-from stackmgr.database.session import Session
+from stackmgr.database.session import Guesses, Session
 from stackmgr.errors import DatabaseError, RateLimited, ServiceUnavailable, Unauthorized
 from stackmgr.verifiers import Identity
 from stackmgr.verifiers.last_use import LastUse
@@ -11,8 +11,6 @@ _VERIFY = statements.load("api_key_verify")
 _CONSUME_QUOTA = statements.load("api_key_quota_consume")
 _PEEK_QUOTA = statements.load("api_key_quota_peek")
 
-_MAX_REMEMBERED = 10_000
-
 
 class DatabaseVerifier:
     """Verify a key by one look-up of its digest; a malformed key is rejected without one.
@@ -20,13 +18,12 @@ class DatabaseVerifier:
     A key with a quota costs a second statement, which consumes one of the requests that the quota allows.
     With *consumes* false it only checks whether one is left.  *last_use*, if given, records keys in use.
 
-    The manager of each key is remembered for the session's prefetch only: a guess, never a verification.
     """
 
     def __init__(self, last_use: LastUse | None = None, *, consumes: bool = True) -> None:
         self._last_use = last_use
         self._consumes = consumes
-        self._managers: dict[bytes, str | None] = {}
+        self._guesses = Guesses()
 
     def verify(self, key: str, session: Session) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
@@ -38,23 +35,17 @@ class DatabaseVerifier:
             raise ServiceUnavailable("database") from ex
 
     def _verified(self, key_digest: bytes, session: Session) -> Identity:
-        guess = self._managers.get(key_digest)
-        row = session.row(_VERIFY, {"key_digest": key_digest}, prefetch_for=guess)
+        row = session.row(_VERIFY, {"key_digest": key_digest}, prefetch_for=self._guesses.get(key_digest))
         if row is None:
             raise Unauthorized("key_unknown")
         external_id, identity_id, key_id, manager_id, quota_id, quota_seconds, used_this_hour = row
-        if manager_id != guess:
-            self._remember(key_digest, manager_id)
+        if manager_id is not None:
+            self._guesses.remember(key_digest, manager_id)
         if self._last_use is not None and not used_this_hour:
             self._last_use.notice(key_digest)
         if quota_id is not None:
             self._require_quota(session, quota_id, quota_seconds)
         return Identity(identity_id, external_id, manager_id, key_id)
-
-    def _remember(self, key_digest: bytes, manager_id: str | None) -> None:
-        if len(self._managers) >= _MAX_REMEMBERED:
-            self._managers.clear()
-        self._managers[key_digest] = manager_id
 
     def _require_quota(self, session: Session, quota_id: str, seconds: int) -> None:
         quota = {"quota_id": quota_id, "quota_seconds": seconds}

@@ -61,11 +61,11 @@ def test_a_wrong_prefetch_returns_nothing_the_key_may_not_read(make_service):
     mine, other = make_service(), make_service()
     key_digest = api_keys.digest(mine.client.key)
     assert other.operations()["get"]() == 200  # so that its verifier has seen the key
-    [theirs] = other.verifier._verifier._managers.values()
+    [theirs] = other.verifier._verifier._guesses._managers.values()
     for path_id, status in ((mine.stack_id, 200), (other.stack_id, 404)):
-        mine.verifier._verifier._managers[key_digest] = theirs
+        mine.verifier._verifier._guesses.remember(key_digest, theirs)
         assert mine.client.get(path_id).status_int == status
-    mine.verifier._verifier._managers[key_digest] = theirs
+    mine.verifier._verifier._guesses.remember(key_digest, theirs)
     assert [item["id"] for item in mine.client.page().json["items"]] == [mine.stack_id]
 
 

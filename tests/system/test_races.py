@@ -19,7 +19,7 @@ import pytest
 
 from stackmgr import api_keys, managers, stack_configuration, stacks
 from stackmgr.database.pool import Database
-from stackmgr.database.session import Session
+from stackmgr.database.session import Guesses, Session
 from stackmgr.errors import ServiceError
 from stackmgr.http import serialization
 from stackmgr.stacks import Actor
@@ -90,7 +90,7 @@ class InProcess:
     def _run(self, run: Callable[[Session, Actor], Response], request_id: str) -> Response:
         with self._database.session() as session:
             try:
-                manager_id = managers.bind(session, self._identity)
+                manager_id = managers.bind(session, self._identity, Guesses())
                 return run(session, Actor(manager_id, self._identity.identity_id, request_id))
             except ServiceError as ex:
                 return ex.status, None

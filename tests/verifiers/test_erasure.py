@@ -92,10 +92,10 @@ def test_an_interrupted_erasure_is_continued(erasable, command, admin, operator,
     monkeypatch.setattr(erasure, "_BATCH", 2)
     rows = Session.rows
 
-    def interrupted(session, statement, parameters, *rest):
+    def interrupted(session, statement, parameters, **rest):
         if statement.name == "manager_erasure_delete_stacks":
             raise DatabaseError("connection_lost")
-        return rows(session, statement, parameters, *rest)
+        return rows(session, statement, parameters, **rest)
 
     with monkeypatch.context() as patched, operator.session() as session:
         patched.setattr(Session, "rows", interrupted)

@@ -2,8 +2,12 @@
 
 import pytest
 
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.session import Guesses
+from tests.support.examples import configuration
 from tests.support.unkey_server import ROOT_KEY, accepted, respond, response, unkey_server, verification
 from tests.support.unkey_server import raw as exactly
+from tests.support.waiting import eventually
 from tests.verifiers.outcomes import check
 
 pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
@@ -173,6 +177,45 @@ def test_each_request_is_verified_anew_over_one_connection(known, unkey):
     assert client.get(stack_id).status_int == 401
     assert len(unkey.requests) == 2
     assert unkey.connections == connections
+
+
+@pytest.fixture
+def sent_together(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The pairs of statements that travelled in one round trip."""
+    sent: list[tuple[str, str]] = []
+    original = DatabaseConnection.run_with_prefetch
+
+    def run(self, statement, parameters, prefetch, deadline):
+        rows, others = original(self, statement, parameters, prefetch, deadline)
+        if others is not None:
+            sent.append((statement.name, prefetch[0].name))
+        return rows, others
+
+    monkeypatch.setattr(DatabaseConnection, "run_with_prefetch", run)
+    return sent
+
+
+def test_a_read_travels_with_the_look_up_of_a_manager_seen_before(known, sent_together):
+    client, stack_id = known
+    eventually(lambda: client.get(stack_id).status_int == 200 and sent_together)
+    assert set(sent_together) == {("manager_find", "stack_get")}
+
+
+def test_a_wrong_prefetch_returns_nothing_the_identity_may_not_read(
+    known, unkey, make_unkey_client, sent_together, admin
+):
+    client, stack_id = known
+    other = make_unkey_client(unkey.url)
+    unkey.behave = respond(200, accepted(other.external_id, f"id_{other.external_id}"))
+    created = other.create(configuration())
+    unkey.behave = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
+    query = "SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s"
+    [theirs] = admin.execute(query, [other.external_id]).fetchone()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Guesses, "get", lambda *_: theirs)
+        eventually(lambda: client.get(stack_id).status_int == 200 and sent_together)
+        assert client.get(created.json["id"]).status_int == 404
+        assert [item["id"] for item in client.page().json["items"]] == [stack_id]
 
 
 MALFORMED = {
