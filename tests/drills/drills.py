@@ -123,8 +123,6 @@ def cut_network(stage: Stage) -> None:
 
 def crash_careless_database(stage: Stage) -> None:
     with stage.server.careless():
-        # The service is to connect anew.
-        stage.proxy.cut()
         time.sleep(_SETTLE)
         crash_database(stage)
 

@@ -16,11 +16,13 @@ from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from tests.support.waiting import eventually
 
 _CARELESS = b"""
-    CREATE FUNCTION public.careless() RETURNS event_trigger LANGUAGE plpgsql AS $$
+    CREATE FUNCTION public.careless() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        PERFORM pg_catalog.set_config('synchronous_commit', 'off', false);
+        PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+        RETURN NULL;
     END $$;
-    CREATE EVENT TRIGGER careless ON login EXECUTE FUNCTION public.careless();
+    CREATE TRIGGER careless BEFORE INSERT OR UPDATE ON stackmgr.stacks
+        FOR EACH STATEMENT EXECUTE FUNCTION public.careless();
 """
 
 
@@ -125,15 +127,17 @@ class FaultyPostgres(EmbeddedPostgres):
 
     @contextmanager
     def careless(self) -> Iterator[None]:
-        """Make new connections commit asynchronously, whatever they set, and write WAL late."""
+        """Commit asynchronously, which the service cannot see in its settings, and write WAL late."""
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(_CARELESS)
             connection.execute(b"ALTER SYSTEM SET wal_writer_delay = '10s'")
+            connection.execute(b"ALTER SYSTEM SET wal_writer_flush_after = '1GB'")
             connection.execute(b"SELECT pg_reload_conf()")
         yield
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(b"DROP EVENT TRIGGER careless; DROP FUNCTION public.careless")
+            connection.execute(b"DROP FUNCTION public.careless CASCADE")
             connection.execute(b"ALTER SYSTEM RESET wal_writer_delay")
+            connection.execute(b"ALTER SYSTEM RESET wal_writer_flush_after")
             connection.execute(b"SELECT pg_reload_conf()")
 
     def accepts(self) -> bool:
