@@ -2,6 +2,7 @@
 
 `verify(key, session)` returns an Identity or raises one of three errors of `stackmgr.errors`: Unauthorized
 (the key is invalid), RateLimited, or ServiceUnavailable (verification failed, so access is not granted).
+It must not block the thread, which serves the other requests of the worker: see `stackmgr.scheduler`.
 """
 
 import re
