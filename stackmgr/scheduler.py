@@ -221,12 +221,18 @@ def call_in_thread(call: Callable[[], _Result]) -> _Result:
     """Return what *call* returns; in a worker, it runs in a thread of its own, because it may block."""
     if _this.scheduler is None:
         return call()
-    future: Future[_Result] = Future()
     try:
-        threading.Thread(target=_run, args=(future, call), daemon=True).start()
+        future = start_thread(call)
     except RuntimeError:  # no more threads: to block is better than to fail
         return call()
     return result(future)
+
+
+def start_thread(call: Callable[[], _Result]) -> Future[_Result]:
+    """Return the result of *call*, to come, which runs in a thread of its own.  Raises RuntimeError."""
+    future: Future[_Result] = Future()
+    threading.Thread(target=_run, args=(future, call), daemon=True).start()
+    return future
 
 
 def _run(future: Future[_Result], call: Callable[[], _Result]) -> None:

@@ -21,7 +21,7 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 
-from stackmgr.scheduler import READABLE, WRITABLE, result, wait_for
+from stackmgr.scheduler import READABLE, WRITABLE, result, start_thread, wait_for
 
 # Status line, headers, chunk framing and body together.
 RECEIVED_LIMIT = 192 * 1024
@@ -49,16 +49,9 @@ class Resolver:
         with self._lock:
             current = self._current
             if current is None or current.done():
-                current = self._current = Future()
-                threading.Thread(target=_look_up, args=(current, host, port), daemon=True).start()
+                look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+                current = self._current = start_thread(look_up)
         return result(current, timeout)
-
-
-def _look_up(future: Future[Sequence[Address]], host: str, port: int) -> None:
-    try:
-        future.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    except (OSError, UnicodeError) as ex:
-        future.set_exception(ex)
 
 
 class Call:
