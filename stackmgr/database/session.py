@@ -40,6 +40,10 @@ class Guesses:
             self._managers.clear()
         self._managers[known] = manager_id
 
+    def forget(self, known: Hashable) -> None:
+        """Guess nothing the next time: what a rejected key sends must not depend on its past."""
+        self._managers.pop(known, None)
+
 
 class Observer(Protocol):
     """Receives each use of the database; times are in seconds."""

@@ -37,6 +37,7 @@ class DatabaseVerifier:
     def _verified(self, key_digest: bytes, session: Session) -> Identity:
         row = session.row(_VERIFY, {"key_digest": key_digest}, prefetch_for=self._guesses.get(key_digest))
         if row is None:
+            self._guesses.forget(key_digest)
             raise Unauthorized("key_unknown")
         external_id, identity_id, key_id, manager_id, quota_id, quota_seconds, used_this_hour = row
         if manager_id is not None:

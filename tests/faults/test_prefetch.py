@@ -76,6 +76,13 @@ def test_a_revoked_key_reads_nothing_though_the_rows_came_with_its_verification(
         assert warm.client.statements[0] == "api_key_verify"
 
 
+def test_a_rejected_key_sends_afterwards_what_an_unknown_one_sends(warm, login, read):
+    login.execute(b"UPDATE stackmgr.api_keys SET revoked_at = now()")
+    for _ in range(2):
+        assert warm.operations()[read]() == 401
+    assert warm.client.statements == ["api_key_verify"]
+
+
 @with_short_deadline
 def test_a_read_that_is_not_prepared_yet_is_not_prefetched(service, login, read):
     assert service.operations()["update"]() == 200  # so that the verifier has seen the key
