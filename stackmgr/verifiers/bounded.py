@@ -50,7 +50,10 @@ class Resolver:
             current = self._current
             if current is None or current.done():
                 look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-                current = self._current = start_thread(look_up)
+                try:
+                    current = self._current = start_thread(look_up)
+                except RuntimeError as ex:
+                    raise socket.gaierror(socket.EAI_AGAIN, "no more threads") from ex
         return result(current, timeout)
 
 

@@ -8,6 +8,7 @@ loses up to 30 seconds of uses, until the keys are used again.
 import logging
 import os
 import threading
+from contextlib import suppress
 
 from stackmgr.background import repeat
 from stackmgr.database import statements
@@ -35,8 +36,9 @@ class LastUse:
         with self._lock:
             self._noticed.add(key_digest)
             if self._pid != os.getpid():
-                self._pid = os.getpid()
-                repeat(self.write, self._interval, "last-use")
+                with suppress(RuntimeError):  # no more threads: the next use tries again
+                    repeat(self.write, self._interval, "last-use")
+                    self._pid = os.getpid()
 
     def write(self) -> None:
         """Write the uses; those that cannot be written are kept for the next time."""

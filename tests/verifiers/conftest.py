@@ -1,6 +1,8 @@
 """Fixtures: an application behind an Unkey of its own, all it has stored, and the operator's commands."""
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from uuid import uuid4
 
 import psycopg
@@ -67,6 +69,22 @@ def known(unkey: UnkeyServer, make_unkey_client) -> tuple[Client, str]:
     stack_id: str = client.create(configuration()).json["id"]
     unkey.requests.clear()
     return client, stack_id
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """Return a function that opens a block in which no thread can be started."""
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            yield
+
+    return block
 
 
 @pytest.fixture

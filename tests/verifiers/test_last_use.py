@@ -53,6 +53,15 @@ def test_within_the_hour_nothing_more_is_written(used, statements_run, admin):
     assert statements_run[-1] == "api_key_use_record"
 
 
+def test_a_use_without_a_thread_to_write_it_fails_no_request_and_the_next_one_starts_it(used, no_threads):
+    client, notes, last_used = used
+    notes._interval = 0.01
+    with no_threads():
+        assert client.page().status_int == 200
+    assert client.page().status_int == 200
+    eventually(last_used)
+
+
 def test_a_rejected_key_is_not_in_use(used, statements_run):
     client, notes, _ = used
     client.key = api_keys.generate()

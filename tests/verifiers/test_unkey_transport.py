@@ -120,6 +120,15 @@ def test_a_resolver_that_hangs_holds_up_one_thread_and_no_request(
     assert len(lookups) == 1
 
 
+def test_a_look_up_without_a_thread_is_unavailable_and_the_next_one_works(
+    contents, unkey, known, make_unkey_client, no_threads
+):
+    client = make_unkey_client(unkey.url.replace("127.0.0.1", "localhost"))
+    with no_threads():
+        check((client, known[1]), contents, 503)
+    assert client.get(known[1]).status_int == 200
+
+
 def test_the_second_address_is_tried_when_the_first_rejects(unkey, make_unkey_client, monkeypatch):
     real = socket.getaddrinfo
 
