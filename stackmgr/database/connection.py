@@ -91,12 +91,12 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             result = self._execute(statement, parameters, deadline)
             if self._warned and statement.writes:
                 raise DatabaseError("unconfirmed", sqlstate=_WARNING)  # noqa: TRY301
-        except (DatabaseError, psycopg.OperationalError) as ex:
+            return self._rows(result)
+        except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
             if is_first and isinstance(ex, DatabaseError) and ex.sqlstate == retries.FEATURE_NOT_SUPPORTED:
                 ex.reason = retries.UNSUPPORTED
                 self._statement_names.pop(statement.name, None)  # it is the first the next time, too
             self._fail(statement, ex)
-        return self._rows(result)
 
     def run_with_prefetch(
         self, statement: Statement, parameters: Parameters, prefetch: Query, deadline: float
@@ -119,18 +119,22 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
                 if _sqlstate(result) == retries.INVALID_STATEMENT_NAME:
                     result = self._execute_unprepared(statement, parameters, deadline)
                 _require_success(statement, result)
-        except (DatabaseError, psycopg.OperationalError) as ex:
+            return self._rows(result), self._rows(other) if other.status in _SUCCESS else None
+        except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
             self._fail(statement, ex)
-        return self._rows(result), self._rows(other) if other.status in _SUCCESS else None
 
-    def _fail(self, statement: Statement, ex: DatabaseError | psycopg.OperationalError) -> NoReturn:
-        """Raise *ex* as a DatabaseError of *statement*; close the connection if it cannot be used again."""
-        if isinstance(ex, psycopg.OperationalError):
+    def _fail(self, statement: Statement, ex: BaseException) -> NoReturn:
+        """Raise *ex*, as a DatabaseError of *statement* where the connection or the server failed.
+
+        Only after an error that the server has reported, and not after each of those, is the connection used
+        again: whatever else ends an exchange leaves results on it that would be those of the next statement.
+        """
+        if not isinstance(ex, DatabaseError) or retries.must_close(ex):
             self.close()
+        if isinstance(ex, DatabaseError):
+            ex.statement = statement.name
+        elif isinstance(ex, psycopg.OperationalError):
             raise DatabaseError(retries.CONNECTION_LOST, statement=statement.name) from ex
-        ex.statement = statement.name
-        if retries.must_close(ex):
-            self.close()
         raise ex
 
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:

@@ -4,10 +4,16 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
 
 import pytest
+from greenlet import GreenletExit
 from psycopg_pool.base import AttemptWithBackoff
 
+from stackmgr.database import connection, statements
+from stackmgr.database.session import Session
+from stackmgr.scheduler import wait_for
 from tests.faults.service import DEADLINE, PATIENCE, POOL_SIZE, Service, at_once, ends_within, held_row
 from tests.support.waiting import eventually
 
@@ -164,6 +170,65 @@ def test_a_service_that_starts_before_its_database_serves_as_soon_as_there_is_on
 def test_a_service_that_is_closing_rejects_what_still_comes(service):
     service.database.close()
     assert service.operations()["update"]() == 503
+
+
+VERIFY = (statements.load("api_key_verify"), {"key_digest": b""})
+GET_STACK = statements.load("stack_get")
+
+
+def read_together(session: Session, stack_id: str) -> None:
+    """Verify a key and read a stack in one round trip."""
+    session.prefetch_query = lambda manager_id: (GET_STACK, {"manager_id": manager_id, "stack_id": stack_id})
+    session.row(*VERIFY, prefetch_for=str(uuid4()))
+
+
+def read_apart(session: Session, _: str) -> None:
+    session.row(*VERIFY)
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Return a function that lets so many waits for the server end, and interrupts the next one."""
+
+    def interrupt(waits: int) -> None:
+        def wait(*arguments: Any) -> bool:
+            nonlocal waits
+            waits -= 1
+            if waits < 0:
+                raise GreenletExit
+            return wait_for(*arguments)
+
+        monkeypatch.setattr(connection, "wait_for", wait)
+
+    return interrupt
+
+
+@pytest.mark.parametrize("read", [read_apart, read_together])
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_a_connection_whose_exchange_is_interrupted_is_closed(service, interrupt, read, is_prepared):
+    assert service.operations()["get"]() == 200
+    with service.database.session() as session:
+        read(session, service.stack_id)
+        used = session._connection
+        if not is_prepared:
+            used.execute(b"DEALLOCATE ALL")
+        interrupt(0 if is_prepared else 1)
+        with pytest.raises(GreenletExit):
+            read(session, service.stack_id)
+        assert used.closed
+        interrupt(1_000_000)
+    service.assert_whole()
+
+
+def test_a_connection_on_which_half_of_two_statements_was_sent_is_closed(service):
+    assert service.operations()["get"]() == 200
+    with service.database.session() as session:
+        read_together(session, service.stack_id)
+        used = session._connection
+        with pytest.raises(ValueError, match="U\\+0000"):
+            read_together(session, "\0")
+        assert used.closed
+    service.assert_whole()
 
 
 def test_more_requests_than_connections_wait_in_line_and_lose_none(service):
