@@ -1,0 +1,156 @@
+"""nginx slows down, and then rejects, the requests of one key or one address, and of no other."""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from tests.deploy.upstreams import Upstream, running_upstream, well
+from tests.support.client import STACKS, check_response
+from tests.support.http_wire import Response
+from tests.support.nginx import Proxy, nginx_before, parse_responses
+from tests.support.waiting import eventually
+
+KEY, OTHER = f"stackmgr_{'a' * 38}", f"stackmgr_{'b' * 38}"
+# The same limits, reached by the third request: two pass at once, and the next is allowed a minute later.
+TWO_KEYS = {"rate=1000r/s": "rate=1r/m", "stackmgr_key_rate burst=200": "stackmgr_key_rate burst=1 nodelay"}
+TWO_ADDRESSES = {"rate=4000r/s": "rate=1r/m", "burst=1000": "burst=1 nodelay"}
+TWO_LARGE = {"rate=100r/s": "rate=1r/m", "large_body_rate burst=200": "large_body_rate burst=1 nodelay"}
+BEHIND_A_PROXY = {
+    "server_tokens off;": "server_tokens off; set_real_ip_from 127.0.0.1; real_ip_header X-Real-IP;"
+}
+
+
+def ask(proxy: Proxy, authorization: str = f"Bearer {KEY}", method: str = "GET", body=b"", **headers: str):
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    return proxy.ask(method, STACKS, {"Authorization": authorization} | given, body)
+
+
+def check_rejected(answer: Response, method: str = "GET") -> None:
+    assert answer.status == 429
+    assert answer.headers["Retry-After"] == "1"
+    check_response(method, STACKS, answer.status, answer.headers, answer.body)
+
+
+@contextmanager
+def limited(folder, changes: dict[str, str]) -> Iterator[Proxy]:
+    with running_upstream(well) as upstream, nginx_before(folder, upstream.port, changes=changes) as proxy:
+        yield proxy
+
+
+@contextmanager
+def holding() -> Iterator[tuple[Upstream, threading.Event]]:
+    """A service that responds to nothing until the event is set."""
+    released = threading.Event()
+
+    def behave(connection):
+        released.wait(60)
+        return well(connection)
+
+    with running_upstream(behave) as upstream:
+        try:
+            yield upstream, released
+        finally:
+            released.set()
+
+
+def test_a_key_over_its_rate_is_rejected_and_another_key_is_served(tmp_path):
+    with limited(tmp_path, TWO_KEYS) as proxy:
+        assert [ask(proxy).status for _ in range(2)] == [200, 200]
+        check_rejected(ask(proxy, X_Request_Id="run-7"))
+        assert ask(proxy, X_Request_Id="run-7").headers["X-Request-Id"] == "run-7"
+        check_rejected(ask(proxy, method="POST", body=b"{}"), "POST")
+        assert ask(proxy, f"Bearer {OTHER}").status == 200
+
+
+@pytest.mark.parametrize("key", [KEY, "short", "k" * 40, "k" * 300, "k" * 16000], ids=len)
+def test_a_key_has_one_rate_however_its_field_is_spelled(tmp_path, key):
+    spellings = ["Bearer {}", "bEARER {}", "Bearer   {}", "\tBearer {}", "Bearer {}\t", "Bearer {}   "]
+    with limited(tmp_path, TWO_KEYS) as proxy:
+        statuses = [ask(proxy, spelling.format(key)).status for spelling in spellings]
+    assert statuses == [200, 200, 429, 429, 429, 429]
+
+
+@pytest.mark.parametrize(
+    "authorization", ["", "Bearer", "Bearer a b", "Basic abc", "a" * 16000, f"Bearer {'a ' * 8000}b"]
+)
+def test_what_is_no_credential_has_no_rate_in_common(tmp_path, authorization):
+    with limited(tmp_path, TWO_KEYS) as proxy:
+        assert [ask(proxy, authorization).status for _ in range(4)] == [200] * 4
+
+
+def test_keys_that_begin_alike_have_each_their_rate(tmp_path):
+    with limited(tmp_path, TWO_KEYS) as proxy:
+        keys = [f"{'k' * 300}{number}" for number in range(4)]
+        assert [ask(proxy, f"Bearer {key}").status for key in keys] == [200] * 4
+
+
+@pytest.mark.parametrize(
+    ("same", "other"),
+    [
+        (["192.0.2.1"] * 3, "192.0.2.2"),
+        (["2001:db8::1", "2001:db8::2", "2001:db8:0:0:ffff::1"], "2001:db8:0:1::1"),
+        (["2001:db8:a0a:a00::1"] * 3, "2001:db8:a0a:a01::1"),
+    ],
+    ids=["IPv4", "a network of IPv6", "line feeds among its bytes"],
+)
+def test_an_address_over_its_rate_is_rejected_whatever_its_keys(tmp_path, same, other):
+    with limited(tmp_path, TWO_ADDRESSES | BEHIND_A_PROXY) as proxy:
+        answers = [ask(proxy, f"Bearer key-{n}", X_Real_IP=address) for n, address in enumerate(same)]
+        assert [answer.status for answer in answers] == [200, 200, 429]
+        check_rejected(answers[-1])
+        assert ask(proxy, X_Real_IP=other).status == 200
+
+
+def test_large_bodies_have_a_rate_of_their_own(tmp_path):
+    large, small = b"x" * 10000, b"x" * 9999
+    with limited(tmp_path, TWO_LARGE) as proxy:
+        assert [ask(proxy, method="POST", body=large).status for _ in range(3)] == [200, 200, 429]
+        chunked = ask(proxy, method="POST", body=iter([small]), Transfer_Encoding="chunked")
+        check_rejected(chunked, "POST")
+        assert ask(proxy, method="POST", body=small).status == 200
+        assert ask(proxy, f"Bearer {OTHER}", method="POST", body=large).status == 200
+
+
+def test_a_key_has_at_most_48_requests_in_the_service(tmp_path):
+    """With the limits as they are shipped."""
+    with ExitStack() as stack:
+        upstream, released = stack.enter_context(holding())
+        proxy = stack.enter_context(nginx_before(tmp_path, upstream.port))
+        pool = stack.enter_context(ThreadPoolExecutor(50))
+        stack.callback(released.set)
+        held = [pool.submit(ask, proxy) for _ in range(48)]
+        eventually(lambda: len(upstream.heads) == 48)
+        check_rejected(ask(proxy))
+        other = pool.submit(ask, proxy, f"Bearer {OTHER}")
+        eventually(lambda: len(upstream.heads) == 49)
+        released.set()
+        assert [future.result().status for future in [*held, other]] == [200] * 49
+        assert ask(proxy).status == 200
+
+
+def test_32_connections_that_send_without_a_pause_are_never_rejected(proxy, new_key):
+    """With the limits as they are shipped."""
+    fields = f"GET {STACKS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {new_key()}\r\n"
+    requests = (f"{fields}\r\n" * 63 + f"{fields}Connection: close\r\n\r\n").encode()
+    with ThreadPoolExecutor(32) as pool:
+        received = list(pool.map(lambda _: proxy.send(requests), range(32)))
+    answers = [answer for data in received for answer in parse_responses(data, head=False)]
+    assert Counter(answer.status for answer in answers) == {200: 32 * 64}
+
+
+def test_no_log_of_nginx_holds_a_key_that_is_limited(tmp_path):
+    with limited(tmp_path, TWO_KEYS) as proxy:
+        for _ in range(4):
+            ask(proxy, f"Bearer {'DO-NOT-LOG' * 30}")
+        access, failures = proxy.folder / "stackmgr.log", proxy.folder / "stackmgr.error.log"
+        eventually(lambda: access.read_text().count("\n") == 4)
+    assert [json.loads(line)["status"] for line in access.read_text().splitlines()] == ["200"] * 2 + [
+        "429"
+    ] * 2
+    assert "DO-NOT-LOG" not in access.read_text()
+    assert failures.read_text() == ""
