@@ -11,7 +11,7 @@ import pytest
 from greenlet import GreenletExit
 from psycopg_pool.base import AttemptWithBackoff
 
-from stackmgr.database import connection, statements
+from stackmgr.database import statements
 from stackmgr.database.session import Session
 from stackmgr.scheduler import wait_for
 from tests.faults.service import DEADLINE, PATIENCE, POOL_SIZE, Service, at_once, ends_within, held_row
@@ -198,7 +198,7 @@ def interrupt(monkeypatch):
                 raise GreenletExit
             return wait_for(*arguments)
 
-        monkeypatch.setattr(connection, "wait_for", wait)
+        monkeypatch.setattr("stackmgr.database.connection.wait_for", wait)
 
     return interrupt
 
