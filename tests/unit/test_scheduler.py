@@ -1,73 +1,20 @@
 """Greenlets of one thread: what waits lets the others run, and each wait ends when it should."""
 
-import os
-import select
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
 
 from stackmgr import scheduler
-from stackmgr.scheduler import READABLE, WRITABLE, Scheduler, Signal, call_in_thread, sleep, wait_for
+from stackmgr.scheduler import READABLE, WRITABLE, Signal, call_in_thread, sleep, wait_for
 from stackmgr.verifiers import bounded
+from tests.support.greenlets import PATIENCE, Running
 from tests.support.waiting import eventually
-
-PATIENCE = 60
-
-
-class Running:
-    """A scheduler in a thread of its own, which runs what it is given, each in a greenlet."""
-
-    def __init__(self, number: int, cleanup: ExitStack) -> None:
-        self.events = cleanup.enter_context(select.epoll())
-        self._cleanup = cleanup
-        self._calls: dict[int, Callable[[], None]] = {}
-        self.scheduler = Scheduler(self.events, number, self._handle)
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-        cleanup.callback(self._end)
-
-    def _handle(self, descriptor: int) -> None:
-        self.events.unregister(descriptor)
-        self._calls.pop(descriptor)()
-
-    def _run(self) -> None:
-        with suppress(SystemExit):
-            self.scheduler.run()
-
-    def _end(self) -> None:
-        """End the thread, as nothing does that the scheduler is made for."""
-        self._watch(sys.exit)
-        self.thread.join(PATIENCE)
-
-    def _watch(self, call: Callable[[], None]) -> None:
-        descriptor = os.eventfd(1)
-        self._cleanup.callback(os.close, descriptor)
-        self._calls[descriptor] = call
-        self.events.register(descriptor, READABLE | select.EPOLLONESHOT)
-
-    def start(self, call: Callable[[], object]) -> "Future[object]":
-        """Run *call* in a greenlet, as soon as one is idle."""
-        future: Future[object] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(call())
-            except Exception as ex:  # noqa: BLE001 - for the test
-                future.set_exception(ex)
-
-        self._watch(run)
-        return future
-
-    def do(self, call: Callable[[], object]) -> object:
-        """Run *call* in a greenlet, and return its result."""
-        return self.start(call).result(PATIENCE)
 
 
 @pytest.fixture
