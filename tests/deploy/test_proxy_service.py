@@ -8,7 +8,7 @@ import pytest
 from tests.support.client import STACKS, check_response
 from tests.support.examples import configuration
 from tests.support.http_wire import Response
-from tests.support.nginx import Proxy
+from tests.support.nginx import Proxy, running_proxy
 
 # An id that nginx would not repeat in an error of its own: where it comes back, the service has answered.
 ODD_ID = 'é "quoted" \\ \x85\xff'
@@ -56,6 +56,25 @@ def test_the_four_operations_pass_with_their_headers(manager):
     assert updated.status == 200
     assert updated.headers["ETag"] != created.headers["ETag"]
     assert json.loads(manager.ask("GET", path).body) == stack | json.loads(updated.body)
+
+
+def test_a_deployment_under_a_base_path_returns_it_in_location(service, new_key, tmp_path):
+    as_the_file_says = {
+        "    location / {\n": (
+            "    location / { return 404; }\n    location = /base { return 404; }\n    location /base/ {\n"
+        ),
+        "proxy_pass http://stackmgr;": "proxy_pass http://stackmgr/;",
+        "proxy_redirect off;": "proxy_redirect / /base/; absolute_redirect off;",
+    }
+    with running_proxy(tmp_path, service.port, as_the_file_says) as proxy:
+        headers = {"Authorization": f"Bearer {new_key()}", "Idempotency-Key": "k"}
+        created = proxy.ask("POST", f"/base{STACKS}", headers, json.dumps(configuration()).encode())
+        location = created.headers["Location"]
+        assert (created.status, location) == (201, f"/base{STACKS}/{json.loads(created.body)['id']}")
+        assert proxy.ask("GET", location, headers).body == created.body
+        for path in ("/", "/base", "/base/", STACKS, location.removeprefix("/base")):
+            answer = Manager(proxy, "k").ask("GET", path)
+            assert (path, answer.status) == (path, 404)
 
 
 def test_an_etag_stays_strong_whatever_compression_the_client_takes(manager):
