@@ -6,10 +6,11 @@ import fastjsonschema
 import pytest
 
 from stackmgr import paths
+from stackmgr.contract import BODY_LIMIT_BYTES
 from stackmgr.errors import InvalidBody, InvalidConfiguration
 from stackmgr.http import validation
 from stackmgr.http.validation import RequestSchema, compile_schema, parse_json
-from tests.support.examples import configuration
+from tests.support.examples import ADDRESSES, configuration, spread
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,50 @@ def test_each_rule_of_json_has_its_own_slug(body, slug):
 
 
 CREATE, UPDATE = RequestSchema("stack_create.json"), RequestSchema("stack_update.json")
+
+
+def test_a_long_number_is_rejected_for_the_same_reason_as_a_short_one():
+    for number in ("9" * 4300, "-" + "9" * 4299, "1" + "0" * 19, "1" * 19 + "e9"):
+        reason = "weight_bps_type" if "e" in number else "weight_bps_range"
+        body = json.dumps(item()).replace("10000", number)
+        with pytest.raises(InvalidConfiguration) as caught:
+            UPDATE.parse(body.encode())
+        assert caught.value.reason == reason
+    assert parse_json(b"1" * 19 + b"e-9") == float("1" * 19)
+    assert parse_json(b"9" * 4300) == 10**20 - 1
+
+
+def as_many(text):
+    return text * (BODY_LIMIT_BYTES // len(text) - 5)
+
+
+TOO_MUCH_STRUCTURE = {
+    "nested lists": (f"[{','.join(['[' * 900 + ']' * 900] * 145)}]", InvalidBody),
+    "opening brackets": (as_many("["), InvalidBody),
+    "empty objects": (f"[{as_many('{},')}0]", InvalidConfiguration),
+    "members": (json.dumps(dict.fromkeys(map(str, range(20_000)), 0)), InvalidConfiguration),
+    "fractions": (f"[{as_many('0.1,')}0]", InvalidConfiguration),
+    "strings": (f'{{"name":[{as_many(chr(34) * 2 + ",")}""]}}', InvalidConfiguration),
+    "commas between strings that end in a backslash": (
+        f"[{as_many(json.dumps(chr(92)) + ',')}0]",
+        InvalidConfiguration,
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "error"), TOO_MUCH_STRUCTURE.values(), ids=TOO_MUCH_STRUCTURE)
+def test_a_body_with_more_structure_than_any_valid_one_is_not_parsed(monkeypatch, text, error):
+    assert 4096 < len(text) <= BODY_LIMIT_BYTES
+    monkeypatch.setattr(validation, "_DECODER", None)
+    with pytest.raises(error):
+        CREATE.parse(text.encode())
+
+
+@pytest.mark.parametrize("character", list('",[{\\\n \u00e9'))
+def test_no_name_counts_as_structure(character):
+    longest = configuration(allocation=spread(ADDRESSES), name=character * 43_000)
+    for text in (json.dumps(longest), json.dumps(longest, ensure_ascii=False, indent=9)):
+        assert CREATE.parse(text.encode()) == longest
 
 
 def test_a_request_that_is_valid_by_its_schema_is_read_as_it_is():
