@@ -21,7 +21,8 @@ FIELD_VALUE = r"[\t\x20-\x7e\x80-\xff]*+"
 # RFC 9112 section 2.2 lets an empty line come first. Methods are those of the registry: in capitals.
 _REQUEST_LINE = re.compile(rb"(?:\r\n)?([!$%&'*+\-.^_`|~0-9A-Z]{3,20}) ([\x21-\x7e]++) HTTP/1\.([0-9])\r\n")
 _FIELD_LINES = re.compile(rf"(?:{FIELD_NAME}:{FIELD_VALUE}\r\n)*+")
-_DIGITS = re.compile(r"[0-9]{1,18}")
+_DIGITS = re.compile(r"[0-9]+")
+MAX_LENGTH_DIGITS = 18  # int() takes no more than 4300; a longer length exceeds every limit
 
 # RFC 3986 section 3.2.2, but for addresses of a future IP version.
 _HOST = r"(?:\[[0-9A-Fa-f:.]{2,45}\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]++|%[0-9A-Fa-f]{2})++)"
@@ -30,8 +31,9 @@ _HOST_FIELD = re.compile(rf"(?:{_HOST})?(?::[0-9]{{0,5}})?")
 _ABSOLUTE_FORM = re.compile(rf"https?://{_HOST}(?::[0-9]{{0,5}})?((?:[/?].*)?)", re.IGNORECASE)
 _AUTHORITY_FORM = re.compile(rf"{_HOST}:[0-9]{{1,5}}")
 
-# RFC 9110 section 5.3: fields that are no lists, so that a second one makes the request ambiguous.
-_SINGLE = {"HTTP_HOST", "CONTENT_TYPE", "CONTENT_LENGTH"}
+# RFC 9110 section 5.3: fields that are no lists, so that a second one makes the request ambiguous. If two proxies
+# joined two Idempotency-Keys in two ways, a retry would create a second stack.
+_SINGLE = {"HTTP_HOST", "CONTENT_TYPE", "CONTENT_LENGTH", "HTTP_IDEMPOTENCY_KEY"}
 # RFC 9110 section 6.5.1: fields that are not allowed in trailers.
 _NO_TRAILER = {
     "HTTP_HOST", "CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING", "HTTP_TRAILER", "HTTP_AUTHORIZATION", "HTTP_TE",
@@ -116,9 +118,12 @@ class Request:
             self._check_coding(fields["HTTP_TRANSFER_ENCODING"])
             self.length = None
         elif "CONTENT_LENGTH" in fields:
-            if not _DIGITS.fullmatch(fields["CONTENT_LENGTH"]):
+            digits = fields["CONTENT_LENGTH"]
+            if not _DIGITS.fullmatch(digits):
                 raise BadRequest("Content-Length")
-            self.length = int(fields["CONTENT_LENGTH"])
+            if len(digits) > MAX_LENGTH_DIGITS:
+                fields["CONTENT_LENGTH"] = digits = digits.lstrip("0")[: MAX_LENGTH_DIGITS + 1] or "0"
+            self.length = int(digits)
 
     @property
     def headers(self) -> list[tuple[str, str]]:

@@ -112,7 +112,7 @@ def test_invalid_request_line_is_rejected(line):
 @pytest.mark.parametrize("fields", [
     ("A : b",), (" A: b",), (": b",), ("A",), ("A: b\0",), ("A: b\x7f",), ("A: b\nB: c",), ("A: b\rB: c",), ("A: b", " c"),
     ("Host: a", "host: a"), ("Content-Type: a",) * 2, ("Content-Length: 1",) * 2, ("Content-Length: +1",),
-    ("Content-Length: 1,1",), ("Content-Length: ",), ("Content-Length: \xb2",), ("Content-Length: " + "9" * 19,),
+    ("Content-Length: 1,1",), ("Content-Length: ",), ("Content-Length: \xb2",), ("Content-Length: 9 9",), ("Idempotency-Key: a",) * 2,
     ("Transfer-Encoding: gzip",), ("Transfer-Encoding: gzip, chunked",), ("Transfer-Encoding: chunked",) * 2,
     ("Transfer-Encoding: ",), ("Content-Length: 1", "Transfer-Encoding: chunked"), ("Expect: x",),
     ("A: " + "b" * 8190,), ("A: b",) * 101,
@@ -120,6 +120,18 @@ def test_invalid_request_line_is_rejected(line):
 def test_invalid_fields_are_rejected(fields):
     with pytest.raises(BadRequest):
         get(*fields)
+
+
+@pytest.mark.parametrize("digits", ["9" * 18, "9" * 19, "1" + "0" * 8000, "0" * 8000 + "9" * 19])
+def test_a_length_of_any_number_of_digits_is_a_length(digits):
+    request = get(f"Content-Length: {digits}")
+    assert request.length == int(request.environ["CONTENT_LENGTH"]) >= 10**18 - 1
+
+
+def test_zeros_before_a_length_are_dropped():
+    request = get("Content-Length: " + "0" * 8000 + "7")
+    assert (request.length, request.environ["CONTENT_LENGTH"]) == (7, "7")
+    assert get("Content-Length: " + "0" * 8000).length == 0
 
 
 def test_fields_in_the_environ():

@@ -52,11 +52,14 @@ WHOLE = {
     "chunks-of-one-byte": (CHUNKED, [chunked(BODY, 1)]),
     "extension": (CHUNKED, [b"%x;a=b\r\n%s\r\n0;c\r\n\r\n" % (len(BODY), BODY)]),
     "trailer": (CHUNKED, [chunked(BODY)[:-2] + b"Idempotency-Key: other\r\n\r\n"]),
+    "length-with-zeros": (length("0" * 16000 + str(len(BODY))), [BODY]),
     "length-of-the-limit": (length(BODY_LIMIT), [BODY.ljust(BODY_LIMIT)]),
     "chunks-of-the-limit": (CHUNKED, [chunked(BODY.ljust(BODY_LIMIT), 4096)]),
 }
 TOO_LONG = {
     "length": (length(BODY_LIMIT + 1), BODY.ljust(BODY_LIMIT + 1)),
+    "length-of-19-digits": (length("9" * 19), BODY),
+    "length-of-16000-digits": (length("9" * 16000), BODY),
     "chunks": (CHUNKED, chunked(BODY.ljust(BODY_LIMIT + 1), 4096)),
     "one-chunk": (CHUNKED, chunked(BODY.ljust(BODY_LIMIT + 1))),
 }
@@ -109,6 +112,15 @@ def test_an_incomplete_body_creates_nothing_and_uses_no_key(service, ask, client
     with connected(service) as wire:
         wire.send(ask(Idempotency_Key="key", **length(len(BODY))), BODY)
         assert wire.checked_response().status == 201
+
+
+@pytest.mark.parametrize("second", ["one", "two", ""])
+def test_an_idempotency_key_sent_twice_is_rejected(service, ask, client, second):
+    for name, status in (("Idempotency-Key", 400), ("X-Request-Id", 201)):
+        with connected(service) as wire:
+            wire.send(ask(Idempotency_Key=f"one\r\n{name}: {second}", **length(len(BODY))), BODY)
+            assert wire.checked_response().status == status
+    assert len(client.page().json["items"]) == 1
 
 
 def test_a_client_may_wait_to_be_told_to_go_on(wire, ask):
