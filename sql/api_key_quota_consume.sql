@@ -7,12 +7,13 @@
 -- why:     a slot that was taken since the snapshot is read again under its lock, so that two requests never
 --          share one. If no slot could be locked although the snapshot shows one free, a concurrent request is
 --          taking it. A slot with a queue may have another grant to give: only for such a one a request waits.
+--          The updates compare with a subquery, not a join, so that no kept plan reads other quotas.
 --          The lock of the slot guards its queue, which is updated as that lock found it.
 --          A slot dated more than a minute ahead was taken before the clock was set back. It counts as free,
 --          so a quota may be exceeded once after such a step, by its own size. A minute, because now() is
 --          the start of a transaction, and one that started later may have committed before this snapshot.
 WITH free AS MATERIALIZED (
-    SELECT quota_id, slot
+    SELECT slot
     FROM stackmgr.api_key_quota_slots
     WHERE quota_id = %(quota_id)s::uuid
         AND (
@@ -36,7 +37,7 @@ seen AS MATERIALIZED (
     WHERE NOT EXISTS (SELECT FROM free)
 ),
 awaited AS MATERIALIZED (
-    SELECT quota_id, slot
+    SELECT slot
     FROM stackmgr.api_key_quota_slots
     WHERE quota_id = %(quota_id)s::uuid
         AND (
@@ -54,24 +55,22 @@ awaited AS MATERIALIZED (
     FOR NO KEY UPDATE
 ),
 locked AS MATERIALIZED (
-    SELECT quota_id, slot FROM free
+    SELECT slot FROM free
     UNION ALL
-    SELECT quota_id, slot FROM awaited
+    SELECT slot FROM awaited
 ),
 queued AS (
     UPDATE stackmgr.api_key_quota_queues AS queues
     SET granted_at = queues.granted_at[2:] || now()
-    FROM locked
-    WHERE queues.quota_id = locked.quota_id
-        AND queues.slot = locked.slot
+    WHERE queues.quota_id = %(quota_id)s::uuid
+        AND queues.slot = (SELECT slot FROM locked)
     RETURNING queues.granted_at[1] AS oldest
 ),
 granted AS (
     UPDATE stackmgr.api_key_quota_slots AS slots
     SET granted_at = coalesce((SELECT oldest FROM queued), now())
-    FROM locked
-    WHERE slots.quota_id = locked.quota_id
-        AND slots.slot = locked.slot
+    WHERE slots.quota_id = %(quota_id)s::uuid
+        AND slots.slot = (SELECT slot FROM locked)
     RETURNING slots.slot
 )
 SELECT

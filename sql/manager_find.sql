@@ -4,6 +4,7 @@
 -- index:   managers_external_id_key, managers_identity_id_key
 -- locks:   none
 -- called by: managers.find
+-- why:     in an order that no index has, so that no kept plan reads a whole index for it.
 SELECT
     manager_id::text,
     external_id::text,
@@ -11,4 +12,4 @@ SELECT
 FROM stackmgr.managers AS managers
 WHERE external_id = %(external_id)s::uuid
     OR identity_id = %(identity_id)s::text
-ORDER BY managers.manager_id;
+ORDER BY managers.created_at, managers.manager_id;

@@ -8,8 +8,9 @@
 --          restarted or the backend was terminated. The empty message makes this transaction write WAL, so
 --          that its own commit waits until the synchronous standby has everything before it. This needs no
 --          logical decoding.
+--          The subquery, not a join, so that no kept plan reads all stacks of a manager.
 WITH receipt AS MATERIALIZED (
-    SELECT manager_id, stack_id, input_digest
+    SELECT stack_id, input_digest
     FROM stackmgr.creation_receipts
     WHERE manager_id = %(manager_id)s::uuid
         AND idempotency_key = %(idempotency_key)s::text
@@ -23,7 +24,6 @@ SELECT
     stacks.preset,
     pg_logical_emit_message(true, 'stackmgr'::text, ''::text) AS lsn
 FROM receipt
-JOIN stackmgr.stacks AS stacks
-    ON stacks.manager_id = receipt.manager_id
-    AND stacks.stack_id = receipt.stack_id
-WHERE stacks.manager_id = %(manager_id)s::uuid;
+CROSS JOIN stackmgr.stacks AS stacks
+WHERE stacks.manager_id = %(manager_id)s::uuid
+    AND stacks.stack_id = (SELECT stack_id FROM receipt);

@@ -32,4 +32,6 @@ ALTER ROLE stackmgr_service IN DATABASE :"database" SET client_min_messages = 'w
 ALTER ROLE stackmgr_service IN DATABASE :"database" SET exit_on_error = 'off';
 ALTER ROLE stackmgr_service IN DATABASE :"database" SET client_connection_check_interval = '500ms';
 ALTER ROLE stackmgr_service IN DATABASE :"database" SET plan_cache_mode = 'force_generic_plan';
+ALTER ROLE stackmgr_service IN DATABASE :"database" SET enable_seqscan = 'off';
+ALTER ROLE stackmgr_service IN DATABASE :"database" SET enable_sort = 'off';
 ALTER ROLE stackmgr_service IN DATABASE :"database" SET jit = 'off';

@@ -38,12 +38,20 @@ SERVER_SETTINGS = {
     "client_connection_check_interval": "500ms",
     "jit": "off",
 }
+SERVICE_ROLE = "stackmgr_app"
 # What the connection string may set to another value: its options come after these.
 DEFAULT_SETTINGS = {
     # A page must come from its index whatever the statistics say, and no execution pays for planning.  Citus
     # needs auto: it cannot plan for a distributed table without the values of the parameters (0A000).
     "plan_cache_mode": "force_generic_plan",
+    # Such a plan is kept until the next ANALYZE.  Made while a table has a few pages, it would read all of
+    # them, in the checks of foreign keys too, or sort all stacks of a manager for a page; and would still do
+    # so when the table has grown.
+    "enable_seqscan": "off",
+    "enable_sort": "off",
 }
+# Operators' statements read whole tables and sort them, and Citus keeps no generic plan.
+_WITHOUT_KEPT_PLANS = {"enable_seqscan": "on", "enable_sort": "on"}
 # libpq sends these variables' values behind the options, so that they would win.
 _OVERRIDING_VARIABLES = ("PGDATESTYLE", "PGTZ")
 
@@ -99,7 +107,10 @@ def completed_conninfo(url: str, role: str | None, deadline: float) -> str:
         "statement_timeout": f"{deadline * _STATEMENT_TIMEOUT * 1000:.0f}ms",
         **SERVER_SETTINGS,
     }
-    options = [_options(DEFAULT_SETTINGS), str(given.get("options") or ""), _options(server_settings)]
+    own = str(given.get("options") or "")
+    keeps_plans = role == SERVICE_ROLE and "plan_cache_mode" not in own
+    defaults = DEFAULT_SETTINGS | ({} if keeps_plans else _WITHOUT_KEPT_PLANS)
+    options = [_options(defaults), own, _options(server_settings)]
     fixed = {"client_encoding": "UTF8", "options": " ".join(filter(None, options))}
     return make_conninfo("", **(_CLIENT_SETTINGS | given | fixed))
 

@@ -14,13 +14,12 @@ from psycopg.rows import namedtuple_row
 
 from stackmgr.database import migrations, session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
-from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
 from stackmgr.database.session_settings import SessionSettingsError
 from stackmgr.settings import Settings
 from stackmgr.time_limit import time_limit
 
 _FACTS = statements.load("server_facts")
-_SERVICE_ROLE = "stackmgr_app"
 
 OLDEST_SERVER = 150000
 CLOCK_TOLERANCE = timedelta(seconds=5)
@@ -57,7 +56,7 @@ def examine(
             _examine_server(facts, findings)
             _examine_login(facts, findings, is_service_login=is_service_login)
             if facts.schema_exists and facts.role_allowed:
-                _examine_as_service(completed_conninfo(url, _SERVICE_ROLE, deadline), variant, findings)
+                _examine_as_service(completed_conninfo(url, SERVICE_ROLE, deadline), variant, findings)
     except SessionSettingsError as ex:
         findings.problems.append(str(ex))
     except psycopg.Error as ex:

@@ -17,7 +17,7 @@ from stackmgr import api_keys, paths
 from stackmgr.app import create_app
 from stackmgr.database import migrations, preflight, session_settings
 from stackmgr.database.connection import DatabaseConnection
-from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
 from stackmgr.database.migrations import MigrationError
 from stackmgr.database.pool import DEADLINE, Database
 from stackmgr.database.statements import Statement
@@ -104,8 +104,9 @@ def test_pooler_sql_sets_what_the_service_asks_for():
     found = re.findall(
         r"^ALTER ROLE stackmgr_service IN DATABASE :\"database\" SET (\w+) = (.+);$", script, re.MULTILINE
     )
-    wanted = session_settings.requested(conninfo_to_dict(completed_conninfo("", None, DEADLINE))["options"])
-    assert {name: value.strip("'") for name, value in found} == wanted
+    completed = conninfo_to_dict(completed_conninfo("", SERVICE_ROLE, DEADLINE))
+    wanted = session_settings.requested(completed["options"])
+    assert {name: value.strip("'") for name, value in found} | {"role": SERVICE_ROLE} == wanted
 
 
 def test_a_pooler_with_the_shipped_settings_passes_the_check(pooled):

@@ -38,6 +38,8 @@ HOSTILE = {
     "exit_on_error": "on",
     "client_connection_check_interval": "0",
     "plan_cache_mode": "force_custom_plan",
+    "enable_seqscan": "on",
+    "enable_sort": "on",
     "jit": "on",
     "lock_timeout": "1",
     "statement_timeout": "1",
@@ -115,7 +117,7 @@ def test_no_connection_string_changes_what_is_pinned(server):
 
 def test_a_connection_string_chooses_how_statements_are_planned_and_the_check_reads_it_back(server):
     url = make_conninfo(server.url(), options="-c plan_cache_mode=auto")
-    assert_pinned(url, plan_cache_mode="auto")
+    assert_pinned(url, plan_cache_mode="auto", enable_seqscan="on", enable_sort="on")
     assert preflight.examine(url).problems == []
 
 

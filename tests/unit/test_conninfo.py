@@ -3,6 +3,7 @@
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from stackmgr.database import session_settings
 from stackmgr.database.conninfo import completed_conninfo, is_conninfo
 
 
@@ -65,6 +66,16 @@ def test_what_the_url_says_of_the_client_stays_and_the_service_has_the_last_word
     assert completed["connect_timeout"] == "9"
     assert completed["application_name"] == "mine"
     options = completed["options"].split(" -c ")
-    assert options[:2] == ["-c plan_cache_mode=force_generic_plan", "statement_timeout=1h"]
-    assert "role=stackmgr_app" in options[2:]
-    assert "statement_timeout=3000ms" in options[2:]
+    assert options[0] == "-c plan_cache_mode=force_generic_plan"
+    assert options[1:4] == ["enable_seqscan=off", "enable_sort=off", "statement_timeout=1h"]
+    assert "role=stackmgr_app" in options[4:]
+    assert "statement_timeout=3000ms" in options[4:]
+
+
+@pytest.mark.parametrize(
+    ("role", "given"), [("stackmgr_app", "?options=-c%20plan_cache_mode%3Dauto"), ("stackmgr_owner", "")]
+)
+def test_citus_and_operators_sessions_may_scan_and_sort(role, given):
+    completed = conninfo_to_dict(completed_conninfo(f"postgresql://h/d{given}", role, 5.0))
+    settings = session_settings.requested(completed["options"])
+    assert (settings["enable_seqscan"], settings["enable_sort"]) == ("on", "on")

@@ -1,0 +1,149 @@
+"""What statements read by plans that were made when the tables had 60 analysed rows and have been kept since.
+
+The plans are those of one connection like the service's own, those of its foreign-key checks included.
+"""
+
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from stackmgr import cursor
+from stackmgr.database import migrations, statements
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.conninfo import completed_conninfo
+from tests.support.clusters import cluster, new_database
+from tests.support.examples import ADDRESSES
+
+DEADLINE = 60.0
+FIRST_ROWS, ROWS = 60, 6000
+MANAGER = str(UUID(int=0))
+ALLOCATION = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'
+
+# Rows from *first* to *last* of each table; those of stacks in turns for each of so many *managers*.
+INSERT = """
+WITH manager AS (
+    SELECT lpad(to_hex(n), 32, '0')::uuid AS id
+    FROM generate_series(%(first_manager)s::int, %(last_manager)s) AS n
+), managers AS (
+    INSERT INTO stackmgr.managers (manager_id, external_id, identity_id) SELECT id, id, id FROM manager
+), keys AS (
+    INSERT INTO stackmgr.api_keys (
+        key_digest, key_id, external_id, identity_id, last_four, quota_id, quota_limit, quota_seconds
+    )
+    SELECT sha256(id::text::bytea), id, id, id, 'abcd', id, 3, 60 FROM manager
+), slots AS (
+    INSERT INTO stackmgr.api_key_quota_slots (quota_id, slot) SELECT id, generate_series(1, 3) FROM manager
+), stacks AS (
+    INSERT INTO stackmgr.stacks (
+        manager_id, stack_id, revision_id, revision_number, name, allocation, preset, created_at
+    )
+    SELECT
+        lpad(to_hex(n %% %(managers)s::int), 32, '0')::uuid, lpad(to_hex(n), 32, '0')::uuid,
+        gen_random_uuid(), 1, 'Growth', %(allocation)s, 'daily', now() + n * interval '1 s'
+    FROM generate_series(%(first)s::int, %(last)s) AS n
+    RETURNING manager_id, stack_id, revision_id, name, allocation, preset
+), revisions AS (
+    INSERT INTO stackmgr.stack_revisions (
+        manager_id, stack_id, revision_number, revision_id, name, allocation, preset, identity_id, request_id
+    )
+    SELECT manager_id, stack_id, 1, revision_id, name, allocation, preset, 'identity', 'request' FROM stacks
+)
+INSERT INTO stackmgr.creation_receipts (manager_id, idempotency_key, input_digest, stack_id)
+SELECT manager_id, stack_id::text, sha256('x'), stack_id FROM stacks
+"""
+# Those of a foreign-key check are among them.
+ROWS_READ = b"""
+SELECT relname, seq_scan, seq_tup_read + coalesce(idx_tup_fetch, 0)
+FROM pg_stat_xact_user_tables WHERE schemaname = 'stackmgr'
+"""
+ACTOR = {"identity_id": "identity", "request_id": "request", "key_id": None}
+CONFIGURATION = {"name": "Growth", "allocation": ALLOCATION, "preset": "daily"}
+# What the service runs, and how many rows of the tables each may read.
+CALLS: dict[str, tuple[int, dict[str, Any]]] = {
+    "api_key_verify": (2, {"key_digest": sha256(MANAGER.encode()).digest()}),
+    "api_key_use_record": (1, {"key_digest": sha256(MANAGER.encode()).digest()}),
+    "api_key_quota_consume": (10, {"quota_id": MANAGER, "quota_seconds": 60}),
+    "api_key_quota_peek": (3, {"quota_id": MANAGER, "quota_seconds": 60}),
+    "manager_find": (1, {"external_id": MANAGER, "identity_id": MANAGER}),
+    "stack_create": (3, {"idempotency_key": "new", "input_digest": bytes(32), **ACTOR, **CONFIGURATION}),
+    "receipt_find": (2, {"idempotency_key": MANAGER}),
+    "stack_get": (1, {"stack_id": MANAGER}),
+    "stack_list": (
+        26,
+        {
+            "after_created_at": cursor.START.created_at,
+            "after_stack_id": cursor.START.stack_id,
+            "row_limit": 26,
+        },
+    ),
+    "stack_update": (2, {"stack_id": MANAGER, **ACTOR, **CONFIGURATION}),
+}
+
+
+@pytest.fixture(scope="module")
+def url(binaries: Path) -> Iterator[str]:
+    """A database on a server that analyses no table by itself."""
+    with cluster(binaries, "autovacuum=off") as server_url, new_database(server_url) as url:
+        migrations.apply(url)
+        yield url
+
+
+@pytest.fixture(scope="module", params=[1, 20], ids=["1 manager", "20 managers"])
+def kept(request: pytest.FixtureRequest, url: str) -> Iterator[DatabaseConnection]:
+    managers = request.param
+    with (
+        psycopg.connect(url, autocommit=True) as admin,
+        DatabaseConnection.connect(
+            completed_conninfo(url, "stackmgr_app", DEADLINE), autocommit=True
+        ) as connection,
+    ):
+        admin.execute(b"TRUNCATE stackmgr.managers, stackmgr.api_keys, stackmgr.api_key_quota_slots CASCADE")
+        insert(admin, managers, (0, managers - 1), (0, FIRST_ROWS - 1))
+        admin.execute(b"ANALYZE")
+        for name in CALLS:
+            run(connection, name)
+        insert(admin, managers, (managers, ROWS), (FIRST_ROWS, ROWS))
+        yield connection
+
+
+def insert(
+    admin: psycopg.Connection, managers: int, new_managers: tuple[int, int], new_stacks: tuple[int, int]
+) -> None:
+    # The keys of the rows are right by construction.
+    admin.execute(b"SET session_replication_role = replica")
+    (first_manager, last_manager), (first, last) = new_managers, new_stacks
+    given = {"first_manager": first_manager, "last_manager": last_manager, "first": first, "last": last}
+    admin.execute(INSERT, {**given, "managers": managers, "allocation": ALLOCATION})
+
+
+def run(connection: DatabaseConnection, name: str) -> dict[str, tuple[int, int]]:
+    """Run a statement and undo it; return what it read of each table: sequential scans and rows."""
+    statement = statements.load(name)
+    _, given = CALLS[name]
+    parameters = {"manager_id": MANAGER, "stack_id": str(uuid4()), "revision_id": str(uuid4())} | given
+    with connection.transaction(force_rollback=True):
+        before = rows_read(connection)
+        connection.run(statement, parameters, time.monotonic() + DEADLINE)
+        after = rows_read(connection)
+    return {
+        table: (scans - before.get(table, (0, 0))[0], rows - before.get(table, (0, 0))[1])
+        for table, (scans, rows) in after.items()
+    }
+
+
+def rows_read(connection: DatabaseConnection) -> dict[str, tuple[int, int]]:
+    return {table: (scans, rows) for table, scans, rows in connection.execute(ROWS_READ)}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_plan_made_for_a_tiny_table_reads_few_rows_of_one_that_has_grown(kept, name):
+    limit, _ = CALLS[name]
+    read = run(kept, name)
+    assert {table: scans for table, (scans, _) in read.items() if scans} == {}
+    assert 0 < sum(rows for _, rows in read.values()) <= limit
