@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.scheduler import Signal
@@ -11,77 +12,105 @@ HOT_SECONDS = 1.0
 
 
 class Waiter:
-    """A request that waits for a connection: whoever hands it one, or lets it try again, sets `woken`."""
+    """A request in line: `woken` is set once it has a connection, or none can be had because of *failure*."""
 
-    __slots__ = ("connection", "woken")
+    __slots__ = ("connection", "failure", "woken")
 
     def __init__(self) -> None:
         self.connection: DatabaseConnection | None = None
+        self.failure: BaseException | None = None
         self.woken = Signal()
 
 
 class HotConnections:
     """The connections outside the pool: in a session, or kept here between two requests.
 
-    The connection released last is acquired first, because its server process is still warm.  Where all
-    *size* are in sessions, requests wait in line, and a released connection goes to the first directly.
-    (The pool's own queue costs a request more: create over 1 ms took 0.74 ms of CPU, not 0.54.)
+    The connection released last is acquired first, because its server process is still warm.  Where none is
+    kept, requests wait in line.  (The pool's own queue costs a request more: create over 1 ms took 0.74 ms of
+    CPU, not 0.54.)  Any thread may call this.  The invariants:
 
-    Invariant: each connection is in one place, in a session, here, or in the pool, which counts the first two
-    as checked out.  None that is in use stays outside for longer than HOT_SECONDS: the pool sees its age.
+    - Each connection is in one place: in a session, here, on its way out of the pool, or in the pool, which
+      counts the others as checked out.  They and the room are *size* together.
+    - A connection, never room, is what a request gets: the first in line, or one that finds a connection kept
+      here, which means that nobody is in line.  So nobody is overtaken, and nobody has to pass room on.
+    - A request that leaves the line has what it was handed before.  If it fails, it hands that on.
+    - Whoever makes room, joins the line or ends a check-out then calls `take_room`, and follows each True by
+      `end_check_out`.  So while there is room and a thread can be started, the line has its check-outs.
+    - None that is in use stays outside for longer than HOT_SECONDS: the pool sees its age.
     """
 
     def __init__(self, size: int) -> None:
         self._lock = threading.Lock()
         self._room = size  # how many more may be checked out of the pool
+        self._check_outs = 0  # under way, for those in line
         self._kept: list[DatabaseConnection] = []
-        self._waiters: deque[Waiter] = deque()
+        self._line: deque[Waiter] = deque()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def acquire(self) -> DatabaseConnection | Waiter | None:
-        """Return a kept connection; or None, and the right to check one out; or a place in the line."""
+    def acquire(self) -> DatabaseConnection | Waiter:
+        """Return a kept connection, or a place in the line."""
         with self._lock:
             if self._kept:
                 return self._kept.pop()
-            if self._room:
-                self._room -= 1
-                return None
             waiter = Waiter()
-            self._waiters.append(waiter)
+            self._line.append(waiter)
             return waiter
 
-    def wait(self, waiter: Waiter, seconds: float) -> DatabaseConnection | None:
-        """Return the connection that *waiter* is handed within so many seconds, or None."""
-        if not waiter.woken.wait(max(0.0, seconds)):
-            with self._lock:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-                elif waiter.connection is None and self._waiters:
-                    # Told to try again at this very moment: the next one may.
-                    self._waiters.popleft().woken.set()
-        return waiter.connection
+    def leave(self, waiter: Waiter) -> DatabaseConnection | None:
+        """Return the connection that *waiter* was handed, or None; it is in line no longer."""
+        with self._lock:
+            with suppress(ValueError):
+                self._line.remove(waiter)
+            return waiter.connection
 
     def keep(self, connection: DatabaseConnection) -> bool:
-        """Keep *connection*, or hand it to a waiter; False if it is closed or has been outside too long."""
+        """Hand *connection* on, or keep it; False if it is closed or has been outside for too long."""
         if connection.closed or time.monotonic() - connection.acquired_at > HOT_SECONDS:
             return False
         with self._lock:
-            if self._waiters:
-                waiter = self._waiters.popleft()
-                waiter.connection = connection
-                waiter.woken.set()
-            else:
-                self._kept.append(connection)
+            self._hand_on(connection)
         return True
 
+    def _hand_on(self, connection: DatabaseConnection) -> None:
+        if self._line:
+            waiter = self._line.popleft()
+            waiter.connection = connection
+            waiter.woken.set()
+        else:
+            self._kept.append(connection)
+
     def make_room(self) -> None:
-        """Note that a connection is in the pool again, or was not checked out; let a waiter try."""
+        """Note that a connection is in the pool again."""
         with self._lock:
             self._room += 1
-            if self._waiters:
-                self._waiters.popleft().woken.set()
+
+    def take_room(self) -> bool:
+        """Whether to check a connection out of the pool for those in line; `end_check_out` is to follow."""
+        with self._lock:
+            if not self._room or self._check_outs >= len(self._line):
+                return False
+            self._room -= 1
+            self._check_outs += 1
+            return True
+
+    def end_check_out(self, connection: DatabaseConnection | None) -> None:
+        """Hand on what was checked out, if anything."""
+        with self._lock:
+            self._check_outs -= 1
+            if connection is None:
+                self._room += 1
+            else:
+                self._hand_on(connection)
+
+    def dismiss(self, failure: BaseException) -> None:
+        """Wake all in line: there will be no connection for them."""
+        with self._lock:
+            while self._line:
+                waiter = self._line.popleft()
+                waiter.failure = failure
+                waiter.woken.set()
 
     def take_all(self) -> list[DatabaseConnection]:
         """Return what is kept, which is then the caller's to return to the pool."""

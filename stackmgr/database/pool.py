@@ -3,9 +3,8 @@
 import logging
 import os
 import time
-from functools import partial
 
-from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from stackmgr.database import retries, session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
@@ -14,7 +13,7 @@ from stackmgr.database.hot_connections import HotConnections
 from stackmgr.database.session import Observer, Session
 from stackmgr.errors import DatabaseError
 from stackmgr.logs import RateLimitFilter
-from stackmgr.scheduler import call_in_thread
+from stackmgr.scheduler import start_thread
 from stackmgr.settings import Settings
 
 # Seconds that one session may wait for the database, and the share of them for a connection.
@@ -24,6 +23,7 @@ _ACQUIRE_SHARE = 0.4
 # After a failed attempt to connect, the pool tries again when it is asked next, without growing pauses.
 _RECONNECT_TIMEOUT = 0.0
 POLL_INTERVAL = 0.2  # seconds
+_READY_SECONDS = 0.001  # how long a connection may take that is ready in the pool
 
 # A server that is read-only for everybody must not be flooded with new connections.
 MIN_DRAIN_INTERVAL = 0.25  # seconds
@@ -98,41 +98,72 @@ class Database:
         return connection
 
     def _next_connection(self, give_up_at: float) -> DatabaseConnection:
-        while (left := give_up_at - time.monotonic()) > 0:
-            found = self._hot.acquire()
-            if isinstance(found, DatabaseConnection):
-                return found
-            if found is None:
-                connection = call_in_thread(partial(self._check_out, min(POLL_INTERVAL, left)))
-            else:
-                connection = self._hot.wait(found, left)
-            if connection is not None:
-                return connection
-        raise DatabaseError(retries.NO_CONNECTION)
-
-    def _check_out(self, seconds: float) -> DatabaseConnection | None:
-        """Return a connection of the pool, or None if there is none within so many seconds."""
+        left = give_up_at - time.monotonic()
+        if left <= 0:
+            raise DatabaseError(retries.NO_CONNECTION)
+        found = self._hot.acquire()
+        if isinstance(found, DatabaseConnection):
+            return found
         try:
-            connection = self._pool.getconn(seconds)
-        except PoolTimeout:
-            self._hot.make_room()
-            return None
-        except PoolClosed as ex:
-            self._hot.make_room()
-            raise DatabaseError(retries.NO_CONNECTION) from ex
-        connection.acquired_at = time.monotonic()
+            self._serve_line()
+            found.woken.wait(left)
+        except BaseException:
+            connection = self._hot.leave(found)
+            if connection is not None:
+                self._put_back(connection)
+            raise
+        connection = self._hot.leave(found)
+        if connection is None:
+            raise DatabaseError(retries.NO_CONNECTION) from found.failure
         return connection
+
+    def _serve_line(self) -> None:
+        """Check out connections for those in line, as far as there is room, in threads: the pool blocks."""
+        while self._hot.take_room():
+            try:
+                start_thread(self._poll_pool)
+            except RuntimeError:  # no more threads
+                if not self._check_out(_READY_SECONDS):
+                    return  # the next request, or the end of one, tries again
+
+    def _poll_pool(self) -> None:
+        """Use room that was taken, and then what room there is, until those in line are served."""
+        self._check_out(POLL_INTERVAL)
+        while self._hot.take_room():
+            self._check_out(POLL_INTERVAL)
+
+    def _check_out(self, seconds: float) -> bool:
+        """Use room that was taken: whether the pool had a live connection within so many seconds."""
+        connection = None
+        try:
+            while (found := self._pool.getconn(seconds)).is_stale():
+                found.close()
+                self._pool.putconn(found)
+            found.acquired_at = time.monotonic()
+            connection = found
+        except PoolTimeout:
+            pass
+        except BaseException as ex:
+            self._hot.dismiss(ex)
+            raise
+        finally:
+            self._hot.end_check_out(connection)
+        return connection is not None
 
     def release(self, connection: DatabaseConnection) -> None:
         """Take back a connection that `acquire` returned."""
         if self.observer is not None:
             self.observer.released()
+        self._put_back(connection)
+
+    def _put_back(self, connection: DatabaseConnection) -> None:
         if not self._hot.keep(connection):
             self._return_to_pool(connection)
 
     def _return_to_pool(self, connection: DatabaseConnection) -> None:
         self._pool.putconn(connection)
         self._hot.make_room()
+        self._serve_line()
 
     def drain(self) -> None:
         """Replace every connection: idle ones at once, the others when they are released."""

@@ -243,7 +243,7 @@ def test_a_request_in_the_line_gets_the_connection_that_is_released(service):
     held = [service.database.acquire(time.monotonic() + PATIENCE) for _ in range(POOL_SIZE)]
     with ThreadPoolExecutor() as threads:
         status = threads.submit(service.operations()["get"])
-        eventually(lambda: service.database._hot._waiters)
+        eventually(lambda: service.database._hot._line)
         service.database.release(held.pop())
         assert status.result() == 200
     for connection in held:
@@ -256,7 +256,7 @@ def test_a_request_leaves_the_line_when_its_time_is_up(service):
     held = [service.database.acquire(time.monotonic() + PATIENCE) for _ in range(POOL_SIZE)]
     with ends_within(DEADLINE):
         assert service.operations()["get"]() == 503
-    assert not service.database._hot._waiters
+    assert not service.database._hot._line
     for connection in held:
         service.database.release(connection)
     service.assert_whole()
