@@ -31,8 +31,8 @@ _HOST_FIELD = re.compile(rf"(?:{_HOST})?(?::[0-9]{{0,5}})?")
 _ABSOLUTE_FORM = re.compile(rf"https?://{_HOST}(?::[0-9]{{0,5}})?((?:[/?].*)?)", re.IGNORECASE)
 _AUTHORITY_FORM = re.compile(rf"{_HOST}:[0-9]{{1,5}}")
 
-# RFC 9110 section 5.3: fields that are no lists, so that a second one makes the request ambiguous. If two proxies
-# joined two Idempotency-Keys in two ways, a retry would create a second stack.
+# RFC 9110 section 5.3: fields that are no lists, so that a second one makes the request ambiguous. If two
+# proxies joined two Idempotency-Keys in two ways, a retry would create a second stack.
 _SINGLE = {"HTTP_HOST", "CONTENT_TYPE", "CONTENT_LENGTH", "HTTP_IDEMPOTENCY_KEY"}
 # RFC 9110 section 6.5.1: fields that are not allowed in trailers.
 _NO_TRAILER = {

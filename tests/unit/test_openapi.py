@@ -10,6 +10,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from stackmgr import cli, contract, cursor, errors, paths, stack_configuration
 from stackmgr.app import create_app
+from stackmgr.commands.verdict import LONGEST_KEY_BYTES
 from stackmgr.database.pool import Database
 from stackmgr.http import parsing, resources
 from stackmgr.http.validation import compile_schema, read_schema, resolve_reference
@@ -19,6 +20,7 @@ from tests.support.client import STATUS
 from tests.support.openapi import BUNDLE, OPERATIONS
 
 SOURCE = read_schema("openapi.json")
+README = (paths.directory("schemas").parent / "README.md").read_text()
 ALWAYS = {"400", "401", "429", "500", "503"}
 STATUSES = {
     "createStack": ALWAYS | {"200", "201", "409", "413"},
@@ -120,6 +122,14 @@ def test_the_operations_are_the_routes_of_the_application(spellings):
         *(("/manager/stacks/{id}", method) for method in resources.StackItem.methods),
     }
     assert OPERATIONS.keys() == STATUSES.keys()
+
+
+def test_the_length_of_an_idempotency_key_is_that_of_the_code():
+    """Each byte beyond ASCII is two in the database's UTF-8."""
+    always, ascii_only = f"{LONGEST_KEY_BYTES // 2:,}", f"{LONGEST_KEY_BYTES:,}"
+    description = BUNDLE["components"]["parameters"]["IdempotencyKey"]["description"]
+    assert f"{always} bytes always fit, and {ascii_only} if all are ASCII" in description
+    assert f"{ascii_only} bytes if ASCII ({always} always fit)" in README
 
 
 @pytest.mark.parametrize("operation_id", STATUSES)
