@@ -78,6 +78,20 @@ class ClientConnection:
         """Whether some of a request has been read: an empty line before it does not count."""
         return bool(self.request or (self.inbox and self.inbox.rstrip(b"\r\n")))
 
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the inbox may hold more chunks of the current request."""
+        return self._decoder is not None and self._decoder.is_suspended
+
+    def require_client(self) -> None:
+        """Raise Disconnected if the client has reset the connection."""
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            pass
+        except OSError as exc:
+            raise Disconnected from exc
+
     def fill(self) -> bool:
         """Read what has arrived; return whether there was anything. Raises EndOfInput, Disconnected."""
         try:

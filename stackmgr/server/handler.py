@@ -12,9 +12,6 @@ from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInpu
 from stackmgr.server.request import HEAD_LIMIT, BadRequest, Limits, Request
 from stackmgr.server.response import Response
 
-MAX_PIPELINED = 16  # requests of one connection served before the other connections have their turn
-MAX_DECODE_SECONDS = 0.01  # spent on reading and decoding one body, likewise
-
 
 def _configured_hook(cfg: Any, name: str) -> Any:
     """Return a hook if the operator has set one: gunicorn's defaults only write debug messages."""
@@ -68,7 +65,9 @@ class RequestHandler:
             del conn.environ["stackmgr.overloaded"]
 
     def serve(self, conn: ClientConnection) -> None:
-        """Serve the requests that have arrived on a connection, until it has to wait for something.
+        """Serve the next request of a connection, as far as it has arrived.
+
+        One request at a time, and some chunks of one, so that the other connections have their turn.
 
         Raises Disconnected, or OSError, when no response can be sent.
         """
@@ -91,24 +90,20 @@ class RequestHandler:
             conn.send_error("500 Internal Server Error", "internal_error", "The server failed.")
 
     def _serve_arrived(self, conn: ClientConnection) -> None:
-        served, turn_end = 0, 0.0
-        conn.yielded = False
+        if conn.yielded:
+            conn.require_client()
+            conn.yielded = False
         while not conn.outbox and not conn.closing:
             request = conn.next_request(self._limits) if conn.inbox or conn.request else None
             if request is not None:
                 self._respond(conn, request)
-                served += 1
-                if served == MAX_PIPELINED:
-                    conn.yielded = True
-                    return
-            elif served or not conn.fill():
+                conn.yielded = bool(conn.inbox)
                 return
-            elif conn.request is not None:  # decoding a body of tiny chunks takes a quarter of a second
-                now = monotonic()
-                turn_end = turn_end or now + MAX_DECODE_SECONDS
-                if now > turn_end:
-                    conn.yielded = True
-                    return
+            if conn.is_decoding:
+                conn.yielded = True
+                return
+            if not conn.fill():
+                return
 
     def _respond(self, conn: ClientConnection, request: Request) -> None:
         conn.phase, conn.sent = "", False

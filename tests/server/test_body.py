@@ -1,6 +1,8 @@
 """Chunked bodies, decoded as they arrive: the worker's decoder by itself and beside gunicorn's."""
 
 import random
+import socket
+import struct
 
 import pytest
 from gunicorn.http import unreader
@@ -8,7 +10,9 @@ from gunicorn.http.body import Body, ChunkedReader
 from gunicorn.http.errors import NoMoreData, ParseException
 
 from stackmgr.contract import BODY_LIMIT_BYTES as BODY_LIMIT
+from stackmgr.server import body
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
+from stackmgr.server.connection import ClientConnection, Disconnected
 from stackmgr.server.request import BadRequest, Limits, Request
 from tests.support.malformed import fuzz_request_count
 
@@ -45,12 +49,13 @@ def decode(data, cuts):
         inbox += data[start:end]
         start = end
         try:
-            if decoder.feed(inbox):
-                return decoder.body().read(BODY_LIMIT + 1 if decoder.exceeds_limit else -1), bytes(
-                    inbox
-                ) + data[end:]
+            while not (is_complete := decoder.feed(inbox)) and decoder.is_suspended:
+                pass
         except BadRequest:
             return None
+        if is_complete:
+            content = decoder.body().read(BODY_LIMIT + 1 if decoder.exceeds_limit else -1)
+            return content, bytes(inbox) + data[end:]
     return None
 
 
@@ -96,6 +101,30 @@ def test_every_body_is_decoded_as_by_gunicorn_wherever_it_is_cut():
     assert accepted > 500
 
 
+def test_chunks_are_decoded_a_few_at_a_time(monkeypatch):
+    decoder = ChunkedDecoder(Request(HEAD, Limits(4094, 100, 8190)))
+    inbox = bytearray(b"1\r\nx\r\n" * 1000)
+    assert not decoder.feed(inbox)
+    assert decoder.is_suspended
+    assert len(inbox) > 700 * 6
+    monkeypatch.setattr(body, "MAX_CHUNKS", 1)
+    for data in GOOD:
+        assert decode(data, ()) == decode_by_gunicorn(data)
+
+
+def test_nothing_is_decoded_for_a_client_that_has_reset_its_connection():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        sock, peer = server.accept()
+    conn = ClientConnection(sock, peer, sock.getsockname())
+    conn.require_client()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    with pytest.raises(Disconnected):
+        conn.require_client()
+    sock.close()
+
+
 def test_byte_by_byte():
     for data in GOOD:
         assert decode(data, range(1, len(data))) == decode(data, ()) != None  # noqa: E711
@@ -121,8 +150,8 @@ def test_framing_has_a_limit_that_does_not_depend_on_the_cuts():
 
 
 def test_a_body_over_the_limit_never_looks_complete():
-    body = IncompleteBody(b"x" * 10)
-    assert body.read(6) == b"xxxxxx"
-    for read in (body.read, lambda: body.read(5), lambda: body.read(None), body.readline, lambda: list(body)):
+    cut = IncompleteBody(b"x" * 10)
+    assert cut.read(6) == b"xxxxxx"
+    for read in (cut.read, lambda: cut.read(5), lambda: cut.read(None), cut.readline, lambda: list(cut)):
         with pytest.raises(OSError, match="exceeds the limit"):
             read()

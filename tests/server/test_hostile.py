@@ -222,7 +222,7 @@ def test_one_busy_connection_does_not_starve_the_others(start):
         with contextlib.suppress(BlockingIOError):
             while data := busy.socket.recv(65536):
                 served += data.count(b"HTTP/1.1 200")
-        assert served < 200
+        assert served < 10
 
 
 def test_worker_connections_is_a_limit_and_the_longest_idle_is_closed(start):
