@@ -3,6 +3,7 @@
 from datetime import timedelta
 from functools import partial
 from math import ceil
+from random import randint
 from time import monotonic
 from typing import Any
 
@@ -11,6 +12,8 @@ from gunicorn.http.wsgi import base_environ
 from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput
 from stackmgr.server.request import HEAD_LIMIT, BadRequest, Limits, Request
 from stackmgr.server.response import Response
+
+RETRY_SPREAD_SECONDS = 4  # clients that are rejected together must not return together
 
 
 def _configured_hook(cfg: Any, name: str) -> Any:
@@ -58,7 +61,8 @@ class RequestHandler:
 
     def reject(self, conn: ClientConnection) -> None:
         """Let the application respond 503 to the requests that have arrived, which it does at once."""
-        conn.environ["stackmgr.overloaded"] = self._retry_after
+        spread = randint(0, RETRY_SPREAD_SECONDS)  # noqa: S311 - no secret
+        conn.environ["stackmgr.overloaded"] = self._retry_after + spread
         try:
             self.serve(conn)
         finally:

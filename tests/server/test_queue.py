@@ -3,9 +3,11 @@
 import contextlib
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
+from stackmgr.server.handler import RETRY_SPREAD_SECONDS
 from stackmgr.server.worker import Worker
 from tests.server.gunicorn_process import chunked, get, post, wait_until
 
@@ -39,10 +41,19 @@ def test_request_that_no_thread_takes_in_time_is_rejected(start):
             kept.send(get("/late"))
             for client in (kept, new):
                 response = client.response()
-                assert (response.status, response.headers["Retry-After"]) == (503, "1")
+                assert response.status == 503
+                assert 1 <= int(response.headers["Retry-After"]) <= 1 + RETRY_SPREAD_SECONDS
                 assert response.headers["Connection"] == "keep-alive"
     assert server.ask(get("/")).status == 200
     assert "Responded 503 on " in server.log
+
+
+def test_requests_rejected_together_are_not_told_to_return_together(start):
+    server = start(LIMIT)
+    with busy(server), ExitStack() as stack:
+        clients = [stack.enter_context(server.connect(get("/"))) for _ in range(64)]
+        told = {client.response().headers["Retry-After"] for client in clients}
+    assert told == {str(1 + more) for more in range(RETRY_SPREAD_SECONDS + 1)}
 
 
 def test_rejected_connection_stays_usable_after_any_body(start):

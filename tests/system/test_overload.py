@@ -45,7 +45,7 @@ def test_hanging_verifier_makes_no_queue(database_url):
         assert Counter(response.status for response, _ in found) == {503: CLIENTS}
         # One verification, a wait, and a busy machine; in a queue, the last would wait for 15 verifications.
         assert max(seconds for _, seconds in found) < 3 + 1 + 2
-        rejected = [response for response, _ in found if response.headers["Retry-After"] == "1"]
+        rejected = [response for response, _ in found if response.headers["Retry-After"]]
         assert len(rejected) >= CLIENTS - 2 * THREADS
         assert {response.headers["X-Request-Id"] for response in rejected} == {"overload"}
         assert len(unkey.requests) <= CLIENTS - len(rejected)  # no key of a rejected request was verified

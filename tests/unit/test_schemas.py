@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,6 +81,29 @@ def test_an_object_has_no_members_but_the_described_ones(schema):
         assert schema["additionalProperties"] is False
         assert set(schema.get("required", ())) <= schema["properties"].keys()
     assert "$ref" in schema or schema["description"]
+
+
+CODE_POINTS = re.compile(r"U\+([0-9A-F]{4})(?:(?: to U\+|\.\.)([0-9A-F]+))?")
+
+
+def code_points(text: str) -> list[int]:
+    """Return those that *text* names, as U+0009, U+0009 to U+000D or U+0009..D."""
+    ranges = [(first, first[: -len(last)] + last) for first, last in CODE_POINTS.findall(text)]
+    return [code for first, last in ranges for code in range(int(first, 16), int(last or first, 16) + 1)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [PARTS["name"]["description"], (paths.directory("schemas").parent / "README.md").read_text()],
+    ids=["schema", "README"],
+)
+def test_the_whitespace_of_a_name_is_documented_as_it_is(text):
+    blank = [
+        code
+        for code in range(sys.maxunicode + 1)
+        if "name_blank" in stack_configuration.name_violations(chr(code))
+    ]
+    assert code_points(text.partition("hitespace is")[2]) == blank
 
 
 @pytest.mark.parametrize("text", ["10000.0", "1e4", "true", '"10000"', "-1", "10001", "null"])
