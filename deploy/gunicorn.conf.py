@@ -116,9 +116,9 @@ def _keep_serving(server):
 
 
 def post_fork(server, worker):
-    """Tell the worker how long a request may wait, and which listener is exempt."""
+    """Tell the worker how long a request may wait, and which listener is the operator's."""
     worker.queue_seconds = _settings["queue_timeout"]
-    worker.exempt_port = str(_settings["admin_port"] or "")
+    worker.admin_port = _settings["admin_port"]
 
 
 def on_starting(server):

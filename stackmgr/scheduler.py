@@ -11,7 +11,7 @@ The invariants:
 - A greenlet runs until it waits.  What it does between two waits is atomic for the other requests of the
   worker, though not for its other threads.  No lock is held during a wait.
 - A greenlet waits for one thing at a time, and no two for the same descriptor.
-- Only `Signal.set` may be called by any thread; all else belongs to the thread that runs the scheduler.
+- Any thread may call `Signal.set` and `Scheduler.wake`; all else is for the thread that runs the scheduler.
 """
 
 import os
@@ -31,6 +31,7 @@ WRITABLE = select.EPOLLOUT
 
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
 _DEFER_SECONDS = 0.001
+_SLICE_PERIOD_SECONDS = 30.0
 
 _Result = TypeVar("_Result")
 
@@ -42,10 +43,15 @@ class Scheduler:
     busy, events stay there.  *handle* must not raise.
     """
 
+    # The longest time between two switches of greenlets in this process, in seconds, of two periods.
+    _longest_slices = (0.0, 0.0)
+    _period_ends = 0.0
+
     def __init__(self, events: select.epoll, number: int, handle: Callable[[int], None]) -> None:
         self._events = events
         self._number = number
         self._handle = handle
+        self.turns = 0  # grows as long as the thread gets on
         self._idle: list[greenlet] = []
         self._epoll = select.epoll()  # of `events`, and of what greenlets wait for
         self._waiting: dict[int, greenlet] = {}  # by descriptor
@@ -53,6 +59,7 @@ class Scheduler:
         self._next_deadline = inf  # or earlier: a wait that has ended does not move it
         self._signals: deque[Signal] = deque()  # that have been set
         self._deferred: list[Callable[[], None]] = []
+        self._urgent: dict[int, tuple[select.epoll, Callable[[int], None]]] = {}  # by descriptor
         self._wake_up = os.eventfd(0)
         self._main = getcurrent()
         self._thread = 0
@@ -67,9 +74,27 @@ class Scheduler:
         self._epoll.register(self._events.fileno(), READABLE | select.EPOLLONESHOT)
         has_events = False
         while True:
+            self.turns += 1
             has_events = self._handle_ready(has_events and bool(self._idle)) or has_events
             if has_events and self._idle:
                 has_events = self._start()
+
+    def add_urgent(self, events: select.epoll, handle: Callable[[int], None]) -> None:
+        """Handle each event of *events* at once, in a greenlet of its own.  *handle* must not raise."""
+        self._urgent[events.fileno()] = events, handle
+        self._epoll.register(events.fileno(), READABLE)
+
+    def wake(self) -> None:
+        """Have the thread take a turn even if nothing happens.  Any thread may call this."""
+        os.eventfd_write(self._wake_up, 1)
+
+    @classmethod
+    def longest_slice(cls) -> float:
+        """Return the longest time between two switches of greenlets, in seconds, of the last minute or so."""
+        now, (current, before) = monotonic(), cls._longest_slices
+        if now >= cls._period_ends:
+            cls._longest_slices, cls._period_ends = (0.0, current), now + _SLICE_PERIOD_SECONDS
+        return max(current, before)
 
     def defer(self, call: Callable[[], None]) -> None:
         """Make *call* once what is ready now has had its turn, after a millisecond at the latest."""
@@ -85,11 +110,15 @@ class Scheduler:
         wanted = len(self._idle)
         found = self._events.poll(0, wanted)
         for descriptor, _ in found:
-            self._idle.pop().switch(descriptor)
+            self._switch(self._idle.pop(), descriptor)
         if len(found) == wanted:
             return True
         self._epoll.modify(self._events.fileno(), READABLE | select.EPOLLONESHOT)
         return False
+
+    def _start_urgent(self, events: select.epoll, handle: Callable[[int], None]) -> None:
+        for descriptor, _ in events.poll(0, _MAX_EVENTS):
+            self._switch(greenlet(handle), descriptor)
 
     def _handle_ready(self, is_busy: bool) -> bool:
         """Resume the greenlets that need wait no longer; return whether there are new events."""
@@ -102,6 +131,8 @@ class Scheduler:
                 os.eventfd_read(descriptor)
             elif descriptor == self._events.fileno():
                 has_events = True
+            elif descriptor in self._urgent:
+                self._start_urgent(*self._urgent[descriptor])
         while self._signals:
             waiting = self._signals.popleft().waiting
             if waiting is not None:
@@ -130,7 +161,14 @@ class Scheduler:
 
     def _resume(self, waiting: greenlet, *, is_ready: bool) -> None:
         del self._deadlines[waiting]
-        waiting.switch(is_ready)
+        self._switch(waiting, is_ready)
+
+    def _switch(self, to: greenlet, value: object) -> None:
+        started = monotonic()
+        to.switch(value)
+        seconds = monotonic() - started
+        if seconds > Scheduler._longest_slices[0]:
+            Scheduler._longest_slices = seconds, Scheduler._longest_slices[1]
 
     def wait(self, seconds: float) -> bool:
         """Let the others run; return whether this greenlet was resumed before so many seconds had passed."""
@@ -156,7 +194,7 @@ class Scheduler:
         """Resume the greenlet that waits for *signal*, soon.  Any thread may call this."""
         self._signals.append(signal)
         if threading.get_ident() != self._thread:
-            os.eventfd_write(self._wake_up, 1)
+            self.wake()
 
 
 class _Thread(threading.local):

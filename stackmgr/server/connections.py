@@ -3,6 +3,7 @@
 import os
 import select
 import socket
+from collections.abc import Callable
 from time import monotonic
 
 from stackmgr.server.connection import DRAIN_SECONDS, READ_DEADLINE, WRITE_DEADLINE, ClientConnection
@@ -106,12 +107,19 @@ class Connections:
             self.arm(fd, conn.events)
         return waiting, others
 
-    def claim(self, conn: ClientConnection) -> bool:
-        """Become the owner of a connection if it is parked."""
+    def claim(self, conn: ClientConnection, applies: Callable[[ClientConnection], bool]) -> bool:
+        """Become the owner of a connection if it is parked and *applies* to it.
+
+        A greenlet may have served and parked it again since the caller looked at it.
+        """
+        if not applies(conn):
+            return False
         taken = self.parked.pop(conn.fd, None)
-        if taken is not None and taken is not conn:  # another connection has that number now
+        if taken is conn and applies(conn):
+            return True
+        if taken is not None:  # or another connection has that number now
             self.park(taken)
-        return taken is conn
+        return False
 
     def close(self, conn: ClientConnection) -> None:
         """Close a connection that the caller owns."""
@@ -134,8 +142,16 @@ class Connections:
     def close_longest_parked(self) -> None:
         """Close the connection that has waited longest: in a flood of silent ones, one of those."""
         for conn in list(self.parked.values())[:1]:
-            if self.claim(conn):
+            deadline = conn.deadline
+            if self.claim(conn, lambda conn: conn.deadline == deadline):  # noqa: B023 - called at once
                 self.close(conn)
+
+    def limit_idle_seconds(self, seconds: float) -> None:
+        """Close idle connections after *seconds* at the latest, those that are idle now included."""
+        self.seconds["idle"] = min(seconds, self.seconds["idle"])
+        for conn in list(self.parked.values()):
+            if conn.phase == "idle":
+                conn.deadline = min(conn.deadline, monotonic() + self.seconds["idle"])
 
     def take_expired(self) -> list[ClientConnection]:
         """Claim the connections whose deadline has passed; close the longest parked if they hold too much."""
@@ -144,11 +160,9 @@ class Connections:
         excess = sum(len(conn.inbox) for conn in parked) - INBOX_BUDGET
         expired = []
         for conn in parked:
-            if conn.deadline < now:
-                if self.claim(conn):
-                    expired.append(conn)
-            elif excess > 0 and conn.inbox:
-                excess -= len(conn.inbox)
-                if self.claim(conn):
-                    self.close(conn)
+            if self.claim(conn, lambda conn: conn.deadline < now):
+                expired.append(conn)
+            elif excess > 0 and (held := len(conn.inbox)) and self.claim(conn, lambda conn: bool(conn.inbox)):
+                excess -= held
+                self.close(conn)
         return expired

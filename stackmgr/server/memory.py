@@ -81,8 +81,10 @@ class ResponseMemory:
             read = conn.unread - conn.count_unread()
             return seconds < ROOM_SECONDS, read / max(seconds, ROOM_SECONDS), conn.deadline
 
-        writing = [conn for conn in list(self._connections.parked.values()) if conn.phase == "writing"]
-        for conn in sorted(writing, key=order):
-            if excess > 0 and self._connections.claim(conn):
+        def is_writing(conn: ClientConnection) -> bool:
+            return conn.phase == "writing"
+
+        for conn in sorted(filter(is_writing, list(self._connections.parked.values())), key=order):
+            if excess > 0 and self._connections.claim(conn, is_writing):
                 excess -= len(conn.outbox)
                 self._connections.close(conn)

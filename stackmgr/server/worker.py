@@ -5,14 +5,17 @@ a closing one blocks the main loop, and the server's own errors are HTML that re
 a connection waits in an epoll instance, owned by no greenlet, until there is something to do. The greenlet
 that takes the event parses, calls the application and responds; while it waits, others run: see `scheduler`.
 
-The main thread serves no requests. It sends the heartbeat, rejects requests that have waited too long, ends
-connections whose deadline has passed and runs the graceful stop. The heartbeat shows that this process runs,
-has its parent and can take the interpreter lock. It does not show that requests make progress: the
-application's own time-outs bound them.
+The main thread rejects requests that have waited too long, ends connections whose deadline has passed and
+runs the graceful stop. It sends the heartbeat as long as the request thread takes its turns: without one for
+gunicorn's `timeout`, the master replaces the worker. A request that only waits is bounded by the
+application's own time-outs.
+
+The operator's listener is served in greenlets of its own, so that `/live` waits for no manager's request.
 """
 
 import os
 import select
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +35,8 @@ from stackmgr.server.memory import ResponseMemory, return_large_blocks
 TICK_SECONDS = 0.1  # how exactly the queue is timed
 SWEEP_SECONDS = 0.5
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
+BOOT_PAUSE = 5.0  # seconds before the master replaces a worker that could not boot
+ADMIN_CONNECTIONS = 64  # of the operator's listener
 
 # What makes gunicorn's own parser more lenient than RFC 9112, or believe headers; this worker's never is.
 LENIENT = (
@@ -45,7 +50,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     alive: bool
     queue_seconds = 0.0  # a request that no greenlet has taken for so long is rejected; 0: it waits
-    exempt_port = ""  # of a listener whose requests are never rejected
+    admin_port = 0  # of the operator's listener
 
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:
@@ -61,16 +66,38 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     def init_process(self) -> None:
         """Prepare what `run` needs; the base class then loads the application and calls `run`."""
+        try:
+            self._prepare()
+            super().init_process()
+        except Exception:
+            if self.booted:
+                raise
+            # gunicorn's exit statuses for this end the master, and the workers that serve.
+            self.log.exception("This worker cannot boot; in %g s another is started", BOOT_PAUSE)
+            end = monotonic() + BOOT_PAUSE
+            while self.alive and monotonic() < end:
+                sleep(TICK_SECONDS)
+            sys.exit(1)
+
+    def _prepare(self) -> None:
         return_large_blocks()
-        self.connections = Connections(float(self.cfg.keepalive))
+        keepalive = float(self.cfg.keepalive)
+        self.connections, self.admin = Connections(keepalive), Connections(keepalive)
         self.memory = ResponseMemory(self.connections)
         self.handler = RequestHandler(self)
-        self.listeners = Listeners(self.sockets, self.connections, self.cfg.worker_connections)
-        self.scheduler = Scheduler(self.connections.epoll, self.cfg.threads, self._handle_event)
+        sockets: tuple[list[Any], list[Any]] = ([], [])
+        for listener in self.sockets:
+            name = listener.getsockname()
+            sockets[isinstance(name, tuple) and name[1] == self.admin_port].append(listener)
+        self.listeners = Listeners(sockets[0], self.connections, self.cfg.worker_connections)
+        self.admin_listeners = Listeners(sockets[1], self.admin, ADMIN_CONNECTIONS)
+        handle = partial(self._handle_event, self.connections, self.listeners)
+        self.scheduler = Scheduler(self.connections.epoll, self.cfg.threads, handle)
+        handle = partial(self._handle_event, self.admin, self.admin_listeners)
+        self.scheduler.add_urgent(self.admin.epoll, handle)
         self.next_sweep = 0.0
         self.next_warning = 0.0
         self.rejected = 0  # since the last warning
-        super().init_process()
 
     def handle_usr1(self, sig: int, frame: FrameType | None) -> None:
         """Reopen the logs, `wsgi.errors` among them."""
@@ -92,10 +119,12 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         self.thread = threading.Thread(target=self.scheduler.run, name="requests", daemon=True)
         self.thread.start()
         self.listeners.watch()
+        self.admin_listeners.watch()
+        turns = 0
         wake = select.poll()
         wake.register(self.PIPE[0], select.POLLIN)
         while self.alive and self.ppid == os.getppid():
-            self.notify()
+            turns = self._beat(turns)
             if wake.poll(TICK_SECONDS * 1000):
                 os.read(self.PIPE[0], 4096)
             self._watch()
@@ -104,18 +133,25 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
                 break
         self._stop()
 
+    def _beat(self, turns: int) -> int:
+        """Send the heartbeat if the request thread has taken more than *turns* turns; return their number."""
+        if self.scheduler.turns != turns:
+            self.notify()
+        else:
+            self.scheduler.wake()
+        return self.scheduler.turns
+
     def _stop(self) -> None:
-        """Close the listeners, finish what has arrived, answer later requests with `Connection: close`."""
+        """Close the listeners, finish what has arrived, close connections after later requests."""
         self.alive = False
         self.listeners.close()
+        self.admin_listeners.close()
         end = monotonic() + self.cfg.graceful_timeout
-        seconds = self.connections.seconds
-        seconds["idle"] = min(STOP_LINGER, seconds["idle"])
-        for conn in list(self.connections.parked.values()):
-            if conn.phase == "idle":
-                conn.deadline = min(conn.deadline, monotonic() + seconds["idle"])
-        while self.connections.open and self.thread.is_alive() and monotonic() < end:
-            self.notify()
+        for connections in (self.connections, self.admin):
+            connections.limit_idle_seconds(STOP_LINGER)
+        turns = 0
+        while (self.connections.open or self.admin.open) and self.thread.is_alive() and monotonic() < end:
+            turns = self._beat(turns)
             sleep(0.05)
             self.next_sweep = 0.0
             self._watch()
@@ -126,10 +162,11 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             self._watch_queue()
             if monotonic() >= self.next_sweep:
                 self.next_sweep = monotonic() + SWEEP_SECONDS
-                for conn in self.connections.take_expired():
-                    self._advance(conn, self._expire)
+                for connections in (self.connections, self.admin):
+                    for conn in connections.take_expired():
+                        self._advance(connections, conn, self._expire)
+                    connections.resume_listeners()
                 self.memory.enforce()
-                self.connections.resume_listeners()
         except Exception as exc:  # noqa: BLE001 - one connection must not end the worker
             log_failure(self.log, exc)
 
@@ -143,13 +180,9 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         if not self.queue_seconds:
             return
         for conn in waiting:
-            if not self._has_waited(conn, now) or not self.connections.claim(conn):
-                continue
-            if self._has_waited(conn, now):
+            if self.connections.claim(conn, partial(self._has_waited, now=now)):
                 self.rejected += 1
-                self._advance(conn, self.handler.reject)
-            else:  # a greenlet has served and parked it since the poll
-                self.connections.park(conn)
+                self._advance(self.connections, conn, self.handler.reject)
         if self.rejected and now >= self.next_warning:
             self.log.warning(
                 "Responded 503 on %d connections: the requests could not be started within %g s",
@@ -160,11 +193,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     def _has_waited(self, conn: ClientConnection, now: float) -> bool:
         """Whether the connection has been ready for longer than the limit; parking resets `ready_since`."""
-        return (
-            0.0 < conn.ready_since < now - self.queue_seconds
-            and conn.phase in {"idle", "reading"}
-            and conn.environ["SERVER_PORT"] != self.exempt_port
-        )
+        return 0.0 < conn.ready_since < now - self.queue_seconds and conn.phase in {"idle", "reading"}
 
     def _expire(self, conn: ClientConnection) -> None:
         """End a connection whose deadline has passed, unless it waits for a greenlet or a slow client."""
@@ -177,31 +206,33 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             raise Disconnected
         conn.send_error("400 Bad Request", "invalid_request", "The request did not arrive in time.")
 
-    def _advance(self, conn: ClientConnection, step: Callable[[ClientConnection], None]) -> None:
+    def _advance(
+        self, connections: Connections, conn: ClientConnection, step: Callable[[ClientConnection], None]
+    ) -> None:
         """Run *step* on a connection that the caller owns, then park it, or close it if either fails."""
         is_parked = False
         try:
             step(conn)
-            self.connections.park(conn)
+            connections.park(conn)
             is_parked = True
         except (Disconnected, OSError):
             pass
         finally:
             if not is_parked:
-                self.connections.close(conn)
+                connections.close(conn)
 
     # The request thread.
 
-    def _handle_event(self, fd: int) -> None:
+    def _handle_event(self, connections: Connections, listeners: Listeners, fd: int) -> None:
         """Handle an event of a connection or a listener."""
         try:
-            conn = self.connections.parked.pop(fd, None)
+            conn = connections.parked.pop(fd, None)
             if conn is not None:
                 step = ClientConnection.drain if conn.phase == "draining" else self.handler.serve
-                self._advance(conn, step)
-            elif fd == self.connections.marker:
-                self.connections.marker_is_queued = False
-            elif self.listeners.accept(fd) is not None:
-                self.scheduler.defer(partial(self.connections.arm, fd, READ))
+                self._advance(connections, conn, step)
+            elif fd == connections.marker:
+                connections.marker_is_queued = False
+            elif listeners.accept(fd) is not None:
+                self.scheduler.defer(partial(connections.arm, fd, READ))
         except BaseException as exc:  # noqa: BLE001 - one event must not end the thread
             log_failure(self.log, exc)

@@ -131,6 +131,7 @@ def no_content(start_response):
 
 # What tests the server's side of WSGI.
 SPECIAL = {
+    "/hang": plainly(lambda: time.sleep(600)),
     "/never-starts": lambda _: [b"x"],
     "/endless-writes": lambda start_response: write_pieces(start_response, endless()),
     "/written": lambda start_response: write_pieces(start_response, drip()),

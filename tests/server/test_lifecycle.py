@@ -44,14 +44,29 @@ def test_requests_that_arrived_before_the_signal_are_served_however_long_they_wa
 def test_worker_whose_thread_has_ended_is_replaced(start):
     server = start(
         "import stackmgr.server.worker as w\nhandle = w.Worker._handle_event\n"
-        "def end(self, fd):\n"
+        "def end(self, *event):\n"
         "    if self.age == 1: raise SystemExit\n"
-        "    handle(self, fd)\n"
+        "    handle(self, *event)\n"
         "w.Worker._handle_event = end"
     )
     wait_until(lambda: server.boots == 2)
     assert "The request thread has ended" in server.log
     server.probe()
+
+
+def test_worker_whose_request_thread_hangs_is_replaced(start):
+    server = start("timeout = 2")
+    with server.connect(get("/hang")):
+        wait_until(lambda: server.boots == 2)
+        assert "WORKER TIMEOUT" in server.log
+        server.probe()
+
+
+def test_worker_whose_requests_all_wait_is_not_replaced(start):
+    server = start("timeout = 1")
+    with server.connect(get("/sleep?4")) as one, server.connect(get("/sleep?4")) as two:
+        assert [one.response().status, two.response().status] == [200, 200]
+    assert server.boots == 1
 
 
 def test_graceful_timeout_bounds_sigterm(start):

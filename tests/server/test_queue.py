@@ -82,13 +82,12 @@ def test_request_that_waits_less_than_the_limit_is_served(start):
         assert client.response().status == 200
 
 
-def test_requests_of_the_exempt_listener_wait(start):
-    server = start(LIMIT + "w.Worker.exempt_port = str(bind[1].rpartition(':')[2])", binds=2)
-    with contextlib.ExitStack() as stack:
-        with busy(server):
-            client = stack.enter_context(server.connect(get("/live"), server.ports[1]))
-            wait_for_a_rejection(server)
-        assert client.response().status == 200
+def test_requests_of_the_operators_listener_are_served_while_every_greenlet_is_busy(start):
+    server = start(LIMIT + "w.Worker.admin_port = int(bind[1].rpartition(':')[2])", binds=2)
+    with busy(server), contextlib.ExitStack() as stack:
+        wait_for_a_rejection(server)
+        clients = [stack.enter_context(server.connect(get("/live"), server.ports[1])) for _ in range(20)]
+        assert [client.response().status for client in clients] == [200] * 20
 
 
 def test_partial_request_is_not_rejected_but_has_its_deadline(start):
@@ -108,8 +107,8 @@ def test_unread_response_is_not_rejected(start):
 
 def test_a_connection_that_was_served_since_the_poll_has_not_waited():
     worker = Worker.__new__(Worker)
-    worker.queue_seconds, worker.exempt_port = 1.0, ""
-    conn = SimpleNamespace(ready_since=0.0, phase="idle", environ={"SERVER_PORT": "8000"})
+    worker.queue_seconds = 1.0
+    conn = SimpleNamespace(ready_since=0.0, phase="idle")
     assert not worker._has_waited(conn, 100.0)
     conn.ready_since = 98.5
     assert worker._has_waited(conn, 100.0)

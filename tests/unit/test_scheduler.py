@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from stackmgr import scheduler
-from stackmgr.scheduler import READABLE, WRITABLE, Signal, call_in_thread, sleep, wait_for
+from stackmgr.scheduler import READABLE, WRITABLE, Scheduler, Signal, call_in_thread, sleep, wait_for
 from stackmgr.verifiers import bounded
 from tests.support.greenlets import PATIENCE, Running
 from tests.support.waiting import eventually
@@ -21,6 +21,20 @@ from tests.support.waiting import eventually
 def running() -> Iterator[Callable[[int], Running]]:
     with ExitStack() as cleanup:
         yield lambda number: Running(number, cleanup)
+
+
+def test_the_longest_slice_is_that_of_the_greenlet_that_ran_longest(running):
+    scheduler = running(2)
+    scheduler.do(lambda: time.sleep(0.2))  # blocks the thread
+    scheduler.do(lambda: sleep(1.0))  # lets others run
+    assert 0.2 <= Scheduler.longest_slice() < 1.0
+
+
+def test_the_thread_takes_turns_when_woken(running):
+    scheduler = running(1).scheduler
+    turns = scheduler.turns
+    scheduler.wake()
+    eventually(lambda: scheduler.turns > turns)
 
 
 @pytest.fixture

@@ -1,0 +1,61 @@
+"""Which thread owns a connection: none takes one that another has served since it looked."""
+
+import socket
+from collections.abc import Iterator
+from time import monotonic
+
+import pytest
+
+from stackmgr.server.connection import ClientConnection
+from stackmgr.server.connections import Connections
+
+
+class Served(dict[int, ClientConnection]):
+    """Parked connections, of which another thread serves one just before this one takes it."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections.parked)
+        self._connections = connections
+        self.is_waiting = True
+
+    def pop(self, fd: int, *default: None) -> ClientConnection | None:  # type: ignore[override]
+        if self.is_waiting:
+            self.is_waiting = False
+            taken = super().pop(fd)
+            taken.phase = ""
+            self._connections.park(taken)
+        return super().pop(fd, *default)
+
+
+@pytest.fixture
+def parked() -> Iterator[tuple[Connections, ClientConnection]]:
+    """A connection whose deadline has passed."""
+    connections = Connections(keepalive=60.0)
+    server, client = socket.socketpair()
+    with client:
+        conn = ClientConnection(server, "", "")
+        connections.add(conn)
+        conn.deadline = monotonic() - 1.0
+        yield connections, conn
+        connections.close(conn)
+
+
+def test_a_connection_whose_deadline_has_passed_is_taken(parked):
+    connections, conn = parked
+    assert connections.take_expired() == [conn]
+    assert connections.parked == {}
+
+
+def test_a_connection_that_was_served_meanwhile_is_left_to_its_new_deadline(parked):
+    connections, conn = parked
+    connections.parked = Served(connections)
+    assert connections.take_expired() == []
+    assert list(connections.parked.values()) == [conn]
+    assert conn.deadline > monotonic()
+
+
+def test_a_connection_that_was_served_meanwhile_is_not_the_longest_parked(parked):
+    connections, conn = parked
+    connections.parked = Served(connections)
+    connections.close_longest_parked()
+    assert connections.open == {conn}
