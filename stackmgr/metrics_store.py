@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ class Instrument(NamedTuple):
     kind: str
     documentation: str
     labels: tuple[str, ...] = ()
+    combine: Callable[[Iterable[float]], float] = sum  # the values of several workers
 
 
 REQUESTS = "stackmgr_requests"
@@ -42,6 +43,7 @@ POOL_LEASED = "stackmgr_pool_leased"
 LOG_LINES_DROPPED = "stackmgr_log_lines_dropped"
 VERIFIER_CIRCUIT_OPEN = "stackmgr_verifier_circuit_open"
 QUEUE_TIMEOUTS = "stackmgr_queue_timeouts"
+LONGEST_SLICE_SECONDS = "stackmgr_longest_slice_seconds"
 
 INSTRUMENTS = {
     REQUESTS: Instrument("counter", "Requests completed", ("method", "route", "status", "code")),
@@ -54,6 +56,11 @@ INSTRUMENTS = {
         "gauge", "Workers that respond 503 because the verifier does not respond"
     ),
     QUEUE_TIMEOUTS: Instrument("counter", "Requests that got 503 because they could not be started in time"),
+    LONGEST_SLICE_SECONDS: Instrument(
+        "gauge",
+        "Longest time for which a request held up the others of its worker, of about a minute",
+        combine=max,
+    ),
     LOG_LINES_DROPPED: Instrument("counter", "Log lines dropped because standard error could not be written"),
 }
 
@@ -95,8 +102,8 @@ def mark_process_dead(folder: Path, pid: int) -> None:
             _merge(sums, {key: counted[key] for key in counted if INSTRUMENTS[key[0]].kind != "gauge"})
             write(ended, sums)
             worker.unlink(missing_ok=True)
-    except OSError as ex:
-        _log.warning("the counters of worker %s are lost: %s", pid, ex.strerror)
+    except (OSError, ValueError) as ex:
+        _log.warning("the counters of worker %s are lost: %s", pid, getattr(ex, "strerror", "malformed"))
 
 
 def totals(folder: Path) -> Values:
@@ -130,7 +137,8 @@ def file_of(folder: Path, pid: int) -> Path:
 
 def _read(path: Path) -> Values:
     try:
-        return {tuple(key): values for key, values in json.loads(path.read_bytes())}
+        # Another release, before or after an upgrade, may count something else.
+        return {tuple(key): values for key, values in json.loads(path.read_bytes()) if key[0] in INSTRUMENTS}
     except FileNotFoundError:
         return {}
 
@@ -144,5 +152,5 @@ def write(path: Path, values: Values) -> None:
 
 def _merge(sums: Values, values: Values) -> None:
     for key, numbers in values.items():
-        before = sums.get(key)
-        sums[key] = numbers if before is None else list(map(sum, zip(before, numbers, strict=True)))
+        before, combine = sums.get(key), INSTRUMENTS[key[0]].combine
+        sums[key] = numbers if before is None else list(map(combine, zip(before, numbers, strict=True)))

@@ -14,7 +14,8 @@ from stackmgr.database.pool import Database
 from stackmgr.http import health
 from stackmgr.http.health import WsgiApplication
 from stackmgr.metrics import Metrics
-from stackmgr.metrics_store import VERIFIER_CIRCUIT_OPEN
+from stackmgr.metrics_store import LONGEST_SLICE_SECONDS, VERIFIER_CIRCUIT_OPEN
+from stackmgr.scheduler import Scheduler
 from stackmgr.startup import Prepared
 from stackmgr.verifiers.unkey import UnkeyVerifier
 
@@ -41,6 +42,7 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
     chosen = prepared.settings
     metrics = Metrics(chosen.metrics_dir) if chosen.metrics_dir else None
     if metrics is not None:
+        metrics.sample(LONGEST_SLICE_SECONDS, Scheduler.longest_slice)
         metrics.start()
     database = Database(
         chosen.database_url,

@@ -80,6 +80,24 @@ def test_the_problem_of_a_folder_that_cannot_be_made_is_in_words(tmp_path, monke
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
+def test_the_longest_slice_of_several_workers_is_the_longest(folder):
+    for pid, seconds in ((11, 0.5), (12, 0.25)):
+        values = {(metrics_store.LONGEST_SLICE_SECONDS,): [seconds], ("stackmgr_of_another_release",): [1]}
+        metrics_store.write(metrics_store.file_of(folder, pid), values)
+    assert metrics_store.totals(folder) == {(metrics_store.LONGEST_SLICE_SECONDS,): [0.5]}
+    metrics_store.mark_process_dead(folder, 11)
+    assert metrics_store.totals(folder) == {(metrics_store.LONGEST_SLICE_SECONDS,): [0.25]}
+
+
+def test_a_malformed_file_ends_no_master(folder, caplog):
+    metrics_store.file_of(folder, 11).write_text("{")
+    with caplog.at_level(logging.WARNING, logger="stackmgr"):
+        metrics_store.mark_process_dead(folder, 11)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the counters of worker 11 are lost: malformed"
+    ]
+
+
 def test_a_missing_folder_is_logged_and_fails_no_request(folder, caplog):
     worker = Metrics(folder)
     shutil.rmtree(folder)
