@@ -14,19 +14,21 @@ import sys
 from pathlib import Path
 
 # A reload reads this file again in the same master, and workers inherit the modules that the master imported:
-# after an upgrade they would run modules of two releases.  So the old modules are dropped, and the check of
-# the database runs in a process of its own.
-for _name in [name for name in sys.modules if name.partition(".")[0] == "stackmgr"]:
-    del sys.modules[_name]
-importlib.invalidate_caches()
+# after an upgrade they would run modules of two releases.  So the check of release, settings and database is
+# a process of its own, which imports all that a worker imports, and then the old modules are dropped.
 _check = subprocess.run(
-    [sys.executable, "-m", "stackmgr.startup"], stdout=subprocess.PIPE, check=False, timeout=30
+    [sys.executable, "-m", "stackmgr.wsgi"], stdout=subprocess.PIPE, check=False, timeout=30
 )
 if _check.returncode != 0:
     sys.exit(_check.returncode)
 _settings = json.loads(_check.stdout)
+if not _settings["problems"]:
+    for _name in [name for name in sys.modules if name.partition(".")[0] == "stackmgr"]:
+        del sys.modules[_name]
+    importlib.invalidate_caches()
 
 from stackmgr import logs, metrics_store  # noqa: E402 - the modules of the release that was checked
+from stackmgr.server.master import Master  # noqa: E402
 
 # gunicorn's messages in the service's log format; the service logs requests itself.
 logconfig_dict = logs.configuration(_settings.get("log_level", "info"), _settings["log_format"])
@@ -87,43 +89,16 @@ def nworkers_changed(server, new_value, old_value):
         server.cfg.set("bind", [*bind, _settings["admin_bind"]])
 
 
-class _ReloadRefused(Exception):
-    """The settings are invalid, or this file failed."""
-
-
-def _keep_serving(server):
-    """Make a failed reload keep the workers, instead of ending the master."""
-    reload, app, reload_settings = server.reload, server.app, server.app.reload
-
-    def reload_settings_or_refuse():
-        cfg = app.cfg
-        try:
-            reload_settings()
-        except SystemExit as ex:
-            app.cfg = cfg
-            raise _ReloadRefused from ex
-
-    def reload_or_refuse():
-        # Does not catch SystemExit: a new worker is forked below this frame and exits with one.
-        try:
-            reload()
-        except _ReloadRefused:
-            server.log.error(  # noqa: TRY400 - the reasons are logged; a traceback adds nothing
-                "The reload is refused for the reasons above; the workers keep serving as before"
-            )
-
-    app.reload, server.reload = reload_settings_or_refuse, reload_or_refuse
-
-
 def post_fork(server, worker):
-    """Tell the worker how long a request may wait, and which listener is the operator's."""
+    """Hand over the settings that were checked; they are not read again."""
+    os.environ["STACKMGR.CHECKED"] = _settings["prepared"]
     worker.queue_seconds = _settings["queue_timeout"]
     worker.admin_port = _settings["admin_port"]
 
 
 def on_starting(server):
-    """Guard reloads, and remove the metrics of an earlier run."""
-    _keep_serving(server)
+    """Guard the workers, and remove the metrics of an earlier run."""
+    Master(server)
     if _metrics_dir:
         try:
             metrics_store.clear(_metrics_dir)

@@ -83,6 +83,10 @@ class Option:
             problems.append(f"{self.variable} {ex}")
         return self.default
 
+    def restored(self, value: Any) -> Any:
+        """Return the value that JSON has turned into a plain string."""
+        return self.parse(value) if value and (self.is_secret or self.parse is Path) else value
+
 
 def secret(environ: Mapping[str, str], name: str, problems: list[str]) -> Secret:
     """Return the secret *name*, or the content of the file that `<name>_FILE` names; empty when unset.
@@ -317,6 +321,11 @@ def from_environ(environ: Mapping[str, str]) -> Settings:
     if problems:
         raise SettingsError(problems)
     return Settings(**values)
+
+
+def restore(values: Mapping[str, Any]) -> Settings:
+    """Return the settings whose fields JSON has turned into plain values."""
+    return Settings(**{name: OPTIONS[name].restored(value) for name, value in values.items()})
 
 
 def tokens_path(environ: Mapping[str, str]) -> Path:

@@ -1,13 +1,10 @@
 """From the environment to the parts of a service, with every problem reported at once."""
 
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
-from stackmgr import __version__, metrics_store, settings, whitelist
+from stackmgr import metrics_store, settings, whitelist
 from stackmgr.database import preflight
 from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
 from stackmgr.database.pool import Database
@@ -18,6 +15,9 @@ from stackmgr.verifiers.last_use import LastUse
 from stackmgr.verifiers.remote import Endpoint
 from stackmgr.verifiers.unkey import UnkeyVerifier
 
+# Set by gunicorn's master in the environment of each worker, after the fork: see deploy/gunicorn.conf.py.
+CHECKED = "STACKMGR.CHECKED"
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -26,9 +26,20 @@ class Prepared:
     settings: Settings
     spellings: Mapping[str, str]
 
+    def dump(self) -> str:
+        """Return this as JSON, secrets included."""
+        return json.dumps({"settings": asdict(self.settings), "spellings": self.spellings}, default=str)
+
 
 def prepare(environ: Mapping[str, str]) -> Prepared:
-    """Return the checked configuration, or raise SettingsError with every problem it has."""
+    """Return the checked configuration, or raise SettingsError with every problem it has.
+
+    A worker of gunicorn finds in CHECKED what its master has checked: a file that has changed since would
+    give it another configuration than the other workers have, or none.
+    """
+    if CHECKED in environ:
+        checked = json.loads(environ[CHECKED])
+        return Prepared(settings.restore(checked["settings"]), checked["spellings"])
     problems: list[str] = []
     chosen: Settings | None = None
     try:
@@ -74,37 +85,3 @@ def make_verifier(chosen: Settings, database: Database | None) -> Verifier:
         endpoint = Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout, connections=chosen.threads)
         return UnkeyVerifier(endpoint, chosen.unkey_root_key, reuse_seconds=chosen.verify_reuse_seconds)
     return DatabaseVerifier(consumes=False) if database is None else DatabaseVerifier(LastUse(database))
-
-
-def main() -> None:
-    """Check this process's environment and its database, and print the result as one JSON document.
-
-    For gunicorn's master, which must not import the modules that its workers import afresh.  `problems` is
-    empty if the service can start.
-    """
-    known: dict[str, Any] = {
-        "version": __version__,
-        "log_format": settings.log_format(os.environ),
-        "warnings": [],
-        "problems": [],
-    }
-    try:
-        chosen = prepare(os.environ).settings
-        known |= {
-            "warnings": require_usable_surroundings(chosen),
-            "threads": chosen.worker_threads,
-            "queue_timeout": chosen.queue_timeout,
-            "admin_port": chosen.admin_port,
-            "log_level": chosen.log_level,
-            "admin_bind": chosen.admin_bind,
-            "metrics_dir": chosen.metrics_dir and str(chosen.metrics_dir),
-        }
-    except SettingsError as ex:
-        known["problems"] = ex.problems
-    # A master that was stopped while it waited is gone.
-    with suppress(BrokenPipeError):
-        os.write(1, json.dumps(known).encode("ascii"))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,18 @@
 """The WSGI application, built from the environment.
 
-Each worker process imports it after the fork, because the pool it opens must not be shared.
+Each worker process imports it after the fork, because the pool it opens must not be shared.  Run as a
+program, `python -m stackmgr.wsgi`, it checks for gunicorn's master whether workers can do so.
 """
 
 import atexit
+import json
 import os
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from stackmgr import logs, startup
+from stackmgr import __version__, logs, settings, startup
 from stackmgr.app import create_app
 from stackmgr.database.pool import Database
 from stackmgr.http import health
@@ -16,6 +20,7 @@ from stackmgr.http.health import WsgiApplication
 from stackmgr.metrics import Metrics
 from stackmgr.metrics_store import LONGEST_SLICE_SECONDS, VERIFIER_CIRCUIT_OPEN
 from stackmgr.scheduler import Scheduler
+from stackmgr.settings import SettingsError
 from stackmgr.startup import Prepared
 from stackmgr.verifiers.unkey import UnkeyVerifier
 
@@ -76,4 +81,44 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
     return health.by_listener(app, health.create_admin_app(database, metrics), chosen.admin_port)
 
 
-application = build(os.environ)
+def check() -> None:
+    """Check this process's environment and its database, and print the result as one JSON document.
+
+    `problems` is empty if workers can start.  All that a worker imports has been imported by then: the master
+    must not do so itself, because its workers would inherit the modules, after an upgrade those of two
+    releases.  The document holds secrets, so it is not printed on a terminal.
+    """
+    if os.isatty(1):
+        sys.exit("for gunicorn's master: run 'stackmgr check'")
+    import stackmgr.server.worker  # noqa: F401, PLC0415 - not needed under another WSGI server
+
+    known: dict[str, Any] = {
+        "version": __version__,
+        "log_format": settings.log_format(os.environ),
+        "warnings": [],
+        "problems": [],
+    }
+    try:
+        prepared = startup.prepare(os.environ)
+        chosen = prepared.settings
+        known |= {
+            "warnings": startup.require_usable_surroundings(chosen),
+            "threads": chosen.worker_threads,
+            "queue_timeout": chosen.queue_timeout,
+            "admin_port": chosen.admin_port,
+            "log_level": chosen.log_level,
+            "admin_bind": chosen.admin_bind,
+            "metrics_dir": chosen.metrics_dir and str(chosen.metrics_dir),
+            "prepared": prepared.dump(),
+        }
+    except SettingsError as ex:
+        known["problems"] = ex.problems
+    # A master that was stopped while it waited is gone.
+    with suppress(BrokenPipeError):
+        os.write(1, json.dumps(known).encode("ascii"))
+
+
+if __name__ == "__main__":
+    check()
+else:
+    application = build(os.environ)

@@ -1,0 +1,232 @@
+"""What fails in one worker, in one file or in a new release does not end or stop the whole service."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from stackmgr import api_keys, paths
+from stackmgr.database.pool import Database
+from stackmgr.server.master import Master
+from tests.support.examples import configuration
+from tests.support.memory import memory
+from tests.support.postgres import FaultyPostgres
+from tests.support.releases import make_release, switch
+from tests.support.server import RunningService, ask, free_port, running_service, workers_replaced
+from tests.support.waiting import eventually
+
+REFUSED = "The reload is refused for the reasons above; the workers keep serving as before"
+# For the end of stackmgr/wsgi.py: only a worker gets there, not the check of the master.
+IN_A_WORKER = '\nif __name__ != "__main__":\n    {}\n'
+
+
+def messages(service: RunningService) -> list[str]:
+    """Return what the service has logged.  A process that fails to import prints lines that are not JSON."""
+    lines = service.log_path.read_text().splitlines()
+    return [json.loads(line)["message"] for line in lines if line.startswith("{")]
+
+
+def is_serving(service: RunningService) -> bool:
+    return ask(service.port, "/", timeout=20)[0] == 404
+
+
+def workers(service: RunningService) -> set[psutil.Process]:
+    return set(psutil.Process(service.pid).children())
+
+
+@pytest.fixture
+def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of two equal releases, `old` and `new`; `current` is a link to the old one."""
+    monkeypatch.chdir(tmp_path)  # Python looks for modules in the current folder first
+    for release in ("old", "new"):
+        make_release(tmp_path / release, f"Said by the {release} release.")
+    switch(tmp_path / "current", "old")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "current"))
+    return tmp_path
+
+
+def refused_reload(service: RunningService) -> None:
+    """Send SIGHUP, and return once the reload is refused, with the same workers as before."""
+    before = workers(service)
+    os.kill(service.pid, signal.SIGHUP)
+    eventually(lambda: REFUSED in messages(service) or service.process.poll() is not None, 60)
+    assert service.process.poll() is None
+    eventually(lambda: workers(service) == before)
+    assert is_serving(service)
+
+
+def test_a_release_that_cannot_be_imported_is_refused_and_the_workers_keep_serving(database_url, releases):
+    with running_service(database_url) as service:
+        with (releases / "new/stackmgr/app.py").open("a") as module:
+            module.write("\nimport nonexisting\n")
+        switch(releases / "current", "new")
+        refused_reload(service)
+        assert "Said by the old release." in ask(service.port, "/")[1]
+
+
+def test_a_release_whose_workers_cannot_boot_is_refused_and_the_workers_keep_serving(database_url, releases):
+    with running_service(database_url) as service:
+        with (releases / "new/stackmgr/wsgi.py").open("a") as module:
+            module.write(IN_A_WORKER.format("raise OSError"))
+        switch(releases / "current", "new")
+        refused_reload(service)
+        assert "The new workers do not serve" in messages(service)
+        assert "Said by the old release." in ask(service.port, "/")[1]
+
+
+def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):
+    with running_service(database_url) as service:
+        with (releases / "new/stackmgr/wsgi.py").open("a") as module:
+            module.write(IN_A_WORKER.format("import time; time.sleep(4)"))
+        switch(releases / "current", "new")
+        with workers_replaced(service.pid):
+            os.kill(service.pid, signal.SIGHUP)
+            answers = []
+            while not answers or "old" in answers[-1]:
+                # Less than the new workers take: without the old ones the request would wait for them.
+                answers.append(ask(service.port, "/", timeout=2.5)[1])
+        assert len(answers) > 2
+
+
+def test_a_worker_that_cannot_boot_is_tried_again_while_the_others_serve(database_url, releases):
+    with running_service(database_url, env={"WEB_CONCURRENCY": "2"}) as service:
+        application = releases / "old/stackmgr/app.py"
+        intact = application.read_text()
+        application.write_text(f"{intact}\nimport nonexisting\n")
+        killed, kept = workers(service)
+        killed.kill()
+        eventually(lambda: any("cannot boot" in said for said in messages(service)))
+        assert is_serving(service)
+        application.write_text(intact)
+        eventually(lambda: len(workers(service)) == 2 and killed not in workers(service), 60)
+        assert kept in workers(service)
+        assert is_serving(service)
+
+
+def test_a_worker_that_cannot_be_forked_is_tried_again(database_url, tmp_path):
+    # As where the limit of processes is reached.
+    settings = tmp_path / "gunicorn.conf.py"
+    shutil.copy(paths.directory("deploy") / "gunicorn.conf.py", settings)
+    with settings.open("a") as file:
+        file.write(
+            "\nforks = []\n\ndef fork(fork=os.fork):\n    forks.append(1)\n    if len(forks) == 2:\n"
+            "        raise BlockingIOError(11, 'Resource temporarily unavailable')\n    return fork()\n\n"
+            "_start = on_starting\n\ndef on_starting(server):\n    _start(server)\n    os.fork = fork\n"
+        )
+    with running_service(database_url, args=["-c", str(settings)]) as service:
+        [worker] = workers(service)
+        worker.kill()
+        eventually(lambda: any("could not be started: Resource" in said for said in messages(service)))
+        eventually(lambda: workers(service) - {worker})
+        assert is_serving(service)
+
+
+@pytest.fixture
+def key(operator: Database) -> str:
+    with operator.session() as session:
+        return api_keys.issue(session, str(uuid4()))
+
+
+def create(service: RunningService, key: str) -> int:
+    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": str(uuid4())}
+    return ask(service.port, "/manager/stacks", headers, "POST", json.dumps(configuration()))[0]
+
+
+@pytest.mark.parametrize("replacement", ["{", "{other}", None], ids=["broken", "other tokens", "removed"])
+def test_a_new_worker_uses_the_settings_that_the_master_has_checked(database_url, key, tmp_path, replacement):
+    whitelist, url = tmp_path / "tokens.json", tmp_path / "url"
+    shutil.copy(paths.default_whitelist(), whitelist)
+    url.write_text(database_url)
+    other = whitelist.read_text().replace(configuration()["allocation"][0]["token_address"], "0x" + "1" * 40)
+    env = {
+        "WEB_CONCURRENCY": "2",
+        "STACKMGR_DATABASE_URL": "",
+        "STACKMGR_DATABASE_URL_FILE": str(url),
+        "STACKMGR_TOKENS": str(whitelist),
+    }
+    with running_service(database_url, env=env) as service:
+        for path in (whitelist, url):
+            if replacement is None:
+                path.unlink()
+            else:
+                path.write_text(replacement.replace("{other}", other))
+        before = workers(service)
+        for worker in before:
+            worker.kill()
+        eventually(lambda: len(workers(service) - before) == 2 and is_serving(service), 60)
+        assert {create(service, key) for _ in range(8)} == {201}
+        assert not any("cannot boot" in said for said in messages(service))
+
+
+def test_systemd_is_notified_once_a_worker_serves(database_url, releases):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd, ThreadPoolExecutor() as threads:
+        systemd.bind(str(releases / "notify"))
+        systemd.settimeout(0)
+        application = releases / "old/stackmgr/wsgi.py"
+        intact = application.read_text()
+        application.write_text(intact + IN_A_WORKER.format("raise OSError"))
+
+        def start() -> None:
+            with running_service(database_url, env={"NOTIFY_SOCKET": str(releases / "notify")}) as service:
+                eventually(lambda: is_notified(systemd))
+                assert is_serving(service)
+
+        started = threads.submit(start)
+        time.sleep(4)  # in which gunicorn itself would notify
+        assert not is_notified(systemd)
+        application.write_text(intact)
+        started.result(60)
+
+
+def is_notified(systemd: socket.socket) -> bool:
+    try:
+        return systemd.recv(1000).startswith(b"READY=1")
+    except BlockingIOError:
+        return False
+
+
+@pytest.fixture
+def server() -> Iterator[FaultyPostgres]:
+    """A server of a test's own; not below pytest's folder, which each run closes to the server's user."""
+    with (
+        tempfile.TemporaryDirectory(prefix="stackmgr-", dir=memory()) as folder,
+        FaultyPostgres(Path(folder) / "data") as server,
+    ):
+        server.prepare()
+        yield server
+
+
+def test_the_liveness_probe_waits_for_no_request_of_a_manager(server):
+    port = free_port()
+    # Longer than the test waits: what is answered while the database is frozen has not waited for it.
+    env = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}", "STACKMGR_DATABASE_TIMEOUT": "100"}
+    with running_service(server.url(), env=env) as service, ExitStack() as stack:
+        assert ask(port, "/ready")[0] == 200
+        stack.enter_context(server.frozen())
+        threads = stack.enter_context(ThreadPoolExecutor(40))
+        stack.callback(server.thaw)
+        headers = {"Authorization": f"Bearer {api_keys.generate()}"}
+        managers = [threads.submit(ask, service.port, "/manager/stacks", headers) for _ in range(20)]
+        probes = [threads.submit(ask, port, "/ready") for _ in range(20)]
+        # Those that no greenlet takes are rejected, so that the others have all greenlets.
+        eventually(lambda: sum(request.done() for request in managers) >= 12)
+        assert [ask(port, "/live", timeout=20)[0] for _ in range(20)] == [200] * 20
+        assert sum(request.done() for request in managers) < 20
+        assert not any(probe.done() and probe.result()[0] == 200 for probe in probes)
+
+
+def test_a_gunicorn_without_what_is_replaced_stops_the_start():
+    with pytest.raises(RuntimeError, match=r"gunicorn .* is not supported: no Arbiter\..*reload"):
+        Master(SimpleNamespace())
