@@ -1,5 +1,6 @@
 """The parts of Containerfile and compose.yaml, without a container engine; test_image.py builds the image."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from stackmgr import paths
-from tests.support.server import free_port
+from tests.support.server import free_port, running_service
 
 DEPLOY = paths.directory("deploy")
 ROOT = DEPLOY.parent
@@ -42,14 +43,20 @@ def test_the_image_runs_as_an_unprivileged_user():
 
 
 def health_check(port: int) -> int:
-    command = re.search(r"HEALTHCHECK.*\\\n +CMD (\[.*\])", CONTAINERFILE)[1]
-    _, *arguments = yaml.safe_load(command.replace("8000", str(port)))
-    return subprocess.run([sys.executable, *arguments], check=False, stderr=subprocess.DEVNULL).returncode
+    _, *arguments = yaml.safe_load(re.search(r"HEALTHCHECK.*\\\n +CMD (\[.*\])", CONTAINERFILE)[1])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}"},
+        check=False,
+        stderr=subprocess.DEVNULL,
+    ).returncode
 
 
-def test_the_health_check_detects_whether_the_service_responds(service):
-    assert health_check(service.port) == 0
-    assert health_check(free_port()) != 0
+def test_the_health_check_detects_whether_the_service_responds(database_url):
+    port = free_port()
+    with running_service(database_url, env={"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}"}):
+        assert health_check(port) == 0
+    assert health_check(port) != 0
 
 
 def test_compose_repeats_the_health_check_of_the_image():

@@ -140,6 +140,8 @@ class Container:
         self.port = free_port()
         self.log = image.folder / "log"
         self._name = image.run("from", "--pull-never", image.name).strip()
+        # As containers do not, this one shares the host's network.
+        environ = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{free_port()}", **environ}
         self._environ = [option for item in environ.items() for option in ("--env", "=".join(item))]
 
     def command(self, *command: str) -> list[str]:

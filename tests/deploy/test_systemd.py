@@ -45,7 +45,7 @@ def test_the_service_is_exposed_to_little(installed_units):
 
 def test_no_command_line_holds_a_setting_or_a_secret():
     commands = [line for line in unit("stackmgr.service").splitlines() if line.startswith("Exec")]
-    assert len(commands) == 3
+    assert len(commands) == 4
     assert not any("STACKMGR_" in command or "://" in command for command in commands)
     assert values("stackmgr.service", "EnvironmentFile") == ["/etc/stackmgr/stackmgr.env"]
 
