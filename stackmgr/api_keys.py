@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from stackmgr.database import statements
 from stackmgr.database.session import Session
+from stackmgr.database.statements import Reads
 
 PATTERN = r"stackmgr_[0-9A-Za-z]{38}"
 _FORM = re.compile(PATTERN)
@@ -147,9 +148,9 @@ def issue(
     return create(session, external_id, label=label, expires_at=expires_at, quota=quota).key
 
 
-def list_all(session: Session, external_id: str | None = None) -> list[KeyRecord]:
+def list_all(reads: Reads, external_id: str | None = None) -> list[KeyRecord]:
     """Return every key ever issued, or those of one manager, oldest first."""
-    rows = session.rows(_LIST, {"key_id": None, "external_id": external_id})
+    rows = reads.rows(_LIST, {"key_id": None, "external_id": external_id})
     return [KeyRecord(*row) for row in rows]
 
 

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 from stackmgr.database import statements
 from stackmgr.database.session import Guesses, Session
+from stackmgr.database.statements import Reads
 from stackmgr.errors import BindingConflict
 from stackmgr.verifiers import Identity
 
@@ -26,16 +27,9 @@ class Binding:
     identity_id: str
 
 
-def find(
-    session: Session,
-    *,
-    external_id: str | None = None,
-    identity_id: str | None = None,
-    prefetch_for: str | None = None,
-) -> list[Binding]:
+def find(reads: Reads, *, external_id: str | None = None, identity_id: str | None = None) -> list[Binding]:
     """Return the bindings that have either of the two ids: none, one, or two that stand in conflict."""
-    parameters = {"external_id": external_id, "identity_id": identity_id}
-    rows = session.rows(_FIND, parameters, prefetch_for=prefetch_for)
+    rows = reads.rows(_FIND, {"external_id": external_id, "identity_id": identity_id})
     return [Binding(*row) for row in rows]
 
 
@@ -45,12 +39,8 @@ def look_up(session: Session, identity: Identity, *, prefetch_for: str | None = 
     Raises BindingConflict, after telling the operator, when a saved binding shares one half and differs in
     the other.
     """
-    found = find(
-        session,
-        external_id=identity.external_id,
-        identity_id=identity.identity_id,
-        prefetch_for=prefetch_for,
-    )
+    ids = {"external_id": identity.external_id, "identity_id": identity.identity_id}
+    found = [Binding(*row) for row in session.rows(_FIND, ids, prefetch_for=prefetch_for)]
     if not found:
         return None
     saved = found[0]
@@ -98,9 +88,9 @@ def bind(session: Session, identity: Identity, guesses: Guesses) -> str:
     return manager_id
 
 
-def list_all(session: Session) -> list[Binding]:
+def list_all(reads: Reads) -> list[Binding]:
     """Return every binding, oldest first."""
-    return [Binding(*row) for row in session.rows(_LIST, {})]
+    return [Binding(*row) for row in reads.rows(_LIST, {})]
 
 
 def rebind(

@@ -10,6 +10,7 @@ from stackmgr.api_keys import IssuedKey, KeyRecord, Quota
 from stackmgr.commands.arguments import canonical_uuid, future, label
 from stackmgr.commands.common import CommandError, Commands, operator_session
 from stackmgr.commands.output import discard, moment, print_json, print_note, print_table
+from stackmgr.commands.reader import NEEDS_READER, reading
 from stackmgr.database.session import Session
 
 LARGEST_QUOTA = Quota(10000, 86400)
@@ -115,8 +116,8 @@ def _issue(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    with operator_session() as session:
-        records = api_keys.list_all(session, arguments.external_id)
+    with reading() as reader:
+        records = api_keys.list_all(reader, arguments.external_id)
     if arguments.json:
         print_json([_document(record) for record in records])
         return
@@ -170,7 +171,11 @@ def add_to(commands: Commands) -> None:
     )
     command.set_defaults(run=_issue)
 
-    command = key_commands.add_parser("list", help="list every key by its id, never the key itself")
+    command = key_commands.add_parser(
+        "list",
+        help="list every key by its id, never the key itself",
+        description=f"List every key by its id, never the key itself. {NEEDS_READER}",
+    )
     command.add_argument("--external-id", type=canonical_uuid, help="only keys of this account")
     command.set_defaults(run=_list)
 

@@ -7,6 +7,7 @@ from stackmgr import erasure, managers
 from stackmgr.commands.arguments import canonical_uuid
 from stackmgr.commands.common import CommandError, Commands, operator_session
 from stackmgr.commands.output import print_json, print_table
+from stackmgr.commands.reader import NEEDS_READER, reading
 from stackmgr.errors import DatabaseError
 from stackmgr.managers import Binding
 from stackmgr.verifiers import is_identity_id
@@ -33,15 +34,15 @@ def _print(arguments: argparse.Namespace, bindings: list[Binding]) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    with operator_session() as session:
-        _print(arguments, managers.list_all(session))
+    with reading() as reader:
+        _print(arguments, managers.list_all(reader))
 
 
 def _show(arguments: argparse.Namespace) -> None:
     if arguments.external_id is None and arguments.identity_id is None:
         arguments.error("--external-id or --identity-id is required")
-    with operator_session() as session:
-        found = managers.find(session, external_id=arguments.external_id, identity_id=arguments.identity_id)
+    with reading() as reader:
+        found = managers.find(reader, external_id=arguments.external_id, identity_id=arguments.identity_id)
     if not found:
         raise CommandError("no manager is bound to this id")
     _print(arguments, found)
@@ -87,10 +88,16 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("managers", help="the identities that managers are bound to")
     manager_commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    command = manager_commands.add_parser("list", help="list every binding")
+    command = manager_commands.add_parser(
+        "list", help="list every binding", description=f"List every binding. {NEEDS_READER}"
+    )
     command.set_defaults(run=_list)
 
-    command = manager_commands.add_parser("show", help="show the bindings that have either id")
+    command = manager_commands.add_parser(
+        "show",
+        help="show the bindings that have either id",
+        description=f"Show the bindings that have either id. {NEEDS_READER}",
+    )
     command.add_argument("--external-id", type=canonical_uuid, help="the account")
     command.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")
     command.set_defaults(run=_show, error=command.error)

@@ -44,7 +44,11 @@ def add_to(commands: Commands) -> None:
         help="bring the schema of the database up to date",
         epilog=exit_statuses("with --status, a migration is not as this release has it"),
     )
-    command.add_argument("--status", action="store_true", help="list the migrations, and apply none")
+    command.add_argument(
+        "--status",
+        action="store_true",
+        help="list the migrations, and apply none; needs stackmgr_reader only",
+    )
     command.add_argument(
         "--wait",
         type=_seconds,

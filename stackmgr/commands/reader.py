@@ -1,6 +1,6 @@
 """Read-only database access for commands: the role stackmgr_reader, in one read-only transaction.
 
-The service's login, the operator's and any other that was granted stackmgr_reader may run these commands.
+The operator's login and any other that was granted stackmgr_reader may run these commands.
 Nothing outlives the transaction (`SET LOCAL`, no prepared statement), so that it works through a transaction
 pooler.  Every statement of a transaction sees the same snapshot.
 """

@@ -58,7 +58,7 @@ _RESET_OWNER = b"RESET ROLE"
 _ONE_SHARD_AT_A_TIME = b"SET citus.multi_shard_modify_mode = 'sequential'"
 _BACKEND_PID = b"SELECT pg_backend_pid()"
 
-_AS_OWNER_SESSION = b"SET ROLE stackmgr_owner"
+_AS_READER = b"SET ROLE stackmgr_reader"
 _AS_SERVICE = b"SET ROLE stackmgr_app"
 _STATUS_SECONDS = 5.0
 
@@ -182,16 +182,15 @@ def status(url: str) -> list[tuple[str, str]]:
     """Return each migration of this release or of the database with its state, in order.
 
     The states are applied, pending, changed (the file differs from the one applied) and unknown (the database
-    is newer).  Every login that may assume the owner's or the service's role may ask.  Raises MigrationError.
+    is newer).  Needs a login that may assume stackmgr_reader, or the service's role.  Raises MigrationError.
     """
+    applied: dict[int, bytes] = {}
     try:
         with psycopg.connect(completed_conninfo(url, None, _STATUS_SECONDS), autocommit=True) as connection:
             if has_history(connection):
-                try:
-                    connection.execute(_AS_OWNER_SESSION)
-                except psycopg.errors.InsufficientPrivilege:
-                    connection.execute(_AS_SERVICE)
-            applied = applied_versions(connection)
+                applied = _read_versions(connection)
+    except psycopg.errors.InsufficientPrivilege as ex:
+        raise MigrationError("this login may not read: GRANT stackmgr_reader TO it") from ex
     except psycopg.Error as ex:
         raise MigrationError(str(ex.diag.message_primary or ex)) from ex
     found = []
@@ -200,6 +199,16 @@ def status(url: str) -> list[tuple[str, str]]:
         is_applied = "applied" if checksum == migration.checksum else "changed"
         found.append((str(migration), "pending" if checksum is None else is_applied))
     return found + [(f"{version:04d}", "unknown") for version in applied]
+
+
+def _read_versions(connection: Connection) -> dict[int, bytes]:
+    try:
+        connection.execute(_AS_READER)
+        return applied_versions(connection)
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidParameterValue):
+        # The service's login, or a schema from before migration 0005, which made the reader.
+        connection.execute(_AS_SERVICE)
+        return applied_versions(connection)
 
 
 def _require_direct(connection: Connection) -> None:

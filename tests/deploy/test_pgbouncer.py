@@ -148,7 +148,7 @@ def test_the_check_leaves_nothing_in_a_server_session(pooled):
 
 
 def test_an_operators_command_refuses_a_pooler_in_words(pooled):
-    command = [sys.executable, "-m", "stackmgr", "keys", "list"]
+    command = [sys.executable, "-m", "stackmgr", "keys", "revoke", str(uuid4())]
     environment = {**os.environ, "STACKMGR_DATABASE_URL": pooled()}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 1

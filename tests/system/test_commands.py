@@ -5,6 +5,8 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -65,7 +67,7 @@ def empty_database(server_url, database_url):
 
 def test_migrate_brings_the_schema_up_to_date_once_and_then_has_nothing_to_do(empty_database):
     needed = run("keys", "list", url=empty_database)
-    assert problems(needed) == ["the database has no schema for this yet: run 'stackmgr migrate' first"]
+    assert problems(needed) == ["the database has no schema of this release: run 'stackmgr migrate' first"]
     assert (
         "there is no schema in the database: run 'stackmgr migrate'"
         in run("check", url=empty_database).stderr
@@ -151,9 +153,13 @@ def test_a_database_that_does_not_respond_ends_a_command_with_a_reason(arguments
 OPERATORS = [
     ("migrate",),
     ("keys", "issue", "--external-id", EXTERNAL_ID),
-    ("keys", "list"),
     ("keys", "revoke", EXTERNAL_ID),
+]
+READERS = [
+    ("keys", "list"),
     ("managers", "list"),
+    ("managers", "show", "--external-id", EXTERNAL_ID),
+    ("migrate", "--status"),
 ]
 
 
@@ -165,17 +171,63 @@ def test_the_services_login_is_told_apart_from_the_operators(arguments, database
     ]
 
 
+@pytest.mark.parametrize("arguments", READERS, ids=" ".join)
+def test_a_command_that_only_reads_needs_a_login_that_may_assume_the_reader(
+    arguments, database_url, service_login, reader_login
+):
+    with psycopg.connect(database_url, autocommit=True) as admin:
+        admin.execute(
+            "INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)"
+            " VALUES (%(id)s, %(id)s, 'one') ON CONFLICT DO NOTHING",
+            {"id": EXTERNAL_ID},
+        )
+    ended = run(*arguments, url=make_conninfo(database_url, user=reader_login))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == run(*arguments, url=database_url).stdout
+    if arguments[0] != "migrate":
+        ended = run(*arguments, url=make_conninfo(database_url, user=service_login))
+        assert problems(ended) == [f"{service_login} may not read: GRANT stackmgr_reader TO {service_login}"]
+
+
+@pytest.mark.parametrize("arguments", OPERATORS, ids=" ".join)
+def test_a_login_that_may_only_read_is_refused_what_writes(arguments, database_url, reader_login):
+    ended = run(*arguments, url=make_conninfo(database_url, user=reader_login))
+    assert problems(ended) == [
+        "this login may not become stackmgr_owner: use the operator's connection string (operator.env)"
+    ]
+
+
+def test_the_state_of_migrations_is_refused_to_a_login_of_no_role(database_url, server_url):
+    with login(server_url, "") as name:
+        ended = run("migrate", "--status", url=make_conninfo(database_url, user=name))
+    assert problems(ended) == ["this login may not read: GRANT stackmgr_reader TO it"]
+
+
 @pytest.fixture(scope="module")
 def service_login(server_url, database_url):
+    with login(server_url, "IN ROLE stackmgr_app") as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def reader_login(server_url, database_url):
+    with login(server_url, "NOINHERIT IN ROLE stackmgr_reader") as name:
+        yield name
+
+
+@contextmanager
+def login(server_url: str, attributes: str) -> Iterator[str]:
     name = f"stackmgr_test_{uuid4().hex[:12]}"
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(f"CREATE ROLE {name} LOGIN IN ROLE stackmgr_app".encode())
+        connection.execute(f"CREATE ROLE {name} LOGIN {attributes}".encode())
         yield name
         connection.execute(f"DROP ROLE {name}".encode())
 
 
 @pytest.mark.parametrize(
-    "arguments", [*OPERATORS, ("check",), ("tokens", "impact", "/dev/null"), ("verify-key",)], ids=" ".join
+    "arguments",
+    [*OPERATORS, *READERS, ("check",), ("tokens", "impact", "/dev/null"), ("verify-key",)],
+    ids=" ".join,
 )
 def test_a_command_ends_though_the_database_accepts_and_says_nothing(arguments):
     with socket.create_server(("127.0.0.1", 0)) as silent:
