@@ -42,8 +42,9 @@ ALTER TABLE stackmgr.manager_rebindings
     ADD CONSTRAINT manager_rebindings_manager_id_fkey
         FOREIGN KEY (manager_id) REFERENCES stackmgr.managers (manager_id);
 
--- To insert into a reference table with ON CONFLICT, Citus locks its copies, for which a role needs UPDATE or more.
-GRANT UPDATE ON stackmgr.managers TO stackmgr_app;
+-- To insert into a reference table with ON CONFLICT, Citus locks its copies, for which a role needs UPDATE of a
+-- column. This one only orders lists.
+GRANT UPDATE (created_at) ON stackmgr.managers TO stackmgr_app;
 
 SET LOCAL ROLE stackmgr_owner;
 

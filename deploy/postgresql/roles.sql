@@ -6,11 +6,13 @@
 -- Three roles own, use and read the schema; they cannot log in. Two logins may assume them. Set their passwords
 -- afterwards with `\password LOGIN` in psql, which neither sends nor logs a password in plain text:
 --
---     stackmgr_operator   runs `stackmgr migrate` and `stackmgr keys ...`; may assume the owner's role
+--     stackmgr_operator   runs the operator's commands; may assume each of the three roles
 --     stackmgr_service    the service; may read and insert, and update five columns of stacks and one column
 --                         each of api_keys, api_key_quota_slots and api_key_quota_queues
 --
--- For read-only access: `GRANT stackmgr_reader TO ...`.
+-- For read-only access, as support needs it, a login of its own:
+--
+--     CREATE ROLE analyst LOGIN IN ROLE stackmgr_reader
 
 \set ON_ERROR_STOP on
 \if :{?database}
@@ -30,7 +32,7 @@ WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = wanted)
 \gexec
 
 GRANT stackmgr_owner, stackmgr_app, stackmgr_reader TO stackmgr_operator;
-GRANT stackmgr_app, stackmgr_reader TO stackmgr_service;
+GRANT stackmgr_app TO stackmgr_service;
 -- `stackmgr migrate` reports the transactions that block it.
 GRANT pg_read_all_stats TO stackmgr_operator;
 
@@ -40,7 +42,7 @@ WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_database WHERE datname = :'database'
 \gexec
 
 REVOKE ALL ON DATABASE :"database" FROM PUBLIC;
-GRANT CONNECT ON DATABASE :"database" TO stackmgr_operator, stackmgr_service;
+GRANT CONNECT ON DATABASE :"database" TO stackmgr_operator, stackmgr_service, stackmgr_reader;
 -- For the schema, which the first migration creates.
 GRANT CREATE ON DATABASE :"database" TO stackmgr_operator;
 

@@ -98,6 +98,7 @@ def test_the_services_login_finds_all_it_needs_and_holds_no_more(dba):
     [
         "SET ROLE stackmgr_owner",
         "SET ROLE stackmgr_operator",
+        "SET ROLE stackmgr_reader",
         "CREATE SCHEMA other",
         "CREATE TABLE public.other ()",
         "CREATE TABLE stackmgr.other ()",
@@ -114,6 +115,16 @@ def test_the_services_login_is_rejected_what_it_does_not_need(dba, statement):
         pytest.raises(psycopg.errors.InsufficientPrivilege),
     ):
         connection.execute(statement.encode())
+
+
+def test_an_analyst_made_as_roles_sql_says_reads_all_but_the_digests_of_keys(dba):
+    [create] = re.findall("CREATE ROLE analyst .*", (ROOT / "deploy/postgresql/roles.sql").read_text())
+    dba.run(f'psql -X -d postgres -c "{create}"')
+    with psycopg.connect(dba.login("analyst"), autocommit=True) as connection:
+        assert connection.execute("SELECT count(*) FROM stackmgr.current_stack").fetchone() is not None
+        for statement in ("SELECT key_digest FROM stackmgr.api_keys", "DELETE FROM stackmgr.stacks"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement.encode())
 
 
 def test_nobody_else_may_connect(dba):
