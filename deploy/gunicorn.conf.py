@@ -9,6 +9,7 @@ import json
 import logging.config
 import os
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -78,15 +79,31 @@ worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH1
 umask = 0o007
 
 
+def _require_admin_port_of_its_own(addresses):
+    """Exit if another listener has the port of the admin listener, by which a worker recognizes it."""
+    host, _, port = (_settings["admin_bind"] or "").rpartition(":")
+    own = {found[4][0] for found in socket.getaddrinfo(host.strip("[]"), port)} if port else set()
+    for address in addresses:
+        if isinstance(address, tuple) and str(address[1]) == port and address[0] not in {host, *own}:
+            _log.error("STACKMGR_ADMIN_BIND: the listener on %s has the same port", address[0])
+            sys.exit(1)
+
+
 def nworkers_changed(server, new_value, old_value):
     """Add the admin listener to the addresses of --bind.
 
     This is the only hook that runs at start and at every reload before gunicorn compares addresses.  If the
     listener were missing at a reload, gunicorn would close every socket and bind them again.
     """
+    _require_admin_port_of_its_own(server.cfg.address)
     bind = server.cfg.bind
     if _settings["admin_bind"] and _settings["admin_bind"] not in bind:
         server.cfg.set("bind", [*bind, _settings["admin_bind"]])
+
+
+def when_ready(server):
+    """Check the listeners again: the sockets of systemd are not in `bind`."""
+    _require_admin_port_of_its_own(listener.sock.getsockname() for listener in server.LISTENERS)
 
 
 def post_fork(server, worker):

@@ -271,7 +271,7 @@ class Settings:
         "STACKMGR_ADMIN_BIND",
         _listener,
         None,
-        "host:port of a listener for /live, /ready and /metrics; not to be published",
+        "host:port of a listener for /live, /ready and /metrics, with a port of its own; not to be published",
     )
     metrics_dir: Path | None = _option(
         "STACKMGR_METRICS_DIR",

@@ -12,7 +12,8 @@ import pytest
 
 from stackmgr import __version__, paths
 from tests.support.releases import make_release, switch
-from tests.support.server import ask, free_port, running_service, workers_replaced
+from tests.support.server import ask, free_port, listens, running_service, workers_replaced
+from tests.support.waiting import eventually
 
 SETTINGS = paths.directory("deploy") / "gunicorn.conf.py"
 FEW_FILES = 256
@@ -70,6 +71,66 @@ def test_the_operators_listener_outlives_reloads_and_leaves_the_managers_alone(d
             reload(service.pid)
         assert ask(admin_port, "/live")[0] == 200
         assert ask(service.port, "/live")[0] == 404
+
+
+SAME_PORT = "STACKMGR_ADMIN_BIND: the listener on 127.0.0.2 has the same port"
+
+
+def test_the_admin_port_on_another_address_is_refused_at_start(database_url):
+    port = free_port()
+    settings = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}"}
+    with (
+        pytest.raises(AssertionError, match=SAME_PORT),
+        running_service(database_url, env=settings, args=["--bind", f"127.0.0.2:{port}"]),
+    ):
+        pass
+
+
+def test_the_admin_port_on_another_socket_of_systemd_is_refused_at_start(database_url):
+    port = free_port()
+    with socket.create_server(("127.0.0.2", port)) as held:
+        hand_over = (
+            "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = str(os.getpid()); "
+            "os.execv(sys.executable, [sys.executable, '-m', 'gunicorn', '-c', sys.argv[2]])"
+        )
+        environment = {
+            "STACKMGR_DATABASE_URL": database_url,
+            "STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}",
+            "LISTEN_FDS": "1",
+        }
+        ended = subprocess.run(
+            [sys.executable, "-c", hand_over, str(held.fileno()), str(SETTINGS)],
+            env=os.environ | environment,
+            pass_fds=[held.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert SAME_PORT in ended.stderr
+
+
+def test_the_admin_port_on_another_address_is_refused_at_a_reload(database_url, tmp_path):
+    port, admin_port = free_port(), free_port()
+    settings = SETTINGS.read_text()
+    changed, log_path = tmp_path / "gunicorn.conf.py", tmp_path / "log"
+    changed.write_text(f"{settings}\nbind = ['127.0.0.1:{port}']\n")
+    environment = {"STACKMGR_DATABASE_URL": database_url, "STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}"}
+    with log_path.open("wb") as log:
+        command = [sys.executable, "-m", "gunicorn", "-c", str(changed)]
+        process = subprocess.Popen(command, env=os.environ | environment, stderr=log)
+    try:
+        eventually(lambda: listens(port) and ask(port, "/")[0] == 404)
+        changed.write_text(f"{settings}\nbind = ['127.0.0.1:{port}', '127.0.0.2:{admin_port}']\n")
+        process.send_signal(signal.SIGHUP)
+        eventually(lambda: "The reload is refused" in log_path.read_text())
+        assert SAME_PORT in log_path.read_text()
+        assert ask(port, "/")[0] == 404
+        assert ask(admin_port, "/live")[0] == 200
+    finally:
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
 
 
 def test_the_release_is_in_the_start_up_log_and_on_the_operators_listener(database_url):
