@@ -6,7 +6,9 @@ accepted spelling (lowercase, and EIP-55 checksummed) to the lowercase form.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from stackmgr.eip55 import eip55
 CHAIN_ID = 4663
 TOKEN_COUNT = 30
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
+_ZERO_ADDRESS = "0x" + 40 * "0"
 
 
 class WhitelistError(Exception):
@@ -23,6 +26,13 @@ class WhitelistError(Exception):
     def __init__(self, path: Path, problems: list[str]) -> None:
         self.problems = [f"whitelist {path}: {problem}" for problem in problems]
         super().__init__("; ".join(self.problems))
+
+
+def _object(problems: list[str], members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object.  Of a repeated member one reader takes the first value, another the last."""
+    counts = Counter(name for name, _ in members)
+    problems.extend(f"an object repeats the member {name!a}" for name, count in counts.items() if count > 1)
+    return dict(members)
 
 
 def _address(entry: Any, where: str, problems: list[str]) -> str | None:
@@ -40,6 +50,9 @@ def _address(entry: Any, where: str, problems: list[str]) -> str | None:
     if address not in (address.lower(), eip55(address)):
         problems.append(f"{where}: the address breaks the EIP-55 checksum")
         return None
+    if address == _ZERO_ADDRESS:
+        problems.append(f"{where} is the zero address, which is no token")
+        return None
     return address.lower()
 
 
@@ -47,8 +60,9 @@ def _check(document: Any, problems: list[str]) -> list[str]:
     if not isinstance(document, dict):
         problems.append("the top level must be an object with chain_id, settlement_asset and tokens")
         return []
-    if document.get("chain_id") != CHAIN_ID:
-        problems.append(f"chain_id must be {CHAIN_ID}")
+    chain_id = document.get("chain_id")
+    if type(chain_id) is not int or chain_id != CHAIN_ID:
+        problems.append(f"chain_id must be the integer {CHAIN_ID}")
     settlement = _address(document.get("settlement_asset"), "settlement_asset", problems)
     entries = document.get("tokens")
     if not isinstance(entries, list):
@@ -71,13 +85,13 @@ def _check(document: Any, problems: list[str]) -> list[str]:
 
 def load(path: Path) -> Mapping[str, str]:
     """Return the lowercase form of each accepted spelling.  Raises WhitelistError."""
+    problems: list[str] = []
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes(), object_pairs_hook=partial(_object, problems))
     except OSError as ex:
         raise WhitelistError(path, [f"cannot be read ({ex.strerror})"]) from ex
     except (ValueError, RecursionError) as ex:
         raise WhitelistError(path, ["is not a JSON document"]) from ex
-    problems: list[str] = []
     addresses = _check(document, problems)
     if problems:
         raise WhitelistError(path, problems)

@@ -10,7 +10,10 @@ from typing import Any
 
 def moment(value: datetime | None) -> str | None:
     """Return a time as the commands print it."""
-    return None if value is None else value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # Not strftime, whose years before 1000 have fewer than four digits.
+    return (
+        None if value is None else f"{value.astimezone(UTC).replace(tzinfo=None).isoformat('T', 'seconds')}Z"
+    )
 
 
 def print_json(document: Any) -> None:

@@ -77,6 +77,12 @@ def test_the_command_prints_a_tab_separated_table_into_a_pipe_and_says_that_noth
     assert "executes nothing" in ran.err
 
 
+def test_a_year_has_four_digits(command):
+    ran = command("due", "monthly", "--from", "0999-11-30T00:00:00Z", "--count", "2", "--json")
+    assert ran.json["after"] == "0999-11-30T00:00:00Z"
+    assert ran.json["boundaries"] == ["0999-12-01T00:00:00Z", "1000-01-01T00:00:00Z"]
+
+
 def test_the_command_prints_aligned_columns_on_a_terminal(command):
     ran = command("due", "monthly", "--from", "2027-12-31T23:59:59Z", "--count", "1", terminal=True)
     assert ran.out == "BOUNDARY              WEEKDAY\n2028-01-01T00:00:00Z  Saturday\n"

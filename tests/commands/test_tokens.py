@@ -53,16 +53,18 @@ def test_check_names_every_problem_and_exits_with_3(command, tmp_path):
     document["tokens"][1]["address"] = document["settlement_asset"]["address"]
     document["tokens"].pop()
     path = tmp_path / "tokens.json"
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(document).replace("4663,", '4663, "chain_id": 4663.0,'))
     ran = command("tokens", "check", path)
     assert ran.status == 3
     for problem in (
+        "an object repeats the member 'chain_id'",
+        "chain_id must be the integer 4663",
         "breaks the EIP-55 checksum",
         "is the settlement asset",
         "exactly 30 tokens, there are 29",
     ):
         assert problem in ran.out
-    assert len(command("tokens", "check", path, "--json").json["problems"]) == 3
+    assert len(command("tokens", "check", path, "--json").json["problems"]) == 5
 
 
 def test_check_of_a_file_that_cannot_be_read_exits_with_1(command, tmp_path):

@@ -87,9 +87,10 @@ NO_ADDRESS = "has no address of the form 0x and 40 hexadecimal digits"
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda d: d.update(chain_id=1), "chain_id must be 4663"),
-        (lambda d: d.update(chain_id="4663"), "chain_id must be 4663"),
-        (lambda d: d.pop("chain_id"), "chain_id must be 4663"),
+        (lambda d: d.update(chain_id=1), "chain_id must be the integer 4663"),
+        (lambda d: d.update(chain_id="4663"), "chain_id must be the integer 4663"),
+        (lambda d: d.update(chain_id=4663.0), "chain_id must be the integer 4663"),
+        (lambda d: d.pop("chain_id"), "chain_id must be the integer 4663"),
         (lambda d: d.pop("settlement_asset"), "settlement_asset is not an object"),
         (lambda d: d["settlement_asset"].pop("symbol"), "settlement_asset has no symbol"),
         (lambda d: d["settlement_asset"].pop("address"), f"settlement_asset {NO_ADDRESS}"),
@@ -105,6 +106,14 @@ NO_ADDRESS = "has no address of the form 0x and 40 hexadecimal digits"
         (
             lambda d: d["tokens"].__setitem__(4, SETTLEMENT),
             "token 5 is the settlement asset, which is not an allocation token",
+        ),
+        (
+            lambda d: d["tokens"][6].update(address="0x" + 40 * "0"),
+            "token 7 is the zero address, which is no token",
+        ),
+        (
+            lambda d: d["settlement_asset"].update(address="0x" + 40 * "0"),
+            "settlement_asset is the zero address, which is no token",
         ),
         (lambda d: d["tokens"].__setitem__(0, None), "token 1 is not an object"),
         (lambda d: d["tokens"].__setitem__(0, FIRST["address"]), "token 1 is not an object"),
@@ -129,6 +138,12 @@ def test_whatever_breaks_a_rule_is_named(problems, change, problem):
     assert problems(malformed_requests(change)) == [problem]
 
 
+@pytest.mark.parametrize("member", ["chain_id", "tokens", "symbol", "address"])
+def test_a_repeated_member_is_named(problems, member):
+    text = json.dumps(SHIPPED).replace(f'"{member}":', f'"{member}": null, "{member}":', 1)
+    assert problems(text.encode()) == [f"an object repeats the member '{member}'"]
+
+
 def test_everything_that_is_wrong_is_named_at_once(problems):
     document = malformed_requests(lambda d: d["tokens"].pop())
     document["chain_id"] = 1
@@ -136,7 +151,7 @@ def test_everything_that_is_wrong_is_named_at_once(problems):
     document["tokens"][0] = {"address": "0x"}
     document["tokens"][2] = SECOND
     assert problems(document) == [
-        "chain_id must be 4663",
+        "chain_id must be the integer 4663",
         "settlement_asset is not an object",
         "there must be exactly 30 tokens, there are 29",
         "token 1 has no symbol",
@@ -145,7 +160,7 @@ def test_everything_that_is_wrong_is_named_at_once(problems):
     ]
     document["tokens"] = None
     assert problems(document) == [
-        "chain_id must be 4663",
+        "chain_id must be the integer 4663",
         "settlement_asset is not an object",
         "tokens must be an array",
     ]
