@@ -1,13 +1,11 @@
 """Standard error, written so that no request fails or waits because of a log line.
 
-Standard error can be closed, on a full disk (ENOSPC), a pipe without a reader (EPIPE), or a pipe whose reader
-has stalled, where a write blocks without limit.  A non-blocking descriptor is no remedy: the flag belongs to
-the open file, which other processes share.  So a line is written at once only where that cannot block: to a
-file, or to a pipe or socket by a single write marked as non-blocking (pipes: since Linux 6.4).  Any other
-line goes to a bounded queue, which a thread writes.  Lines that cannot be written, or find the queue full,
-are dropped and counted; the count is logged once writing works again.
-
-The thread alone would do, but costs a request 16 us: each of its system calls passes the interpreter lock on.
+Standard error can be closed, on a full disk (ENOSPC) or a stalled one, a pipe without a reader (EPIPE), or a
+pipe whose reader has stalled.  Where it has stalled, a write blocks without limit.  A non-blocking descriptor
+is no remedy: files ignore the flag, and it belongs to the open file, which other processes share.  So a line
+is written at once only to a pipe or a socket, by a single write marked as non-blocking (pipes: since Linux
+6.4).  Any other line goes to a bounded queue, which a thread writes.  Lines that cannot be written, or find
+the queue full, are dropped and counted; the count is logged once writing works again.
 """
 
 import atexit
@@ -22,11 +20,14 @@ from collections.abc import Callable
 
 MAX_PENDING_BYTES = 1_048_576
 
-# How long the thread lets lines gather: one wake-up and one system call then serve many requests.
-_GATHER_SECONDS = 0.005
+# How long the thread lets lines gather: each of its system calls passes the interpreter lock on, which costs
+# the requests more than the write itself.
+_GATHER_SECONDS = 0.02
 # An idle process keeps no thread: gunicorn's master forks, and after a reload this module is there twice.
-_IDLE_SECONDS = 5.0
+_IDLE_GATHERS = 250
 _EXIT_SECONDS = 0.5
+# The most that is written to a file in one piece; to a pipe it is what lines of other processes cannot split.
+_PIECE_BYTES = 65_536
 
 _STDERR = 2
 
@@ -48,20 +49,13 @@ def _stderr() -> int:
     return -1
 
 
-def _write_to_stream(fd: int, line: bytes) -> int:
-    """Write *line*, or raise OSError: if there is no room for it now, or the kernel cannot tell."""
-    return os.pwritev(fd, [line], -1, os.RWF_NOWAIT)
-
-
-def _immediate_write(fd: int) -> Callable[[int, bytes], int] | None:
-    """Return a function that writes without blocking to what *fd* is, or None: a terminal may be paused."""
+def _is_stream(fd: int) -> bool:
+    """Whether *fd* is a pipe or a socket."""
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
-        return None
-    if stat.S_ISREG(mode):
-        return os.write
-    return _write_to_stream if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 class LineWriter:
@@ -80,30 +74,26 @@ class LineWriter:
     def _start_anew(self) -> None:
         """Begin without a thread, which a fork does not copy, and without the parent's lines."""
         self._lock = threading.RLock()
-        self._wake = threading.Lock()
-        self._wake.acquire()
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
-        self._is_idle = True
+        self._is_idle = True  # every line is written
         self._thread: threading.Thread | None = None
         self._is_torn = False
-        self._write_at_once = _immediate_write(self._fd)
+        self._is_stream = _is_stream(self._fd)
         self._reported = 0
         self.dropped = 0
 
     def write(self, line: bytes) -> None:
         """Write, queue or drop *line*, which ends with a line feed.  Never blocks, never raises."""
-        if self._is_idle and self.dropped == self._reported and self._has_written_at_once(line):
+        if self._is_stream and self._is_idle and self.dropped == self._reported and self._write_at_once(line):
             return
         with self._lock:
-            if self._pending_bytes + len(line) > MAX_PENDING_BYTES or not self._has_thread():
+            if self._pending_bytes + len(line) > MAX_PENDING_BYTES or not self._ensure_thread():
                 self.dropped += 1
                 return
             self._pending.append(line)
             self._pending_bytes += len(line)
-            if self._is_idle:
-                self._is_idle = False
-                self._wake.release()
+            self._is_idle = False
 
     def drop(self, lines: int = 1) -> None:
         """Count lines that are not written."""
@@ -116,17 +106,19 @@ class LineWriter:
         while not self._is_idle and time.monotonic() < deadline:
             time.sleep(0.001)
 
-    def _has_written_at_once(self, line: bytes) -> bool:
-        if self._write_at_once is None or len(line) > select.PIPE_BUF:
+    def _write_at_once(self, line: bytes) -> bool:
+        """Write *line* to a stream if there is room for it now; return whether it was written."""
+        if len(line) > select.PIPE_BUF:
             return False
         try:
-            written = self._write_at_once(self._fd, line)
+            written = os.pwritev(self._fd, [line], -1, os.RWF_NOWAIT)
         except OSError:
-            return False  # the thread finds out why
+            return False  # no room now, or the kernel cannot tell: the thread finds out
         self._is_torn = 0 < written < len(line)
         return written == len(line)
 
-    def _has_thread(self) -> bool:
+    def _ensure_thread(self) -> bool:
+        """Start the thread unless it runs; return whether it does."""
         if self._thread is None:
             try:
                 self._thread = threading.Thread(target=self._run, name="log", daemon=True)
@@ -136,42 +128,46 @@ class LineWriter:
         return self._thread is not None
 
     def _run(self) -> None:
-        while True:
-            if self._wake.acquire(timeout=_IDLE_SECONDS):
-                time.sleep(_GATHER_SECONDS)
-                self._write_pending()
-            elif self._may_end():
-                return
+        idle_gathers = 0
+        while idle_gathers < _IDLE_GATHERS or not self._end_thread():
+            time.sleep(_GATHER_SECONDS)
+            idle_gathers = 0 if self._write_pending() else idle_gathers + 1
 
-    def _write_pending(self) -> None:
-        while lines := self._next_lines():
-            if not self._has_written(b"".join(lines)):
-                self.drop(len(lines))
-            elif self.dropped > self._reported and not self._pending:
-                dropped = self.dropped
-                if self._has_written(self._report(dropped - self._reported)):
-                    self._reported = dropped
-
-    def _may_end(self) -> bool:
+    def _end_thread(self) -> bool:
         """Give the thread up, unless a line has just been queued for it."""
         with self._lock:
             if self._is_idle:
                 self._thread = None
             return self._is_idle
 
+    def _write_pending(self) -> bool:
+        """Write what has gathered; return whether that was anything."""
+        is_any = False
+        while lines := self._next_lines():
+            is_any = True
+            if not self._write_all(b"".join(lines)):
+                self.drop(len(lines))
+            elif self.dropped > self._reported and not self._pending:
+                dropped = self.dropped
+                if self._write_all(self._report(dropped - self._reported)):
+                    self._reported = dropped
+        return is_any
+
     def _next_lines(self) -> list[bytes]:
-        """Return as many lines as a pipe takes without mixing them with those of other processes."""
+        """Return as many lines as are written in one piece."""
+        most = select.PIPE_BUF if self._is_stream else _PIECE_BYTES
         with self._lock:
             lines: list[bytes] = []
             size = 0
-            while self._pending and (not lines or size + len(self._pending[0]) <= select.PIPE_BUF):
+            while self._pending and (not lines or size + len(self._pending[0]) <= most):
                 lines.append(self._pending.popleft())
                 size += len(lines[-1])
             self._pending_bytes -= size
             self._is_idle = not lines
             return lines
 
-    def _has_written(self, text: bytes) -> bool:
+    def _write_all(self, text: bytes) -> bool:
+        """Write *text*, however long that takes; return whether it was written."""
         # A full disk may have taken the beginning of a line.
         rest = b"\n" + text if self._is_torn else text
         try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
+from uuid import uuid4
 
 import psutil
 
@@ -37,6 +38,13 @@ class RunningService:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    def log(self) -> str:
+        """Return the log, in which the lines of a worker are in order, once it has one of a request now."""
+        request_id = str(uuid4())
+        ask(self.port, "/", {"X-Request-Id": request_id})
+        eventually(lambda: request_id in self.log_path.read_text())
+        return self.log_path.read_text()
 
     def stop(self) -> int:
         """Send SIGTERM, unless the process has ended already, and return its exit status."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO
 from uuid import uuid4
 
@@ -18,7 +19,9 @@ import pytest
 
 from stackmgr import api_keys, paths
 from tests.support.examples import configuration
+from tests.support.frozen_disk import FrozenDisk, frozen_disk
 from tests.support.server import RunningService, ask, free_port, running, running_service, workers_replaced
+from tests.support.waiting import eventually
 
 CREATES = 100
 PATIENCE = 20.0
@@ -103,7 +106,29 @@ def reader_stalled(database_url: str, env: dict[str, str]) -> Iterator[RunningSe
         yield service
 
 
-@pytest.mark.parametrize("broken", [closed, full_disk, reader_gone, reader_stalled])
+@contextmanager
+def on_a_disk(database_url: str, env: dict[str, str]) -> Iterator[tuple[RunningService, FrozenDisk]]:
+    """Run a service whose standard error is the file `log` of a disk that can be frozen."""
+    with (
+        TemporaryDirectory(prefix="stackmgr-") as folder,
+        frozen_disk(Path(folder)) as disk,
+        (disk.folder / "log").open("ab") as file,
+        running_service(database_url, env=env, stderr=file) as service,
+    ):
+        try:
+            yield service, disk
+        finally:
+            disk.thaw()
+
+
+@contextmanager
+def disk_stalled(database_url: str, env: dict[str, str]) -> Iterator[RunningService]:
+    with on_a_disk(database_url, env) as (service, disk):
+        disk.freeze()
+        yield service
+
+
+@pytest.mark.parametrize("broken", [closed, full_disk, reader_gone, reader_stalled, disk_stalled])
 def test_a_log_that_cannot_be_written_changes_no_response(broken, database_url, key):
     with broken(database_url, {"WEB_CONCURRENCY": "2"}) as service:
         statuses = statuses_of_creates(service, key)
@@ -111,6 +136,7 @@ def test_a_log_that_cannot_be_written_changes_no_response(broken, database_url, 
         assert stacks_of(service, key) == CREATES
 
 
+# A process that writes to a frozen disk cannot end before that is thawed.
 @pytest.mark.parametrize("broken", [closed, full_disk, reader_gone, reader_stalled])
 def test_a_log_that_cannot_be_written_holds_up_neither_a_reload_nor_the_end(broken, database_url, key):
     with broken(database_url, {}) as service:
@@ -159,6 +185,24 @@ def test_the_log_and_a_metric_count_the_dropped_lines(database_url, tmp_path):
     (report,) = (line for line in seen if "dropped" in line)
     assert (report["level"], report["dropped"]) == ("warning", dropped)
     assert sum(line.get("request_id") == LONG_ID for line in seen) == sent - dropped
+
+
+def test_lines_that_a_stalled_disk_cannot_take_are_counted_and_the_others_written(database_url, tmp_path):
+    admin_port = free_port()
+    env = {
+        "STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}",
+        "STACKMGR_METRICS_DIR": str(tmp_path / "metrics"),
+    }
+    with on_a_disk(database_url, env) as (service, disk):
+        disk.freeze()
+        sent = send_until_lines_are_dropped(service, admin_port)
+        disk.thaw()
+        log = disk.folder / "log"
+        eventually(lambda: b'"dropped": ' in log.read_bytes())
+        lines = [json.loads(line) for line in log.read_bytes().splitlines()]
+        dropped = dropped_lines(admin_port)
+    assert [line["dropped"] for line in lines if "dropped" in line] == [dropped]
+    assert sum(line.get("request_id") == LONG_ID for line in lines) == sent - dropped
 
 
 def test_lines_of_several_workers_do_not_mix_in_a_pipe(database_url):

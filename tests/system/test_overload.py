@@ -49,7 +49,7 @@ def test_hanging_verifier_makes_no_queue(database_url):
         assert len(rejected) >= CLIENTS - 2 * THREADS
         assert {response.headers["X-Request-Id"] for response in rejected} == {"overload"}
         assert len(unkey.requests) <= CLIENTS - len(rejected)  # no key of a rejected request was verified
-        lines = [json.loads(line) for line in service.log_path.read_text().splitlines()]
+        lines = [json.loads(line) for line in service.log().splitlines()]
         reasons = Counter(line.get("reason") for line in lines if line["message"] == "request")
         assert reasons["queue_timeout"] == len(rejected)
         assert any("could not be started" in line["message"] for line in lines)

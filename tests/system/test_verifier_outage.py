@@ -68,7 +68,7 @@ def test_a_verifier_that_hangs_costs_its_time_out_once_and_recovery_is_seen(serv
     assert set(seen) <= {503, 200}
     assert [status() for _ in range(20)] == [200] * 20
     assert open_circuits(admin_port) == 0
-    messages = [json.loads(line)["message"] for line in service.log_path.read_text().splitlines()]
+    messages = [json.loads(line)["message"] for line in service.log().splitlines()]
     assert "The verifier does not respond: requests return 503 at once until it does" in messages
     assert messages.index("The verifier responds again") > 0
     print(f"{REQUESTS} requests by {CLIENTS} clients ended after {seconds:.2f} s")

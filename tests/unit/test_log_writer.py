@@ -5,8 +5,11 @@ import socket
 
 import pytest
 
+from stackmgr import log_writer
 from stackmgr.log_writer import LineWriter
 from tests.support.waiting import eventually
+
+PATIENCE = 60
 
 
 def pipe() -> tuple[int, int]:
@@ -56,12 +59,16 @@ def test_a_line_is_written_at_once_and_by_no_thread(ends):
     assert lines._thread is None
 
 
-def test_a_line_for_a_file_is_written_at_once(tmp_path):
+def test_lines_for_a_file_are_written_in_order_by_a_thread_that_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_writer, "_IDLE_GATHERS", 2)
     with (tmp_path / "log").open("ab") as file:
         lines = writer(file.fileno())
-        lines.write(b"one\n")
-        assert (tmp_path / "log").read_bytes() == b"one\n"
-        assert lines._thread is None
+        for _ in range(2):
+            for number in range(20_000):
+                lines.write(b"%d\n" % number)
+            lines.flush(PATIENCE)
+            eventually(lambda: lines._thread is None)
+    assert (tmp_path / "log").read_bytes() == 2 * b"".join(b"%d\n" % number for number in range(20_000))
 
 
 def test_lines_that_do_not_fit_follow_in_order_once_there_is_room(ends):
