@@ -95,19 +95,17 @@ class HotConnections:
             self._check_outs += 1
             return True
 
-    def end_check_out(self, connection: DatabaseConnection | None) -> None:
-        """Hand on what was checked out, if anything."""
+    def end_check_out(
+        self, connection: DatabaseConnection | None, failure: BaseException | None = None
+    ) -> None:
+        """Hand on what was checked out, if anything.  After a *failure*, nobody waits in line any longer."""
         with self._lock:
             self._check_outs -= 1
             if connection is None:
                 self._room += 1
             else:
                 self._hand_on(connection)
-
-    def dismiss(self, failure: BaseException) -> None:
-        """Wake all in line: there will be no connection for them."""
-        with self._lock:
-            while self._line:
+            while failure is not None and self._line:
                 waiter = self._line.popleft()
                 waiter.failure = failure
                 waiter.woken.set()

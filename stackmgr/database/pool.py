@@ -134,7 +134,7 @@ class Database:
 
     def _check_out(self, seconds: float) -> bool:
         """Use room that was taken: whether the pool had a live connection within so many seconds."""
-        connection = None
+        connection = failure = None
         try:
             while (found := self._pool.getconn(seconds)).is_stale():
                 found.close()
@@ -144,10 +144,10 @@ class Database:
         except PoolTimeout:
             pass
         except BaseException as ex:
-            self._hot.dismiss(ex)
+            failure = ex
             raise
         finally:
-            self._hot.end_check_out(connection)
+            self._hot.end_check_out(connection, failure)
         return connection is not None
 
     def release(self, connection: DatabaseConnection) -> None:

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
+from typing import Any
 
 import pytest
 from greenlet import GreenletExit
 from psycopg_pool import ConnectionPool
 
-from stackmgr.database import hot_connections
 from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.hot_connections import HOT_SECONDS, HotConnections
 from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import Signal, sleep
@@ -57,7 +58,7 @@ def acquired(database: Database, seconds: float = PATIENCE) -> DatabaseConnectio
 def release(database: Database, connection: DatabaseConnection, *, through_pool: bool = False) -> None:
     """Release a connection directly to the next request, or as one that has been out of the pool for long."""
     if through_pool:
-        connection.acquired_at -= hot_connections.HOT_SECONDS
+        connection.acquired_at -= HOT_SECONDS
     database.release(connection)
 
 
@@ -127,6 +128,13 @@ def test_a_pool_that_fails_unforeseen_fails_those_in_line_and_loses_no_room(sing
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
+    end_check_out = HotConnections.end_check_out
+
+    def end_late(*arguments: Any) -> None:
+        time.sleep(0.1)  # in which whoever was told of the failure would join the line again
+        end_check_out(*arguments)
+
+    monkeypatch.setattr(HotConnections, "end_check_out", end_late)
     with monkeypatch.context() as patch:
         patch.setattr(ConnectionPool, "getconn", fail)
         failed = worker.start(partial(acquired, single))
