@@ -28,11 +28,23 @@ class ServiceError(Exception):
 
 
 class InvalidRequest(ServiceError):
-    """The request breaks a rule that has no class of its own below."""
+    """The request is not valid HTTP, or breaks a rule that has a class of its own below."""
 
     status = 400
     code = "invalid_request"
-    message = "The request is invalid."
+    message = "The request is not valid HTTP."
+
+
+class IncompleteRequest(InvalidRequest):
+    """The client closed its side of the connection before the end of the request."""
+
+    message = "The request ended early."
+
+
+class RequestTimedOut(InvalidRequest):
+    """The request was not complete within the server's deadline."""
+
+    message = "The request did not arrive in time."
 
 
 class InvalidBody(InvalidRequest):

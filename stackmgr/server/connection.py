@@ -8,6 +8,7 @@ and a deadline but never a greenlet.
 import re
 import socket
 from fcntl import ioctl
+from http import HTTPStatus
 from io import BytesIO
 from sys import byteorder
 from termios import TIOCOUTQ
@@ -17,7 +18,7 @@ from uuid import uuid4
 from gunicorn.util import http_date
 
 from stackmgr.contract import BODY_LIMIT_BYTES
-from stackmgr.errors import error_object
+from stackmgr.errors import ServiceError, error_object
 from stackmgr.scheduler import WRITABLE, wait_for
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
 from stackmgr.server.request import Limits, Request, find_section_end
@@ -196,15 +197,16 @@ class ClientConnection:
         self.unread = unread
         return True
 
-    def send_error(self, status: str, code: str, message: str) -> None:
+    def send_error(self, kind: type[ServiceError]) -> None:
         """Respond with an Error object of the server's own, then close."""
         head = self.head or bytes(self.inbox).rpartition(b"\r\n")[0]  # half a line may be half an id
         request_id = request_id_of(head)
-        body = error_object(code, message, request_id)
+        body = error_object(kind.code, kind.message, request_id)
+        status = HTTPStatus(kind.status)
         self.outbox.clear()
         self.queue(
             (
-                f"HTTP/1.1 {status}\r\nDate: {http_date()}\r\nConnection: close\r\n"
+                f"HTTP/1.1 {status} {status.phrase}\r\nDate: {http_date()}\r\nConnection: close\r\n"
                 f"Content-Type: application/json\r\nCache-Control: no-store\r\n"
                 f"X-Request-Id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n"
             ).encode("latin-1")

@@ -9,6 +9,7 @@ from typing import Any
 
 from gunicorn.http.wsgi import base_environ
 
+from stackmgr.errors import IncompleteRequest, InvalidRequest, ServiceError
 from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput
 from stackmgr.server.request import HEAD_LIMIT, BadRequest, Limits, Request
 from stackmgr.server.response import Response
@@ -83,15 +84,15 @@ class RequestHandler:
         except EndOfInput:
             if not conn.has_partial_request:
                 raise Disconnected from None
-            conn.send_error("400 Bad Request", "invalid_request", "The request ended early.")
+            conn.send_error(IncompleteRequest)
         except BadRequest as exc:
             self._worker.log.warning("Rejected a request from %s: %s", conn.peer, exc)
-            conn.send_error("400 Bad Request", "invalid_request", "The request is not valid HTTP.")
+            conn.send_error(InvalidRequest)
         except BaseException as exc:  # the unexpected is a 500, and no reason for the thread to end
             log_failure(self._worker.log, exc)
             if conn.sent:
                 raise Disconnected from exc  # a truncated response must look truncated
-            conn.send_error("500 Internal Server Error", "internal_error", "The server failed.")
+            conn.send_error(ServiceError)
 
     def _serve_arrived(self, conn: ClientConnection) -> None:
         if conn.yielded:

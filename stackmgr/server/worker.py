@@ -25,6 +25,7 @@ from typing import Any
 
 from gunicorn.workers.base import Worker as BaseWorker
 
+from stackmgr.errors import RequestTimedOut
 from stackmgr.scheduler import Scheduler
 from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection, Disconnected
 from stackmgr.server.connections import READ, Connections
@@ -204,7 +205,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             return
         if conn.phase != "reading":
             raise Disconnected
-        conn.send_error("400 Bad Request", "invalid_request", "The request did not arrive in time.")
+        conn.send_error(RequestTimedOut)
 
     def _advance(
         self, connections: Connections, conn: ClientConnection, step: Callable[[ClientConnection], None]

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from stackmgr import errors
 from tests.server.app import INVALID, RAISED
 from tests.server.gunicorn_process import assert_error_object, chunked, get
 from tests.support.malformed import (
@@ -14,6 +15,7 @@ from tests.support.malformed import (
     malformed_requests,
     valid_requests,
 )
+from tests.support.openapi import BUNDLE, nodes
 
 FUZZ_REQUESTS = fuzz_request_count(5000)
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -70,6 +72,32 @@ def test_bad_request_gets_an_error_object(server, name):
     assert "not valid HTTP" in response.json["message"]  # rejected for what it is, not for its deadline
     assert b"SECRET" not in response.body
     assert "SECRET" not in server.log
+
+
+def described(code: str) -> set[str]:
+    """Return the messages of *code* that the OpenAPI document shows."""
+    errors = [node for _, node in nodes(BUNDLE) if node.keys() == {"code", "message", "request_id"}]
+    return {error["message"] for error in errors if error["code"] == code}
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind"),
+    [
+        (BAD["garbage"], "InvalidRequest"),
+        (b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc", "IncompleteRequest"),
+        (b"GET / HTTP/1.1\r\nHost", "RequestTimedOut"),
+        (get(next(iter(RAISED))), "ServiceError"),
+    ],
+)
+def test_the_message_of_an_error_is_that_of_its_class_and_described(server, sent, kind):
+    with server.connect(sent) as sock:
+        if kind != "RequestTimedOut":
+            sock.finish()
+        response = sock.response()
+    expected = getattr(errors, kind)
+    assert_error_object(response, expected.status, expected.code)
+    assert response.json["message"] == expected.message
+    assert expected.message in described(expected.code)
 
 
 @pytest.mark.parametrize("rest", [b'{"a":1}', b""])

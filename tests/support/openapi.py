@@ -20,6 +20,17 @@ def resolved(node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
+def nodes(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object within *node*, with the way to it."""
+    if isinstance(node, dict):
+        yield path, node
+        for name, child in node.items():
+            yield from nodes(child, f"{path}/{name}")
+    if isinstance(node, list):
+        for number, child in enumerate(node):
+            yield from nodes(child, f"{path}/{number}")
+
+
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield the path, the method and the description of each operation."""
     for path, item in BUNDLE["paths"].items():
