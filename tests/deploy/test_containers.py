@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from stackmgr import paths
+from tests.deploy.units import values
 from tests.support.server import free_port, running_service
 
 DEPLOY = paths.directory("deploy")
@@ -71,6 +72,15 @@ def test_a_container_can_write_nowhere_and_has_no_more_rights_than_it_names(name
     assert container["read_only"] is True
     assert container["cap_drop"] == ["ALL"]
     assert container["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_memory_and_tasks_are_bounded_as_under_systemd():
+    [memory] = values("stackmgr.service", "MemoryMax")
+    [tasks] = values("stackmgr.service", "TasksMax")
+    service = SERVICES["service"]
+    assert (service["mem_limit"].upper(), service["pids_limit"]) == (memory, int(tasks))
+    assert all(container["pids_limit"] for container in SERVICES.values())
+    assert [name for name, container in SERVICES.items() if "mem_limit" not in container] == ["postgres"]
 
 
 def test_only_nginx_is_published_and_the_database_is_on_a_network_without_a_way_out():

@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 
+from stackmgr.settings import Settings
 from tests.deploy.units import DEPLOY, unit, values
 from tests.support.programs import require
 from tests.support.server import ask, free_port, listens
@@ -48,6 +49,14 @@ def test_no_command_line_holds_a_setting_or_a_secret():
     assert len(commands) == 4
     assert not any("STACKMGR_" in command or "://" in command for command in commands)
     assert values("stackmgr.service", "EnvironmentFile") == ["/etc/stackmgr/stackmgr.env"]
+
+
+def test_memory_and_tasks_are_bounded_for_twice_the_workers_and_an_oom_kill_ends_one_process():
+    environment = (DEPLOY / "stackmgr.env.example").read_text()
+    workers = int(re.search(r"^WEB_CONCURRENCY=(\d+)$", environment, re.MULTILINE)[1])
+    assert values("stackmgr.service", "MemoryMax") == [f"{2 * workers * 512 + 256}M"]
+    assert int(*values("stackmgr.service", "TasksMax")) >= 2 * workers * (Settings.threads + 10)
+    assert values("stackmgr.service", "OOMPolicy") == ["continue"]
 
 
 def test_a_stop_lasts_longer_than_gunicorn_waits_for_its_workers():
