@@ -114,7 +114,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 @contextmanager
-def _postgres(folder: Path) -> Iterator[str]:
+def postgres(folder: Path) -> Iterator[str]:
     """Yield the connection string of the server: the one the tests are given, or the embedded one."""
     given = os.environ.get("STACKMGR_TEST_DATABASE_URL")
     if given:
@@ -190,7 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-bench-")))
-        url = stack.enter_context(_postgres(folder))
+        url = stack.enter_context(postgres(folder))
         everybody = _enter(chosen, url, folder, stack)
         rounds = Rounds(plan, everybody, _postmaster(url))
         try:

@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from tests.bench import __main__ as command
-from tests.bench import contenders, delay, load, report, verifier
+from tests.bench import contenders, delay, fairness, load, report, verifier
 from tests.bench.contenders import Checkout, Pgbench, Seed
 from tests.bench.load import Load
 from tests.bench.measure import TOLERATED, Cost
@@ -177,3 +177,17 @@ def test_another_checkout_needs_a_python_that_imports_it(tmp_path):
     # In an empty folder, what is imported is the package that is installed.
     with pytest.raises(RuntimeError, match="is imported from"):
         Checkout(tmp_path).require_own_package()
+
+
+def test_the_wait_of_a_light_client_is_measured_during_an_attack(server_url, monkeypatch, capsys):
+    monkeypatch.setenv("STACKMGR_TEST_DATABASE_URL", server_url)
+    fairness.main(["--seconds=1", "--only=cursors"])
+    headings, _, quiet, attacked = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()
+    ]
+    for row in (quiet, attacked):
+        measured = dict(zip(headings, row, strict=True))
+        assert int(measured["GETs"]) > 0
+        assert measured["not 200"] == "0"
+        assert float(measured["longest slice"]) > 0
+    assert measured["responses to it"].endswith(" of 200")

@@ -1,0 +1,239 @@
+"""How long a client waits while another attacks: `python -m tests.bench.fairness`.
+
+One worker serves.  Connections of one key, or of none, repeat an attack, while a client of another key gets
+one stack, one request at a time.  For each of these the benchmark reads the processor time that the worker
+spends until the response is complete: unlike the time on the clock, it does not depend on what else the
+machine does.  The kernel adds to it at every tick of its clock, so that a figure is exact to 4 ms.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.bench.__main__ import postgres
+from tests.bench.attacks import ATTACKS, COLLECTION, Attack, Attacker, Door, Reader, Target, request
+from tests.bench.contenders import HERE, Checkout
+from tests.support import examples
+from tests.support.clusters import new_database
+from tests.support.nginx import running_proxy
+from tests.support.server import RunningService, ask, running
+
+_PROCESSES = 4
+_LARGE_STACKS = 100
+_SETTLE_SECONDS = 0.5
+_PAUSE_SECONDS = 0.002
+_HEADINGS = (
+    "attack", "connections", "responses to it", "GETs", "not 200", "CPU p50", "p99", "p99.9", "max",
+    "longest slice", "wall p99", "max",
+)  # fmt: skip
+
+
+@dataclass
+class Measured:
+    """The light client's GETs: processor time of the worker and time on the clock, in ms."""
+
+    cpu: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+    slice: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The service under attack, as the kernel accounts for it, and the two clients."""
+
+    service: RunningService
+    slices: Path
+    door: Door
+    target: Target
+    light: bytes
+
+    def cpu_ns(self) -> int:
+        """Return the processor time that the worker has used."""
+        [pid] = [child.pid for child in psutil.Process(self.service.pid).children()]
+        total = 0
+        for path in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+                total += int((path / "schedstat").read_text().split()[0])
+        return total
+
+    def longest_slice(self) -> float:
+        """Return the longest slice since the last call, in ms."""
+        longest = int.from_bytes(self.slices.read_bytes(), sys.byteorder)
+        with self.slices.open("r+b") as file:
+            file.write(bytes(8))
+        return longest / 1e6
+
+    def watch(self, seconds: float) -> Measured:
+        """Send GETs of the light client for so many seconds."""
+        found, end = Measured(), time.monotonic() + seconds
+        self.longest_slice()
+        while time.monotonic() < end:
+            try:
+                with self.door.connect("127.0.0.1") as sock:
+                    reader = Reader(sock)
+                    while time.monotonic() < end:
+                        self._get(sock, reader, found)
+                        time.sleep(_PAUSE_SECONDS)
+            except OSError as ex:
+                found.failures[type(ex).__name__] += 1
+        found.slice = self.longest_slice()
+        return found
+
+    def _get(self, sock: socket.socket, reader: Reader, found: Measured) -> None:
+        cpu, began = self.cpu_ns(), time.monotonic()
+        try:
+            sock.sendall(self.light)
+            status = str(reader.status())
+        finally:
+            found.cpu.append((self.cpu_ns() - cpu) / 1e6)
+            found.wall.append((time.monotonic() - began) * 1000)
+        if status != "200":
+            found.failures[status] += 1
+
+    def attacked(self, attack: Attack, seconds: float) -> tuple[Measured, Counter[str]]:
+        """Return what the light client measures during *attack*, and what the attacker received."""
+        fork = multiprocessing.get_context("fork")
+        results = fork.SimpleQueue()
+        end = time.monotonic() + seconds + _SETTLE_SECONDS
+        attacker = Attacker(attack, self.door, self.target, attack.connections // _PROCESSES, end)
+
+        def run() -> None:
+            os.nice(19)
+            results.put(attacker.run())
+
+        processes = [fork.Process(target=run, daemon=True) for _ in range(_PROCESSES)]
+        for process in processes:
+            process.start()
+        try:
+            time.sleep(_SETTLE_SECONDS)
+            measured = self.watch(seconds)
+            for process in processes:
+                process.join(15)
+        finally:
+            for process in processes:
+                process.kill()
+        received: Counter[str] = Counter()
+        while not results.empty():
+            received += results.get()
+        return measured, received
+
+
+def _percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} of {status}" for status, count in counts.most_common(4)) or "0"
+
+
+def row(name: str, connections: int, measured: Measured, received: Counter[str]) -> str:
+    """Return a line of the table; times are in ms."""
+    shares = [_percentile(measured.cpu, share) for share in (0.5, 0.99, 0.999, 1.0)]
+    cells = [
+        name,
+        str(connections),
+        _listed(received),
+        str(len(measured.cpu)),
+        _listed(measured.failures),
+        *(f"{value:.1f}" for value in (*shares, measured.slice)),
+        *(f"{_percentile(measured.wall, share):.0f}" for share in (0.99, 1.0)),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _post(port: int, key: str, number: int, body: str) -> str:
+    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": f"seed-{number}"}
+    status, text = ask(port, COLLECTION, headers, "POST", body)
+    assert status == 201, text
+    stack_id: str = json.loads(text)["id"]
+    return stack_id
+
+
+def _prepare(service: RunningService, keys: list[str]) -> tuple[Target, bytes]:
+    """Create the stacks of both managers; return what the attacker has, and the light client's request."""
+    large = json.dumps(examples.configuration(name="x" * 261_700))
+    ids = [_post(service.port, keys[0], number, large) for number in range(_LARGE_STACKS)]
+    light = _post(service.port, keys[2], 0, json.dumps(examples.configuration()))
+    headers = {"Authorization": f"Bearer {keys[0]}"}
+    pages = [ask(service.port, f"{COLLECTION}?limit={limit}", headers)[1] for limit in (1, 2, 3, 4)]
+    cursors = [json.loads(page)["next_cursor"] for page in pages]
+    return Target(keys[0], keys[1], ids[0], cursors), request("GET", f"{COLLECTION}/{light}", keys[2])
+
+
+@contextmanager
+def served(checkout: Checkout, url: str, folder: Path, *, nginx: bool) -> Iterator[Stage]:
+    """Run the service of *checkout* with one worker."""
+    slices = folder / "slices"
+    slices.write_bytes(bytes(8))
+    env = {"STACKMGR_DATABASE_URL": url, "WEB_CONCURRENCY": "1", "STACKMGR_BENCH_SLICES": str(slices)}
+    checkout.run("-m", "stackmgr", "migrate", **env)
+
+    def issue(*options: str) -> str:
+        return checkout.run("-m", "stackmgr", "keys", "issue", *options, **env).strip()
+
+    attacker, light = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
+    keys = [
+        issue("--external-id", attacker),
+        issue("--external-id", attacker, "--quota", "1/60"),
+        issue("--external-id", light),
+    ]
+    gunicorn = [checkout.python, "-m", "gunicorn", "-c", str(HERE / "tests/bench/slices_conf.py")]
+    with ExitStack() as stack:
+        service = stack.enter_context(running(gunicorn, env=env, folder=checkout.folder))
+        target, request_of_light = _prepare(service, keys)
+        door = Door(service.port)
+        if nginx:
+            (folder / "nginx").mkdir()
+            proxy = stack.enter_context(running_proxy(folder / "nginx", service.port))
+            door = Door(proxy.port, proxy.folder / "tls/fullchain.pem")
+        yield Stage(service, slices, door, target, request_of_light)
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.fairness",
+        description="Measure how long a client waits while another attacks; times are in milliseconds.",
+    )
+    add = parser.add_argument
+    add("--seconds", type=float, default=5.0, help="of each attack (default 5)")
+    add("--only", default="", metavar="TEXT,TEXT", help="attacks whose names contain one of these texts")
+    add("--nginx", action="store_true", help="through nginx with deploy/nginx.conf")
+    add("--checkout", type=Path, default=HERE, help="measure the service of another checkout")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print one line for each attack."""
+    chosen = _arguments(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-bench-")))
+        url = stack.enter_context(new_database(stack.enter_context(postgres(folder))))
+        checkout = Checkout(chosen.checkout.resolve())
+        stage = stack.enter_context(served(checkout, url, folder, nginx=chosen.nginx))
+        print(f"| {' | '.join(_HEADINGS)} |\n|{'---|' * len(_HEADINGS)}", flush=True)
+        print(row("none", 0, stage.watch(chosen.seconds), Counter()), flush=True)
+        for attack in ATTACKS:
+            if any(part in attack.name for part in chosen.only.split(",")):
+                print(
+                    row(attack.name, attack.connections, *stage.attacked(attack, chosen.seconds)), flush=True
+                )
+                time.sleep(_SETTLE_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

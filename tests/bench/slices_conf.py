@@ -1,0 +1,41 @@
+"""gunicorn's settings of a checkout, with a clock at every switch of a worker's greenlets.
+
+The longest time on the processor between two switches, in nanoseconds, is kept in the file that
+STACKMGR_BENCH_SLICES names, where whoever writes a zero resets it.  (The service's own gauge of slices has
+the time on the clock, in which others have used the processor.)
+"""
+
+import mmap
+import os
+import time
+from pathlib import Path
+
+import greenlet
+
+_settings_file = Path("deploy/gunicorn.conf.py")
+exec(compile(_settings_file.read_text(), _settings_file, "exec"))  # noqa: S102
+_post_fork = post_fork  # noqa: F821 - of the settings
+
+
+def post_fork(server, worker):
+    """Watch the greenlets of the worker's request thread."""
+    from stackmgr.scheduler import Scheduler  # noqa: PLC0415 - the modules of the release that was checked
+
+    _post_fork(server, worker)
+    with Path(os.environ["STACKMGR_BENCH_SLICES"]).open("r+b") as file:
+        longest = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
+    run, clock, last = Scheduler.run, time.thread_time_ns, 0
+
+    def trace(event, switch):
+        nonlocal last
+        now = clock()
+        longest[0] = max(longest[0], now - last)
+        last = now
+
+    def traced_run(self):
+        nonlocal last
+        last = clock()
+        greenlet.settrace(trace)
+        run(self)
+
+    Scheduler.run = traced_run
