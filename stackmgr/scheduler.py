@@ -6,7 +6,7 @@ scheduler, which goes on with another.
 
 Whatever waits during a request does so by `wait_for`, `Signal`, `sleep`, `result` or `call_in_thread`; what
 blocks in any other way stops the whole worker.  In a thread without a scheduler, as in commands, they block.
-The invariants:
+What computes for long calls `give_way` from time to time.  The invariants:
 
 - A greenlet runs until it waits.  What it does between two waits is atomic for the other requests of the
   worker, though not for its other threads.  No lock is held during a wait.
@@ -31,6 +31,7 @@ WRITABLE = select.EPOLLOUT
 
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
 _DEFER_SECONDS = 0.001
+_TURN_SECONDS = 0.001
 _SLICE_PERIOD_SECONDS = 30.0
 
 _Result = TypeVar("_Result")
@@ -59,6 +60,7 @@ class Scheduler:
         self._next_deadline = inf  # or earlier: a wait that has ended does not move it
         self._signals: deque[Signal] = deque()  # that have been set
         self._deferred: list[Callable[[], None]] = []
+        self._giving_way: deque[greenlet] = deque()
         self._urgent: dict[int, tuple[select.epoll, Callable[[int], None]]] = {}  # by descriptor
         self._wake_up = os.eventfd(0)
         self._main = getcurrent()
@@ -78,6 +80,8 @@ class Scheduler:
             has_events = self._handle_ready(has_events and bool(self._idle)) or has_events
             if has_events and self._idle:
                 has_events = self._start()
+            if self._giving_way:
+                self._switch(self._giving_way.popleft(), None)
 
     def add_urgent(self, events: select.epoll, handle: Callable[[int], None]) -> None:
         """Handle each event of *events* at once, in a greenlet of its own.  *handle* must not raise."""
@@ -145,7 +149,7 @@ class Scheduler:
 
     def _idle_seconds(self, is_busy: bool) -> float | None:
         """Return how long to wait for events: None is without limit."""
-        if is_busy or self._signals:
+        if is_busy or self._signals or self._giving_way:
             return 0
         if self._deferred:
             return _DEFER_SECONDS
@@ -189,6 +193,11 @@ class Scheduler:
         if not is_ready:
             del self._waiting[descriptor]  # an event that still comes is for nobody
         return is_ready
+
+    def give_way(self) -> None:
+        """See the function of this name: one greenlet goes on when all who need not wait have had a turn."""
+        self._giving_way.append(getcurrent())
+        self._main.switch()
 
     def notice(self, signal: "Signal") -> None:
         """Resume the greenlet that waits for *signal*, soon.  Any thread may call this."""
@@ -243,6 +252,14 @@ def wait_for(descriptor: int, events: int, seconds: float) -> bool:
 def sleep(seconds: float) -> None:
     """Wait for so many seconds."""
     Signal().wait(seconds)
+
+
+def give_way(since: float) -> float:
+    """Let the others run if this greenlet has computed for long, since *since*; return since when it does."""
+    if _this.scheduler is None or monotonic() - since < _TURN_SECONDS:
+        return since
+    _this.scheduler.give_way()
+    return monotonic()
 
 
 def result(future: Future[_Result], seconds: float | None = None) -> _Result:

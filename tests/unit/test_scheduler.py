@@ -11,7 +11,16 @@ from functools import partial
 import pytest
 
 from stackmgr import scheduler
-from stackmgr.scheduler import READABLE, WRITABLE, Scheduler, Signal, call_in_thread, sleep, wait_for
+from stackmgr.scheduler import (
+    READABLE,
+    WRITABLE,
+    Scheduler,
+    Signal,
+    call_in_thread,
+    give_way,
+    sleep,
+    wait_for,
+)
 from stackmgr.verifiers import bounded
 from tests.support.greenlets import PATIENCE, Running
 from tests.support.waiting import eventually
@@ -35,6 +44,26 @@ def test_the_thread_takes_turns_when_woken(running):
     turns = scheduler.turns
     scheduler.wake()
     eventually(lambda: scheduler.turns > turns)
+
+
+def test_one_that_computes_for_long_gives_way_to_all_others(running):
+    two, order = running(2), []
+
+    def compute() -> None:
+        since = time.monotonic()
+        assert give_way(since) == since
+        for _ in range(3):
+            time.sleep(0.01)  # blocks the thread
+            order.append("long")
+            since = give_way(since)
+
+    def start() -> None:
+        two.start(compute)
+        two.start(lambda: order.append("short"))
+
+    two.do(start)
+    eventually(lambda: len(order) == 4)
+    assert order == ["long", "short", "long", "long"]
 
 
 @pytest.fixture
