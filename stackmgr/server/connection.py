@@ -21,6 +21,7 @@ from stackmgr.contract import BODY_LIMIT_BYTES
 from stackmgr.errors import ServiceError, error_object
 from stackmgr.scheduler import WRITABLE, wait_for
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
+from stackmgr.server.outbox import Outbox
 from stackmgr.server.request import Limits, Request, find_section_end
 
 READ_DEADLINE = 10.0  # seconds from the first byte of a request to its last
@@ -58,7 +59,7 @@ class ClientConnection:
         self.peer = peer[0] if isinstance(peer, tuple) else "unix"
         self.environ = addresses(peer, server)
         self.inbox = bytearray()
-        self.outbox = bytearray()
+        self.outbox = Outbox()
         self.reserved = 0  # bytes of a response that is being built
         self.sent = False  # whether a byte of the current response has been sent
         self.head = b""
@@ -161,26 +162,24 @@ class ClientConnection:
 
     def queue(self, data: bytes) -> None:
         """Add bytes to send at the next `flush`: head and body leave together."""
-        self.outbox += data
+        self.outbox.append(data)
 
     def flush(self) -> None:
-        """Send what the socket takes; the rest stays in the outbox. Raises Disconnected."""
-        outbox = self.outbox
-        while outbox:
+        """Send what the socket takes at once; the rest stays in the outbox. Raises Disconnected."""
+        if self.outbox:
             self.sent = True
             try:
-                del outbox[: self.sock.send(outbox)]
-            except BlockingIOError:
-                return
+                self.outbox.send(self.sock)
             except OSError as exc:
                 raise Disconnected from exc
 
     def wait_for_client(self) -> None:
         """Block the producer of a response in pieces while its client is behind. Raises Disconnected."""
-        if len(self.outbox) <= OUTBOX_LIMIT:
+        limit = max(OUTBOX_LIMIT, self.reserved)  # what has room reserved holds no greenlet for its client
+        if len(self.outbox) <= limit:
             return
         self.unread = self.count_unread()
-        while len(self.outbox) > OUTBOX_LIMIT:
+        while len(self.outbox) > limit:
             if not wait_for(self.fd, WRITABLE, WRITE_DEADLINE) and not self.has_client_read():
                 raise Disconnected
             self.flush()

@@ -44,7 +44,7 @@ class RequestHandler:
             min(cfg.limit_request_field_size or HEAD_LIMIT, HEAD_LIMIT),
         )
         self._keeps_alive = bool(cfg.keepalive)
-        self._retry_after = ceil(worker.queue_seconds)
+        self._queue_seconds = ceil(worker.queue_seconds)
         self._pre_request = _configured_hook(cfg, "pre_request")
         self._post_request = _configured_hook(cfg, "post_request")
         # gunicorn's own test is true with any logging configuration: 60 fields would be collected in vain.
@@ -62,12 +62,18 @@ class RequestHandler:
 
     def reject(self, conn: ClientConnection) -> None:
         """Let the application respond 503 to the requests that have arrived, which it does at once."""
-        spread = randint(0, RETRY_SPREAD_SECONDS)  # noqa: S311 - no secret
-        conn.environ["stackmgr.overloaded"] = self._retry_after + spread
+        conn.environ["stackmgr.overloaded"] = self._retry_after()
         try:
             self.serve(conn)
         finally:
             del conn.environ["stackmgr.overloaded"]
+
+    def _retry_after(self) -> Any:
+        return self._queue_seconds + randint(0, RETRY_SPREAD_SECONDS)  # noqa: S311 - no secret
+
+    def _wait_for_room(self, conn: ClientConnection, size: int) -> Any:
+        """Return 0 once a response of *size* bytes has room, or the seconds after which to retry."""
+        return 0 if self._worker.memory.wait_for_room(conn, size) else self._retry_after()
 
     def serve(self, conn: ClientConnection) -> None:
         """Serve the next request of a connection, as far as it has arrived.
@@ -136,7 +142,7 @@ class RequestHandler:
             "QUERY_STRING": request.query,
             "RAW_URI": request.uri,
             "SERVER_PROTOCOL": f"HTTP/1.{request.version[1]}",
-            "stackmgr.wait_for_room": partial(self._worker.memory.wait_for_room, conn),
+            "stackmgr.wait_for_room": partial(self._wait_for_room, conn),
         }
 
     def _run_application(self, response: Response, conn: ClientConnection, environ: dict[str, Any]) -> None:

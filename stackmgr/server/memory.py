@@ -15,21 +15,25 @@ from stackmgr.server.connections import Connections
 
 LIMIT = 134_217_728  # bytes in one process: five of the largest pages
 LARGE = 1_048_576  # bytes of responses whose end is worth a collection
+MAX_WAITING = 2  # pages that wait for room at once, each with its rows in memory
 ROOM_SECONDS = 1.0  # a page waits so long for other clients to read; then those that read least are closed
 
-_M_MMAP_THRESHOLD = -3  # of malloc.h
-_MMAP_THRESHOLD = 131_072
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_TRIM_THRESHOLD = 16_777_216
+_MMAP_THRESHOLD = 1_048_576
+
+_libc = ctypes.CDLL(None)
 
 
-def return_large_blocks() -> None:
-    """Make glibc return blocks of 128 KiB and more to the system as soon as they are freed.
+def keep_small_blocks() -> None:
+    """Make glibc reuse the memory of blocks below 1 MiB, and return 16 MiB and more of it to the system.
 
-    By default it raises this threshold to the largest block freed so far and keeps smaller ones: after twelve
-    unread pages a worker kept 50 MB in each of its threads.
+    A block that is mapped anew costs a page fault for each 4 KiB, more than to fill it.  By default glibc
+    moves both thresholds to the largest block freed so far: after twelve unread pages a worker kept 50 MB.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt:
-        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD)
+    if hasattr(_libc, "mallopt"):
+        _libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD)
+        _libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD)
 
 
 class ResponseMemory:
@@ -39,14 +43,25 @@ class ResponseMemory:
         self._connections = connections
         self._reserving = Lock()
         self._used_before = 0
+        self._waiting = 0
 
-    def wait_for_room(self, conn: ClientConnection, size: int) -> None:
-        """Block until a response of *size* bytes has room, and reserve it until the response is queued."""
+    def wait_for_room(self, conn: ClientConnection, size: int) -> bool:
+        """Wait until a response of *size* bytes has room, and reserve it until the response is queued.
+
+        Return False at once if MAX_WAITING others wait: more of them would hold greenlets and memory.
+        """
+        if self._waiting == MAX_WAITING:
+            return False
         end = monotonic() + ROOM_SECONDS
-        while not self._reserve(conn, size):
-            sleep(0.02)
-            if monotonic() > end:
-                self._close_stalled(self._used() + size - LIMIT)
+        self._waiting += 1
+        try:
+            while not self._reserve(conn, size):
+                sleep(0.02)
+                if monotonic() > end:
+                    self._close_stalled(self._used() + size - LIMIT)
+        finally:
+            self._waiting -= 1
+        return True
 
     def enforce(self) -> None:
         """Close connections beyond the limit, and return the memory of large responses that have ended.
@@ -57,6 +72,8 @@ class ResponseMemory:
         self._close_stalled(used - LIMIT)
         if used < self._used_before - LARGE:
             gc.collect()
+            if hasattr(_libc, "malloc_trim"):
+                _libc.malloc_trim(0)
         self._used_before = used
 
     def _used(self) -> int:

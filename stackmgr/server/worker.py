@@ -31,7 +31,7 @@ from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection, Disconn
 from stackmgr.server.connections import READ, Connections
 from stackmgr.server.handler import RequestHandler, log_failure
 from stackmgr.server.listeners import Listeners
-from stackmgr.server.memory import ResponseMemory, return_large_blocks
+from stackmgr.server.memory import ResponseMemory, keep_small_blocks
 
 TICK_SECONDS = 0.1  # how exactly the queue is timed
 SWEEP_SECONDS = 0.5
@@ -81,7 +81,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             sys.exit(1)
 
     def _prepare(self) -> None:
-        return_large_blocks()
+        keep_small_blocks()
         keepalive = float(self.cfg.keepalive)
         self.connections, self.admin = Connections(keepalive), Connections(keepalive)
         self.memory = ResponseMemory(self.connections)

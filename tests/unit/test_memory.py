@@ -1,8 +1,10 @@
 """What the unread responses of a worker count for."""
 
+import threading
 from types import SimpleNamespace
 
-from stackmgr.server.memory import ResponseMemory
+from stackmgr.server.memory import LIMIT, MAX_WAITING, ResponseMemory
+from tests.support.waiting import eventually
 
 
 def test_a_response_that_has_been_reserved_and_is_queued_counts_once():
@@ -12,3 +14,23 @@ def test_a_response_that_has_been_reserved_and_is_queued_counts_once():
     memory = ResponseMemory(SimpleNamespace(open={}))
     memory._connections.open = [reading, building, unread]
     assert memory._used() == 9 + 20 + 100
+
+
+def test_only_two_pages_wait_for_room():
+    full = SimpleNamespace(outbox=bytearray(), reserved=LIMIT)
+    pages = [SimpleNamespace(outbox=bytearray(), reserved=0) for _ in range(3)]
+    memory = ResponseMemory(SimpleNamespace(open=[full, *pages], parked={}))
+    found = []
+    threads = [
+        threading.Thread(target=lambda page=page: found.append(memory.wait_for_room(page, 1)))
+        for page in pages[:MAX_WAITING]
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: memory._waiting == MAX_WAITING == 2)
+    assert not memory.wait_for_room(pages[2], 1)
+    full.reserved = 0
+    for thread in threads:
+        thread.join(60)
+    assert found == [True, True]
+    assert memory.wait_for_room(pages[2], 1)
