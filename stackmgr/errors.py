@@ -148,7 +148,7 @@ class ServiceUnavailable(VerificationError):
 
 
 class Overloaded(ServiceUnavailable):
-    """The request could not be started in time: its key was not verified and nothing changed."""
+    """The worker could not start the request in time, or has no room for its response: nothing changed."""
 
 
 class CircuitOpen(ServiceUnavailable):

@@ -19,14 +19,13 @@ from psycopg.rows import TupleRow
 from stackmgr.database import retries
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from stackmgr.scheduler import READABLE, WRITABLE, wait_for
+from stackmgr.scheduler import READABLE, WRITABLE, give_way, wait_for
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 Query = tuple[Statement, Parameters]
 
 _WARNING = "01000"
-
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
@@ -49,8 +48,7 @@ def _arguments(statement: Statement, parameters: Parameters) -> tuple[list[bytes
 
 def _sqlstate(result: pq.abc.PGresult) -> str | None:
     """Return the SQLSTATE of a result that is an error, or None."""
-    sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE)
-    return None if sqlstate is None else sqlstate.decode("ascii")
+    return (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode("ascii") or None
 
 
 def _require_success(statement: Statement, result: pq.abc.PGresult) -> None:
@@ -139,7 +137,11 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
 
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:
         self._transformer.set_pgresult(result)
-        rows = self._transformer.load_rows(0, result.ntuples, tuple)
+        rows: list[Row] = []
+        since = time.monotonic()
+        while len(rows) < result.ntuples:  # four at a time: 1 MB of the largest stacks
+            rows += self._transformer.load_rows(len(rows), min(len(rows) + 4, result.ntuples), tuple)
+            since = give_way(since)
         self._transformer.set_pgresult(None)  # or each connection would keep up to 26 MB of its last page
         return rows
 
@@ -197,8 +199,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         The result counts only once the server is ready for the next statement: rows and the command's
         completion arrive before the commit, and the commit can still fail.
         """
-        if self.pgconn.flush():
-            self._flush(deadline)
+        self._flush(deadline)
         results: list[pq.abc.PGresult] = []
         try:
             while (result := self._next_result(deadline)) is not None:
@@ -213,8 +214,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
 
     def _two_results(self, statement: Statement, deadline: float) -> list[pq.abc.PGresult]:
         """Return both results of a pipeline, errors included, once the server is ready again."""
-        if self.pgconn.flush():
-            self._flush(deadline)
+        self._flush(deadline)
         results: list[pq.abc.PGresult] = []
         try:
             while (result := self._next_in_pipeline(deadline)).status != pq.ExecStatus.PIPELINE_SYNC:

@@ -4,23 +4,33 @@ A responder checks the request in the order of the contract, calls the repositor
 result.  Errors are raised here and become responses in error_handlers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from time import monotonic
 
 import falcon
 
 from stackmgr import cursor, stack_configuration, stacks
 from stackmgr.database.session import PrefetchQuery
-from stackmgr.errors import InvalidPagination, InvalidStackId
+from stackmgr.errors import InvalidPagination, InvalidStackId, Overloaded
 from stackmgr.http import parsing, serialization
 from stackmgr.http.validation import RequestSchema
+from stackmgr.scheduler import give_way
 from stackmgr.stacks import Stack
 
 COLLECTION_PATH = "/manager/stacks"
 ITEM_PATH = "/manager/stacks/{stack_id}"
 
-# Beyond this a page is built only when the server has room for it: see stackmgr/server/memory.py.
+# A larger page waits until the server has room (stackmgr/server/memory.py) and is built in turns with others.
 LARGE_PAGE_BYTES = 1_048_576
+
+
+def _in_turns(pieces: list[bytes]) -> Iterator[bytes]:
+    """Yield the pieces of a large body; let other requests run meanwhile."""
+    started = monotonic()
+    for piece in pieces:
+        yield piece
+        started = give_way(started)
 
 
 def _respond(req: falcon.Request, resp: falcon.Response, stack: Stack) -> None:
@@ -70,9 +80,15 @@ class StackCollection:
         page, position = stacks.list_page(req.context.session, req.context.actor.manager_id, after, limit)
         next_cursor = None if position is None else cursor.encode(position)
         size = serialization.estimate_page_bytes(page)
-        if size > LARGE_PAGE_BYTES and "stackmgr.wait_for_room" in req.env:
-            req.env["stackmgr.wait_for_room"](size)
-        resp.data = serialization.serialize_page(page, next_cursor)
+        if size <= LARGE_PAGE_BYTES:
+            resp.data = serialization.serialize_page(page, next_cursor)
+            return
+        req.context.session.close()  # others may need the connection while this page waits
+        if "stackmgr.wait_for_room" in req.env and (seconds := req.env["stackmgr.wait_for_room"](size)):
+            raise Overloaded("large_pages", seconds)
+        pieces = serialization.serialize_in_turns(page, next_cursor)
+        resp.content_length = sum([len(piece) for piece in pieces])
+        resp.stream = _in_turns(pieces)
 
     on_head = on_get
 
