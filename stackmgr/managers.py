@@ -70,7 +70,7 @@ def bind(session: Session, identity: Identity, guesses: Guesses) -> str:
     """
     pair = (identity.external_id, identity.identity_id)
     manager_id = look_up(session, identity, prefetch_for=guesses.get(pair))
-    if manager_id is None:
+    while manager_id is None:
         inserted = session.row(
             _INSERT,
             {
@@ -79,11 +79,8 @@ def bind(session: Session, identity: Identity, guesses: Guesses) -> str:
                 "identity_id": identity.identity_id,
             },
         )
-        # Without a row, another first request was quicker: what it saved is what counts.
+        # Without a row, another first request was quicker: what it saved counts, unless it is erased already.
         manager_id = look_up(session, identity) if inserted is None else inserted[0]
-    if manager_id is None:
-        # Managers are never deleted: the one that was in the way cannot be gone.
-        raise BindingConflict("manager_vanished")
     guesses.remember(pair, manager_id)
     return manager_id
 

@@ -81,7 +81,7 @@ def create(session: Session, actor: Actor, key: str, configuration: Configuratio
 def _created_before(session: Session, actor: Actor, key: str, digest: bytes) -> Stack:
     row = session.row(_FIND_RECEIPT, {"manager_id": actor.manager_id, "idempotency_key": key})
     if row is None:
-        # Receipts are never deleted: the conflicting one must exist.
+        # The manager is being erased, the only way that a receipt goes: nothing is known of this creation.
         raise DatabaseError("receipt_vanished", statement=_FIND_RECEIPT.name)
     if not compare_digest(row[0], digest):
         raise Conflict("idempotency_key_reused")

@@ -1,10 +1,13 @@
 """`stackmgr managers erase`: everything of one manager goes, on record, and nothing of anybody else."""
 
+from uuid import uuid4
+
 import pytest
 
-from stackmgr import erasure
-from stackmgr.database.session import Session
+from stackmgr import erasure, managers
+from stackmgr.database.session import Guesses, Session
 from stackmgr.errors import DatabaseError
+from stackmgr.verifiers import Identity
 from tests.support.examples import configuration
 
 TABLES = ("stacks", "stack_revisions", "creation_receipts", "managers", "manager_rebindings")
@@ -106,3 +109,69 @@ def test_an_interrupted_erasure_is_continued(erasable, command, admin, operator,
     assert command("managers", "erase", manager_id, "--confirm", client.external_id).status == 0
     assert rows_of(admin, manager_id) == 0
     assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
+
+
+@pytest.fixture
+def erase_after(operator, monkeypatch):
+    """Return a function that erases a manager at the moment when a session has run a statement."""
+    rows = Session.rows
+
+    def erase_after(name: str, manager_id: str, external_id: str) -> None:
+        def run(session, statement, parameters, **rest):
+            found = rows(session, statement, parameters, **rest)
+            if statement.name == name:
+                monkeypatch.setattr(Session, "rows", rows)
+                with operator.session() as operators:
+                    assert erasure.erase(operators, manager_id, external_id)
+            return found
+
+        monkeypatch.setattr(Session, "rows", run)
+
+    return erase_after
+
+
+@pytest.mark.parametrize(
+    "race",
+    [
+        ("api_key_verify", lambda client, _: client.create(configuration(), key="new"), 500),
+        ("api_key_verify", lambda client, _: client.create(configuration(), key="key 0"), 500),
+        ("stack_create", lambda client, _: client.create(configuration(), key="key 0"), 500),
+        ("api_key_verify", lambda client, stack: client.update(stack, {"name": "new"}), 404),
+    ],
+    ids=["create", "retry of a create", "retry that found its key used", "update"],
+)
+def test_a_write_whose_manager_is_erased_meanwhile_saves_nothing(client, admin, erase_after, race):
+    statement, send, status = race
+    stack_id = client.create(configuration(), key="key 0").json["id"]
+    manager_id = manager_of(admin, client)
+    erase_after(statement, manager_id, client.external_id)
+    assert send(client, stack_id).status_int == status
+    assert rows_of(admin, manager_id) == 0
+    assert client.page().status_int == 401
+
+
+def test_a_first_request_binds_again_if_the_binding_in_its_way_is_erased_meanwhile(
+    database, admin, monkeypatch
+):
+    external_id, other_id = str(uuid4()), str(uuid4())
+    meanwhile = {
+        "manager_find": b"INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)"
+        b" VALUES (%(manager_id)s::uuid, %(external_id)s, %(manager_id)s::uuid::text)",
+        "manager_insert": b"DELETE FROM stackmgr.managers WHERE manager_id = %(manager_id)s::uuid",
+    }
+    rows = Session.rows
+
+    def run(session, statement, parameters, **rest):
+        found = rows(session, statement, parameters, **rest)
+        if command := meanwhile.pop(statement.name, None):
+            admin.execute(command, {"manager_id": other_id, "external_id": external_id})
+        return found
+
+    monkeypatch.setattr(Session, "rows", run)
+    with database.session() as session:
+        bound = managers.bind(session, Identity(external_id, external_id), Guesses())
+    found = admin.execute(
+        b"SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s::text::uuid", [external_id]
+    )
+    assert found.fetchall() == [(bound,)]
+    assert bound != other_id
