@@ -1,4 +1,4 @@
-"""The rules that stored rows must keep, written apart from the code and the constraints that enforce them.
+"""The rules that stored rows must keep; the form of an allocation apart from the code that writes it.
 
 Pure functions: `audit_stack` takes one stack's rows as the database returns them and yields what is wrong.
 """

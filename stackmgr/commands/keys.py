@@ -174,7 +174,7 @@ def add_to(commands: Commands) -> None:
     command = key_commands.add_parser(
         "list",
         help="list every key by its id, never the key itself",
-        description=f"List every key by its id, never the key itself. {NEEDS_READER}",
+        description=NEEDS_READER,
     )
     command.add_argument("--external-id", type=canonical_uuid, help="only keys of this account")
     command.set_defaults(run=_list)

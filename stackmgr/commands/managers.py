@@ -88,16 +88,10 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("managers", help="the identities that managers are bound to")
     manager_commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    command = manager_commands.add_parser(
-        "list", help="list every binding", description=f"List every binding. {NEEDS_READER}"
-    )
+    command = manager_commands.add_parser("list", help="list every binding", description=NEEDS_READER)
     command.set_defaults(run=_list)
 
-    command = manager_commands.add_parser(
-        "show",
-        help="show the bindings that have either id",
-        description=f"Show the bindings that have either id. {NEEDS_READER}",
-    )
+    command = manager_commands.add_parser("show", help="show bindings by an id", description=NEEDS_READER)
     command.add_argument("--external-id", type=canonical_uuid, help="the account")
     command.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")
     command.set_defaults(run=_show, error=command.error)

@@ -1,9 +1,15 @@
-"""The operator's commands stay off the request's path."""
+"""The operator's commands stay off the request's path, and modules and functions stay short."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import stackmgr
+
+PACKAGE = Path(stackmgr.__file__).parent
 PROBE = """
 import sys
 from stackmgr import wsgi
@@ -26,3 +32,14 @@ def test_the_service_imports_no_command_and_nothing_for_development():
     assert imported("json") == "[]"
     assert imported("text") == "[]"
     assert "stackmgr.commands.rejections" in imported("dev")
+
+
+def test_no_module_and_no_function_is_longer_than_contributing_says():
+    rules = (PACKAGE.parent / ".github" / "CONTRIBUTING.md").read_text()
+    limits = re.search(r"Modules of the package have at most (\d+) lines and functions at most (\d+)", rules)
+    module_lines, function_lines = map(int, limits.groups())
+    for path in PACKAGE.rglob("*.py"):
+        assert len(path.read_bytes().splitlines()) <= module_lines, path
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < function_lines, f"{path}: {node.name}"
