@@ -14,6 +14,8 @@ _log = logging.getLogger("stackmgr")
 
 def _respond(req: falcon.Request, resp: falcon.Response, error: ServiceError) -> None:
     request_id = getattr(req.context, "request_id", None) or middleware.assign_request_id(req, resp)
+    # Tracebacks hold this request: the cycle would keep a body of 256 KB until a collection.
+    error.__traceback__ = error.__cause__ = error.__context__ = None
     req.context.error = error
     resp.status = falcon.code_to_http_status(error.status)
     for name, value in error.headers.items():

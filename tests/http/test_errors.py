@@ -1,7 +1,9 @@
 """Errors: the closed table of codes, what each response tells, and failures that nobody foresaw."""
 
+import gc
 import json
 import logging
+import weakref
 from uuid import uuid4
 
 import pytest
@@ -16,6 +18,7 @@ from stackmgr.verifiers.database import DatabaseVerifier
 from tests.support.client import STACKS, STATUS, Client
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
+from tests.support.raw_wsgi import Input, call
 
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 UUID = "00000000-0000-4000-8000-000000000000"
@@ -38,6 +41,20 @@ def behind(serving):
         return Client(serving(verifier, on), api_keys.generate(), str(uuid4()), [])
 
     return make
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b'{"name":""}'])
+def test_a_rejected_request_is_freed_without_a_garbage_collection(app, client, body):
+    given = Input(body)
+    freed = weakref.ref(given)
+    gc.disable()
+    try:
+        environ = {"CONTENT_LENGTH": str(len(body)), "HTTP_IDEMPOTENCY_KEY": "k"}
+        assert call(app, client, "POST", STACKS, given, **environ).status_int == 400
+        del given
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 @pytest.fixture
