@@ -11,7 +11,7 @@ FRAMING_LIMIT = (
     6 * BODY_LIMIT_BYTES
 )  # of size lines, extensions and trailers: a one-byte chunk has 5 bytes of framing
 SIZE_LINE_LIMIT = 8192
-MAX_CHUNKS = 256  # decoded before the other connections have their turn: 0.3 ms, if they have one byte each
+TURN_FRAMING = 640  # decoded before the other connections have their turn: 128 one-byte chunks take 0.15 ms
 
 # RFC 9112 section 7.1. Nearly every size line has no extensions.
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
@@ -54,7 +54,7 @@ class ChunkedDecoder:
         self._framing = 0  # bytes that are not content, so far
         self._searched = 0  # bytes of an unfinished line or of the trailers that hold no end of it
         self._in_trailers = False
-        self.is_suspended = False  # after MAX_CHUNKS: there may be more to decode
+        self.is_suspended = False  # after TURN_FRAMING: there may be more to decode
 
     @property
     def exceeds_limit(self) -> bool:
@@ -82,7 +82,8 @@ class ChunkedDecoder:
         content, at, end = self._content, 0, len(data)
         missing = self._missing
         self.is_suspended = False
-        for _ in range(MAX_CHUNKS):
+        end_of_turn = self._framing + TURN_FRAMING
+        while self._framing < end_of_turn:
             if missing:
                 take = min(missing - 2, end - at, BODY_LIMIT_BYTES + 1 - len(content))
                 content += data[at : at + take]

@@ -107,7 +107,11 @@ def test_chunks_are_decoded_a_few_at_a_time(monkeypatch):
     assert not decoder.feed(inbox)
     assert decoder.is_suspended
     assert len(inbox) > 700 * 6
-    monkeypatch.setattr(body, "MAX_CHUNKS", 1)
+    decoder = ChunkedDecoder(Request(HEAD, Limits(4094, 100, 8190)))
+    inbox = bytearray(b"1;" + b"a" * 8000 + b"\r\nx\r\n") * 2
+    assert not decoder.feed(inbox)
+    assert len(inbox) > 8000
+    monkeypatch.setattr(body, "TURN_FRAMING", 1)
     for data in GOOD:
         assert decode(data, ()) == decode_by_gunicorn(data)
 
