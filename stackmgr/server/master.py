@@ -2,6 +2,7 @@
 
 - A reload that cannot succeed is refused: the workers keep serving.
 - At a reload, the old workers end once the new ones serve, not when those have been forked.
+- A signal to stop ends a reload that waits.
 - A worker that cannot be forked is tried again, as one is that cannot boot: see `Worker.init_process`.
 - systemd is notified once a worker serves.
 
@@ -10,7 +11,10 @@ The master imports this module: it must import nothing of the service.
 
 import os
 import signal
+import sys
 import time
+from collections.abc import Callable
+from types import FrameType, ModuleType
 from typing import Any
 
 from gunicorn import __version__, systemd
@@ -19,8 +23,8 @@ BOOT_SECONDS = 30.0  # a reload waits so long for the new workers
 POLL_INTERVAL = 0.05  # seconds
 
 _REQUIRED = (
-    "WORKERS", "app", "cfg", "kill_worker", "manage_workers", "num_workers", "pid", "reap_workers", "reload",
-    "setup", "spawn_worker", "worker_age",
+    "WORKERS", "app", "cfg", "handle_int", "handle_quit", "handle_term", "kill_worker", "manage_workers",
+    "num_workers", "pid", "reap_workers", "reload", "setup", "signal", "spawn_worker", "worker_age",
 )  # fmt: skip
 
 
@@ -36,6 +40,10 @@ def _serves(worker: Any) -> bool:
         return False
 
 
+def _service_modules() -> dict[str, ModuleType]:
+    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "stackmgr"}
+
+
 class Master:
     """Replaces methods of gunicorn's arbiter *server*.  Raises RuntimeError if it lacks one."""
 
@@ -44,31 +52,62 @@ class Master:
             raise RuntimeError(f"gunicorn {__version__} is not supported: no Arbiter.{', '.join(missing)}")
         self._server = server
         self._reload, self._manage_workers = server.reload, server.manage_workers
-        self._spawn_worker = server.spawn_worker
+        self._spawn_worker, self._reap_workers = server.spawn_worker, server.reap_workers
+        self._signal = server.signal
+        self._stop_handlers: dict[int, Callable[[], None]] = {
+            signal.SIGINT: server.handle_int,
+            signal.SIGQUIT: server.handle_quit,
+            signal.SIGTERM: server.handle_term,
+        }
+        self._stop: Callable[[], None] | None = None  # the handler of a signal to stop that has arrived
         self._oldest_new: int | None = None  # the age of the first new worker, during a reload
+        self._refused = range(0)  # the ages of the new workers of a reload that was refused
         self._notify_socket = os.environ.pop("NOTIFY_SOCKET", "")  # else gunicorn would use it before a fork
         server.reload, server.manage_workers = self.reload, self.manage_workers
-        server.spawn_worker = self.spawn_worker
+        server.spawn_worker, server.reap_workers = self.spawn_worker, self.reap_workers
+        server.signal = self.signal
+
+    def signal(self, number: int, frame: FrameType | None) -> None:
+        """Note a signal to stop, which gunicorn's queue holds until a reload has ended."""
+        self._stop = self._stop_handlers.get(number, self._stop)
+        self._signal(number, frame)
 
     def reload(self) -> None:
         """Replace the workers, or log why not."""
-        server, cfg = self._server, self._server.app.cfg
+        if self._stop is not None:
+            return
+        server, cfg, number = self._server, self._server.app.cfg, self._server.num_workers
+        modules = _service_modules()
         self._oldest_new = server.worker_age + 1
         try:
             self._reload()
-        except (_ReloadRefused, OSError, SystemExit) as ex:
+        except StopIteration:  # by the handler of a signal to stop
+            raise
+        except (Exception, SystemExit) as ex:
             if os.getpid() != server.pid:  # a new worker, forked below this frame, exits
                 raise
-            if isinstance(ex, OSError):
-                server.log.error("The reload failed: %s", ex.strerror)  # noqa: TRY400
+            if not isinstance(ex, _ReloadRefused | SystemExit):
+                reason = getattr(ex, "strerror", None) or type(ex).__name__
+                server.log.exception("The reload failed: %s", reason)
             server.log.error(  # noqa: TRY400 - the reasons are logged; a traceback adds nothing
                 "The reload is refused for the reasons above; the workers keep serving as before"
             )
+            for name in _service_modules():
+                del sys.modules[name]
+            sys.modules.update(modules)
             server.app.cfg = cfg
             if server.cfg is not cfg:
                 server.setup(server.app)
+                server.num_workers = number
         finally:
             self._oldest_new = None
+
+    def reap_workers(self) -> None:
+        """Reap workers.  During a reload, whose waits call this, stop if a signal says so."""
+        self._reap_workers()
+        if self._stop is not None and self._oldest_new is not None:
+            self._oldest_new = None
+            self._stop()
 
     def spawn_worker(self) -> None:
         """Fork a worker; if that fails, the next `manage_workers` tries again."""
@@ -79,12 +118,14 @@ class Master:
 
     def manage_workers(self) -> None:
         """Start workers that are missing, and end those that are too many once the others serve."""
-        workers = self._server.WORKERS
+        workers, wanted = self._server.WORKERS, self._server.num_workers
         if self._oldest_new is not None:
             self._wait_for_new_workers(self._oldest_new)
-        elif len(workers) > self._server.num_workers and not all(map(_serves, workers.values())):
-            return
-        self._manage_workers()
+        if refused := sum(worker.age in self._refused for worker in workers.values()):
+            for _ in range(wanted - len(workers) + refused):  # those end by themselves
+                self.spawn_worker()
+        elif self._oldest_new is not None or len(workers) <= wanted or all(map(_serves, workers.values())):
+            self._manage_workers()
         if self._notify_socket and any(map(_serves, workers.values())):
             os.environ["NOTIFY_SOCKET"], self._notify_socket = self._notify_socket, ""
             systemd.sd_notify("READY=1\nSTATUS=serving", self._server.log, unset_environment=True)
@@ -101,6 +142,8 @@ class Master:
             self._server.reap_workers()
         if has_failed:
             self._server.log.error("The new workers do not serve")
-            for pid in new:
-                self._server.kill_worker(pid, signal.SIGTERM)
+            self._refused = range(oldest_new, self._server.worker_age + 1)
+            for pid, worker in new.items():
+                # One that does not serve yet may not handle SIGTERM.
+                self._server.kill_worker(pid, signal.SIGTERM if _serves(worker) else signal.SIGKILL)
             raise _ReloadRefused

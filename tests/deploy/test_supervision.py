@@ -86,6 +86,63 @@ def test_a_release_whose_workers_cannot_boot_is_refused_and_the_workers_keep_ser
         assert "Said by the old release." in ask(service.port, "/")[1]
 
 
+def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(database_url, releases):
+    with running_service(database_url, env={"WEB_CONCURRENCY": "2"}) as service:
+        eventually(lambda: len(workers(service)) == 2)
+        with (releases / "new/stackmgr/wsgi.py").open("a") as module:
+            module.write(IN_A_WORKER.format(f"os.mkdir({str(releases / 'second')!r})"))
+        switch(releases / "current", "new")
+        refused_reload(service)
+        assert "Said by the old release." in ask(service.port, "/")[1]
+
+
+def test_a_release_whose_workers_hang_is_refused_and_takes_no_place(database_url, releases):
+    settings = releases / "gunicorn.conf.py"
+    shutil.copy(paths.directory("deploy") / "gunicorn.conf.py", settings)
+    with settings.open("a") as file:
+        file.write("\nimport stackmgr.server.master\n\nstackmgr.server.master.BOOT_SECONDS = 2\n")
+    with running_service(database_url, args=["-c", str(settings)]) as service:
+        before = workers(service)
+        with (releases / "new/stackmgr/wsgi.py").open("a") as module:
+            module.write(IN_A_WORKER.format("import time; time.sleep(100)"))
+        switch(releases / "current", "new")
+        refused_reload(service)
+        switch(releases / "current", "old")
+        for worker in before:
+            worker.kill()
+        eventually(lambda: workers(service) - before)
+        assert is_serving(service)
+
+
+def test_a_release_that_the_master_cannot_import_is_refused_and_the_workers_keep_serving(
+    database_url, releases
+):
+    # As where the files change after the check.
+    with running_service(database_url) as service:
+        with (releases / "new/stackmgr/server/worker.py").open("a") as module:
+            module.write('\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError\n')
+        switch(releases / "current", "new")
+        refused_reload(service)
+        switch(releases / "current", "old")
+        [before] = workers(service)
+        before.kill()
+        eventually(lambda: workers(service) - {before})
+        assert "Said by the old release." in ask(service.port, "/")[1]
+
+
+def test_a_signal_to_stop_ends_a_reload_that_waits(database_url, releases):
+    with running_service(database_url) as service:
+        with (releases / "new/stackmgr/wsgi.py").open("a") as module:
+            module.write(IN_A_WORKER.format("import time; time.sleep(100)"))
+        switch(releases / "current", "new")
+        os.kill(service.pid, signal.SIGHUP)
+        eventually(lambda: len(workers(service)) == 2)
+        os.kill(service.pid, signal.SIGHUP)
+        os.kill(service.pid, signal.SIGQUIT)
+        assert service.process.wait(60) == 0
+        assert "The new workers do not serve" not in messages(service)
+
+
 def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):
     with running_service(database_url) as service:
         with (releases / "new/stackmgr/wsgi.py").open("a") as module:
