@@ -89,10 +89,13 @@ def test_a_release_whose_workers_cannot_boot_is_refused_and_the_workers_keep_ser
 def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(database_url, releases):
     with running_service(database_url, env={"WEB_CONCURRENCY": "2"}) as service:
         eventually(lambda: len(workers(service)) == 2)
+        before = workers(service)
         with (releases / "new/stackmgr/wsgi.py").open("a") as module:
             module.write(IN_A_WORKER.format(f"os.mkdir({str(releases / 'second')!r})"))
         switch(releases / "current", "new")
         refused_reload(service)
+        time.sleep(1)  # in which an old worker would end that was told to
+        assert workers(service) == before
         assert "Said by the old release." in ask(service.port, "/")[1]
 
 
