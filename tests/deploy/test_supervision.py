@@ -48,10 +48,15 @@ def workers(service: RunningService) -> set[psutil.Process]:
 
 @pytest.fixture
 def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of two equal releases, `old` and `new`; `current` is a link to the old one."""
+    """The folder of two releases, `old` and `new`; `current` is a link to the old one.
+
+    A worker of the old one that has built its application leaves a file `booted-PID`.
+    """
     monkeypatch.chdir(tmp_path)  # Python looks for modules in the current folder first
     for release in ("old", "new"):
         make_release(tmp_path / release, f"Said by the {release} release.")
+    with (tmp_path / "old/stackmgr/wsgi.py").open("a") as module:
+        module.write(IN_A_WORKER.format(f"open(f'{tmp_path}/booted-{{os.getpid()}}', 'w').close()"))
     switch(tmp_path / "current", "old")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "current"))
     return tmp_path
@@ -88,7 +93,7 @@ def test_a_release_whose_workers_cannot_boot_is_refused_and_the_workers_keep_ser
 
 def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(database_url, releases):
     with running_service(database_url, env={"WEB_CONCURRENCY": "2"}) as service:
-        eventually(lambda: len(workers(service)) == 2)
+        eventually(lambda: len(list(releases.glob("booted-*"))) == 2)
         before = workers(service)
         with (releases / "new/stackmgr/wsgi.py").open("a") as module:
             module.write(IN_A_WORKER.format(f"os.mkdir({str(releases / 'second')!r})"))
@@ -162,6 +167,7 @@ def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):
 
 def test_a_worker_that_cannot_boot_is_tried_again_while_the_others_serve(database_url, releases):
     with running_service(database_url, env={"WEB_CONCURRENCY": "2"}) as service:
+        eventually(lambda: len(list(releases.glob("booted-*"))) == 2)
         application = releases / "old/stackmgr/app.py"
         intact = application.read_text()
         application.write_text(f"{intact}\nimport nonexisting\n")
