@@ -200,8 +200,8 @@ class Settings:
         "STACKMGR_THREADS",
         _whole_number(1000),
         64,
-        "concurrent requests of each worker; with the verifier `database` at most one for each database"
-        " connection",
+        "concurrent requests of each worker, three quarters of them of one key; with the verifier `database`"
+        " at most one for each database connection",
     )
     database_connections: int = _option(
         "STACKMGR_DATABASE_CONNECTIONS",

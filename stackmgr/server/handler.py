@@ -1,8 +1,9 @@
 """Serving a connection: requests from its bytes to the application, and responses back, in order."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from random import randint
 from time import monotonic
 from typing import Any
@@ -13,6 +14,7 @@ from stackmgr.errors import IncompleteRequest, InvalidRequest, ServiceError
 from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput
 from stackmgr.server.request import HEAD_LIMIT, BadRequest, Limits, Request
 from stackmgr.server.response import Response
+from stackmgr.server.shares import Shares
 
 RETRY_SPREAD_SECONDS = 4  # clients that are rejected together must not return together
 
@@ -44,6 +46,8 @@ class RequestHandler:
             min(cfg.limit_request_field_size or HEAD_LIMIT, HEAD_LIMIT),
         )
         self._keeps_alive = bool(cfg.keepalive)
+        self._shares = Shares(cfg.threads)
+        self._admin_port = str(worker.admin_port)
         self._queue_seconds = ceil(worker.queue_seconds)
         self._pre_request = _configured_hook(cfg, "pre_request")
         self._post_request = _configured_hook(cfg, "post_request")
@@ -62,9 +66,12 @@ class RequestHandler:
 
     def reject(self, conn: ClientConnection) -> None:
         """Let the application respond 503 to the requests that have arrived, which it does at once."""
+        self._reject(conn, partial(self.serve, conn))
+
+    def _reject(self, conn: ClientConnection, step: Callable[[], None]) -> None:
         conn.environ["stackmgr.overloaded"] = self._retry_after()
         try:
-            self.serve(conn)
+            step()
         finally:
             del conn.environ["stackmgr.overloaded"]
 
@@ -107,7 +114,7 @@ class RequestHandler:
         while not conn.outbox and not conn.closing:
             request = conn.next_request(self._limits) if conn.inbox or conn.request else None
             if request is not None:
-                self._respond(conn, request)
+                self._respond_in_turn(conn, request)
                 conn.yielded = bool(conn.inbox)
                 return
             if conn.is_decoding:
@@ -115,6 +122,21 @@ class RequestHandler:
                 return
             if not conn.fill():
                 return
+
+    def _respond_in_turn(self, conn: ClientConnection, request: Request) -> None:
+        """Respond once this request may run, or 503 if that takes too long."""
+        if conn.environ["SERVER_PORT"] == self._admin_port or "stackmgr.overloaded" in conn.environ:
+            self._respond(conn, request)
+            return
+        key = request.environ.get("HTTP_AUTHORIZATION", "")
+        if not self._shares.enter(key, self._worker.queue_seconds or inf):
+            self._worker.rejected += 1
+            self._reject(conn, partial(self._respond, conn, request))
+            return
+        try:
+            self._respond(conn, request)
+        finally:
+            self._shares.leave(key)
 
     def _respond(self, conn: ClientConnection, request: Request) -> None:
         conn.phase, conn.sent = "", False

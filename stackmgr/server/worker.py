@@ -37,6 +37,7 @@ from stackmgr.server.memory import ResponseMemory, keep_small_blocks
 TICK_SECONDS = 0.1  # how exactly the queue is timed
 SWEEP_SECONDS = 0.5
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
+WAITING = 64  # requests that wait in a greenlet because others of their keys run: see `shares`
 BOOT_PAUSE = 5.0  # seconds before the master replaces a worker that could not boot
 ADMIN_CONNECTIONS = 64  # of the operator's listener
 
@@ -94,7 +95,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         self.listeners = Listeners(sockets[0], self.connections, self.cfg.worker_connections)
         self.admin_listeners = Listeners(sockets[1], self.admin, ADMIN_CONNECTIONS)
         handle = partial(self._handle_event, self.connections, self.listeners)
-        self.scheduler = Scheduler(self.connections.epoll, self.cfg.threads, handle)
+        self.scheduler = Scheduler(self.connections.epoll, self.cfg.threads + WAITING, handle)
         handle = partial(self._handle_event, self.admin, self.admin_listeners)
         self.scheduler.add_urgent(self.admin.epoll, handle)
         self.next_sweep = 0.0
@@ -163,6 +164,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         """Look after the queue, and from time to time after deadlines and memory."""
         try:
             self._watch_queue()
+            self._warn_of_rejections()
             if monotonic() >= self.next_sweep:
                 self.next_sweep = monotonic() + SWEEP_SECONDS
                 for connections in (self.connections, self.admin):
@@ -186,13 +188,15 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             if self.connections.claim(conn, partial(self._has_waited, now=now)):
                 self.rejected += 1
                 self._advance(self.connections, conn, self.handler.reject)
-        if self.rejected and now >= self.next_warning:
+
+    def _warn_of_rejections(self) -> None:
+        if self.rejected and monotonic() >= self.next_warning:
             self.log.warning(
                 "Responded 503 on %d connections: the requests could not be started within %g s",
                 self.rejected,
                 self.queue_seconds,
             )
-            self.rejected, self.next_warning = 0, now + 1.0
+            self.rejected, self.next_warning = 0, monotonic() + 1.0
 
     def _has_waited(self, conn: ClientConnection, now: float) -> bool:
         """Whether the connection has been ready for longer than the limit; parking resets `ready_since`."""

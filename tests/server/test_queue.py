@@ -28,6 +28,19 @@ def busy(server):
             assert [one.response().status, two.response().status] == [200, 200]
 
 
+def test_one_key_never_has_all_the_greenlets(start, tmp_path):
+    server, folder = start("threads = 4"), tmp_path / "held"
+    folder.mkdir()
+    request = get(f"/hold?{folder}", "Authorization: Bearer a")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(server.connect(request)) for _ in range(6)]
+        wait_until(lambda: len(list(folder.iterdir())) == 3)
+        assert server.ask(get("/", "Authorization: Bearer b")).status == 200
+        assert len(list(folder.iterdir())) == 3
+        (folder / "end").touch()
+        assert [client.response().status for client in clients] == [200] * 6
+
+
 def wait_for_a_rejection(server):
     """Return once a request has waited too long for a thread."""
     assert server.ask(get("/rejected")).status == 503
@@ -45,7 +58,7 @@ def test_request_that_no_thread_takes_in_time_is_rejected(start):
                 assert 1 <= int(response.headers["Retry-After"]) <= 1 + RETRY_SPREAD_SECONDS
                 assert response.headers["Connection"] == "keep-alive"
     assert server.ask(get("/")).status == 200
-    assert "Responded 503 on " in server.log
+    wait_until(lambda: "Responded 503 on " in server.log)
 
 
 def test_requests_rejected_together_are_not_told_to_return_together(start):

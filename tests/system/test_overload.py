@@ -63,8 +63,8 @@ def test_requests_in_the_queue_at_the_stop_get_a_response(database_url):
         unkey.behave = unkey.silence
         with ExitStack() as stack:
             late = [stack.enter_context(connected(service)) for _ in range(24)]
-            for wire in late:
-                wire.send(head("GET", "/manager/stacks", REQUEST))
+            for number, wire in enumerate(late):
+                wire.send(head("GET", "/manager/stacks", {"Authorization": f"Bearer {number}"}))
             eventually(lambda: len(unkey.requests) >= THREADS)
             service.process.terminate()
             assert Counter(wire.checked_response("GET").status for wire in late) == {503: 24}
