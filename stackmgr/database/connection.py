@@ -139,8 +139,8 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         self._transformer.set_pgresult(result)
         rows: list[Row] = []
         since = time.monotonic()
-        while len(rows) < result.ntuples:  # four at a time: 1 MB of the largest stacks
-            rows += self._transformer.load_rows(len(rows), min(len(rows) + 4, result.ntuples), tuple)
+        while len(rows) < result.ntuples:  # 16 at a time: 4 MB of the largest stacks
+            rows += self._transformer.load_rows(len(rows), min(len(rows) + 16, result.ntuples), tuple)
             since = give_way(since)
         self._transformer.set_pgresult(None)  # or each connection would keep up to 26 MB of its last page
         return rows

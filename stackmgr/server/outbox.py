@@ -1,4 +1,4 @@
-"""What a connection still has to send, in the pieces in which it was queued: a large one is not copied."""
+"""What a connection still has to send: small pieces in one, large ones as they were queued, uncopied."""
 
 import socket
 from collections import deque
@@ -6,6 +6,7 @@ from itertools import islice
 
 TURN_BYTES = 1_048_576  # sent to a fast reader before the other connections have their turn
 _PIECES = 4  # in one call
+_JOINED_BYTES = 16_384
 
 
 class Outbox:
@@ -22,8 +23,10 @@ class Outbox:
 
     def append(self, piece: bytes) -> None:
         """Add a piece that is not empty."""
-        self._pieces.append(piece)
         self._size += len(piece)
+        if self._pieces and self._size <= _JOINED_BYTES:
+            piece = b"".join((self._pieces.pop(), piece))
+        self._pieces.append(piece)
 
     def clear(self) -> None:
         """Discard everything."""
@@ -35,7 +38,10 @@ class Outbox:
         end = self._size - TURN_BYTES
         try:
             while self._pieces and self._size > end:
-                self._remove(sock.sendmsg(list(islice(self._pieces, _PIECES))))
+                is_one = len(self._pieces) == 1
+                self._remove(
+                    sock.send(self._pieces[0]) if is_one else sock.sendmsg(islice(self._pieces, _PIECES))
+                )
         except BlockingIOError:
             pass
 

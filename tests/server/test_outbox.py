@@ -28,6 +28,8 @@ class FastReader:
     def sendmsg(self, buffers):
         return sum(map(len, buffers))
 
+    send = len
+
 
 def test_a_fast_reader_is_sent_a_part_in_each_turn():
     outbox = Outbox()
