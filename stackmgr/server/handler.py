@@ -47,7 +47,7 @@ class RequestHandler:
         )
         self._keeps_alive = bool(cfg.keepalive)
         self._shares = Shares(cfg.threads)
-        self._admin_port = str(worker.admin_port)
+        self._admin_port = str(worker.admin_port or "")  # a unix socket has the port 0
         self._queue_seconds = ceil(worker.queue_seconds)
         self._pre_request = _configured_hook(cfg, "pre_request")
         self._post_request = _configured_hook(cfg, "post_request")
@@ -128,7 +128,9 @@ class RequestHandler:
         if conn.environ["SERVER_PORT"] == self._admin_port or "stackmgr.overloaded" in conn.environ:
             self._respond(conn, request)
             return
-        key = request.environ.get("HTTP_AUTHORIZATION", "")
+        key = request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[
+            2
+        ]  # however its scheme is spelled
         if not self._shares.enter(key, self._worker.queue_seconds or inf):
             self._worker.rejected += 1
             self._reject(conn, partial(self._respond, conn, request))

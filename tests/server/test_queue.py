@@ -1,6 +1,7 @@
 """Requests that wait for a thread: rejected after a time, whatever the threads are doing."""
 
 import contextlib
+import socket
 import tempfile
 import time
 from contextlib import ExitStack
@@ -31,14 +32,37 @@ def busy(server):
 def test_one_key_never_has_all_the_greenlets(start, tmp_path):
     server, folder = start("threads = 4"), tmp_path / "held"
     folder.mkdir()
-    request = get(f"/hold?{folder}", "Authorization: Bearer a")
+    spellings = ["Bearer a", "bearer a", "BEARER a", "Bearer  a", "Bearer   a", "Bearer a "]
+    requests = [get(f"/hold?{folder}", f"Authorization: {spelling}") for spelling in spellings]
     with ExitStack() as stack:
-        clients = [stack.enter_context(server.connect(request)) for _ in range(6)]
+        clients = [stack.enter_context(server.connect(request)) for request in requests]
         wait_until(lambda: len(list(folder.iterdir())) == 3)
         assert server.ask(get("/", "Authorization: Bearer b")).status == 200
         assert len(list(folder.iterdir())) == 3
         (folder / "end").touch()
         assert [client.response().status for client in clients] == [200] * 6
+
+
+def test_one_key_never_has_all_the_greenlets_on_a_unix_socket(start, tmp_path):
+    path, folder = str(tmp_path / "socket"), tmp_path / "held"
+    folder.mkdir()
+    server = start(f"threads = 4\nbind.append('unix:{path}')")
+
+    def connect(request: bytes) -> socket.socket:
+        client = stack.enter_context(socket.socket(socket.AF_UNIX))
+        client.settimeout(20)
+        client.connect(path)
+        client.sendall(request)
+        return client
+
+    with ExitStack() as stack:
+        clients = [connect(get(f"/hold?{folder}", "Authorization: Bearer a")) for _ in range(6)]
+        wait_until(lambda: len(list(folder.iterdir())) >= 3)
+        assert connect(get("/", "Authorization: Bearer b")).recv(12) == b"HTTP/1.1 200"
+        assert len(list(folder.iterdir())) == 3
+        (folder / "end").touch()
+        assert {client.recv(12) for client in clients} == {b"HTTP/1.1 200"}
+    assert server.stop() == 0
 
 
 def wait_for_a_rejection(server):
