@@ -128,9 +128,8 @@ class RequestHandler:
         if conn.environ["SERVER_PORT"] == self._admin_port or "stackmgr.overloaded" in conn.environ:
             self._respond(conn, request)
             return
-        key = request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[
-            2
-        ]  # however its scheme is spelled
+        # The credential alone, however its scheme is spelled.
+        key = request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
         if not self._shares.enter(key, self._worker.queue_seconds or inf):
             self._worker.rejected += 1
             self._reject(conn, partial(self._respond, conn, request))
