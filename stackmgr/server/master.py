@@ -60,6 +60,7 @@ class Master:
             signal.SIGTERM: server.handle_term,
         }
         self._stop: Callable[[], None] | None = None  # the handler of a signal to stop that has arrived
+        self._is_reload_queued = False
         self._oldest_new: int | None = None  # the age of the first new worker, during a reload
         self._refused = range(0)  # the ages of the new workers of a reload that was refused
         self._notify_socket = os.environ.pop("NOTIFY_SOCKET", "")  # else gunicorn would use it before a fork
@@ -68,12 +69,17 @@ class Master:
         server.signal = self.signal
 
     def signal(self, number: int, frame: FrameType | None) -> None:
-        """Note a signal to stop, which gunicorn's queue holds until a reload has ended."""
+        """Queue a signal, of several to reload one.  A signal to stop ends a reload."""
+        if number == signal.SIGHUP:
+            if self._is_reload_queued:
+                return
+            self._is_reload_queued = True
         self._stop = self._stop_handlers.get(number, self._stop)
         self._signal(number, frame)
 
     def reload(self) -> None:
         """Replace the workers, or log why not."""
+        self._is_reload_queued = False
         if self._stop is not None:
             return
         server, cfg, number = self._server, self._server.app.cfg, self._server.num_workers

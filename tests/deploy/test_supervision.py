@@ -151,6 +151,17 @@ def test_a_signal_to_stop_ends_a_reload_that_waits(database_url, releases):
         assert "The new workers do not serve" not in messages(service)
 
 
+def test_reloads_that_are_requested_during_one_are_one(database_url):
+    with running_service(database_url) as service:
+        for _ in range(20):
+            os.kill(service.pid, signal.SIGHUP)
+            time.sleep(0.02)  # or several signals would be one for the kernel
+        with workers_replaced(service.pid):
+            os.kill(service.pid, signal.SIGHUP)
+        assert service.stop() == 0
+        assert sum("Hang up" in said for said in messages(service)) <= 10
+
+
 def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):
     with running_service(database_url) as service:
         with (releases / "new/stackmgr/wsgi.py").open("a") as module:
