@@ -41,17 +41,24 @@ class Scheduler:
     """Runs *number* greenlets in the thread that calls `run`.
 
     Each takes one event after the other from *events* and calls *handle* with its descriptor.  While all are
-    busy, events stay there.  *handle* must not raise.
+    busy, or *room* returns 0, events stay there.  *handle* must not raise.
     """
 
     # The longest time between two switches of greenlets in this process, in seconds, of two periods.
     _longest_slices = (0.0, 0.0)
     _period_ends = 0.0
 
-    def __init__(self, events: select.epoll, number: int, handle: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        events: select.epoll,
+        number: int,
+        handle: Callable[[int], None],
+        room: Callable[[], int] | None = None,
+    ) -> None:
         self._events = events
         self._number = number
         self._handle = handle
+        self._room = room
         self.turns = 0  # grows as long as the thread gets on
         self._idle: list[greenlet] = []
         self._epoll = select.epoll()  # of `events`, and of what greenlets wait for
@@ -77,9 +84,9 @@ class Scheduler:
         has_events = False
         while True:
             self.turns += 1
-            has_events = self._handle_ready(has_events and bool(self._idle)) or has_events
-            if has_events and self._idle:
-                has_events = self._start()
+            has_events = self._handle_ready(has_events and self._wanted() > 0) or has_events
+            if has_events and (wanted := self._wanted()):
+                has_events = self._start(wanted)
             if self._giving_way:
                 self._switch(self._giving_way.popleft(), None)
 
@@ -109,9 +116,12 @@ class Scheduler:
             self._idle.append(getcurrent())
             self._handle(self._main.switch())
 
-    def _start(self) -> bool:
-        """Handle events, one in each idle greenlet; return whether there may be more."""
-        wanted = len(self._idle)
+    def _wanted(self) -> int:
+        """Return how many events may be handled now."""
+        return min(len(self._idle), self._room()) if self._room else len(self._idle)
+
+    def _start(self, wanted: int) -> bool:
+        """Handle up to *wanted* events, each in an idle greenlet; return whether there may be more."""
         found = self._events.poll(0, wanted)
         for descriptor, _ in found:
             self._switch(self._idle.pop(), descriptor)
@@ -216,27 +226,30 @@ _this = _Thread()
 class Signal:
     """Something that happens once.  One waits for it, in the thread that creates it; any thread sets it."""
 
-    __slots__ = ("_event", "_scheduler", "waiting")
+    __slots__ = ("_event", "_is_set", "_scheduler", "waiting")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._is_set = False
         self._scheduler = _this.scheduler
+        self._event = threading.Event() if self._scheduler is None else None
         self.waiting: greenlet | None = None
 
     def wait(self, seconds: float) -> bool:
         """Wait for the signal for at most so many seconds; return whether it is set."""
-        if self._scheduler is None:
+        if self._event is not None:
             return self._event.wait(seconds)
-        if not self._event.is_set():
+        if not self._is_set and self._scheduler is not None:
             self.waiting = getcurrent()
             self._scheduler.wait(seconds)
             self.waiting = None
-        return self._event.is_set()
+        return self._is_set
 
     def set(self) -> None:
         """Let the one that waits go on."""
-        self._event.set()
-        if self._scheduler is not None:
+        self._is_set = True
+        if self._event is not None:
+            self._event.set()
+        elif self._scheduler is not None:
             self._scheduler.notice(self)
 
 

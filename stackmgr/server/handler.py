@@ -46,7 +46,7 @@ class RequestHandler:
             min(cfg.limit_request_field_size or HEAD_LIMIT, HEAD_LIMIT),
         )
         self._keeps_alive = bool(cfg.keepalive)
-        self._shares = Shares(cfg.threads)
+        self.shares = Shares(cfg.threads)
         self._admin_port = str(worker.admin_port or "")  # a unix socket has the port 0
         self._queue_seconds = ceil(worker.queue_seconds)
         self._pre_request = _configured_hook(cfg, "pre_request")
@@ -130,14 +130,14 @@ class RequestHandler:
             return
         # The credential alone, however its scheme is spelled.
         key = request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
-        if not self._shares.enter(key, self._worker.queue_seconds or inf):
+        if not self.shares.enter(key, self._worker.queue_seconds or inf):
             self._worker.rejected += 1
             self._reject(conn, partial(self._respond, conn, request))
             return
         try:
             self._respond(conn, request)
         finally:
-            self._shares.leave(key)
+            self.shares.leave(key)
 
     def _respond(self, conn: ClientConnection, request: Request) -> None:
         conn.phase, conn.sent = "", False

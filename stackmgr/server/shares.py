@@ -14,6 +14,10 @@ class Shares:
         self._running: Counter[str] = Counter()
         self._waiting: list[tuple[str, Signal]] = []  # in the order of their arrival
 
+    def room(self) -> int:
+        """Return how many more requests may run at once."""
+        return self._free
+
     def enter(self, key: str, seconds: float) -> bool:
         """Wait until a request of *key* may run; return False if it may not within *seconds*."""
         if self._admit(key):

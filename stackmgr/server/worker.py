@@ -95,7 +95,8 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         self.listeners = Listeners(sockets[0], self.connections, self.cfg.worker_connections)
         self.admin_listeners = Listeners(sockets[1], self.admin, ADMIN_CONNECTIONS)
         handle = partial(self._handle_event, self.connections, self.listeners)
-        self.scheduler = Scheduler(self.connections.epoll, self.cfg.threads + WAITING, handle)
+        number = self.cfg.threads + WAITING
+        self.scheduler = Scheduler(self.connections.epoll, number, handle, self.handler.shares.room)
         handle = partial(self._handle_event, self.admin, self.admin_listeners)
         self.scheduler.add_urgent(self.admin.epoll, handle)
         self.next_sweep = 0.0
