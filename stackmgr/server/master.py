@@ -3,6 +3,7 @@
 - A reload that cannot succeed is refused: the workers keep serving.
 - At a reload, the old workers end once the new ones serve, not when those have been forked.
 - A signal to stop ends a reload that waits.
+- A worker that hangs at its boot is replaced; gunicorn replaces only those that have served.
 - A worker that cannot be forked is tried again, as one is that cannot boot: see `Worker.init_process`.
 - systemd is notified once a worker serves.
 
@@ -19,7 +20,7 @@ from typing import Any
 
 from gunicorn import __version__, systemd
 
-BOOT_SECONDS = 30.0  # a reload waits so long for the new workers
+BOOT_SECONDS = 30.0  # in which a worker must serve
 POLL_INTERVAL = 0.05  # seconds
 
 _REQUIRED = (
@@ -37,6 +38,14 @@ def _serves(worker: Any) -> bool:
     try:
         return bool(worker.tmp.last_update() <= time.monotonic())
     except (OSError, ValueError):  # it has ended
+        return False
+
+
+def _hangs(worker: Any) -> bool:
+    """Whether the worker has sent no heartbeat since it was forked, BOOT_SECONDS ago."""
+    try:
+        return bool(time.monotonic() < worker.tmp.last_update() < time.time() - BOOT_SECONDS)
+    except (OSError, ValueError):
         return False
 
 
@@ -127,6 +136,9 @@ class Master:
         workers, wanted = self._server.WORKERS, self._server.num_workers
         if self._oldest_new is not None:
             self._wait_for_new_workers(self._oldest_new)
+        for pid in [pid for pid, worker in workers.items() if _hangs(worker)]:
+            self._server.log.error("Worker %s hangs at its boot; another is started", pid)
+            self._server.kill_worker(pid, signal.SIGKILL)
         if refused := sum(worker.age in self._refused for worker in workers.values()):
             for _ in range(wanted - len(workers) + refused):  # those end by themselves
                 self.spawn_worker()

@@ -104,12 +104,17 @@ def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(datab
         assert "Said by the old release." in ask(service.port, "/")[1]
 
 
-def test_a_release_whose_workers_hang_is_refused_and_takes_no_place(database_url, releases):
-    settings = releases / "gunicorn.conf.py"
+def impatient(folder: Path) -> Path:
+    """Return settings of gunicorn with which a worker has eight seconds for its boot."""
+    settings = folder / "gunicorn.conf.py"
     shutil.copy(paths.directory("deploy") / "gunicorn.conf.py", settings)
     with settings.open("a") as file:
-        file.write("\nimport stackmgr.server.master\n\nstackmgr.server.master.BOOT_SECONDS = 2\n")
-    with running_service(database_url, args=["-c", str(settings)]) as service:
+        file.write("\nimport stackmgr.server.master\n\nstackmgr.server.master.BOOT_SECONDS = 8\n")
+    return settings
+
+
+def test_a_release_whose_workers_hang_is_refused_and_takes_no_place(database_url, releases):
+    with running_service(database_url, args=["-c", str(impatient(releases))]) as service:
         before = workers(service)
         with (releases / "new/stackmgr/wsgi.py").open("a") as module:
             module.write(IN_A_WORKER.format("import time; time.sleep(100)"))
@@ -189,6 +194,21 @@ def test_a_worker_that_cannot_boot_is_tried_again_while_the_others_serve(databas
         application.write_text(intact)
         eventually(lambda: len(workers(service)) == 2 and killed not in workers(service), 60)
         assert kept in workers(service)
+        assert is_serving(service)
+
+
+def test_a_worker_that_hangs_at_its_boot_is_replaced(database_url, releases):
+    with running_service(database_url, args=["-c", str(impatient(releases))]) as service:
+        hang = releases / "hang"
+        hang.touch()
+        with (releases / "old/stackmgr/wsgi.py").open("a") as module:
+            once = (
+                f"import time; os.path.exists({str(hang)!r}) and (os.unlink({str(hang)!r}), time.sleep(100))"
+            )
+            module.write(IN_A_WORKER.format(once))
+        [worker] = workers(service)
+        worker.kill()
+        eventually(lambda: not hang.exists())
         assert is_serving(service)
 
 
