@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from stackmgr.log_writer import stderr_writer
@@ -20,8 +21,13 @@ FORMATS = ("json", "text", "dev")
 _DROPPED = "Log lines were dropped because standard error could not be written"
 
 
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
+
+
 def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return f"{_second(int(seconds))}.{int(seconds % 1 * 1000):03}+00:00"
 
 
 def _plain(text: str) -> str:

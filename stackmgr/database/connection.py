@@ -136,12 +136,13 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         raise ex
 
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:
+        number, since = result.ntuples, time.monotonic()
         self._transformer.set_pgresult(result)
-        rows: list[Row] = []
-        since = time.monotonic()
-        while len(rows) < result.ntuples:  # 16 at a time: 4 MB of the largest stacks
-            rows += self._transformer.load_rows(len(rows), min(len(rows) + 16, result.ntuples), tuple)
+        # 16 at a time: 4 MB of the largest stacks.
+        rows = self._transformer.load_rows(0, min(16, number), tuple)
+        while len(rows) < number:
             since = give_way(since)
+            rows += self._transformer.load_rows(len(rows), min(len(rows) + 16, number), tuple)
         self._transformer.set_pgresult(None)  # or each connection would keep up to 26 MB of its last page
         return rows
 

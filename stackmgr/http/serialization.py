@@ -27,10 +27,13 @@ def serialize_stack(stack: Stack) -> bytes:
 
 
 def estimate_page_bytes(stacks: Sequence[Stack]) -> int:
-    """Return about how many bytes the names of a page take.
+    """Return about how many bytes the names of a page take, or for a small page an upper bound.
 
     Only escapes in a name of ASCII take more, and no name takes more than the request that saved it.
     """
+    bound = 4 * sum([len(stack.name) for stack in stacks])
+    if bound <= BODY_LIMIT_BYTES:
+        return bound
     lengths = [len(stack.name) if stack.name.isascii() else 4 * len(stack.name) for stack in stacks]
     return sum([min(length, BODY_LIMIT_BYTES) for length in lengths])
 

@@ -33,6 +33,8 @@ class LastUse:
 
     def notice(self, key_digest: bytes) -> None:
         """Record that a key is used in this hour."""
+        if key_digest in self._noticed and self._pid:
+            return
         with self._lock:
             self._noticed.add(key_digest)
             if self._pid != os.getpid():
