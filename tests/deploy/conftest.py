@@ -1,13 +1,17 @@
 """The service as it is deployed: gunicorn with its settings, behind nginx with its configuration."""
 
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from stackmgr import api_keys
 from stackmgr.database.pool import Database
+from tests.support.memory import memory
 from tests.support.nginx import Proxy, running_proxy
+from tests.support.postgres import FaultyPostgres
 from tests.support.server import RunningService, free_port, running_service
 
 # nginx as in production, but for the patience it has with clients that fall silent.
@@ -42,3 +46,14 @@ def new_key(operator: Database) -> Callable[[], str]:
             return api_keys.issue(session, str(uuid4()))
 
     return issue
+
+
+@pytest.fixture
+def server() -> Iterator[FaultyPostgres]:
+    """A server of a test's own; not below pytest's folder, which each run closes to the server's user."""
+    with (
+        tempfile.TemporaryDirectory(prefix="stackmgr-", dir=memory()) as folder,
+        FaultyPostgres(Path(folder) / "data") as server,
+    ):
+        server.prepare()
+        yield server

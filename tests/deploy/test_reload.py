@@ -4,9 +4,7 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 import time
-from pathlib import Path
 
 import psutil
 import psycopg
@@ -15,8 +13,7 @@ import pytest
 from stackmgr import paths
 from stackmgr.database import migrations
 from tests.support.clusters import new_database
-from tests.support.memory import memory
-from tests.support.postgres import FaultyPostgres, eventually
+from tests.support.postgres import eventually
 from tests.support.server import RunningService, ask, running_service, workers_replaced
 
 PATIENCE = 20.0
@@ -28,17 +25,6 @@ def own_url(server_url):
     with new_database(server_url) as url:
         migrations.apply(url)
         yield url
-
-
-@pytest.fixture
-def server():
-    """A server of a test's own; not below pytest's folder, which each run closes to the server's user."""
-    with (
-        tempfile.TemporaryDirectory(prefix="stackmgr-", dir=memory()) as folder,
-        FaultyPostgres(Path(folder) / "data") as server,
-    ):
-        server.prepare()
-        yield server
 
 
 def messages(service: RunningService) -> list[str]:

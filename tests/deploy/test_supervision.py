@@ -5,9 +5,7 @@ import os
 import shutil
 import signal
 import socket
-import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,8 +19,6 @@ from stackmgr import api_keys, paths
 from stackmgr.database.pool import Database
 from stackmgr.server.master import Master
 from tests.support.examples import configuration
-from tests.support.memory import memory
-from tests.support.postgres import FaultyPostgres
 from tests.support.releases import make_release, switch
 from tests.support.server import RunningService, ask, free_port, running_service, workers_replaced
 from tests.support.waiting import eventually
@@ -292,17 +288,6 @@ def is_notified(systemd: socket.socket) -> bool:
         return systemd.recv(1000).startswith(b"READY=1")
     except BlockingIOError:
         return False
-
-
-@pytest.fixture
-def server() -> Iterator[FaultyPostgres]:
-    """A server of a test's own; not below pytest's folder, which each run closes to the server's user."""
-    with (
-        tempfile.TemporaryDirectory(prefix="stackmgr-", dir=memory()) as folder,
-        FaultyPostgres(Path(folder) / "data") as server,
-    ):
-        server.prepare()
-        yield server
 
 
 def test_the_liveness_probe_waits_for_no_request_of_a_manager(server):
