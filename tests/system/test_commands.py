@@ -178,7 +178,7 @@ def test_a_command_that_only_reads_needs_a_login_that_may_assume_the_reader(
     with psycopg.connect(database_url, autocommit=True) as admin:
         admin.execute(
             "INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)"
-            " VALUES (%(id)s, %(id)s, 'one') ON CONFLICT DO NOTHING",
+            " VALUES (%(id)s, %(id)s, 'of this test') ON CONFLICT DO NOTHING",
             {"id": EXTERNAL_ID},
         )
     ended = run(*arguments, url=make_conninfo(database_url, user=reader_login))
