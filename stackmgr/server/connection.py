@@ -166,7 +166,7 @@ class ClientConnection:
 
     def flush(self) -> None:
         """Send what the socket takes at once; the rest stays in the outbox. Raises Disconnected."""
-        if self.outbox:
+        if self.outbox.size:
             self.sent = True
             try:
                 self.outbox.send(self.sock)
@@ -176,17 +176,17 @@ class ClientConnection:
     def wait_for_client(self) -> None:
         """Block the producer of a response in pieces while its client is behind. Raises Disconnected."""
         limit = max(OUTBOX_LIMIT, self.reserved)  # what has room reserved holds no greenlet for its client
-        if len(self.outbox) <= limit:
+        if self.outbox.size <= limit:
             return
         self.unread = self.count_unread()
-        while len(self.outbox) > limit:
+        while self.outbox.size > limit:
             if not wait_for(self.fd, WRITABLE, WRITE_DEADLINE) and not self.has_client_read():
                 raise Disconnected
             self.flush()
 
     def count_unread(self) -> int:
         """Return how many bytes the client's system has not acknowledged; the kernel holds some of them."""
-        return len(self.outbox) + int.from_bytes(ioctl(self.fd, TIOCOUTQ, bytes(4)), byteorder)
+        return self.outbox.size + int.from_bytes(ioctl(self.fd, TIOCOUTQ, bytes(4)), byteorder)
 
     def has_client_read(self) -> bool:
         """Whether the client has read at least WRITE_PROGRESS bytes since the last time."""

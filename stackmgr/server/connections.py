@@ -50,7 +50,7 @@ class Connections:
     def park(self, conn: ClientConnection) -> None:
         """Let the connection wait for its next event. Its owner must not touch it afterwards."""
         events = READ
-        if conn.outbox:
+        if conn.outbox.size:
             phase, events = "writing", WRITE
         elif conn.closing:
             phase = "draining"

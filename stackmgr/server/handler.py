@@ -111,7 +111,7 @@ class RequestHandler:
         if conn.yielded:
             conn.require_client()
             conn.yielded = False
-        while not conn.outbox and not conn.closing:
+        while not conn.outbox.size and not conn.closing:
             request = conn.next_request(self._limits) if conn.inbox or conn.request else None
             if request is not None:
                 self._respond_in_turn(conn, request)

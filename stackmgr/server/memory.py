@@ -77,7 +77,7 @@ class ResponseMemory:
         self._used_before = used
 
     def _used(self) -> int:
-        return sum(max(len(conn.outbox), conn.reserved) for conn in list(self._connections.open))
+        return sum(max(conn.outbox.size, conn.reserved) for conn in list(self._connections.open))
 
     def _reserve(self, conn: ClientConnection, size: int) -> bool:
         with self._reserving:
@@ -103,5 +103,5 @@ class ResponseMemory:
 
         for conn in sorted(filter(is_writing, list(self._connections.parked.values())), key=order):
             if excess > 0 and self._connections.claim(conn, is_writing):
-                excess -= len(conn.outbox)
+                excess -= conn.outbox.size
                 self._connections.close(conn)

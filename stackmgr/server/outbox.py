@@ -10,43 +10,39 @@ _JOINED_BYTES = 16_384
 
 
 class Outbox:
-    """Bytes that wait to be sent; its length is their number."""
+    """Bytes that wait to be sent; `size` is their number."""
 
-    __slots__ = ("_pieces", "_size")
+    __slots__ = ("_pieces", "size")
 
     def __init__(self) -> None:
         self._pieces: deque[bytes | memoryview] = deque()
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
+        self.size = 0
 
     def append(self, piece: bytes) -> None:
         """Add a piece that is not empty."""
-        self._size += len(piece)
-        if self._pieces and self._size <= _JOINED_BYTES:
+        self.size += len(piece)
+        if self._pieces and self.size <= _JOINED_BYTES:
             piece = b"".join((self._pieces.pop(), piece))
         self._pieces.append(piece)
 
     def clear(self) -> None:
         """Discard everything."""
         self._pieces.clear()
-        self._size = 0
+        self.size = 0
 
     def send(self, sock: socket.socket) -> None:
         """Send what *sock* takes, up to about TURN_BYTES. Raises OSError."""
-        end = self._size - TURN_BYTES
+        pieces, end = self._pieces, self.size - TURN_BYTES
         try:
-            while self._pieces and self._size > end:
-                is_one = len(self._pieces) == 1
+            while pieces and self.size > end:
                 self._remove(
-                    sock.send(self._pieces[0]) if is_one else sock.sendmsg(islice(self._pieces, _PIECES))
+                    sock.send(pieces[0]) if len(pieces) == 1 else sock.sendmsg(islice(pieces, _PIECES))
                 )
         except BlockingIOError:
             pass
 
     def _remove(self, count: int) -> None:
-        self._size -= count
+        self.size -= count
         while count:
             piece = self._pieces.popleft()
             if count < len(piece):

@@ -1,7 +1,5 @@
 """Which requests the application runs at once: no key has all the greenlets, whatever its clients send."""
 
-from collections import Counter
-
 from stackmgr.scheduler import Signal
 
 
@@ -9,14 +7,10 @@ class Shares:
     """Admits *limit* requests at a time, three quarters of them of one key. For the request thread alone."""
 
     def __init__(self, limit: int) -> None:
-        self._free = limit
+        self.free = limit  # how many more requests may run at once
         self._share = limit - limit // 4
-        self._running: Counter[str] = Counter()
+        self._running: dict[str, int] = {}
         self._waiting: list[tuple[str, Signal]] = []  # in the order of their arrival
-
-    def room(self) -> int:
-        """Return how many more requests may run at once."""
-        return self._free
 
     def enter(self, key: str, seconds: float) -> bool:
         """Wait until a request of *key* may run; return False if it may not within *seconds*."""
@@ -31,9 +25,11 @@ class Shares:
 
     def leave(self, key: str) -> None:
         """Note that a request of *key* has ended; admit the first that may run now."""
-        self._free += 1
-        self._running[key] -= 1
-        if not self._running[key]:
+        self.free += 1
+        running = self._running[key] - 1
+        if running:
+            self._running[key] = running
+        else:
             del self._running[key]
         for number, (waiting, signal) in enumerate(self._waiting):
             if self._admit(waiting):
@@ -42,8 +38,9 @@ class Shares:
                 return
 
     def _admit(self, key: str) -> bool:
-        if not self._free or self._running[key] >= self._share:
+        running = self._running.get(key, 0)
+        if not self.free or running >= self._share:
             return False
-        self._free -= 1
-        self._running[key] += 1
+        self.free -= 1
+        self._running[key] = running + 1
         return True

@@ -96,7 +96,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         self.admin_listeners = Listeners(sockets[1], self.admin, ADMIN_CONNECTIONS)
         handle = partial(self._handle_event, self.connections, self.listeners)
         number = self.cfg.threads + WAITING
-        self.scheduler = Scheduler(self.connections.epoll, number, handle, self.handler.shares.room)
+        self.scheduler = Scheduler(self.connections.epoll, number, handle, self._room)
         handle = partial(self._handle_event, self.admin, self.admin_listeners)
         self.scheduler.add_urgent(self.admin.epoll, handle)
         self.next_sweep = 0.0
@@ -230,6 +230,9 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
                 connections.close(conn)
 
     # The request thread.
+
+    def _room(self) -> int:
+        return self.handler.shares.free
 
     def _handle_event(self, connections: Connections, listeners: Listeners, fd: int) -> None:
         """Handle an event of a connection or a listener."""

@@ -13,10 +13,10 @@ def test_pieces_are_sent_in_order_whatever_the_socket_takes():
         one.setblocking(False)
         for piece in pieces:
             outbox.append(piece)
-        while outbox:
-            before = len(outbox)
+        while outbox.size:
+            before = outbox.size
             outbox.send(one)
-            sent = before - len(outbox)
+            sent = before - outbox.size
             assert sent
             received += other.recv(sent, socket.MSG_WAITALL)
     assert received == b"".join(pieces)
@@ -36,7 +36,7 @@ def test_a_fast_reader_is_sent_a_part_in_each_turn():
     for _ in range(100):
         outbox.append(bytes(262_144))
     outbox.send(FastReader())
-    assert TURN_BYTES <= 26_214_400 - len(outbox) <= 2 * TURN_BYTES
+    assert TURN_BYTES <= 26_214_400 - outbox.size <= 2 * TURN_BYTES
     outbox.clear()
-    assert not outbox
+    assert outbox.size == 0
     outbox.send(FastReader())

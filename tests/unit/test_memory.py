@@ -8,17 +8,17 @@ from tests.support.waiting import eventually
 
 
 def test_a_response_that_has_been_reserved_and_is_queued_counts_once():
-    reading = SimpleNamespace(outbox=bytearray(5), reserved=9)
-    building = SimpleNamespace(outbox=bytearray(), reserved=20)
-    unread = SimpleNamespace(outbox=bytearray(100), reserved=0)
+    reading = SimpleNamespace(outbox=SimpleNamespace(size=5), reserved=9)
+    building = SimpleNamespace(outbox=SimpleNamespace(size=0), reserved=20)
+    unread = SimpleNamespace(outbox=SimpleNamespace(size=100), reserved=0)
     memory = ResponseMemory(SimpleNamespace(open={}))
     memory._connections.open = [reading, building, unread]
     assert memory._used() == 9 + 20 + 100
 
 
 def test_only_two_pages_wait_for_room():
-    full = SimpleNamespace(outbox=bytearray(), reserved=LIMIT)
-    pages = [SimpleNamespace(outbox=bytearray(), reserved=0) for _ in range(3)]
+    full = SimpleNamespace(outbox=SimpleNamespace(size=0), reserved=LIMIT)
+    pages = [SimpleNamespace(outbox=SimpleNamespace(size=0), reserved=0) for _ in range(3)]
     memory = ResponseMemory(SimpleNamespace(open=[full, *pages], parked={}))
     found = []
     threads = [
