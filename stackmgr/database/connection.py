@@ -25,6 +25,8 @@ Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 Query = tuple[Statement, Parameters]
 
+_ROWS_AT_ONCE = 32  # a page of ordinary size; of the largest stacks, 8 MB
+
 _WARNING = "01000"
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
@@ -138,11 +140,10 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:
         number, since = result.ntuples, time.monotonic()
         self._transformer.set_pgresult(result)
-        # 16 at a time: 4 MB of the largest stacks.
-        rows = self._transformer.load_rows(0, min(16, number), tuple)
+        rows = self._transformer.load_rows(0, min(_ROWS_AT_ONCE, number), tuple)
         while len(rows) < number:
             since = give_way(since)
-            rows += self._transformer.load_rows(len(rows), min(len(rows) + 16, number), tuple)
+            rows += self._transformer.load_rows(len(rows), min(len(rows) + _ROWS_AT_ONCE, number), tuple)
         self._transformer.set_pgresult(None)  # or each connection would keep up to 26 MB of its last page
         return rows
 

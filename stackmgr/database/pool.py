@@ -118,8 +118,11 @@ class Database:
         return connection
 
     def _serve_line(self) -> None:
-        """Check out connections for those in line, as far as there is room, in threads: the pool blocks."""
+        """Check out connections for those in line, as far as there is room: in a thread if that may block."""
         while self._hot.take_room():
+            if self._pool.get_stats()["pool_available"]:
+                self._check_out(_READY_SECONDS)
+                continue
             try:
                 start_thread(self._poll_pool)
             except RuntimeError:  # no more threads
