@@ -28,7 +28,7 @@ if not _settings["problems"]:
         del sys.modules[_name]
     importlib.invalidate_caches()
 
-from stackmgr import logs, metrics_store  # noqa: E402 - the modules of the release that was checked
+from stackmgr.monitoring import logs, metrics_store  # noqa: E402 - the modules of the release that was checked
 from stackmgr.server.master import Master  # noqa: E402
 
 # gunicorn's messages in the service's log format; the service logs requests itself.

@@ -4,7 +4,7 @@
 --          last_used_at or null, quota_limit or null, quota_seconds or null, successor_id or null)
 -- index:   none (the whole table, for an operator)
 -- locks:   none
--- called by: api_keys.list_all, api_keys.find
+-- called by: access.api_keys.list_all, access.api_keys.find
 SELECT
     key_id::text,
     external_id::text,

@@ -3,7 +3,7 @@
 -- returns: one row (is_granted, seconds or null): if none was granted, the seconds until one will be
 -- index:   api_key_quota_slots_pkey, api_key_quota_queues_pkey
 -- locks:   FOR NO KEY UPDATE on the slot; a slot that another request is taking is skipped at first
--- called by: verifiers.database.DatabaseVerifier.verify
+-- called by: access.verifiers.database.DatabaseVerifier.verify
 -- why:     a slot that was taken since the snapshot is read again under its lock, so that two requests never
 --          share one. If no slot could be locked although the snapshot shows one free, a concurrent request is
 --          taking it. A slot with a queue may have another grant to give: only for such a one a request waits.

@@ -3,7 +3,7 @@
 -- returns: one row (is_granted, seconds or null): if none would be granted, the seconds until one will be
 -- index:   api_key_quota_slots_pkey
 -- locks:   none
--- called by: verifiers.database.DatabaseVerifier.verify
+-- called by: access.verifiers.database.DatabaseVerifier.verify
 -- why:     a slot dated more than a minute ahead is free, as in api_key_quota_consume.
 WITH next AS (
     SELECT

@@ -4,7 +4,7 @@
 --          quota_seconds or null, used_this_hour); no row for an unknown, revoked or expired key
 -- index:   api_keys_key_digest_hash, managers_external_id_key or managers_identity_id_key
 -- locks:   none
--- called by: verifiers.database.DatabaseVerifier.verify
+-- called by: access.verifiers.database.DatabaseVerifier.verify
 -- why:     the subquery saves every later request of a manager a second statement. It returns a manager only if
 --          both ids of the binding agree; manager_find reports a conflict. A plan of a join, made and kept when
 --          there was one manager, would read all of them.

@@ -3,7 +3,7 @@
 -- returns: one row (manager_id); no row when the manager is not bound to that external id
 -- index:   managers_pkey or managers_external_id_key, manager_erasures_pkey (arbiter)
 -- locks:   the rows of the manager's keys
--- called by: erasure.erase
+-- called by: access.erasure.erase
 -- why:     committed before anything is deleted, so that no request is authenticated meanwhile. A repeated run
 --          continues the record of the one that was interrupted.
 WITH manager AS (

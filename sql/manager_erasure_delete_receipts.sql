@@ -3,7 +3,7 @@
 -- returns: one row (receipts): how many were deleted; 0 when there are no more
 -- index:   creation_receipts_pkey, manager_erasures_pkey
 -- locks:   the deleted rows, the record's row
--- called by: erasure.erase
+-- called by: access.erasure.erase
 -- why:     all receipts are deleted and committed before the first stack. No index serves the receipts' foreign
 --          key from the stack's side: each deleted stack reads what is left of the manager's receipts.
 WITH doomed AS MATERIALIZED (

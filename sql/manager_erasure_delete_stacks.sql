@@ -3,7 +3,7 @@
 -- returns: one row (stacks): how many stacks were deleted; 0 when there are no more
 -- index:   stacks_pkey or stacks_page, stack_revisions_pkey, stacks_pkey, manager_erasures_pkey
 -- locks:   the deleted rows, the record's row
--- called by: erasure.erase
+-- called by: access.erasure.erase
 -- why:     the receipts are gone before; the foreign key of the revisions is checked at the end of the statement.
 WITH doomed AS MATERIALIZED (
     SELECT stack_id

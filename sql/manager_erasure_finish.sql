@@ -5,7 +5,7 @@
 -- index:   managers_pkey, stacks_pkey or stacks_page, api_key_quota_slots_pkey, api_key_quota_queues_pkey,
 --          manager_rebindings_pkey, manager_erasures_pkey
 -- locks:   the deleted rows, the record's row
--- called by: erasure.erase
+-- called by: access.erasure.erase
 -- why:     a request that was under way when the keys were revoked can still have created a stack.
 WITH deleted_manager AS (
     DELETE FROM stackmgr.managers

@@ -3,7 +3,7 @@
 -- returns: many (manager_id, external_id, identity_id)
 -- index:   none (the whole table, for an operator)
 -- locks:   none
--- called by: managers.list_all
+-- called by: access.managers.list_all
 SELECT
     manager_id::text,
     external_id::text,

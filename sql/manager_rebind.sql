@@ -5,7 +5,7 @@
 --          the old one
 -- index:   managers_pkey or managers_external_id_key or managers_identity_id_key
 -- locks:   FOR UPDATE on the manager's row: concurrent writes of that manager wait
--- called by: managers.rebind
+-- called by: access.managers.rebind
 -- why:     the unique indexes reject ids that another manager is bound to.
 WITH rebound AS (
     UPDATE stackmgr.managers

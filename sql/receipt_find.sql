@@ -3,7 +3,7 @@
 -- returns: at most one row (input_digest, stack_id, revision_id, name, allocation, preset, lsn)
 -- index:   creation_receipts_pkey, stacks_pkey
 -- locks:   none
--- called by: stacks.create
+-- called by: stacks.repository.create
 -- why:     the row may be visible before a standby has it: its commit was waiting for one when the primary
 --          restarted or the backend was terminated. The empty message makes this transaction write WAL, so
 --          that its own commit waits until the synchronous standby has everything before it. This needs no

@@ -5,7 +5,7 @@
 -- returns: one row (stack_id, revision_id, name, allocation, preset); no row when there is no such stack
 -- index:   stacks_pkey
 -- locks:   FOR NO KEY UPDATE on the stack row; concurrent updates of one stack are serialized
--- called by: stacks.update
+-- called by: stacks.repository.update
 -- why:     UPDATE reads the row again once it holds the lock, so that omitted fields are copied from the newest
 --          committed revision. A join to stack_revisions would read the older snapshot.
 WITH updated AS (

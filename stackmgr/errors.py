@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from stackmgr.contract import BODY_LIMIT_BYTES
+from stackmgr.limits import BODY_LIMIT_BYTES
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from stackmgr import logs, paths
+from stackmgr import paths
+from stackmgr.monitoring import logs
 
 # Bounded, because int() refuses thousands of digits with an error of its own.
 _COUNT = re.compile(r"[0-9]{1,9}")

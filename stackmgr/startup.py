@@ -4,16 +4,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from stackmgr import metrics_store, settings, whitelist
+from stackmgr import settings
+from stackmgr.access.verifiers import Verifier
+from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.access.verifiers.last_use import LastUse
+from stackmgr.access.verifiers.remote import Endpoint
+from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.database import preflight
 from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
 from stackmgr.database.pool import Database
+from stackmgr.monitoring import metrics_store
 from stackmgr.settings import Settings, SettingsError
-from stackmgr.verifiers import Verifier
-from stackmgr.verifiers.database import DatabaseVerifier
-from stackmgr.verifiers.last_use import LastUse
-from stackmgr.verifiers.remote import Endpoint
-from stackmgr.verifiers.unkey import UnkeyVerifier
+from stackmgr.stacks import whitelist
 
 # Set by gunicorn's master in the environment of each worker, after the fork: see deploy/gunicorn.conf.py.
 CHECKED = "STACKMGR.CHECKED"

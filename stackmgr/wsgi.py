@@ -12,17 +12,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from stackmgr import __version__, logs, settings, startup
-from stackmgr.app import create_app
+from stackmgr import __version__, settings, startup
+from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.database.pool import Database
 from stackmgr.http import health
+from stackmgr.http.app import create_app
 from stackmgr.http.health import WsgiApplication
-from stackmgr.metrics import Metrics
-from stackmgr.metrics_store import LONGEST_SLICE_SECONDS, VERIFIER_CIRCUIT_OPEN
+from stackmgr.monitoring import logs
+from stackmgr.monitoring.metrics import Metrics
+from stackmgr.monitoring.metrics_store import LONGEST_SLICE_SECONDS, VERIFIER_CIRCUIT_OPEN
 from stackmgr.scheduler import Scheduler
 from stackmgr.settings import SettingsError
 from stackmgr.startup import Prepared
-from stackmgr.verifiers.unkey import UnkeyVerifier
 
 
 def _request_observer(

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from stackmgr.database import migrations
 from stackmgr.database.pool import Database
 from tests.support.citus import SETTINGS, citus, distribute

@@ -15,12 +15,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from stackmgr import api_keys, paths, whitelist
-from stackmgr.app import Application, create_app
+from stackmgr import paths
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations
 from stackmgr.database.pool import DEADLINE, Database
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import Application, create_app
+from stackmgr.stacks import whitelist
 from tests.support.citus import citus, distribute
 from tests.support.client import Client
 from tests.support.clusters import binaries_of, new_database

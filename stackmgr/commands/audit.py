@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from stackmgr.access.verifiers import is_identity_id
 from stackmgr.commands import token_list
 from stackmgr.commands.arguments import canonical_uuid
 from stackmgr.commands.audit_output import Counts, Output
@@ -18,7 +19,6 @@ from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuse
 from stackmgr.commands.output import print_note
 from stackmgr.commands.reader import NEEDS_READER, Reader, connected, transaction
 from stackmgr.database import statements
-from stackmgr.verifiers import is_identity_id
 
 _MANAGERS = statements.load("audit_managers")
 _STACKS = statements.load("audit_stacks")

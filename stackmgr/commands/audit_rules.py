@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stackmgr import stack_configuration
-from stackmgr.contract import PRESETS
-from stackmgr.stack_configuration import TOTAL_BPS, Configuration
+from stackmgr.limits import PRESETS
+from stackmgr.stacks import configuration
+from stackmgr.stacks.configuration import TOTAL_BPS, Configuration
 
 _LARGEST_ALLOCATION = 30
 
@@ -49,7 +49,7 @@ def allocation_fault(text: str) -> str | None:
 
 def row_faults(row: Row) -> Iterator[str]:
     """Yield which rules a row breaks."""
-    if not row.name or list(stack_configuration.name_violations(row.name)):
+    if not row.name or list(configuration.name_violations(row.name)):
         yield "name is blank"
     if row.preset not in PRESETS:
         yield f"preset is {row.preset!a}"

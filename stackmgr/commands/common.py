@@ -13,7 +13,7 @@ from stackmgr.database import migrations
 from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
 from stackmgr.database.pool import DEADLINE, Database
 from stackmgr.database.session import Session
-from stackmgr.time_limit import time_limit
+from stackmgr.database.time_limit import time_limit
 
 # argparse has no public name for it.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001

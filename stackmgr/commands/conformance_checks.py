@@ -9,14 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from stackmgr.commands.conformance_client import (
-    STACKS,
-    Client,
-    check_stack,
-    expect,
-    stack_of,
-    status,
-)
+from stackmgr.commands.conformance_client import STACKS, Client, check_stack, expect, stack_of, status
 from stackmgr.commands.token_list import TokenList
 
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import urllib3
 
-from stackmgr.contract import CANONICAL_UUID
+from stackmgr.limits import CANONICAL_UUID
 
 STACKS = "/manager/stacks"
 CODES = {

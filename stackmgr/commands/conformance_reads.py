@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from stackmgr.commands.conformance_checks import Deployment, check
 from stackmgr.commands.conformance_client import STACKS, expect, stack_of, status
-from stackmgr.contract import BODY_LIMIT_BYTES
+from stackmgr.limits import BODY_LIMIT_BYTES
 
 
 @check("4.2", "a list is in order of creation, newest first, and its pages have each stack once")

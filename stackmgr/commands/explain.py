@@ -14,9 +14,9 @@ from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuse
 from stackmgr.commands.output import percent, print_json, printable
 from stackmgr.commands.token_list import TokenList
 from stackmgr.commands.verdict import CREATE, UPDATE, Verdict, key_reasons, verdict
-from stackmgr.contract import BODY_LIMIT_BYTES
 from stackmgr.errors import InvalidIdempotencyKey
-from stackmgr.stack_configuration import Changes, Configuration
+from stackmgr.limits import BODY_LIMIT_BYTES
+from stackmgr.stacks.configuration import Changes, Configuration
 
 _OUTCOMES = {
     CREATE: "With a new Idempotency-Key 201; with a used one 200 if its identity is the same, otherwise 409.",

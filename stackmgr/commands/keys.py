@@ -5,8 +5,8 @@ import re
 import sys
 from typing import Any
 
-from stackmgr import api_keys
-from stackmgr.api_keys import IssuedKey, KeyRecord, Quota
+from stackmgr.access import api_keys
+from stackmgr.access.api_keys import IssuedKey, KeyRecord, Quota
 from stackmgr.commands.arguments import canonical_uuid, future, label
 from stackmgr.commands.common import CommandError, Commands, operator_session
 from stackmgr.commands.output import discard, moment, print_json, print_note, print_table

@@ -3,14 +3,14 @@
 import argparse
 from dataclasses import asdict
 
-from stackmgr import erasure, managers
+from stackmgr.access import erasure, managers
+from stackmgr.access.managers import Binding
+from stackmgr.access.verifiers import is_identity_id
 from stackmgr.commands.arguments import canonical_uuid
 from stackmgr.commands.common import CommandError, Commands, operator_session
 from stackmgr.commands.output import print_json, print_table
 from stackmgr.commands.reader import NEEDS_READER, reading
 from stackmgr.errors import DatabaseError
-from stackmgr.managers import Binding
-from stackmgr.verifiers import is_identity_id
 
 _UNIQUE_VIOLATION = "23505"
 # For all batches of an erasure together.

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stackmgr import settings, whitelist
+from stackmgr import settings
 from stackmgr.commands.common import CommandError
-from stackmgr.eip55 import eip55
+from stackmgr.stacks import whitelist
+from stackmgr.stacks.eip55 import eip55
 
 
 @dataclass(frozen=True, slots=True)

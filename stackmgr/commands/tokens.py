@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from stackmgr import whitelist
 from stackmgr.commands import token_list
 from stackmgr.commands.arguments import row_limit
 from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
@@ -19,6 +18,7 @@ from stackmgr.commands.output import percent, print_json, print_note, print_tabl
 from stackmgr.commands.reader import NEEDS_READER, Reader, reading
 from stackmgr.commands.token_list import Token, TokenList
 from stackmgr.database import statements
+from stackmgr.stacks import whitelist
 
 _HOLDERS = statements.load("token_count_holders")
 _STACKS = statements.load("stack_list_holding")

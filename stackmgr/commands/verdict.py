@@ -9,19 +9,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from stackmgr import stack_configuration
 from stackmgr.commands import reasons
 from stackmgr.commands.reasons import Reason
 from stackmgr.commands.token_list import TokenList
-from stackmgr.contract import BODY_LIMIT_BYTES
-from stackmgr.errors import (
-    InvalidBody,
-    InvalidConfiguration,
-    PayloadTooLarge,
-    ServiceError,
-)
+from stackmgr.errors import InvalidBody, InvalidConfiguration, PayloadTooLarge, ServiceError
 from stackmgr.http.validation import RequestSchema, inline_references, read_schema
-from stackmgr.stack_configuration import TOTAL_BPS, Changes, Configuration
+from stackmgr.limits import BODY_LIMIT_BYTES
+from stackmgr.stacks import configuration
+from stackmgr.stacks.configuration import TOTAL_BPS, Changes, Configuration
 
 CREATE, UPDATE = "stack_create.json", "stack_update.json"
 
@@ -56,7 +51,7 @@ def verdict(body: bytes, schema: str, listed: TokenList) -> Verdict:
         reason = Reason((), "content_length", f"exceeds {BODY_LIMIT_BYTES} bytes")
         return Verdict(PayloadTooLarge(reason.rule), reasons=[reason])
     validator, keywords = _schemas(schema)
-    parse = stack_configuration.parse_create if schema == CREATE else stack_configuration.parse_update
+    parse = configuration.parse_create if schema == CREATE else configuration.parse_update
     try:
         return Verdict(accepted=parse(validator.parse(body), listed.spellings))
     except (InvalidBody, InvalidConfiguration) as ex:
@@ -78,7 +73,7 @@ def _order(reason: Reason) -> tuple[int, float]:
 
 def _name_reasons(name: Any) -> Iterator[Reason]:
     if isinstance(name, str) and name:
-        for slug in stack_configuration.name_violations(name):
+        for slug in configuration.name_violations(name):
             yield Reason(("name",), slug, _NAME_MESSAGES[slug])
 
 
@@ -89,7 +84,7 @@ def _allocation_reasons(allocation: Any, keywords: dict[str, Any], listed: Token
     schema = keywords["properties"]["allocation"]["items"]
     indexes = [index for index, item in enumerate(allocation) if _is_item(item, schema)]
     items = [allocation[index] for index in indexes]
-    for number, slug in stack_configuration.allocation_violations(items, listed.spellings):
+    for number, slug in configuration.allocation_violations(items, listed.spellings):
         if number is not None:
             place = ("allocation", indexes[number], "token_address")
             yield Reason(place, slug, _token_message(slug, allocation, indexes[: number + 1], listed))

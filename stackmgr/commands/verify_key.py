@@ -11,14 +11,15 @@ import sys
 import time
 from typing import Any
 
-from stackmgr import managers, startup
+from stackmgr import startup
+from stackmgr.access import managers
+from stackmgr.access.verifiers import Verifier
 from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
 from stackmgr.commands.output import print_json
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import ServiceError
-from stackmgr.http import parsing
-from stackmgr.verifiers import Verifier
+from stackmgr.http import requests
 
 _LONGEST_LINE = 65536
 # Without a word of what was given: it is a key, and this goes to terminals and logs.
@@ -46,7 +47,7 @@ def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
     started = time.perf_counter()
     try:
         try:
-            identity = verifier.verify(parsing.parse_credential(f"Bearer {key}"), session)
+            identity = verifier.verify(requests.parse_credential(f"Bearer {key}"), session)
         finally:
             outcome["duration_ms"] = round((time.perf_counter() - started) * 1000, 3)
         outcome |= {

@@ -12,7 +12,7 @@ from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.hot_connections import HotConnections
 from stackmgr.database.session import Observer, Session
 from stackmgr.errors import DatabaseError
-from stackmgr.logs import RateLimitFilter
+from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.scheduler import start_thread
 from stackmgr.settings import Settings
 

@@ -16,8 +16,8 @@ from stackmgr.database import migrations, session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
 from stackmgr.database.session_settings import SessionSettingsError
+from stackmgr.database.time_limit import time_limit
 from stackmgr.settings import Settings
-from stackmgr.time_limit import time_limit
 
 _FACTS = statements.load("server_facts")
 

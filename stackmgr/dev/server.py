@@ -15,14 +15,15 @@ from pathlib import Path
 from types import FrameType
 from uuid import uuid4
 
-from stackmgr import api_keys, paths, settings
+from stackmgr import paths, settings
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.dev import embedded_postgres
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.errors import Unauthorized
-from stackmgr.verifiers.database import DatabaseVerifier
 
 _START_DEADLINE = 20.0
 _STOP_DEADLINE = 35.0

@@ -5,9 +5,9 @@ from typing import Any
 
 import falcon
 
-from stackmgr import logs
 from stackmgr.errors import CircuitOpen, InvalidRequest, NotFound, Overloaded, ServiceError, error_object
 from stackmgr.http import middleware
+from stackmgr.monitoring import logs
 
 _log = logging.getLogger("stackmgr")
 

@@ -14,7 +14,7 @@ from stackmgr.database import migrations, statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
 from stackmgr.http import error_handlers
-from stackmgr.metrics import Metrics
+from stackmgr.monitoring.metrics import Metrics
 
 _READINESS = statements.load("readiness")
 

@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import falcon
 
-from stackmgr import managers
+from stackmgr.access import managers
+from stackmgr.access.verifiers import Identity, Verifier
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Guesses, Session
 from stackmgr.errors import MethodNotAllowed, NotFound, Overloaded, ServiceError
-from stackmgr.http import parsing
-from stackmgr.stacks import Actor
-from stackmgr.verifiers import Identity, Verifier
+from stackmgr.http import requests
+from stackmgr.stacks.repository import Actor
 
 
 class Request(falcon.Request):
@@ -106,7 +106,7 @@ class Authentication:
         req.context.actor = Actor(manager_id, identity.identity_id, req.context.request_id, identity.key_id)
 
     def _verified(self, req: falcon.Request, session: Session) -> Identity:
-        key = parsing.bearer_token(req)
+        key = requests.bearer_token(req)
         try:
             identity = self._verifier.verify(key, session)
         except ServiceError as ex:

@@ -10,13 +10,13 @@ from time import monotonic
 
 import falcon
 
-from stackmgr import cursor, stack_configuration, stacks
 from stackmgr.database.session import PrefetchQuery
 from stackmgr.errors import InvalidPagination, InvalidStackId, Overloaded
-from stackmgr.http import parsing, serialization
+from stackmgr.http import requests, responses
 from stackmgr.http.validation import RequestSchema
 from stackmgr.scheduler import give_way
-from stackmgr.stacks import Stack
+from stackmgr.stacks import configuration, cursor, repository
+from stackmgr.stacks.repository import Stack
 
 COLLECTION_PATH = "/manager/stacks"
 ITEM_PATH = "/manager/stacks/{stack_id}"
@@ -35,8 +35,8 @@ def _in_turns(pieces: list[bytes]) -> Iterator[bytes]:
 
 def _respond(req: falcon.Request, resp: falcon.Response, stack: Stack) -> None:
     req.context.stack_id = stack.stack_id
-    resp.set_header("ETag", serialization.entity_tag(stack))
-    resp.data = serialization.serialize_stack(stack)
+    resp.set_header("ETag", responses.entity_tag(stack))
+    resp.data = responses.serialize_stack(stack)
 
 
 class StackCollection:
@@ -50,11 +50,11 @@ class StackCollection:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Create a stack, or return the current state of the one created under the same key."""
-        parsing.check_content_length(req)
-        key = parsing.parse_idempotency_key(req)
-        document = self._schema.parse(parsing.read_body(req))
-        wanted = stack_configuration.parse_create(document, self._spellings)
-        stack, created = stacks.create(req.context.session, req.context.actor, key, wanted)
+        requests.check_content_length(req)
+        key = requests.parse_idempotency_key(req)
+        document = self._schema.parse(requests.read_body(req))
+        wanted = configuration.parse_create(document, self._spellings)
+        stack, created = repository.create(req.context.session, req.context.actor, key, wanted)
         if created:
             resp.status = falcon.HTTP_201
             resp.set_header("Location", f"{COLLECTION_PATH}/{stack.stack_id}")
@@ -66,27 +66,27 @@ class StackCollection:
         The query string is parsed here, before the key is verified; an error waits for `on_get`.
         """
         try:
-            after, limit = req.context.page = parsing.parse_page_query(req.env.get("QUERY_STRING", ""))
+            after, limit = req.context.page = requests.parse_page_query(req.env.get("QUERY_STRING", ""))
         except InvalidPagination as ex:
             req.context.page = ex
             return None
-        return partial(stacks.list_query, after=after, limit=limit)
+        return partial(repository.list_query, after=after, limit=limit)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """List one page of stacks."""
         if isinstance(req.context.page, InvalidPagination):
             raise req.context.page
         after, limit = req.context.page
-        page, position = stacks.list_page(req.context.session, req.context.actor.manager_id, after, limit)
+        page, position = repository.list_page(req.context.session, req.context.actor.manager_id, after, limit)
         next_cursor = None if position is None else cursor.encode(position)
-        size = serialization.estimate_page_bytes(page)
+        size = responses.estimate_page_bytes(page)
         if size <= LARGE_PAGE_BYTES:
-            resp.data = serialization.serialize_page(page, next_cursor)
+            resp.data = responses.serialize_page(page, next_cursor)
             return
         req.context.session.close()  # others may need the connection while this page waits
         if "stackmgr.wait_for_room" in req.env and (seconds := req.env["stackmgr.wait_for_room"](size)):
             raise Overloaded("large_pages", seconds)
-        pieces = serialization.serialize_in_turns(page, next_cursor)
+        pieces = responses.serialize_in_turns(page, next_cursor)
         resp.content_length = sum([len(piece) for piece in pieces])
         resp.stream = _in_turns(pieces)
 
@@ -105,21 +105,21 @@ class StackItem:
     def prefetch_query(self, req: falcon.Request, stack_id: str) -> PrefetchQuery | None:
         """Return the query of `on_get`, or None if it will run none."""
         try:
-            return partial(stacks.get_query, stack_id=parsing.parse_stack_id(stack_id))
+            return partial(repository.get_query, stack_id=requests.parse_stack_id(stack_id))
         except InvalidStackId:
             return None
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
         """Return the stack."""
-        canonical_id = req.context.stack_id = parsing.parse_stack_id(stack_id)
-        _respond(req, resp, stacks.get(req.context.session, req.context.actor.manager_id, canonical_id))
+        canonical_id = req.context.stack_id = requests.parse_stack_id(stack_id)
+        _respond(req, resp, repository.get(req.context.session, req.context.actor.manager_id, canonical_id))
 
     on_head = on_get
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
         """Append a revision with the supplied fields and return the stack."""
-        parsing.check_content_length(req)
-        canonical_id = req.context.stack_id = parsing.parse_stack_id(stack_id)
-        document = self._schema.parse(parsing.read_body(req))
-        changes = stack_configuration.parse_update(document, self._spellings)
-        _respond(req, resp, stacks.update(req.context.session, req.context.actor, canonical_id, changes))
+        requests.check_content_length(req)
+        canonical_id = req.context.stack_id = requests.parse_stack_id(stack_id)
+        document = self._schema.parse(requests.read_body(req))
+        changes = configuration.parse_update(document, self._spellings)
+        _respond(req, resp, repository.update(req.context.session, req.context.actor, canonical_id, changes))

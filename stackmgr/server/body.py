@@ -4,7 +4,7 @@ import re
 from io import BytesIO
 from typing import NoReturn
 
-from stackmgr.contract import BODY_LIMIT_BYTES
+from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.server.request import BadRequest, Request, find_section_end
 
 FRAMING_LIMIT = (

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 from gunicorn.util import http_date
 
-from stackmgr.contract import BODY_LIMIT_BYTES
 from stackmgr.errors import ServiceError, error_object
+from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.scheduler import WRITABLE, wait_for
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
 from stackmgr.server.outbox import Outbox

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
-from stackmgr.contract import BODY_LIMIT_BYTES
+from stackmgr.limits import BODY_LIMIT_BYTES
 from tests.support import examples
 
 COLLECTION = "/manager/stacks"

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psycopg
 
-from stackmgr import api_keys, cursor
+from stackmgr.access import api_keys
 from stackmgr.database import statements
+from stackmgr.stacks import cursor
 from tests.bench.requests import SCENARIOS, TOKENS_OF_A_STACK, Manager
 from tests.support.examples import ADDRESSES
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from math import inf
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from tests.bench import delay
 from tests.bench.requests import Manager
 

@@ -16,7 +16,8 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import api_keys, paths
+from stackmgr import paths
+from stackmgr.access import api_keys
 from stackmgr.http import openapi
 from tests.clients.lossy_proxy import lossy_proxy
 from tests.support.programs import require

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from stackmgr import paths
-from stackmgr.stack_configuration import Configuration
+from stackmgr.stacks.configuration import Configuration
 from tests.support.examples import TOKENS
 
 ADDRESS = {token["symbol"]: token["address"].lower() for token in TOKENS}

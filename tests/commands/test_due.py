@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stackmgr.commands.due import next_boundary
-from stackmgr.contract import PRESETS
+from stackmgr.limits import PRESETS
 
 # Hypothesis wants limits without a time zone.
 EARLIEST, LATEST = (datetime.fromisoformat(text) for text in ("0001-01-02", "9998-12-31"))

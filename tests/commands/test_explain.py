@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stackmgr.commands.verdict import LONGEST_KEY_BYTES, key_reasons
-from stackmgr.eip55 import eip55
+from stackmgr.stacks.eip55 import eip55
 from tests.support.examples import ADDRESSES, allocation, configuration
 
 SETTLEMENT = "0x5fc5360d0400a0fd4f2af552add042d716f1d168"

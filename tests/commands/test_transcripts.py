@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from tests.commands import saved, transcripts
 from tests.support.server import running_service
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from stackmgr.database.pool import Database
 from tests.support.memory import memory
 from tests.support.nginx import Proxy, running_proxy

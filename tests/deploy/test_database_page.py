@@ -13,11 +13,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from stackmgr import api_keys, paths, whitelist
-from stackmgr.app import create_app
+from stackmgr import paths
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations, preflight
 from stackmgr.database.pool import Database
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
+from stackmgr.stacks import whitelist
 from tests.support.client import Client
 from tests.support.examples import configuration
 from tests.support.runbook import blocks

@@ -11,8 +11,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from stackmgr import metrics_store, paths
-from stackmgr.metrics import Metrics
+from stackmgr import paths
+from stackmgr.monitoring import metrics_store
+from stackmgr.monitoring.metrics import Metrics
 from tests.support.nginx import require
 from tests.support.runbook import block
 

@@ -13,8 +13,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from stackmgr import api_keys, paths
-from stackmgr.app import create_app
+from stackmgr import paths
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations, preflight, session_settings
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
@@ -22,7 +23,7 @@ from stackmgr.database.migrations import MigrationError
 from stackmgr.database.pool import DEADLINE, Database
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
 from tests.support import history
 from tests.support.nginx import require
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer

@@ -12,11 +12,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from stackmgr import api_keys, paths
-from stackmgr.app import create_app
+from stackmgr import paths
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations, preflight
 from stackmgr.database.pool import Database
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.clusters import cluster
 from tests.support.examples import configuration

@@ -15,7 +15,8 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from stackmgr import api_keys, paths
+from stackmgr import paths
+from stackmgr.access import api_keys
 from stackmgr.database.pool import Database
 from stackmgr.server.master import Master
 from tests.support.examples import configuration
@@ -70,7 +71,7 @@ def refused_reload(service: RunningService) -> None:
 
 def test_a_release_that_cannot_be_imported_is_refused_and_the_workers_keep_serving(database_url, releases):
     with running_service(database_url) as service:
-        with (releases / "new/stackmgr/app.py").open("a") as module:
+        with (releases / "new/stackmgr/http/app.py").open("a") as module:
             module.write("\nimport nonexisting\n")
         switch(releases / "current", "new")
         refused_reload(service)
@@ -180,7 +181,7 @@ def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):
 def test_a_worker_that_cannot_boot_is_tried_again_while_the_others_serve(database_url, releases):
     with running_service(database_url, env={"WEB_CONCURRENCY": "2"}) as service:
         eventually(lambda: len(list(releases.glob("booted-*"))) == 2)
-        application = releases / "old/stackmgr/app.py"
+        application = releases / "old/stackmgr/http/app.py"
         intact = application.read_text()
         application.write_text(f"{intact}\nimport nonexisting\n")
         killed, kept = workers(service)

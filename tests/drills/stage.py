@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import psycopg
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from stackmgr.database.pool import Database
 from tests.drills import verifier
 from tests.support import history

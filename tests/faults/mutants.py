@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
-from stackmgr import stacks
+from stackmgr.stacks import repository
 
 # Long enough for another client to come between; the mistakes are races, and so is finding them.
 _WINDOW = 0.003
@@ -17,71 +17,71 @@ Patch = Callable[..., None]
 
 def stale_copy(patch: Patch) -> None:
     """An update that reads the stack, changes the copy and writes it back whole."""
-    update = stacks.update
+    update = repository.update
 
-    def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> stacks.Stack:
-        copy = stacks.get(session, actor.manager_id, stack_id)
+    def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> repository.Stack:
+        copy = repository.get(session, actor.manager_id, stack_id)
         time.sleep(_WINDOW)
         wanted = {
             name: getattr(changes, name) or getattr(copy, name) for name in ("name", "allocation", "preset")
         }
         return update(session, actor, stack_id, dataclasses.replace(changes, **wanted))
 
-    patch(stacks, "update", wrong)
+    patch(repository, "update", wrong)
 
 
 def stale_cache(patch: Patch) -> None:
     """A read from memory that no update refreshes."""
-    get, cache = stacks.get, {}
+    get, cache = repository.get, {}
 
-    def wrong(session: Any, manager_id: str, stack_id: str) -> stacks.Stack:
+    def wrong(session: Any, manager_id: str, stack_id: str) -> repository.Stack:
         if (manager_id, stack_id) not in cache:
             cache[manager_id, stack_id] = get(session, manager_id, stack_id)
         return cache[manager_id, stack_id]
 
-    patch(stacks, "get", wrong)
+    patch(repository, "get", wrong)
 
 
 def replayed_answer(patch: Patch) -> None:
     """A repeated creation that is answered as the first one was, and not with the stack as it is."""
-    create, answers = stacks.create, {}
+    create, answers = repository.create, {}
 
-    def wrong(session: Any, actor: Any, key: str, configuration: Any) -> tuple[stacks.Stack, bool]:
+    def wrong(session: Any, actor: Any, key: str, configuration: Any) -> tuple[repository.Stack, bool]:
         stack, created = create(session, actor, key, configuration)
         if created:
             answers[actor.manager_id, key] = stack
         return answers.get((actor.manager_id, key), stack), created
 
-    patch(stacks, "create", wrong)
+    patch(repository, "create", wrong)
 
 
 def doubled_create(patch: Patch) -> None:
     """A creation that forgets its key."""
-    create = stacks.create
+    create = repository.create
 
-    def wrong(session: Any, actor: Any, key: str, configuration: Any) -> tuple[stacks.Stack, bool]:
+    def wrong(session: Any, actor: Any, key: str, configuration: Any) -> tuple[repository.Stack, bool]:
         return create(session, actor, f"{key} {uuid4()}", configuration)
 
-    patch(stacks, "create", wrong)
+    patch(repository, "create", wrong)
 
 
 def reread_answer(patch: Patch) -> None:
     """An update that is answered by reading the stack again."""
-    update = stacks.update
+    update = repository.update
 
-    def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> stacks.Stack:
+    def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> repository.Stack:
         update(session, actor, stack_id, changes)
         time.sleep(_WINDOW)
-        return stacks.get(session, actor.manager_id, stack_id)
+        return repository.get(session, actor.manager_id, stack_id)
 
-    patch(stacks, "update", wrong)
+    patch(repository, "update", wrong)
 
 
 def answer_before_commit(patch: Patch) -> None:
     """An update that is acknowledged while its transaction is still open."""
-    update = stacks.update
+    update = repository.update
 
-    def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> stacks.Stack:
+    def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> repository.Stack:
         connections, connection = session._connections, session._connection
         connection.execute(b"BEGIN")
 
@@ -95,14 +95,14 @@ def answer_before_commit(patch: Patch) -> None:
             session._connection = None
             threading.Timer(_WINDOW, commit).start()
 
-    patch(stacks, "update", wrong)
+    patch(repository, "update", wrong)
 
 
 def missing_tenant_filter(patch: Patch) -> None:
     """A read by the stack's id alone."""
-    text = stacks._GET.text.replace(b"manager_id = $1::uuid", b"$1::uuid IS NOT NULL")
-    assert text != stacks._GET.text
-    patch(stacks, "_GET", dataclasses.replace(stacks._GET, name="stack_get_of_anybody", text=text))
+    text = repository._GET.text.replace(b"manager_id = $1::uuid", b"$1::uuid IS NOT NULL")
+    assert text != repository._GET.text
+    patch(repository, "_GET", dataclasses.replace(repository._GET, name="stack_get_of_anybody", text=text))
 
 
 # Each with the rule that is to find it.

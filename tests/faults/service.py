@@ -9,14 +9,14 @@ from uuid import uuid4
 
 import psycopg
 
-from stackmgr import api_keys
-from stackmgr.app import create_app
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers import Identity
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import DatabaseError
-from stackmgr.verifiers import Identity
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.examples import configuration
 from tests.support.postgres import FaultyPostgres

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stackmgr.logs import JsonFormatter
+from stackmgr.monitoring.logs import JsonFormatter
 from tests.faults.service import DEADLINE, POOL_SIZE, ends_within
 from tests.support.waiting import eventually
 

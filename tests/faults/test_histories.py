@@ -6,10 +6,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from stackmgr import api_keys
-from stackmgr.app import create_app
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
 from tests.faults.mutants import MISTAKES
 from tests.support import history
 from tests.support.history import Violation

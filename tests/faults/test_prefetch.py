@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from tests.faults.service import DEADLINE, POOL_SIZE, Service, ends_within
 from tests.support.examples import configuration
 from tests.support.waiting import eventually

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from webtest.response import TestResponse
 
-from stackmgr.app import Application, create_app
+from stackmgr.access.verifiers import Verifier
 from stackmgr.database.pool import Database
-from stackmgr.verifiers import Verifier
+from stackmgr.http.app import Application, create_app
 from tests.support.client import Client
 from tests.support.examples import configuration
 from tests.support.waiting import eventually

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from tests.support.client import STACKS, Client
 from tests.support.examples import configuration
 

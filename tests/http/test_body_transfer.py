@@ -6,7 +6,7 @@ import json
 import pytest
 from webtest.response import TestResponse
 
-from stackmgr.app import Application
+from stackmgr.http.app import Application
 from tests.support.client import STACKS, Client
 from tests.support.examples import CONFIGURATION, configuration, padded
 from tests.support.raw_wsgi import Input, call

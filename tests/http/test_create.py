@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from stackmgr.app import create_app
-from stackmgr.eip55 import eip55
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
+from stackmgr.stacks.eip55 import eip55
 from tests.support.client import Client
 from tests.support.corpus import LLY, SPACES, field_text, two_weights
 from tests.support.examples import ADDRESSES, PRESETS, TOKENS, allocation, configuration, spread

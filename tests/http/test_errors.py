@@ -8,13 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import api_keys, errors
+from stackmgr import errors
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers import Identity, Verifier
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.errors import RateLimited, ServiceUnavailable
-from stackmgr.http import serialization
-from stackmgr.logs import JsonFormatter
-from stackmgr.verifiers import Identity, Verifier
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.monitoring.logs import JsonFormatter
 from tests.support.client import STACKS, STATUS, Client
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
@@ -194,7 +194,7 @@ def test_what_was_committed_before_an_unexpected_failure_is_found_by_the_retry(
 ):
     stacks = row_counts()["stacks"]
     with monkeypatch.context() as broken:
-        broken.setattr(serialization, "serialize_stack", lambda stack: {}[stack])
+        broken.setattr("stackmgr.http.responses.serialize_stack", lambda stack: {}[stack])
         assert client.create(configuration(), "key").status_int == 500
     assert row_counts()["stacks"] == stacks + 1
     assert client.create(configuration(), "key").status_int == 200

@@ -2,9 +2,9 @@
 
 import pytest
 
-from stackmgr.app import create_app
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.examples import configuration
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from stackmgr.app import create_app
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
 from tests.support.client import STACKS, Client
 from tests.support.examples import ADDRESSES, allocation, configuration
 

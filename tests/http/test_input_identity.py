@@ -5,8 +5,8 @@ import json
 import psycopg
 import pytest
 
-from stackmgr.eip55 import eip55
-from stackmgr.stack_configuration import Configuration
+from stackmgr.stacks.configuration import Configuration
+from stackmgr.stacks.eip55 import eip55
 from tests.support.corpus import field_text, two_weights
 from tests.support.examples import ADDRESSES, CONFIGURATION, PRESETS, allocation, configuration
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
-from stackmgr.verifiers.database import DatabaseVerifier
 from tests.support.client import STACKS
 from tests.support.examples import configuration
 from tests.support.raw_wsgi import Input, call

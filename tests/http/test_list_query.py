@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from stackmgr import cursor
+from stackmgr.stacks import cursor
 from tests.support.client import STACKS
 from tests.support.examples import configuration
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from tests.support.client import STACKS
 from tests.support.examples import configuration
 

@@ -4,9 +4,9 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr.app import create_app
-from stackmgr.contract import BODY_LIMIT_BYTES as BODY_LIMIT
 from stackmgr.errors import BindingConflict, RateLimited, ServiceUnavailable
+from stackmgr.http.app import create_app
+from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
 from tests.support import openapi
 from tests.support.client import Client
 from tests.support.examples import configuration

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from tests.support.examples import ADDRESSES, allocation, configuration
 
 

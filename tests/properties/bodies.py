@@ -12,7 +12,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from stackmgr.contract import BODY_LIMIT_BYTES as BODY_LIMIT
+from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
 from tests.properties.strategies import Document, chances, written
 from tests.support import corpus
 from tests.support.examples import ADDRESSES, PRESETS

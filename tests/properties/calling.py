@@ -7,7 +7,7 @@ from typing import Any
 
 from webob.headers import ResponseHeaders
 
-from stackmgr.app import Application
+from stackmgr.http.app import Application
 from tests.support.client import check_response
 from tests.support.http_wire import Response
 

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from stackmgr.app import Application, create_app
+from stackmgr.access.verifiers import Identity
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
-from stackmgr.verifiers import Identity
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import Application, create_app
 from tests.support.fixed_verifier import FixedVerifier
 from tests.support.recorder import Recorder
 

@@ -16,9 +16,9 @@ import schemathesis
 from schemathesis import Case, HookContext
 from schemathesis.core.parameters import ParameterLocation
 
-from stackmgr import cursor
-from stackmgr.eip55 import eip55
 from stackmgr.errors import InvalidPagination
+from stackmgr.stacks import cursor
+from stackmgr.stacks.eip55 import eip55
 from tests.support.examples import ADDRESSES
 
 SPELLINGS = [(address, eip55(address)) for address in ADDRESSES]

@@ -6,7 +6,7 @@ A second opinion: no schema, no generated validator, one walk over the members i
 import json
 from typing import Any
 
-from stackmgr.eip55 import eip55
+from stackmgr.stacks.eip55 import eip55
 from tests.properties.strategies import Document, normal
 from tests.support.examples import ADDRESSES, PRESETS
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from stackmgr.eip55 import eip55
+from stackmgr.stacks.eip55 import eip55
 from tests.support.examples import ADDRESSES, PRESETS
 
 Document = dict[str, Any]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from stackmgr.contract import BODY_LIMIT_BYTES as BODY_LIMIT
+from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
 from tests.properties import rules
 from tests.properties.bodies import CORPUS, bodies
 from tests.properties.calling import call

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stackmgr import cursor
-from stackmgr.cursor import Position
 from stackmgr.errors import InvalidPagination
+from stackmgr.stacks import cursor
+from stackmgr.stacks.cursor import Position
 from tests.support.examples import configuration
 
 ALPHABET = string.ascii_letters + string.digits + "-_"

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stackmgr import paths
-from stackmgr.app import create_app
+from stackmgr.access.verifiers import Identity
 from stackmgr.commands import token_list
 from stackmgr.commands.explain import _document, _normalized
 from stackmgr.commands.verdict import CREATE, UPDATE, Verdict, verdict
+from stackmgr.http.app import create_app
 from stackmgr.http.validation import inline_references, read_schema
-from stackmgr.stack_configuration import Configuration
-from stackmgr.verifiers import Identity
+from stackmgr.stacks.configuration import Configuration
 from tests.properties.bodies import CORPUS, bodies
 from tests.properties.calling import call
 from tests.support.client import STACKS

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stackmgr import stack_configuration
 from stackmgr.http.validation import RequestSchema
+from stackmgr.stacks import configuration
 from tests.properties.strategies import chances, configurations, unlike, written
 
 SCHEMA = RequestSchema("stack_create.json")
@@ -13,7 +13,7 @@ pairs_of_unlikes = configurations().flatmap(lambda document: st.tuples(st.just(d
 
 
 def digest(body, spellings):
-    return stack_configuration.parse_create(SCHEMA.parse(body), spellings).digest()
+    return configuration.parse_create(SCHEMA.parse(body), spellings).digest()
 
 
 @given(configurations(), chances, chances)

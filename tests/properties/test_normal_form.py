@@ -4,7 +4,7 @@ import json
 
 from hypothesis import given, settings
 
-from stackmgr import stack_configuration
+from stackmgr.stacks import configuration
 from tests.properties.strategies import (
     allocations,
     chances,
@@ -26,7 +26,7 @@ def spelled(allocation, chance):
 
 @given(allocations(), chances)
 def test_the_normal_form_is_lowercase_sorted_and_keeps_every_weight(spellings, allocation, chance):
-    items = items_of(stack_configuration.normalize_allocation(spelled(allocation, chance), spellings))
+    items = items_of(configuration.normalize_allocation(spelled(allocation, chance), spellings))
     addresses = [address for address, _ in items]
     assert addresses == sorted({address.lower() for address in addresses})
     assert sum(weight for _, weight in items) == 10000
@@ -35,8 +35,8 @@ def test_the_normal_form_is_lowercase_sorted_and_keeps_every_weight(spellings, a
 
 @given(allocations(), chances)
 def test_the_normal_form_of_a_normal_form_is_itself(spellings, allocation, chance):
-    once = stack_configuration.normalize_allocation(spelled(allocation, chance), spellings)
-    assert stack_configuration.normalize_allocation(json.loads(once), spellings) == once
+    once = configuration.normalize_allocation(spelled(allocation, chance), spellings)
+    assert configuration.normalize_allocation(json.loads(once), spellings) == once
 
 
 @settings(max_examples=30)

@@ -18,7 +18,7 @@ from uuid import UUID
 import psycopg
 
 from stackmgr.database import migrations
-from stackmgr.stack_configuration import Configuration
+from stackmgr.stacks.configuration import Configuration
 from tests.support.examples import ADDRESSES, PRESETS
 
 STACKS_PER_MANAGER = 50

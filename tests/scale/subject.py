@@ -15,11 +15,11 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg import sql
 
-from stackmgr import cursor
 from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.statements import Statement
+from stackmgr.stacks import cursor
 from tests.scale import load
 
 _LIMIT = 25

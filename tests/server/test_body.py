@@ -9,7 +9,7 @@ from gunicorn.http import unreader
 from gunicorn.http.body import Body, ChunkedReader
 from gunicorn.http.errors import NoMoreData, ParseException
 
-from stackmgr.contract import BODY_LIMIT_BYTES as BODY_LIMIT
+from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
 from stackmgr.server import body
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
 from stackmgr.server.connection import ClientConnection, Disconnected

@@ -9,15 +9,16 @@ import pytest
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from stackmgr import managers, stacks
+from stackmgr.access import managers
+from stackmgr.access.verifiers import Identity
 from stackmgr.database import migrations, preflight, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.pool import DEADLINE, Database
 from stackmgr.database.session import Guesses
 from stackmgr.errors import ServiceError
-from stackmgr.stack_configuration import Changes, Configuration
-from stackmgr.verifiers import Identity
+from stackmgr.stacks import repository
+from stackmgr.stacks.configuration import Changes, Configuration
 from tests.sql.headers import CITUS_FILES, CITUS_FUNCTIONS, SQL_FILES, SqlFile
 from tests.support.clusters import new_database
 from tests.support.recorder import Recorder
@@ -97,17 +98,17 @@ def outcomes(url: str, variant: str) -> list[Any]:
     identity = Identity(external_id=str(uuid4()), identity_id=str(uuid4()))
     with database.session() as session:
         manager_id = managers.bind(session, identity, Guesses())
-        actor = stacks.Actor(manager_id, "identity", "r" * 300, "key")
-        made, _ = stacks.create(session, actor, "one", CREATED)
+        actor = repository.Actor(manager_id, "identity", "r" * 300, "key")
+        made, _ = repository.create(session, actor, "one", CREATED)
         calls = [
-            lambda: stacks.create(session, actor, "one", CREATED),
-            lambda: stacks.create(session, actor, "one", Configuration("Other", ALLOCATION % 1, "daily")),
-            lambda: stacks.create(session, actor, "k" * 4000, CREATED),
-            lambda: stacks.create(session, actor, "two", CREATED),
-            lambda: stacks.update(session, actor, made.stack_id, Changes("Renamed", None, None)),
-            lambda: stacks.update(session, actor, made.stack_id, Changes(None, ALLOCATION % 2, None)),
-            lambda: stacks.update(session, actor, made.stack_id, Changes(None, None, "hourly")),
-            lambda: stacks.update(session, actor, str(uuid4()), Changes("Nobody's", None, None)),
+            lambda: repository.create(session, actor, "one", CREATED),
+            lambda: repository.create(session, actor, "one", Configuration("Other", ALLOCATION % 1, "daily")),
+            lambda: repository.create(session, actor, "k" * 4000, CREATED),
+            lambda: repository.create(session, actor, "two", CREATED),
+            lambda: repository.update(session, actor, made.stack_id, Changes("Renamed", None, None)),
+            lambda: repository.update(session, actor, made.stack_id, Changes(None, ALLOCATION % 2, None)),
+            lambda: repository.update(session, actor, made.stack_id, Changes(None, None, "hourly")),
+            lambda: repository.update(session, actor, str(uuid4()), Changes("Nobody's", None, None)),
         ]
         for call in calls:
             try:

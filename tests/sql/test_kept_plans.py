@@ -13,10 +13,10 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from stackmgr import cursor
 from stackmgr.database import migrations, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.stacks import cursor
 from tests.support.clusters import cluster, new_database
 from tests.support.examples import ADDRESSES
 

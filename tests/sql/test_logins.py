@@ -7,12 +7,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr import api_keys
-from stackmgr.app import create_app
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations, preflight
 from stackmgr.database.migrations import MigrationError
 from stackmgr.database.pool import Database
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.examples import configuration
 

@@ -12,12 +12,13 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from stackmgr import api_keys, paths
-from stackmgr.app import create_app
+from stackmgr import paths
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations
 from stackmgr.database.migrations import MigrationError
 from stackmgr.database.pool import Database
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
 from tests.support.clusters import new_database
 from tests.support.waiting import eventually
 from tests.support.workload import Manager, Workload, application_transport

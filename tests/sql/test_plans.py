@@ -12,12 +12,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from stackmgr import cursor
-from stackmgr.cursor import Position
 from stackmgr.database import migrations, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.pool import DEADLINE
+from stackmgr.stacks import cursor
+from stackmgr.stacks.cursor import Position
 from tests.sql.headers import SQL_FILES
 from tests.support.clusters import new_database
 from tests.support.examples import ADDRESSES

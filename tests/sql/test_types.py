@@ -7,8 +7,8 @@ import sys
 import psycopg
 import pytest
 
-from stackmgr import stack_configuration
 from stackmgr.http.validation import read_schema
+from stackmgr.stacks import configuration
 from tests.support.examples import ADDRESSES
 
 ONE, TWO = ADDRESSES[:2]
@@ -33,7 +33,7 @@ def test_a_blank_name_is_the_same_in_postgresql_and_in_python(admin):
     "name", [" a ", "\u200b", "\ufeff", "e\u0301", "\U0001f4c8", "\x01", "x" * 262144], ids=ascii
 )
 def test_every_name_the_service_accepts_can_be_stored(admin, name):
-    accepted = stack_configuration.check_name(name)
+    accepted = configuration.check_name(name)
     assert admin.execute("SELECT %s::stackmgr.stack_name", (accepted,)).fetchone() == (name,)
 
 
@@ -53,7 +53,7 @@ def test_every_allocation_the_service_produces_can_be_stored(admin):
             {"token_address": address, "weight_bps": weight}
             for address, weight in zip(chance.sample(ADDRESSES, size), weights, strict=True)
         ]
-        produced = stack_configuration.normalize_allocation(items, spellings)
+        produced = configuration.normalize_allocation(items, spellings)
         (stored,) = admin.execute("SELECT %s::stackmgr.allocation::text", (produced,)).fetchone()
         assert stored == produced
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import webtest
 from webtest.response import TestResponse
 
-from stackmgr.app import Application
+from stackmgr.http.app import Application
 from stackmgr.http.validation import compile_schema
 
 _STACK = compile_schema("stack.json")

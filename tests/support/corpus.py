@@ -7,7 +7,7 @@ make a create and an update invalid; each is valid but for this one fault.
 import json
 from typing import Any
 
-from stackmgr.eip55 import eip55
+from stackmgr.stacks.eip55 import eip55
 from tests.support.examples import ADDRESSES, CONFIGURATION, TOKENS, allocation, spread
 
 FIRST, SECOND = ADDRESSES[:2]

@@ -4,8 +4,9 @@ import copy
 import json
 from typing import Any
 
-from stackmgr import paths, whitelist
-from stackmgr.eip55 import eip55
+from stackmgr import paths
+from stackmgr.stacks import whitelist
+from stackmgr.stacks.eip55 import eip55
 
 TOKENS: list[dict[str, str]] = json.loads(paths.default_whitelist().read_bytes())["tokens"]
 ADDRESSES = sorted(set(whitelist.load(paths.default_whitelist()).values()))

@@ -1,7 +1,7 @@
 """A verifier with a fixed outcome for every key, for outcomes that the real ones return rarely."""
 
+from stackmgr.access.verifiers import Identity
 from stackmgr.database.session import Session
-from stackmgr.verifiers import Identity
 
 
 class FixedVerifier:

@@ -5,7 +5,7 @@ import io
 import webtest
 from webtest.response import TestResponse
 
-from stackmgr.app import Application
+from stackmgr.http.app import Application
 from tests.support.client import Client, check_response
 
 

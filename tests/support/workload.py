@@ -13,8 +13,8 @@ from uuid import UUID
 
 import webtest
 
-from stackmgr.app import Application
-from stackmgr.eip55 import eip55
+from stackmgr.http.app import Application
+from stackmgr.stacks.eip55 import eip55
 from tests.support.client import STACKS, check_response
 from tests.support.examples import ADDRESSES
 from tests.support.history import Configuration, Operation

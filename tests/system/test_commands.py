@@ -15,7 +15,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr import __version__, api_keys
+from stackmgr import __version__
+from stackmgr.access import api_keys
 from stackmgr.settings import OPTIONS
 from tests.support.client import Client
 

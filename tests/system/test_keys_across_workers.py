@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import api_keys
-from stackmgr.api_keys import Quota
+from stackmgr.access import api_keys
+from stackmgr.access.api_keys import Quota
 from tests.support.server import RunningService, running_service
 
 WORKERS = ("--workers", "2")

@@ -17,7 +17,8 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import api_keys, paths
+from stackmgr import paths
+from stackmgr.access import api_keys
 from tests.support.examples import configuration
 from tests.support.frozen_disk import FrozenDisk, frozen_disk
 from tests.support.server import RunningService, ask, free_port, running, running_service, workers_replaced

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import psutil
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from tests.support import http_wire
 from tests.support.examples import configuration
 from tests.support.server import ask, running_service

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 import stackmgr
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from tests.support import server
 from tests.support.server import free_port, running_service, workers_replaced
 from tests.support.waiting import eventually

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from tests.support.examples import configuration
 from tests.support.server import RunningService, running_service
 from tests.support.unkey_server import (

@@ -17,13 +17,14 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from stackmgr import api_keys, managers, stack_configuration, stacks
+from stackmgr.access import api_keys, managers
+from stackmgr.access.verifiers import Identity
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Guesses, Session
 from stackmgr.errors import ServiceError
-from stackmgr.http import serialization
-from stackmgr.stacks import Actor
-from stackmgr.verifiers import Identity
+from stackmgr.http.responses import serialize_stack
+from stackmgr.stacks import configuration, repository
+from stackmgr.stacks.repository import Actor
 from tests.support.client import STACKS, check_response
 from tests.support.examples import ADDRESSES
 from tests.support.examples import configuration as example
@@ -73,17 +74,17 @@ class InProcess:
 
     def create(self, key: str, document: Any, request_id: str) -> Response:
         def run(session: Session, actor: Actor) -> Response:
-            wanted = stack_configuration.parse_create(document, self._spellings)
-            stack, created = stacks.create(session, actor, key, wanted)
-            return 201 if created else 200, json.loads(serialization.serialize_stack(stack))
+            wanted = configuration.parse_create(document, self._spellings)
+            stack, created = repository.create(session, actor, key, wanted)
+            return 201 if created else 200, json.loads(serialize_stack(stack))
 
         return self._run(run, request_id)
 
     def update(self, stack_id: str, document: Any, request_id: str) -> Response:
         def run(session: Session, actor: Actor) -> Response:
-            changes = stack_configuration.parse_update(document, self._spellings)
-            stack = stacks.update(session, actor, stack_id, changes)
-            return 200, json.loads(serialization.serialize_stack(stack))
+            changes = configuration.parse_update(document, self._spellings)
+            stack = repository.update(session, actor, stack_id, changes)
+            return 200, json.loads(serialize_stack(stack))
 
         return self._run(run, request_id)
 

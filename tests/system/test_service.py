@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr.contract import BODY_LIMIT_BYTES as BODY_LIMIT
+from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
 from tests.support.client import STACKS
 from tests.support.examples import configuration
 from tests.support.http_wire import chunked, connected, head

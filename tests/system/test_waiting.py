@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 from stackmgr.database.pool import Database
 from tests.support.examples import configuration
 from tests.support.server import ask, running_service

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
 
 BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
 

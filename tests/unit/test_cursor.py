@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from stackmgr import cursor
-from stackmgr.cursor import Position
 from stackmgr.errors import InvalidPagination
+from stackmgr.stacks import cursor
+from stackmgr.stacks.cursor import Position
 
 ID = UUID("0f0e0d0c-0b0a-4988-8776-655443322110")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

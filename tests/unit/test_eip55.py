@@ -5,7 +5,7 @@ import hashlib
 import pytest
 from Crypto.Hash import keccak
 
-from stackmgr.eip55 import eip55, keccak256
+from stackmgr.stacks.eip55 import eip55, keccak256
 
 
 def independent(data):

@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import logs
-from stackmgr.app import create_app
+from stackmgr.access.verifiers import Identity
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.errors import DatabaseError, ServiceUnavailable
-from stackmgr.verifiers import Identity
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
+from stackmgr.monitoring import logs
 from tests.support.client import STACKS, Client
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from stackmgr import log_writer
-from stackmgr.log_writer import LineWriter
+from stackmgr.monitoring import log_writer
+from stackmgr.monitoring.log_writer import LineWriter
 from tests.support.waiting import eventually
 
 PATIENCE = 60

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from stackmgr import metrics_store
-from stackmgr.metrics import Metrics
+from stackmgr.monitoring import metrics_store
+from stackmgr.monitoring.metrics import Metrics
 
 LEASED = ("stackmgr_pool_leased",)
 WAIT = ("stackmgr_pool_wait_seconds",)

@@ -8,13 +8,14 @@ import falcon.inspect
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from stackmgr import cli, contract, cursor, errors, paths, stack_configuration
-from stackmgr.app import create_app
+from stackmgr import cli, errors, limits, paths
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.commands.verdict import LONGEST_KEY_BYTES
 from stackmgr.database.pool import Database
-from stackmgr.http import parsing, resources
+from stackmgr.http import requests, resources
+from stackmgr.http.app import create_app
 from stackmgr.http.validation import compile_schema, read_schema, resolve_reference
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.stacks import configuration, cursor
 from tests.support import openapi
 from tests.support.client import STATUS
 from tests.support.openapi import BUNDLE, OPERATIONS, nodes
@@ -206,7 +207,7 @@ def test_the_example_of_a_create_returns_the_example_response(spellings):
     def example(content: dict[str, Any], name: str) -> Any:
         return openapi.resolved(content["application/json"]["examples"][name])["value"]
 
-    created = stack_configuration.parse_create(
+    created = configuration.parse_create(
         example(OPERATIONS["createStack"]["requestBody"]["content"], "growth"), spellings
     )
     shown = example(openapi.response("createStack", "201")["content"], "growth")
@@ -215,19 +216,17 @@ def test_the_example_of_a_create_returns_the_example_response(spellings):
     for update in OPERATIONS["updateStack"]["requestBody"]["content"]["application/json"][
         "examples"
     ].values():
-        stack_configuration.parse_update(update["value"], spellings)
+        configuration.parse_update(update["value"], spellings)
 
 
 def test_the_limits_are_those_of_the_code():
     parameters = BUNDLE["components"]["parameters"]
-    assert parameters["Limit"]["schema"]["maximum"] == parsing.MAX_PAGE_SIZE == 100
-    assert parameters["Limit"]["schema"]["default"] == parsing.DEFAULT_PAGE_SIZE == 25
-    assert (
-        parameters["StackId"]["schema"]["pattern"] == f"^{contract.CANONICAL_UUID.replace('a-f', 'a-fA-F')}$"
-    )
-    assert read_schema("stack_parts.json")["definitions"]["uuid"]["pattern"] == f"^{contract.CANONICAL_UUID}$"
+    assert parameters["Limit"]["schema"]["maximum"] == requests.MAX_PAGE_SIZE == 100
+    assert parameters["Limit"]["schema"]["default"] == requests.DEFAULT_PAGE_SIZE == 25
+    assert parameters["StackId"]["schema"]["pattern"] == f"^{limits.CANONICAL_UUID.replace('a-f', 'a-fA-F')}$"
+    assert read_schema("stack_parts.json")["definitions"]["uuid"]["pattern"] == f"^{limits.CANONICAL_UUID}$"
     cursor.decode(parameters["Cursor"]["example"])
-    limit = f"{contract.BODY_LIMIT_BYTES} bytes"
+    limit = f"{limits.BODY_LIMIT_BYTES} bytes"
     assert limit == "262144 bytes"
     for operation_id in ("createStack", "updateStack"):
         assert limit in OPERATIONS[operation_id]["requestBody"]["description"]

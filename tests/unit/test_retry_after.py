@@ -5,7 +5,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from stackmgr.verifiers.remote import retry_after
+from stackmgr.access.verifiers.remote import retry_after
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("17", 17), (" 17 ", 17), ("007", 7)])

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from stackmgr import scheduler
+from stackmgr.access.verifiers import bounded
 from stackmgr.scheduler import (
     READABLE,
     WRITABLE,
@@ -21,7 +22,6 @@ from stackmgr.scheduler import (
     sleep,
     wait_for,
 )
-from stackmgr.verifiers import bounded
 from tests.support.greenlets import PATIENCE, Running
 from tests.support.waiting import eventually
 

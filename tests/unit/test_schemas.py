@@ -9,10 +9,11 @@ from typing import Any
 import fastjsonschema
 import pytest
 
-from stackmgr import paths, stack_configuration, whitelist
-from stackmgr.contract import PRESETS
-from stackmgr.http import parsing
+from stackmgr import paths
+from stackmgr.http import requests
 from stackmgr.http.validation import compile_schema, read_schema
+from stackmgr.limits import PRESETS
+from stackmgr.stacks import configuration, whitelist
 from tests.support.client import STATUS
 from tests.support.examples import ADDRESSES
 
@@ -99,9 +100,7 @@ def code_points(text: str) -> list[int]:
 )
 def test_the_whitespace_of_a_name_is_documented_as_it_is(text):
     blank = [
-        code
-        for code in range(sys.maxunicode + 1)
-        if "name_blank" in stack_configuration.name_violations(chr(code))
+        code for code in range(sys.maxunicode + 1) if "name_blank" in configuration.name_violations(chr(code))
     ]
     assert code_points(text.partition("hitespace is")[2]) == blank
 
@@ -121,10 +120,10 @@ def test_a_weight_is_written_as_an_integer(name, text):
 
 
 def test_the_limits_are_those_of_the_code():
-    assert PARTS["weight_bps"]["maximum"] == stack_configuration.TOTAL_BPS == 10000
+    assert PARTS["weight_bps"]["maximum"] == configuration.TOTAL_BPS == 10000
     assert PARTS["allocation_request"]["maxItems"] == whitelist.TOKEN_COUNT == 30
     assert PARTS["allocation_response"]["maxItems"] == whitelist.TOKEN_COUNT
-    assert read_schema("stack_page.json")["properties"]["items"]["maxItems"] == parsing.MAX_PAGE_SIZE
+    assert read_schema("stack_page.json")["properties"]["items"]["maxItems"] == requests.MAX_PAGE_SIZE
 
 
 def test_the_error_codes_are_those_of_the_code():

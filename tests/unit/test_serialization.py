@@ -1,8 +1,8 @@
 """How large a page is expected to be."""
 
-from stackmgr.contract import BODY_LIMIT_BYTES
-from stackmgr.http.serialization import estimate_page_bytes, serialize_in_turns, serialize_page
-from stackmgr.stacks import Stack
+from stackmgr.http.responses import estimate_page_bytes, serialize_in_turns, serialize_page
+from stackmgr.limits import BODY_LIMIT_BYTES
+from stackmgr.stacks.repository import Stack
 
 
 def stacks(*names):

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from stackmgr import stack_configuration
-from stackmgr.eip55 import eip55
 from stackmgr.errors import InvalidConfiguration
-from stackmgr.stack_configuration import Changes, Configuration
+from stackmgr.stacks import configuration
+from stackmgr.stacks.configuration import Changes, Configuration
+from stackmgr.stacks.eip55 import eip55
 from tests.support import examples
 from tests.support.examples import ADDRESSES
 
@@ -29,8 +29,8 @@ def test_blank_is_what_python_counts_as_whitespace():
     blank = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
     assert len(blank) == 29
     for character in blank:
-        assert reason_of(stack_configuration.check_name, character * 2) == "name_blank"
-        assert stack_configuration.check_name(f"{character}x{character}") == f"{character}x{character}"
+        assert reason_of(configuration.check_name, character * 2) == "name_blank"
+        assert configuration.check_name(f"{character}x{character}") == f"{character}x{character}"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_blank_is_what_python_counts_as_whitespace():
     ids=range(12),
 )
 def test_a_name_is_kept_code_point_for_code_point(name):
-    assert stack_configuration.check_name(name) == name
+    assert configuration.check_name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_a_name_is_kept_code_point_for_code_point(name):
     ],
 )
 def test_a_name_that_cannot_be_kept_is_rejected(name, reason):
-    assert reason_of(stack_configuration.check_name, name) == reason
+    assert reason_of(configuration.check_name, name) == reason
 
 
 def test_an_allocation_becomes_lowercase_sorted_text_without_spaces(spellings):
     items = allocation((eip55(B), 0), (C, 9999), (eip55(A), 1))
-    assert stack_configuration.normalize_allocation(items, spellings) == (
+    assert configuration.normalize_allocation(items, spellings) == (
         f'[{{"token_address":"{A}","weight_bps":1}},'
         f'{{"token_address":"{B}","weight_bps":0}},'
         f'{{"token_address":"{C}","weight_bps":9999}}]'
@@ -97,27 +97,27 @@ def test_an_allocation_becomes_lowercase_sorted_text_without_spaces(spellings):
     ids=range(11),
 )
 def test_an_allocation_that_breaks_a_rule_is_rejected(spellings, items, reason):
-    assert reason_of(stack_configuration.normalize_allocation, items, spellings) == reason
+    assert reason_of(configuration.normalize_allocation, items, spellings) == reason
 
 
 def test_all_thirty_tokens_fit_an_allocation(spellings):
     items = allocation(*((address, 333) for address in ADDRESSES[:29]), (ADDRESSES[29], 10000 - 29 * 333))
-    assert stack_configuration.normalize_allocation(items, spellings).count("token_address") == 30
+    assert configuration.normalize_allocation(items, spellings).count("token_address") == 30
 
 
 def test_an_update_names_only_the_fields_it_changes(spellings):
-    assert stack_configuration.parse_update({"name": "x"}, spellings) == Changes("x", None, None)
-    assert stack_configuration.parse_update({"schedule": {"preset": "daily"}}, spellings) == Changes(
+    assert configuration.parse_update({"name": "x"}, spellings) == Changes("x", None, None)
+    assert configuration.parse_update({"schedule": {"preset": "daily"}}, spellings) == Changes(
         None, None, "daily"
     )
-    changes = stack_configuration.parse_update({"allocation": allocation((A, 10000))}, spellings)
+    changes = configuration.parse_update({"allocation": allocation((A, 10000))}, spellings)
     assert changes == Changes(None, f'[{{"token_address":"{A}","weight_bps":10000}}]', None)
 
 
 def test_formatting_order_and_capitals_do_not_make_another_input(spellings):
     document = examples.configuration(allocation=allocation((A, 4000), (B, 6000)))
     other = examples.configuration(allocation=allocation((eip55(B), 6000), (eip55(A), 4000)))
-    first, second = (stack_configuration.parse_create(each, spellings) for each in (document, other))
+    first, second = (configuration.parse_create(each, spellings) for each in (document, other))
     assert first == second
     assert first.digest() == second.digest()
 

@@ -6,10 +6,10 @@ import fastjsonschema
 import pytest
 
 from stackmgr import paths
-from stackmgr.contract import BODY_LIMIT_BYTES
 from stackmgr.errors import InvalidBody, InvalidConfiguration
 from stackmgr.http import validation
 from stackmgr.http.validation import RequestSchema, compile_schema, parse_json
+from stackmgr.limits import BODY_LIMIT_BYTES
 from tests.support.examples import ADDRESSES, configuration, spread
 
 

@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from stackmgr import paths, whitelist
-from stackmgr.eip55 import eip55
-from stackmgr.whitelist import WhitelistError
+from stackmgr import paths
+from stackmgr.stacks import whitelist
+from stackmgr.stacks.eip55 import eip55
+from stackmgr.stacks.whitelist import WhitelistError
 
 SHIPPED = json.loads(paths.default_whitelist().read_bytes())
 

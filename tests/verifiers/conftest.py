@@ -8,12 +8,12 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from stackmgr.app import create_app
+from stackmgr.access.verifiers import circuit_breaker
+from stackmgr.access.verifiers.remote import Endpoint
+from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.database.pool import Database
+from stackmgr.http.app import create_app
 from stackmgr.settings import Secret
-from stackmgr.verifiers import circuit_breaker
-from stackmgr.verifiers.remote import Endpoint
-from stackmgr.verifiers.unkey import UnkeyVerifier
 from tests.support.client import Client
 from tests.support.command_line import runner
 from tests.support.examples import configuration

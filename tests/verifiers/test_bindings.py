@@ -4,8 +4,8 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr.app import create_app
-from stackmgr.verifiers import Identity
+from stackmgr.access.verifiers import Identity
+from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier

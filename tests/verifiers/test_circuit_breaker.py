@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from stackmgr.access.verifiers import circuit_breaker
+from stackmgr.access.verifiers.circuit_breaker import FAILURES_TO_OPEN, PROBE_INTERVAL, CircuitBreaker
 from stackmgr.errors import CircuitOpen
-from stackmgr.verifiers import circuit_breaker
-from stackmgr.verifiers.circuit_breaker import FAILURES_TO_OPEN, PROBE_INTERVAL, CircuitBreaker
 from tests.support.unkey_server import accepted, reset, respond, verification
 from tests.support.waiting import eventually
 

@@ -4,10 +4,10 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import erasure, managers
+from stackmgr.access import erasure, managers
+from stackmgr.access.verifiers import Identity
 from stackmgr.database.session import Guesses, Session
 from stackmgr.errors import DatabaseError
-from stackmgr.verifiers import Identity
 from tests.support.examples import configuration
 
 TABLES = ("stacks", "stack_revisions", "creation_receipts", "managers", "manager_rebindings")

@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import api_keys
-from stackmgr.api_keys import Quota
-from stackmgr.app import create_app
+from stackmgr.access import api_keys
+from stackmgr.access.api_keys import Quota
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
-from stackmgr.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.examples import configuration
 

@@ -4,11 +4,11 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr import api_keys
-from stackmgr.app import create_app
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database.pool import Database
-from stackmgr.verifiers.database import DatabaseVerifier
-from stackmgr.verifiers.last_use import LastUse
+from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.waiting import eventually
 

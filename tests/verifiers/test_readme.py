@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from stackmgr import api_keys, settings, verifiers
-from stackmgr.app import create_app
+from stackmgr import settings
+from stackmgr.access import api_keys, verifiers
+from stackmgr.access.verifiers.remote import Endpoint
+from stackmgr.http.app import create_app
 from stackmgr.settings import Secret
-from stackmgr.verifiers.remote import Endpoint
 from tests.support.client import Client
 from tests.support.unkey_server import respond
 

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from stackmgr.app import create_app
+from stackmgr.access.verifiers import Identity, reuse
+from stackmgr.access.verifiers.remote import Endpoint
+from stackmgr.access.verifiers.reuse import RecentIdentities
+from stackmgr.access.verifiers.unkey import UnkeyVerifier
+from stackmgr.http.app import create_app
 from stackmgr.settings import Secret
-from stackmgr.verifiers import Identity, reuse
-from stackmgr.verifiers.remote import Endpoint
-from stackmgr.verifiers.reuse import RecentIdentities
-from stackmgr.verifiers.unkey import UnkeyVerifier
 from tests.support.client import Client
 from tests.support.unkey_server import ROOT_KEY, accepted, respond, verification
 

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import trustme
 
-from stackmgr.app import create_app
+from stackmgr.access.verifiers import bounded
+from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
-from stackmgr.verifiers import bounded
-from stackmgr.verifiers.remote import Endpoint
+from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.unkey_server import accepted, drip, hang_up, raw, reset, respond, response, unkey_server
 from tests.support.waiting import eventually

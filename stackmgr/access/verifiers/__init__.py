@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from stackmgr.contract import CANONICAL_UUID
 from stackmgr.database.session import Session
 from stackmgr.errors import Unauthorized
+from stackmgr.limits import CANONICAL_UUID
 
 _CANONICAL_UUID = re.compile(CANONICAL_UUID)
 

@@ -8,12 +8,12 @@ import json
 import time
 from typing import Any
 
+from stackmgr.access.verifiers import Identity, checked_identity
+from stackmgr.access.verifiers.remote import Endpoint
+from stackmgr.access.verifiers.reuse import RecentIdentities
 from stackmgr.database.session import Session
 from stackmgr.errors import RateLimited, ServiceUnavailable, Unauthorized
 from stackmgr.settings import Secret
-from stackmgr.verifiers import Identity, checked_identity
-from stackmgr.verifiers.remote import Endpoint
-from stackmgr.verifiers.reuse import RecentIdentities
 
 LONGEST_KEY = 512
 _PATH = "/v2/keys.verifyKey"

@@ -8,13 +8,13 @@ from hmac import compare_digest
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
-from stackmgr import cursor
-from stackmgr.cursor import Position
 from stackmgr.database import retries, statements
 from stackmgr.database.connection import Query
 from stackmgr.database.session import Session
 from stackmgr.errors import Conflict, DatabaseError, InvalidIdempotencyKey, NotFound
-from stackmgr.stack_configuration import Changes, Configuration
+from stackmgr.stacks import cursor
+from stackmgr.stacks.configuration import Changes, Configuration
+from stackmgr.stacks.cursor import Position
 
 _CREATE = statements.load("stack_create")
 _FIND_RECEIPT = statements.load("receipt_find")

@@ -5,11 +5,11 @@ from typing import Any
 
 import falcon
 
+from stackmgr.access.verifiers import Verifier
 from stackmgr.database.pool import Database
 from stackmgr.http import error_handlers
 from stackmgr.http.middleware import Authentication, Request, RequestContext
 from stackmgr.http.resources import COLLECTION_PATH, ITEM_PATH, StackCollection, StackItem
-from stackmgr.verifiers import Verifier
 
 Application = falcon.App[falcon.Request, falcon.Response]
 

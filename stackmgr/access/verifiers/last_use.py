@@ -10,10 +10,10 @@ import os
 import threading
 from contextlib import suppress
 
-from stackmgr.background import repeat
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
+from stackmgr.monitoring.background import repeat
 
 INTERVAL = 30.0
 

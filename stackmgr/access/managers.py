@@ -4,11 +4,11 @@ import logging
 from dataclasses import dataclass
 from uuid import uuid4
 
+from stackmgr.access.verifiers import Identity
 from stackmgr.database import statements
 from stackmgr.database.session import Guesses, Session
 from stackmgr.database.statements import Reads
 from stackmgr.errors import BindingConflict
-from stackmgr.verifiers import Identity
 
 _FIND = statements.load("manager_find")
 _INSERT = statements.load("manager_insert")

@@ -9,9 +9,9 @@ import json
 from collections.abc import Sequence
 from time import monotonic
 
-from stackmgr.contract import BODY_LIMIT_BYTES
+from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.scheduler import give_way
-from stackmgr.stacks import Stack
+from stackmgr.stacks.repository import Stack
 
 _PAGE_START = b'{"items":['
 _quote = json.JSONEncoder(ensure_ascii=False).encode

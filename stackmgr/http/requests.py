@@ -5,9 +5,6 @@ from urllib.parse import unquote_to_bytes
 
 import falcon
 
-from stackmgr import cursor
-from stackmgr.contract import BODY_LIMIT_BYTES, CANONICAL_UUID
-from stackmgr.cursor import Position
 from stackmgr.errors import (
     InvalidBody,
     InvalidIdempotencyKey,
@@ -16,6 +13,9 @@ from stackmgr.errors import (
     PayloadTooLarge,
     Unauthorized,
 )
+from stackmgr.limits import BODY_LIMIT_BYTES, CANONICAL_UUID
+from stackmgr.stacks import cursor
+from stackmgr.stacks.cursor import Position
 
 DEFAULT_PAGE_SIZE = 25
 MAX_PAGE_SIZE = 100

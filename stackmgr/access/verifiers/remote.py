@@ -30,9 +30,9 @@ from urllib3.exceptions import (
 from urllib3.exceptions import TimeoutError as PhaseTimeoutError
 
 from stackmgr import __version__
+from stackmgr.access.verifiers import bounded
+from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
 from stackmgr.errors import RateLimited, ServiceUnavailable
-from stackmgr.verifiers import bounded
-from stackmgr.verifiers.circuit_breaker import CircuitBreaker
 
 BODY_LIMIT = 65536
 

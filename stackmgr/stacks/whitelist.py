@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stackmgr.eip55 import eip55
+from stackmgr.stacks.eip55 import eip55
 
 CHAIN_ID = 4663
 TOKEN_COUNT = 30

@@ -8,7 +8,7 @@ import hashlib
 import threading
 import time
 
-from stackmgr.verifiers import Identity
+from stackmgr.access.verifiers import Identity
 
 MAX_IDENTITIES = 10_000
 

@@ -18,9 +18,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stackmgr import __version__, logs, metrics_store
-from stackmgr.background import repeat
-from stackmgr.metrics_store import (
+from stackmgr import __version__
+from stackmgr.monitoring import logs, metrics_store
+from stackmgr.monitoring.background import repeat
+from stackmgr.monitoring.metrics_store import (
     INSTRUMENTS,
     LOG_LINES_DROPPED,
     POOL_LEASED,

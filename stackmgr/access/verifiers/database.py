@@ -1,11 +1,11 @@
 """The default verifier: keys issued by the operator, kept as SHA-256 in the service's own database."""
 
-from stackmgr import api_keys
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers import Identity
+from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database import statements
 from stackmgr.database.session import Guesses, Session
 from stackmgr.errors import DatabaseError, RateLimited, ServiceUnavailable, Unauthorized
-from stackmgr.verifiers import Identity
-from stackmgr.verifiers.last_use import LastUse
 
 _VERIFY = statements.load("api_key_verify")
 _CONSUME_QUOTA = statements.load("api_key_quota_consume")

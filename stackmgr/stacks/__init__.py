@@ -1,0 +1,1 @@
+"""What is stored: stacks, the rules of their configuration, and the whitelist."""
