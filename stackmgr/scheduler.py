@@ -14,9 +14,11 @@ What computes for long calls `give_way` from time to time.  The invariants:
 - Any thread may call `Signal.set` and `Scheduler.wake`; all else is for the thread that runs the scheduler.
 """
 
+import atexit
 import os
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -301,6 +303,21 @@ def start_thread(call: Callable[[], _Result]) -> Future[_Result]:
     future: Future[_Result] = Future()
     threading.Thread(target=_run, args=(future, call), daemon=True).start()
     return future
+
+
+def repeat(work: Callable[[], None], seconds: float, name: str) -> None:
+    """Call *work* every *seconds* in a thread of its own, and once more when the process ends.
+
+    Call this after a fork: a fork does not copy threads.
+    """
+
+    def run() -> None:
+        while True:
+            time.sleep(seconds)
+            work()
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    atexit.register(work)
 
 
 def _run(future: Future[_Result], call: Callable[[], _Result]) -> None:

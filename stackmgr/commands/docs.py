@@ -6,9 +6,9 @@ import json
 import shutil
 from pathlib import Path
 
+from stackmgr.commands import openapi
 from stackmgr.commands.common import CommandError, Commands, exit_statuses
-from stackmgr.http import openapi
-from stackmgr.http.validation import Document
+from stackmgr.http.schemas import Document
 
 # The Django package of the extra `docs` only carries Redoc's files.  Nothing of it is imported.
 _CARRIER = "drf_spectacular_sidecar"

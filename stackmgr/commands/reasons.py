@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stackmgr.http.validation import rule_slug
+from stackmgr.http.requests import rule_slug
 
 Path = tuple[str | int, ...]
 

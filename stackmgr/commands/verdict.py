@@ -13,7 +13,8 @@ from stackmgr.commands import reasons
 from stackmgr.commands.reasons import Reason
 from stackmgr.commands.token_list import TokenList
 from stackmgr.errors import InvalidBody, InvalidConfiguration, PayloadTooLarge, ServiceError
-from stackmgr.http.validation import RequestSchema, inline_references, read_schema
+from stackmgr.http.requests import RequestSchema
+from stackmgr.http.schemas import inline_references, read_schema
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.stacks import configuration
 from stackmgr.stacks.configuration import TOTAL_BPS, Changes, Configuration

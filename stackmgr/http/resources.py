@@ -13,7 +13,7 @@ import falcon
 from stackmgr.database.session import PrefetchQuery
 from stackmgr.errors import InvalidPagination, InvalidStackId, Overloaded
 from stackmgr.http import requests, responses
-from stackmgr.http.validation import RequestSchema
+from stackmgr.http.requests import RequestSchema
 from stackmgr.scheduler import give_way
 from stackmgr.stacks import configuration, cursor, repository
 from stackmgr.stacks.repository import Stack

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from stackmgr import __version__
 from stackmgr.monitoring import logs, metrics_store
-from stackmgr.monitoring.background import repeat
 from stackmgr.monitoring.metrics_store import (
     INSTRUMENTS,
     LOG_LINES_DROPPED,
@@ -33,7 +32,7 @@ from stackmgr.monitoring.metrics_store import (
     VERIFICATIONS,
     Values,
 )
-from stackmgr.scheduler import call_in_thread
+from stackmgr.scheduler import call_in_thread, repeat
 
 if TYPE_CHECKING:
     import falcon

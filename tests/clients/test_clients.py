@@ -18,7 +18,7 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.access import api_keys
-from stackmgr.http import openapi
+from stackmgr.commands import openapi
 from tests.clients.lossy_proxy import lossy_proxy
 from tests.support.programs import require
 from tests.support.server import RunningService, ask, running_service

@@ -16,7 +16,7 @@ from stackmgr.commands import token_list
 from stackmgr.commands.explain import _document, _normalized
 from stackmgr.commands.verdict import CREATE, UPDATE, Verdict, verdict
 from stackmgr.http.app import create_app
-from stackmgr.http.validation import inline_references, read_schema
+from stackmgr.http.schemas import inline_references, read_schema
 from stackmgr.stacks.configuration import Configuration
 from tests.properties.bodies import CORPUS, bodies
 from tests.properties.calling import call

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stackmgr.http.validation import RequestSchema
+from stackmgr.http.requests import RequestSchema
 from stackmgr.stacks import configuration
 from tests.properties.strategies import chances, configurations, unlike, written
 

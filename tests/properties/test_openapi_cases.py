@@ -19,7 +19,7 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.access import api_keys
-from stackmgr.http import openapi
+from stackmgr.commands import openapi
 from tests.support.server import running_service
 
 CASES = int(os.environ.get("STACKMGR_OPENAPI_CASES", "300"))

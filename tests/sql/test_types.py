@@ -7,7 +7,7 @@ import sys
 import psycopg
 import pytest
 
-from stackmgr.http.validation import read_schema
+from stackmgr.http.schemas import read_schema
 from stackmgr.stacks import configuration
 from tests.support.examples import ADDRESSES
 

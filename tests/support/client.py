@@ -9,7 +9,7 @@ import webtest
 from webtest.response import TestResponse
 
 from stackmgr.http.app import Application
-from stackmgr.http.validation import compile_schema
+from stackmgr.http.requests import compile_schema
 
 _STACK = compile_schema("stack.json")
 _PAGE = compile_schema("stack_page.json")

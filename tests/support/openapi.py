@@ -5,7 +5,7 @@ from typing import Any
 
 import jsonschema
 
-from stackmgr.http import openapi
+from stackmgr.commands import openapi
 
 BUNDLE = openapi.bundle()
 

@@ -9,7 +9,7 @@ import pytest
 
 import stackmgr
 from stackmgr import cli, paths
-from stackmgr.http import openapi
+from stackmgr.commands import openapi
 from stackmgr.settings import OPTIONS
 from tests.support.client import STATUS
 

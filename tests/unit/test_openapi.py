@@ -14,7 +14,8 @@ from stackmgr.commands.verdict import LONGEST_KEY_BYTES
 from stackmgr.database.pool import Database
 from stackmgr.http import requests, resources
 from stackmgr.http.app import create_app
-from stackmgr.http.validation import compile_schema, read_schema, resolve_reference
+from stackmgr.http.requests import compile_schema
+from stackmgr.http.schemas import read_schema, resolve_reference
 from stackmgr.stacks import configuration, cursor
 from tests.support import openapi
 from tests.support.client import STATUS

@@ -11,7 +11,8 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.http import requests
-from stackmgr.http.validation import compile_schema, read_schema
+from stackmgr.http.requests import compile_schema
+from stackmgr.http.schemas import read_schema
 from stackmgr.limits import PRESETS
 from stackmgr.stacks import configuration, whitelist
 from tests.support.client import STATUS

@@ -7,8 +7,8 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.errors import InvalidBody, InvalidConfiguration
-from stackmgr.http import validation
-from stackmgr.http.validation import RequestSchema, compile_schema, parse_json
+from stackmgr.http import requests, schemas
+from stackmgr.http.requests import RequestSchema, compile_schema, parse_json
 from stackmgr.limits import BODY_LIMIT_BYTES
 from tests.support.examples import ADDRESSES, configuration, spread
 
@@ -133,7 +133,7 @@ TOO_MUCH_STRUCTURE = {
 @pytest.mark.parametrize(("text", "error"), TOO_MUCH_STRUCTURE.values(), ids=TOO_MUCH_STRUCTURE)
 def test_a_body_with_more_structure_than_any_valid_one_is_not_parsed(monkeypatch, text, error):
     assert 4096 < len(text) <= BODY_LIMIT_BYTES
-    monkeypatch.setattr(validation, "_DECODER", None)
+    monkeypatch.setattr(requests, "_DECODER", None)
     with pytest.raises(error):
         CREATE.parse(text.encode())
 
@@ -207,8 +207,8 @@ def test_every_keyword_of_a_request_schema_has_a_slug():
             yield from keywords(part)
 
     for name in ("stack_create.json", "stack_update.json"):
-        used = set(keywords(validation.inline_references(validation.read_schema(name))))
-        assert used - validation._KEYWORD_SLUGS.keys() == {
+        used = set(keywords(schemas.inline_references(schemas.read_schema(name))))
+        assert used - requests._KEYWORD_SLUGS.keys() == {
             "$schema",
             "id",
             "title",
@@ -231,7 +231,7 @@ def test_a_weight_is_an_integer_in_how_it_is_written(weight):
     "path", sorted(paths.directory("schemas").glob("stack*.json")), ids=lambda path: path.name
 )
 def test_every_schema_is_draft_04_named_after_its_file_and_compiles(path):
-    document = validation.read_schema(path.name)
+    document = schemas.read_schema(path.name)
     assert document["$schema"] == "http://json-schema.org/draft-04/schema#"
     assert document["id"] == path.name
     compile_schema(path.name)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
-from stackmgr.monitoring.background import repeat
+from stackmgr.scheduler import repeat
 
 INTERVAL = 30.0
 
