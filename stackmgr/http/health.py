@@ -15,6 +15,7 @@ from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
 from stackmgr.http import error_handlers
 from stackmgr.monitoring.metrics import Metrics
+from stackmgr.scheduler import call_in_thread
 
 _READINESS = statements.load("readiness")
 
@@ -56,6 +57,17 @@ class Ready:
         return None
 
 
+class MetricsPage:
+    """The metrics of all workers."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return the text format of Prometheus."""
+        resp.data, resp.content_type = call_in_thread(self._metrics.exposition)
+
+
 def create_admin_app(database: Database, metrics: Metrics | None) -> WsgiApplication:
     """Return the WSGI application of the operator's listener."""
     app: falcon.App[falcon.Request, falcon.Response] = falcon.App()
@@ -63,7 +75,7 @@ def create_admin_app(database: Database, metrics: Metrics | None) -> WsgiApplica
     app.add_route("/live", Live())
     app.add_route("/ready", Ready(database))
     if metrics is not None:
-        app.add_route("/metrics", metrics)
+        app.add_route("/metrics", MetricsPage(metrics))
     return app
 
 

@@ -32,10 +32,9 @@ from stackmgr.monitoring.metrics_store import (
     VERIFICATIONS,
     Values,
 )
-from stackmgr.scheduler import call_in_thread, repeat
+from stackmgr.scheduler import repeat
 
 if TYPE_CHECKING:
-    import falcon
     from prometheus_client import Metric
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -54,7 +53,7 @@ _log = logging.getLogger("stackmgr")
 
 
 class Metrics:
-    """The instruments of one worker, and the resource `/metrics`.  Thread-safe; created after the fork.
+    """The instruments of one worker.  Thread-safe; created after the fork.
 
     A request only appends events to a queue.  They are counted in batches of several hundred: in a tight loop
     an event costs a fraction of what it costs between the steps of a request.
@@ -148,21 +147,18 @@ class Metrics:
         values[bisect_left(_BUCKETS, seconds)] += 1
         values[-1] += seconds
 
-    def on_get(self, req: "falcon.Request", resp: "falcon.Response") -> None:
-        """Respond with the sums over all workers, in the text format of Prometheus."""
-        from prometheus_client import exposition  # noqa: PLC0415 - an extra
+    def exposition(self) -> tuple[bytes, str]:
+        """Return the sums over all workers in the text format of Prometheus, and its media type.
 
-        resp.content_type = exposition.CONTENT_TYPE_LATEST
-        resp.data = call_in_thread(self._exposition)  # the disk may be slow
-
-    def _exposition(self) -> bytes:
+        Blocks: the disk may be slow.
+        """
         from prometheus_client import CollectorRegistry, exposition  # noqa: PLC0415 - an extra
 
         self.flush()
         registry = CollectorRegistry()
         registry.register(_Collector(metrics_store.totals(self._folder)))
         registry.register(_ProcessCollector(metrics_store.worker_pids(self._folder)))
-        return exposition.generate_latest(registry)
+        return exposition.generate_latest(registry), exposition.CONTENT_TYPE_LATEST
 
 
 class _Collector:

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import falcon
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -108,10 +107,9 @@ def labels(tmp_path_factory) -> dict[str, set[str]]:
     worker.acquired(0.1)
     worker.sample(metrics_store.VERIFIER_CIRCUIT_OPEN, lambda: 0)
     worker.sample(metrics_store.LONGEST_SLICE_SECONDS, lambda: 0)
-    response = falcon.Response()
-    worker.on_get(None, response)
+    text, _ = worker.exposition()
     found: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(response.data.decode()):
+    for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
