@@ -14,7 +14,7 @@ from stackmgr.access.verifiers import is_identity_id
 from stackmgr.commands import token_list
 from stackmgr.commands.arguments import canonical_uuid
 from stackmgr.commands.audit_output import Counts, Output
-from stackmgr.commands.audit_rules import Fault, RevisionAudit, Row, current_faults, receipt_faults
+from stackmgr.commands.audit_rules import Fault, RevisionAudit, StoredRevision, current_faults, receipt_faults
 from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
 from stackmgr.commands.output import print_note
 from stackmgr.commands.reader import NEEDS_READER, Reader, connected, transaction
@@ -86,10 +86,10 @@ class Audit:
         history = RevisionAudit(archived=self._archived)
         for revision in revisions.take(key):
             self._counts.revisions += 1
-            yield from history.take(Row(*revision))
+            yield from history.take(StoredRevision(*revision))
         digests = [digest for (digest,) in receipts.take(key)]
         self._counts.receipts += len(digests)
-        current = [Row(*row) for row in stacks.take(key)]
+        current = [StoredRevision(*row) for row in stacks.take(key)]
         self._counts.stacks += len(current)
         for row in current:
             yield from current_faults(row, history, self._listed)

@@ -22,7 +22,7 @@ Fault = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoredRevision:
     """The configuration of a row of stacks or of stack_revisions."""
 
     revision_number: int
@@ -47,7 +47,7 @@ def allocation_fault(text: str) -> str | None:
     return None if total == TOTAL_BPS else f"weights total {total}"
 
 
-def row_faults(row: Row) -> Iterator[str]:
+def row_faults(row: StoredRevision) -> Iterator[str]:
     """Yield which rules a row breaks."""
     if not row.name or list(configuration.name_violations(row.name)):
         yield "name is blank"
@@ -63,10 +63,10 @@ class RevisionAudit:
 
     def __init__(self, *, archived: bool) -> None:
         self._archived = archived
-        self.first: Row | None = None
-        self.last: Row | None = None
+        self.first: StoredRevision | None = None
+        self.last: StoredRevision | None = None
 
-    def take(self, row: Row) -> Iterator[Fault]:
+    def take(self, row: StoredRevision) -> Iterator[Fault]:
         """Yield what is wrong with the next revision."""
         expected = 1 if self.last is None else self.last.revision_number + 1
         # Archived revisions lie between the first, which the receipt needs, and those that were kept.
@@ -80,7 +80,7 @@ class RevisionAudit:
         self.last = row
 
 
-def current_faults(current: Row, audit: RevisionAudit, listed: frozenset[str]) -> Iterator[Fault]:
+def current_faults(current: StoredRevision, audit: RevisionAudit, listed: frozenset[str]) -> Iterator[Fault]:
     """Yield what is wrong with the row of `stacks`, given its revisions and the token list."""
     for fault in row_faults(current):
         yield "stack_rule", fault
@@ -92,7 +92,7 @@ def current_faults(current: Row, audit: RevisionAudit, listed: frozenset[str]) -
         yield "current_row", f"differs from its last revision, {audit.last.revision_number}"
 
 
-def receipt_faults(digests: Iterable[bytes], first: Row | None) -> Iterator[Fault]:
+def receipt_faults(digests: Iterable[bytes], first: StoredRevision | None) -> Iterator[Fault]:
     """Yield what is wrong with a stack's receipts, given its first revision."""
     found = list(digests)
     if not found:

@@ -14,6 +14,7 @@ from psycopg import IsolationLevel, errors
 from psycopg.raw_cursor import RawCursor, RawServerCursor
 
 from stackmgr.commands.common import CommandError, database_url
+from stackmgr.database.connection import Row
 from stackmgr.database.statements import Statement
 
 _CONNECT_TIMEOUT_SECONDS = 5
@@ -26,8 +27,6 @@ _AS_READER = b"SET LOCAL ROLE stackmgr_reader"
 _SETTINGS = b"SET LOCAL statement_timeout = 0; SET LOCAL search_path = pg_catalog; SET LOCAL jit = off"
 
 NEEDS_READER = "Reads only: needs a login that may assume stackmgr_reader."
-
-Row = tuple[Any, ...]
 
 
 class Reader:

@@ -58,7 +58,7 @@ class Observer(Protocol):
         """Record that a connection was released."""
 
 
-class Connections(Protocol):
+class ConnectionSource(Protocol):
     """What a session needs of the pool; see `Database`."""
 
     observer: Observer | None
@@ -89,7 +89,7 @@ class Session:
 
     __slots__ = ("_connection", "_connections", "_prefetched", "_seconds_left", "prefetch_query")
 
-    def __init__(self, connections: Connections, seconds: float) -> None:
+    def __init__(self, connections: ConnectionSource, seconds: float) -> None:
         self._connections = connections
         self._seconds_left = seconds
         self._connection: DatabaseConnection | None = None

@@ -2,7 +2,7 @@
 
 A connection is in one of these states (`ClientConnection.phase`). It is parked in the epoll instance and
 owned by none, or owned by its taker: the one greenlet, or the main thread, that took it out of
-`Connections.parked`.
+`HttpConnections.parked`.
 
 state     meaning                                  owner   ended by
 --------  ---------------------------------------  ------  ---------------------------------------------------

@@ -5,7 +5,7 @@ from io import BytesIO
 from typing import NoReturn
 
 from stackmgr.limits import BODY_LIMIT_BYTES
-from stackmgr.server.request import BadRequest, Request, find_section_end
+from stackmgr.server.request import BadRequest, ReceivedRequest, find_section_end
 
 FRAMING_LIMIT = (
     6 * BODY_LIMIT_BYTES
@@ -47,7 +47,7 @@ class ChunkedDecoder:
         "_content", "_framing", "_in_trailers", "_missing", "_request", "_searched", "is_suspended"
     )  # fmt: skip
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ReceivedRequest) -> None:
         self._request = request
         self._content = bytearray()
         self._missing = 0  # bytes of the present chunk, its CRLF included

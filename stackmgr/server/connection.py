@@ -22,7 +22,7 @@ from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.scheduler import WRITABLE, wait_for
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
 from stackmgr.server.outbox import Outbox
-from stackmgr.server.request import Limits, Request, find_section_end
+from stackmgr.server.request import Limits, ReceivedRequest, find_section_end
 
 READ_DEADLINE = 10.0  # seconds from the first byte of a request to its last
 WRITE_DEADLINE = 30.0  # seconds for a client to take the next WRITE_PROGRESS bytes of a response
@@ -44,7 +44,7 @@ class EndOfInput(Exception):
 
 
 class ClientConnection:
-    """The state of one client connection. Whoever took it out of `Connections.parked` owns it alone."""
+    """The state of one client connection. Whoever took it out of `HttpConnections.parked` owns it alone."""
 
     __slots__ = (
         "_decoder", "_searched", "closing", "deadline", "drained", "environ", "events", "fd", "head",
@@ -63,7 +63,7 @@ class ClientConnection:
         self.reserved = 0  # bytes of a response that is being built
         self.sent = False  # whether a byte of the current response has been sent
         self.head = b""
-        self.request: Request | None = None  # one whose head has been parsed and whose body is incomplete
+        self.request: ReceivedRequest | None = None  # its head has been parsed, its body is incomplete
         self.closing = False  # once the outbox is empty
         self.yielded = False  # the inbox may hold a complete request: continue after the other connections
         self.drained = 0
@@ -107,7 +107,7 @@ class ClientConnection:
         self.inbox += data
         return True
 
-    def next_request(self, limits: Limits) -> Request | None:
+    def next_request(self, limits: Limits) -> ReceivedRequest | None:
         """Return the next request with its body, or None while it is incomplete. Raises BadRequest."""
         request = self.request or self._parse_head(limits)
         if request is None:
@@ -118,7 +118,7 @@ class ClientConnection:
         self.request = self._decoder = None
         return request
 
-    def _parse_head(self, limits: Limits) -> Request | None:
+    def _parse_head(self, limits: Limits) -> ReceivedRequest | None:
         self.head = b""
         end = find_section_end(self.inbox, self._searched)
         if end == 0:
@@ -127,12 +127,12 @@ class ClientConnection:
         self.head = bytes(self.inbox[:end])
         del self.inbox[:end]
         self._searched = 0
-        request = self.request = Request(self.head, limits)
+        request = self.request = ReceivedRequest(self.head, limits)
         if request.length is None:
             self._decoder = ChunkedDecoder(request)
         return request
 
-    def _collect_body(self, request: Request) -> bool:
+    def _collect_body(self, request: ReceivedRequest) -> bool:
         """Return whether the body is complete, or exceeds the limit: the application rejects it then."""
         inbox, length = self.inbox, request.length
         if length is not None and length <= BODY_LIMIT_BYTES:
@@ -152,7 +152,7 @@ class ClientConnection:
             inbox.clear()
         return True
 
-    def _send_continue(self, request: Request) -> None:
+    def _send_continue(self, request: ReceivedRequest) -> None:
         """Send `100 Continue` if the client waits for it."""
         if request.expects_continue:
             request.expects_continue = False

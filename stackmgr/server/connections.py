@@ -14,7 +14,7 @@ READ = select.EPOLLIN | select.EPOLLONESHOT
 WRITE = select.EPOLLOUT | select.EPOLLONESHOT
 
 
-class Connections:
+class HttpConnections:
     """All open connections, and the epoll instance in which those are parked that nobody owns.
 
     Every descriptor is armed for one event. Whoever then takes the connection out of `parked` owns it:

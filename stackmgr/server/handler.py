@@ -12,8 +12,8 @@ from gunicorn.http.wsgi import base_environ
 
 from stackmgr.errors import IncompleteRequest, InvalidRequest, ServiceError
 from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput
-from stackmgr.server.request import HEAD_LIMIT, BadRequest, Limits, Request
-from stackmgr.server.response import Response
+from stackmgr.server.request import HEAD_LIMIT, BadRequest, Limits, ReceivedRequest
+from stackmgr.server.response import ResponseWriter
 from stackmgr.server.shares import Shares
 
 RETRY_SPREAD_SECONDS = 4  # clients that are rejected together must not return together
@@ -123,7 +123,7 @@ class RequestHandler:
             if not conn.fill():
                 return
 
-    def _respond_in_turn(self, conn: ClientConnection, request: Request) -> None:
+    def _respond_in_turn(self, conn: ClientConnection, request: ReceivedRequest) -> None:
         """Respond once this request may run, or 503 if that takes too long."""
         if conn.environ["SERVER_PORT"] == self._admin_port or "stackmgr.overloaded" in conn.environ:
             self._respond(conn, request)
@@ -139,9 +139,9 @@ class RequestHandler:
         finally:
             self.shares.leave(key)
 
-    def _respond(self, conn: ClientConnection, request: Request) -> None:
+    def _respond(self, conn: ClientConnection, request: ReceivedRequest) -> None:
         conn.phase, conn.sent = "", False
-        response = Response(request, conn)
+        response = ResponseWriter(request, conn)
         environ = self._environ(conn, request)
         try:
             if self._pre_request:
@@ -154,7 +154,7 @@ class RequestHandler:
             if self._post_request:
                 self._post_request(self._worker, request, environ, response)
 
-    def _environ(self, conn: ClientConnection, request: Request) -> dict[str, Any]:
+    def _environ(self, conn: ClientConnection, request: ReceivedRequest) -> dict[str, Any]:
         return {
             **self._base_environ,
             **conn.environ,
@@ -168,7 +168,9 @@ class RequestHandler:
             "stackmgr.wait_for_room": partial(self._wait_for_room, conn),
         }
 
-    def _run_application(self, response: Response, conn: ClientConnection, environ: dict[str, Any]) -> None:
+    def _run_application(
+        self, response: ResponseWriter, conn: ClientConnection, environ: dict[str, Any]
+    ) -> None:
         started = monotonic()
         result = self._worker.wsgi(environ, response.start_response)
         try:

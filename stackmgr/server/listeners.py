@@ -6,7 +6,7 @@ from threading import Lock
 from typing import Any
 
 from stackmgr.server.connection import ClientConnection
-from stackmgr.server.connections import READ, Connections
+from stackmgr.server.connections import READ, HttpConnections
 
 # A worker that has just accepted is awake and would accept the next ones too, all 32 of a client's, while the
 # other workers are still waking up. So it serves what else it has, or waits a moment, before it accepts
@@ -18,7 +18,7 @@ ACCEPTS = 64  # at once, then
 class Listeners:
     """Accepts connections. Safe for threads."""
 
-    def __init__(self, bound: Any, connections: Connections, limit: int) -> None:
+    def __init__(self, bound: Any, connections: HttpConnections, limit: int) -> None:
         self._sockets: dict[int, socket.socket] = {each.fileno(): each.sock for each in bound}
         self._connections = connections
         self._limit = limit  # connections that are open at once

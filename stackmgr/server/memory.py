@@ -11,7 +11,7 @@ from time import monotonic
 
 from stackmgr.scheduler import sleep
 from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection
-from stackmgr.server.connections import Connections
+from stackmgr.server.connections import HttpConnections
 
 LIMIT = 134_217_728  # bytes in one process: five of the largest pages
 LARGE = 1_048_576  # bytes of responses whose end is worth a collection
@@ -39,7 +39,7 @@ def keep_small_blocks() -> None:
 class ResponseMemory:
     """Counts the bytes of a worker's responses. Safe for threads."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: HttpConnections) -> None:
         self._connections = connections
         self._reserving = Lock()
         self._used_before = 0

@@ -80,7 +80,7 @@ def _environ_name(name: str) -> str:
 _cached_environ_name = lru_cache(maxsize=256)(_environ_name)
 
 
-class Request:
+class ReceivedRequest:
     """A request whose head has arrived. `environ` holds the header fields as PEP 3333 names them.
 
     `length` is that of the body in bytes, or None for a chunked one. `headers` and `version` are there for

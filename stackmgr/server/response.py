@@ -8,7 +8,7 @@ from typing import Any
 from gunicorn.util import http_date
 
 from stackmgr.server.connection import ClientConnection
-from stackmgr.server.request import FIELD_NAME, FIELD_VALUE, Request
+from stackmgr.server.request import FIELD_NAME, FIELD_VALUE, ReceivedRequest
 
 # RFC 9110 section 7.6.1: fields about the connection are the server's to send.
 _HOP_BY_HOP = {
@@ -34,7 +34,7 @@ def _constant_fields() -> str:
     return text
 
 
-class Response:
+class ResponseWriter:
     """The WSGI side of a response: `start_response` and the pieces of the body.
 
     The attributes without an underscore are those that gunicorn's access log and hooks read.
@@ -45,7 +45,7 @@ class Response:
         "status",
     )  # fmt: skip
 
-    def __init__(self, request: Request, conn: ClientConnection) -> None:
+    def __init__(self, request: ReceivedRequest, conn: ClientConnection) -> None:
         self.request = request
         self._conn = conn
         self.status = ""

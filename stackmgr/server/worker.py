@@ -29,7 +29,7 @@ from gunicorn.workers.base import Worker as BaseWorker
 from stackmgr.errors import RequestTimedOut
 from stackmgr.scheduler import Scheduler
 from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection, Disconnected
-from stackmgr.server.connections import READ, Connections
+from stackmgr.server.connections import READ, HttpConnections
 from stackmgr.server.handler import RequestHandler, log_failure
 from stackmgr.server.listeners import Listeners
 from stackmgr.server.memory import ResponseMemory, keep_small_blocks
@@ -85,7 +85,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     def _prepare(self) -> None:
         keep_small_blocks()
         keepalive = float(self.cfg.keepalive)
-        self.connections, self.admin = Connections(keepalive), Connections(keepalive)
+        self.connections, self.admin = HttpConnections(keepalive), HttpConnections(keepalive)
         self.memory = ResponseMemory(self.connections)
         self.handler = RequestHandler(self)
         sockets: tuple[list[Any], list[Any]] = ([], [])
@@ -215,7 +215,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         conn.send_error(RequestTimedOut)
 
     def _advance(
-        self, connections: Connections, conn: ClientConnection, step: Callable[[ClientConnection], None]
+        self, connections: HttpConnections, conn: ClientConnection, step: Callable[[ClientConnection], None]
     ) -> None:
         """Run *step* on a connection that the caller owns, then park it, or close it if either fails."""
         is_parked = False
@@ -234,7 +234,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     def _room(self) -> int:
         return self.handler.shares.free
 
-    def _handle_event(self, connections: Connections, listeners: Listeners, fd: int) -> None:
+    def _handle_event(self, connections: HttpConnections, listeners: Listeners, fd: int) -> None:
         """Handle an event of a connection or a listener."""
         try:
             conn = connections.parked.pop(fd, None)

@@ -55,7 +55,8 @@ def test_base_exceptions_end_no_thread(server):
 
 @pytest.mark.parametrize(("owner", "method"), [
     ("connection.ClientConnection", "__init__"), ("connection.ClientConnection", "drain"),
-    ("connections.Connections", "park"), ("connections.Connections", "add"), ("listeners.Listeners", "_accept_one"),
+    ("connections.HttpConnections", "park"), ("connections.HttpConnections", "add"),
+    ("listeners.Listeners", "_accept_one"),
 ])  # fmt: skip
 def test_failures_outside_the_application_end_no_thread(start, owner, method):
     module, _, name = owner.partition(".")

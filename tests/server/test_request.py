@@ -8,7 +8,7 @@ from gunicorn.config import Config
 from gunicorn.http import message, unreader
 from gunicorn.http.errors import ParseException
 
-from stackmgr.server.request import BadRequest, Limits, Request, find_section_end
+from stackmgr.server.request import BadRequest, Limits, ReceivedRequest, find_section_end
 from tests.support.malformed import (
     SAMPLE_KEY,
     SAMPLE_STACK_ID,
@@ -40,7 +40,7 @@ def parsed_by_gunicorn(head: bytes) -> tuple[object, ...]:
 
 
 def parsed_by_us(head: bytes) -> tuple[object, ...]:
-    request = Request(head, LIMITS)
+    request = ReceivedRequest(head, LIMITS)
     return (
         request.method, request.version, request.uri, request.query, dict(request.headers), request.length
     )  # fmt: skip
@@ -82,10 +82,10 @@ def test_heads_rejected_beyond_gunicorn_are_of_known_kinds():
         }, head
 
 
-def get(*fields: str, line: str = "GET /a HTTP/1.1", host: str | None = "x") -> Request:
+def get(*fields: str, line: str = "GET /a HTTP/1.1", host: str | None = "x") -> ReceivedRequest:
     named = any(field.lower().startswith("host:") for field in fields)
     hosts = [] if host is None or named else [f"Host: {host}"]
-    return Request("\r\n".join([line, *hosts, *fields, "", ""]).encode("latin-1"), LIMITS)
+    return ReceivedRequest("\r\n".join([line, *hosts, *fields, "", ""]).encode("latin-1"), LIMITS)
 
 
 @pytest.mark.parametrize(("target", "path", "query"), [

@@ -7,13 +7,13 @@ from time import monotonic
 import pytest
 
 from stackmgr.server.connection import ClientConnection
-from stackmgr.server.connections import Connections
+from stackmgr.server.connections import HttpConnections
 
 
 class Served(dict[int, ClientConnection]):
     """Parked connections, of which another thread serves one just before this one takes it."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: HttpConnections) -> None:
         super().__init__(connections.parked)
         self._connections = connections
         self.is_waiting = True
@@ -28,9 +28,9 @@ class Served(dict[int, ClientConnection]):
 
 
 @pytest.fixture
-def parked() -> Iterator[tuple[Connections, ClientConnection]]:
+def parked() -> Iterator[tuple[HttpConnections, ClientConnection]]:
     """A connection whose deadline has passed."""
-    connections = Connections(keepalive=60.0)
+    connections = HttpConnections(keepalive=60.0)
     server, client = socket.socketpair()
     with client:
         conn = ClientConnection(server, "", "")
