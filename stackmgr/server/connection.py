@@ -20,6 +20,7 @@ from gunicorn.util import http_date
 from stackmgr.errors import ServiceError, error_object
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.scheduler import WRITABLE, wait_for
+from stackmgr.server import SERVING, Phase
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
 from stackmgr.server.outbox import Outbox
 from stackmgr.server.request import Limits, ReceivedRequest, find_section_end
@@ -67,7 +68,7 @@ class ClientConnection:
         self.closing = False  # once the outbox is empty
         self.yielded = False  # the inbox may hold a complete request: continue after the other connections
         self.drained = 0
-        self.phase = ""
+        self.phase: Phase = SERVING
         self.events = 0  # those that it is parked for
         self.ready_since = 0.0  # when it was first seen waiting for a greenlet
         self.deadline = 0.0

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from time import monotonic
 
+from stackmgr.server import DRAINING, IDLE, READING, WRITING
 from stackmgr.server.connection import DRAIN_SECONDS, READ_DEADLINE, WRITE_DEADLINE, ClientConnection
 
 INBOX_BUDGET = 134_217_728  # bytes of unfinished requests held at once, in one process
@@ -29,17 +30,12 @@ class HttpConnections:
         self.marker = os.eventfd(1)  # always readable: see `is_queue_moving`
         self.marker_is_queued = False
         self.epoll.register(self.marker, 0)
-        self.seconds = {
-            "idle": keepalive,
-            "reading": READ_DEADLINE,
-            "writing": WRITE_DEADLINE,
-            "draining": DRAIN_SECONDS,
-        }
+        self._idle_seconds = keepalive
 
     def add(self, conn: ClientConnection) -> None:
         """Watch a new connection."""
         self.open.add(conn)
-        conn.phase, conn.deadline = "idle", monotonic() + READ_DEADLINE
+        conn.phase, conn.deadline = IDLE, monotonic() + READ_DEADLINE
         try:
             self.epoll.register(conn.fd, 0)
             self.park(conn)
@@ -51,18 +47,21 @@ class HttpConnections:
         """Let the connection wait for its next event. Its owner must not touch it afterwards."""
         events = READ
         if conn.outbox.size:
-            phase, events = "writing", WRITE
+            phase, seconds, events = WRITING, WRITE_DEADLINE, WRITE
         elif conn.closing:
-            phase = "draining"
-            if conn.phase != phase:
+            phase, seconds = DRAINING, DRAIN_SECONDS
+            if conn.phase is not DRAINING:
                 conn.sock.shutdown(socket.SHUT_WR)
         else:
-            phase = "reading" if conn.has_partial_request else "idle"
+            if conn.has_partial_request:
+                phase, seconds = READING, READ_DEADLINE
+            else:
+                phase, seconds = IDLE, self._idle_seconds
             if conn.yielded:
                 events = READ | WRITE  # writable at once: it queues up behind the others
-        if phase != conn.phase:  # a deadline is for the whole phase: a trickle does not move it
-            conn.phase, conn.deadline = phase, monotonic() + self.seconds[phase]
-            if phase == "writing":
+        if phase is not conn.phase:  # a deadline is for the whole phase: a trickle does not move it
+            conn.phase, conn.deadline = phase, monotonic() + seconds
+            if phase is WRITING:
                 conn.unread = conn.count_unread()
         conn.events, conn.ready_since = events, 0.0
         self.parked[conn.fd] = conn
@@ -148,10 +147,10 @@ class HttpConnections:
 
     def limit_idle_seconds(self, seconds: float) -> None:
         """Close idle connections after *seconds* at the latest, those that are idle now included."""
-        self.seconds["idle"] = min(seconds, self.seconds["idle"])
+        self._idle_seconds = min(seconds, self._idle_seconds)
         for conn in list(self.parked.values()):
-            if conn.phase == "idle":
-                conn.deadline = min(conn.deadline, monotonic() + self.seconds["idle"])
+            if conn.phase is IDLE:
+                conn.deadline = min(conn.deadline, monotonic() + self._idle_seconds)
 
     def take_expired(self) -> list[ClientConnection]:
         """Claim the connections whose deadline has passed; close the longest parked if they hold too much."""

@@ -11,6 +11,7 @@ from typing import Any
 from gunicorn.http.wsgi import base_environ
 
 from stackmgr.errors import IncompleteRequest, InvalidRequest, ServiceError
+from stackmgr.server import SERVING
 from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput
 from stackmgr.server.request import HEAD_LIMIT, BadRequest, Limits, ReceivedRequest
 from stackmgr.server.response import ResponseWriter
@@ -140,7 +141,7 @@ class RequestHandler:
             self.shares.leave(key)
 
     def _respond(self, conn: ClientConnection, request: ReceivedRequest) -> None:
-        conn.phase, conn.sent = "", False
+        conn.phase, conn.sent = SERVING, False
         response = ResponseWriter(request, conn)
         environ = self._environ(conn, request)
         try:

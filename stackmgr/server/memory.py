@@ -10,6 +10,7 @@ from threading import Lock
 from time import monotonic
 
 from stackmgr.scheduler import sleep
+from stackmgr.server import WRITING
 from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection
 from stackmgr.server.connections import HttpConnections
 
@@ -99,7 +100,7 @@ class ResponseMemory:
             return seconds < ROOM_SECONDS, read / max(seconds, ROOM_SECONDS), conn.deadline
 
         def is_writing(conn: ClientConnection) -> bool:
-            return conn.phase == "writing"
+            return conn.phase is WRITING
 
         for conn in sorted(filter(is_writing, list(self._connections.parked.values())), key=order):
             if excess > 0 and self._connections.claim(conn, is_writing):

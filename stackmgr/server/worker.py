@@ -28,6 +28,7 @@ from gunicorn.workers.base import Worker as BaseWorker
 
 from stackmgr.errors import RequestTimedOut
 from stackmgr.scheduler import Scheduler
+from stackmgr.server import DRAINING, IDLE, READING, WRITING
 from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection, Disconnected
 from stackmgr.server.connections import READ, HttpConnections
 from stackmgr.server.handler import RequestHandler, log_failure
@@ -201,16 +202,16 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     def _has_waited(self, conn: ClientConnection, now: float) -> bool:
         """Whether the connection has been ready for longer than the limit; parking resets `ready_since`."""
-        return 0.0 < conn.ready_since < now - self.queue_seconds and conn.phase in {"idle", "reading"}
+        return 0.0 < conn.ready_since < now - self.queue_seconds and conn.phase in (IDLE, READING)
 
     def _expire(self, conn: ClientConnection) -> None:
         """End a connection whose deadline has passed, unless it waits for a greenlet or a slow client."""
-        if conn.phase in {"idle", "reading"} and conn.ready_since:
+        if conn.phase in (IDLE, READING) and conn.ready_since:
             return
-        if conn.phase == "writing" and conn.has_client_read():
+        if conn.phase is WRITING and conn.has_client_read():
             conn.deadline = monotonic() + WRITE_DEADLINE
             return
-        if conn.phase != "reading":
+        if conn.phase is not READING:
             raise Disconnected
         conn.send_error(RequestTimedOut)
 
@@ -239,7 +240,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         try:
             conn = connections.parked.pop(fd, None)
             if conn is not None:
-                step = ClientConnection.drain if conn.phase == "draining" else self.handler.serve
+                step = ClientConnection.drain if conn.phase is DRAINING else self.handler.serve
                 self._advance(connections, conn, step)
             elif fd == connections.marker:
                 connections.marker_is_queued = False

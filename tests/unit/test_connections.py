@@ -6,6 +6,7 @@ from time import monotonic
 
 import pytest
 
+from stackmgr.server import SERVING
 from stackmgr.server.connection import ClientConnection
 from stackmgr.server.connections import HttpConnections
 
@@ -22,7 +23,7 @@ class Served(dict[int, ClientConnection]):
         if self.is_waiting:
             self.is_waiting = False
             taken = super().pop(fd)
-            taken.phase = ""
+            taken.phase = SERVING
             self._connections.park(taken)
         return super().pop(fd, *default)
 
