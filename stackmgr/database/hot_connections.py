@@ -87,7 +87,7 @@ class HotConnections:
             self._room += 1
 
     def take_room(self) -> bool:
-        """Whether to check a connection out of the pool for those in line; `end_check_out` is to follow."""
+        """Take room if the line needs a connection; if True, check one out and call `end_check_out`."""
         with self._lock:
             if not self._room or self._check_outs >= len(self._line):
                 return False

@@ -74,7 +74,7 @@ def _require_free(port: int) -> None:
             raise DevError(f"port {port} is in use or not permitted; choose another with --port") from ex
 
 
-def _is_good(key: str, session: Session) -> bool:
+def _verify(key: str, session: Session) -> bool:
     try:
         DatabaseVerifier().verify(key, session)
     except Unauthorized:
@@ -90,7 +90,7 @@ def _api_key(url: str, folder: Path) -> str:
     database.open()
     try:
         with database.session() as session:
-            if _is_good(key, session):
+            if _verify(key, session):
                 return key
             key = api_keys.issue(session, _MANAGER, label="stackmgr dev")
     finally:
@@ -123,7 +123,7 @@ def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[by
     )
     try:
         deadline = time.monotonic() + _START_DEADLINE
-        while not _is_live(env["STACKMGR_ADMIN_BIND"]):
+        while not _probe_live(env["STACKMGR_ADMIN_BIND"]):
             if server.poll() is not None or time.monotonic() > deadline:
                 raise DevError("the service did not start; see the output above")
             time.sleep(0.05)
@@ -143,8 +143,8 @@ def _free_port() -> int:
         return port
 
 
-def _is_live(admin_bind: str) -> bool:
-    """Whether a worker responds.  On this listener, because its requests leave no line in the log."""
+def _probe_live(admin_bind: str) -> bool:
+    """Return whether a worker responds.  On this listener, because its requests leave no line in the log."""
     try:
         with closing(http.client.HTTPConnection(admin_bind, timeout=_START_DEADLINE)) as connection:
             connection.request("GET", "/live")

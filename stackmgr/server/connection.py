@@ -181,7 +181,7 @@ class ClientConnection:
             return
         self.unread = self.count_unread()
         while self.outbox.size > limit:
-            if not wait_for(self.fd, WRITABLE, WRITE_DEADLINE) and not self.has_client_read():
+            if not wait_for(self.fd, WRITABLE, WRITE_DEADLINE) and not self.note_progress():
                 raise Disconnected
             self.flush()
 
@@ -189,8 +189,8 @@ class ClientConnection:
         """Return how many bytes the client's system has not acknowledged; the kernel holds some of them."""
         return self.outbox.size + int.from_bytes(ioctl(self.fd, TIOCOUTQ, bytes(4)), byteorder)
 
-    def has_client_read(self) -> bool:
-        """Whether the client has read at least WRITE_PROGRESS bytes since the last time."""
+    def note_progress(self) -> bool:
+        """Return whether the client has read WRITE_PROGRESS bytes since this was last so."""
         unread = self.count_unread()
         if unread > self.unread - WRITE_PROGRESS:
             return False

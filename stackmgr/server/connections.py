@@ -27,7 +27,7 @@ class HttpConnections:
         self.open: set[ClientConnection] = set()
         self.parked: dict[int, ClientConnection] = {}  # in the order of parking
         self.paused: list[int] = []  # listeners that are not watched for want of descriptors
-        self.marker = os.eventfd(1)  # always readable: see `is_queue_moving`
+        self.marker = os.eventfd(1)  # always readable: see `probe_queue`
         self.marker_is_queued = False
         self.epoll.register(self.marker, 0)
         self._idle_seconds = keepalive
@@ -74,11 +74,11 @@ class HttpConnections:
         except OSError:  # a stopping worker has unregistered it, or the sweep has just closed it
             pass
 
-    def is_queue_moving(self) -> bool:
-        """Whether greenlets have taken all that was ready at the last call; False while the queue is longer.
+    def probe_queue(self) -> bool:
+        """Return whether greenlets have taken all that was ready at the last call. If so, queue a marker.
 
-        To look at each connection that waits would pass the interpreter lock on once for each. So a marker
-        goes through the queue, and only while it is stuck they are looked at.
+        To look at each connection that waits would pass the interpreter lock on once for each. So the
+        marker goes through the queue, and only while it is stuck they are looked at.
         """
         if self.marker_is_queued:
             return False

@@ -179,7 +179,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     def _watch_queue(self) -> None:
         """Reject the requests that have waited too long; accept connections if all greenlets are busy."""
-        if self.connections.is_queue_moving():
+        if self.connections.probe_queue():
             return
         waiting, others = self.connections.poll_waiting()
         self.listeners.accept_for_busy_greenlets(others)
@@ -208,7 +208,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         """End a connection whose deadline has passed, unless it waits for a greenlet or a slow client."""
         if conn.phase in (IDLE, READING) and conn.ready_since:
             return
-        if conn.phase is WRITING and conn.has_client_read():
+        if conn.phase is WRITING and conn.note_progress():
             conn.deadline = monotonic() + WRITE_DEADLINE
             return
         if conn.phase is not READING:
