@@ -286,15 +286,6 @@ class Settings:
         """The port of the operator's listener, or 0 where there is none."""
         return int(self.admin_bind.rpartition(":")[2]) if self.admin_bind else 0
 
-    @property
-    def worker_threads(self) -> int:
-        """How many requests a worker serves at once.
-
-        A request that the database verifies needs a connection from its start: without one it would only
-        wait, and could not be rejected any more.
-        """
-        return self.threads if self.verifier == "unkey" else min(self.threads, self.database_connections)
-
 
 OPTIONS: Mapping[str, Option] = {
     field.name: field.metadata["option"] for field in dataclasses.fields(Settings)

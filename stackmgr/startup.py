@@ -3,12 +3,11 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 from stackmgr import settings
 from stackmgr.access.verifiers import Verifier
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.access.verifiers.last_use import LastUse
-from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.database import preflight
 from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
@@ -16,6 +15,14 @@ from stackmgr.database.pool import Database
 from stackmgr.monitoring import metrics_store
 from stackmgr.settings import Settings, SettingsError
 from stackmgr.stacks import whitelist
+
+# By the value of STACKMGR_VERIFIER.
+VERIFIERS: Mapping[str, type[Verifier]] = MappingProxyType(
+    {
+        "database": DatabaseVerifier,
+        "unkey": UnkeyVerifier,
+    }
+)
 
 # Set by gunicorn's master in the environment of each worker, after the fork: see deploy/gunicorn.conf.py.
 CHECKED = "STACKMGR.CHECKED"
@@ -79,11 +86,16 @@ def metrics_problems(chosen: Settings) -> list[str]:
 
 
 def make_verifier(chosen: Settings, database: Database | None) -> Verifier:
-    """Return the verifier that the settings name.
+    """Return the verifier that the settings name; without a *database* it records nothing."""
+    return VERIFIERS[chosen.verifier].from_settings(chosen, database)
 
-    Without a *database* it records nothing: no last use, and no use of a quota.
+
+def concurrent_requests(chosen: Settings) -> int:
+    """Return how many requests a worker serves at once.
+
+    A request whose verifier needs a connection from its start would only wait without one, and could not be
+    rejected any more.
     """
-    if chosen.verifier == "unkey":
-        endpoint = Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout, connections=chosen.threads)
-        return UnkeyVerifier(endpoint, chosen.unkey_root_key, reuse_seconds=chosen.verify_reuse_seconds)
-    return DatabaseVerifier(consumes=False) if database is None else DatabaseVerifier(LastUse(database))
+    if VERIFIERS[chosen.verifier].needs_connection:
+        return min(chosen.threads, chosen.database_connections)
+    return chosen.threads

@@ -13,14 +13,13 @@ from contextlib import suppress
 from typing import Any
 
 from stackmgr import __version__, settings, startup
-from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.database.pool import Database
 from stackmgr.http import health
 from stackmgr.http.app import create_app
 from stackmgr.http.health import WsgiApplication
 from stackmgr.monitoring import logs
 from stackmgr.monitoring.metrics import Metrics
-from stackmgr.monitoring.metrics_store import LONGEST_SLICE_SECONDS, VERIFIER_CIRCUIT_OPEN
+from stackmgr.monitoring.metrics_store import LONGEST_SLICE_SECONDS
 from stackmgr.scheduler import Scheduler
 from stackmgr.settings import SettingsError
 from stackmgr.startup import Prepared
@@ -67,8 +66,9 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
         rejections = Rejections(chosen.tokens)
         log = rejections.explaining(log)
     verifier = startup.make_verifier(chosen, database)
-    if metrics is not None and isinstance(verifier, UnkeyVerifier):
-        metrics.sample(VERIFIER_CIRCUIT_OPEN, verifier.is_circuit_open)
+    if metrics is not None:
+        for name, read in verifier.gauges.items():
+            metrics.sample(name, read)
     app: WsgiApplication = create_app(
         database=database,
         verifier=verifier,
@@ -104,7 +104,7 @@ def check() -> None:
         chosen = prepared.settings
         known |= {
             "warnings": startup.require_usable_surroundings(chosen),
-            "threads": chosen.worker_threads,
+            "threads": startup.concurrent_requests(chosen),
             "queue_timeout": chosen.queue_timeout,
             "admin_port": chosen.admin_port,
             "log_level": chosen.log_level,

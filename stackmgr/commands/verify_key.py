@@ -47,7 +47,11 @@ def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
     started = time.perf_counter()
     try:
         try:
-            identity = verifier.verify(requests.parse_credential(f"Bearer {key}"), session)
+            credential = requests.parse_credential(f"Bearer {key}")
+            if verifier.needs_connection:
+                identity = verifier.verify(credential, session)
+            else:
+                identity = verifier.verify(credential)
         finally:
             outcome["duration_ms"] = round((time.perf_counter() - started) * 1000, 3)
         outcome |= {

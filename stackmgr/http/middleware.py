@@ -108,7 +108,8 @@ class Authentication:
     def _verified(self, req: falcon.Request, session: Session) -> Identity:
         key = requests.bearer_token(req)
         try:
-            identity = self._verifier.verify(key, session)
+            verifier = self._verifier
+            identity = verifier.verify(key, session) if verifier.needs_connection else verifier.verify(key)
         except ServiceError as ex:
             req.context.verifier = ex.code
             raise

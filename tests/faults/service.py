@@ -63,6 +63,8 @@ def held_row(login: psycopg.Connection, stack_id: str) -> Iterator[None]:
 class PausingVerifier:
     """The database verifier, with something that happens after it has verified and before anything else."""
 
+    needs_connection = True
+
     afterwards: Callable[[], object] = lambda: None
     _verifier: DatabaseVerifier = field(default_factory=DatabaseVerifier)
 

@@ -1,17 +1,18 @@
 """A verifier with a fixed outcome for every key, for outcomes that the real ones return rarely."""
 
 from stackmgr.access.verifiers import Identity
-from stackmgr.database.session import Session
 
 
 class FixedVerifier:
     """Returns *outcome*, or raises it if it is an exception.  `calls` counts the calls."""
 
+    needs_connection = False
+
     def __init__(self, outcome: Identity | Exception) -> None:
         self._outcome = outcome
         self.calls = 0
 
-    def verify(self, key: str, session: Session) -> Identity:
+    def verify(self, key: str) -> Identity:
         self.calls += 1
         if isinstance(self._outcome, Exception):
             raise self._outcome

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stackmgr import settings
+from stackmgr import settings, startup
 from stackmgr.settings import Secret, SettingsError
 
 GOOD = {
@@ -16,6 +16,37 @@ def problems(**changed: str) -> str:
     with pytest.raises(SettingsError) as rejected:
         settings.from_environ(GOOD | changed)
     return str(rejected.value)
+
+
+def test_every_verifier_that_the_settings_name_is_registered():
+    message = problems(STACKMGR_VERIFIER="another")
+    assert f"STACKMGR_VERIFIER must be one of: {', '.join(startup.VERIFIERS)}" in message
+
+
+class _RemoteVerifier:
+    needs_connection = False
+
+
+class _SessionVerifier:
+    needs_connection = True
+
+
+@pytest.mark.parametrize(
+    ("kind", "threads", "connections", "concurrent"),
+    [(_RemoteVerifier, 64, 8, 64), (_SessionVerifier, 64, 8, 8), (_SessionVerifier, 4, 8, 4)],
+)
+def test_only_a_verifier_in_the_session_limits_requests_to_the_number_of_connections(
+    monkeypatch, kind, threads, connections, concurrent
+):
+    monkeypatch.setattr(startup, "VERIFIERS", {**startup.VERIFIERS, "unkey": kind})
+    numbers = {"STACKMGR_THREADS": str(threads), "STACKMGR_DATABASE_CONNECTIONS": str(connections)}
+    assert startup.concurrent_requests(settings.from_environ(GOOD | numbers)) == concurrent
+
+
+@pytest.mark.parametrize(("name", "concurrent"), [("database", 8), ("unkey", 64)])
+def test_each_verifier_states_whether_it_needs_a_connection(name, concurrent):
+    chosen = settings.from_environ(GOOD | {"STACKMGR_VERIFIER": name})
+    assert startup.concurrent_requests(chosen) == concurrent
 
 
 def test_unkeys_cloud_is_the_default():

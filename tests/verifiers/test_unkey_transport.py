@@ -268,7 +268,7 @@ def test_eight_threads_share_one_endpoint(unkey, make_verifier):
     unkey.behave = respond(200, accepted(EXTERNAL))
     verifier = make_verifier(unkey.url)
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda number: verifier.verify(f"key{number}", None), range(80)))
+        found = list(threads.map(lambda number: verifier.verify(f"key{number}"), range(80)))
     assert {identity.external_id for identity in found} == {EXTERNAL}
     assert {request.body for request in unkey.requests} == {
         b'{"key": "key%d"}' % number for number in range(80)

@@ -1,21 +1,28 @@
 """Verification of API keys: the protocol between the service and a verifier.
 
-`verify(key, session)` returns an Identity or raises one of three errors of `stackmgr.errors`: Unauthorized
-(the key is invalid), RateLimited, or ServiceUnavailable (verification failed, so access is not granted).
-It must not block the thread, which serves the other requests of the worker: see `stackmgr.scheduler`.
+`verify` returns an Identity or raises one of three errors of `stackmgr.errors`: Unauthorized (the key is
+invalid), RateLimited, or ServiceUnavailable (verification failed, so access is not granted).  It must not
+block the thread, which serves the other requests of the worker: see `stackmgr.scheduler`.
 """
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol, Self
 
+from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import Unauthorized
 from stackmgr.limits import CANONICAL_UUID
+from stackmgr.settings import Settings
 
 _CANONICAL_UUID = re.compile(CANONICAL_UUID)
 
 LONGEST_IDENTITY_ID = 255
+
+
+# The function that reads a gauge, by the gauge's name.
+Gauges = Mapping[str, Callable[[], float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +40,40 @@ class Identity:
     key_id: str | None = None
 
 
-class Verifier(Protocol):
-    """The interface of a verifier."""
+class _Verifier(Protocol):
+    """What every verifier has."""
+
+    @property
+    def gauges(self) -> Gauges:
+        """The gauges of `metrics_store.INSTRUMENTS` that are the verifier's own."""
+
+    @classmethod
+    def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
+        """Return the verifier that the settings describe; without a *database* it must record nothing."""
+
+
+class RemoteVerifier(_Verifier, Protocol):
+    """A verifier that asks another service.  No database connection is held meanwhile."""
+
+    needs_connection: ClassVar[Literal[False]]
+
+    def verify(self, key: str) -> Identity:
+        """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
+
+
+class SessionVerifier(_Verifier, Protocol):
+    """A verifier that runs statements in the session of the request.
+
+    A request needs a connection from its start: a worker serves at most one request for each connection.
+    """
+
+    needs_connection: ClassVar[Literal[True]]
 
     def verify(self, key: str, session: Session) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
+
+
+Verifier = RemoteVerifier | SessionVerifier
 
 
 def is_identity_id(text: str) -> bool:

@@ -1,11 +1,16 @@
 """The default verifier: keys issued by the operator, kept as SHA-256 in the service's own database."""
 
+from types import MappingProxyType
+from typing import ClassVar, Literal, Self
+
 from stackmgr.access import api_keys
-from stackmgr.access.verifiers import Identity
+from stackmgr.access.verifiers import Gauges, Identity
 from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database import statements
+from stackmgr.database.pool import Database
 from stackmgr.database.session import Guesses, Session
 from stackmgr.errors import DatabaseError, RateLimited, ServiceUnavailable, Unauthorized
+from stackmgr.settings import Settings
 
 _VERIFY = statements.load("api_key_verify")
 _CONSUME_QUOTA = statements.load("api_key_quota_consume")
@@ -17,13 +22,20 @@ class DatabaseVerifier:
 
     A key with a quota costs a second statement, which consumes one of the requests that the quota allows.
     With *consumes* false it only checks whether one is left.  *last_use*, if given, records keys in use.
-
     """
+
+    needs_connection: ClassVar[Literal[True]] = True
+    gauges: Gauges = MappingProxyType({})
 
     def __init__(self, last_use: LastUse | None = None, *, consumes: bool = True) -> None:
         self._last_use = last_use
         self._consumes = consumes
         self._guesses = Guesses()
+
+    @classmethod
+    def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
+        """Return the verifier; without a *database* it records no last use and no use of a quota."""
+        return cls(consumes=False) if database is None else cls(LastUse(database))
 
     def verify(self, key: str, session: Session) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""

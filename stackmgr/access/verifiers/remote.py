@@ -30,9 +30,10 @@ from urllib3.exceptions import (
 from urllib3.exceptions import TimeoutError as PhaseTimeoutError
 
 from stackmgr import __version__
-from stackmgr.access.verifiers import bounded
+from stackmgr.access.verifiers import Gauges, bounded
 from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
 from stackmgr.errors import RateLimited, ServiceUnavailable
+from stackmgr.monitoring.metrics_store import VERIFIER_CIRCUIT_OPEN
 
 BODY_LIMIT = 65536
 
@@ -93,7 +94,8 @@ class Endpoint:
         self._scheme, self._host, self._port = parts.scheme, parts.host or "", parts.port
         self._path = (parts.path or "").rstrip("/")
         self._timeout = timeout
-        self.breaker = CircuitBreaker(timeout)
+        self._breaker = CircuitBreaker(timeout)
+        self.gauges: Gauges = {VERIFIER_CIRCUIT_OPEN: lambda: self._breaker.is_open}
         self._connections = connections
         self._lock = threading.Lock()
         self._pid = 0
@@ -113,14 +115,14 @@ class Endpoint:
             "Accept-Encoding": "identity",
             "User-Agent": f"stackmgr/{__version__}",
         }
-        permit = self.breaker.acquire()
+        permit = self._breaker.acquire()
         status = 0
         try:
             status, response_headers, content = self._exchange(
                 self._path + path, headers, body, permit.seconds
             )
         finally:
-            self.breaker.release(permit, responded=0 < status < 500 and status not in _NO_RESPONSE)
+            self._breaker.release(permit, responded=0 < status < 500 and status not in _NO_RESPONSE)
         if status == 200:
             return _object(content)
         wait = retry_after(response_headers.get("Retry-After"))

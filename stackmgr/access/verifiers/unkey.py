@@ -6,14 +6,14 @@ verified; 429 is the rate limit of the root key's workspace.
 
 import json
 import time
-from typing import Any
+from typing import Any, ClassVar, Literal, Self
 
 from stackmgr.access.verifiers import Identity, checked_identity
 from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.access.verifiers.reuse import RecentIdentities
-from stackmgr.database.session import Session
+from stackmgr.database.pool import Database
 from stackmgr.errors import RateLimited, ServiceUnavailable, Unauthorized
-from stackmgr.settings import Secret
+from stackmgr.settings import Secret, Settings
 
 LONGEST_KEY = 512
 _PATH = "/v2/keys.verifyKey"
@@ -45,16 +45,21 @@ def read_verification(document: dict[str, Any]) -> Identity:
 class UnkeyVerifier:
     """Verifies a key by one call to Unkey, unless it was verified within the last *reuse_seconds*."""
 
+    needs_connection: ClassVar[Literal[False]] = False
+
     def __init__(self, endpoint: Endpoint, root_key: Secret, *, reuse_seconds: float = 0.0) -> None:
+        self.gauges = endpoint.gauges
         self._endpoint = endpoint
         self._recent = RecentIdentities(reuse_seconds)
         self._root_key = root_key
 
-    def is_circuit_open(self) -> bool:
-        """Whether requests fail at once because Unkey does not respond."""
-        return self._endpoint.breaker.is_open
+    @classmethod
+    def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
+        """Return the verifier; it records nothing in the *database*."""
+        endpoint = Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout, connections=chosen.threads)
+        return cls(endpoint, chosen.unkey_root_key, reuse_seconds=chosen.verify_reuse_seconds)
 
-    def verify(self, key: str, session: Session) -> Identity:
+    def verify(self, key: str) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
         if len(key) > LONGEST_KEY:
             raise Unauthorized("key_too_long")
