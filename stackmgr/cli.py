@@ -25,8 +25,8 @@ from stackmgr.commands import (
     tokens,
     verify_key,
 )
-from stackmgr.commands.common import NO_SCHEMA, CommandError, exit_statuses, subcommands
-from stackmgr.errors import DatabaseError
+from stackmgr.commands.common import NO_SCHEMA, exit_statuses, subcommands
+from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.settings import OPTIONS, SettingsError
 
 # SQLSTATE undefined_table; a missing schema has it too.

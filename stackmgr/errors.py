@@ -171,6 +171,10 @@ class DatabaseError(ServiceError):
         self.sqlstate = sqlstate
 
 
+class CommandError(Exception):
+    """A command cannot be carried out; the message says why, without a secret.  Never raised by a request."""
+
+
 def error_object(code: str, message: str, request_id: str) -> bytes:
     """Return the Error object as JSON, in ASCII, so that no byte of a client's id can break a line."""
     return json.dumps({"code": code, "message": message, "request_id": request_id}).encode("ascii")

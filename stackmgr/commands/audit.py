@@ -15,10 +15,11 @@ from stackmgr.commands import token_list
 from stackmgr.commands.arguments import canonical_uuid
 from stackmgr.commands.audit_output import Counts, Output
 from stackmgr.commands.audit_rules import Fault, RevisionAudit, StoredRevision, current_faults, receipt_faults
-from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
+from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import print_note
 from stackmgr.commands.reader import NEEDS_READER, Reader, connected, transaction
 from stackmgr.database import statements
+from stackmgr.errors import CommandError
 
 _MANAGERS = statements.load("audit_managers")
 _STACKS = statements.load("audit_stacks")

@@ -5,9 +5,10 @@ import os
 import sys
 
 from stackmgr import startup
-from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
+from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import print_json
 from stackmgr.database import preflight
+from stackmgr.errors import CommandError
 from stackmgr.settings import SettingsError
 
 

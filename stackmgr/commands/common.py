@@ -14,6 +14,7 @@ from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
 from stackmgr.database.pool import DEADLINE, Database
 from stackmgr.database.session import Session
 from stackmgr.database.time_limit import time_limit
+from stackmgr.errors import CommandError
 
 # argparse has no public name for it.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
@@ -26,10 +27,6 @@ NO_SCHEMA = "the database has no schema for this yet: run 'stackmgr migrate' fir
 
 # The exit status of a command that ran and found something: a fault, a difference, a rejected key.
 FOUND = 3
-
-
-class CommandError(Exception):
-    """The command cannot be carried out; the message says why in words."""
 
 
 def exit_statuses(found: str | None = None) -> str:

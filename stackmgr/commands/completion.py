@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from stackmgr.commands.common import CommandError, Commands, exit_statuses, subcommands
+from stackmgr.commands.common import Commands, exit_statuses, subcommands
+from stackmgr.errors import CommandError
 
 _MISSING = "the generator is missing: pip install 'stackmgr[completion]'"
 

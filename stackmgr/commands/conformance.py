@@ -15,10 +15,11 @@ from xml.etree import ElementTree as ET
 import urllib3
 
 from stackmgr.commands import conformance_reads, token_list
-from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
+from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.conformance_checks import CHECKS, Deployment
 from stackmgr.commands.conformance_client import Client, Failed
 from stackmgr.commands.output import print_json, print_note, printable
+from stackmgr.errors import CommandError
 
 # Registered by their import.
 _ALL = (

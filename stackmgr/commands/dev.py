@@ -3,17 +3,12 @@
 import argparse
 from pathlib import Path
 
-from stackmgr.commands.common import CommandError, Commands, exit_statuses
-from stackmgr.database.migrations import MigrationError
+from stackmgr.commands.common import Commands, exit_statuses
 from stackmgr.dev import server
-from stackmgr.dev.embedded_postgres import EmbeddedError
 
 
 def _dev(arguments: argparse.Namespace) -> None:
-    try:
-        server.run(arguments.port, arguments.data)
-    except (server.DevError, EmbeddedError, MigrationError) as ex:
-        raise CommandError(str(ex)) from ex
+    server.run(arguments.port, arguments.data)
 
 
 def add_to(commands: Commands) -> None:

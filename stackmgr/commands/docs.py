@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 from stackmgr.commands import openapi
-from stackmgr.commands.common import CommandError, Commands, exit_statuses
+from stackmgr.commands.common import Commands, exit_statuses
+from stackmgr.errors import CommandError
 from stackmgr.http.schemas import Document
 
 # The Django package of the extra `docs` only carries Redoc's files.  Nothing of it is imported.

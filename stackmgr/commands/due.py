@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from stackmgr.commands.arguments import instant
-from stackmgr.commands.common import CommandError, Commands, exit_statuses
+from stackmgr.commands.common import Commands, exit_statuses
 from stackmgr.commands.output import moment, print_json, print_note, print_table
+from stackmgr.errors import CommandError
 from stackmgr.limits import PRESETS
 
 NOTICE = "These are planned boundaries. The service stores configuration and executes nothing."

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from stackmgr.commands import token_list
-from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
+from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import percent, print_json, printable
 from stackmgr.commands.token_list import TokenList
 from stackmgr.commands.verdict import CREATE, UPDATE, Verdict, key_reasons, verdict
-from stackmgr.errors import InvalidIdempotencyKey
+from stackmgr.errors import CommandError, InvalidIdempotencyKey
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.stacks.configuration import Changes, Configuration
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 from stackmgr.commands import token_list
 from stackmgr.commands.arguments import canonical_uuid, row_limit
-from stackmgr.commands.common import CommandError, Commands, exit_statuses
+from stackmgr.commands.common import Commands, exit_statuses
 from stackmgr.commands.output import moment, percent, print_json, print_note, print_table, printable
 from stackmgr.commands.reader import NEEDS_READER, Reader, reading
 from stackmgr.commands.tokens import weights
 from stackmgr.database import statements
 from stackmgr.database.connection import Row
+from stackmgr.errors import CommandError
 
 _HOLDING = statements.load("stack_list_holding")
 _REVISIONS = statements.load("revision_search")

@@ -8,10 +8,11 @@ from typing import Any
 from stackmgr.access import api_keys
 from stackmgr.access.api_keys import IssuedKey, KeyRecord, Quota
 from stackmgr.commands.arguments import canonical_uuid, future, label
-from stackmgr.commands.common import CommandError, Commands, operator_session
+from stackmgr.commands.common import Commands, operator_session
 from stackmgr.commands.output import discard, moment, print_json, print_note, print_table
 from stackmgr.commands.reader import NEEDS_READER, reading
 from stackmgr.database.session import Session
+from stackmgr.errors import CommandError
 
 LARGEST_QUOTA = Quota(10000, 86400)
 LONGEST_OVERLAP = 366 * 86400

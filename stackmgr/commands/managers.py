@@ -7,10 +7,10 @@ from stackmgr.access import erasure, managers
 from stackmgr.access.managers import Binding
 from stackmgr.access.verifiers import is_identity_id
 from stackmgr.commands.arguments import canonical_uuid
-from stackmgr.commands.common import CommandError, Commands, operator_session
+from stackmgr.commands.common import Commands, operator_session
 from stackmgr.commands.output import print_json, print_table
 from stackmgr.commands.reader import NEEDS_READER, reading
-from stackmgr.errors import DatabaseError
+from stackmgr.errors import CommandError, DatabaseError
 
 _UNIQUE_VIOLATION = "23505"
 # For all batches of an erasure together.

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from stackmgr.commands.common import FOUND, CommandError, Commands, database_url, exit_statuses
+from stackmgr.commands.common import FOUND, Commands, database_url, exit_statuses
 from stackmgr.commands.output import print_table
 from stackmgr.database import migrations
 
@@ -26,14 +26,11 @@ def _status() -> None:
 
 
 def _migrate(arguments: argparse.Namespace) -> None:
-    try:
-        if arguments.status:
-            _status()
-            return
-        for migration in migrations.apply(database_url(), wait_seconds=arguments.wait, report=_report):
-            print(f"applied {migration}")
-    except migrations.MigrationError as ex:
-        raise CommandError(str(ex)) from ex
+    if arguments.status:
+        _status()
+        return
+    for migration in migrations.apply(database_url(), wait_seconds=arguments.wait, report=_report):
+        print(f"applied {migration}")
     print("the schema is up to date")
 
 

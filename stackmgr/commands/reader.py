@@ -13,9 +13,10 @@ import psycopg
 from psycopg import IsolationLevel, errors
 from psycopg.raw_cursor import RawCursor, RawServerCursor
 
-from stackmgr.commands.common import CommandError, database_url
+from stackmgr.commands.common import database_url
 from stackmgr.database.connection import Row
 from stackmgr.database.statements import Statement
+from stackmgr.errors import CommandError
 
 _CONNECT_TIMEOUT_SECONDS = 5
 _FETCHED_ROWS = 2000

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from stackmgr.commands.common import CommandError
 from stackmgr.commands.output import moment, percent, printable
 from stackmgr.commands.reader import Reader
 from stackmgr.commands.token_list import TokenList
 from stackmgr.database import statements
+from stackmgr.errors import CommandError
 
 _LOCATE = statements.load("stack_locate")
 _LIST = statements.load("revision_list")

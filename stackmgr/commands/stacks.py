@@ -7,11 +7,12 @@ from itertools import pairwise
 
 from stackmgr.commands import find, revisions, token_list
 from stackmgr.commands.arguments import canonical_uuid, instant, row_limit
-from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
+from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import moment, percent, print_json, print_note, print_table, printable
 from stackmgr.commands.reader import NEEDS_READER, reading
 from stackmgr.commands.revisions import Located, Revision
 from stackmgr.commands.token_list import TokenList
+from stackmgr.errors import CommandError
 
 
 def _print_revision(stack: Located, revision: Revision, listed: TokenList) -> None:

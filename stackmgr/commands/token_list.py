@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stackmgr import settings
-from stackmgr.commands.common import CommandError
+from stackmgr.errors import CommandError
 from stackmgr.stacks import whitelist
 from stackmgr.stacks.eip55 import eip55
 

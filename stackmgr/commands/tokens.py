@@ -13,11 +13,12 @@ from typing import Any
 
 from stackmgr.commands import token_list
 from stackmgr.commands.arguments import row_limit
-from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
+from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import percent, print_json, print_note, print_table, printable
 from stackmgr.commands.reader import NEEDS_READER, Reader, reading
 from stackmgr.commands.token_list import Token, TokenList
 from stackmgr.database import statements
+from stackmgr.errors import CommandError
 from stackmgr.stacks import whitelist
 
 _HOLDERS = statements.load("token_count_holders")

@@ -14,11 +14,11 @@ from typing import Any
 from stackmgr import startup
 from stackmgr.access import managers
 from stackmgr.access.verifiers import Verifier
-from stackmgr.commands.common import FOUND, CommandError, Commands, exit_statuses
+from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import print_json
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
-from stackmgr.errors import ServiceError
+from stackmgr.errors import CommandError, ServiceError
 from stackmgr.http import requests
 
 _LONGEST_LINE = 65536

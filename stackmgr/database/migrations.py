@@ -29,6 +29,7 @@ from psycopg.rows import TupleRow
 from stackmgr import paths
 from stackmgr.database import statements
 from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.errors import CommandError
 
 _BLOCKERS = statements.load("migration_blockers")
 _HISTORY_EXISTS = statements.load("migration_history_exists")
@@ -70,10 +71,6 @@ Connection = psycopg.Connection[TupleRow]
 Report = Callable[[str], None]
 
 
-class MigrationError(Exception):
-    """The schema could not be brought up to date; the message is for the operator."""
-
-
 @dataclass(frozen=True)
 class Migration:
     """One file of `sql/migrations`."""
@@ -105,7 +102,7 @@ def available() -> list[Migration]:
     for path in sorted((paths.directory("sql") / "migrations").glob("*.sql")):
         match = _FILE_NAME.fullmatch(path.name)
         if match is None:
-            raise MigrationError(f"{path.name} is not named NNNN_slug.sql")
+            raise CommandError(f"{path.name} is not named NNNN_slug.sql")
         found.append(Migration(int(match[1]), match[2], path.read_bytes()))
     return found
 
@@ -125,7 +122,7 @@ def _assume_owner(connection: Connection) -> None:
     try:
         connection.execute(_AS_OWNER)
     except psycopg.errors.InsufficientPrivilege as ex:
-        raise MigrationError(NOT_THE_OWNER) from ex
+        raise CommandError(NOT_THE_OWNER) from ex
 
 
 def _pending(connection: Connection) -> list[Migration]:
@@ -137,12 +134,10 @@ def _pending(connection: Connection) -> list[Migration]:
         applied = applied_versions(connection)
     unknown = sorted(applied.keys() - {migration.version for migration in brought})
     if unknown:
-        raise MigrationError(
-            f"the database has migration {unknown[-1]:04d}, which this version does not know"
-        )
+        raise CommandError(f"the database has migration {unknown[-1]:04d}, which this version does not know")
     for migration in brought:
         if applied.get(migration.version, migration.checksum) != migration.checksum:
-            raise MigrationError(f"migration {migration} differs from the one that was applied")
+            raise CommandError(f"migration {migration} differs from the one that was applied")
     return [migration for migration in brought if migration.version not in applied]
 
 
@@ -152,7 +147,7 @@ def apply(
     """Apply the pending migrations and return them.
 
     Retries for *wait_seconds* where a lock is not available, and reports each time what holds it.  Raises
-    MigrationError; what was applied before that stays.
+    CommandError; what was applied before that stays.
     """
     deadline = time.monotonic() + wait_seconds
     done: list[Migration] = []
@@ -174,7 +169,7 @@ def apply(
                 done.append(migration)
     except psycopg.Error as ex:
         applied = f" (applied before that: {', '.join(map(str, done))})" if done else ""
-        raise MigrationError(f"{current}{ex.diag.message_primary or ex}{applied}") from ex
+        raise CommandError(f"{current}{ex.diag.message_primary or ex}{applied}") from ex
     return done
 
 
@@ -182,7 +177,7 @@ def status(url: str) -> list[tuple[str, str]]:
     """Return each migration of this release or of the database with its state, in order.
 
     The states are applied, pending, changed (the file differs from the one applied) and unknown (the database
-    is newer).  Needs a login that may assume stackmgr_reader, or the service's role.  Raises MigrationError.
+    is newer).  Needs a login that may assume stackmgr_reader, or the service's role.  Raises CommandError.
     """
     applied: dict[int, bytes] = {}
     try:
@@ -190,9 +185,9 @@ def status(url: str) -> list[tuple[str, str]]:
             if has_history(connection):
                 applied = _read_versions(connection)
     except psycopg.errors.InsufficientPrivilege as ex:
-        raise MigrationError("this login may not read: GRANT stackmgr_reader TO it") from ex
+        raise CommandError("this login may not read: GRANT stackmgr_reader TO it") from ex
     except psycopg.Error as ex:
-        raise MigrationError(str(ex.diag.message_primary or ex)) from ex
+        raise CommandError(str(ex.diag.message_primary or ex)) from ex
     found = []
     for migration in available():
         checksum = applied.pop(migration.version, None)
@@ -212,13 +207,13 @@ def _read_versions(connection: Connection) -> dict[int, bytes]:
 
 
 def _require_direct(connection: Connection) -> None:
-    """Raise MigrationError if a pooler is in between, which would keep the session's lock and settings.
+    """Raise CommandError if a pooler is in between, which would keep the session's lock and settings.
 
     A pooler gives its clients process ids of its own.
     """
     row: Any = connection.execute(_BACKEND_PID).fetchone()
     if row[0] != connection.info.backend_pid:
-        raise MigrationError("the connection leads through a pooler; connect to PostgreSQL itself")
+        raise CommandError("the connection leads through a pooler; connect to PostgreSQL itself")
 
 
 def _apply_in_transaction(

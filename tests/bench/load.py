@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stackmgr.dev import embedded_postgres
+from stackmgr.errors import CommandError
 from tests.bench import requests
 from tests.bench.requests import Task
 
@@ -46,7 +47,7 @@ def find_pgbench() -> str | None:
     """Return the path of pgbench: the embedded server's, or one of this machine's."""
     try:
         beside_the_server = [embedded_postgres.programs() / "pgbench"]
-    except embedded_postgres.EmbeddedError:
+    except CommandError:
         beside_the_server = []
     found = shutil.which("pgbench")
     newest_first = sorted(Path("/usr/lib/postgresql").glob("*/bin/pgbench"), reverse=True)

@@ -19,10 +19,9 @@ from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations, preflight, session_settings
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
-from stackmgr.database.migrations import MigrationError
 from stackmgr.database.pool import DEADLINE, Database
 from stackmgr.database.statements import Statement
-from stackmgr.errors import DatabaseError
+from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.http.app import create_app
 from tests.support import history
 from tests.support.nginx import require
@@ -160,6 +159,6 @@ def test_migrate_refuses_a_pooler_and_leaves_nothing_in_its_session(pooled):
     url = pooled(default_pool_size="1")
     with psycopg.connect(url, autocommit=True) as client:
         before = client.execute(LEFT_BEHIND).fetchone()
-        with pytest.raises(MigrationError, match="leads through a pooler; connect to PostgreSQL itself"):
+        with pytest.raises(CommandError, match="leads through a pooler; connect to PostgreSQL itself"):
             migrations.apply(url)
         assert client.execute(LEFT_BEHIND).fetchone() == before

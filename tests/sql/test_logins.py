@@ -10,8 +10,8 @@ from psycopg.conninfo import make_conninfo
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations, preflight
-from stackmgr.database.migrations import MigrationError
 from stackmgr.database.pool import Database
+from stackmgr.errors import CommandError
 from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.examples import configuration
@@ -70,7 +70,7 @@ def test_a_deployer_without_superuser_migrates_twice_and_issues_keys(deployer_ur
 )
 def test_a_deployer_that_may_not_create_roles_gets_a_clear_message(bare_database_url, commands, message):
     url = prepare(bare_database_url, commands)
-    with pytest.raises(MigrationError, match=message):
+    with pytest.raises(CommandError, match=message):
         migrations.apply(url)
 
 

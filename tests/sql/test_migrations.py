@@ -14,7 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from stackmgr import paths
 from stackmgr.database import migrations
-from stackmgr.database.migrations import MigrationError
+from stackmgr.errors import CommandError
 from tests.support.clusters import new_database
 from tests.support.waiting import eventually
 
@@ -62,7 +62,7 @@ def test_the_files_are_numbered_without_a_gap():
 
 def test_a_file_by_another_name_is_named(folder):
     (folder / "3_more.sql").touch()
-    with pytest.raises(MigrationError, match=r"3_more\.sql is not named NNNN_slug\.sql"):
+    with pytest.raises(CommandError, match=r"3_more\.sql is not named NNNN_slug\.sql"):
         migrations.available()
 
 
@@ -94,14 +94,14 @@ def test_a_file_that_was_changed_after_it_was_applied_is_named(empty_url, folder
     migrations.apply(empty_url)
     with (folder / "0002_tables.sql").open("a") as file:
         file.write("-- a comment\n")
-    with pytest.raises(MigrationError, match="0002_tables differs from the one that was applied"):
+    with pytest.raises(CommandError, match="0002_tables differs from the one that was applied"):
         migrations.apply(empty_url)
 
 
 def test_a_database_that_is_newer_than_the_code_is_rejected(empty_url, folder):
     newest = migrations.apply(empty_url)[-1]
     (folder / f"{newest}.sql").unlink()
-    with pytest.raises(MigrationError, match=f"{newest.version:04d}, which this version does not know"):
+    with pytest.raises(CommandError, match=f"{newest.version:04d}, which this version does not know"):
         migrations.apply(empty_url)
 
 
@@ -109,9 +109,7 @@ def test_a_failed_migration_leaves_nothing_and_can_be_applied_once_it_is_fixed(e
     known = [migration.version for migration in migrations.available()]
     failing = folder / f"{known[-1] + 1:04d}_half.sql"
     failing.write_text(FAILING)
-    with pytest.raises(
-        MigrationError, match=rf"{failing.stem}: division by zero \(applied before that: 0001_"
-    ):
+    with pytest.raises(CommandError, match=rf"{failing.stem}: division by zero \(applied before that: 0001_"):
         migrations.apply(empty_url)
     assert applied(empty_url) == known
     with psycopg.connect(empty_url) as admin:
@@ -122,7 +120,7 @@ def test_a_failed_migration_leaves_nothing_and_can_be_applied_once_it_is_fixed(e
 
 def test_a_database_in_another_encoding_is_rejected(server_url):
     with new_database(server_url, encoding="LATIN1") as url:
-        with pytest.raises(MigrationError, match="the encoding of this database is LATIN1, and must be UTF8"):
+        with pytest.raises(CommandError, match="the encoding of this database is LATIN1, and must be UTF8"):
             migrations.apply(url)
         assert applied(url) == []
 

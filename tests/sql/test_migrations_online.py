@@ -16,8 +16,8 @@ from stackmgr import paths
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations
-from stackmgr.database.migrations import MigrationError
 from stackmgr.database.pool import Database
+from stackmgr.errors import CommandError
 from stackmgr.http.app import create_app
 from tests.support.clusters import new_database
 from tests.support.waiting import eventually
@@ -164,7 +164,7 @@ def test_a_migration_gives_up_after_the_time_it_was_given_and_changes_nothing(ur
     with psycopg.connect(url) as other:
         other.execute(b"LOCK TABLE stackmgr.stacks IN ACCESS SHARE MODE")
         pid = other.info.backend_pid
-        with pytest.raises(MigrationError, match=f"{name}: canceling statement due to lock timeout"):
+        with pytest.raises(CommandError, match=f"{name}: canceling statement due to lock timeout"):
             migrations.apply(url, wait_seconds=1, report=reports.append)
     assert [report.rpartition("; ")[2] for report in reports] == ["retrying in 0.5 s", "giving up"]
     assert f"pid {pid} (unnamed, idle in transaction" in reports[1]
@@ -196,7 +196,7 @@ def test_an_index_that_failed_is_removed_and_created_by_the_next_run(url, add):
         migrating = threads.submit(migrations.apply, url)
         eventually(lambda: one(url, VALIDITY) is False)
         one(url, b"SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONC%'")
-        with pytest.raises(MigrationError, match=f"{names[0]}: canceling statement due to user request"):
+        with pytest.raises(CommandError, match=f"{names[0]}: canceling statement due to user request"):
             migrating.result(30)
     assert one(url, VALIDITY) is False
     assert [str(migration) for migration in migrations.apply(url)] == names

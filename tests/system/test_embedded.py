@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from stackmgr.dev import embedded_postgres
-from stackmgr.dev.embedded_postgres import EmbeddedError, EmbeddedPostgres
+from stackmgr.dev.embedded_postgres import EmbeddedPostgres
+from stackmgr.errors import CommandError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run the server as somebody else")
 
@@ -96,7 +97,7 @@ def test_a_server_that_does_not_start_says_why(made):
     version.write_text("9\n")
     try:
         with (
-            pytest.raises(EmbeddedError, match="database files are incompatible with server"),
+            pytest.raises(CommandError, match="database files are incompatible with server"),
             EmbeddedPostgres(made),
         ):
             pass
@@ -154,5 +155,5 @@ def test_a_folder_for_sockets_that_somebody_else_made_is_not_used(folder, monkey
         sockets = Path(query(server, "SHOW unix_socket_directories").strip('"'))
     sockets.mkdir()
     os.chown(sockets, 12345, 12345)
-    with pytest.raises(EmbeddedError, match="belongs to somebody else"), EmbeddedPostgres(data):
+    with pytest.raises(CommandError, match="belongs to somebody else"), EmbeddedPostgres(data):
         pass
