@@ -14,11 +14,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from stackmgr.access.verifiers import Identity
-from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.http.app import Application, create_app
 from tests.support.fixed_verifier import FixedVerifier
-from tests.support.recorder import Recorder
 
 settings.register_profile(
     "stackmgr",
@@ -37,34 +35,6 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("stackmgr")
-
-
-# Thousands of requests in a row meet every stall of a busy machine; a deadline would make failures of them.
-PATIENCE = 60.0
-
-
-@pytest.fixture(scope="session")
-def database(database_url: str, recorder: Recorder) -> Iterator[Database]:
-    """The database of the application, with time to spare."""
-    database = Database(database_url, pool_size=4, deadline=PATIENCE, observer=recorder)
-    database.open()
-    yield database
-    database.close()
-
-
-@pytest.fixture(scope="session")
-def operator(database_url: str) -> Iterator[Database]:
-    """The database of the operator, likewise."""
-    database = Database(database_url, role="stackmgr_owner", pool_size=2, deadline=PATIENCE)
-    database.open()
-    yield database
-    database.close()
-
-
-@pytest.fixture(scope="session")
-def app(database: Database, spellings: dict[str, str]) -> Application:
-    """The application with that database: the one of the other folders may have been made before."""
-    return create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
 
 
 @dataclass(frozen=True)
