@@ -2,11 +2,11 @@
 
 import dataclasses
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
+from stackmgr.scheduler import sleep
 from stackmgr.stacks import repository
 
 # Long enough for another client to come between; the mistakes are races, and so is finding them.
@@ -21,7 +21,7 @@ def stale_copy(patch: Patch) -> None:
 
     def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> repository.Stack:
         copy = repository.get(session, actor.manager_id, stack_id)
-        time.sleep(_WINDOW)
+        sleep(_WINDOW)
         wanted = {
             name: getattr(changes, name) or getattr(copy, name) for name in ("name", "allocation", "preset")
         }
@@ -71,7 +71,7 @@ def reread_answer(patch: Patch) -> None:
 
     def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> repository.Stack:
         update(session, actor, stack_id, changes)
-        time.sleep(_WINDOW)
+        sleep(_WINDOW)
         return repository.get(session, actor.manager_id, stack_id)
 
     patch(repository, "update", wrong)

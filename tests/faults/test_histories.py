@@ -22,7 +22,7 @@ SEEDS = int(os.environ.get("STACKMGR_HISTORY_SEEDS", "5"))
 
 @pytest.fixture(scope="module")
 def roomy_app(database_url, spellings):
-    """The application with a connection for each client, as it is with a thread for each."""
+    """The application with a connection for each client and room for as many."""
     database = Database(database_url, pool_size=2 * CLIENTS)
     database.open()
     yield create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)

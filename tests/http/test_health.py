@@ -9,6 +9,7 @@ from psycopg.conninfo import make_conninfo
 from stackmgr import __version__
 from stackmgr.database.pool import Database
 from stackmgr.http import health
+from tests.support.greenlets import in_greenlets
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def asking() -> Iterator[Callable[..., webtest.TestApp]]:
         database = Database(url, pool_size=1, deadline=deadline)
         database.open()
         opened.append(database)
-        return webtest.TestApp(health.create_admin_app(database, None))
+        return webtest.TestApp(in_greenlets(health.create_admin_app(database, None)))
 
     yield make
     for database in opened:

@@ -9,6 +9,7 @@ from webob.headers import ResponseHeaders
 
 from stackmgr.http.app import Application
 from tests.support.client import check_response
+from tests.support.greenlets import in_greenlets
 from tests.support.http_wire import Response
 
 ENVIRON = {
@@ -42,7 +43,7 @@ def call(app: Application, method: str, path: str, body: bytes, idempotency_key:
         "HTTP_IDEMPOTENCY_KEY": idempotency_key,
         "wsgi.input": io.BytesIO(body),
     }
-    content = b"".join(app(environ, start_response))
+    content = b"".join(in_greenlets(app)(environ, start_response))
     status, fields = started
     check_response(method, path, status, ResponseHeaders(fields), content)
     message = Message()

@@ -10,6 +10,7 @@ from webtest.response import TestResponse
 
 from stackmgr.http.app import Application
 from stackmgr.http.requests import compile_schema
+from tests.support.greenlets import in_greenlets
 
 _STACK = compile_schema("stack.json")
 _PAGE = compile_schema("stack_page.json")
@@ -41,7 +42,7 @@ class Client:
     def __init__(
         self, app: Application, key: str | None, external_id: str, statements_run: list[str]
     ) -> None:
-        self._app = webtest.TestApp(app)
+        self._app = webtest.TestApp(in_greenlets(app))
         self.key = key
         self.external_id = external_id
         self._run = statements_run

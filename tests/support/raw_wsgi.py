@@ -7,6 +7,7 @@ from webtest.response import TestResponse
 
 from stackmgr.http.app import Application
 from tests.support.client import Client, check_response
+from tests.support.greenlets import in_greenlets
 
 
 class Input:
@@ -40,6 +41,6 @@ def call(
     request.environ["wsgi.input"] = body
     request.environ |= environ
     # Lint is for well-behaved servers: it would refuse some of these requests in the application's stead.
-    response = webtest.TestApp(app, lint=False).do_request(request, expect_errors=True)
+    response = webtest.TestApp(in_greenlets(app), lint=False).do_request(request, expect_errors=True)
     check_response(method, path, response.status_int, response.headers, response.body)
     return response

@@ -17,6 +17,7 @@ from stackmgr.http.app import Application
 from stackmgr.stacks.eip55 import eip55
 from tests.support.client import STACKS, check_response
 from tests.support.examples import ADDRESSES
+from tests.support.greenlets import in_greenlets
 from tests.support.history import Configuration, Operation
 
 # Sends method, path, headers and body; returns status and body.  Raises ConnectionRefusedError if nothing
@@ -33,8 +34,10 @@ _NO_ANSWER = (OSError, http.client.HTTPException)
 def application_transport(app: Application) -> Transport:
     """Return the transport that calls *app* itself."""
 
+    served = in_greenlets(app)
+
     def send(method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
-        response = webtest.TestApp(app).request(
+        response = webtest.TestApp(served).request(
             path, method=method, headers=headers, body=body, expect_errors=True
         )
         check_response(method, path, response.status_int, response.headers, response.body)
