@@ -38,7 +38,6 @@ PATIENCE = 60.0
 SERIAL = {
     "faults/test_deadlines.py": "requests have a deadline of 1 s, and half a second to report it",
     "faults/test_prefetch.py": "likewise",
-    "faults/test_histories.py": "most mutants show only if many clients run at the same time",
     "server/test_hostile.py": "clients and the worker hold each other to deadlines of a second or two",
 }
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.
