@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from tests.commands.terminal import on_terminal
 from tests.support.programs import require
-from tests.support.terminal import on_terminal
 
 # Options that skip a person's own files, and the line that loads the script.
 SHELLS = {

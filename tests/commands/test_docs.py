@@ -7,7 +7,7 @@ import pytest
 
 from stackmgr import cli
 from stackmgr.commands import docs
-from tests.support.browser import running_browser
+from tests.commands.browser import running_browser
 from tests.support.openapi import OPERATIONS
 from tests.support.waiting import eventually
 

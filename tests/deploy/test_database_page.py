@@ -20,9 +20,9 @@ from stackmgr.database import migrations, preflight
 from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
 from stackmgr.stacks import whitelist
+from tests.deploy.runbook import blocks
 from tests.support.client import Client
 from tests.support.examples import configuration
-from tests.support.runbook import blocks
 from tests.support.waiting import eventually
 
 PAGE = paths.directory("deploy") / "DATABASE.md"

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from stackmgr import paths
 from stackmgr.monitoring import metrics_store
 from stackmgr.monitoring.metrics import Metrics
+from tests.deploy.runbook import block
 from tests.support.nginx import require
-from tests.support.runbook import block
 
 DEPLOY = paths.directory("deploy")
 PANELS = [

@@ -18,11 +18,11 @@ from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations, preflight
 from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
+from tests.deploy.runbook import RUNBOOK, blocks
 from tests.support.client import Client
 from tests.support.clusters import cluster
 from tests.support.examples import configuration
 from tests.support.programs import require
-from tests.support.runbook import RUNBOOK, blocks
 
 ROOT = paths.directory("deploy").parent
 

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.deploy.runbook import block
 from tests.deploy.units import DEPLOY
 from tests.support.clusters import new_database
-from tests.support.runbook import block
 from tests.support.server import ask, running, workers_replaced
 from tests.support.source import copy_source
 

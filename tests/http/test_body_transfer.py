@@ -7,9 +7,9 @@ import pytest
 from webtest.response import TestResponse
 
 from stackmgr.http.app import Application
+from tests.http.raw_wsgi import Input, call
 from tests.support.client import STACKS, Client
 from tests.support.examples import CONFIGURATION, configuration, padded
-from tests.support.raw_wsgi import Input, call
 
 LIMIT = 262144
 TEXT = json.dumps(CONFIGURATION).encode()

@@ -15,10 +15,10 @@ from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.errors import RateLimited, ServiceUnavailable
 from stackmgr.monitoring.logs import JsonFormatter
+from tests.http.raw_wsgi import Input, call
 from tests.support.client import STACKS, STATUS, Client
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
-from tests.support.raw_wsgi import Input, call
 
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 UUID = "00000000-0000-4000-8000-000000000000"

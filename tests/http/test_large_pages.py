@@ -7,9 +7,9 @@ import pytest
 
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
+from tests.http.raw_wsgi import Input, call
 from tests.support.client import STACKS
 from tests.support.examples import configuration
-from tests.support.raw_wsgi import Input, call
 
 BODY = json.dumps(configuration(name='"\N{GRINNING FACE}' * 43_000), ensure_ascii=False).encode()
 

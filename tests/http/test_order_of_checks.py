@@ -10,10 +10,10 @@ import pytest
 
 from stackmgr import errors
 from stackmgr.errors import RateLimited, ServiceError, ServiceUnavailable
+from tests.http.raw_wsgi import Input, call
 from tests.support.client import STACKS, Client
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
-from tests.support.raw_wsgi import Input, call
 
 LIMIT = 262144
 

@@ -20,9 +20,9 @@ import pytest
 from stackmgr import paths
 from stackmgr.access import api_keys
 from tests.support.examples import configuration
-from tests.support.frozen_disk import FrozenDisk, frozen_disk
 from tests.support.server import RunningService, ask, free_port, running, running_service, workers_replaced
 from tests.support.waiting import eventually
+from tests.system.frozen_disk import FrozenDisk, frozen_disk
 
 CREATES = 100
 PATIENCE = 20.0
