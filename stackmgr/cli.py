@@ -28,6 +28,7 @@ from stackmgr.commands import (
 from stackmgr.commands.common import NO_SCHEMA, exit_statuses, subcommands
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.settings import OPTIONS, SettingsError
+from stackmgr.stacks.whitelist import WhitelistError
 
 # SQLSTATE undefined_table; a missing schema has it too.
 _UNDEFINED_TABLE = "42P01"
@@ -126,7 +127,7 @@ def main() -> None:
     try:
         arguments.run(arguments)
         sys.stdout.flush()
-    except SettingsError as ex:
+    except (SettingsError, WhitelistError) as ex:
         sys.exit("\n".join(f"stackmgr: {problem}" for problem in ex.problems))
     except DatabaseError as ex:
         sys.exit(f"stackmgr: {_explanation(ex)}")

@@ -60,7 +60,7 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
         problems.append(INVALID_DATABASE_URL)
     spellings: Mapping[str, str] = {}
     try:
-        spellings = whitelist.load(settings.tokens_path(environ))
+        spellings = whitelist.load_configured(environ).spellings
     except whitelist.WhitelistError as ex:
         problems += ex.problems
     if problems or chosen is None:

@@ -195,7 +195,7 @@ def row_counts(admin: psycopg.Connection) -> Callable[[], dict[str, int]]:
 
 @pytest.fixture(scope="session")
 def spellings() -> dict[str, str]:
-    return dict(whitelist.load(paths.default_whitelist()))
+    return dict(whitelist.load(paths.default_whitelist()).spellings)
 
 
 @pytest.fixture(scope="session")

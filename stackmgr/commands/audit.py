@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from stackmgr.access.verifiers import is_identity_id
-from stackmgr.commands import token_list
 from stackmgr.commands.arguments import canonical_uuid
 from stackmgr.commands.audit_output import Counts, Output
 from stackmgr.commands.audit_rules import Fault, RevisionAudit, StoredRevision, current_faults, receipt_faults
@@ -20,6 +19,7 @@ from stackmgr.commands.output import print_note
 from stackmgr.commands.reader import NEEDS_READER, Reader, connected, transaction
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
+from stackmgr.stacks import whitelist
 
 _MANAGERS = statements.load("audit_managers")
 _STACKS = statements.load("audit_stacks")
@@ -115,7 +115,7 @@ def _run(audit: Audit, counts: Counts) -> None:
 
 def _audit(arguments: argparse.Namespace) -> None:
     counts = Counts()
-    listed = frozenset(token_list.in_force().tokens)
+    listed = frozenset(whitelist.load_configured().tokens)
     output = Output(counts, as_json=arguments.json)
     audit = Audit(counts, output, listed, archived=arguments.archived)
     audit.done = arguments.after

@@ -14,12 +14,13 @@ from xml.etree import ElementTree as ET
 
 import urllib3
 
-from stackmgr.commands import conformance_reads, token_list
+from stackmgr.commands import conformance_reads
 from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.conformance_checks import CHECKS, Deployment
 from stackmgr.commands.conformance_client import Client, Failed
 from stackmgr.commands.output import print_json, print_note, printable
 from stackmgr.errors import CommandError
+from stackmgr.stacks import whitelist
 
 # Registered by their import.
 _ALL = (
@@ -98,7 +99,7 @@ def _conformance(arguments: argparse.Namespace) -> None:
         raise CommandError("the two keys must be of two managers")
     base = arguments.base_url
     deployment = Deployment(
-        Client(base, first), Client(base, second), Client(base, None), token_list.in_force()
+        Client(base, first), Client(base, second), Client(base, None), whitelist.load_configured()
     )
     _require_reachable(deployment)
     results = []

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from stackmgr.commands.conformance_client import STACKS, Client, check_stack, expect, stack_of, status
-from stackmgr.commands.token_list import TokenList
+from stackmgr.stacks.whitelist import Whitelist
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Deployment:
     first: Client
     second: Client
     anonymous: Client
-    listed: TokenList
+    listed: Whitelist
 
     def body(self, **fields: Any) -> dict[str, Any]:
         """Return a valid create body, with other fields in the place of its own."""

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stackmgr.commands import token_list
 from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import percent, print_json, printable
-from stackmgr.commands.token_list import TokenList
 from stackmgr.commands.verdict import CREATE, UPDATE, Verdict, key_reasons, verdict
 from stackmgr.errors import CommandError, InvalidIdempotencyKey
 from stackmgr.limits import BODY_LIMIT_BYTES
+from stackmgr.stacks import whitelist
 from stackmgr.stacks.configuration import Changes, Configuration
+from stackmgr.stacks.whitelist import Whitelist
 
 _OUTCOMES = {
     CREATE: "With a new Idempotency-Key 201; with a used one 200 if its identity is the same, otherwise 409.",
@@ -67,7 +67,7 @@ def _print_columns(rows: list[tuple[str, str]]) -> None:
         print(f"  {head:{width}}  {printable(text)}")
 
 
-def _print_text(name: str, found: Verdict, schema: str, listed: TokenList) -> None:
+def _print_text(name: str, found: Verdict, schema: str, listed: Whitelist) -> None:
     if found.error is not None:
         print(f"{name}: {found.error.status} {found.error.code}")
         _print_columns([(reason.place, reason.message) for reason in found.reasons])
@@ -87,7 +87,7 @@ def _print_text(name: str, found: Verdict, schema: str, listed: TokenList) -> No
 
 
 def _explain(arguments: argparse.Namespace) -> None:
-    listed = token_list.in_force()
+    listed = whitelist.load_configured()
     schema = UPDATE if arguments.update else CREATE
     found = verdict(_read(arguments.file), schema, listed)
     if arguments.idempotency_key is not None and (of_key := key_reasons(arguments.idempotency_key)):

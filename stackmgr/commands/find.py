@@ -6,7 +6,6 @@ Each search reads a whole table: no request needs it, and an index would cost ev
 import argparse
 from collections.abc import Sequence
 
-from stackmgr.commands import token_list
 from stackmgr.commands.arguments import canonical_uuid, row_limit
 from stackmgr.commands.common import Commands, exit_statuses
 from stackmgr.commands.output import moment, percent, print_json, print_note, print_table, printable
@@ -15,6 +14,7 @@ from stackmgr.commands.tokens import weights
 from stackmgr.database import statements
 from stackmgr.database.connection import Row
 from stackmgr.errors import CommandError
+from stackmgr.stacks import whitelist
 
 _HOLDING = statements.load("stack_list_holding")
 _REVISIONS = statements.load("revision_search")
@@ -24,7 +24,7 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def _by_token(reader: Reader, text: str, limit: int) -> Table:
-    listed = token_list.in_force()
+    listed = whitelist.load_configured()
     token = listed.find(text)
     # A token that has left the list is found by its address.
     address = token.address if token else text.lower()

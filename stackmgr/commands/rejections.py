@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from stackmgr.commands import token_list
 from stackmgr.commands.verdict import CREATE, UPDATE, verdict
+from stackmgr.stacks import whitelist
 
 LogRequest = Callable[[Mapping[str, Any]], None]
 WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -35,7 +35,7 @@ class Rejections:
     """Adds `reasons` to the fields of a request whose body was rejected.  *tokens* is the whitelist file."""
 
     def __init__(self, tokens: Path) -> None:
-        self._listed = token_list.load(tokens)
+        self._listed = whitelist.load(tokens)
         self._body: ContextVar[_Recorded] = ContextVar("body")  # of the request that runs
 
     def recording(self, app: WsgiApplication) -> WsgiApplication:

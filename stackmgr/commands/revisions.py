@@ -7,9 +7,9 @@ from typing import Any
 
 from stackmgr.commands.output import moment, percent, printable
 from stackmgr.commands.reader import Reader
-from stackmgr.commands.token_list import TokenList
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
+from stackmgr.stacks.whitelist import Whitelist
 
 _LOCATE = statements.load("stack_locate")
 _LIST = statements.load("revision_list")
@@ -88,7 +88,7 @@ def revisions(
     return [Revision(*row) for row in reader.rows(_LIST, parameters)]
 
 
-def differences(before: Revision, after: Revision, listed: TokenList) -> list[tuple[str, str, str]]:
+def differences(before: Revision, after: Revision, listed: Whitelist) -> list[tuple[str, str, str]]:
     """Return (what, before, after) for each thing that differs, as text."""
     found = []
     if before.name != after.name:
@@ -103,7 +103,7 @@ def differences(before: Revision, after: Revision, listed: TokenList) -> list[tu
     return found
 
 
-def summary(before: Revision | None, after: Revision, listed: TokenList) -> str:
+def summary(before: Revision | None, after: Revision, listed: Whitelist) -> str:
     """Return what a revision changed, on one line; *before* is None for the first one."""
     if before is None:
         weights = sorted((listed.symbol(address), bps) for address, bps in after.weights.items())

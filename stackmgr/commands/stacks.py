@@ -5,17 +5,18 @@ import json
 import sys
 from itertools import pairwise
 
-from stackmgr.commands import find, revisions, token_list
+from stackmgr.commands import find, revisions
 from stackmgr.commands.arguments import canonical_uuid, instant, row_limit
 from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import moment, percent, print_json, print_note, print_table, printable
 from stackmgr.commands.reader import NEEDS_READER, reading
 from stackmgr.commands.revisions import Located, Revision
-from stackmgr.commands.token_list import TokenList
 from stackmgr.errors import CommandError
+from stackmgr.stacks import whitelist
+from stackmgr.stacks.whitelist import Whitelist
 
 
-def _print_revision(stack: Located, revision: Revision, listed: TokenList) -> None:
+def _print_revision(stack: Located, revision: Revision, listed: Whitelist) -> None:
     """Print the configuration of a revision, and who made it."""
     fields = [
         ("stack", stack.stack_id),
@@ -42,7 +43,7 @@ def _print(arguments: argparse.Namespace, stack: Located, revision: Revision) ->
         head = {"stack_id": stack.stack_id, "external_id": stack.external_id}
         print_json(head | {"created_at": moment(stack.created_at)} | revisions.document(revision))
     else:
-        _print_revision(stack, revision, token_list.in_force())
+        _print_revision(stack, revision, whitelist.load_configured())
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -69,7 +70,7 @@ def _history(arguments: argparse.Namespace) -> None:
         # One more, to know what the oldest one shown has changed.
         found = revisions.revisions(reader, stack, limit=arguments.limit + 1)
     shown = list(pairwise([*found, None]))[: arguments.limit]
-    listed = token_list.in_force()
+    listed = whitelist.load_configured()
     if arguments.json:
         print_json(
             [
@@ -104,7 +105,7 @@ def _diff(arguments: argparse.Namespace) -> None:
     for number, found in zip((older, newer), pair, strict=True):
         if not found or found[0].number != number:
             raise CommandError(f"there is no revision {number}: the last one is {stack.revision_number}")
-    changed = revisions.differences(pair[0][0], pair[1][0], token_list.in_force())
+    changed = revisions.differences(pair[0][0], pair[1][0], whitelist.load_configured())
     if arguments.json:
         print_json([dict(zip(("what", "before", "after"), row, strict=True)) for row in changed])
     elif changed:

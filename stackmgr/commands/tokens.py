@@ -11,15 +11,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from stackmgr.commands import token_list
 from stackmgr.commands.arguments import row_limit
 from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import percent, print_json, print_note, print_table, printable
 from stackmgr.commands.reader import NEEDS_READER, Reader, reading
-from stackmgr.commands.token_list import Token, TokenList
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
 from stackmgr.stacks import whitelist
+from stackmgr.stacks.whitelist import Token, Whitelist
 
 _HOLDERS = statements.load("token_count_holders")
 _STACKS = statements.load("stack_list_holding")
@@ -27,7 +26,7 @@ _RECEIPTS = statements.load("receipt_count_naming")
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    listed = token_list.in_force()
+    listed = whitelist.load_configured()
     tokens = sorted(listed.tokens.values(), key=lambda token: token.symbol)
     if arguments.json:
         print_json([_document(token) for token in tokens])
@@ -54,7 +53,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise CommandError(f"{arguments.file} cannot be read: {ex.strerror}") from ex
     problems: list[str] = []
     try:
-        token_list.load(arguments.file)
+        whitelist.load(arguments.file)
     except whitelist.WhitelistError as ex:
         problems = [problem.removeprefix(f"whitelist {arguments.file}: ") for problem in ex.problems]
     if arguments.json:
@@ -70,7 +69,7 @@ def _check(arguments: argparse.Namespace) -> None:
         sys.exit(FOUND)
 
 
-def changes(old: TokenList, new: TokenList) -> list[tuple[str, str, str]]:
+def changes(old: Whitelist, new: Whitelist) -> list[tuple[str, str, str]]:
     """Return (change, symbol, checksummed address) for each token that differs, by address."""
     found = []
     for address in sorted(old.tokens.keys() | new.tokens.keys()):
@@ -85,7 +84,7 @@ def changes(old: TokenList, new: TokenList) -> list[tuple[str, str, str]]:
 
 
 def _diff(arguments: argparse.Namespace) -> None:
-    found = changes(token_list.require(arguments.old), token_list.require(arguments.new))
+    found = changes(whitelist.load(arguments.old), whitelist.load(arguments.new))
     if arguments.json:
         print_json([dict(zip(("change", "symbol", "address"), row, strict=True)) for row in found])
     elif found:
@@ -97,14 +96,14 @@ def _diff(arguments: argparse.Namespace) -> None:
         sys.exit(FOUND)
 
 
-def weights(allocation: str, listed: TokenList, addresses: Iterable[str]) -> dict[str, int]:
+def weights(allocation: str, listed: Whitelist, addresses: Iterable[str]) -> dict[str, int]:
     """Return the weights in basis points of those *addresses* that a stored allocation names, by symbol."""
     wanted = set(addresses)
     items = (item for item in json.loads(allocation) if item["token_address"] in wanted)
     return {listed.symbol(item["token_address"]): item["weight_bps"] for item in items}
 
 
-def _impact_document(reader: Reader, old: TokenList, new: TokenList, limit: int) -> dict[str, Any]:
+def _impact_document(reader: Reader, old: Whitelist, new: Whitelist, limit: int) -> dict[str, Any]:
     leaving = sorted(old.tokens.keys() - new.tokens.keys())
     holders = {row[0]: row[1:] for row in reader.rows(_HOLDERS, {"addresses": leaving})}
     stacks = reader.rows(_STACKS, {"addresses": leaving, "row_limit": limit + 1})
@@ -162,7 +161,7 @@ def _print_impact(document: dict[str, Any], file: Path) -> None:
 
 
 def _impact(arguments: argparse.Namespace) -> None:
-    old, new = token_list.in_force(), token_list.require(arguments.file)
+    old, new = whitelist.load_configured(), whitelist.load(arguments.file)
     with reading() as reader:
         document = _impact_document(reader, old, new, arguments.limit)
     if arguments.json:

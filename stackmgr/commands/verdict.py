@@ -11,13 +11,13 @@ from typing import Any
 
 from stackmgr.commands import reasons
 from stackmgr.commands.reasons import Reason
-from stackmgr.commands.token_list import TokenList
 from stackmgr.errors import InvalidBody, InvalidConfiguration, PayloadTooLarge, ServiceError
 from stackmgr.http.requests import RequestSchema
 from stackmgr.http.schemas import inline_references, read_schema
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.stacks import configuration
 from stackmgr.stacks.configuration import TOTAL_BPS, Changes, Configuration
+from stackmgr.stacks.whitelist import Whitelist
 
 CREATE, UPDATE = "stack_create.json", "stack_update.json"
 
@@ -46,7 +46,7 @@ def _schemas(name: str) -> tuple[RequestSchema, dict[str, Any]]:
     return RequestSchema(name), inline_references(read_schema(name))
 
 
-def verdict(body: bytes, schema: str, listed: TokenList) -> Verdict:
+def verdict(body: bytes, schema: str, listed: Whitelist) -> Verdict:
     """Return what the service decides on *body*, validated as *schema*, CREATE or UPDATE."""
     if len(body) > BODY_LIMIT_BYTES:
         reason = Reason((), "content_length", f"exceeds {BODY_LIMIT_BYTES} bytes")
@@ -78,7 +78,7 @@ def _name_reasons(name: Any) -> Iterator[Reason]:
             yield Reason(("name",), slug, _NAME_MESSAGES[slug])
 
 
-def _allocation_reasons(allocation: Any, keywords: dict[str, Any], listed: TokenList) -> Iterator[Reason]:
+def _allocation_reasons(allocation: Any, keywords: dict[str, Any], listed: Whitelist) -> Iterator[Reason]:
     """Yield what is wrong with tokens and weights, of those items that have both."""
     if not isinstance(allocation, list):
         return
@@ -105,7 +105,7 @@ def _is_item(item: Any, schema: dict[str, Any]) -> bool:
     )
 
 
-def _token_message(slug: str, allocation: list[Any], indexes: list[int], listed: TokenList) -> str:
+def _token_message(slug: str, allocation: list[Any], indexes: list[int], listed: Whitelist) -> str:
     """Return what is wrong with the token at the last of *indexes*; the others are valid items before it."""
     address = allocation[indexes[-1]]["token_address"].lower()
     token = listed.tokens.get(address)

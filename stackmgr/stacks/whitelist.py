@@ -1,17 +1,20 @@
 """The token whitelist: the tokens an allocation may contain, and their accepted spellings.
 
-The complete file is checked at start.  At run time it is a dictionary of at most 60 strings, from each
-accepted spelling (lowercase, and EIP-55 checksummed) to the lowercase form.
+The complete file is checked at start.  A request uses `spellings` only, a dictionary of at most 60 strings;
+the commands look up tokens by symbol or address.
 """
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stackmgr import settings
 from stackmgr.stacks.eip55 import eip55
 
 CHAIN_ID = 4663
@@ -26,6 +29,40 @@ class WhitelistError(Exception):
     def __init__(self, path: Path, problems: list[str]) -> None:
         self.problems = [f"whitelist {path}: {problem}" for problem in problems]
         super().__init__("; ".join(self.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One entry; `address` is lowercase, `checksummed` its EIP-55 form."""
+
+    symbol: str
+    name: str
+    address: str
+    checksummed: str
+
+
+@dataclass(frozen=True)
+class Whitelist:
+    """A valid whitelist.
+
+    `tokens` is keyed by lowercase address; `spellings` maps each accepted spelling to the lowercase address.
+    """
+
+    path: Path
+    tokens: Mapping[str, Token]
+    settlement: Token
+    spellings: Mapping[str, str]
+
+    def symbol(self, address: str) -> str:
+        """Return the symbol of a lowercase address, or a short form of an address that is not listed."""
+        token = self.tokens.get(address)
+        return f"{address[:6]}…{address[-4:]}" if token is None else token.symbol
+
+    def find(self, text: str) -> Token | None:
+        """Return the token with this symbol or address, in any case."""
+        wanted = text.lower()
+        named = (token for token in self.tokens.values() if wanted in (token.symbol.lower(), token.address))
+        return next(named, None)
 
 
 def _object(problems: list[str], members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -56,10 +93,11 @@ def _address(entry: Any, where: str, problems: list[str]) -> str | None:
     return address.lower()
 
 
-def _check(document: Any, problems: list[str]) -> list[str]:
+def _check(document: Any, problems: list[str]) -> None:
+    """Append what is wrong with *document* to *problems*."""
     if not isinstance(document, dict):
         problems.append("the top level must be an object with chain_id, settlement_asset and tokens")
-        return []
+        return
     chain_id = document.get("chain_id")
     if type(chain_id) is not int or chain_id != CHAIN_ID:
         problems.append(f"chain_id must be the integer {CHAIN_ID}")
@@ -67,7 +105,7 @@ def _check(document: Any, problems: list[str]) -> list[str]:
     entries = document.get("tokens")
     if not isinstance(entries, list):
         problems.append("tokens must be an array")
-        return []
+        return
     if len(entries) != TOKEN_COUNT:
         problems.append(f"there must be exactly {TOKEN_COUNT} tokens, there are {len(entries)}")
     found: list[str] = []
@@ -80,11 +118,15 @@ def _check(document: Any, problems: list[str]) -> list[str]:
         if address == settlement:
             problems.append(f"token {number} is the settlement asset, which is not an allocation token")
         found.append(address)
-    return found
 
 
-def load(path: Path) -> Mapping[str, str]:
-    """Return the lowercase form of each accepted spelling.  Raises WhitelistError."""
+def _token(entry: dict[str, str]) -> Token:
+    address = entry["address"].lower()
+    return Token(entry["symbol"], entry.get("name", ""), address, eip55(address))
+
+
+def load(path: Path) -> Whitelist:
+    """Return the whitelist in *path*.  Raises WhitelistError with every problem of the file."""
     problems: list[str] = []
     try:
         document = json.loads(path.read_bytes(), object_pairs_hook=partial(_object, problems))
@@ -92,7 +134,18 @@ def load(path: Path) -> Mapping[str, str]:
         raise WhitelistError(path, [f"cannot be read ({ex.strerror})"]) from ex
     except (ValueError, RecursionError) as ex:
         raise WhitelistError(path, ["is not a JSON document"]) from ex
-    addresses = _check(document, problems)
+    _check(document, problems)
     if problems:
         raise WhitelistError(path, problems)
-    return {spelling: address for address in addresses for spelling in (address, eip55(address))}
+    tokens = [_token(entry) for entry in document["tokens"]]
+    return Whitelist(
+        path,
+        {token.address: token for token in tokens},
+        _token(document["settlement_asset"]),
+        {spelling: token.address for token in tokens for spelling in (token.address, token.checksummed)},
+    )
+
+
+def load_configured(environ: Mapping[str, str] = os.environ) -> Whitelist:
+    """Return the whitelist that STACKMGR_TOKENS names, by default the shipped one.  Raises WhitelistError."""
+    return load(settings.tokens_path(environ))

@@ -29,7 +29,7 @@ PAGE = paths.directory("deploy") / "DATABASE.md"
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 SETTINGS = "listen_addresses = ''\nunix_socket_directories = '{}'\nwal_level = logical\n"
 SUPERUSER = "the login is a superuser: the service needs no more than stackmgr_app"
-SPELLINGS = dict(whitelist.load(paths.default_whitelist()))
+SPELLINGS = dict(whitelist.load(paths.default_whitelist()).spellings)
 STACKS = b"SELECT name FROM stackmgr.stacks ORDER BY created_at"
 
 

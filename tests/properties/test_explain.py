@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from stackmgr import paths
 from stackmgr.access.verifiers import Identity
-from stackmgr.commands import token_list
 from stackmgr.commands.explain import _document, _normalized
 from stackmgr.commands.verdict import CREATE, UPDATE, Verdict, verdict
 from stackmgr.http.app import create_app
 from stackmgr.http.schemas import inline_references, read_schema
+from stackmgr.stacks import whitelist
 from stackmgr.stacks.configuration import Configuration
 from tests.properties.bodies import CORPUS, bodies
 from tests.properties.calling import call
@@ -25,7 +25,7 @@ from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
 
 BODIES = int(os.environ.get("STACKMGR_PROPERTY_BODIES", "300"))
-LISTED = token_list.load(paths.default_whitelist())
+LISTED = whitelist.load(paths.default_whitelist())
 
 
 class Service:

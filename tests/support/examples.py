@@ -9,7 +9,7 @@ from stackmgr.stacks import whitelist
 from stackmgr.stacks.eip55 import eip55
 
 TOKENS: list[dict[str, str]] = json.loads(paths.default_whitelist().read_bytes())["tokens"]
-ADDRESSES = sorted(set(whitelist.load(paths.default_whitelist()).values()))
+ADDRESSES = sorted(set(whitelist.load(paths.default_whitelist()).spellings.values()))
 PRESETS = ("hourly", "daily", "weekly", "monthly")
 
 CONFIGURATION: dict[str, Any] = {
