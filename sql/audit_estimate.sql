@@ -3,7 +3,7 @@
 -- returns: one row (stacks); -1 before the first ANALYZE
 -- index:   none (catalog)
 -- locks:   none
--- called by: commands.audit._run
+-- called by: commands.audit.command._run
 SELECT reltuples::bigint AS stacks
 FROM pg_catalog.pg_class
 WHERE oid = to_regclass('stackmgr.stacks');

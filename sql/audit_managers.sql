@@ -3,7 +3,7 @@
 -- returns: up to row_limit rows (manager_id, identity_id)
 -- index:   none (the whole table, some rows at a time, by its primary key where it is large)
 -- locks:   none
--- called by: commands.audit.Audit.next_managers
+-- called by: commands.audit.command.Audit.next_managers
 SELECT manager_id::text, identity_id
 FROM stackmgr.managers AS managers
 WHERE %(after)s::uuid IS NULL OR manager_id > %(after)s::uuid

@@ -3,7 +3,7 @@
 -- returns: many (manager_id, stack_id, input_digest)
 -- index:   none (the whole table in the end, by its primary key, and a sort)
 -- locks:   none
--- called by: commands.audit.Audit._read_range
+-- called by: commands.audit.command.Audit._read_range
 SELECT manager_id::text, stack_id::text, input_digest
 FROM stackmgr.creation_receipts AS creation_receipts
 WHERE (%(after)s::uuid IS NULL OR manager_id > %(after)s::uuid)

@@ -61,7 +61,7 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
     log = _request_observer(prepared, metrics)
     rejections = None
     if chosen.log_format == "dev" and log is not None:
-        from stackmgr.commands.rejections import Rejections  # noqa: PLC0415 - production imports none of it
+        from stackmgr.dev.rejection_log import Rejections  # noqa: PLC0415 - production imports none of it
 
         rejections = Rejections(chosen.tokens)
         log = rejections.explaining(log)

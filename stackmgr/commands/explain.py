@@ -11,7 +11,7 @@ from typing import Any
 
 from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import percent, print_json, printable
-from stackmgr.commands.verdict import CREATE, UPDATE, Verdict, key_reasons, verdict
+from stackmgr.dev.explanations import CREATE, UPDATE, Verdict, key_reasons, verdict
 from stackmgr.errors import CommandError, InvalidIdempotencyKey
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.stacks import whitelist

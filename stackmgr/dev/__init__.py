@@ -1,1 +1,1 @@
-"""`stackmgr dev`."""
+"""For developers: the server of `stackmgr dev`, and why the service rejects a body."""

@@ -6,8 +6,8 @@ import sys
 import psycopg
 import pytest
 
-from stackmgr.commands import audit
-from stackmgr.commands.audit_rules import allocation_fault
+from stackmgr.commands.audit import command as audit
+from stackmgr.commands.audit.rules import allocation_fault
 from tests.commands.saved import ADDRESS, MANAGER, OTHER_MANAGER, OTHERS_STACK, QUIET_STACK, STACK
 
 # Nothing but a broken disk, a restored table or a superuser brings such rows about.

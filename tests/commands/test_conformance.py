@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from stackmgr.access import api_keys
-from stackmgr.commands.conformance import _ALL
+from stackmgr.commands.conformance.command import _ALL
 from tests.commands.breaking_proxy import AFTER, BEFORE, proxy
 from tests.support.server import RunningService, running_service
 

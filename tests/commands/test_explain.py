@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stackmgr.commands.verdict import LONGEST_KEY_BYTES, key_reasons
+from stackmgr.dev.explanations import LONGEST_KEY_BYTES, key_reasons
 from stackmgr.stacks.eip55 import eip55
 from tests.support.examples import ADDRESSES, allocation, configuration
 

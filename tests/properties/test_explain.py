@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stackmgr import paths
 from stackmgr.access.verifiers import Identity
 from stackmgr.commands.explain import _document, _normalized
-from stackmgr.commands.verdict import CREATE, UPDATE, Verdict, verdict
+from stackmgr.dev.explanations import CREATE, UPDATE, Verdict, verdict
 from stackmgr.http.app import create_app
 from stackmgr.http.schemas import inline_references, read_schema
 from stackmgr.stacks import whitelist

@@ -10,8 +10,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from stackmgr import cli, errors, limits, paths
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.commands.verdict import LONGEST_KEY_BYTES
 from stackmgr.database.pool import Database
+from stackmgr.dev.explanations import LONGEST_KEY_BYTES
 from stackmgr.http import requests, resources
 from stackmgr.http.app import create_app
 from stackmgr.http.requests import compile_schema

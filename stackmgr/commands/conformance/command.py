@@ -14,18 +14,16 @@ from xml.etree import ElementTree as ET
 
 import urllib3
 
-from stackmgr.commands import conformance_reads
 from stackmgr.commands.common import FOUND, Commands, exit_statuses
-from stackmgr.commands.conformance_checks import CHECKS, Deployment
-from stackmgr.commands.conformance_client import Client, Failed
+from stackmgr.commands.conformance import read_checks
+from stackmgr.commands.conformance.checks import CHECKS, Deployment
+from stackmgr.commands.conformance.client import Client, Failed
 from stackmgr.commands.output import print_json, print_note, printable
 from stackmgr.errors import CommandError
 from stackmgr.stacks import whitelist
 
 # Registered by their import.
-_ALL = (
-    sorted(CHECKS, key=lambda entry: [int(part) for part in entry[0].split(".")]) if conformance_reads else []
-)
+_ALL = sorted(CHECKS, key=lambda entry: [int(part) for part in entry[0].split(".")]) if read_checks else []
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from stackmgr.commands.verdict import CREATE, UPDATE, verdict
+from stackmgr.dev.explanations import CREATE, UPDATE, verdict
 from stackmgr.stacks import whitelist
 
 LogRequest = Callable[[Mapping[str, Any]], None]

@@ -12,8 +12,8 @@ from typing import Any
 
 from stackmgr.access.verifiers import is_identity_id
 from stackmgr.commands.arguments import canonical_uuid
-from stackmgr.commands.audit_output import Counts, Output
-from stackmgr.commands.audit_rules import Fault, RevisionAudit, StoredRevision, current_faults, receipt_faults
+from stackmgr.commands.audit.report import Counts, Output
+from stackmgr.commands.audit.rules import Fault, RevisionAudit, StoredRevision, current_faults, receipt_faults
 from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import print_note
 from stackmgr.commands.reader import NEEDS_READER, Reader, connected, transaction

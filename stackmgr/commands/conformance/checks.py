@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from stackmgr.commands.conformance_client import STACKS, Client, check_stack, expect, stack_of, status
+from stackmgr.commands.conformance.client import STACKS, Client, check_stack, expect, stack_of, status
 from stackmgr.stacks.whitelist import Whitelist
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from stackmgr.commands import reasons
-from stackmgr.commands.reasons import Reason
+from stackmgr.dev import schema_reasons
+from stackmgr.dev.schema_reasons import Reason
 from stackmgr.errors import InvalidBody, InvalidConfiguration, PayloadTooLarge, ServiceError
 from stackmgr.http.requests import RequestSchema
 from stackmgr.http.schemas import inline_references, read_schema
@@ -56,7 +56,7 @@ def verdict(body: bytes, schema: str, listed: Whitelist) -> Verdict:
     try:
         return Verdict(accepted=parse(validator.parse(body), listed.spellings))
     except (InvalidBody, InvalidConfiguration) as ex:
-        document, found = reasons.syntax_and_schema(body, keywords)
+        document, found = schema_reasons.syntax_and_schema(body, keywords)
         if isinstance(document, dict):
             found += _name_reasons(document.get("name"))
             found += _allocation_reasons(document.get("allocation"), keywords, listed)
@@ -96,12 +96,12 @@ def _allocation_reasons(allocation: Any, keywords: dict[str, Any], listed: White
 def _is_item(item: Any, schema: dict[str, Any]) -> bool:
     """Whether *item* has a well-formed address and weight, whatever else it has."""
     if not isinstance(item, dict) or any(
-        isinstance(item.get(name), reasons.Unreadable | None) for name in schema["required"]
+        isinstance(item.get(name), schema_reasons.Unreadable | None) for name in schema["required"]
     ):
         return False
     properties = schema["properties"]
     return not any(
-        list(reasons.schema_reasons(item[name], properties[name], ())) for name in schema["required"]
+        list(schema_reasons.schema_reasons(item[name], properties[name], ())) for name in schema["required"]
     )
 
 

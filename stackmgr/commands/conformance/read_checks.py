@@ -1,10 +1,10 @@
-"""The checks of lists, reads, headers, credentials, errors and limits; see `conformance_checks`."""
+"""The checks of lists, reads, headers, credentials, errors and limits; see `checks`."""
 
 from typing import Any
 from uuid import uuid4
 
-from stackmgr.commands.conformance_checks import Deployment, check
-from stackmgr.commands.conformance_client import STACKS, expect, stack_of, status
+from stackmgr.commands.conformance.checks import Deployment, check
+from stackmgr.commands.conformance.client import STACKS, expect, stack_of, status
 from stackmgr.limits import BODY_LIMIT_BYTES
 
 
