@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from stackmgr import settings
 from stackmgr.access import api_keys, verifiers
 from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.http.app import create_app
@@ -67,18 +66,3 @@ def test_the_example_rejects_every_other_token(client, unkey, token, status):
 
 def test_the_published_pattern_is_that_of_the_keys():
     assert f"`{api_keys.PATTERN}`" in PAGE
-
-
-def test_the_defaults_it_names_are_those_of_the_settings():
-    found = settings.from_environ(
-        {"STACKMGR_DATABASE_URL": "x", "STACKMGR_VERIFIER": "unkey", "STACKMGR_UNKEY_ROOT_KEY": "x"}
-    )
-    assert f"| `{found.unkey_url}` |" in PAGE
-    assert f"| {found.verify_timeout:g} |" in PAGE
-
-
-def test_every_command_it_names_exists(command):
-    named = set(re.findall(r"stackmgr ((?:keys|managers) [a-z]+|verify-key)", PAGE))
-    assert len(named) == 8
-    for words in named:
-        assert command(*words.split(), "--help").status == 0
