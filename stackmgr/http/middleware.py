@@ -9,6 +9,7 @@ import falcon
 
 from stackmgr.access import managers
 from stackmgr.access.verifiers import Identity, Verifier
+from stackmgr.capacity import CAPACITY, UNLIMITED
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Guesses, Session
 from stackmgr.errors import MethodNotAllowed, NotFound, Overloaded, ServiceError
@@ -52,8 +53,8 @@ class RequestContext:
         """Run before routing.  Raises Overloaded for a request that the server rejects."""
         assign_request_id(req, resp)
         req.context.started = time.perf_counter()
-        if "stackmgr.overloaded" in req.env:
-            raise Overloaded("queue_timeout", req.env["stackmgr.overloaded"])
+        if seconds := req.env.get(CAPACITY, UNLIMITED).retry_after:
+            raise Overloaded("queue_timeout", seconds)
 
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, resource: Any, req_succeeded: bool

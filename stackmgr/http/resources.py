@@ -10,6 +10,7 @@ from time import monotonic
 
 import falcon
 
+from stackmgr.capacity import CAPACITY, UNLIMITED
 from stackmgr.database.session import PrefetchQuery
 from stackmgr.errors import InvalidPagination, InvalidStackId, Overloaded
 from stackmgr.http import requests, responses
@@ -84,7 +85,7 @@ class StackCollection:
             resp.data = responses.serialize_page(page, next_cursor)
             return
         req.context.session.close()  # others may need the connection while this page waits
-        if "stackmgr.wait_for_room" in req.env and (seconds := req.env["stackmgr.wait_for_room"](size)):
+        if seconds := req.env.get(CAPACITY, UNLIMITED).wait_for_room(size):
             raise Overloaded("large_pages", seconds)
         pieces = responses.serialize_in_turns(page, next_cursor)
         resp.content_length = sum([len(piece) for piece in pieces])

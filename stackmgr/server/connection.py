@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from gunicorn.util import http_date
 
+from stackmgr.capacity import CAPACITY, Capacity
 from stackmgr.errors import ServiceError, error_object
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.scheduler import WRITABLE, wait_for
@@ -48,20 +49,20 @@ class ClientConnection:
     """The state of one client connection. Whoever took it out of `HttpConnections.parked` owns it alone."""
 
     __slots__ = (
-        "_decoder", "_searched", "closing", "deadline", "drained", "environ", "events", "fd", "head",
-        "inbox", "outbox", "peer", "phase", "ready_since", "request", "reserved", "sent", "sock", "unread",
+        "_decoder", "_searched", "capacity", "closing", "deadline", "drained", "environ", "events", "fd",
+        "head", "inbox", "outbox", "peer", "phase", "ready_since", "request", "sent", "sock", "unread",
         "yielded",
     )  # fmt: skip
 
-    def __init__(self, sock: socket.socket, peer: Any, server: Any) -> None:
+    def __init__(self, sock: socket.socket, peer: Any, server: Any, capacity: Capacity) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.fd = sock.fileno()
         self.peer = peer[0] if isinstance(peer, tuple) else "unix"
-        self.environ = addresses(peer, server)
+        self.capacity = capacity
+        self.environ: dict[str, Any] = {**addresses(peer, server), CAPACITY: capacity}
         self.inbox = bytearray()
         self.outbox = Outbox()
-        self.reserved = 0  # bytes of a response that is being built
         self.sent = False  # whether a byte of the current response has been sent
         self.head = b""
         self.request: ReceivedRequest | None = None  # its head has been parsed, its body is incomplete
@@ -176,7 +177,8 @@ class ClientConnection:
 
     def wait_for_client(self) -> None:
         """Block the producer of a response in pieces while its client is behind. Raises Disconnected."""
-        limit = max(OUTBOX_LIMIT, self.reserved)  # what has room reserved holds no greenlet for its client
+        # What has room reserved holds no greenlet for its client.
+        limit = max(OUTBOX_LIMIT, self.capacity.reserved)
         if self.outbox.size <= limit:
             return
         self.unread = self.count_unread()

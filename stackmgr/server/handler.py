@@ -10,6 +10,7 @@ from typing import Any
 
 from gunicorn.http.wsgi import base_environ
 
+from stackmgr.capacity import Capacity
 from stackmgr.errors import IncompleteRequest, InvalidRequest, ServiceError
 from stackmgr.server import SERVING
 from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput
@@ -48,8 +49,7 @@ class RequestHandler:
         )
         self._keeps_alive = bool(cfg.keepalive)
         self.shares = Shares(cfg.threads)
-        self._admin_port = str(worker.admin_port or "")  # a unix socket has the port 0
-        self._queue_seconds = ceil(worker.queue_seconds)
+        self._queue_seconds: int = ceil(worker.queue_seconds)
         self._pre_request = _configured_hook(cfg, "pre_request")
         self._post_request = _configured_hook(cfg, "post_request")
         # gunicorn's own test is true with any logging configuration: 60 fields would be collected in vain.
@@ -70,18 +70,20 @@ class RequestHandler:
         self._reject(conn, partial(self.serve, conn))
 
     def _reject(self, conn: ClientConnection, step: Callable[[], None]) -> None:
-        conn.environ["stackmgr.overloaded"] = self._retry_after()
+        conn.capacity.retry_after = self._retry_after()
         try:
             step()
         finally:
-            del conn.environ["stackmgr.overloaded"]
+            conn.capacity.retry_after = 0
 
-    def _retry_after(self) -> Any:
+    def _retry_after(self) -> int:
         return self._queue_seconds + randint(0, RETRY_SPREAD_SECONDS)  # noqa: S311 - no secret
 
-    def _wait_for_room(self, conn: ClientConnection, size: int) -> Any:
+    def wait_for_room(self, capacity: Capacity, size: int) -> int:
         """Return 0 once a response of *size* bytes has room, or the seconds after which to retry."""
-        return 0 if self._worker.memory.wait_for_room(conn, size) else self._retry_after()
+        if self._worker.memory.wait_for_room(capacity, size):
+            return 0
+        return self._retry_after()
 
     def serve(self, conn: ClientConnection) -> None:
         """Serve the next request of a connection, as far as it has arrived.
@@ -126,7 +128,7 @@ class RequestHandler:
 
     def _respond_in_turn(self, conn: ClientConnection, request: ReceivedRequest) -> None:
         """Respond once this request may run, or 503 if that takes too long."""
-        if conn.environ["SERVER_PORT"] == self._admin_port or "stackmgr.overloaded" in conn.environ:
+        if conn.capacity.retry_after or not conn.capacity.is_limited:
             self._respond(conn, request)
             return
         # The credential alone, however its scheme is spelled.
@@ -151,7 +153,7 @@ class RequestHandler:
             self._run_application(response, conn, environ)
             conn.closing = response.must_close
         finally:
-            conn.reserved = 0
+            conn.capacity.reserved = 0
             if self._post_request:
                 self._post_request(self._worker, request, environ, response)
 
@@ -166,7 +168,6 @@ class RequestHandler:
             "QUERY_STRING": request.query,
             "RAW_URI": request.uri,
             "SERVER_PROTOCOL": f"HTTP/1.{request.version[1]}",
-            "stackmgr.wait_for_room": partial(self._wait_for_room, conn),
         }
 
     def _run_application(

@@ -1,10 +1,12 @@
 """The listening sockets of a worker: which of the waiting connections it accepts, and when."""
 
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
 from typing import Any
 
+from stackmgr.capacity import Capacity
 from stackmgr.server.connection import ClientConnection
 from stackmgr.server.connections import READ, HttpConnections
 
@@ -16,12 +18,19 @@ ACCEPTS = 64  # at once, then
 
 
 class Listeners:
-    """Accepts connections. Safe for threads."""
+    """Accepts connections, whose capacity *reserve* limits. Safe for threads."""
 
-    def __init__(self, bound: Any, connections: HttpConnections, limit: int) -> None:
+    def __init__(
+        self,
+        bound: Any,
+        connections: HttpConnections,
+        limit: int,
+        reserve: Callable[[Capacity, int], int] | None = None,
+    ) -> None:
         self._sockets: dict[int, socket.socket] = {each.fileno(): each.sock for each in bound}
         self._connections = connections
         self._limit = limit  # connections that are open at once
+        self._reserve = reserve
         self._accepting = Lock()
         self._ready: set[int] = set()  # at the last tick
 
@@ -86,7 +95,7 @@ class Listeners:
     def _accept_one(self, listener: socket.socket) -> None:
         """Accept one connection and watch it."""
         sock, peer = listener.accept()
-        conn = ClientConnection(sock, peer, listener.getsockname())
+        conn = ClientConnection(sock, peer, listener.getsockname(), Capacity(self._reserve))
         if len(self._connections.open) >= self._limit:
             self._connections.close_longest_parked()
         self._connections.add(conn)

@@ -9,6 +9,7 @@ import gc
 from threading import Lock
 from time import monotonic
 
+from stackmgr.capacity import Capacity
 from stackmgr.scheduler import sleep
 from stackmgr.server import WRITING
 from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection
@@ -46,7 +47,7 @@ class ResponseMemory:
         self._used_before = 0
         self._waiting = 0
 
-    def wait_for_room(self, conn: ClientConnection, size: int) -> bool:
+    def wait_for_room(self, capacity: Capacity, size: int) -> bool:
         """Wait until a response of *size* bytes has room, and reserve it until the response is queued.
 
         Return False at once if MAX_WAITING others wait: more of them would hold greenlets and memory.
@@ -56,7 +57,7 @@ class ResponseMemory:
         end = monotonic() + ROOM_SECONDS
         self._waiting += 1
         try:
-            while not self._reserve(conn, size):
+            while not self._reserve(capacity, size):
                 sleep(0.02)
                 if monotonic() > end:
                     self._close_stalled(self._used() + size - LIMIT)
@@ -78,14 +79,14 @@ class ResponseMemory:
         self._used_before = used
 
     def _used(self) -> int:
-        return sum(max(conn.outbox.size, conn.reserved) for conn in list(self._connections.open))
+        return sum(max(conn.outbox.size, conn.capacity.reserved) for conn in list(self._connections.open))
 
-    def _reserve(self, conn: ClientConnection, size: int) -> bool:
+    def _reserve(self, capacity: Capacity, size: int) -> bool:
         with self._reserving:
             used = self._used()
             if used and used + size > LIMIT:
                 return False
-            conn.reserved = size
+            capacity.reserved = size
             return True
 
     def _close_stalled(self, excess: int) -> None:

@@ -54,7 +54,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     alive: bool
     queue_seconds = 0.0  # a request that no greenlet has taken for so long is rejected; 0: it waits
-    admin_port = 0  # of the operator's listener
+    admin_port = 0  # of the operator's listener, which alone has it
 
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:
@@ -93,8 +93,9 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         for listener in self.sockets:
             name = listener.getsockname()
             sockets[isinstance(name, tuple) and name[1] == self.admin_port].append(listener)
-        self.listeners = Listeners(sockets[0], self.connections, self.cfg.worker_connections)
-        self.admin_listeners = Listeners(sockets[1], self.admin, ADMIN_CONNECTIONS)
+        limit, reserve = self.cfg.worker_connections, self.handler.wait_for_room
+        self.listeners = Listeners(sockets[0], self.connections, limit, reserve)
+        self.admin_listeners = Listeners(sockets[1], self.admin, ADMIN_CONNECTIONS)  # capacity without limits
         handle = partial(self._handle_event, self.connections, self.listeners)
         number = self.cfg.threads + WAITING
         self.scheduler = Scheduler(self.connections.epoll, number, handle, self._room)

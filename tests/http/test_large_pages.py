@@ -6,6 +6,7 @@ import time
 import pytest
 
 from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.capacity import CAPACITY, Capacity
 from stackmgr.database.pool import Database
 from tests.http.raw_wsgi import Input, call
 from tests.support.client import STACKS
@@ -38,19 +39,19 @@ def test_a_page_waits_for_room_without_a_connection(page_of, serving, service_ur
     only.open()
     sizes = []
 
-    def wait_for_room(size):
+    def wait_for_room(_, size):
         sizes.append(size)
         only.release(only.acquire(time.monotonic() + 5))
         return 0
 
     try:
-        page = page_of(serving(DatabaseVerifier(), only), **{"stackmgr.wait_for_room": wait_for_room})
+        page = page_of(serving(DatabaseVerifier(), only), **{CAPACITY: Capacity(wait_for_room)})
     finally:
         only.close()
     assert (page.status_int, len(sizes)) == (200, 1)
 
 
 def test_a_page_without_room_is_503(page_of):
-    page = page_of(**{"stackmgr.wait_for_room": lambda _: 7})
+    page = page_of(**{CAPACITY: Capacity(lambda *_: 7)})
     assert (page.status_int, page.json["code"]) == (503, "service_unavailable")
     assert page.headers["Retry-After"] == "7"

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
+from stackmgr.capacity import CAPACITY
 from stackmgr.scheduler import sleep
 
 LIMIT = 262_144
@@ -147,8 +148,8 @@ SPECIAL = {
 
 def app(environ, start_response):
     path, query = environ["PATH_INFO"], environ["QUERY_STRING"]
-    if "stackmgr.overloaded" in environ:
-        start_response("503 Service Unavailable", [("Retry-After", str(environ["stackmgr.overloaded"]))])
+    if seconds := environ[CAPACITY].retry_after:
+        start_response("503 Service Unavailable", [("Retry-After", str(seconds))])
         return [b"overloaded"]
     if path in RAISED:
         raise RAISED[path]
@@ -173,7 +174,7 @@ def app(environ, start_response):
     elif path == "/big":
         report = {"filler": "x" * int(query)}
     elif path == "/page":
-        environ["stackmgr.wait_for_room"](int(query))
+        environ[CAPACITY].wait_for_room(int(query))
         report = {"filler": "x" * int(query)}
     elif path == "/produced":
         report = {"pieces": len(produced)}

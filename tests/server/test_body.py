@@ -9,6 +9,7 @@ from gunicorn.http import unreader
 from gunicorn.http.body import Body, ChunkedReader
 from gunicorn.http.errors import NoMoreData, ParseException
 
+from stackmgr.capacity import UNLIMITED
 from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
 from stackmgr.server import body
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
@@ -120,7 +121,7 @@ def test_nothing_is_decoded_for_a_client_that_has_reset_its_connection():
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         sock, peer = server.accept()
-    conn = ClientConnection(sock, peer, sock.getsockname())
+    conn = ClientConnection(sock, peer, sock.getsockname(), UNLIMITED)
     conn.require_client()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()

@@ -6,6 +6,7 @@ from time import monotonic
 
 import pytest
 
+from stackmgr.capacity import UNLIMITED
 from stackmgr.server import SERVING
 from stackmgr.server.connection import ClientConnection
 from stackmgr.server.connections import HttpConnections
@@ -34,7 +35,7 @@ def parked() -> Iterator[tuple[HttpConnections, ClientConnection]]:
     connections = HttpConnections(keepalive=60.0)
     server, client = socket.socketpair()
     with client:
-        conn = ClientConnection(server, "", "")
+        conn = ClientConnection(server, "", "", UNLIMITED)
         connections.add(conn)
         conn.deadline = monotonic() - 1.0
         yield connections, conn

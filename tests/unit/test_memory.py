@@ -1,36 +1,71 @@
 """What the unread responses of a worker count for."""
 
+import socket
 import threading
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
-from stackmgr.server.memory import LIMIT, MAX_WAITING, ResponseMemory
+import pytest
+
+from stackmgr.capacity import Capacity
+from stackmgr.server import memory
+from stackmgr.server.connection import ClientConnection
+from stackmgr.server.connections import HttpConnections
+from stackmgr.server.memory import LIMIT, ResponseMemory
 from tests.support.waiting import eventually
 
 
-def test_a_response_that_has_been_reserved_and_is_queued_counts_once():
-    reading = SimpleNamespace(outbox=SimpleNamespace(size=5), reserved=9)
-    building = SimpleNamespace(outbox=SimpleNamespace(size=0), reserved=20)
-    unread = SimpleNamespace(outbox=SimpleNamespace(size=100), reserved=0)
-    memory = ResponseMemory(SimpleNamespace(open={}))
-    memory._connections.open = [reading, building, unread]
-    assert memory._used() == 9 + 20 + 100
+@pytest.fixture
+def connections() -> HttpConnections:
+    return HttpConnections(keepalive=60.0)
 
 
-def test_only_two_pages_wait_for_room():
-    full = SimpleNamespace(outbox=SimpleNamespace(size=0), reserved=LIMIT)
-    pages = [SimpleNamespace(outbox=SimpleNamespace(size=0), reserved=0) for _ in range(3)]
-    memory = ResponseMemory(SimpleNamespace(open=[full, *pages], parked={}))
+@pytest.fixture
+def connect(connections: HttpConnections) -> Iterator[Callable[..., ClientConnection]]:
+    """Return a function that adds a connection, with bytes reserved for a response and bytes to send."""
+    with ExitStack() as stack:
+
+        def add(reserved: int = 0, queued: bytes = b"") -> ClientConnection:
+            server, client = socket.socketpair()
+            stack.enter_context(client)
+            conn = ClientConnection(server, "", "", Capacity())
+            conn.capacity.reserved = reserved
+            if queued:
+                conn.queue(queued)
+            connections.add(conn)
+            return conn
+
+        yield add
+        for conn in list(connections.open):
+            connections.close(conn)
+
+
+def test_a_response_that_has_been_reserved_and_is_queued_counts_once(connections, connect, monkeypatch):
+    responses = ResponseMemory(connections)
+    sent = {connect(reserved=9, queued=b"queue"), connect(reserved=20), connect(queued=b"x" * 100)}
+    monkeypatch.setattr(memory, "LIMIT", 9 + 20 + 100)
+    responses.enforce()
+    assert connections.open == sent
+    monkeypatch.setattr(memory, "LIMIT", 9 + 20 + 100 - 1)
+    responses.enforce()
+    assert len(connections.open) == 2
+
+
+def test_only_two_pages_wait_for_room(connections, connect):
+    responses = ResponseMemory(connections)
+    full = connect(reserved=LIMIT)
     found = []
-    threads = [
-        threading.Thread(target=lambda page=page: found.append(memory.wait_for_room(page, 1)))
-        for page in pages[:MAX_WAITING]
-    ]
+
+    def wait() -> None:
+        found.append(responses.wait_for_room(connect().capacity, 1))
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
     for thread in threads:
         thread.start()
-    eventually(lambda: memory._waiting == MAX_WAITING == 2)
-    assert not memory.wait_for_room(pages[2], 1)
-    full.reserved = 0
+    eventually(lambda: found)
+    assert found == [False]
+    full.capacity.reserved = 0
     for thread in threads:
         thread.join(60)
-    assert found == [True, True]
-    assert memory.wait_for_room(pages[2], 1)
+    assert found == [False, True, True]
+    assert responses.wait_for_room(connect().capacity, 1)
