@@ -59,12 +59,12 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
     database.open()
     atexit.register(database.close)
     log = _request_observer(prepared, metrics)
-    rejections = None
+    rejection_log = None
     if chosen.log_format == "dev" and log is not None:
-        from stackmgr.dev.rejection_log import Rejections  # noqa: PLC0415 - production imports none of it
+        from stackmgr.dev.rejection_log import RejectionLog  # noqa: PLC0415 - production imports none of it
 
-        rejections = Rejections(chosen.tokens)
-        log = rejections.explaining(log)
+        rejection_log = RejectionLog(chosen.tokens)
+        log = rejection_log.explaining(log)
     verifier = startup.make_verifier(chosen, database)
     if metrics is not None:
         for name, read in verifier.gauges.items():
@@ -75,8 +75,8 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
         spellings=prepared.spellings,
         log=log,
     )
-    if rejections is not None:
-        app = rejections.recording(app)
+    if rejection_log is not None:
+        app = rejection_log.recording(app)
     if not chosen.admin_port:
         return app
     return health.by_listener(app, health.create_admin_app(database, metrics), chosen.admin_port)

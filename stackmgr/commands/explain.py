@@ -11,7 +11,7 @@ from typing import Any
 
 from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import percent, print_json, printable
-from stackmgr.dev.explanations import CREATE, UPDATE, Verdict, key_reasons, verdict
+from stackmgr.dev.explanations import CREATE, UPDATE, Explanation, explain, key_reasons
 from stackmgr.errors import CommandError, InvalidIdempotencyKey
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.stacks import whitelist
@@ -47,7 +47,7 @@ def _normalized(accepted: Configuration | Changes) -> dict[str, Any]:
     return fields
 
 
-def _document(name: str, found: Verdict) -> dict[str, Any]:
+def _document(name: str, found: Explanation) -> dict[str, Any]:
     document: dict[str, Any] = {"file": name, "accepted": found.error is None}
     if found.error is not None:
         document |= {"status": found.error.status, "code": found.error.code}
@@ -67,7 +67,7 @@ def _print_columns(rows: list[tuple[str, str]]) -> None:
         print(f"  {head:{width}}  {printable(text)}")
 
 
-def _print_text(name: str, found: Verdict, schema: str, listed: Whitelist) -> None:
+def _print_text(name: str, found: Explanation, schema: str, listed: Whitelist) -> None:
     if found.error is not None:
         print(f"{name}: {found.error.status} {found.error.code}")
         _print_columns([(reason.place, reason.message) for reason in found.reasons])
@@ -89,10 +89,10 @@ def _print_text(name: str, found: Verdict, schema: str, listed: Whitelist) -> No
 def _explain(arguments: argparse.Namespace) -> None:
     listed = whitelist.load_configured()
     schema = UPDATE if arguments.update else CREATE
-    found = verdict(_read(arguments.file), schema, listed)
+    found = explain(_read(arguments.file), schema, listed)
     if arguments.idempotency_key is not None and (of_key := key_reasons(arguments.idempotency_key)):
         error = found.error or InvalidIdempotencyKey(of_key[0].rule)
-        found = Verdict(error, None, [*of_key, *found.reasons])
+        found = Explanation(error, None, [*of_key, *found.reasons])
     if arguments.json:
         print_json(_document(arguments.file, found))
     else:

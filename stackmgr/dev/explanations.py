@@ -1,4 +1,4 @@
-"""The service's decision on a request body, with every reason the API must not return.
+"""Explanations of request bodies: the service's decision, with every reason the API must not return.
 
 The service's own validation decides; its slug is always among the reasons, and the others are added to it.
 """
@@ -33,7 +33,7 @@ _NAME_MESSAGES = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Explanation:
     """The service's decision on a body: an error with its reasons, or what was accepted."""
 
     error: ServiceError | None = None
@@ -46,15 +46,15 @@ def _schemas(name: str) -> tuple[RequestSchema, dict[str, Any]]:
     return RequestSchema(name), inline_references(read_schema(name))
 
 
-def verdict(body: bytes, schema: str, listed: Whitelist) -> Verdict:
-    """Return what the service decides on *body*, validated as *schema*, CREATE or UPDATE."""
+def explain(body: bytes, schema: str, listed: Whitelist) -> Explanation:
+    """Return the service's decision on *body*, validated as *schema*, CREATE or UPDATE."""
     if len(body) > BODY_LIMIT_BYTES:
         reason = Reason((), "content_length", f"exceeds {BODY_LIMIT_BYTES} bytes")
-        return Verdict(PayloadTooLarge(reason.rule), reasons=[reason])
+        return Explanation(PayloadTooLarge(reason.rule), reasons=[reason])
     validator, keywords = _schemas(schema)
     parse = configuration.parse_create if schema == CREATE else configuration.parse_update
     try:
-        return Verdict(accepted=parse(validator.parse(body), listed.spellings))
+        return Explanation(accepted=parse(validator.parse(body), listed.spellings))
     except (InvalidBody, InvalidConfiguration) as ex:
         document, found = schema_reasons.syntax_and_schema(body, keywords)
         if isinstance(document, dict):
@@ -62,7 +62,7 @@ def verdict(body: bytes, schema: str, listed: Whitelist) -> Verdict:
             found += _allocation_reasons(document.get("allocation"), keywords, listed)
         if ex.reason not in {reason.rule for reason in found}:
             found.append(Reason((), ex.reason, ex.message))
-        return Verdict(ex, reasons=sorted(found, key=_order))
+        return Explanation(ex, reasons=sorted(found, key=_order))
 
 
 def _order(reason: Reason) -> tuple[int, float]:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from stackmgr.dev.explanations import CREATE, UPDATE, verdict
+from stackmgr.dev.explanations import CREATE, UPDATE, explain
 from stackmgr.stacks import whitelist
 
 LogRequest = Callable[[Mapping[str, Any]], None]
@@ -31,7 +31,7 @@ class _Recorded:
         return data
 
 
-class Rejections:
+class RejectionLog:
     """Adds `reasons` to the fields of a request whose body was rejected.  *tokens* is the whitelist file."""
 
     def __init__(self, tokens: Path) -> None:
@@ -54,7 +54,7 @@ class Rejections:
         def explained(fields: Mapping[str, Any]) -> None:
             body, schema = self._body.get().body, _SCHEMAS.get(fields["method"])
             if fields["status"] in (400, 413) and body and schema is not None:
-                found = verdict(body, schema, self._listed).reasons
+                found = explain(body, schema, self._listed).reasons
                 reasons = "; ".join(f"{reason.place}: {reason.message}" for reason in found)
                 fields = {**fields, "reasons": reasons} if reasons else fields
             log(fields)

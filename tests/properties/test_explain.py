@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stackmgr import paths
 from stackmgr.access.verifiers import Identity
 from stackmgr.commands.explain import _document, _normalized
-from stackmgr.dev.explanations import CREATE, UPDATE, Verdict, verdict
+from stackmgr.dev.explanations import CREATE, UPDATE, Explanation, explain
 from stackmgr.http.app import create_app
 from stackmgr.http.schemas import inline_references, read_schema
 from stackmgr.stacks import whitelist
@@ -52,7 +52,7 @@ class Service:
         method, path = ("POST", STACKS) if schema == CREATE else ("PATCH", f"{STACKS}/{self._stack['id']}")
         key = str(uuid4())
         response = call(self._app, method, path, body, key)
-        explained = verdict(body, schema, LISTED)
+        explained = explain(body, schema, LISTED)
         if explained.error is None:
             assert response.status == (201 if schema == CREATE else 200)
             self._check_accepted(json.loads(response.body), explained, key)
@@ -65,7 +65,7 @@ class Service:
         assert bool(explained.reasons) == (explained.error is not None)
         assert len(document) < 400_000 + len(body) * 40
 
-    def _check_accepted(self, saved: dict[str, Any], explained: Verdict, key: str) -> None:
+    def _check_accepted(self, saved: dict[str, Any], explained: Explanation, key: str) -> None:
         normalized = _normalized(explained.accepted)
         assert {name: saved[name] for name in normalized} == normalized
         if isinstance(explained.accepted, Configuration):

@@ -12,7 +12,7 @@ from typing import Any
 
 from stackmgr.access.verifiers import is_identity_id
 from stackmgr.commands.arguments import canonical_uuid
-from stackmgr.commands.audit.report import Counts, Output
+from stackmgr.commands.audit.report import Counts, Report
 from stackmgr.commands.audit.rules import Fault, RevisionAudit, StoredRevision, current_faults, receipt_faults
 from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import print_note
@@ -54,8 +54,8 @@ class _Stream:
 class Audit:
     """One run.  `done` is the last manager whose rows were all read; None before the first and at the end."""
 
-    def __init__(self, counts: Counts, output: Output, listed: frozenset[str], *, archived: bool) -> None:
-        self._counts, self._output, self._listed, self._archived = counts, output, listed, archived
+    def __init__(self, counts: Counts, report: Report, listed: frozenset[str], *, archived: bool) -> None:
+        self._counts, self._report, self._listed, self._archived = counts, report, listed, archived
         self.done: str | None = None
 
     def next_managers(self, reader: Reader) -> bool:
@@ -64,7 +64,7 @@ class Audit:
         managers = reader.rows(_MANAGERS, parameters)
         for manager_id, identity_id in managers:
             if not is_identity_id(identity_id):
-                self._output.finding("manager_rule", manager_id, "", "identity id is not 1 to 255 printable")
+                self._report.finding("manager_rule", manager_id, "", "identity id is not 1 to 255 printable")
         # The last range is open, so that rows of managers who do not exist are read as well.
         last = managers[-1][0] if len(managers) == _MANAGERS_AT_A_TIME else None
         known = {manager_id for manager_id, _ in managers}
@@ -78,10 +78,10 @@ class Audit:
         )
         while (key := min(stacks.key, revisions.key, receipts.key)) != _END:
             for kind, text in self._faults(key, stacks, revisions, receipts):
-                self._output.finding(kind, *key, text)
+                self._report.finding(kind, *key, text)
             if key[0] not in known:
-                self._output.finding("no_manager", *key, "belongs to no manager")
-            self._output.progress()
+                self._report.finding("no_manager", *key, "belongs to no manager")
+            self._report.progress()
 
     def _faults(self, key: Key, stacks: _Stream, revisions: _Stream, receipts: _Stream) -> Iterator[Fault]:
         history = RevisionAudit(archived=self._archived)
@@ -116,17 +116,17 @@ def _run(audit: Audit, counts: Counts) -> None:
 def _audit(arguments: argparse.Namespace) -> None:
     counts = Counts()
     listed = frozenset(whitelist.load_configured().tokens)
-    output = Output(counts, as_json=arguments.json)
-    audit = Audit(counts, output, listed, archived=arguments.archived)
+    report = Report(counts, as_json=arguments.json)
+    audit = Audit(counts, report, listed, archived=arguments.archived)
     audit.done = arguments.after
     try:
         _run(audit, counts)
     except (CommandError, KeyboardInterrupt) as ex:
-        output.end()
+        report.end()
         if audit.done is not None:
             print_note(f"Not complete. To continue: stackmgr audit --after {audit.done}")
         raise CommandError(str(ex) or "interrupted") from ex
-    output.end()
+    report.end()
     if counts.findings:
         sys.exit(FOUND)
 

@@ -1,4 +1,4 @@
-"""Output of `stackmgr audit`: findings as they are found, the progress on a terminal, and the rate."""
+"""The report of `stackmgr audit`: findings as they are found, the progress on a terminal, and the rate."""
 
 import json
 import sys
@@ -27,8 +27,10 @@ class Counts:
         return f"{self.stacks / max(time.monotonic() - self.started, 0.001):,.0f} stacks/s"
 
 
-class Output:
+class Report:
     """Findings, one line each or one JSON document, and on a terminal the progress."""
+
+    # The document is printed piece by piece: findings have no limit, so none is kept for json.dumps.
 
     def __init__(self, counts: Counts, *, as_json: bool) -> None:
         self._counts, self._as_json = counts, as_json

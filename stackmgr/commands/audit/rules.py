@@ -1,6 +1,6 @@
-"""The rules that stored rows must keep; the form of an allocation apart from the code that writes it.
+"""The rules that stored rows must keep, stated independently of the code that writes the rows.
 
-Pure functions: `audit_stack` takes one stack's rows as the database returns them and yields what is wrong.
+The functions take rows as the database returns them and yield what is wrong.
 """
 
 import re
