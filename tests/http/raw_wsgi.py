@@ -40,7 +40,7 @@ def call(
     request.environ["HTTP_AUTHORIZATION"] = f"Bearer {client.key}"
     request.environ["wsgi.input"] = body
     request.environ |= environ
-    # Lint is for well-behaved servers: it would refuse some of these requests in the application's stead.
+    # Lint is for well-behaved servers: it would reject some of these requests before the application.
     response = webtest.TestApp(in_greenlets(app), lint=False).do_request(request, expect_errors=True)
     check_response(method, path, response.status_int, response.headers, response.body)
     return response

@@ -1,4 +1,4 @@
-"""Who is let in, how that is told, and what the first request of a manager leaves behind."""
+"""Authentication: API keys, 401 responses, and the record that a manager's first request makes."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -121,7 +121,7 @@ def test_a_malformed_key_is_rejected_without_a_query(client, with_key, mistype):
     assert mistyped.statements == []
 
 
-def test_a_key_that_nobody_was_issued_is_rejected(with_key):
+def test_a_key_that_was_never_issued_is_rejected(with_key):
     unknown = with_key(api_keys.generate())
     assert unknown.page().status_int == 401
     assert unknown.statements == ["api_key_verify"]
@@ -157,17 +157,17 @@ def test_no_rejection_gives_a_reason(client, with_key, operator, admin):
         past = datetime.now(UTC) - timedelta(hours=1)
         expired.key = api_keys.issue(session, client.external_id, expires_at=past)
         api_keys.revoke(session, key_id_of(admin, client))
-    refusals = [
+    responses = [
         rejected.request("GET", STACKS, headers={"X-Request-Id": "r"})
         for rejected in (revoked, expired, with_key(api_keys.generate()), with_key("mistyped"), with_key(""))
     ]
-    assert {response.status_int for response in refusals} == {401}
-    assert len({response.body for response in refusals}) == 1
-    assert len({str(dict(response.headers)) for response in refusals}) == 1
+    assert {response.status_int for response in responses} == {401}
+    assert len({response.body for response in responses}) == 1
+    assert len({str(dict(response.headers)) for response in responses}) == 1
 
 
 @pytest.mark.parametrize(
-    ("status", "ask"),
+    ("status", "send"),
     [
         (200, lambda client: client.page()),
         (201, lambda client: client.create(configuration())),
@@ -181,12 +181,12 @@ def test_no_rejection_gives_a_reason(client, with_key, operator, admin):
         (413, lambda client: client.create(b"x" * 262145)),
     ],
 )
-def test_the_first_request_makes_the_managers_record_also_when_it_then_fails(client, admin, status, ask):
+def test_the_first_request_makes_the_managers_record_also_when_it_then_fails(client, admin, status, send):
     assert manager_of(admin, client) == []
-    assert ask(client).status_int == status
+    assert send(client).status_int == status
     records = manager_of(admin, client)
     assert [identity_id for _, identity_id in records] == [api_keys.identity_of(client.external_id)]
-    ask(client)
+    send(client)
     assert manager_of(admin, client) == records
 
 

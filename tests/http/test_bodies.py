@@ -1,4 +1,4 @@
-"""Bodies that are not JSON, or not a configuration: refused whole, by create and by update."""
+"""Bodies that are not JSON, or not a configuration: create and update reject them."""
 
 import json
 

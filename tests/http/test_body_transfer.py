@@ -117,7 +117,7 @@ def test_a_request_without_a_body_is_rejected(send, rejected, operation, environ
 @operations
 @pytest.mark.parametrize("environ", [{}, {"CONTENT_LENGTH": ""}], ids=["absent", "empty"])
 def test_without_a_length_or_an_end_there_is_no_body_to_read(send, rejected, operation, environ):
-    # The stream is the bare connection then, where a read would wait for what nobody sends.
+    # The stream is the bare connection then: a read would wait for bytes that never come.
     connection = Input(TEXT)
     rejected(400, "invalid_request", send[operation], connection, **environ)
     assert connection.bytes_read == 0

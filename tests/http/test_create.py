@@ -1,4 +1,4 @@
-"""Creating a stack: what is accepted, how it is answered, and that it is there at once."""
+"""Creating a stack: accepted bodies, the response, the rows it writes."""
 
 import json
 
@@ -101,7 +101,7 @@ def test_a_name_is_returned_code_point_for_code_point(client, name, escaped):
     assert client.update(created.json["id"], {"name": name + "."}).json["name"] == name + "."
 
 
-def test_whitespace_is_what_python_calls_whitespace():
+def test_whitespace_is_what_python_defines_as_whitespace():
     assert "".join(filter(str.isspace, map(chr, range(0x110000)))) == SPACES
 
 

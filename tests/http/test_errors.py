@@ -1,4 +1,4 @@
-"""Errors: the closed table of codes, what each response tells, and failures that nobody foresaw."""
+"""Errors: the closed table of codes, the content of a response, unexpected failures."""
 
 import gc
 import json
@@ -37,7 +37,7 @@ def behind(serving):
     """Return a function that makes a client of an application with the given verifier and database."""
 
     def make(verifier: Verifier, on: Database | None = None) -> Client:
-        # A key of the right form that nobody was given.
+        # A key of the right form that was never issued.
         return Client(serving(verifier, on), api_keys.generate(), str(uuid4()), [])
 
     return make
@@ -117,7 +117,7 @@ def test_a_client_error_returns_its_code_and_logs_no_error(client, rejected, cap
     [(429, RateLimited("limited")), (503, ServiceUnavailable("away"))],
     ids=["limited", "unavailable"],
 )
-def test_a_verification_that_cannot_be_had_grants_nothing(behind, rejected, operation, status, failure):
+def test_a_failed_verification_grants_nothing(behind, rejected, operation, status, failure):
     response = rejected(status, failure.code, operation, behind(FixedVerifier(failure)))
     assert "Retry-After" not in response.headers
 
@@ -162,13 +162,11 @@ def test_a_database_that_fails_where_the_manager_is_recorded_is_an_internal_erro
     rejected(500, "internal_error", operation, behind(FixedVerifier(_identity()), unmigrated))
 
 
-def test_a_database_that_is_away_while_the_key_is_verified_makes_the_service_unavailable(
-    behind, nowhere, rejected
-):
+def test_an_unreachable_database_while_the_key_is_verified_is_503(behind, nowhere, rejected):
     rejected(503, "service_unavailable", OPERATIONS["create"], behind(DatabaseVerifier(), nowhere))
 
 
-def test_a_database_that_is_away_after_the_verification_is_an_internal_error(behind, nowhere, rejected):
+def test_an_unreachable_database_after_the_verification_is_500(behind, nowhere, rejected):
     rejected(500, "internal_error", OPERATIONS["create"], behind(FixedVerifier(_known_manager()), nowhere))
 
 
@@ -180,7 +178,7 @@ def test_a_bad_request_needs_no_database_once_the_key_is_verified(behind, nowher
 
 @operations
 def test_an_unexpected_failure_is_an_internal_error_without_detail(behind, rejected, caplog, operation):
-    failing = behind(FixedVerifier(KeyError("a secret of the caller")))
+    failing = behind(FixedVerifier(KeyError("a secret of the client")))
     with caplog.at_level(logging.ERROR, logger="stackmgr"):
         response = rejected(500, "internal_error", operation, failing)
     assert response.json["message"] == "An unexpected error occurred."
@@ -201,7 +199,7 @@ def test_what_was_committed_before_an_unexpected_failure_is_found_by_the_retry(
     assert row_counts()["stacks"] == stacks + 1
 
 
-@pytest.mark.parametrize("request_id", ["a caller's own", "\xe9\xff", 'quo"te\\', "r" * 5000, UUID])
+@pytest.mark.parametrize("request_id", ["a client's own", "\xe9\xff", 'quo"te\\', "r" * 5000, UUID])
 def test_an_error_repeats_the_clients_request_id(client, request_id):
     response = client.get(UUID, {"X-Request-Id": request_id})
     assert response.headers["X-Request-Id"] == response.json["request_id"] == request_id

@@ -1,4 +1,4 @@
-"""The headers of requests and answers, on every status there is."""
+"""The header fields of requests and responses, for every status."""
 
 from uuid import UUID
 
@@ -10,7 +10,7 @@ from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
 
 MISSING = "0f0e0d0c-0b0a-4988-8776-655443322110"
-EVERY_ANSWER = {"cache-control", "content-length", "content-type", "x-request-id"}
+EVERY_RESPONSE = {"cache-control", "content-length", "content-type", "x-request-id"}
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def responses(client, client_behind):
     """Return a function that makes one request for each operation and status, and returns the responses."""
     stack_id = client.create(configuration(), key="used before").json["id"]
 
-    def ask(headers):
+    def send_all(headers):
         return [
             client.create(configuration(), headers=headers),
             client.create(configuration(), key="used before", headers=headers),
@@ -43,7 +43,7 @@ def responses(client, client_behind):
             client_behind(ServiceUnavailable()).request("GET", STACKS, headers=headers),
         ]
 
-    return ask
+    return send_all
 
 
 STATUSES = [201, 200, 200, 200, 200, 400, 401, 404, 404, 405, 409, 413, 429, 500, 503]
@@ -66,10 +66,10 @@ def test_every_status_carries_a_new_uuid_where_no_request_id_was_sent(responses)
 def test_no_response_has_an_unexpected_header(responses):
     more = {201: {"location"}, 401: {"www-authenticate"}, 405: {"allow"}}
     for response in responses({"Origin": "https://example.com", "Cookie": "session=1"}):
-        # Where a stack is answered the client asserts that its tag is there as well.
+        # Where a stack is returned the client asserts that its tag is there as well.
         tag = {"etag"} if "current_revision_id" in response.json else set()
         names = {name.lower() for name in response.headers}
-        assert names == EVERY_ANSWER | more.get(response.status_int, set()) | tag
+        assert names == EVERY_RESPONSE | more.get(response.status_int, set()) | tag
         assert response.headers["Content-Length"] == str(len(response.body))
 
 

@@ -1,4 +1,4 @@
-"""The operator's listener: what an orchestrator is told, and what a Prometheus may collect."""
+"""The operator's listener: liveness, readiness and metrics."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ from tests.support.greenlets import in_greenlets
 
 
 @pytest.fixture
-def asking() -> Iterator[Callable[..., webtest.TestApp]]:
+def admin_app() -> Iterator[Callable[..., webtest.TestApp]]:
     """Return a function that makes the operator's application on a database of its own pool."""
     opened = []
 
@@ -28,36 +28,36 @@ def asking() -> Iterator[Callable[..., webtest.TestApp]]:
         database.close()
 
 
-def test_a_process_is_live_whether_or_not_it_has_a_database(asking):
-    assert asking("host=/nowhere").get("/live").json == {
+def test_a_process_is_live_whether_or_not_it_has_a_database(admin_app):
+    assert admin_app("host=/nowhere").get("/live").json == {
         "status": "live",
         "version": __version__,
     }
 
 
-def test_a_worker_that_can_write_is_ready(asking, database_url):
-    assert asking(database_url).get("/ready").json == {"status": "ready"}
+def test_a_worker_that_can_write_is_ready(admin_app, database_url):
+    assert admin_app(database_url).get("/ready").json == {"status": "ready"}
 
 
-def test_a_worker_without_a_database_is_not_ready(asking):
-    response = asking("host=/nowhere", deadline=1.0).get("/ready", status=503)
+def test_a_worker_without_a_database_is_not_ready(admin_app):
+    response = admin_app("host=/nowhere", deadline=1.0).get("/ready", status=503)
     assert response.json == {"status": "not ready", "reason": "the database does not respond"}
 
 
-def test_a_worker_whose_server_takes_no_writes_is_not_ready(asking, database_url):
+def test_a_worker_whose_server_takes_no_writes_is_not_ready(admin_app, database_url):
     read_only = make_conninfo(database_url, options="-c default_transaction_read_only=on")
-    response = asking(read_only).get("/ready", status=503)
+    response = admin_app(read_only).get("/ready", status=503)
     assert response.json == {"status": "not ready", "reason": "the database accepts no writes"}
 
 
-def test_a_worker_newer_than_its_schema_is_not_ready(asking, database_url, monkeypatch):
+def test_a_worker_newer_than_its_schema_is_not_ready(admin_app, database_url, monkeypatch):
     newest = health.migrations.available()[-1]
     later = type(newest)(newest.version + 1, "later", b"")
     monkeypatch.setattr(health.migrations, "available", lambda: [newest, later])
-    response = asking(database_url).get("/ready", status=503)
+    response = admin_app(database_url).get("/ready", status=503)
     assert response.json == {"status": "not ready", "reason": "the schema is older than the service"}
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/manager/stacks"])
-def test_the_operators_listener_has_nothing_else_while_metrics_are_off(asking, database_url, path):
-    assert asking(database_url).get(path, status=404).json["code"] == "not_found"
+def test_the_operators_listener_has_nothing_else_while_metrics_are_off(admin_app, database_url, path):
+    assert admin_app(database_url).get(path, status=404).json["code"] == "not_found"

@@ -1,4 +1,4 @@
-"""The Idempotency-Key: which keys there are, which are the same, and what uses one up."""
+"""The Idempotency-Key: valid keys, equal keys, and which requests store a receipt."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""When two creates under one key ask for the same stack, and when they conflict."""
+"""Two creates with one Idempotency-Key: which inputs are the same, and which conflict."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Managers apart: another manager's stack is answered, byte for byte, as one that does not exist."""
+"""Isolation of managers: the response for another manager's stack equals that for a missing one."""
 
 import json
 from uuid import uuid4

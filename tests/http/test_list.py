@@ -1,4 +1,4 @@
-"""Pages: which stacks they hold, in which order, and how one leads to the next."""
+"""Pages of a list: their stacks, the order, the next cursor."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -40,7 +40,7 @@ def test_a_walk_meets_every_stack_once_newest_first(client, count):
 
 
 @pytest.mark.parametrize(("count", "more"), [(2, False), (3, False), (4, True)])
-def test_a_page_names_a_next_one_exactly_when_there_are_more_stacks(client, count, more):
+def test_a_page_has_a_next_cursor_exactly_when_there_are_more_stacks(client, count, more):
     created(client, count)
     page = client.page("limit=3")
     assert len(page.json["items"]) == min(count, 3)
@@ -118,7 +118,7 @@ def test_a_walk_is_not_disturbed_by_stacks_that_are_added(client):
     assert client.walk(2) == newer + expected
 
 
-def test_a_page_shows_the_present_of_a_stack_that_was_updated_during_the_walk(client):
+def test_a_page_returns_the_current_state_of_a_stack_updated_during_the_walk(client):
     expected = created(client, 2)
     first = client.page("limit=1")
     client.update(expected[1], {"name": "Renamed"})

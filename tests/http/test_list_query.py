@@ -1,4 +1,4 @@
-"""The query string of a list: which ones ask for a page, and which are refused."""
+"""The query string of a list: valid and invalid ones."""
 
 import base64
 from datetime import UTC, datetime
@@ -118,7 +118,7 @@ def test_a_cursor_needs_no_escaping(client):
         CURSOR[:-1] + "%FF",
     ],
 )
-def test_a_text_that_no_page_gave_is_an_invalid_cursor(client, text):
+def test_a_text_that_no_page_returned_is_an_invalid_cursor(client, text):
     assert client.page(f"cursor={text}").status_int == 400
     assert "stack_list" not in client.statements
 
@@ -134,7 +134,7 @@ def test_a_text_that_no_page_gave_is_an_invalid_cursor(client, text):
         ((1 << 64) - 1, 400),
     ],
 )
-def test_a_position_lies_between_1970_and_the_end_of_the_year_9999(client, microseconds, status):
+def test_the_position_of_a_cursor_is_between_1970_and_the_end_of_9999(client, microseconds, status):
     packed = microseconds.to_bytes(8, "big") + ID.bytes
     position = "1" + base64.urlsafe_b64encode(packed).decode()
     assert client.page(f"cursor={position}").status_int == status

@@ -1,4 +1,4 @@
-"""The binding of an external id to an identity id: made once, conflicting for ever, right under races."""
+"""The binding of an external id to an identity id: saved once, conflicts, concurrent first requests."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -60,8 +60,8 @@ def test_a_conflicting_binding_is_an_internal_error_every_time_and_is_never_chan
 def test_a_manager_is_authenticated_again_once_an_operator_has_fixed_the_binding(client, admin):
     same_external_id(admin, client)
     assert client.page().status_int == 500
-    mend = "UPDATE stackmgr.managers SET identity_id = %(identity_id)s WHERE external_id = %(external_id)s"
-    admin.execute(mend, both_halves(client))
+    repair = "UPDATE stackmgr.managers SET identity_id = %(identity_id)s WHERE external_id = %(external_id)s"
+    admin.execute(repair, both_halves(client))
     assert client.page().status_int == 200
 
 
@@ -75,17 +75,17 @@ def test_a_binding_that_changes_later_is_a_conflict_for_a_manager_authenticated_
 
 
 @pytest.mark.parametrize("_", range(3))
-def test_first_requests_at_the_same_moment_make_one_record(make_client, admin, _):
+def test_concurrent_first_requests_make_one_record(make_client, admin, _):
     first = make_client()
     clients = [first, *(make_client(first.external_id) for _ in range(3))]
     start = Barrier(len(clients))
 
-    def ask(client):
+    def create_at_once(client):
         start.wait()
         return client.create(configuration()).status_int
 
     with ThreadPoolExecutor(len(clients)) as threads:
-        assert list(threads.map(ask, clients)) == [201] * len(clients)
+        assert list(threads.map(create_at_once, clients)) == [201] * len(clients)
     assert admin.execute(BOUND, both_halves(first)).fetchall() == [tuple(both_halves(first).values())]
     assert len(first.page().json["items"]) == len(clients)
 
@@ -104,10 +104,10 @@ def test_a_first_request_waits_for_a_concurrent_one_and_uses_what_it_saved(
     halves = rival(both_halves(client))
     save(other, *halves.values())
     with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(client.page)
+        response = thread.submit(client.page)
         other.wait_until_waited_for(admin)
         other.commit()
-        assert asked.result().status_int == status
+        assert response.result().status_int == status
     assert client.page().status_int == status
     assert admin.execute(BOUND, both_halves(client)).fetchall() == [tuple(halves.values())]
 
@@ -116,8 +116,8 @@ def test_a_first_request_waits_for_a_concurrent_one_and_uses_what_it_saved(
 def test_a_first_request_binds_if_the_concurrent_one_rolled_back(client, admin, other, rival):
     save(other, *rival(both_halves(client)).values())
     with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(client.page)
+        response = thread.submit(client.page)
         other.wait_until_waited_for(admin)
         other.rollback()
-        assert asked.result().status_int == 200
+        assert response.result().status_int == 200
     assert admin.execute(BOUND, both_halves(client)).fetchall() == [tuple(both_halves(client).values())]

@@ -1,4 +1,4 @@
-"""What the application answers is what the description says, for every response it describes."""
+"""Every response that the OpenAPI document describes: the application returns it as described."""
 
 from uuid import uuid4
 
@@ -10,6 +10,7 @@ from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
 from tests.support import openapi
 from tests.support.client import Client
 from tests.support.examples import configuration
+from tests.support.fixed_verifier import FixedVerifier
 
 UNREMARKABLE = {"content-type", "content-length"}
 TOO_LONG = b" " * (BODY_LIMIT + 1)
@@ -32,7 +33,7 @@ PROVOKED = {
     ("updateStack", "404"): lambda client: client.update(str(uuid4()), {"name": "Other"}),
     ("updateStack", "413"): lambda client: client.update(existing(client), TOO_LONG),
 }
-REFUSED_BY_THE_VERIFIER = {
+VERIFIER_ERRORS = {
     "429": RateLimited(retry_after=7),
     "500": BindingConflict(),
     "503": ServiceUnavailable(),
@@ -40,7 +41,7 @@ REFUSED_BY_THE_VERIFIER = {
 
 
 def existing(client):
-    """The id of a stack of the client's, or of none where its key is refused anyway."""
+    """The id of a stack of the client's, or of none where its key is rejected anyway."""
     return client.create(configuration()).json.get("id", str(uuid4()))
 
 
@@ -49,28 +50,20 @@ def repeated(client, document):
     return client.create(document, key="same")
 
 
-class Refusing:
-    def __init__(self, error):
-        self._error = error
-
-    def verify(self, key, session):
-        raise self._error
-
-
-def provoke(operation_id, status, client, make_refused):
-    if status in REFUSED_BY_THE_VERIFIER:
-        return ACCEPTED[operation_id](make_refused(REFUSED_BY_THE_VERIFIER[status]))
+def provoke(operation_id, status, client, client_that_fails):
+    if status in VERIFIER_ERRORS:
+        return ACCEPTED[operation_id](client_that_fails(VERIFIER_ERRORS[status]))
     if status == "401":
         client.key = "nobody's"
     return PROVOKED.get((operation_id, status), ACCEPTED[operation_id])(client)
 
 
 @pytest.fixture
-def make_refused(database, spellings, statements_run):
+def client_that_fails(database, spellings, statements_run):
     """Return a function that makes a client whose key is not verified but ends in the given error."""
 
     def make(error):
-        app = create_app(database=database, verifier=Refusing(error), spellings=spellings)
+        app = create_app(database=database, verifier=FixedVerifier(error), spellings=spellings)
         return Client(app, "any", "", statements_run)
 
     return make
@@ -80,8 +73,8 @@ def make_refused(database, spellings, statements_run):
     ("operation_id", "status"),
     [(name, status) for name, operation in openapi.OPERATIONS.items() for status in operation["responses"]],
 )
-def test_a_response_matches_its_description(operation_id, status, client, make_refused):
-    response = provoke(operation_id, status, client, make_refused)
+def test_a_response_matches_its_description(operation_id, status, client, client_that_fails):
+    response = provoke(operation_id, status, client, client_that_fails)
     assert response.status_int == int(status)
 
     described = openapi.response(operation_id, status)
@@ -96,9 +89,9 @@ def test_a_response_matches_its_description(operation_id, status, client, make_r
             openapi.check(header["schema"], int(value) if header["schema"]["type"] == "integer" else value)
 
 
-def test_retry_after_is_sent_where_the_time_is_known(make_refused):
-    assert make_refused(RateLimited(retry_after=7)).page().headers["Retry-After"] == "7"
-    assert "Retry-After" not in make_refused(ServiceUnavailable()).page().headers
+def test_retry_after_is_sent_where_the_time_is_known(client_that_fails):
+    assert client_that_fails(RateLimited(retry_after=7)).page().headers["Retry-After"] == "7"
+    assert "Retry-After" not in client_that_fails(ServiceUnavailable()).page().headers
 
 
 @pytest.mark.parametrize("name", ["schedule", "name_and_allocation"])

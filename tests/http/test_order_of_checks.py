@@ -1,4 +1,4 @@
-"""Two faults at once: the one that is looked for first is the one that is answered."""
+"""A request with two faults: the response reports the one that the contract checks first."""
 
 import itertools
 import json
@@ -40,12 +40,12 @@ class Draft:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with a request, and what it is answered with when nothing else is wrong."""
+    """One fault of a request, and the response to a request with this fault alone."""
 
     title: str
     status: int
     error: type[ServiceError]
-    spoil: Callable[[Draft], None]
+    apply: Callable[[Draft], None]
 
 
 def _leave_route(draft: Draft) -> None:
@@ -64,7 +64,7 @@ def _announce_too_much(draft: Draft) -> None:
     draft.body = draft.body.ljust(LIMIT + 1)
 
 
-def _garble_id(draft: Draft) -> None:
+def _send_invalid_id(draft: Draft) -> None:
     draft.path = f"{STACKS}/1"
 
 
@@ -109,7 +109,7 @@ ROUTE = Fault("no route", 404, errors.NotFound, _leave_route)
 METHOD = Fault("no such method", 405, errors.MethodNotAllowed, _change_method)
 CREDENTIAL = Fault("no credential", 401, errors.Unauthorized, _drop_credential)
 ANNOUNCED = Fault("too large a length", 413, errors.PayloadTooLarge, _announce_too_much)
-ID = Fault("no UUID", 400, errors.InvalidStackId, _garble_id)
+ID = Fault("no UUID", 400, errors.InvalidStackId, _send_invalid_id)
 KEY = Fault("blank key", 400, errors.InvalidIdempotencyKey, _blank_key)
 MEDIA_TYPE = Fault("another media type", 400, errors.InvalidBody, _change_media_type)
 CODING = Fault("a coding", 400, errors.InvalidBody, _encode)
@@ -139,7 +139,7 @@ def _combinations(faults: tuple[Fault, ...]):
 def _malformed(draft: Draft, faults: tuple[Fault, ...]) -> Draft:
     # The later check's fault first, so that it cannot undo what the earlier check is to find.
     for fault in reversed(faults):
-        fault.spoil(draft)
+        fault.apply(draft)
     return draft
 
 
@@ -149,7 +149,7 @@ def _create() -> Draft:
 
 
 @pytest.mark.parametrize("faults", _combinations(CREATE))
-def test_the_faults_of_a_create_are_looked_for_in_order(app, client, rejected, faults):
+def test_the_faults_of_a_create_are_checked_in_order(app, client, rejected, faults):
     client.create(configuration(), "used")
     response = rejected(
         faults[0].status, faults[0].error.code, _malformed(_create(), faults).send, app, client
@@ -159,7 +159,7 @@ def test_the_faults_of_a_create_are_looked_for_in_order(app, client, rejected, f
 
 
 @pytest.mark.parametrize("faults", _combinations(UPDATE))
-def test_the_faults_of_an_update_are_looked_for_in_order(app, client, stack, rejected, faults):
+def test_the_faults_of_an_update_are_checked_in_order(app, client, stack, rejected, faults):
     draft = Draft("PATCH", f"{STACKS}/{stack['id']}", b'{"name":"New"}')
     response = rejected(faults[0].status, faults[0].error.code, _malformed(draft, faults).send, app, client)
     assert response.json["message"] == faults[0].error.message
@@ -186,6 +186,6 @@ def test_a_failed_verification_precedes_every_other_error(serving, client, rejec
 
 @pytest.mark.parametrize("fault", [ROUTE, METHOD], ids=lambda fault: fault.title)
 def test_a_request_without_an_operation_is_not_authenticated(serving, client, rejected, fault):
-    verifier = FixedVerifier(AssertionError("asked"))
+    verifier = FixedVerifier(AssertionError("called"))
     rejected(fault.status, fault.error.code, _malformed(_create(), (fault,)).send, serving(verifier), client)
     assert verifier.calls == 0

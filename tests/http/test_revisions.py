@@ -1,6 +1,6 @@
-"""The revisions behind the current configuration: complete, numbered, and signed by who made them.
+"""Revisions: complete, numbered, with the key and the request that made each.
 
-No response shows them; they are looked at in the table.
+No response shows them; the tests read the table.
 """
 
 import json
@@ -31,7 +31,7 @@ def revisions(admin: psycopg.Connection):
     return read
 
 
-def _as_answered(stack_id: str, revision: dict[str, Any]) -> dict[str, Any]:
+def _as_returned(stack_id: str, revision: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": stack_id,
         "current_revision_id": revision["revision_id"],
@@ -53,7 +53,7 @@ def test_every_revision_is_the_complete_configuration_that_was_returned(client, 
     )
     responses = [created, *(client.update(stack_id, changes).json for changes in updates)]
     saved = revisions(stack_id)
-    assert [_as_answered(stack_id, revision) for revision in saved] == responses
+    assert [_as_returned(stack_id, revision) for revision in saved] == responses
     assert [revision["revision_number"] for revision in saved] == [1, 2, 3, 4, 5, 6]
     assert len({revision["revision_id"] for revision in saved}) == 6
 
@@ -139,7 +139,7 @@ def test_retries_conflicts_and_errors_append_no_revision(client, revisions):
     assert revisions(created["id"]) == before
 
 
-def test_a_failed_update_leaves_neither_half_of_itself(client, stack, rejected, revisions, admin):
+def test_a_failed_update_changes_neither_stack_nor_revisions(client, stack, rejected, revisions, admin):
     admin.execute(
         "ALTER TABLE stackmgr.stack_revisions ADD CONSTRAINT broken CHECK (name <> 'Bad') NOT VALID"
     )
@@ -151,7 +151,7 @@ def test_a_failed_update_leaves_neither_half_of_itself(client, stack, rejected, 
     assert len(revisions(stack["id"])) == 1
 
 
-def test_no_response_shows_who_made_a_revision_or_when(client, revisions):
+def test_no_response_has_the_author_or_the_time_of_a_revision(client, revisions):
     created = client.create(configuration(), headers={"X-Request-Id": "the creation"})
     read = client.get(created.json["id"]).body.decode()
     recorded = json.dumps(revisions(created.json["id"]))

@@ -1,4 +1,4 @@
-"""Which path is which, which methods it has, and what of a request changes nothing about that."""
+"""Paths, methods and stack ids; fields of a request that change no route."""
 
 import json
 from uuid import UUID, uuid4
@@ -193,7 +193,7 @@ def test_a_body_on_a_reading_request_is_ignored(client, stack, body, headers):
     "path",
     [STACKS, f"{STACKS}?limit=1", f"{STACKS}?limit=0", f"{STACKS}/own", ITEM, f"{STACKS}/x", "/nowhere"],
 )
-def test_head_answers_with_the_headers_of_get_and_no_body(client, stack, path, headers):
+def test_head_returns_the_headers_of_get_and_no_body(client, stack, path, headers):
     path = path.replace("own", stack["id"])
     headers = {"X-Request-Id": "the same for both"} | headers
     got, head = (client.request(method, path, headers=headers) for method in ("GET", "HEAD"))
@@ -208,7 +208,7 @@ def test_an_escaped_letter_in_a_path_is_that_letter(client, stack):
 
 
 def test_an_escaped_slash_reaches_a_wsgi_application_as_a_slash(client, stack):
-    # PEP 3333 hands over the decoded path only, so that these two cannot be told apart.
+    # PEP 3333 hands over the decoded path only: the application cannot distinguish these two.
     assert client.request("GET", f"/manager%2Fstacks%2f{stack['id']}").json == stack
     for path in (f"{STACKS}%2F", f"{STACKS}/{stack['id']}%2F", f"{STACKS}/a%2Fb"):
         assert client.request("GET", path).status_int == 404

@@ -1,4 +1,4 @@
-"""Updating a stack: any of its fields, each kept where it is left out, and a revision every time."""
+"""Updating a stack: supplied fields replace, omitted ones stay, each update adds a revision."""
 
 import itertools
 import json
@@ -89,10 +89,10 @@ def test_an_update_waits_for_a_rival_and_keeps_what_it_does_not_supply_itself(
             "UPDATE stackmgr.stacks SET name = %s, allocation = %s, preset = %s WHERE stack_id = %s", saved
         )
         with ThreadPoolExecutor(1) as thread:
-            asked = thread.submit(client.update, stack["id"], {field: NEW[field] for field in fields})
+            response = thread.submit(client.update, stack["id"], {field: NEW[field] for field in fields})
             other.wait_until_waited_for(admin)
             end()
-        updated = asked.result().json
+        updated = response.result().json
         revision = {"current_revision_id": updated["current_revision_id"]}
         assert updated == base | {field: SAVED[field] for field in fields} | revision
         assert client.get(stack["id"]).json == updated
@@ -125,7 +125,7 @@ def test_conditions_are_not_enforced(client, stack, headers):
     assert client.update(stack["id"], {"name": "New"}, headers).json["name"] == "New"
 
 
-def test_an_entity_tag_of_the_past_is_no_obstacle(client, stack):
+def test_an_outdated_entity_tag_does_not_prevent_an_update(client, stack):
     client.update(stack["id"], {"name": "Second"})
     late = client.update(stack["id"], {"name": "Late"}, {"If-Match": f'"{stack["current_revision_id"]}"'})
     assert (late.status_int, late.json["name"]) == (200, "Late")
@@ -147,7 +147,7 @@ def test_an_id_that_is_no_uuid_is_rejected(client, rejected, stack_id):
     rejected(400, "invalid_request", client.update, stack_id, {"name": "New"})
 
 
-def test_a_stack_cannot_be_given_away_or_renumbered(client, stack, make_client, rejected):
+def test_an_update_changes_neither_the_manager_nor_the_id(client, stack, make_client, rejected):
     other = make_client()
     for field, value in {"manager_id": other.external_id, "id": other.external_id}.items():
         rejected(400, "invalid_request", client.update, stack["id"], {"name": "New", field: value})
