@@ -3,7 +3,7 @@
 -- returns: at most one row (stack_id, revision_id, name, allocation, preset)
 -- index:   stacks_pkey
 -- locks:   none
--- called by: stacks.repository.get
+-- called by: stacks.repository.plan_get
 SELECT
     stack_id::text,
     revision_id::text,

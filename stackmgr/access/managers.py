@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from stackmgr.access.verifiers import Identity
 from stackmgr.database import statements
-from stackmgr.database.session import Guesses, Session
+from stackmgr.database.session import Session
 from stackmgr.database.statements import Reads
 from stackmgr.errors import BindingConflict
 
@@ -33,21 +33,19 @@ def find(reads: Reads, *, external_id: str | None = None, identity_id: str | Non
     return [Binding(*row) for row in rows]
 
 
-def look_up(session: Session, identity: Identity, *, prefetch_for: str | None = None) -> str | None:
+def look_up(session: Session, identity: Identity) -> str | None:
     """Return the id of the manager that *identity* is bound to, or None when neither half is bound yet.
 
     Raises BindingConflict, after telling the operator, when a saved binding shares one half and differs in
     the other.
     """
     ids = {"external_id": identity.external_id, "identity_id": identity.identity_id}
-    found = [Binding(*row) for row in session.rows(_FIND, ids, prefetch_for=prefetch_for)]
+    pair = (identity.external_id, identity.identity_id)
+    found = [Binding(*row) for row in session.rows(_FIND, ids, hint=pair)]
     if not found:
         return None
     saved = found[0]
-    if len(found) == 1 and (saved.external_id, saved.identity_id) == (
-        identity.external_id,
-        identity.identity_id,
-    ):
+    if len(found) == 1 and (saved.external_id, saved.identity_id) == pair:
         return saved.manager_id
     # Ids are not secrets, and without both sides of the conflict nobody can mend it.
     _log.error(
@@ -63,13 +61,12 @@ def look_up(session: Session, identity: Identity, *, prefetch_for: str | None = 
     raise BindingConflict("manager_binding")
 
 
-def bind(session: Session, identity: Identity, guesses: Guesses) -> str:
+def bind(session: Session, identity: Identity) -> str:
     """Return the id of the manager that *identity* is bound to, binding it if neither half is known yet.
 
     Raises BindingConflict as `look_up` does.
     """
-    pair = (identity.external_id, identity.identity_id)
-    manager_id = look_up(session, identity, prefetch_for=guesses.get(pair))
+    manager_id = look_up(session, identity)
     while manager_id is None:
         inserted = session.row(
             _INSERT,
@@ -81,7 +78,7 @@ def bind(session: Session, identity: Identity, guesses: Guesses) -> str:
         )
         # Without a row, another first request was quicker: what it saved counts, unless it is erased already.
         manager_id = look_up(session, identity) if inserted is None else inserted[0]
-    guesses.remember(pair, manager_id)
+    session.hints.remember((identity.external_id, identity.identity_id), manager_id)
     return manager_id
 
 

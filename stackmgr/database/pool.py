@@ -10,7 +10,7 @@ from stackmgr.database import retries, session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.hot_connections import HotConnections
-from stackmgr.database.session import Observer, Session
+from stackmgr.database.session import Observer, PrefetchHints, Session
 from stackmgr.errors import DatabaseError
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.scheduler import start_thread
@@ -53,6 +53,7 @@ class Database:
     ) -> None:
         self.observer = observer
         self.variants = statements.load_variant(variant)
+        self.hints = PrefetchHints()
         self._deadline = deadline
         self._pid = 0
         self._drained_at = 0.0

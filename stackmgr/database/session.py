@@ -7,23 +7,22 @@ request, so that verifying the key and doing the work share one checkout.
 
 import itertools
 import time
-from collections.abc import Callable, Hashable, Mapping
-from typing import Protocol, Self
+from collections.abc import Hashable, Mapping
+from typing import Any, Protocol, Self
 
 from stackmgr.database import retries
 from stackmgr.database.connection import DatabaseConnection, Parameters, Query, Row
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 
-# Returns the query that will be run next, given the id of the manager that the key is found to be of.
-PrefetchQuery = Callable[[str], Query]
+# A statement that reads for one manager, and its parameters but for `manager_id`, which the session adds.
+PlannedRead = tuple[Statement, dict[str, Any]]
+
+_MAX_HINTS = 10_000
 
 
-_MAX_GUESSES = 10_000
-
-
-class Guesses:
-    """Which manager a key or an identity was last found to be of: for the prefetch only, never an answer."""
+class PrefetchHints:
+    """The manager last seen for a key or an identity.  Used only to choose what to prefetch."""
 
     def __init__(self) -> None:
         self._managers: dict[Hashable, str] = {}
@@ -33,15 +32,15 @@ class Guesses:
         return self._managers.get(known)
 
     def remember(self, known: Hashable, manager_id: str) -> None:
-        """Guess *manager_id* the next time."""
+        """Prefetch for *manager_id* the next time."""
         if self._managers.get(known) == manager_id:
             return
-        if len(self._managers) >= _MAX_GUESSES:
+        if len(self._managers) >= _MAX_HINTS:
             self._managers.clear()
         self._managers[known] = manager_id
 
     def forget(self, known: Hashable) -> None:
-        """Guess nothing the next time: what a rejected key sends must not depend on its past."""
+        """Prefetch nothing the next time: what a rejected key sends must not depend on its past."""
         self._managers.pop(known, None)
 
 
@@ -63,6 +62,7 @@ class ConnectionSource(Protocol):
 
     observer: Observer | None
     variants: Mapping[str, Statement]
+    hints: PrefetchHints
 
     def acquire(self, deadline: float) -> DatabaseConnection:
         """Return a live connection.  Raises DatabaseError."""
@@ -79,22 +79,24 @@ class Session:
 
     The deadline counts time spent on the database only, not on a client's body or a remote verifier.
 
-    **Prefetch.**  A GET knows its query as soon as it is routed, but for the manager, whom only the
-    verification of the key names.  So the middleware sets `prefetch_query`, and whoever looks the manager up,
-    by the key or by the identity that a remote verifier has named, passes a guess as *prefetch_for*: the
-    query then travels with the look-up, in one round trip.  The rows are kept until exactly that query is
-    run.  If the key is rejected, the guess is wrong or the query fails, they are discarded, and a query runs
-    as if nothing had been prefetched.
+    **Prefetch.**  A GET has its query as soon as it is routed, but for the manager, whom only the
+    verification of the key names.  The middleware sets it as `planned_read`.  The statement that looks the
+    manager up, by the key or by the identity that a remote verifier has named, is run with a *hint*: if
+    `hints` has a manager for it, the planned read for that manager travels with the look-up, in one round
+    trip.  `planned_rows` returns those rows if the look-up has named the same manager.  If the key is
+    rejected, the hint is wrong or the read fails, they are discarded, and the read runs as if nothing had
+    been prefetched.
     """
 
-    __slots__ = ("_connection", "_connections", "_prefetched", "_seconds_left", "prefetch_query")
+    __slots__ = ("_connection", "_connections", "_prefetched", "_seconds_left", "hints", "planned_read")
 
     def __init__(self, connections: ConnectionSource, seconds: float) -> None:
         self._connections = connections
         self._seconds_left = seconds
         self._connection: DatabaseConnection | None = None
-        self._prefetched: tuple[Query, list[Row]] | None = None
-        self.prefetch_query: PrefetchQuery | None = None
+        self._prefetched: list[Row] | None = None
+        self.hints = connections.hints
+        self.planned_read: PlannedRead | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -102,33 +104,21 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def row(
-        self, statement: Statement, parameters: Parameters, *, prefetch_for: str | None = None
-    ) -> Row | None:
+    def row(self, statement: Statement, parameters: Parameters, *, hint: Hashable = None) -> Row | None:
         """Run *statement* and return its first row, or None.  See `rows`."""
-        rows = self.rows(statement, parameters, prefetch_for=prefetch_for)
+        rows = self.rows(statement, parameters, hint=hint)
         return rows[0] if rows else None
 
-    def rows(
-        self, statement: Statement, parameters: Parameters, *, prefetch_for: str | None = None
-    ) -> list[Row]:
+    def rows(self, statement: Statement, parameters: Parameters, *, hint: Hashable = None) -> list[Row]:
         """Run *statement* and return all its rows.  Raises DatabaseError.
 
-        With *prefetch_for*, a manager's id, run `prefetch_query` for that manager too, if one is set.
+        *hint* is what *statement* looks a manager up by: the planned read is prefetched for the manager that
+        `hints` has for it.
         """
-        prefetch = self.prefetch_query(prefetch_for) if prefetch_for and self.prefetch_query else None
-        return self._rows(statement, parameters, prefetch)
-
-    def close(self) -> None:
-        """Release the connection.  A closed session may be used again and acquires another."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._connections.release(connection)
-
-    def _rows(self, statement: Statement, parameters: Parameters, prefetch: Query | None) -> list[Row]:
-        prefetched, self._prefetched = self._prefetched, None
-        if prefetched is not None and prefetched[0] == (statement, parameters):
-            return prefetched[1]
+        self._prefetched = prefetch = None
+        if hint is not None and self.planned_read is not None and (manager_id := self.hints.get(hint)):
+            prefetch = self.planned_read
+            prefetch[1]["manager_id"] = manager_id
         statement = self._connections.variants.get(statement.name, statement)
         deadline = time.monotonic() + self._seconds_left
         try:
@@ -141,6 +131,23 @@ class Session:
             raise AssertionError("unreachable")
         finally:
             self._seconds_left = deadline - time.monotonic()
+
+    def planned_rows(self, manager_id: str) -> list[Row]:
+        """Return the rows of the planned read for a manager, prefetched or not.  Raises DatabaseError."""
+        if self.planned_read is None:
+            raise AssertionError("no read is planned")
+        statement, parameters = self.planned_read
+        prefetched, self._prefetched = self._prefetched, None
+        if prefetched is not None and parameters["manager_id"] == manager_id:
+            return prefetched
+        parameters["manager_id"] = manager_id
+        return self.rows(statement, parameters)
+
+    def close(self) -> None:
+        """Release the connection.  A closed session may be used again and acquires another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._connections.release(connection)
 
     def _run(
         self, statement: Statement, parameters: Parameters, prefetch: Query | None, deadline: float
@@ -156,8 +163,9 @@ class Session:
         try:
             if prefetch is None:
                 return self._connection.run(statement, parameters, deadline)
-            rows, others = self._connection.run_with_prefetch(statement, parameters, prefetch, deadline)
-            self._prefetched = None if others is None else (prefetch, others)
+            rows, self._prefetched = self._connection.run_with_prefetch(
+                statement, parameters, prefetch, deadline
+            )
         except DatabaseError as ex:
             if retries.retry_action(ex) is retries.RetryAction.RECONNECT_ALL:
                 self._connections.drain()
@@ -170,5 +178,5 @@ class Session:
             if observer is not None:
                 seconds = time.perf_counter() - started
                 observer.statement(statement.name, seconds)
-                if self._prefetched is not None:
-                    observer.statement(self._prefetched[0][0].name, seconds)
+                if prefetch is not None and self._prefetched is not None:
+                    observer.statement(prefetch[0].name, seconds)

@@ -8,10 +8,10 @@ from uuid import uuid4
 import falcon
 
 from stackmgr.access import managers
-from stackmgr.access.verifiers import Identity, Verifier
+from stackmgr.access.verifiers import Verifier
 from stackmgr.capacity import CAPACITY, UNLIMITED
 from stackmgr.database.pool import Database
-from stackmgr.database.session import Guesses, Session
+from stackmgr.database.session import Session
 from stackmgr.errors import MethodNotAllowed, NotFound, Overloaded, ServiceError
 from stackmgr.http import requests
 from stackmgr.stacks.repository import Actor
@@ -87,7 +87,6 @@ class Authentication:
     def __init__(self, database: Database, verifier: Verifier) -> None:
         self._database = database
         self._verifier = verifier
-        self._guesses = Guesses()
 
     def process_resource(
         self, req: falcon.Request, resp: falcon.Response, resource: Any, params: dict[str, Any]
@@ -99,14 +98,14 @@ class Authentication:
         if req.method not in resource.methods:
             raise MethodNotAllowed(", ".join(resource.methods))
         session = req.context.session = self._database.session()
-        if req.method in {"GET", "HEAD"}:
-            session.prefetch_query = resource.prefetch_query(req, **params)
-        identity = self._verified(req, session)
-        req.context.key_id = identity.key_id
-        manager_id = identity.manager_id or managers.bind(session, identity, self._guesses)
-        req.context.actor = Actor(manager_id, identity.identity_id, req.context.request_id, identity.key_id)
+        try:
+            if req.method in {"GET", "HEAD"}:
+                session.planned_read = resource.plan_read(req, params)
+        finally:
+            # Its error goes before that of the read: a rejected key is 401, whatever it was sent with.
+            self._authenticate(req, session)
 
-    def _verified(self, req: falcon.Request, session: Session) -> Identity:
+    def _authenticate(self, req: falcon.Request, session: Session) -> None:
         key = requests.bearer_token(req)
         try:
             verifier = self._verifier
@@ -115,7 +114,9 @@ class Authentication:
             req.context.verifier = ex.code
             raise
         req.context.verifier = "accepted"
-        return identity
+        req.context.key_id = identity.key_id
+        manager_id = identity.manager_id or managers.bind(session, identity)
+        req.context.actor = Actor(manager_id, identity.identity_id, req.context.request_id, identity.key_id)
 
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, resource: Any, req_succeeded: bool

@@ -5,14 +5,14 @@ result.  Errors are raised here and become responses in error_handlers.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from time import monotonic
+from typing import Any
 
 import falcon
 
 from stackmgr.capacity import CAPACITY, UNLIMITED
-from stackmgr.database.session import PrefetchQuery
-from stackmgr.errors import InvalidPagination, InvalidStackId, Overloaded
+from stackmgr.database.session import PlannedRead
+from stackmgr.errors import Overloaded
 from stackmgr.http import requests, responses
 from stackmgr.http.requests import RequestSchema
 from stackmgr.scheduler import give_way
@@ -61,24 +61,15 @@ class StackCollection:
             resp.set_header("Location", f"{COLLECTION_PATH}/{stack.stack_id}")
         _respond(req, resp, stack)
 
-    def prefetch_query(self, req: falcon.Request) -> PrefetchQuery | None:
-        """Return the query of `on_get`, or None if it will run none.
+    def plan_read(self, req: falcon.Request, params: dict[str, Any]) -> PlannedRead:
+        """Return the read of `on_get`, and add the `limit` to its parameters.  Raises InvalidPagination."""
+        after, limit = requests.parse_page_query(req.env.get("QUERY_STRING", ""))
+        params["limit"] = limit
+        return repository.plan_list(after, limit)
 
-        The query string is parsed here, before the key is verified; an error waits for `on_get`.
-        """
-        try:
-            after, limit = req.context.page = requests.parse_page_query(req.env.get("QUERY_STRING", ""))
-        except InvalidPagination as ex:
-            req.context.page = ex
-            return None
-        return partial(repository.list_query, after=after, limit=limit)
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: falcon.Request, resp: falcon.Response, limit: int) -> None:
         """List one page of stacks."""
-        if isinstance(req.context.page, InvalidPagination):
-            raise req.context.page
-        after, limit = req.context.page
-        page, position = repository.list_page(req.context.session, req.context.actor.manager_id, after, limit)
+        page, position = repository.list_page(req.context.session, req.context.actor.manager_id, limit)
         next_cursor = None if position is None else cursor.encode(position)
         size = responses.estimate_page_bytes(page)
         if size <= LARGE_PAGE_BYTES:
@@ -103,17 +94,18 @@ class StackItem:
         self._spellings = spellings
         self._schema = RequestSchema("stack_update.json")
 
-    def prefetch_query(self, req: falcon.Request, stack_id: str) -> PrefetchQuery | None:
-        """Return the query of `on_get`, or None if it will run none."""
-        try:
-            return partial(repository.get_query, stack_id=requests.parse_stack_id(stack_id))
-        except InvalidStackId:
-            return None
+    def plan_read(self, req: falcon.Request, params: dict[str, Any]) -> PlannedRead:
+        """Return the read of `on_get`, and make the `stack_id` of its parameters lowercase.
+
+        Raises InvalidStackId.
+        """
+        stack_id = params["stack_id"] = requests.parse_stack_id(params["stack_id"])
+        return repository.plan_get(stack_id)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
         """Return the stack."""
-        canonical_id = req.context.stack_id = requests.parse_stack_id(stack_id)
-        _respond(req, resp, repository.get(req.context.session, req.context.actor.manager_id, canonical_id))
+        req.context.stack_id = stack_id
+        _respond(req, resp, repository.get(req.context.session, req.context.actor.manager_id))
 
     on_head = on_get
 

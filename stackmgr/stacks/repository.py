@@ -9,8 +9,7 @@ from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from stackmgr.database import retries, statements
-from stackmgr.database.connection import Query
-from stackmgr.database.session import Session
+from stackmgr.database.session import PlannedRead, Session
 from stackmgr.errors import Conflict, DatabaseError, InvalidIdempotencyKey, NotFound
 from stackmgr.stacks import cursor
 from stackmgr.stacks.configuration import Changes, Configuration
@@ -88,34 +87,31 @@ def _created_before(session: Session, actor: Actor, key: str, digest: bytes) -> 
     return Stack(*row[1:6])
 
 
-def get_query(manager_id: str, stack_id: str) -> Query:
-    """Return the query that `get` runs."""
-    return _GET, {"manager_id": manager_id, "stack_id": stack_id}
+def plan_get(stack_id: str) -> PlannedRead:
+    """Return the read that `get` runs."""
+    return _GET, {"stack_id": stack_id}
 
 
-def get(session: Session, manager_id: str, stack_id: str) -> Stack:
-    """Return a manager's stack.  Raises NotFound, also for another manager's."""
-    row = session.row(*get_query(manager_id, stack_id))
-    if row is None:
+def get(session: Session, manager_id: str) -> Stack:
+    """Return a manager's stack by the planned read.  Raises NotFound, also for another manager's."""
+    rows = session.planned_rows(manager_id)
+    if not rows:
         raise NotFound("stack")
-    return Stack(*row)
+    return Stack(*rows[0])
 
 
-def list_query(manager_id: str, after: Position, limit: int) -> Query:
-    """Return the query that `list_page` runs."""
+def plan_list(after: Position, limit: int) -> PlannedRead:
+    """Return the read that `list_page` runs: up to *limit* stacks after a position."""
     return _LIST, {
-        "manager_id": manager_id,
         "after_created_at": after.created_at,
         "after_stack_id": after.stack_id,
         "row_limit": limit + 1,
     }
 
 
-def list_page(
-    session: Session, manager_id: str, after: Position, limit: int
-) -> tuple[list[Stack], Position | None]:
-    """Return up to *limit* stacks after a position, and the position of the next page if there is one."""
-    rows = session.rows(*list_query(manager_id, after, limit))
+def list_page(session: Session, manager_id: str, limit: int) -> tuple[list[Stack], Position | None]:
+    """Return a page by the planned read, and the position of the next page if there is one."""
+    rows = session.planned_rows(manager_id)
     page = [Stack(*row[:5]) for row in rows[:limit]]
     if len(rows) <= limit:
         return page, None

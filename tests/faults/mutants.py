@@ -20,7 +20,8 @@ def stale_copy(patch: Patch) -> None:
     update = repository.update
 
     def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> repository.Stack:
-        copy = repository.get(session, actor.manager_id, stack_id)
+        session.planned_read = repository.plan_get(stack_id)
+        copy = repository.get(session, actor.manager_id)
         sleep(_WINDOW)
         wanted = {
             name: getattr(changes, name) or getattr(copy, name) for name in ("name", "allocation", "preset")
@@ -34,9 +35,10 @@ def stale_cache(patch: Patch) -> None:
     """A read from memory that no update refreshes."""
     get, cache = repository.get, {}
 
-    def wrong(session: Any, manager_id: str, stack_id: str) -> repository.Stack:
+    def wrong(session: Any, manager_id: str) -> repository.Stack:
+        stack_id = session.planned_read[1]["stack_id"]
         if (manager_id, stack_id) not in cache:
-            cache[manager_id, stack_id] = get(session, manager_id, stack_id)
+            cache[manager_id, stack_id] = get(session, manager_id)
         return cache[manager_id, stack_id]
 
     patch(repository, "get", wrong)
@@ -72,7 +74,8 @@ def reread_answer(patch: Patch) -> None:
     def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> repository.Stack:
         update(session, actor, stack_id, changes)
         sleep(_WINDOW)
-        return repository.get(session, actor.manager_id, stack_id)
+        session.planned_read = repository.plan_get(stack_id)
+        return repository.get(session, actor.manager_id)
 
     patch(repository, "update", wrong)
 

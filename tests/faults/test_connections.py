@@ -178,8 +178,9 @@ GET_STACK = statements.load("stack_get")
 
 def read_together(session: Session, stack_id: str) -> None:
     """Verify a key and read a stack in one round trip."""
-    session.prefetch_query = lambda manager_id: (GET_STACK, {"manager_id": manager_id, "stack_id": stack_id})
-    session.row(*VERIFY, prefetch_for=str(uuid4()))
+    session.planned_read = (GET_STACK, {"stack_id": stack_id})
+    session.hints.remember("a key", str(uuid4()))
+    session.row(*VERIFY, hint="a key")
 
 
 def read_apart(session: Session, _: str) -> None:

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
 from stackmgr.access import api_keys
@@ -16,7 +17,7 @@ with_short_deadline = pytest.mark.parametrize("deadline", [DEADLINE])
 
 @pytest.fixture
 def warm(service: Service) -> Service:
-    """A service whose verifier has seen the key, so that it can guess whose stacks will be read."""
+    """A service that has seen the key: there is a prefetch hint for it, and the statements are prepared."""
     for _ in range(2 * POOL_SIZE):
         assert {service.operations()[name]() for name in READS} == {200}
     return service
@@ -57,16 +58,30 @@ def test_a_read_that_fails_fails_after_a_verification_that_did_not(warm, login, 
     warm.assert_whole()
 
 
-def test_a_wrong_prefetch_returns_nothing_the_key_may_not_read(make_service):
-    mine, other = make_service(), make_service()
-    key_digest = api_keys.digest(mine.client.key)
-    assert other.operations()["get"]() == 200  # so that its verifier has seen the key
-    [theirs] = other.verifier._verifier._guesses._managers.values()
-    for path_id, status in ((mine.stack_id, 200), (other.stack_id, 404)):
-        mine.verifier._verifier._guesses.remember(key_digest, theirs)
-        assert mine.client.get(path_id).status_int == status
-    mine.verifier._verifier._guesses.remember(key_digest, theirs)
-    assert [item["id"] for item in mine.client.page().json["items"]] == [mine.stack_id]
+def test_a_wrong_prefetch_returns_nothing_the_key_may_not_read(warm, make_service, login):
+    other, key_digest = make_service(), api_keys.digest(warm.client.key)
+    # The key changes its manager before each read, so that the prefetch is always for the manager before.
+    for owner, path_id, status in (
+        (other, warm.stack_id, 404),
+        (warm, warm.stack_id, 200),
+        (other, other.stack_id, 200),
+        (warm, other.stack_id, 404),
+    ):
+        _give_key(login, key_digest, owner)
+        assert warm.client.get(path_id).status_int == status
+        assert warm.client.statements == ["api_key_verify", "stack_get", "stack_get"]
+    for owner in (other, warm):
+        _give_key(login, key_digest, owner)
+        assert [item["id"] for item in warm.client.page().json["items"]] == [owner.stack_id]
+        assert warm.client.statements == ["api_key_verify", "stack_list", "stack_list"]
+
+
+def _give_key(login: psycopg.Connection, key_digest: bytes, owner: Service) -> None:
+    login.execute(
+        "UPDATE stackmgr.api_keys SET (external_id, identity_id) = (SELECT external_id, identity_id"
+        " FROM stackmgr.managers WHERE external_id = %s::text::uuid) WHERE key_digest = %s",
+        (owner.client.external_id, key_digest),
+    )
 
 
 def test_a_revoked_key_reads_nothing_though_the_rows_came_with_its_verification(warm, login):

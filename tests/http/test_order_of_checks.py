@@ -166,7 +166,7 @@ def test_the_faults_of_an_update_are_checked_in_order(app, client, stack, reject
     assert client.get(stack["id"]).json == stack
 
 
-@pytest.mark.parametrize(
+each_failure = pytest.mark.parametrize(
     "failure",
     [
         (401, errors.Unauthorized("no")),
@@ -176,12 +176,24 @@ def test_the_faults_of_an_update_are_checked_in_order(app, client, stack, reject
     ],
     ids=["unauthorized", "limited", "unavailable", "conflicting"],
 )
+
+
+@each_failure
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 def test_a_failed_verification_precedes_every_other_error(serving, client, rejected, failure, method):
     status, outcome = failure
     draft = Draft(method, STACKS if method == "POST" else f"{STACKS}/1", b"{}")
     malformed = _malformed(draft, (ANNOUNCED, KEY, MEDIA_TYPE, JSON))
     rejected(status, outcome.code, malformed.send, serving(FixedVerifier(outcome)), client)
+
+
+@pytest.mark.parametrize("path", [f"{STACKS}?limit=0", f"{STACKS}?cursor=", f"{STACKS}/1"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@each_failure
+def test_a_failed_verification_precedes_the_error_of_a_read(serving, client, failure, path, method):
+    status, outcome = failure
+    assert Draft(method, path, b"").send(serving(FixedVerifier(outcome)), client).status_int == status
+    assert client.request(method, path).status_int == 400
 
 
 @pytest.mark.parametrize("fault", [ROUTE, METHOD], ids=lambda fault: fault.title)

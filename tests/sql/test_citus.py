@@ -15,7 +15,6 @@ from stackmgr.database import migrations, preflight, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.pool import DEADLINE, Database
-from stackmgr.database.session import Guesses
 from stackmgr.errors import ServiceError
 from stackmgr.stacks import repository
 from stackmgr.stacks.configuration import Changes, Configuration
@@ -97,7 +96,7 @@ def outcomes(url: str, variant: str) -> list[Any]:
     found: list[Any] = []
     identity = Identity(external_id=str(uuid4()), identity_id=str(uuid4()))
     with database.session() as session:
-        manager_id = managers.bind(session, identity, Guesses())
+        manager_id = managers.bind(session, identity)
         actor = repository.Actor(manager_id, "identity", "r" * 300, "key")
         made, _ = repository.create(session, actor, "one", CREATED)
         calls = [

@@ -20,7 +20,7 @@ import pytest
 from stackmgr.access import api_keys, managers
 from stackmgr.access.verifiers import Identity
 from stackmgr.database.pool import Database
-from stackmgr.database.session import Guesses, Session
+from stackmgr.database.session import Session
 from stackmgr.errors import ServiceError
 from stackmgr.http.responses import serialize_stack
 from stackmgr.stacks import configuration, repository
@@ -91,7 +91,7 @@ class InProcess:
     def _run(self, run: Callable[[Session, Actor], Response], request_id: str) -> Response:
         with self._database.session() as session:
             try:
-                manager_id = managers.bind(session, self._identity, Guesses())
+                manager_id = managers.bind(session, self._identity)
                 return run(session, Actor(manager_id, self._identity.identity_id, request_id))
             except ServiceError as ex:
                 return ex.status, None

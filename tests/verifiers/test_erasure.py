@@ -6,7 +6,7 @@ import pytest
 
 from stackmgr.access import erasure, managers
 from stackmgr.access.verifiers import Identity
-from stackmgr.database.session import Guesses, Session
+from stackmgr.database.session import Session
 from stackmgr.errors import DatabaseError
 from tests.support.examples import configuration
 
@@ -169,7 +169,7 @@ def test_a_first_request_binds_again_if_the_binding_in_its_way_is_erased_meanwhi
 
     monkeypatch.setattr(Session, "rows", run)
     with database.session() as session:
-        bound = managers.bind(session, Identity(external_id, external_id), Guesses())
+        bound = managers.bind(session, Identity(external_id, external_id))
     found = admin.execute(
         b"SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s::text::uuid", [external_id]
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from stackmgr.database.connection import DatabaseConnection
-from stackmgr.database.session import Guesses
+from stackmgr.database.session import PrefetchHints
 from tests.support.examples import configuration
 from tests.support.unkey_server import ROOT_KEY, accepted, respond, response, unkey_server, verification
 from tests.support.unkey_server import raw as exactly
@@ -212,7 +212,7 @@ def test_a_wrong_prefetch_returns_nothing_the_identity_may_not_read(
     query = "SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s"
     [theirs] = admin.execute(query, [other.external_id]).fetchone()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Guesses, "get", lambda *_: theirs)
+        patch.setattr(PrefetchHints, "get", lambda *_: theirs)
         eventually(lambda: client.get(stack_id).status_int == 200 and sent_together)
         assert client.get(created.json["id"]).status_int == 404
         assert [item["id"] for item in client.page().json["items"]] == [stack_id]

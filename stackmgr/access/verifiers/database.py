@@ -8,7 +8,7 @@ from stackmgr.access.verifiers import Gauges, Identity
 from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
-from stackmgr.database.session import Guesses, Session
+from stackmgr.database.session import Session
 from stackmgr.errors import DatabaseError, RateLimited, ServiceUnavailable, Unauthorized
 from stackmgr.settings import Settings
 
@@ -30,7 +30,6 @@ class DatabaseVerifier:
     def __init__(self, last_use: LastUse | None = None, *, consumes: bool = True) -> None:
         self._last_use = last_use
         self._consumes = consumes
-        self._guesses = Guesses()
 
     @classmethod
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
@@ -47,13 +46,13 @@ class DatabaseVerifier:
             raise ServiceUnavailable("database") from ex
 
     def _verified(self, key_digest: bytes, session: Session) -> Identity:
-        row = session.row(_VERIFY, {"key_digest": key_digest}, prefetch_for=self._guesses.get(key_digest))
+        row = session.row(_VERIFY, {"key_digest": key_digest}, hint=key_digest)
         if row is None:
-            self._guesses.forget(key_digest)
+            session.hints.forget(key_digest)
             raise Unauthorized("key_unknown")
         external_id, identity_id, key_id, manager_id, quota_id, quota_seconds, used_this_hour = row
         if manager_id is not None:
-            self._guesses.remember(key_digest, manager_id)
+            session.hints.remember(key_digest, manager_id)
         if self._last_use is not None and not used_this_hour:
             self._last_use.notice(key_digest)
         if quota_id is not None:
