@@ -152,7 +152,7 @@ class Overloaded(ServiceUnavailable):
 
 
 class CircuitOpen(ServiceUnavailable):
-    """The verifier has stopped responding and was not asked; its circuit breaker logged this once."""
+    """The verifier has stopped responding and was not called; its circuit breaker logged this once."""
 
 
 class BindingConflict(ServiceError):

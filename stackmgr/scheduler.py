@@ -187,7 +187,7 @@ class Scheduler:
             Scheduler._longest_slices = seconds, Scheduler._longest_slices[1]
 
     def wait(self, seconds: float) -> bool:
-        """Let the others run; return whether this greenlet was resumed before so many seconds had passed."""
+        """Let other greenlets run; return whether this one was resumed within *seconds*."""
         deadline = monotonic() + seconds
         self._deadlines[getcurrent()] = deadline
         self._next_deadline = min(self._next_deadline, deadline)
@@ -203,11 +203,11 @@ class Scheduler:
         self._waiting[descriptor] = getcurrent()
         is_ready = self.wait(seconds)
         if not is_ready:
-            del self._waiting[descriptor]  # an event that still comes is for nobody
+            del self._waiting[descriptor]  # a late event resumes no greenlet
         return is_ready
 
     def give_way(self) -> None:
-        """See the function of this name: one greenlet goes on when all who need not wait have had a turn."""
+        """See the function of this name: this greenlet continues once all runnable ones have had a turn."""
         self._giving_way.append(getcurrent())
         self._main.switch()
 
@@ -226,7 +226,7 @@ _this = _Thread()
 
 
 class Signal:
-    """Something that happens once.  One waits for it, in the thread that creates it; any thread sets it."""
+    """An event that happens once.  The thread that creates it waits for it; any thread sets it."""
 
     __slots__ = ("_event", "_is_set", "_scheduler", "waiting")
 
@@ -237,7 +237,7 @@ class Signal:
         self.waiting: greenlet | None = None
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the signal for at most so many seconds; return whether it is set."""
+        """Wait for the signal for at most *seconds*; return whether it is set."""
         if self._event is not None:
             return self._event.wait(seconds)
         if not self._is_set and self._scheduler is not None:
@@ -247,7 +247,7 @@ class Signal:
         return self._is_set
 
     def set(self) -> None:
-        """Let the one that waits go on."""
+        """Resume the greenlet or thread that waits."""
         self._is_set = True
         if self._event is not None:
             self._event.set()
@@ -256,7 +256,7 @@ class Signal:
 
 
 def wait_for(descriptor: int, events: int, seconds: float) -> bool:
-    """Wait for *events* of a descriptor; return whether there were any before so many seconds had passed."""
+    """Wait for *events* of a descriptor; return whether there were any within *seconds*."""
     if _this.scheduler is not None and seconds > 0:
         return _this.scheduler.wait_for(descriptor, events, seconds)
     poll = select.poll()
@@ -265,12 +265,12 @@ def wait_for(descriptor: int, events: int, seconds: float) -> bool:
 
 
 def sleep(seconds: float) -> None:
-    """Wait for so many seconds."""
+    """Wait for *seconds*."""
     Signal().wait(seconds)
 
 
 def give_way(since: float) -> float:
-    """Let the others run if this greenlet has computed for long, since *since*; return since when it does."""
+    """Let other greenlets run if this one has computed for long since *since*; return its turn's start."""
     if _this.scheduler is None or monotonic() - since < _TURN_SECONDS:
         return since
     _this.scheduler.give_way()
@@ -278,7 +278,7 @@ def give_way(since: float) -> float:
 
 
 def result(future: Future[_Result], seconds: float | None = None) -> _Result:
-    """Return a future's result.  Raises what the future does, and TimeoutError after so many seconds."""
+    """Return a future's result.  Raises what the future does, and TimeoutError after *seconds*."""
     if _this.scheduler is None:
         return future.result(seconds)
     signal = Signal()

@@ -1,4 +1,4 @@
-"""Configuration: the environment, checked as a whole, with every problem reported at once.
+"""Configuration: the environment, checked completely, with every problem reported at once.
 
 The fields of `Settings` are the one table of options: variable, parser, default and description.  Parsing,
 `stackmgr config`, `stackmgr --help`, the README's table and `deploy/stackmgr.env.example` follow it.
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from stackmgr import paths
 from stackmgr.monitoring import logs
 
-# Bounded, because int() refuses thousands of digits with an error of its own.
+# Bounded, because int() rejects thousands of digits with an error of its own.
 _COUNT = re.compile(r"[0-9]{1,9}")
 _DECIMAL = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _CREDENTIAL = re.compile(r"[\x21-\x7e]+")

@@ -68,7 +68,7 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
     return Prepared(settings=chosen, spellings=spellings)
 
 
-def require_usable_surroundings(chosen: Settings) -> list[str]:
+def check_database_and_metrics_folder(chosen: Settings) -> list[str]:
     """Return warnings about the database.
 
     Raises SettingsError with every problem of the database and the metrics folder.

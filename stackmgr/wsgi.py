@@ -103,7 +103,7 @@ def check() -> None:
         prepared = startup.prepare(os.environ)
         chosen = prepared.settings
         known |= {
-            "warnings": startup.require_usable_surroundings(chosen),
+            "warnings": startup.check_database_and_metrics_folder(chosen),
             "threads": startup.concurrent_requests(chosen),
             "queue_timeout": chosen.queue_timeout,
             "admin_port": chosen.admin_port,
@@ -114,7 +114,7 @@ def check() -> None:
         }
     except SettingsError as ex:
         known["problems"] = ex.problems
-    # A master that was stopped while it waited is gone.
+    # The master may have been stopped while it waited.
     with suppress(BrokenPipeError):
         os.write(1, json.dumps(known).encode("ascii"))
 

@@ -1,1 +1,1 @@
-"""Who may come in: API keys, their verifiers, and the managers they belong to."""
+"""Authentication: API keys, their verifiers, and the managers they belong to."""

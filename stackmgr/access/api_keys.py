@@ -1,7 +1,7 @@
 """API keys: their form, and the operator's commands on those kept in the database.
 
 A key is `stackmgr_`, 32 random characters of base 62 (190 bits) and 6 more that are the CRC-32 of the
-random ones: secret scanners know it by sight, and a mistyped key is refused without a query.
+random ones: secret scanners recognise it, and a mistyped key is rejected without a query.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A new key, which nothing can show again, and what it is called."""
+    """A new key, whose text is not stored, and its ids."""
 
     key: str
     key_id: str
@@ -77,7 +77,7 @@ class IssuedKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What may be shown of a key.  `last_used_at` is the hour of its last use, not the moment."""
+    """The public data of a key.  `last_used_at` is the hour of its last use, not the moment."""
 
     key_id: str
     external_id: str
@@ -93,13 +93,13 @@ class KeyRecord:
 
     @property
     def quota(self) -> Quota | None:
-        """What the key may be used for in any span of time, if that is limited."""
+        """The quota of the key, if it has one."""
         if self.quota_limit is None or self.quota_seconds is None:
             return None
         return Quota(self.quota_limit, self.quota_seconds)
 
     def is_expired(self) -> bool:
-        """Whether the key's life has ended by now."""
+        """Whether the key has expired."""
         return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
 
 
@@ -155,13 +155,13 @@ def list_all(reads: Reads, external_id: str | None = None) -> list[KeyRecord]:
 
 
 def find(session: Session, key_id: str) -> KeyRecord | None:
-    """Return what may be shown of one key, or None when there is no such key."""
+    """Return the public data of one key, or None when there is no such key."""
     row = session.row(_LIST, {"key_id": key_id, "external_id": None})
     return None if row is None else KeyRecord(*row)
 
 
 def revoke(session: Session, key_id: str) -> datetime | None:
-    """Revoke a key and return since when it is revoked, or None when there is no such key."""
+    """Revoke a key and return its time of revocation, or None when there is no such key."""
     row = session.row(_REVOKE, {"key_id": key_id})
     return None if row is None else row[1]
 

@@ -28,7 +28,7 @@ class Binding:
 
 
 def find(reads: Reads, *, external_id: str | None = None, identity_id: str | None = None) -> list[Binding]:
-    """Return the bindings that have either of the two ids: none, one, or two that stand in conflict."""
+    """Return the bindings that have either of the two ids: none, one, or two that conflict."""
     rows = reads.rows(_FIND, {"external_id": external_id, "identity_id": identity_id})
     return [Binding(*row) for row in rows]
 
@@ -47,7 +47,7 @@ def look_up(session: Session, identity: Identity) -> str | None:
     saved = found[0]
     if len(found) == 1 and (saved.external_id, saved.identity_id) == pair:
         return saved.manager_id
-    # Ids are not secrets, and without both sides of the conflict nobody can mend it.
+    # Ids are not secrets, and without both sides of the conflict it cannot be repaired.
     _log.error(
         "binding conflict: verified external id %s with identity id %s, but saved is %s; "
         "see 'stackmgr managers show --external-id %s'",

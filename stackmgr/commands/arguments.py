@@ -37,7 +37,7 @@ def future(text: str) -> datetime:
     """Return the time that *text* names, if it is in the future."""
     named = instant(text)
     if named <= datetime.now(UTC):
-        raise argparse.ArgumentTypeError("lies in the past")
+        raise argparse.ArgumentTypeError("is in the past")
     return named
 
 

@@ -1,6 +1,6 @@
 """`stackmgr explain`: why the service rejects a request body, or the normalized form of one that it accepts.
 
-Offline: whether an accepted body is answered with 200, 201, 404 or 409 depends on what is saved.
+Offline: whether the response to an accepted body is 200, 201, 404 or 409 depends on what is saved.
 """
 
 import argparse

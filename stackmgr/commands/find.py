@@ -1,6 +1,6 @@
 """`stackmgr stacks find`: the stacks of all managers that hold a token, or that something is known of.
 
-Each search reads a whole table: no request needs it, and an index would cost every write.
+Each search reads a complete table: no request needs it, and an index would cost every write.
 """
 
 import argparse

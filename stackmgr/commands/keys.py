@@ -133,7 +133,7 @@ def _revoke(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"key_id": arguments.key_id, "revoked_at": moment(revoked_at)})
     else:
-        print(f"{arguments.key_id} is revoked since {moment(revoked_at)}")
+        print(f"{arguments.key_id} was revoked at {moment(revoked_at)}")
 
 
 def _rotate(arguments: argparse.Namespace) -> None:

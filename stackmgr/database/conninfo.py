@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-# Shares of a session's deadline.  The server is to give up before its client does, so that the outcome is
-# known; and waiting for a lock before it gives up the statement, so that the log says what was in the way.
+# Shares of a session's deadline.  The server must time out before its client, so that the outcome is known;
+# and the wait for a lock before the statement, so that the log says what blocked it.
 _LOCK_TIMEOUT = 0.3
 _STATEMENT_TIMEOUT = 0.6
 

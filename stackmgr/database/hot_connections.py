@@ -32,8 +32,8 @@ class HotConnections:
     - Each connection is in one place: in a session, here, on its way out of the pool, or in the pool, which
       counts the others as checked out.  They and the room are *size* together.
     - A connection, never room, is what a request gets: the first in line, or one that finds a connection kept
-      here, which means that nobody is in line.  So nobody is overtaken, and nobody has to pass room on.
-    - A request that leaves the line has what it was handed before.  If it fails, it hands that on.
+      here, which means that the line is empty.  So no request is overtaken, and none has to pass room on.
+    - A request that leaves the line keeps the connection it has received.  If it fails, the next one gets it.
     - Whoever makes room, joins the line or ends a check-out then calls `take_room`, and follows each True by
       `end_check_out`.  So while there is room and a thread can be started, the line has its check-outs.
     - None that is in use stays outside for longer than HOT_SECONDS: the pool sees its age.
@@ -98,7 +98,7 @@ class HotConnections:
     def end_check_out(
         self, connection: DatabaseConnection | None, failure: BaseException | None = None
     ) -> None:
-        """Hand on what was checked out, if anything.  After a *failure*, nobody waits in line any longer."""
+        """Pass on the connection that was checked out, if any.  A *failure* ends the wait of all in line."""
         with self._lock:
             self._check_outs -= 1
             if connection is None:
@@ -111,7 +111,7 @@ class HotConnections:
                 waiter.woken.set()
 
     def take_all(self) -> list[DatabaseConnection]:
-        """Return what is kept, which is then the caller's to return to the pool."""
+        """Return the kept connections, which the caller must return to the pool."""
         with self._lock:
             kept, self._kept = self._kept, []
         return kept

@@ -12,7 +12,7 @@ index if it exists, which also removes the invalid one of a failed run, then cre
 a file may contain a semicolon.
 
 A constraint on a large table takes two files: `ADD CONSTRAINT ... NOT VALID`, which locks the table for a
-moment, then `VALIDATE CONSTRAINT`, which reads the whole table and blocks no request.
+moment, then `VALIDATE CONSTRAINT`, which reads the complete table and blocks no request.
 """
 
 import hashlib
@@ -108,7 +108,7 @@ def available() -> list[Migration]:
 
 
 def has_history(connection: Connection) -> bool:
-    """Whether any migration was ever applied to this database.  Every login may ask."""
+    """Whether any migration was ever applied to this database.  Every login may read that."""
     row: Any = connection.execute(_HISTORY_EXISTS.text).fetchone()
     return bool(row[0])
 

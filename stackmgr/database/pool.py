@@ -20,12 +20,12 @@ from stackmgr.settings import Settings
 DEADLINE = float(Settings.database_timeout)
 _ACQUIRE_SHARE = 0.4
 
-# After a failed attempt to connect, the pool tries again when it is asked next, without growing pauses.
+# After a failed attempt to connect, the pool retries at the next request, without growing pauses.
 _RECONNECT_TIMEOUT = 0.0
 POLL_INTERVAL = 0.2  # seconds
 _READY_SECONDS = 0.001  # how long a connection may take that is ready in the pool
 
-# A server that is read-only for everybody must not be flooded with new connections.
+# A server that is read-only for every session must not be flooded with new connections.
 MIN_DRAIN_INTERVAL = 0.25  # seconds
 
 _LOG_INTERVAL = 10.0  # seconds
@@ -137,7 +137,7 @@ class Database:
             self._check_out(POLL_INTERVAL)
 
     def _check_out(self, seconds: float) -> bool:
-        """Use room that was taken: whether the pool had a live connection within so many seconds."""
+        """Use room that was taken; return whether the pool had a live connection within *seconds*."""
         connection = failure = None
         try:
             while (found := self._pool.getconn(seconds)).is_stale():

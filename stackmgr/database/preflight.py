@@ -1,7 +1,7 @@
-"""Is this database one the service can be right on?  Asked at start, and by `stackmgr check`.
+"""Check that the database meets the service's requirements, at start and for `stackmgr check`.
 
-A problem stops the start.  A database that cannot be reached is not one: it may come back, and until it does
-every request is answered with 503.
+A problem stops the start.  An unreachable database is none: it may become reachable, and until then
+every request returns 503.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""Whether a new connection has the settings that it asked for in its start-up options.
+"""Verify that a new connection has the settings that its start-up options request.
 
-PostgreSQL applies the options or refuses the connection.  PgBouncer refuses them too, unless it is told to
+PostgreSQL applies the options or rejects the connection.  PgBouncer rejects it too, unless it is set to
 ignore them; then the role, the timeouts and all the rest are those of the server session behind it.
 """
 
@@ -24,11 +24,11 @@ _TIMEOUT_SECONDS = 2.0
 
 
 class SessionSettingsError(psycopg.OperationalError):
-    """The session has other settings than it asked for; the message names them."""
+    """The session has other settings than it requested; the message names them."""
 
 
 def requested(options: str) -> dict[str, str]:
-    """Return what *options* of libpq ask for of what the service relies on; of two values the last."""
+    """Return the settings in libpq's *options* on which the service relies; of two values the last."""
     pairs = (re.sub(r"\\(.)", r"\1", option).partition("=") for option in _OPTION.findall(options))
     return {name: value for name, _, value in pairs if name in _VERIFIED}
 

@@ -24,7 +24,7 @@ class Statement:
     """One statement; `parameters` are in the order of their numbers in `text`.
 
     `name` is the file's.  `text` holds it as its one comment, which pg_stat_statements, pg_stat_activity and
-    the server's log show.  `writes` tells whether its commit writes WAL.
+    the server's log show.  `writes` is whether its commit writes WAL.
     """
 
     name: str
@@ -50,7 +50,7 @@ def load(name: str, variant: str = "") -> Statement:
     text = _COMMENT.sub(b"", (paths.directory("sql") / variant / f"{name}.sql").read_bytes()).strip()
     parameters = list(dict.fromkeys(found.decode("ascii") for found in _PARAMETER.findall(text)))
     numbered = _PARAMETER.sub(lambda match: b"$%d" % (parameters.index(match[1].decode("ascii")) + 1), text)
-    # Behind the first word: from PostgreSQL 18 on, pg_stat_statements leaves out what stands before it.
+    # After the first word: from PostgreSQL 18 on, pg_stat_statements omits what precedes it.
     labelled = _FIRST_WORD.sub(lambda word: b"%s /* %s */" % (word[0], name.encode("ascii")), numbered)
     return Statement(name=name, text=labelled, parameters=tuple(parameters), writes=bool(_WRITE.search(text)))
 

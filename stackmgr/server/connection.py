@@ -46,7 +46,7 @@ class EndOfInput(Exception):
 
 
 class ClientConnection:
-    """The state of one client connection. Whoever took it out of `HttpConnections.parked` owns it alone."""
+    """The state of one client connection. The thread that took it out of `HttpConnections.parked` owns it."""
 
     __slots__ = (
         "_decoder", "_searched", "capacity", "closing", "deadline", "drained", "environ", "events", "fd",

@@ -16,10 +16,10 @@ WRITE = select.EPOLLOUT | select.EPOLLONESHOT
 
 
 class HttpConnections:
-    """All open connections, and the epoll instance in which those are parked that nobody owns.
+    """All open connections, and the epoll instance in which those without an owner are parked.
 
-    Every descriptor is armed for one event. Whoever then takes the connection out of `parked` owns it:
-    `dict.pop` is atomic, so of the request thread and the main thread one gets it.
+    Every descriptor is armed for one event. The thread that then takes the connection out of `parked`
+    owns it: `dict.pop` is atomic, so of the request thread and the main thread one gets it.
     """
 
     def __init__(self, keepalive: float) -> None:

@@ -1,6 +1,6 @@
 """A bound on the memory of responses that are being built or wait for their clients to read them.
 
-A page of 100 stacks whose names fill their requests has 26 MB. A client that asks for twelve of them and
+A page of 100 stacks whose names fill their requests has 26 MB. A client that requests twelve of them and
 reads none must not take a worker's memory, so a large page waits for room before it is built.
 """
 
@@ -18,7 +18,7 @@ from stackmgr.server.connections import HttpConnections
 LIMIT = 134_217_728  # bytes in one process: five of the largest pages
 LARGE = 1_048_576  # bytes of responses whose end is worth a collection
 MAX_WAITING = 2  # pages that wait for room at once, each with its rows in memory
-ROOM_SECONDS = 1.0  # a page waits so long for other clients to read; then those that read least are closed
+ROOM_SECONDS = 1.0  # that a page waits for other clients to read; then those that read least are closed
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _TRIM_THRESHOLD = 16_777_216

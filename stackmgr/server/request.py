@@ -127,7 +127,7 @@ class ReceivedRequest:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """The fields under their own names, as the access log wants them."""
+        """The fields under their own names, for gunicorn's access log."""
         return [(key.removeprefix("HTTP_").replace("_", "-"), self.environ[key]) for key in self.environ]
 
     def _parse_target(self, target: str) -> None:

@@ -53,7 +53,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     """The `worker_class`: strict HTTP/1, and the settings of gthread except those it rejects."""
 
     alive: bool
-    queue_seconds = 0.0  # a request that no greenlet has taken for so long is rejected; 0: it waits
+    queue_seconds = 0.0  # that a request may wait for a greenlet before it is rejected; 0: without limit
     admin_port = 0  # of the operator's listener, which alone has it
 
     @classmethod
@@ -121,7 +121,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     # The main thread.
 
     def run(self) -> None:
-        """Start the request thread and watch over it until told to stop."""
+        """Start the request thread and supervise it until a signal to stop."""
         gc.freeze()  # a full collection of all that has been loaded would stop the requests for 20 to 50 ms
         self.thread = threading.Thread(target=self.scheduler.run, name="requests", daemon=True)
         self.thread.start()

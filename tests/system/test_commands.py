@@ -123,7 +123,7 @@ def test_a_key_that_is_issued_listed_and_revoked(database_url, app, statements_r
 
     revoked = run("keys", "revoke", record["KEY_ID"], url=database_url)
     assert (revoked.returncode, revoked.stderr) == (0, "")
-    assert re.fullmatch(record["KEY_ID"] + r" is revoked since \S+Z\n", revoked.stdout)
+    assert re.fullmatch(record["KEY_ID"] + r" was revoked at \S+Z\n", revoked.stdout)
     assert client.page().status_int == 401
     again = run("keys", "revoke", record["KEY_ID"], url=database_url)
     assert (again.returncode, again.stdout) == (0, revoked.stdout)

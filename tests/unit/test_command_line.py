@@ -49,7 +49,7 @@ def command(monkeypatch, capsys):
         ((*ISSUE, "--expires-at", ""), "must be an ISO 8601 time"),
         ((*ISSUE, "--expires-at", "2099-01-31"), "needs an offset from UTC"),
         ((*ISSUE, "--expires-at", "2099-01-31T00:00:00"), "needs an offset from UTC"),
-        ((*ISSUE, "--expires-at", "2020-01-31T00:00:00Z"), "lies in the past"),
+        ((*ISSUE, "--expires-at", "2020-01-31T00:00:00Z"), "is in the past"),
         ((*ISSUE, "--expires-at", "9999-12-31T23:59:59-14:00"), "is not between the years 1 and 9999"),
         ((*ISSUE, "--expires-at", "0001-01-01T00:00:00+14:00"), "is not between the years 1 and 9999"),
         (("keys", "revoke"), "required: KEY_ID"),

@@ -53,7 +53,7 @@ class _Verifier(Protocol):
 
 
 class RemoteVerifier(_Verifier, Protocol):
-    """A verifier that asks another service.  No database connection is held meanwhile."""
+    """A verifier that calls another service.  No database connection is held meanwhile."""
 
     needs_connection: ClassVar[Literal[False]]
 

@@ -1,7 +1,7 @@
 """Positive verifications, kept for a few seconds so that the same key is not verified again in between.
 
 Nothing but a complete identity is kept: no rejection, rate limit or failure.  A key revoked at the verifier
-remains valid for as long.  Keys are kept as digests, and only so many of them.
+remains valid for as long.  Keys are kept as digests, at most MAX_IDENTITIES of them.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class RecentIdentities:
         return identity if time.monotonic() < expires_at else None
 
     def add(self, key: str, identity: Identity, asked_at: float) -> None:
-        """Keep the *identity* that was asked for at a time of the monotonic clock."""
+        """Keep the *identity* whose verification began at *asked_at* on the monotonic clock."""
         if not self._seconds:
             return
         digest = _digest(key)
