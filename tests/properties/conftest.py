@@ -38,7 +38,7 @@ settings.load_profile("stackmgr")
 
 
 @dataclass(frozen=True)
-class KnownCaller:
+class KnownClient:
     """An application that authenticates every request as one manager."""
 
     app: Application
@@ -46,18 +46,18 @@ class KnownCaller:
 
 
 @pytest.fixture
-def known_caller(
+def known_client(
     database: Database, spellings: dict[str, str], admin: psycopg.Connection
-) -> Iterator[Callable[[], KnownCaller]]:
+) -> Iterator[Callable[[], KnownClient]]:
     """Return a function that makes such an application, with the record of its manager."""
 
-    def make() -> KnownCaller:
+    def make() -> KnownClient:
         manager_id, external_id = str(uuid4()), str(uuid4())
         admin.execute(
             "INSERT INTO stackmgr.managers (manager_id, external_id, identity_id) VALUES (%s, %s, %s)",
             (manager_id, external_id, external_id),
         )
         verifier = FixedVerifier(Identity(external_id, external_id, manager_id))
-        return KnownCaller(create_app(database=database, verifier=verifier, spellings=spellings), manager_id)
+        return KnownClient(create_app(database=database, verifier=verifier, spellings=spellings), manager_id)
 
     return make

@@ -1,7 +1,7 @@
 """The contract in memory: the stacks of each manager, and the required response to each request.
 
 It makes up nothing that the service decides: a new stack's id and a new revision's are taken over from the
-answer, once it is certain that they are new.
+response, once it is certain that they are new.
 """
 
 from dataclasses import dataclass, field

@@ -27,7 +27,7 @@ SOME_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 @schemathesis.hook
 def before_call(context: HookContext, case: Case, **kwargs: Any) -> None:
-    """Mend what is meant to be valid, in place."""
+    """Correct what is meant to be valid, in place."""
     if not case.meta.is_negative_at(ParameterLocation.BODY) and isinstance(case.body, dict):
         _complete_body(case.body)
     if not case.meta.is_negative_at(ParameterLocation.QUERY) and "cursor" in (case.query or {}):

@@ -14,7 +14,7 @@ FIELDS = {"name", "allocation", "schedule"}
 LOWERCASE = {spelling: address for address in ADDRESSES for spelling in (address, eip55(address))}
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """The body breaks a rule."""
 
 
@@ -23,7 +23,7 @@ class Members(list[tuple[str, Any]]):
 
 
 def read(body: bytes, *, update: bool = False) -> Document:
-    """Return the configuration in *body*, in normal form.  Raises Refused."""
+    """Return the configuration in *body*, in normal form.  Raises Rejected."""
     members = _object(_parsed(body))
     _require(members.keys() <= FIELDS and (bool(members) if update else members.keys() == FIELDS))
     judged = {"name": _name, "allocation": _allocation, "schedule": _schedule}
@@ -32,11 +32,11 @@ def read(body: bytes, *, update: bool = False) -> Document:
 
 def _require(kept: bool) -> None:
     if not kept:
-        raise Refused
+        raise Rejected
 
 
 def _never(_: str) -> None:
-    raise Refused
+    raise Rejected
 
 
 def _parsed(body: bytes) -> Any:
@@ -49,7 +49,7 @@ def _parsed(body: bytes) -> Any:
             parse_constant=_never,
         )
     except (ValueError, RecursionError) as ex:
-        raise Refused from ex
+        raise Rejected from ex
 
 
 def _object(value: Any) -> Document:

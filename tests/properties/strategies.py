@@ -1,4 +1,4 @@
-"""What the cases are made of: configurations, the ways to write one down, and those unlike another."""
+"""Strategies of Hypothesis: configurations, spellings of one, and different ones."""
 
 import json
 import unicodedata

@@ -1,4 +1,4 @@
-"""Generated bodies, as many as one likes: each is saved as the rules say, or refused and leaves no trace.
+"""Generated bodies: each is saved as the rules require, or rejected without a change.
 
 The short form runs in CI; the long one is for a change of what reads bodies:
 
@@ -42,8 +42,8 @@ class Trial:
     `stack` is the one that is updated; the creates are counted.
     """
 
-    def __init__(self, caller, admin: psycopg.Connection, statuses: Counter) -> None:
-        self._app, self._manager_id = caller.app, caller.manager_id
+    def __init__(self, client, admin: psycopg.Connection, statuses: Counter) -> None:
+        self._app, self._manager_id = client.app, client.manager_id
         self._admin = admin
         self._statuses = statuses
         first = self._send("POST", STACKS, json.dumps(configuration()).encode())
@@ -86,7 +86,7 @@ class Trial:
             return None
         try:
             wanted = rules.read(body, update=update)
-        except rules.Refused:
+        except rules.Rejected:
             assert response.status == 400
             return None
         assert response.status == accepted
@@ -108,8 +108,8 @@ def statuses():
 
 
 @pytest.fixture
-def make_trial(known_caller, admin, statuses):
-    return lambda: Trial(known_caller(), admin, statuses)
+def make_trial(known_client, admin, statuses):
+    return lambda: Trial(known_client(), admin, statuses)
 
 
 def test_the_hostile_corpus_is_judged_as_the_rules_say(make_trial, statuses):

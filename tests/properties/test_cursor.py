@@ -1,4 +1,4 @@
-"""A cursor is one position's only text; a text that was tampered with is refused or is another's."""
+"""A cursor is the only text of a position; an altered text is rejected, or is that of another position."""
 
 import string
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ def tampered(draw):
 
 
 def position_of(text):
-    """Return the position, or None where the text is refused."""
+    """Return the position, or None where the text is rejected."""
     try:
         return cursor.decode(text)
     except InvalidPagination:

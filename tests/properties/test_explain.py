@@ -1,4 +1,4 @@
-"""`stackmgr explain` and the service decide alike on every body, and its reasons include the service's."""
+"""`stackmgr explain` and the service decide alike on every body; its reasons include the service's."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What counts as the same input of a create: never its writing, always its name, weights and preset."""
+"""The same input of a create: the spelling never counts; name, weights and preset always do."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

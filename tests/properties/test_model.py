@@ -1,4 +1,4 @@
-"""Random histories of two managers, in which every response is what a small model of the contract says."""
+"""Random histories of two managers: every response equals that of a small model of the contract."""
 
 import os
 from typing import NamedTuple
@@ -37,7 +37,7 @@ class Created(NamedTuple):
 
 
 class Histories(RuleBasedStateMachine):
-    """The service and the model, asked the same.
+    """The same requests to the service and to the model.
 
     A cursor is known by its text and the place among all stacks that it stands for.
     """

@@ -62,7 +62,7 @@ def insert(admin, client, moments):
 
 
 def walk(client, sizes, most):
-    """Return the pages of the whole list, each of the next of *sizes*; there are *most* at the most."""
+    """Return the pages of the complete list, each of the next of *sizes*; there are *most* at the most."""
     pages, query = [], ""
     for size in islice(cycle(sizes), most):
         response = client.page(f"limit={size}{query}").json

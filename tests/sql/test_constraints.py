@@ -1,4 +1,4 @@
-"""What the tables refuse, whoever writes."""
+"""Constraints: rows that the tables reject, whoever writes."""
 
 import psycopg
 import pytest
@@ -72,7 +72,7 @@ OTHER_KEY = {"key_id": ELSEWHERE, "key_digest": bytes([1] * 32)}
 QUOTA = {"quota_id": HERE, "quota_limit": 1, "quota_seconds": 1}
 
 # The constraint that is broken, and what differs from a row (or from a second row) that would be accepted.
-REFUSED = [
+REJECTED = [
     ("schema_migrations_pkey", "schema_migrations", {}),
     ("schema_migrations_checksum_is_sha256", "schema_migrations", {"version": 9998, "checksum": bytes(31)}),
     ("managers_pkey", "managers", OTHER_MANAGER | {"manager_id": HERE}),
@@ -152,18 +152,18 @@ def filled(admin):
 
 @pytest.mark.parametrize(
     ("constraint", "table", "changes"),
-    REFUSED,
-    ids=[f"{constraint}-{'-'.join(changes) or table}" for constraint, table, changes in REFUSED],
+    REJECTED,
+    ids=[f"{constraint}-{'-'.join(changes) or table}" for constraint, table, changes in REJECTED],
 )
 def test_each_constraint_rejects_what_it_must(filled, constraint, table, changes):
-    with pytest.raises(psycopg.IntegrityError) as refusal, filled.transaction():
+    with pytest.raises(psycopg.IntegrityError) as error, filled.transaction():
         insert(filled, table, GOOD[table] | changes)
-    assert refusal.value.diag.constraint_name == constraint
+    assert error.value.diag.constraint_name == constraint
 
 
 def test_no_constraint_is_without_a_case(admin):
     declared = {name for (name,) in admin.execute(DECLARED)}
-    assert declared == {constraint for constraint, _, _ in REFUSED}
+    assert declared == {constraint for constraint, _, _ in REJECTED}
 
 
 def test_only_what_a_key_or_a_revision_may_do_without_may_be_missing(filled):

@@ -1,4 +1,4 @@
-"""The SQL files: true headers, bodies that keep to the rules of the house, and no other SQL is run."""
+"""The SQL files: headers that match the statement, the rules of a body, and no other SQL is run."""
 
 import ast
 import re
@@ -83,7 +83,7 @@ def test_postgresql_accepts_it_and_returns_the_columns_of_the_header(owner, file
 
 
 @each_file
-def test_it_is_called_by_whom_the_header_says(file: SqlFile):
+def test_its_callers_are_those_of_the_header(file: SqlFile):
     loaders = {
         (module, target.id)
         for module, tree in MODULES.items()

@@ -1,4 +1,4 @@
-"""Applying the schema: once, in order, one run at a time, all of a file or nothing of it."""
+"""Migrations: applied once, in order, one run at a time, each file atomically."""
 
 import os
 import shutil
@@ -60,7 +60,7 @@ def test_the_files_are_numbered_without_a_gap():
     assert versions == list(range(1, len(versions) + 1))
 
 
-def test_a_file_by_another_name_is_named(folder):
+def test_a_file_with_an_invalid_name_is_reported(folder):
     (folder / "3_more.sql").touch()
     with pytest.raises(CommandError, match=r"3_more\.sql is not named NNNN_slug\.sql"):
         migrations.available()
@@ -90,7 +90,7 @@ def test_of_two_runs_at_once_one_applies_and_the_other_waits_and_finds_nothing_t
     assert printed == [[*everything, "the schema is up to date"], ["the schema is up to date"]]
 
 
-def test_a_file_that_was_changed_after_it_was_applied_is_named(empty_url, folder):
+def test_a_file_that_changed_after_it_was_applied_is_reported(empty_url, folder):
     migrations.apply(empty_url)
     with (folder / "0002_tables.sql").open("a") as file:
         file.write("-- a comment\n")

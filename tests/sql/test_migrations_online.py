@@ -46,7 +46,7 @@ DROP INDEX CONCURRENTLY IF EXISTS stackmgr.stack_revisions_request;
 CREATE INDEX CONCURRENTLY stack_revisions_request ON stackmgr.stack_revisions (request_id);
 """
 
-# Data enough that pg_dump, whose output nobody reads, stops in the middle and keeps its locks.
+# Data enough that pg_dump, whose output is not read, stops in the middle and keeps its locks.
 FILL = b"""
 INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)
 SELECT id, id, id::text FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 20000)) AS made

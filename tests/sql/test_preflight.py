@@ -1,4 +1,4 @@
-"""What is found wrong with a database before anything is served from it."""
+"""The check of a database before the service starts."""
 
 import psycopg
 import pytest
@@ -10,13 +10,13 @@ from tests.support.clusters import new_database
 
 @pytest.fixture
 def own_url(server_url):
-    """A migrated database that a test may spoil."""
+    """A migrated database that a test may damage."""
     with new_database(server_url) as url:
         migrations.apply(url)
         yield url
 
 
-def spoil(url: str, command: str) -> None:
+def damage(url: str, command: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(command.encode())
 
@@ -41,14 +41,14 @@ def test_a_schema_that_was_never_applied_is_named(server_url):
 
 
 def test_each_migration_that_is_missing_is_named(own_url):
-    spoil(own_url, "DELETE FROM stackmgr.schema_migrations WHERE version >= 2")
+    damage(own_url, "DELETE FROM stackmgr.schema_migrations WHERE version >= 2")
     problems = preflight.examine(own_url).problems
     assert len(problems) == len(migrations.available()) - 1
     assert "0002_tables" in problems[0]
 
 
 def test_a_migration_that_was_another_when_it_was_applied_is_named(own_url):
-    spoil(own_url, "UPDATE stackmgr.schema_migrations SET checksum = sha256('another') WHERE version = 2")
+    damage(own_url, "UPDATE stackmgr.schema_migrations SET checksum = sha256('another') WHERE version = 2")
     assert ["0002_tables differs" in problem for problem in preflight.examine(own_url).problems] == [True]
 
 
@@ -57,7 +57,7 @@ def test_a_newer_schema_is_a_warning_so_that_an_older_release_can_go_on(own_url)
     INSERT INTO stackmgr.schema_migrations (version, slug, checksum)
     VALUES (9000, 'later', sha256('later'))
     """
-    spoil(own_url, later)
+    damage(own_url, later)
     findings = preflight.examine(own_url)
     assert findings.problems == []
     assert any("9000" in warning for warning in findings.warnings)

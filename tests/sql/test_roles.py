@@ -38,7 +38,7 @@ ATTEMPTS = {
     "ALTER": "ALTER TABLE stackmgr.{table} ALTER COLUMN {column} DROP NOT NULL",
     "DROP": "DROP TABLE stackmgr.{table} CASCADE",
 }
-REFUSED = [
+DENIED = [
     (table, verb) for table, verb in itertools.product(TABLES, ATTEMPTS) if verb not in TABLES[table][0]
 ]
 
@@ -77,7 +77,7 @@ def application(admin):
         yield admin
 
 
-@pytest.mark.parametrize(("table", "verb"), REFUSED, ids=[f"{verb} {table}" for table, verb in REFUSED])
+@pytest.mark.parametrize(("table", "verb"), DENIED, ids=[f"{verb} {table}" for table, verb in DENIED])
 def test_the_application_role_is_rejected_every_verb_it_does_not_need(application, table, verb):
     command = ATTEMPTS[verb].format(table=table, column=TABLES[table][1])
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -96,7 +96,7 @@ def test_the_application_role_is_rejected_every_verb_it_does_not_need(applicatio
         "SET ROLE stackmgr_owner",
     ],
 )
-def test_the_application_role_cannot_go_round_its_limits(application, command):
+def test_the_application_role_cannot_bypass_its_rights(application, command):
     application.execute("SET LOCAL SESSION AUTHORIZATION stackmgr_app")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         application.execute(command.encode())

@@ -1,4 +1,4 @@
-"""Schema and statements stay inside what routes to one shard by manager_id, on Citus for example."""
+"""Schema and statements can be routed to one shard by manager_id, for example on Citus."""
 
 import re
 

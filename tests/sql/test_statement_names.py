@@ -15,7 +15,7 @@ from tests.support.clusters import cluster, new_database
 # Debian's, which has the extension; the embedded server has none.
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 LIBRARY = Path("/usr/lib/postgresql/15/lib/pg_stat_statements.so")
-NOBODY = "00000000-0000-4000-8000-000000000001"
+UNKNOWN_ID = "00000000-0000-4000-8000-000000000001"
 SEEN = b"SELECT query FROM pg_stat_statements WHERE query LIKE '%/* stack_get */%' AND calls = 3"
 
 
@@ -27,7 +27,7 @@ def test_a_statement_names_its_file_behind_its_first_word(name):
 
 
 def execute_stack_get(connection: DatabaseConnection) -> None:
-    parameters = {"manager_id": NOBODY, "stack_id": NOBODY}
+    parameters = {"manager_id": UNKNOWN_ID, "stack_id": UNKNOWN_ID}
     connection.run(statements.load("stack_get"), parameters, time.monotonic() + 5)
 
 

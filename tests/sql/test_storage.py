@@ -1,4 +1,4 @@
-"""How the current configurations lie in their table: an update stays on its page, nothing is compressed."""
+"""Storage of the current configurations: an update stays on its page, nothing is compressed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The types of a configuration: what they refuse, and that they accept all that the service can produce."""
+"""The types of a configuration: values they reject; they accept all that the service can produce."""
 
 import json
 import random
@@ -110,9 +110,9 @@ def test_an_allocation_in_normal_form_is_accepted(admin, text):
     ],
 )
 def test_anything_but_the_normal_form_breaks_the_constraint(admin, text):
-    with pytest.raises(psycopg.errors.CheckViolation) as refusal:
+    with pytest.raises(psycopg.errors.CheckViolation) as error:
         admin.execute("SELECT %s::stackmgr.allocation", (text,))
-    assert refusal.value.diag.constraint_name == "allocation_is_normalised"
+    assert error.value.diag.constraint_name == "allocation_is_normalised"
 
 
 def test_a_search_path_cannot_replace_what_the_check_uses(admin):

@@ -28,7 +28,7 @@ def test_a_new_key_has_the_published_form_and_a_checksum_of_its_own():
         assert api_keys.is_well_formed(key)
 
 
-def test_no_two_keys_are_alike_and_every_character_of_the_alphabet_is_used():
+def test_keys_differ_and_use_every_character_of_the_alphabet():
     keys = {api_keys.generate() for _ in range(500)}
     assert len(keys) == 500
     assert {character for key in keys for character in key[9:41]} == set(BASE62)

@@ -1,4 +1,4 @@
-"""What the command `stackmgr` refuses before it asks anything of the database, and in which words."""
+"""Arguments that `stackmgr` rejects before it uses the database, and the messages."""
 
 import sys
 
@@ -14,7 +14,7 @@ INVALID = "STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string"
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """Return a function that runs the command in this process and tells how it ended and what it printed."""
+    """Return a function that runs the command in this process and returns its status and its output."""
 
     def run(*arguments, url="postgresql://operator:hunter2@127.0.0.1:1/stackmgr"):
         monkeypatch.setattr(sys, "argv", ["stackmgr", *arguments])

@@ -34,7 +34,7 @@ def locked(name: str) -> dict[str, list[Requirement]]:
 
 
 def wanted(name: str) -> list[Requirement]:
-    """Return what the source of a lock asks for."""
+    """Return what the source of a lock requires."""
     if name == "build":
         return [
             *map(

@@ -144,7 +144,7 @@ def test_a_descriptor_with_a_used_number_is_watched_anew(running):
     assert len(set(numbers)) < 5
 
 
-def test_an_end_of_input_that_nobody_waits_for_costs_no_time(running, pair):
+def test_an_end_of_input_without_a_waiting_greenlet_costs_no_time(running, pair):
     one, other = pair
     single = running(1)
     assert single.do(partial(readable, one, 0.01)) is False

@@ -1,4 +1,4 @@
-"""The schemas are one source for the service and for its description: what that asks of them."""
+"""The schemas: requirements of the service and of the OpenAPI document on them."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The environment: what it may say, and that all that is wrong with it is said at once, without secrets."""
+"""Settings from the environment: accepted values, and one message with every problem, without secrets."""
 
 import json
 
@@ -45,14 +45,14 @@ def test_what_is_empty_counts_as_not_set():
     assert problems({"STACKMGR_DATABASE_URL": ""}) == problems({})
 
 
-def test_other_variables_are_nobodys_business():
+def test_other_variables_are_ignored():
     # Kubernetes gives a container such names for every service of its namespace.
     others = {"STACKMGR_PORT": "tcp://10.0.0.1:80", "STACKMGR_SERVICE_HOST": "10.0.0.1", "PGHOST": "x"}
     assert prepared(**others) == prepared()
 
 
 @pytest.mark.parametrize(("text", "number"), [("1", 1), ("16", 16), ("1000", 1000), ("0004", 4)])
-def test_a_number_of_threads_or_of_seconds_is_taken(text, number):
+def test_a_number_of_threads_or_of_seconds_is_accepted(text, number):
     assert prepared(STACKMGR_THREADS=text).threads == number
     assert prepared(STACKMGR_DATABASE_CONNECTIONS=text).database_connections == number
     assert prepared(STACKMGR_DATABASE_TIMEOUT=text).database_timeout == number
@@ -78,7 +78,7 @@ def test_a_number_of_threads_or_of_seconds_is_taken(text, number):
         "9" * 5000,
     ],
 )
-def test_another_number_of_threads_or_of_seconds_is_not(text):
+def test_any_other_number_of_threads_or_of_seconds_is_rejected(text):
     for name in ("STACKMGR_THREADS", "STACKMGR_DATABASE_CONNECTIONS", "STACKMGR_DATABASE_TIMEOUT"):
         assert problems({"STACKMGR_DATABASE_URL": URL, name: text}) == [
             f"{name} must be a whole number from 1 to 1000"
@@ -118,7 +118,7 @@ def test_another_whitelist_is_read_from_where_the_environment_says(tmp_path):
     assert "0x" + "ab" * 20 in chosen.spellings
 
 
-def test_everything_that_is_wrong_is_named_at_once_in_words_and_without_secrets(tmp_path):
+def test_every_problem_is_named_at_once_without_secrets(tmp_path):
     tokens = tmp_path / "tokens.json"
     tokens.write_text('{"chain_id": 1, "settlement_asset": null, "tokens": []}')
     found = problems(

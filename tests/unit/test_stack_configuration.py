@@ -1,4 +1,4 @@
-"""The rules a schema cannot say, the normal form of an allocation, and what makes two inputs the same."""
+"""Rules that no schema can state, the normal form of an allocation, and equal inputs."""
 
 import hashlib
 import sys
@@ -139,7 +139,7 @@ def test_every_field_counts_for_the_identity_of_an_input():
 
 
 def test_the_digest_of_an_input_never_changes():
-    # Receipts never expire: with another digest, an honest retry would be answered with a conflict.
+    # Receipts never expire: with another digest, a retry would be a conflict.
     known = Configuration(
         "Z\u00fcrich \U0001f600", '[{"token_address":"0x00","weight_bps":10000}]', "monthly"
     )

@@ -109,7 +109,7 @@ def test_a_timeout_is_a_number_of_seconds(seconds):
 
 
 @pytest.mark.parametrize("seconds", ["0", "0.05", "21", "-1", "nan", "inf", "1e1", "2s", " 2", "\u0662"])
-def test_a_timeout_out_of_reason_is_rejected(seconds):
+def test_a_timeout_out_of_range_is_rejected(seconds):
     assert "STACKMGR_VERIFY_TIMEOUT" in problems(STACKMGR_VERIFY_TIMEOUT=seconds)
 
 
@@ -151,6 +151,6 @@ def test_all_problems_are_named_at_once():
         assert f"STACKMGR_{name}" in message
 
 
-def test_a_secret_does_not_show_in_what_programmers_print():
+def test_a_secret_is_hidden_in_repr_and_str():
     assert "rootkey" not in repr(settings.from_environ(GOOD))
     assert repr(Secret("rootkey")) == "Secret(…)"

@@ -1,4 +1,4 @@
-"""The whitelist file: what it must hold, and that all that is wrong with it is said at once."""
+"""The whitelist file: its rules, and one message with every problem."""
 
 import copy
 import json
@@ -145,7 +145,7 @@ def test_a_repeated_member_is_named(problems, member):
     assert problems(text.encode()) == [f"an object repeats the member '{member}'"]
 
 
-def test_everything_that_is_wrong_is_named_at_once(problems):
+def test_every_problem_is_named_at_once(problems):
     document = malformed_requests(lambda d: d["tokens"].pop())
     document["chain_id"] = 1
     document["settlement_asset"] = None

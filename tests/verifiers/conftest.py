@@ -1,4 +1,4 @@
-"""Fixtures: an application behind an Unkey of its own, all it has stored, and the operator's commands."""
+"""Fixtures: an application with an Unkey of its own, the contents of its tables, the operator's commands."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def circuit_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make_verifier() -> Callable[..., UnkeyVerifier]:
-    """Return a function that makes a verifier which asks the Unkey at a URL."""
+    """Return a function that makes a verifier that calls the Unkey at a URL."""
 
     def make(url: str, timeout: float = 10.0) -> UnkeyVerifier:
         return UnkeyVerifier(Endpoint(url, timeout=timeout, connections=4), Secret(ROOT_KEY))

@@ -13,8 +13,8 @@ def every_operation(client, stack_id):
 def check(known, contents, status, retry_after=None):
     client, stack_id = known
     before = contents()
-    for answered in every_operation(client, stack_id):
-        assert answered.status_int == status
-        assert answered.headers.get("Retry-After") == retry_after
+    for response in every_operation(client, stack_id):
+        assert response.status_int == status
+        assert response.headers.get("Retry-After") == retry_after
         assert client.statements == []
     assert contents() == before

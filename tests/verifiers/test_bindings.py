@@ -1,4 +1,4 @@
-"""Bindings of managers to identities as the operator sees them, and changes them; nobody else does."""
+"""Bindings of managers to identities: how the operator's commands show and change them."""
 
 from uuid import uuid4
 
@@ -12,33 +12,33 @@ from tests.support.fixed_verifier import FixedVerifier
 
 
 @pytest.fixture
-def caller(database, spellings, statements_run):
+def client_as(database, spellings, statements_run):
     """Return a function that makes a client with a given verified identity."""
 
-    def caller(identity_id: str, external_id: str) -> Client:
+    def make(identity_id: str, external_id: str) -> Client:
         verifier = FixedVerifier(Identity(identity_id=identity_id, external_id=external_id))
         app = create_app(database=database, verifier=verifier, spellings=spellings)
         return Client(app, "key", external_id, statements_run)
 
-    return caller
+    return make
 
 
 @pytest.fixture
-def bound(caller):
-    """A caller whose binding is saved, its identity id, and its external id."""
+def bound(client_as):
+    """A client whose binding is saved, its identity id, and its external id."""
     identity_id, external_id = f"id_{uuid4().hex}", str(uuid4())
-    client = caller(identity_id, external_id)
+    client = client_as(identity_id, external_id)
     assert client.create(configuration()).status_int == 201
     return client, identity_id, external_id
 
 
 @pytest.mark.parametrize("half", ["the same external id", "the same identity id"])
 def test_a_conflict_in_either_direction_is_an_error_that_names_both_sides_to_the_operator(
-    bound, caller, contents, caplog, half
+    bound, client_as, contents, caplog, half
 ):
     _, identity_id, external_id = bound
     same_external_id = half == "the same external id"
-    other = caller("id_other", external_id) if same_external_id else caller(identity_id, str(uuid4()))
+    other = client_as("id_other", external_id) if same_external_id else client_as(identity_id, str(uuid4()))
     before = contents()
     for response in (other.create(configuration()), other.page(), other.page()):
         assert (response.status_int, response.json["code"]) == (500, "internal_error")
@@ -71,9 +71,11 @@ def rebind(command, external_id, identity_id, *arguments):
     )  # fmt: skip
 
 
-def test_after_a_change_of_verifier_a_manager_is_rebound_and_keeps_its_stacks(bound, caller, command, admin):
+def test_after_a_change_of_verifier_a_manager_is_rebound_and_keeps_its_stacks(
+    bound, client_as, command, admin
+):
     client, identity_id, external_id = bound
-    after = caller(f"new_{identity_id}", external_id)
+    after = client_as(f"new_{identity_id}", external_id)
     before = client.page().json
     assert after.page().status_int == 500
     assert rebind(command, external_id, identity_id, "--to-identity-id", f"new_{identity_id}").status == 0
@@ -87,17 +89,19 @@ def test_after_a_change_of_verifier_a_manager_is_rebound_and_keeps_its_stacks(bo
     assert recorded == [(identity_id, f"new_{identity_id}", external_id, external_id)]
 
 
-def test_an_external_id_can_be_corrected(bound, caller, command):
+def test_an_external_id_can_be_corrected(bound, client_as, command):
     _, identity_id, external_id = bound
     corrected = str(uuid4())
     assert rebind(command, external_id, identity_id, "--to-external-id", corrected).status == 0
-    assert len(caller(identity_id, corrected).page().json["items"]) == 1
+    assert len(client_as(identity_id, corrected).page().json["items"]) == 1
 
 
-def test_a_rebinding_needs_the_saved_binding_and_ids_that_nobody_else_has(bound, caller, command, contents):
+def test_a_rebinding_needs_the_saved_binding_and_ids_that_no_other_manager_has(
+    bound, client_as, command, contents
+):
     _, identity_id, external_id = bound
     other_identity, other_external = f"id_{uuid4().hex}", str(uuid4())
-    caller(other_identity, other_external).page()
+    client_as(other_identity, other_external).page()
     before = contents()
     for arguments, message in [
         ((external_id, "id_wrong", "--to-identity-id", "id_new"), "the saved binding differs"),
@@ -110,14 +114,14 @@ def test_a_rebinding_needs_the_saved_binding_and_ids_that_nobody_else_has(bound,
             "another manager is bound to the new id",
         ),
     ]:
-        refused = rebind(command, *arguments)
-        assert refused.status == 1
-        assert message in refused.err
-    for refused, message in [
+        rejected = rebind(command, *arguments)
+        assert rejected.status == 1
+        assert message in rejected.err
+    for rejected, message in [
         (rebind(command, external_id, identity_id), "--to-external-id or --to-identity-id is required"),
         (command("managers", "show"), "--external-id or --identity-id is required"),
     ]:
-        assert (refused.status, refused.out) == (2, "")
-        assert message in refused.err
+        assert (rejected.status, rejected.out) == (2, "")
+        assert message in rejected.err
     assert rebind(command, external_id, identity_id, "--to-identity-id", "two\nlines").status == 2
     assert contents() == before

@@ -45,17 +45,17 @@ def fail(breaker, times=1):
 
 
 @pytest.mark.parametrize("behaviour", NO_RESPONSE.values(), ids=NO_RESPONSE)
-def test_after_a_few_failures_to_respond_the_verifier_is_not_asked(
+def test_after_a_few_failures_to_respond_the_verifier_is_not_called(
     make_unkey_client, unkey, clock, behaviour
 ):
     unkey.behave = behaviour or unkey.silence
     client = make_unkey_client(unkey.url, timeout=0.3)
     statuses = [client.page().status_int for _ in range(FAILURES_TO_OPEN)]
     # One that was given up may arrive later.
-    asked = eventually(lambda: len(unkey.requests) >= FAILURES_TO_OPEN and len(unkey.requests))
+    calls = eventually(lambda: len(unkey.requests) >= FAILURES_TO_OPEN and len(unkey.requests))
     statuses += [client.page().status_int for _ in range(10)]
     assert statuses == [503] * (FAILURES_TO_OPEN + 10)
-    assert len(unkey.requests) == asked
+    assert len(unkey.requests) == calls
 
 
 @pytest.mark.parametrize("behaviour", RESPONSES.values(), ids=RESPONSES)
@@ -154,7 +154,7 @@ def test_calls_that_hang_together_open_the_circuit_when_the_first_of_them_fails(
     assert breaker.is_open
 
 
-def test_calls_that_have_just_begun_are_not_taken_for_hanging(breaker, clock):
+def test_calls_that_have_just_begun_do_not_count_as_hanging(breaker, clock):
     first = breaker.acquire()
     clock.seconds += TIMEOUT - 0.1
     for _ in range(10):
@@ -164,7 +164,7 @@ def test_calls_that_have_just_begun_are_not_taken_for_hanging(breaker, clock):
     assert not breaker.is_open
 
 
-def test_a_request_that_fails_at_once_logs_no_error_of_its_own_and_tells_the_client_no_reason(
+def test_a_request_that_fails_at_once_logs_no_error_and_gives_the_client_no_reason(
     make_unkey_client, unkey, clock, caplog
 ):
     client = make_unkey_client(unkey.url)
@@ -172,8 +172,8 @@ def test_a_request_that_fails_at_once_logs_no_error_of_its_own_and_tells_the_cli
     for _ in range(FAILURES_TO_OPEN):
         client.page()
     caplog.clear()
-    refused = client.page()
+    response = client.page()
     assert caplog.records == []  # the warning of the change is enough
-    assert (refused.status_int, refused.json["code"]) == (503, "service_unavailable")
-    assert "circuit" not in json.dumps(refused.json)
-    assert "Retry-After" not in refused.headers
+    assert (response.status_int, response.json["code"]) == (503, "service_unavailable")
+    assert "circuit" not in json.dumps(response.json)
+    assert "Retry-After" not in response.headers

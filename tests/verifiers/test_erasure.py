@@ -1,4 +1,4 @@
-"""`stackmgr managers erase`: everything of one manager goes, on record, and nothing of anybody else."""
+"""`stackmgr managers erase`: deletes all rows of one manager, logs it, and changes no other manager."""
 
 from uuid import uuid4
 
@@ -60,8 +60,8 @@ def test_everything_of_the_manager_is_deleted_and_counted(erasable, command, adm
     other = make_client()
     stack = other.create(configuration()).json
     before = row_counts()
-    answer = command("managers", "erase", manager_id, "--confirm", client.external_id, "--json")
-    assert answer.json == {"manager_id": manager_id, "stacks": 3, "revisions": 5, "receipts": 3, "keys": 1}
+    result = command("managers", "erase", manager_id, "--confirm", client.external_id, "--json")
+    assert result.json == {"manager_id": manager_id, "stacks": 3, "revisions": 5, "receipts": 3, "keys": 1}
     after = row_counts()
     gone = {name: before[name] - after[name] for name in before if before[name] != after[name]}
     assert gone == {
@@ -83,9 +83,9 @@ def test_everything_of_the_manager_is_deleted_and_counted(erasable, command, adm
 def test_nothing_is_deleted_unless_the_external_id_is_confirmed(erasable, command, admin, contents):
     client, manager_id = erasable
     before = contents()
-    refused = command("managers", "erase", manager_id, "--confirm", manager_id)
-    assert refused.status == 1
-    assert "no such manager has that external id" in refused.err
+    result = command("managers", "erase", manager_id, "--confirm", manager_id)
+    assert result.status == 1
+    assert "no such manager has that external id" in result.err
     assert contents() == before
     assert client.page().status_int == 200
 

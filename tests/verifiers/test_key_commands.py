@@ -1,4 +1,4 @@
-"""`stackmgr keys`: what an operator, or an operator's script, gets to see."""
+"""`stackmgr keys`: its output, for operators and for scripts."""
 
 import re
 from uuid import uuid4
@@ -35,7 +35,7 @@ def test_issue_for_scripts_prints_one_document(command):
     assert issued.json["expires_at"] == "2999-01-30T22:00:00Z"
 
 
-def test_list_shows_everything_but_the_key(command, holder):
+def test_list_shows_everything_except_the_key(command, holder):
     external_id = str(uuid4())
     key = command(
         "keys", "issue", "--external-id", external_id, "--quota", "100/10", "--label", "robot äöü"
@@ -61,7 +61,7 @@ def test_list_shows_everything_but_the_key(command, holder):
     assert line.split("\t")[-3:] == ["-", "100/10", "robot äöü"]
 
 
-def test_revoke_ends_a_key_and_says_since_when(command, holder):
+def test_revoke_ends_a_key_and_prints_the_time(command, holder):
     issued = command("keys", "issue", "--json", "--external-id", str(uuid4())).json
     revoked = command("keys", "revoke", "--json", issued["key_id"])
     assert revoked.json["key_id"] == issued["key_id"]
@@ -93,17 +93,17 @@ def test_rotate_with_an_overlap_leaves_both_good(command, holder):
 
 def test_an_error_is_reported_in_one_line(command):
     issued = command("keys", "issue", "--json", "--external-id", str(uuid4())).json
-    key_id, nobody = issued["key_id"], str(uuid4())
+    key_id, unknown = issued["key_id"], str(uuid4())
     successor = command("keys", "rotate", key_id, "--json").json["key_id"]
     command("keys", "revoke", successor)
     for arguments, message in {
-        ("revoke", nobody): f"there is no key {nobody}",
-        ("rotate", nobody): f"there is no key {nobody}",
+        ("revoke", unknown): f"there is no key {unknown}",
+        ("rotate", unknown): f"there is no key {unknown}",
         ("rotate", key_id): f"key {key_id} was rotated before: its successor is {successor}",
         ("rotate", successor): f"key {successor} is revoked: issue a new one instead",
     }.items():
-        refused = command("keys", *arguments)
-        assert (refused.status, refused.out, refused.err) == (1, "", f"stackmgr: {message}\n")
+        result = command("keys", *arguments)
+        assert (result.status, result.out, result.err) == (1, "", f"stackmgr: {message}\n")
 
 
 @pytest.mark.parametrize(
@@ -131,20 +131,20 @@ def test_an_error_is_reported_in_one_line(command):
     ],
     ids=" ".join,
 )
-def test_arguments_that_make_no_sense_are_rejected_before_anything_happens(command, arguments):
+def test_invalid_arguments_are_rejected_before_anything_changes(command, arguments):
     def saved():
         # The application of the other tests may write a use of their keys meanwhile.
         return [record | {"last_used_hour": None} for record in command("keys", "list", "--json").json]
 
     before = saved()
-    refused = command("keys", *arguments)
-    assert (refused.status, refused.out) == (2, "")
+    result = command("keys", *arguments)
+    assert (result.status, result.out) == (2, "")
     assert saved() == before
 
 
 def test_an_unreachable_database_is_reported_in_one_line_without_its_password(command, monkeypatch):
     monkeypatch.setenv("STACKMGR_DATABASE_URL", "postgresql://robot:hunter2@127.0.0.1:1/none")
-    refused = command("keys", "list")
-    assert refused.status == 1
-    assert refused.err.startswith("stackmgr: the database cannot be reached: connection failed")
-    assert "hunter2" not in refused.err
+    result = command("keys", "list")
+    assert result.status == 1
+    assert result.err.startswith("stackmgr: the database cannot be reached: connection failed")
+    assert "hunter2" not in result.err

@@ -1,4 +1,4 @@
-"""Keys of the database verifier: their form, and their life as requests see it."""
+"""Keys of the database verifier: form, expiry, revocation, rotation."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from tests.support.examples import configuration
 
 @pytest.fixture
 def issue(operator):
-    """Return a function that issues a key, for a new manager unless told otherwise."""
+    """Return a function that issues a key, by default for a new manager."""
 
     def issue(external_id: str | None = None, **options):
         with operator.session() as session:
@@ -71,7 +71,7 @@ def test_an_unlimited_key_costs_one_statement(issue, holder):
 
 @pytest.fixture
 def let_expire(admin):
-    """Return a function that lets a key expire so many seconds earlier."""
+    """Return a function that moves the expiry of a key back by a number of seconds."""
     query = (
         b"UPDATE stackmgr.api_keys SET expires_at = expires_at - make_interval(secs => %s) WHERE key_id = %s"
     )
@@ -121,7 +121,7 @@ def test_during_the_overlap_both_keys_are_valid_and_share_one_quota(issue, holde
     assert statuses == [200, 200, 200, 429]
 
 
-def test_an_overlap_has_a_deadline_and_never_prolongs_a_life(issue, holder, operator, let_expire):
+def test_an_overlap_is_limited_and_never_extends_the_life_of_a_key(issue, holder, operator, let_expire):
     expires_at = datetime.now(UTC) + timedelta(seconds=30)
     short, long = issue(), issue(expires_at=expires_at)
     with operator.session() as session:

@@ -1,4 +1,4 @@
-"""The last use of a key: to the hour, at the price of no request."""
+"""The last use of a key: recorded to the hour, without delaying a request."""
 
 from uuid import uuid4
 
@@ -28,7 +28,7 @@ def used(database, operator, spellings, statements_run):
     return Client(app, issued.key, "", statements_run), notes, last_used
 
 
-def test_a_use_shows_once_the_process_has_written_it_and_only_to_the_hour(used, admin):
+def test_a_use_is_visible_once_written_and_only_to_the_hour(used, admin):
     client, notes, last_used = used
     client.page()
     client.page()

@@ -1,4 +1,4 @@
-"""Quotas: at most N requests in any span of S seconds, and not one fewer."""
+"""Quotas: exactly N requests in any span of S seconds."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -89,9 +89,9 @@ def test_over_the_quota_a_request_is_rate_limited_and_changes_nothing(limited):
     assert len(client.page().json["items"]) == 1
     assert client.statements == ["api_key_verify", "api_key_quota_consume", "stack_list"]
     client.page()
-    refused = client.create(configuration(), key="two")
-    assert refused.status_int == 429
-    assert 55 <= int(refused.headers["Retry-After"]) <= 60
+    response = client.create(configuration(), key="two")
+    assert response.status_int == 429
+    assert 55 <= int(response.headers["Retry-After"]) <= 60
     assert client.statements == ["api_key_verify", "api_key_quota_consume"]
 
 
@@ -128,7 +128,7 @@ def test_a_slot_that_a_later_transaction_took_is_taken(limited, let_pass):
 
 
 @pytest.mark.parametrize(("ahead", "is_granted"), [(3600, True), (5, False)])
-def test_a_peek_says_what_a_request_would_be_answered_after_the_clock_is_set_back(
+def test_a_peek_returns_the_outcome_of_a_request_after_the_clock_is_set_back(
     limited, let_pass, operator, ahead, is_granted
 ):
     client, key_id = limited(1, 100)

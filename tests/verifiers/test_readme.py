@@ -1,4 +1,4 @@
-"""The page about verifiers: its worked example works, and what it says in passing is so."""
+"""The page about verifiers: its worked example works, and its statements are true."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ TOKEN = {"active": True, "iss": "https://id.example.org", "sub": SUBJECT, "aud":
 
 @pytest.fixture
 def client(unkey, database, spellings):
-    """A client of an application with the example's verifier, which asks the test's server."""
+    """A client of an application with the example's verifier, which calls the test's server."""
     defined: dict = {}
     exec(compile(EXAMPLE, "README.md", "exec"), defined)  # noqa: S102 - our own page
     endpoint = Endpoint(unkey.url, timeout=10, connections=1)

@@ -1,4 +1,4 @@
-"""STACKMGR_VERIFY_REUSE_SECONDS: a key that Unkey accepted is not verified again for so long."""
+"""STACKMGR_VERIFY_REUSE_SECONDS: a key that Unkey accepted is not verified again within that time."""
 
 from types import SimpleNamespace
 
@@ -73,7 +73,7 @@ def test_nothing_but_an_acceptance_is_reused(client_of, unkey, behaviour, status
     assert client.page().status_int == 200
 
 
-def test_an_acceptance_lasts_from_when_it_was_asked_for(clock):
+def test_an_acceptance_lasts_from_the_time_of_its_request(clock):
     recent = RecentIdentities(10.0)
     recent.add("key", Identity("id", EXTERNAL), asked_at=clock.seconds - 4.0)
     clock.seconds += 5.9
@@ -82,7 +82,7 @@ def test_an_acceptance_lasts_from_when_it_was_asked_for(clock):
     assert recent.get("key") is None
 
 
-def test_only_so_many_identities_are_kept_and_no_key(clock, monkeypatch):
+def test_the_number_of_kept_identities_is_limited_and_no_key_is_kept(clock, monkeypatch):
     monkeypatch.setattr(reuse, "MAX_IDENTITIES", 3)
     recent = RecentIdentities(10.0)
     for number in (1, 2, 3, 1, 4):

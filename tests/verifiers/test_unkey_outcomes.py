@@ -1,4 +1,4 @@
-"""What Unkey says, and what the caller is told: each row of the mapping, through all four operations."""
+"""Unkey's responses and the service's: each row of the mapping, through all four operations."""
 
 import pytest
 
@@ -14,14 +14,14 @@ pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
 
 EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"
 
-REFUSED = {
+REJECTED = {
     "not found": verification("NOT_FOUND"),
     "disabled": verification("DISABLED"),
     "expired": verification("EXPIRED"),
     "forbidden": verification("FORBIDDEN"),
     "insufficient permissions": verification("INSUFFICIENT_PERMISSIONS"),
     "a code of the future": verification("SUSPENDED"),
-    "refused with an identity": verification("DISABLED", identity={"id": "id_1", "externalId": EXTERNAL}),
+    "rejected with an identity": verification("DISABLED", identity={"id": "id_1", "externalId": EXTERNAL}),
     "no identity": verification("VALID", valid=True),
     "identity null": verification("VALID", valid=True, identity=None),
     "identity a list": verification("VALID", valid=True, identity=["id_1", EXTERNAL]),
@@ -75,8 +75,8 @@ UNAVAILABLE = {
 }
 
 
-@pytest.mark.parametrize("document", REFUSED.values(), ids=REFUSED)
-def test_a_key_that_identifies_nobody_is_unauthorized(known, unkey, contents, document):
+@pytest.mark.parametrize("document", REJECTED.values(), ids=REJECTED)
+def test_a_key_without_an_accepted_identity_is_unauthorized(known, unkey, contents, document):
     unkey.behave = respond(200, document)
     check(known, contents, 401)
     assert len(unkey.requests) == 4
@@ -98,12 +98,12 @@ def test_a_response_that_verifies_nothing_is_unavailable_and_is_not_retried(
     assert len(unkey.requests) == 4
 
 
-@pytest.mark.parametrize(("status", "told"), [(429, 429), (503, 503), (500, 503), (401, 503)], ids=str)
-def test_the_seconds_of_retry_after_are_passed_on_but_not_those_of_our_own_mistake(
-    known, unkey, contents, status, told
+@pytest.mark.parametrize(("status", "returned"), [(429, 429), (503, 503), (500, 503), (401, 503)], ids=str)
+def test_retry_after_is_passed_on_except_for_a_configuration_mistake(
+    known, unkey, contents, status, returned
 ):
     unkey.behave = respond(status, b"{}", "Retry-After: 17")
-    check(known, contents, told, None if status == 401 else "17")
+    check(known, contents, returned, None if status == 401 else "17")
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -150,16 +150,16 @@ def test_a_self_hosted_unkey_may_live_under_a_path(unkey, make_unkey_client):
 
 
 @pytest.mark.parametrize(
-    ("told", "recorded"),
+    ("key_id", "recorded"),
     [("key_1234", "key_1234"), (None, None), (7, None), ("", None), ("a\nb", None), ("x" * 256, None)],
     ids=repr,
 )
 def test_the_key_id_of_unkey_is_recorded_with_the_revision_where_it_can_be(
-    known, unkey, admin, told, recorded
+    known, unkey, admin, key_id, recorded
 ):
     client, stack_id = known
     document = accepted(client.external_id, f"id_{client.external_id}")
-    document["data"]["keyId"] = told
+    document["data"]["keyId"] = key_id
     unkey.behave = respond(200, document)
     assert client.update(stack_id, {"name": "Second"}).status_int == 200
     row = admin.execute(
@@ -195,7 +195,7 @@ def sent_together(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return sent
 
 
-def test_a_read_travels_with_the_look_up_of_a_manager_seen_before(known, sent_together):
+def test_a_read_is_sent_with_the_look_up_of_a_manager_seen_before(known, sent_together):
     client, stack_id = known
     eventually(lambda: client.get(stack_id).status_int == 200 and sent_together)
     assert set(sent_together) == {("manager_find", "stack_get")}
@@ -245,7 +245,7 @@ def test_the_longest_key_that_unkey_accepts_is_verified(known, unkey):
     assert len(unkey.requests) == 1
 
 
-def test_our_own_mistake_is_logged_without_secrets(known, unkey, caplog):
+def test_a_configuration_mistake_is_logged_without_secrets(known, unkey, caplog):
     client, stack_id = known
     unkey.behave = respond(403, b'{"error": "%s"}' % ROOT_KEY.encode())
     client.get(stack_id)

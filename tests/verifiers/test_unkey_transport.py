@@ -1,4 +1,4 @@
-"""All that can go wrong on the way to Unkey: nothing is granted, nothing changes, nobody waits for long."""
+"""Network failures towards Unkey: nothing is granted, nothing changes, no request waits for long."""
 
 import os
 import socket
@@ -197,7 +197,7 @@ def test_a_tls_handshake_that_hangs_is_unavailable(known, contents, make_unkey_c
 
 
 @pytest.mark.parametrize("death", [hang_up, reset])
-def test_a_kept_connection_that_dies_unheard_is_replaced_once(known, unkey, death):
+def test_a_kept_connection_that_died_while_idle_is_replaced_once(known, unkey, death):
     client, stack_id = known
     good = unkey.behave
 
@@ -253,14 +253,14 @@ def test_another_process_connects_for_itself(unkey, monkeypatch):
     unkey.behave = respond(200, {})
     endpoint = Endpoint(unkey.url, timeout=10, connections=1)
 
-    def ask():
+    def post():
         endpoint.post("/", credential="root", media_type="application/json", body=b"{}")
 
-    ask()
-    ask()
+    post()
+    post()
     assert unkey.connections == 1
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    ask()
+    post()
     assert unkey.connections == 2
 
 
@@ -283,17 +283,17 @@ def test_no_database_connection_is_held_during_a_request_to_unkey(
     try:
         app = create_app(database=database, verifier=make_verifier(unkey.url), spellings=spellings)
         client = Client(app, "key", EXTERNAL, [])
-        asked = threading.Event()
+        called = threading.Event()
 
-        def ask_back(sock, request):
-            asked.set()
+        def respond_late(sock, request):
+            called.set()
             unkey.release.wait(10)
             return respond(200, accepted(EXTERNAL, EXTERNAL))(sock, request)
 
-        unkey.behave = ask_back
+        unkey.behave = respond_late
         with ThreadPoolExecutor(1) as thread:
             pending = thread.submit(client.page)
-            assert asked.wait(10)
+            assert called.wait(10)
             with database.session() as session:
                 session.rows(FIND, {"external_id": EXTERNAL, "identity_id": EXTERNAL})
             unkey.release.set()

@@ -1,4 +1,4 @@
-"""`stackmgr verify-key`: what the verifier says, what it would mean, and no trace of having asked."""
+"""`stackmgr verify-key`: the verifier's outcome, the status it means, and no row written."""
 
 from uuid import uuid4
 
@@ -24,9 +24,9 @@ def test_a_valid_key_of_a_new_manager_is_accepted_and_leaves_no_trace(command, c
     key = issued["key"]
     before = contents()
     for _ in range(2):
-        asked = command("verify-key", "--json", stdin=key)
-        assert asked.status == 0
-        document = asked.json
+        result = command("verify-key", "--json", stdin=key)
+        assert result.status == 0
+        document = result.json
         assert document.pop("duration_ms") > 0
         assert document == {
             "verifier": "database", "accepted": True, "status": 200, "code": None, "reason": None,
@@ -39,22 +39,26 @@ def test_a_valid_key_of_a_new_manager_is_accepted_and_leaves_no_trace(command, c
     assert record["last_used_hour"] is None
 
 
-def test_a_manager_that_is_known_is_named(command, app):
+def test_an_existing_manager_is_named(command, app):
     key = command("keys", "issue", "--external-id", str(uuid4())).out
     Client(app, key.strip(), "", []).page()
-    asked = command("verify-key", stdin=key)
-    assert asked.out.startswith("accepted: requests with this key are authenticated\n")
-    assert "manager_id\t" in asked.out
-    assert key.strip() not in asked.out + asked.err
+    result = command("verify-key", stdin=key)
+    assert result.out.startswith("accepted: requests with this key are authenticated\n")
+    assert "manager_id\t" in result.out
+    assert key.strip() not in result.out + result.err
 
 
 def test_an_exhausted_quota_is_reported_with_its_time(command, app):
     key = command("keys", "issue", "--external-id", str(uuid4()), "--quota", "1/60").out
     Client(app, key.strip(), "", []).page()
-    asked = command("verify-key", "--json", stdin=key)
-    assert asked.status == NOT_ACCEPTED
-    assert (asked.json["status"], asked.json["code"], asked.json["reason"]) == (429, "rate_limited", "quota")
-    assert 50 <= asked.json["retry_after"] <= 60
+    result = command("verify-key", "--json", stdin=key)
+    assert result.status == NOT_ACCEPTED
+    assert (result.json["status"], result.json["code"], result.json["reason"]) == (
+        429,
+        "rate_limited",
+        "quota",
+    )
+    assert 50 <= result.json["retry_after"] <= 60
 
 
 @pytest.mark.parametrize(
@@ -72,11 +76,15 @@ def test_the_outcome_of_unkey_is_reported_with_status_and_reason(
     command, with_unkey, behaviour, status, reason
 ):
     with_unkey.behave = behaviour
-    asked = command("verify-key", "--json", stdin="some_key\n")
-    assert asked.status == NOT_ACCEPTED
-    assert (asked.json["verifier"], asked.json["status"], asked.json["reason"]) == ("unkey", status, reason)
-    assert ROOT_KEY not in asked.out + asked.err
-    assert "some_key" not in asked.out + asked.err
+    result = command("verify-key", "--json", stdin="some_key\n")
+    assert result.status == NOT_ACCEPTED
+    assert (result.json["verifier"], result.json["status"], result.json["reason"]) == (
+        "unkey",
+        status,
+        reason,
+    )
+    assert ROOT_KEY not in result.out + result.err
+    assert "some_key" not in result.out + result.err
 
 
 def test_a_conflicting_binding_is_reported(command, app, with_unkey, contents):
@@ -85,32 +93,32 @@ def test_a_conflicting_binding_is_reported(command, app, with_unkey, contents):
     Client(app, key, "", []).page()
     with_unkey.behave = respond(200, accepted(external_id, "id_of_unkey"))
     before = contents()
-    asked = command("verify-key", "--json", stdin="some_key\n")
-    assert asked.status == NOT_ACCEPTED
-    assert (asked.json["status"], asked.json["reason"]) == (500, "manager_binding")
-    assert asked.json["identity_id"] == "id_of_unkey"
+    result = command("verify-key", "--json", stdin="some_key\n")
+    assert result.status == NOT_ACCEPTED
+    assert (result.json["status"], result.json["reason"]) == (500, "manager_binding")
+    assert result.json["identity_id"] == "id_of_unkey"
     assert contents() == before
 
 
-def test_a_key_that_is_no_token_is_rejected_without_a_verifier(command, with_unkey):
-    asked = command("verify-key", "--json", stdin="two words\n")
-    assert (asked.json["status"], asked.json["reason"]) == (401, "authorization_header")
+def test_a_malformed_key_is_rejected_without_a_verifier(command, with_unkey):
+    result = command("verify-key", "--json", stdin="two words\n")
+    assert (result.json["status"], result.json["reason"]) == (401, "authorization_header")
     assert with_unkey.requests == []
 
 
 def test_without_a_key_no_verifier_is_called(command):
-    asked = command("verify-key", stdin="\n")
-    assert asked.status == 1
-    assert asked.err == "stackmgr: no key on standard input\n"
+    result = command("verify-key", stdin="\n")
+    assert result.status == 1
+    assert result.err == "stackmgr: no key on standard input\n"
 
 
 def test_every_problem_of_the_configuration_is_named_and_no_secret(command, monkeypatch, with_unkey):
     monkeypatch.setenv("STACKMGR_UNKEY_ROOT_KEY", "root key with spaces")
     monkeypatch.setenv("STACKMGR_UNKEY_URL", "https://user:hunter2@unkey.example.org")
     monkeypatch.setenv("STACKMGR_VERIFY_TIMEOUT", "0")
-    asked = command("verify-key", stdin="some_key\n")
-    assert asked.status == 1
+    result = command("verify-key", stdin="some_key\n")
+    assert result.status == 1
     for name in ("STACKMGR_UNKEY_ROOT_KEY", "STACKMGR_UNKEY_URL", "STACKMGR_VERIFY_TIMEOUT"):
-        assert name in asked.err
-    assert "with spaces" not in asked.err.replace("without spaces", "")
-    assert "hunter2" not in asked.err
+        assert name in result.err
+    assert "with spaces" not in result.err.replace("without spaces", "")
+    assert "hunter2" not in result.err
