@@ -47,7 +47,7 @@ _metrics_dir = _settings["metrics_dir"] and Path(_settings["metrics_dir"])
 wsgi_app = "stackmgr.wsgi:application"
 
 worker_class = "stackmgr.server.worker.Worker"
-threads = _settings["threads"]
+threads = _settings["concurrency"]  # greenlets, in this worker class
 
 # Each worker opens its pool after the fork: a connection shared by two processes would return one client's
 # rows to another.

@@ -97,5 +97,5 @@ def concurrent_requests(chosen: Settings) -> int:
     rejected any more.
     """
     if VERIFIERS[chosen.verifier].needs_connection:
-        return min(chosen.threads, chosen.database_connections)
-    return chosen.threads
+        return min(chosen.concurrency, chosen.database_connections)
+    return chosen.concurrency

@@ -104,7 +104,7 @@ def check() -> None:
         chosen = prepared.settings
         known |= {
             "warnings": startup.check_database_and_metrics_folder(chosen),
-            "threads": startup.concurrent_requests(chosen),
+            "concurrency": startup.concurrent_requests(chosen),
             "queue_timeout": chosen.queue_timeout,
             "admin_port": chosen.admin_port,
             "log_level": chosen.log_level,

@@ -101,7 +101,7 @@ def test_the_command_leaves_results_tables_and_a_plot(server_url, tmp_path, monk
     monkeypatch.setenv("STACKMGR_TEST_DATABASE_URL", server_url)
     options = ("--scenarios=mixed", "--connections=2", "--latency=1", "--ceilings=pgbench,falcon-worker")
     options += ("--database-delay=500us",)
-    assert command.main([*SMALL, *options, "--variant=one:STACKMGR_THREADS=1", f"--out={tmp_path}"]) == 0
+    assert command.main([*SMALL, *options, "--variant=one:STACKMGR_CONCURRENCY=1", f"--out={tmp_path}"]) == 0
     samples = json.loads((tmp_path / "results.json").read_bytes())["samples"]
     measured = {(each["part"], each["contender"]) for each in samples}
     services = {"stackmgr", "one"}

@@ -177,7 +177,7 @@ def test_a_worker_may_open_more_files_than_it_accepts_connections(database_url, 
 def test_what_is_wrong_with_the_environment_is_named_before_anything_listens(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-m", "gunicorn", "-c", str(SETTINGS)],
-        env={**os.environ, "STACKMGR_DATABASE_URL": "", "STACKMGR_THREADS": "0"},
+        env={**os.environ, "STACKMGR_DATABASE_URL": "", "STACKMGR_CONCURRENCY": "0"},
         capture_output=True,
         text=True,
         check=False,
@@ -185,4 +185,4 @@ def test_what_is_wrong_with_the_environment_is_named_before_anything_listens(tmp
     )
     assert ended.returncode == 1
     said = [json.loads(line)["message"].partition(" ")[0] for line in ended.stderr.splitlines()]
-    assert said == ["STACKMGR_DATABASE_URL", "STACKMGR_THREADS"]
+    assert said == ["STACKMGR_DATABASE_URL", "STACKMGR_CONCURRENCY"]

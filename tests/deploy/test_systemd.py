@@ -55,7 +55,7 @@ def test_memory_and_tasks_are_bounded_for_twice_the_workers_and_an_oom_kill_ends
     environment = (DEPLOY / "stackmgr.env.example").read_text()
     workers = int(re.search(r"^WEB_CONCURRENCY=(\d+)$", environment, re.MULTILINE)[1])
     assert values("stackmgr.service", "MemoryMax") == [f"{2 * workers * 512 + 256}M"]
-    assert int(*values("stackmgr.service", "TasksMax")) >= 2 * workers * (Settings.threads + 10)
+    assert int(*values("stackmgr.service", "TasksMax")) >= 2 * workers * (Settings.concurrency + 10)
     assert values("stackmgr.service", "OOMPolicy") == ["continue"]
 
 

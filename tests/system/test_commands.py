@@ -273,12 +273,16 @@ def test_migrate_lists_what_is_applied_and_what_is_not(empty_database, service_l
 
 
 def test_config_prints_every_setting_and_no_secret():
-    environ = {"STACKMGR_VERIFIER": "unkey", "STACKMGR_UNKEY_ROOT_KEY": "hunter3", "STACKMGR_THREADS": "7"}
+    environ = {
+        "STACKMGR_VERIFIER": "unkey",
+        "STACKMGR_UNKEY_ROOT_KEY": "hunter3",
+        "STACKMGR_CONCURRENCY": "7",
+    }
     shown = run("config", url="postgresql://operator:hunter2@db.example/stackmgr", **environ)
     assert (shown.returncode, shown.stderr) == (0, "")
     rows = {name: rest for name, *rest in (line.split("\t") for line in shown.stdout.splitlines())}
     assert rows.keys() - {"VARIABLE"} == {option.variable for option in OPTIONS.values()}
-    assert rows["STACKMGR_THREADS"] == ["7", "set"]
+    assert rows["STACKMGR_CONCURRENCY"] == ["7", "set"]
     assert rows["STACKMGR_DATABASE_TIMEOUT"] == ["5", "default"]
     assert rows["STACKMGR_UNKEY_ROOT_KEY"] == ["[redacted]", "set"]
     assert "password=[redacted]" in rows["STACKMGR_DATABASE_URL"][0]
@@ -326,7 +330,7 @@ EVERYTHING_WRONG = {
     "url": "postgresql://operator:hunter2@hunter3@localhost/stackmgr",
     "STACKMGR_TOKENS": "/nowhere/tokens.json",
     "STACKMGR_VERIFIER": "hunter4",
-    "STACKMGR_THREADS": "hunter5",
+    "STACKMGR_CONCURRENCY": "hunter5",
     "STACKMGR_LOG_LEVEL": "hunter6",
     "STACKMGR_LOG_FORMAT": "hunter7",
     "STACKMGR_ADMIN_BIND": "hunter8",
@@ -347,7 +351,7 @@ def test_everything_that_is_wrong_with_the_environment_is_named_at_once(command,
     assert {line.partition(" ")[0] for line in found} == {
         "STACKMGR_DATABASE_URL",
         "STACKMGR_VERIFIER",
-        "STACKMGR_THREADS",
+        "STACKMGR_CONCURRENCY",
         "STACKMGR_LOG_LEVEL",
         "STACKMGR_LOG_FORMAT",
         "STACKMGR_ADMIN_BIND",

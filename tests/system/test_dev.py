@@ -177,9 +177,9 @@ def test_a_folder_with_something_else_in_it_is_left_alone(folder):
 
 
 def test_a_service_that_does_not_start_is_not_announced(folder, monkeypatch):
-    monkeypatch.setenv("STACKMGR_THREADS", "none")
+    monkeypatch.setenv("STACKMGR_CONCURRENCY", "none")
     said = refused_dev("--port", str(free_port()), "--data", folder / "kept")
-    assert "STACKMGR_THREADS must be" in said
+    assert "STACKMGR_CONCURRENCY must be" in said
     assert said.endswith("stackmgr: the service did not start; see the output above\n")
 
 

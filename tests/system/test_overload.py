@@ -13,14 +13,14 @@ from tests.support.unkey_server import accepted, respond, unkey_server
 from tests.support.waiting import eventually
 
 CLIENTS = 60
-THREADS = 4
+CONCURRENCY = 4
 REQUEST = {"Authorization": "Bearer key", "X-Request-Id": "overload"}
 
 
 def environment(unkey, verify_timeout):
     return {
         "WEB_CONCURRENCY": "1",
-        "STACKMGR_THREADS": str(THREADS),
+        "STACKMGR_CONCURRENCY": str(CONCURRENCY),
         "STACKMGR_VERIFIER": "unkey",
         "STACKMGR_UNKEY_URL": unkey.url,
         "STACKMGR_UNKEY_ROOT_KEY": "root",
@@ -46,7 +46,7 @@ def test_hanging_verifier_makes_no_queue(database_url):
         # One verification, a wait, and a busy machine; in a queue, the last would wait for 15 verifications.
         assert max(seconds for _, seconds in found) < 3 + 1 + 2
         rejected = [response for response, _ in found if response.headers["Retry-After"]]
-        assert len(rejected) >= CLIENTS - 2 * THREADS
+        assert len(rejected) >= CLIENTS - 2 * CONCURRENCY
         assert {response.headers["X-Request-Id"] for response in rejected} == {"overload"}
         assert len(unkey.requests) <= CLIENTS - len(rejected)  # no key of a rejected request was verified
         lines = [json.loads(line) for line in service.log().splitlines()]
@@ -65,6 +65,6 @@ def test_requests_in_the_queue_at_the_stop_get_a_response(database_url):
             late = [stack.enter_context(connected(service)) for _ in range(24)]
             for number, wire in enumerate(late):
                 wire.send(head("GET", "/manager/stacks", {"Authorization": f"Bearer {number}"}))
-            eventually(lambda: len(unkey.requests) >= THREADS)
+            eventually(lambda: len(unkey.requests) >= CONCURRENCY)
             service.process.terminate()
             assert Counter(wire.checked_response("GET").status for wire in late) == {503: 24}

@@ -34,8 +34,9 @@ def refused_start(*arguments, **environ):
 
 def test_every_problem_is_named_at_once(tmp_path):
     (tmp_path / "tokens.json").write_text('{"chain_id": 1, "tokens": []}')
-    said = messages(refused_start(THREADS="0", VERIFIER="somebody", TOKENS=tmp_path / "tokens.json"))
-    for name in ("STACKMGR_DATABASE_URL", "STACKMGR_THREADS", "STACKMGR_VERIFIER", "chain_id", "30 tokens"):
+    said = messages(refused_start(CONCURRENCY="0", VERIFIER="somebody", TOKENS=tmp_path / "tokens.json"))
+    settings = ("STACKMGR_DATABASE_URL", "STACKMGR_CONCURRENCY", "STACKMGR_VERIFIER")
+    for name in (*settings, "chain_id", "30 tokens"):
         assert [line for line in said if name in line]
 
 

@@ -25,7 +25,7 @@ def test_a_connection_string_is_all_that_is_needed():
     chosen = prepared()
     assert chosen.database_url == URL
     assert chosen.tokens == paths.default_whitelist()
-    assert (chosen.verifier, chosen.threads, chosen.database_timeout) == ("database", 64, 5)
+    assert (chosen.verifier, chosen.concurrency, chosen.database_timeout) == ("database", 64, 5)
     assert (chosen.log_level, chosen.log_format) == ("info", "json")
 
 
@@ -34,7 +34,7 @@ def test_what_is_empty_counts_as_not_set():
         [
             "STACKMGR_TOKENS",
             "STACKMGR_VERIFIER",
-            "STACKMGR_THREADS",
+            "STACKMGR_CONCURRENCY",
             "STACKMGR_DATABASE_TIMEOUT",
             "STACKMGR_LOG_LEVEL",
             "STACKMGR_LOG_FORMAT",
@@ -52,10 +52,25 @@ def test_other_variables_are_ignored():
 
 
 @pytest.mark.parametrize(("text", "number"), [("1", 1), ("16", 16), ("1000", 1000), ("0004", 4)])
-def test_a_number_of_threads_or_of_seconds_is_accepted(text, number):
-    assert prepared(STACKMGR_THREADS=text).threads == number
+def test_a_number_of_requests_or_of_seconds_is_accepted(text, number):
+    assert prepared(STACKMGR_CONCURRENCY=text).concurrency == number
     assert prepared(STACKMGR_DATABASE_CONNECTIONS=text).database_connections == number
     assert prepared(STACKMGR_DATABASE_TIMEOUT=text).database_timeout == number
+
+
+def test_the_former_name_of_a_variable_is_read_as_well():
+    assert prepared(STACKMGR_THREADS="7").concurrency == 7
+    assert prepared(STACKMGR_THREADS="7", STACKMGR_CONCURRENCY="").concurrency == 7
+    assert prepared(STACKMGR_THREADS="7", STACKMGR_CONCURRENCY="7").concurrency == 7
+    [problem] = problems({"STACKMGR_DATABASE_URL": URL, "STACKMGR_THREADS": "none"})
+    assert problem.startswith("STACKMGR_THREADS must be")
+
+
+def test_a_variable_and_its_former_name_must_not_differ():
+    both = {"STACKMGR_DATABASE_URL": URL, "STACKMGR_CONCURRENCY": "8", "STACKMGR_THREADS": "7"}
+    assert problems(both) == [
+        "STACKMGR_CONCURRENCY and STACKMGR_THREADS, its former name, have different values"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +93,8 @@ def test_a_number_of_threads_or_of_seconds_is_accepted(text, number):
         "9" * 5000,
     ],
 )
-def test_any_other_number_of_threads_or_of_seconds_is_rejected(text):
-    for name in ("STACKMGR_THREADS", "STACKMGR_DATABASE_CONNECTIONS", "STACKMGR_DATABASE_TIMEOUT"):
+def test_any_other_number_of_requests_or_of_seconds_is_rejected(text):
+    for name in ("STACKMGR_CONCURRENCY", "STACKMGR_DATABASE_CONNECTIONS", "STACKMGR_DATABASE_TIMEOUT"):
         assert problems({"STACKMGR_DATABASE_URL": URL, name: text}) == [
             f"{name} must be a whole number from 1 to 1000"
         ]
@@ -126,14 +141,14 @@ def test_every_problem_is_named_at_once_without_secrets(tmp_path):
             "STACKMGR_DATABASE_URL": "postgresql://stackmgr:hunter2@hunter3@localhost/stackmgr",
             "STACKMGR_TOKENS": str(tokens),
             "STACKMGR_VERIFIER": "hunter2",
-            "STACKMGR_THREADS": "hunter2",
+            "STACKMGR_CONCURRENCY": "hunter2",
             "STACKMGR_LOG_LEVEL": "hunter2",
             "STACKMGR_LOG_FORMAT": "hunter2",
         }
     )
     assert "hunter" not in str(found)
     assert [problem.partition(" ")[0] for problem in found] == [
-        "STACKMGR_THREADS",
+        "STACKMGR_CONCURRENCY",
         "STACKMGR_VERIFIER",
         "STACKMGR_LOG_LEVEL",
         "STACKMGR_LOG_FORMAT",
@@ -145,10 +160,10 @@ def test_every_problem_is_named_at_once_without_secrets(tmp_path):
 
 
 def test_a_missing_connection_string_does_not_hide_the_other_problems():
-    found = problems({"STACKMGR_THREADS": "none", "STACKMGR_TOKENS": "/nowhere"})
+    found = problems({"STACKMGR_CONCURRENCY": "none", "STACKMGR_TOKENS": "/nowhere"})
     assert [problem.partition(" ")[0] for problem in found] == [
         "STACKMGR_DATABASE_URL",
-        "STACKMGR_THREADS",
+        "STACKMGR_CONCURRENCY",
         "whitelist",
     ]
     assert found[0] == "STACKMGR_DATABASE_URL is not set: a PostgreSQL connection string is needed"
@@ -163,4 +178,4 @@ def test_a_secret_is_hidden_in_the_repr_of_what_holds_it():
 
 def test_settings_do_not_change_once_they_are_made():
     with pytest.raises(AttributeError):
-        prepared().threads = 5
+        prepared().concurrency = 5

@@ -32,14 +32,14 @@ class _SessionVerifier:
 
 
 @pytest.mark.parametrize(
-    ("kind", "threads", "connections", "concurrent"),
+    ("kind", "concurrency", "connections", "concurrent"),
     [(_RemoteVerifier, 64, 8, 64), (_SessionVerifier, 64, 8, 8), (_SessionVerifier, 4, 8, 4)],
 )
 def test_only_a_verifier_in_the_session_limits_requests_to_the_number_of_connections(
-    monkeypatch, kind, threads, connections, concurrent
+    monkeypatch, kind, concurrency, connections, concurrent
 ):
     monkeypatch.setattr(startup, "VERIFIERS", {**startup.VERIFIERS, "unkey": kind})
-    numbers = {"STACKMGR_THREADS": str(threads), "STACKMGR_DATABASE_CONNECTIONS": str(connections)}
+    numbers = {"STACKMGR_CONCURRENCY": str(concurrency), "STACKMGR_DATABASE_CONNECTIONS": str(connections)}
     assert startup.concurrent_requests(settings.from_environ(GOOD | numbers)) == concurrent
 
 
@@ -145,9 +145,9 @@ def test_all_problems_are_named_at_once():
         STACKMGR_UNKEY_ROOT_KEY="",
         STACKMGR_UNKEY_URL="nowhere",
         STACKMGR_VERIFY_TIMEOUT="never",
-        STACKMGR_THREADS="many",
+        STACKMGR_CONCURRENCY="many",
     )
-    for name in ("DATABASE_URL", "UNKEY_ROOT_KEY", "UNKEY_URL", "VERIFY_TIMEOUT", "THREADS"):
+    for name in ("DATABASE_URL", "UNKEY_ROOT_KEY", "UNKEY_URL", "VERIFY_TIMEOUT", "CONCURRENCY"):
         assert f"STACKMGR_{name}" in message
 
 

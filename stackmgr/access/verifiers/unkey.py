@@ -56,7 +56,7 @@ class UnkeyVerifier:
     @classmethod
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
         """Return the verifier; it records nothing in the *database*."""
-        endpoint = Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout, connections=chosen.threads)
+        endpoint = Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout, connections=chosen.concurrency)
         return cls(endpoint, chosen.unkey_root_key, reuse_seconds=chosen.verify_reuse_seconds)
 
     def verify(self, key: str) -> Identity:
