@@ -25,13 +25,10 @@ from stackmgr.commands import (
     tokens,
     verify_key,
 )
-from stackmgr.commands.common import NO_SCHEMA, exit_statuses, subcommands
-from stackmgr.errors import CommandError, DatabaseError
+from stackmgr.commands.common import exit_statuses, subcommands
+from stackmgr.errors import CommandError
 from stackmgr.settings import OPTIONS, SettingsError
 from stackmgr.stacks.whitelist import WhitelistError
-
-# SQLSTATE undefined_table; a missing schema has it too.
-_UNDEFINED_TABLE = "42P01"
 
 _NOTHING = "Reads no STACKMGR_* variable."
 _DATABASE = "Reads STACKMGR_DATABASE_URL, or STACKMGR_DATABASE_URL_FILE."
@@ -114,13 +111,6 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _explanation(ex: DatabaseError) -> str:
-    if ex.sqlstate == _UNDEFINED_TABLE:
-        return NO_SCHEMA
-    reason = ex.sqlstate or "no connection"
-    return f"the database refused or did not respond ({reason}); see 'stackmgr check'"
-
-
 def main() -> None:
     """Run the command; exit 1 with a line on stderr for each reason why it cannot be carried out."""
     arguments = _arguments()
@@ -129,8 +119,6 @@ def main() -> None:
         sys.stdout.flush()
     except (SettingsError, WhitelistError) as ex:
         sys.exit("\n".join(f"stackmgr: {problem}" for problem in ex.problems))
-    except DatabaseError as ex:
-        sys.exit(f"stackmgr: {_explanation(ex)}")
     except CommandError as ex:
         sys.exit(f"stackmgr: {ex}")
     except BrokenPipeError:

@@ -1,29 +1,19 @@
-"""What the operator's commands share: an error, the connection string, a session as owner."""
+"""What the commands share: the connection string, exit statuses, and how `--help` states them."""
 
 import argparse
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TypeAlias
 
-import psycopg
-
 from stackmgr import settings
-from stackmgr.database import migrations
 from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
-from stackmgr.database.pool import DEADLINE, Database
-from stackmgr.database.session import Session
-from stackmgr.database.time_limit import time_limit
 from stackmgr.errors import CommandError
 
 # argparse has no public name for it.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
 
 
-_CONNECT_SECONDS = 5.0
-_AS_OWNER = b"SET ROLE stackmgr_owner"
-
-NO_SCHEMA = "the database has no schema for this yet: run 'stackmgr migrate' first"
+NEEDS_READER = "Reads only: needs a login that may assume stackmgr_reader."
 
 # The exit status of a command that ran and found something: a fault, a difference, a rejected key.
 FOUND = 3
@@ -52,33 +42,3 @@ def database_url() -> str:
     if not is_conninfo(url):
         raise CommandError(INVALID_DATABASE_URL)
     return url
-
-
-def _require_owner(url: str) -> None:
-    """Raise CommandError, with the reason, unless a connection can be opened that may become the owner."""
-    try:
-        with time_limit(_CONNECT_SECONDS), psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(_AS_OWNER)
-    except psycopg.errors.InsufficientPrivilege as ex:
-        raise CommandError(migrations.NOT_THE_OWNER) from ex
-    except psycopg.errors.InvalidParameterValue as ex:
-        raise CommandError(NO_SCHEMA) from ex
-    except (psycopg.OperationalError, TimeoutError) as ex:
-        raise CommandError(f"the database cannot be reached: {' '.join(str(ex).split())}") from ex
-
-
-@contextmanager
-def operator_session(*, deadline: float = DEADLINE) -> Iterator[Session]:
-    """Open a session with the owner's rights, and *deadline* seconds for the database.
-
-    Raises CommandError within five seconds if the login is not an operator's or the database is unreachable.
-    """
-    url = database_url()
-    _require_owner(url)
-    database = Database(url, role="stackmgr_owner", pool_size=1, deadline=deadline)
-    database.open()
-    try:
-        with database.session() as session:
-            yield session
-    finally:
-        database.close()

@@ -7,12 +7,12 @@ import argparse
 from collections.abc import Sequence
 
 from stackmgr.commands.arguments import canonical_uuid, row_limit
-from stackmgr.commands.common import Commands, exit_statuses
+from stackmgr.commands.common import NEEDS_READER, Commands, database_url, exit_statuses
 from stackmgr.commands.output import moment, percent, print_json, print_note, print_table, printable
-from stackmgr.commands.reader import NEEDS_READER, Reader, reading
 from stackmgr.commands.tokens import weights
 from stackmgr.database import statements
 from stackmgr.database.connection import Row
+from stackmgr.database.single_connection import Reader, reading
 from stackmgr.errors import CommandError
 from stackmgr.stacks import whitelist
 
@@ -67,7 +67,7 @@ def _find(arguments: argparse.Namespace) -> None:
         _by_name: arguments.name,
     }
     [(search, text)] = [(search, text) for search, text in searches.items() if text is not None]
-    with reading() as reader:
+    with reading(database_url()) as reader:
         head, rows = search(reader, text, arguments.limit + 1)
     shown = rows[: arguments.limit]
     if arguments.json:

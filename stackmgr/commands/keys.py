@@ -8,10 +8,10 @@ from typing import Any
 from stackmgr.access import api_keys
 from stackmgr.access.api_keys import IssuedKey, KeyRecord, Quota
 from stackmgr.commands.arguments import canonical_uuid, future, label
-from stackmgr.commands.common import Commands, operator_session
+from stackmgr.commands.common import NEEDS_READER, Commands, database_url
 from stackmgr.commands.output import discard, moment, print_json, print_note, print_table
-from stackmgr.commands.reader import NEEDS_READER, reading
 from stackmgr.database.session import Session
+from stackmgr.database.single_connection import operator_session, reading
 from stackmgr.errors import CommandError
 
 LARGEST_QUOTA = Quota(10000, 86400)
@@ -105,7 +105,7 @@ def _print_issued(arguments: argparse.Namespace, issued: IssuedKey) -> None:
 
 
 def _issue(arguments: argparse.Namespace) -> None:
-    with operator_session() as session:
+    with operator_session(database_url()) as session:
         issued = api_keys.create(
             session,
             arguments.external_id,
@@ -117,7 +117,7 @@ def _issue(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    with reading() as reader:
+    with reading(database_url()) as reader:
         records = api_keys.list_all(reader, arguments.external_id)
     if arguments.json:
         print_json([_document(record) for record in records])
@@ -126,7 +126,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _revoke(arguments: argparse.Namespace) -> None:
-    with operator_session() as session:
+    with operator_session(database_url()) as session:
         revoked_at = api_keys.revoke(session, arguments.key_id)
     if revoked_at is None:
         raise CommandError(f"there is no key {arguments.key_id}")
@@ -137,7 +137,7 @@ def _revoke(arguments: argparse.Namespace) -> None:
 
 
 def _rotate(arguments: argparse.Namespace) -> None:
-    with operator_session() as session:
+    with operator_session(database_url()) as session:
         issued = api_keys.rotate(
             session, arguments.key_id, overlap_seconds=arguments.overlap, expires_at=arguments.expires_at
         )

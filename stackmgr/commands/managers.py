@@ -7,9 +7,9 @@ from stackmgr.access import erasure, managers
 from stackmgr.access.managers import Binding
 from stackmgr.access.verifiers import is_identity_id
 from stackmgr.commands.arguments import canonical_uuid
-from stackmgr.commands.common import Commands, operator_session
+from stackmgr.commands.common import NEEDS_READER, Commands, database_url
 from stackmgr.commands.output import print_json, print_table
-from stackmgr.commands.reader import NEEDS_READER, reading
+from stackmgr.database.single_connection import operator_session, reading
 from stackmgr.errors import CommandError, DatabaseError
 
 _UNIQUE_VIOLATION = "23505"
@@ -34,14 +34,14 @@ def _print(arguments: argparse.Namespace, bindings: list[Binding]) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    with reading() as reader:
+    with reading(database_url()) as reader:
         _print(arguments, managers.list_all(reader))
 
 
 def _show(arguments: argparse.Namespace) -> None:
     if arguments.external_id is None and arguments.identity_id is None:
         arguments.error("--external-id or --identity-id is required")
-    with reading() as reader:
+    with reading(database_url()) as reader:
         found = managers.find(reader, external_id=arguments.external_id, identity_id=arguments.identity_id)
     if not found:
         raise CommandError("no manager is bound to this id")
@@ -52,25 +52,25 @@ def _rebind(arguments: argparse.Namespace) -> None:
     if arguments.to_external_id is None and arguments.to_identity_id is None:
         arguments.error("--to-external-id or --to-identity-id is required")
     saved = Binding(arguments.manager_id, arguments.confirm_external_id, arguments.confirm_identity_id)
-    try:
-        with operator_session() as session:
+    with operator_session(database_url()) as session:
+        try:
             bound = managers.rebind(
                 session,
                 saved,
                 external_id=arguments.to_external_id,
                 identity_id=arguments.to_identity_id,
             )
-    except DatabaseError as ex:
-        if ex.sqlstate == _UNIQUE_VIOLATION:
+        except DatabaseError as ex:
+            if ex.sqlstate != _UNIQUE_VIOLATION:
+                raise
             raise CommandError("another manager is bound to the new id: see 'stackmgr managers show'") from ex
-        raise
     if bound is None:
         raise CommandError("the saved binding differs: see 'stackmgr managers show'; nothing changed")
     _print(arguments, [bound])
 
 
 def _erase(arguments: argparse.Namespace) -> None:
-    with operator_session(deadline=_ERASURE_SECONDS) as session:
+    with operator_session(database_url(), seconds=_ERASURE_SECONDS) as session:
         erased = erasure.erase(session, arguments.manager_id, arguments.confirm)
     if erased is None:
         raise CommandError(

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from stackmgr.commands.output import moment, percent, printable
-from stackmgr.commands.reader import Reader
 from stackmgr.database import statements
+from stackmgr.database.single_connection import Reader
 from stackmgr.errors import CommandError
 from stackmgr.stacks.whitelist import Whitelist
 

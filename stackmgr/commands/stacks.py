@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from stackmgr.commands import find, revisions
 from stackmgr.commands.arguments import canonical_uuid, instant, row_limit
-from stackmgr.commands.common import FOUND, Commands, exit_statuses
+from stackmgr.commands.common import FOUND, NEEDS_READER, Commands, database_url, exit_statuses
 from stackmgr.commands.output import moment, percent, print_json, print_note, print_table, printable
-from stackmgr.commands.reader import NEEDS_READER, reading
 from stackmgr.commands.revisions import Located, Revision
+from stackmgr.database.single_connection import reading
 from stackmgr.errors import CommandError
 from stackmgr.stacks import whitelist
 from stackmgr.stacks.whitelist import Whitelist
@@ -47,7 +47,7 @@ def _print(arguments: argparse.Namespace, stack: Located, revision: Revision) ->
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    with reading() as reader:
+    with reading(database_url()) as reader:
         stack = revisions.locate(reader, arguments.stack_id)
         found = revisions.revisions(reader, stack)
     if not found or found[0].revision_id != stack.revision_id:
@@ -56,7 +56,7 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _at(arguments: argparse.Namespace) -> None:
-    with reading() as reader:
+    with reading(database_url()) as reader:
         stack = revisions.locate(reader, arguments.stack_id)
         found = revisions.revisions(reader, stack, not_after=arguments.time)
     if not found:
@@ -65,7 +65,7 @@ def _at(arguments: argparse.Namespace) -> None:
 
 
 def _history(arguments: argparse.Namespace) -> None:
-    with reading() as reader:
+    with reading(database_url()) as reader:
         stack = revisions.locate(reader, arguments.stack_id)
         # One more, to know what the oldest one shown has changed.
         found = revisions.revisions(reader, stack, limit=arguments.limit + 1)
@@ -97,7 +97,7 @@ def _history(arguments: argparse.Namespace) -> None:
 
 
 def _diff(arguments: argparse.Namespace) -> None:
-    with reading() as reader:
+    with reading(database_url()) as reader:
         stack = revisions.locate(reader, arguments.stack_id)
         newer = stack.revision_number if arguments.newer is None else arguments.newer
         older = newer - 1 if arguments.older is None else arguments.older

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from stackmgr.commands.arguments import row_limit
-from stackmgr.commands.common import FOUND, Commands, exit_statuses
+from stackmgr.commands.common import FOUND, NEEDS_READER, Commands, database_url, exit_statuses
 from stackmgr.commands.output import percent, print_json, print_note, print_table, printable
-from stackmgr.commands.reader import NEEDS_READER, Reader, reading
 from stackmgr.database import statements
+from stackmgr.database.single_connection import Reader, reading
 from stackmgr.errors import CommandError
 from stackmgr.stacks import whitelist
 from stackmgr.stacks.whitelist import Token, Whitelist
@@ -162,7 +162,7 @@ def _print_impact(document: dict[str, Any], file: Path) -> None:
 
 def _impact(arguments: argparse.Namespace) -> None:
     old, new = whitelist.load_configured(), whitelist.load(arguments.file)
-    with reading() as reader:
+    with reading(database_url()) as reader:
         document = _impact_document(reader, old, new, arguments.limit)
     if arguments.json:
         print_json(document)

@@ -16,8 +16,8 @@ from stackmgr.access import managers
 from stackmgr.access.verifiers import Verifier
 from stackmgr.commands.common import FOUND, Commands, exit_statuses
 from stackmgr.commands.output import print_json
-from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
+from stackmgr.database.single_connection import service_session
 from stackmgr.errors import CommandError, ServiceError
 from stackmgr.http import requests
 
@@ -79,13 +79,8 @@ def _print_text(outcome: dict[str, Any]) -> None:
 def _verify_key(arguments: argparse.Namespace) -> None:
     chosen = startup.prepare(os.environ).settings
     key = _read_key()
-    database = Database(chosen.database_url, pool_size=1)
-    database.open()
-    try:
-        with database.session() as session:
-            outcome = _ask(startup.make_verifier(chosen, None), session, key)
-    finally:
-        database.close()
+    with service_session(chosen.database_url) as session:
+        outcome = _ask(startup.make_verifier(chosen, None), session, key)
     document = {"verifier": chosen.verifier} | outcome
     if arguments.json:
         print_json(document)

@@ -20,6 +20,7 @@ import itertools
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +30,15 @@ from psycopg.rows import TupleRow
 from stackmgr import paths
 from stackmgr.database import statements
 from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.single_connection import (
+    OWNER,
+    READER,
+    SESSION_SECONDS,
+    assume,
+    connect,
+    time_limit,
+    worded,
+)
 from stackmgr.errors import CommandError
 
 _BLOCKERS = statements.load("migration_blockers")
@@ -52,20 +62,12 @@ _LIMIT_WAIT_FOR_RUN = b"SET lock_timeout = '60s'"
 _LIMIT_WAIT_FOR_TABLE = b"SET lock_timeout = '250ms'"
 # CONCURRENTLY waits for transactions, but no request waits for it.
 _NO_WAIT_LIMIT = b"SET lock_timeout = 0"
-_AS_OWNER = b"SET LOCAL ROLE stackmgr_owner"
-_SET_OWNER = b"SET ROLE stackmgr_owner"
 _RESET_OWNER = b"RESET ROLE"
 # Citus: an ALTER TABLE of several shards must not use several connections.  Ignored by PostgreSQL.
 _ONE_SHARD_AT_A_TIME = b"SET citus.multi_shard_modify_mode = 'sequential'"
 _BACKEND_PID = b"SELECT pg_backend_pid()"
 
-_AS_READER = b"SET ROLE stackmgr_reader"
 _AS_SERVICE = b"SET ROLE stackmgr_app"
-_STATUS_SECONDS = 5.0
-
-NOT_THE_OWNER = (
-    "this login may not become stackmgr_owner: use the operator's connection string (operator.env)"
-)
 
 Connection = psycopg.Connection[TupleRow]
 Report = Callable[[str], None]
@@ -118,19 +120,12 @@ def applied_versions(connection: Connection) -> dict[int, bytes]:
     return dict(connection.execute(_LIST.text).fetchall()) if has_history(connection) else {}
 
 
-def _assume_owner(connection: Connection) -> None:
-    try:
-        connection.execute(_AS_OWNER)
-    except psycopg.errors.InsufficientPrivilege as ex:
-        raise CommandError(NOT_THE_OWNER) from ex
-
-
 def _pending(connection: Connection) -> list[Migration]:
     brought = available()
     with connection.transaction():
         # The login may be one that has the owner's rights only while it assumes the owner's role.
         if has_history(connection):
-            _assume_owner(connection)
+            assume(connection, OWNER, local=True)
         applied = applied_versions(connection)
     unknown = sorted(applied.keys() - {migration.version for migration in brought})
     if unknown:
@@ -153,8 +148,8 @@ def apply(
     done: list[Migration] = []
     current = ""
     try:
-        with psycopg.connect(
-            completed_conninfo(url, None, deadline=0), autocommit=True, cursor_factory=psycopg.RawCursor
+        with connect(
+            completed_conninfo(url, None, deadline=0), Connection, cursor_factory=psycopg.RawCursor
         ) as connection:
             _require_direct(connection)
             connection.execute(_LIMIT_WAIT_FOR_RUN)
@@ -179,15 +174,12 @@ def status(url: str) -> list[tuple[str, str]]:
     The states are applied, pending, changed (the file differs from the one applied) and unknown (the database
     is newer).  Needs a login that may assume stackmgr_reader, or the service's role.  Raises CommandError.
     """
-    applied: dict[int, bytes] = {}
-    try:
-        with psycopg.connect(completed_conninfo(url, None, _STATUS_SECONDS), autocommit=True) as connection:
-            if has_history(connection):
-                applied = _read_versions(connection)
-    except psycopg.errors.InsufficientPrivilege as ex:
-        raise CommandError("this login may not read: GRANT stackmgr_reader TO it") from ex
-    except psycopg.Error as ex:
-        raise CommandError(str(ex.diag.message_primary or ex)) from ex
+    with (
+        time_limit(),
+        worded(),
+        connect(completed_conninfo(url, None, SESSION_SECONDS), Connection) as connection,
+    ):
+        applied = _read_versions(connection) if has_history(connection) else {}
     found = []
     for migration in available():
         checksum = applied.pop(migration.version, None)
@@ -198,12 +190,14 @@ def status(url: str) -> list[tuple[str, str]]:
 
 def _read_versions(connection: Connection) -> dict[int, bytes]:
     try:
-        connection.execute(_AS_READER)
+        assume(connection, READER)
         return applied_versions(connection)
-    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidParameterValue):
+    except (CommandError, psycopg.errors.InsufficientPrivilege):
         # The service's login, or a schema from before migration 0005, which made the reader.
-        connection.execute(_AS_SERVICE)
-        return applied_versions(connection)
+        with suppress(psycopg.errors.InsufficientPrivilege):
+            connection.execute(_AS_SERVICE)
+            return applied_versions(connection)
+        raise
 
 
 def _require_direct(connection: Connection) -> None:
@@ -225,7 +219,7 @@ def _apply_in_transaction(
         try:
             with connection.transaction():
                 connection.execute(migration.text)
-                connection.execute(_AS_OWNER)
+                assume(connection, OWNER, local=True)
                 _record(connection, migration)
         except _RETRIABLE:
             pause = _PAUSE_SECONDS[min(attempt, len(_PAUSE_SECONDS) - 1)]
@@ -242,7 +236,7 @@ def _apply_in_transaction(
 def _apply_without_transaction(connection: Connection, migration: Migration, report: Report) -> None:
     connection.execute(_NO_WAIT_LIMIT)
     report(f"migration {migration} runs without a transaction: {_blockers(connection)}")
-    connection.execute(_SET_OWNER)
+    assume(connection, OWNER)
     for part in migration.parts:
         connection.execute(part.text)
     _record(connection, migration)

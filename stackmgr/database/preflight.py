@@ -16,15 +16,14 @@ from stackmgr.database import migrations, session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
 from stackmgr.database.session_settings import SessionSettingsError
-from stackmgr.database.time_limit import time_limit
+from stackmgr.database.single_connection import NO_SCHEMA, SESSION_SECONDS, connect, time_limit
+from stackmgr.errors import CommandError
 from stackmgr.settings import Settings
 
 _FACTS = statements.load("server_facts")
 
 OLDEST_SERVER = 150000
 CLOCK_TOLERANCE = timedelta(seconds=5)
-# Seconds, for all of it: gunicorn's master waits for the check, at a reload with workers to look after.
-_DEADLINE = 5.0
 
 
 @dataclass
@@ -38,7 +37,7 @@ class Findings:
 
 def examine(
     url: str,
-    deadline: float = _DEADLINE,
+    deadline: float = SESSION_SECONDS,
     *,
     variant: str = Settings.sql_variant,
     is_service_login: bool = True,
@@ -47,11 +46,12 @@ def examine(
 
     *deadline* is the service's, in seconds: its timeouts are among the settings that a session must have.
     *variant* is the service's, too.
-    Takes at most five seconds.  Rights beyond the service's are a warning if *is_service_login*.
+    Takes at most five seconds: gunicorn's master waits for it, at a reload with workers to look after.
+    Rights beyond the service's are a warning if *is_service_login*.
     """
     findings = Findings()
     try:
-        with time_limit(_DEADLINE):
+        with time_limit():
             facts = _server_facts(completed_conninfo(url, None, deadline))
             _examine_server(facts, findings)
             _examine_login(facts, findings, is_service_login=is_service_login)
@@ -59,17 +59,17 @@ def examine(
                 _examine_as_service(completed_conninfo(url, SERVICE_ROLE, deadline), variant, findings)
     except SessionSettingsError as ex:
         findings.problems.append(str(ex))
+    except CommandError as ex:
+        findings.reachable = False
+        findings.warnings.append(str(ex))
     except psycopg.Error as ex:
         findings.reachable = False
         findings.warnings.append(f"the database could not be checked: {ex.diag.message_primary or ex}")
-    except TimeoutError as ex:
-        findings.reachable = False
-        findings.warnings.append(f"the database could not be checked: {ex}")
     return findings
 
 
 def _server_facts(conninfo: str) -> Any:
-    with psycopg.connect(conninfo, autocommit=True) as connection:
+    with connect(conninfo, psycopg.Connection) as connection:
         return connection.cursor(row_factory=namedtuple_row).execute(_FACTS.text).fetchone()
 
 
@@ -91,7 +91,7 @@ def _examine_server(facts: Any, findings: Findings) -> None:
 
 def _examine_login(facts: Any, findings: Findings, *, is_service_login: bool) -> None:
     if not facts.schema_exists:
-        findings.problems.append("there is no schema in the database: run 'stackmgr migrate'")
+        findings.problems.append(NO_SCHEMA)
     elif not facts.role_exists or not facts.role_allowed:
         findings.problems.append("the login may not assume stackmgr_app: GRANT stackmgr_app TO it")
     if not is_service_login:
@@ -103,7 +103,7 @@ def _examine_login(facts: Any, findings: Findings, *, is_service_login: bool) ->
 
 
 def _examine_as_service(conninfo: str, variant: str, findings: Findings) -> None:
-    with DatabaseConnection.connect(conninfo, autocommit=True) as connection:
+    with connect(conninfo, DatabaseConnection) as connection:
         session_settings.verify(connection)
         _examine_schema(connection, findings)
         _examine_variant(connection, variant, findings)

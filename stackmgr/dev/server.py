@@ -19,8 +19,8 @@ from stackmgr import paths, settings
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations
-from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
+from stackmgr.database.single_connection import operator_session
 from stackmgr.dev import embedded_postgres
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.errors import CommandError, Unauthorized
@@ -82,15 +82,10 @@ def _api_key(url: str, folder: Path) -> str:
     """Return the key kept in *folder*, or a new one if that key is not valid in the database."""
     path = folder / "api_key"
     key = path.read_text().strip() if path.exists() else ""
-    database = Database(url, role="stackmgr_owner", pool_size=1)
-    database.open()
-    try:
-        with database.session() as session:
-            if _verify(key, session):
-                return key
-            key = api_keys.issue(session, _MANAGER, label="stackmgr dev")
-    finally:
-        database.close()
+    with operator_session(url) as session:
+        if _verify(key, session):
+            return key
+        key = api_keys.issue(session, _MANAGER, label="stackmgr dev")
     fresh = folder / "api_key.new"
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(key + "\n")

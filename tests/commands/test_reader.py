@@ -4,8 +4,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr.commands import reader
-from stackmgr.database import migrations
+from stackmgr.database import migrations, single_connection
 from tests.commands import saved
 from tests.support.clusters import new_database
 
@@ -75,9 +74,11 @@ def test_with_a_login_that_may_do_nothing_but_assume_the_reader(ask, saved_url):
             admin.execute(b"DROP ROLE looker")
 
 
-def test_the_transaction_writes_nothing_and_keeps_its_snapshot(saved_url, monkeypatch):
-    monkeypatch.setenv("STACKMGR_DATABASE_URL", saved_url)
-    with reader.connected() as connection, reader.transaction(connection):
+def test_the_transaction_writes_nothing_and_keeps_its_snapshot(saved_url):
+    with (
+        single_connection.reader_connection(saved_url) as connection,
+        single_connection.reader_transaction(connection),
+    ):
         settings = ("transaction_read_only", "transaction_isolation", "role")
         found = [connection.execute("SELECT current_setting(%s)", [name]).fetchone() for name in settings]
     assert found == [("on",), ("repeatable read",), ("stackmgr_reader",)]

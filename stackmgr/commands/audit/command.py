@@ -14,10 +14,10 @@ from stackmgr.access.verifiers import is_identity_id
 from stackmgr.commands.arguments import canonical_uuid
 from stackmgr.commands.audit.report import Counts, Report
 from stackmgr.commands.audit.rules import Fault, RevisionAudit, StoredRevision, current_faults, receipt_faults
-from stackmgr.commands.common import FOUND, Commands, exit_statuses
+from stackmgr.commands.common import FOUND, NEEDS_READER, Commands, database_url, exit_statuses
 from stackmgr.commands.output import print_note
-from stackmgr.commands.reader import NEEDS_READER, Reader, connected, transaction
 from stackmgr.database import statements
+from stackmgr.database.single_connection import Reader, reader_connection, reader_transaction
 from stackmgr.errors import CommandError
 from stackmgr.stacks import whitelist
 
@@ -104,12 +104,12 @@ class Audit:
 
 
 def _run(audit: Audit, counts: Counts) -> None:
-    with connected() as connection:
-        with transaction(connection) as reader:
+    with reader_connection(database_url()) as connection:
+        with reader_transaction(connection) as reader:
             [(counts.estimate,)] = reader.rows(_ESTIMATE, {})
         more = True
         while more:
-            with transaction(connection) as reader:
+            with reader_transaction(connection) as reader:
                 more = audit.next_managers(reader)
 
 
