@@ -1,10 +1,26 @@
-"""Constants of the specification that several modules need."""
+"""The limits of the contract.
 
-# Section 8: the largest request body.
+Schemas and migrations state those of a stack too, in their own languages; tests compare them.
+"""
+
 BODY_LIMIT_BYTES = 262144
 
-# Section 2.3.
+# The whitelist has exactly so many tokens, and an allocation at most.
+TOKEN_COUNT = 30
+
+# A weight is 0 to TOTAL_BPS; the weights of an allocation total TOTAL_BPS.
+TOTAL_BPS = 10000
+
 PRESETS = ("hourly", "daily", "weekly", "monthly")
+
+DEFAULT_PAGE_SIZE = 25
+MAX_PAGE_SIZE = 100
+
+# Of an Idempotency-Key: what PostgreSQL's index on (manager_id, idempotency_key) holds beside the UUID.
+LONGEST_KEY_BYTES = 2676
+
+# Characters of a verifier's id of a manager.
+LONGEST_IDENTITY_ID = 255
 
 # RFC 9562 section 4, in the lowercase form that the service returns.
 CANONICAL_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"

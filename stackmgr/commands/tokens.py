@@ -17,6 +17,7 @@ from stackmgr.commands.output import percent, print_json, print_note, print_tabl
 from stackmgr.database import statements
 from stackmgr.database.single_connection import Reader, reading
 from stackmgr.errors import CommandError
+from stackmgr.limits import TOKEN_COUNT
 from stackmgr.stacks import whitelist
 from stackmgr.stacks.whitelist import Token, Whitelist
 
@@ -62,7 +63,7 @@ def _check(arguments: argparse.Namespace) -> None:
         print("\n".join(f"{arguments.file}: {printable(problem)}" for problem in problems))
     else:
         print(
-            f"{arguments.file}: {whitelist.TOKEN_COUNT} tokens of chain {whitelist.CHAIN_ID}, "
+            f"{arguments.file}: {TOKEN_COUNT} tokens of chain {whitelist.CHAIN_ID}, "
             "EIP-55 checksums correct, settlement asset absent"
         )
     if problems:

@@ -14,15 +14,12 @@ from stackmgr.dev.schema_reasons import Reason
 from stackmgr.errors import InvalidBody, InvalidConfiguration, PayloadTooLarge, ServiceError
 from stackmgr.http.requests import RequestSchema
 from stackmgr.http.schemas import inline_references, read_schema
-from stackmgr.limits import BODY_LIMIT_BYTES
+from stackmgr.limits import BODY_LIMIT_BYTES, LONGEST_KEY_BYTES, TOTAL_BPS
 from stackmgr.stacks import configuration
-from stackmgr.stacks.configuration import TOTAL_BPS, Changes, Configuration
+from stackmgr.stacks.configuration import Changes, Configuration
 from stackmgr.stacks.whitelist import Whitelist
 
 CREATE, UPDATE = "stack_create.json", "stack_update.json"
-
-# What the index on (manager_id, idempotency_key) of PostgreSQL holds beside the UUID: bytes of UTF-8.
-LONGEST_KEY_BYTES = 2676
 
 _FIELDS = ("name", "allocation", "schedule")
 _NAME_MESSAGES = {

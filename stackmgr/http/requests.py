@@ -23,12 +23,9 @@ from stackmgr.errors import (
     Unauthorized,
 )
 from stackmgr.http.schemas import Document, inline_references, read_schema
-from stackmgr.limits import BODY_LIMIT_BYTES, CANONICAL_UUID
+from stackmgr.limits import BODY_LIMIT_BYTES, CANONICAL_UUID, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from stackmgr.stacks import cursor
 from stackmgr.stacks.cursor import Position
-
-DEFAULT_PAGE_SIZE = 25
-MAX_PAGE_SIZE = 100
 
 # RFC 9110 section 11.4: a scheme in any case, spaces, one token68.
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE | re.ASCII)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stackmgr.errors import InvalidConfiguration
-
-TOTAL_BPS = 10000
+from stackmgr.limits import TOTAL_BPS
 
 
 @dataclass(frozen=True, slots=True)

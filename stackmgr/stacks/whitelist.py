@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from stackmgr import settings
+from stackmgr.limits import TOKEN_COUNT
 from stackmgr.stacks.eip55 import eip55
 
 CHAIN_ID = 4663
-TOKEN_COUNT = 30
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 _ZERO_ADDRESS = "0x" + 40 * "0"
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from stackmgr.dev.explanations import LONGEST_KEY_BYTES, key_reasons
+from stackmgr.dev.explanations import key_reasons
+from stackmgr.limits import LONGEST_KEY_BYTES
 from stackmgr.stacks.eip55 import eip55
 from tests.support.examples import ADDRESSES, allocation, configuration
 

@@ -11,8 +11,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from stackmgr import cli, errors, limits, paths
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
-from stackmgr.dev.explanations import LONGEST_KEY_BYTES
-from stackmgr.http import requests, resources
+from stackmgr.http import resources
 from stackmgr.http.app import create_app
 from stackmgr.http.requests import compile_schema
 from stackmgr.http.schemas import read_schema, resolve_reference
@@ -117,7 +116,7 @@ def test_the_operations_are_the_routes_of_the_application(spellings):
 
 def test_the_length_of_an_idempotency_key_is_that_of_the_code():
     """Each byte beyond ASCII is two in the database's UTF-8."""
-    always, ascii_only = f"{LONGEST_KEY_BYTES // 2:,}", f"{LONGEST_KEY_BYTES:,}"
+    always, ascii_only = f"{limits.LONGEST_KEY_BYTES // 2:,}", f"{limits.LONGEST_KEY_BYTES:,}"
     description = BUNDLE["components"]["parameters"]["IdempotencyKey"]["description"]
     assert f"{always} bytes always fit, and {ascii_only} if all are ASCII" in description
     assert f"{ascii_only} bytes if ASCII ({always} always fit)" in README
@@ -222,8 +221,8 @@ def test_the_example_of_a_create_returns_the_example_response(spellings):
 
 def test_the_limits_are_those_of_the_code():
     parameters = BUNDLE["components"]["parameters"]
-    assert parameters["Limit"]["schema"]["maximum"] == requests.MAX_PAGE_SIZE == 100
-    assert parameters["Limit"]["schema"]["default"] == requests.DEFAULT_PAGE_SIZE == 25
+    assert parameters["Limit"]["schema"]["maximum"] == limits.MAX_PAGE_SIZE == 100
+    assert parameters["Limit"]["schema"]["default"] == limits.DEFAULT_PAGE_SIZE == 25
     assert parameters["StackId"]["schema"]["pattern"] == f"^{limits.CANONICAL_UUID.replace('a-f', 'a-fA-F')}$"
     assert read_schema("stack_parts.json")["definitions"]["uuid"]["pattern"] == f"^{limits.CANONICAL_UUID}$"
     cursor.decode(parameters["Cursor"]["example"])

@@ -10,11 +10,10 @@ import fastjsonschema
 import pytest
 
 from stackmgr import paths
-from stackmgr.http import requests
 from stackmgr.http.requests import compile_schema
 from stackmgr.http.schemas import read_schema
-from stackmgr.limits import PRESETS
-from stackmgr.stacks import configuration, whitelist
+from stackmgr.limits import MAX_PAGE_SIZE, PRESETS, TOKEN_COUNT, TOTAL_BPS
+from stackmgr.stacks import configuration
 from tests.support.client import STATUS
 from tests.support.examples import ADDRESSES
 
@@ -121,10 +120,10 @@ def test_a_weight_is_written_as_an_integer(name, text):
 
 
 def test_the_limits_are_those_of_the_code():
-    assert PARTS["weight_bps"]["maximum"] == configuration.TOTAL_BPS == 10000
-    assert PARTS["allocation_request"]["maxItems"] == whitelist.TOKEN_COUNT == 30
-    assert PARTS["allocation_response"]["maxItems"] == whitelist.TOKEN_COUNT
-    assert read_schema("stack_page.json")["properties"]["items"]["maxItems"] == requests.MAX_PAGE_SIZE
+    assert PARTS["weight_bps"]["maximum"] == TOTAL_BPS == 10000
+    assert PARTS["allocation_request"]["maxItems"] == TOKEN_COUNT == 30
+    assert PARTS["allocation_response"]["maxItems"] == TOKEN_COUNT
+    assert read_schema("stack_page.json")["properties"]["items"]["maxItems"] == MAX_PAGE_SIZE
 
 
 def test_the_error_codes_are_those_of_the_code():

@@ -13,12 +13,10 @@ from typing import ClassVar, Literal, Protocol, Self
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import Unauthorized
-from stackmgr.limits import CANONICAL_UUID
+from stackmgr.limits import CANONICAL_UUID, LONGEST_IDENTITY_ID
 from stackmgr.settings import Settings
 
 _CANONICAL_UUID = re.compile(CANONICAL_UUID)
-
-LONGEST_IDENTITY_ID = 255
 
 
 # The function that reads a gauge, by the gauge's name.

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stackmgr.limits import PRESETS
+from stackmgr.limits import PRESETS, TOKEN_COUNT, TOTAL_BPS
 from stackmgr.stacks import configuration
-from stackmgr.stacks.configuration import TOTAL_BPS, Configuration
-
-_LARGEST_ALLOCATION = 30
+from stackmgr.stacks.configuration import Configuration
 
 _ITEM = r'\{"token_address":"(0x[0-9a-f]{40})","weight_bps":(0|[1-9][0-9]{0,4})\}'
 _ITEMS = re.compile(_ITEM)
@@ -39,7 +37,7 @@ def allocation_fault(text: str) -> str | None:
         return "allocation is not in normalized form"
     items = _ITEMS.findall(text)
     addresses = [address for address, _ in items]
-    if len(items) > _LARGEST_ALLOCATION:
+    if len(items) > TOKEN_COUNT:
         return f"allocation has {len(items)} items"
     if addresses != sorted(set(addresses)):
         return "allocation is not ascending by address, or repeats one"
