@@ -117,6 +117,17 @@ def test_every_module_the_map_of_the_code_names_exists():
     assert [name for name in named if not (ROOT / name).exists() and not [*package.rglob(name)]] == []
 
 
+def test_the_map_of_the_code_names_every_module_outside_of_the_commands():
+    text = text_of("stackmgr/README.md")
+    package = ROOT / "stackmgr"
+    modules = {path.relative_to(package) for path in package.rglob("*.py") if path.name != "__init__.py"}
+    assert [
+        module.as_posix()
+        for module in sorted(modules)
+        if module.parts[0] != "commands" and not re.search(rf"`(?:\w+/)*{module.name}`", text)
+    ] == []
+
+
 def test_the_drawing_of_the_layers_is_the_import_contract():
     project = tomllib.loads(text_of("pyproject.toml"))
     contract = project["tool"]["importlinter"]["contracts"][0]["layers"]

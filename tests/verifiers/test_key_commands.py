@@ -65,7 +65,9 @@ def test_revoke_ends_a_key_and_prints_the_time(command, holder):
     issued = command("keys", "issue", "--json", "--external-id", str(uuid4())).json
     revoked = command("keys", "revoke", "--json", issued["key_id"])
     assert revoked.json["key_id"] == issued["key_id"]
-    assert command("keys", "revoke", issued["key_id"]).out.endswith(f"was revoked at {revoked.json['revoked_at']}\n")
+    assert command("keys", "revoke", issued["key_id"]).out.endswith(
+        f"was revoked at {revoked.json['revoked_at']}\n"
+    )
     assert holder(issued["key"]).page().status_int == 401
 
 
