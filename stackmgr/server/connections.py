@@ -3,7 +3,7 @@
 import os
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic
 
 from stackmgr.server import DRAINING, IDLE, READING, WRITING
@@ -105,6 +105,17 @@ class HttpConnections:
             waiting.append(conn)
             self.arm(fd, conn.events)
         return waiting, others
+
+    def take_overdue(self, waiting: list[ClientConnection], seconds: float) -> Iterator[ClientConnection]:
+        """Claim those of *waiting* that have been ready for longer than *seconds*, one after the other."""
+        latest = monotonic() - seconds
+
+        def is_overdue(conn: ClientConnection) -> bool:  # parking resets `ready_since`
+            return 0.0 < conn.ready_since < latest and conn.phase in (IDLE, READING)
+
+        for conn in waiting:
+            if self.claim(conn, is_overdue):
+                yield conn
 
     def claim(self, conn: ClientConnection, applies: Callable[[ClientConnection], bool]) -> bool:
         """Become the owner of a connection if it is parked and *applies* to it.

@@ -184,13 +184,11 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             return
         waiting, others = self.connections.poll_waiting()
         self.listeners.accept_for_busy_greenlets(others)
-        now = monotonic()
         if not self.queue_seconds:
             return
-        for conn in waiting:
-            if self.connections.claim(conn, partial(self._has_waited, now=now)):
-                self.rejected += 1
-                self._advance(self.connections, conn, self.handler.reject)
+        for conn in self.connections.take_overdue(waiting, self.queue_seconds):
+            self.rejected += 1
+            self._advance(self.connections, conn, self.handler.reject)
 
     def _warn_of_rejections(self) -> None:
         if self.rejected and monotonic() >= self.next_warning:
@@ -200,10 +198,6 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
                 self.queue_seconds,
             )
             self.rejected, self.next_warning = 0, monotonic() + 1.0
-
-    def _has_waited(self, conn: ClientConnection, now: float) -> bool:
-        """Whether the connection has been ready for longer than the limit; parking resets `ready_since`."""
-        return 0.0 < conn.ready_since < now - self.queue_seconds and conn.phase in (IDLE, READING)
 
     def _expire(self, conn: ClientConnection) -> None:
         """End a connection whose deadline has passed, unless it waits for a greenlet or a slow client."""

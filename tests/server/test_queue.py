@@ -6,11 +6,8 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 
-from stackmgr.server import IDLE
 from stackmgr.server.handler import RETRY_SPREAD_SECONDS
-from stackmgr.server.worker import Worker
 from tests.server.gunicorn_process import chunked, get, post, wait_until
 
 LIMIT = "import stackmgr.server.worker as w\nw.Worker.queue_seconds = 0.5\n"
@@ -141,12 +138,3 @@ def test_unread_response_is_not_rejected(start):
         with busy(server):
             wait_for_a_rejection(server)
             assert client.read_some().startswith(b"HTTP/1.1 200")
-
-
-def test_a_connection_that_was_served_since_the_poll_has_not_waited():
-    worker = Worker.__new__(Worker)
-    worker.queue_seconds = 1.0
-    conn = SimpleNamespace(ready_since=0.0, phase=IDLE)
-    assert not worker._has_waited(conn, 100.0)
-    conn.ready_since = 98.5
-    assert worker._has_waited(conn, 100.0)

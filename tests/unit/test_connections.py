@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Iterator
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
@@ -31,12 +31,13 @@ class Served(dict[int, ClientConnection]):
 
 @pytest.fixture
 def parked() -> Iterator[tuple[HttpConnections, ClientConnection]]:
-    """A connection whose deadline has passed."""
+    """A connection that has bytes to read and whose deadline has passed."""
     connections = HttpConnections(keepalive=60.0)
     server, client = socket.socketpair()
     with client:
         conn = ClientConnection(server, "", "", UNLIMITED)
         connections.add(conn)
+        client.sendall(b"G")
         conn.deadline = monotonic() - 1.0
         yield connections, conn
         connections.close(conn)
@@ -54,6 +55,24 @@ def test_a_connection_that_was_served_meanwhile_is_left_to_its_new_deadline(park
     assert connections.take_expired() == []
     assert list(connections.parked.values()) == [conn]
     assert conn.deadline > monotonic()
+
+
+def test_a_connection_that_has_been_ready_for_longer_than_the_limit_is_overdue(parked):
+    connections, conn = parked
+    waiting, _ = connections.poll_waiting()
+    assert list(connections.take_overdue(waiting, 60.0)) == []
+    sleep(0.02)
+    assert list(connections.take_overdue(waiting, 0.01)) == [conn]
+    assert connections.parked == {}
+
+
+def test_a_connection_that_was_served_meanwhile_is_not_overdue(parked):
+    connections, conn = parked
+    waiting, _ = connections.poll_waiting()
+    sleep(0.02)
+    connections.parked = Served(connections)
+    assert list(connections.take_overdue(waiting, 0.01)) == []
+    assert list(connections.parked.values()) == [conn]
 
 
 def test_a_connection_that_was_served_meanwhile_is_not_the_longest_parked(parked):
