@@ -6,10 +6,8 @@ import pytest
 
 from stackmgr.dev.explanations import key_reasons
 from stackmgr.limits import LONGEST_KEY_BYTES
-from stackmgr.stacks.eip55 import eip55
+from tests.support.corpus import BODIES, REASONS
 from tests.support.examples import ADDRESSES, allocation, configuration
-
-SETTLEMENT = "0x5fc5360d0400a0fd4f2af552add042d716f1d168"
 
 
 @pytest.fixture
@@ -27,61 +25,38 @@ def places(outcome) -> dict[str, str]:
     return {reason["path"]: reason["rule"] for reason in outcome.json["reasons"]}
 
 
-REJECTED = [
-    (configuration(name=7), {"name": "name_type"}),
-    (configuration(name=None), {"name": "name_null"}),
-    (configuration(name=""), {"name": "name_empty"}),
-    (configuration(name=" \t"), {"name": "name_blank"}),
-    (configuration(name="a\0"), {"name": "name_nul"}),
-    (configuration(name="a\ud800"), {"name": "name_surrogate"}),
-    (configuration(id="x"), {"id": "body_unknown_field"}),
-    (configuration(**{"two words": 1}), {'["two words"]': "body_unknown_field"}),
-    ({"name": "a"}, {"allocation": "body_missing_field", "schedule": "body_missing_field"}),
-    ([], {"$": "body_type"}),
-    (None, {"$": "body_null"}),
-    (configuration(allocation=[]), {"allocation": "allocation_empty"}),
-    (configuration(allocation={}), {"allocation": "allocation_type"}),
-    (configuration(allocation=[7]), {"allocation[0]": "allocation_item_type"}),
-    (
-        configuration(allocation=allocation((ADDRESSES[0], 10001), (ADDRESSES[1], -1))),
-        {"allocation[0].weight_bps": "weight_bps_range", "allocation[1].weight_bps": "weight_bps_range"},
-    ),
-    (
-        configuration(allocation=allocation((ADDRESSES[0], True), (ADDRESSES[1], "1"))),
-        {"allocation[0].weight_bps": "weight_bps_type", "allocation[1].weight_bps": "weight_bps_type"},
-    ),
-    (
-        configuration(allocation=allocation(("0x1", 10000))),
-        {"allocation[0].token_address": "token_address_form"},
-    ),
-    (
-        configuration(allocation=allocation((SETTLEMENT, 10000))),
-        {"allocation[0].token_address": "token_not_whitelisted"},
-    ),
-    (
-        configuration(allocation=allocation((ADDRESSES[0].upper().replace("X", "x"), 9999))),
-        {"allocation[0].token_address": "token_checksum", "allocation": "weights_total"},
-    ),
-    (
-        configuration(allocation=allocation((ADDRESSES[0], 5000), (eip55(ADDRESSES[0]), 5000))),
-        {"allocation[1].token_address": "token_repeated"},
-    ),
-    (configuration(schedule={}), {"schedule.preset": "schedule_missing_field"}),
-    (configuration(schedule={"preset": "Weekly"}), {"schedule.preset": "preset_unknown"}),
-    (configuration(schedule={"preset": "daily", "cron": ""}), {"schedule.cron": "schedule_unknown_field"}),
-    (
-        configuration(name="", schedule={"preset": 1}, allocation=allocation((ADDRESSES[0], 1))),
-        {"name": "name_empty", "schedule.preset": "preset_type", "allocation": "weights_total"},
-    ),
-]
-
-
-@pytest.mark.parametrize(("document", "expected"), REJECTED, ids=[f"{each[1]}" for each in REJECTED])
-def test_every_reason_is_named_with_its_place(explain, document, expected):
-    ran = explain(document)
+@pytest.mark.parametrize(("title", "expected"), REASONS.items(), ids=REASONS)
+def test_every_reason_is_named_with_its_place(command, tmp_path, title, expected):
+    path = tmp_path / "body.json"
+    path.write_bytes(BODIES[title][0])
+    ran = command("explain", path, "--json")
     assert ran.status == 3
     assert (ran.json["status"], ran.json["code"]) == (400, "invalid_request")
     assert places(ran) == expected
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({"name": "a"}, {"allocation": "body_missing_field", "schedule": "body_missing_field"}),
+        (configuration(**{"two words": 1}), {'["two words"]': "body_unknown_field"}),
+        (
+            configuration(allocation=allocation((ADDRESSES[0].upper().replace("X", "x"), 9999))),
+            {"allocation[0].token_address": "token_checksum", "allocation": "weights_total"},
+        ),
+        (
+            configuration(allocation=allocation((ADDRESSES[0], True), (ADDRESSES[1], "1"))),
+            {"allocation[0].weight_bps": "weight_bps_type", "allocation[1].weight_bps": "weight_bps_type"},
+        ),
+        (
+            configuration(name="", schedule={"preset": 1}, allocation=allocation((ADDRESSES[0], 1))),
+            {"name": "name_empty", "schedule.preset": "preset_type", "allocation": "weights_total"},
+        ),
+    ],
+    ids=["missing fields", "unknown field", "checksum and total", "two weights", "every field"],
+)
+def test_all_reasons_of_a_body_are_named(explain, document, expected):
+    assert places(explain(document)) == expected
 
 
 @pytest.mark.parametrize(

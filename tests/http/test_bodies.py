@@ -4,23 +4,12 @@ import json
 
 import pytest
 
-from tests.support.corpus import FAULTS, NOT_AN_OBJECT, NOT_JSON, UNKNOWN_FIELDS, field_text
-from tests.support.examples import CONFIGURATION, configuration
-
-WHOLE_BODIES = NOT_JSON | NOT_AN_OBJECT | UNKNOWN_FIELDS
-
-REFUSED_BY_BOTH = {title: (body, body) for title, body in WHOLE_BODIES.items()} | {
-    title: (
-        field_text(name, text),
-        f'{{"{name}":{text}}}'.encode(),
-    )
-    for title, (name, text) in FAULTS.items()
-}
+from stackmgr.commands.conformance.bad_bodies import body_with
+from tests.support.corpus import BODIES, FAULTS, NOT_AN_OBJECT, NOT_JSON, UNKNOWN_FIELDS, field_text
+from tests.support.examples import ADDRESSES, CONFIGURATION, configuration, spread
 
 
-@pytest.mark.parametrize(
-    "bodies", [pytest.param(bodies, id=title) for title, bodies in REFUSED_BY_BOTH.items()]
-)
+@pytest.mark.parametrize("bodies", BODIES.values(), ids=BODIES)
 def test_an_invalid_body_is_rejected_by_create_and_by_update(client, stack, rejected, bodies):
     create_body, update_body = bodies
     rejected(400, "invalid_request", client.create, create_body)
@@ -48,9 +37,11 @@ def test_an_update_needs_a_field_it_knows(client, stack, rejected, body):
     assert client.get(stack["id"]).json == stack
 
 
-def test_one_invalid_field_rejects_an_update_whose_other_fields_are_valid(client, stack, rejected):
-    document = configuration(name="New", schedule={"preset": "yearly"})
-    rejected(400, "invalid_request", client.update, stack["id"], document)
+@pytest.mark.parametrize("title", ["empty name", "wrong checksum", "9999 in all", "unknown preset"])
+def test_one_invalid_field_rejects_an_update_whose_other_fields_are_valid(client, stack, rejected, title):
+    valid = {"name": "New", "allocation": spread(ADDRESSES), "schedule": {"preset": "daily"}}
+    body = body_with(valid, *FAULTS[title])
+    rejected(400, "invalid_request", client.update, stack["id"], body)
     assert client.get(stack["id"]).json == stack
 
 

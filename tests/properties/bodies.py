@@ -19,13 +19,7 @@ from tests.support.examples import ADDRESSES, PRESETS
 
 FIELDS = ["name", "allocation", "schedule"]
 
-CORPUS = [
-    *corpus.NOT_JSON.values(),
-    *corpus.NOT_AN_OBJECT.values(),
-    *corpus.UNKNOWN_FIELDS.values(),
-    *(corpus.field_text(name, text) for name, text in corpus.FAULTS.values()),
-    *(f'{{"{name}":{text}}}'.encode("utf-8", "surrogatepass") for name, text in corpus.FAULTS.values()),
-]
+CORPUS = [body for bodies in corpus.BODIES.values() for body in bodies]
 
 ODD_NUMBERS = [
     *("1.0", "1e2", "1E4", "1e-2", "-0", "-0.0", "0.0", "5000.0", "1e999", "-1e999", "NaN", "Infinity"),

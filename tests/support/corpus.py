@@ -1,12 +1,17 @@
-"""Bodies that must be refused: what is not JSON, what is not a configuration, and what only looks like one.
+"""Bodies that the service rejects: not JSON, not a configuration, or with one invalid field.
 
-`NOT_JSON` and `NOT_AN_OBJECT` hold complete bodies.  `FAULTS` holds single fields as (name, JSON text), which
-make a create and an update invalid; each is valid but for this one fault.
+They extend the bodies that `stackmgr conformance` sends.  `NOT_JSON`, `NOT_AN_OBJECT` and `UNKNOWN_FIELDS`
+are complete bodies, `FAULTS` single fields as (name, JSON text).  `BODIES` has all of them as the bodies of a
+create and an update, `REASONS` the paths and the slugs of the reasons for some titles.
 """
 
 import json
 from typing import Any
 
+from stackmgr import paths
+from stackmgr.commands.conformance import bad_bodies
+from stackmgr.commands.conformance.bad_bodies import body_with
+from stackmgr.stacks import whitelist
 from stackmgr.stacks.eip55 import eip55
 from tests.support.examples import ADDRESSES, CONFIGURATION, TOKENS, allocation, spread
 
@@ -21,10 +26,7 @@ GOOD = json.dumps(CONFIGURATION)
 
 def field_text(name: str, value: str) -> bytes:
     """Return the create body in which field *name* is *value*, a JSON text sent unchanged."""
-    members = {field: json.dumps(CONFIGURATION[field]) for field in CONFIGURATION} | {name: value}
-    return ("{" + ",".join(f'"{field}":{text}' for field, text in members.items()) + "}").encode(
-        "utf-8", "surrogatepass"
-    )
+    return body_with(CONFIGURATION, name, value)
 
 
 def two_weights(first: str, second: str) -> str:
@@ -39,8 +41,7 @@ def _name(text: str) -> bytes:
     return field_text("name", text)
 
 
-NOT_JSON: dict[str, bytes] = {
-    "empty": b"",
+NOT_JSON: dict[str, bytes] = bad_bodies.NOT_JSON | {
     "whitespace": b" \r\n\t",
     "a NUL": b"\0",
     "no closing brace": GOOD[:-1].encode(),
@@ -93,12 +94,10 @@ NOT_JSON: dict[str, bytes] = {
     "weight twice in an item": GOOD.replace('"weight_bps"', '"weight_bps": 6000, "weight_bps"', 1).encode(),
 }
 
-NOT_AN_OBJECT: dict[str, bytes] = {
-    "null": b"null",
+NOT_AN_OBJECT: dict[str, bytes] = bad_bodies.NOT_AN_OBJECT | {
     "true": b"true",
     "a number": b"10000",
     "a string": json.dumps(GOOD).encode(),
-    "an empty array": b"[]",
     "an array of a good body": f"[{GOOD}]".encode(),
     "arrays 500 deep": b"[" * 500 + b"]" * 500,
 }
@@ -110,16 +109,11 @@ SPACES = (
 )
 
 _NAMES: dict[str, Any] = {
-    "null name": None,
-    "empty name": "",
     "every space there is as name": SPACES,
     "NUL as name": "\0",
     "NUL in name": "a\0b",
-    "NUL at the end of name": "Growth\0",
-    "lone high surrogate in name": "a\ud800",
     "lone low surrogate in name": "\udfff",
     "surrogates in the wrong order": "\ude00\ud83d",
-    "number as name": 1,
     "true as name": True,
     "array as name": ["Growth"],
     "object as name": {"en": "Growth"},
@@ -137,10 +131,8 @@ SPELLINGS: dict[str, Any] = (
         "number as address": int(FIRST, 16),
         "empty address": "",
         "symbol as address": "AAPL",
-        "no 0x": FIRST[2:],
         "capital X": "0X" + FIRST[2:],
         "capital X, checksummed": "0X" + CHECKSUMMED[2:],
-        "39 digits": FIRST[:-1],
         "41 digits": FIRST + "0",
         "line feed at the end": FIRST + "\n",
         "line feed after the checksummed": CHECKSUMMED + "\n",
@@ -149,9 +141,7 @@ SPELLINGS: dict[str, Any] = (
         "NUL at the end": FIRST + "\0",
         "fullwidth digit": FIRST.replace("5", "\uff15", 1),
         "not hexadecimal": FIRST[:-1] + "g",
-        "zero address": "0x" + "0" * 40,
         "settlement asset": SETTLEMENT_ASSET,
-        "settlement asset in lowercase": SETTLEMENT_ASSET.lower(),
         "unlisted token": "0x" + "1" * 40,
     }
     | {f"{token['symbol']} in capitals": "0x" + token["address"][2:].upper() for token in TOKENS}
@@ -169,8 +159,6 @@ SPELLINGS: dict[str, Any] = (
 
 _ITEM = {"token_address": FIRST, "weight_bps": 10000}
 _ALLOCATIONS: dict[str, Any] = {
-    "null allocation": None,
-    "empty allocation": [],
     "object as allocation": _ITEM,
     "map as allocation": {FIRST: 10000},
     "string as allocation": FIRST,
@@ -179,28 +167,20 @@ _ALLOCATIONS: dict[str, Any] = {
     "empty item": [_ITEM, {}],
     "no address": [_ITEM, {"weight_bps": 0}],
     "no weight": [_ITEM, {"token_address": SECOND}],
-    "null weight": [_ITEM, {"token_address": SECOND, "weight_bps": None}],
-    "symbol in an item": [_ITEM | {"symbol": "AAPL"}],
     "price in an item": [_ITEM | {"price": None}],
-    "address twice": allocation((FIRST, 5000), (FIRST, 5000)),
     "address twice, in two spellings": allocation((FIRST, 5000), (CHECKSUMMED, 5000)),
     "address twice, all weight first": allocation((FIRST, 10000), (FIRST, 0)),
     "address twice, all weight last": allocation((FIRST, 0), (FIRST, 10000)),
     "address twice, in two spellings, all weight last": allocation((CHECKSUMMED, 0), (FIRST, 10000)),
-    "31 items": [*spread(ADDRESSES), _ITEM | {"weight_bps": 0}],
-    "9999 in all": allocation((FIRST, 4999), (SECOND, 5000)),
-    "10001 in all": allocation((FIRST, 5001), (SECOND, 5000)),
+    "31 items, of 30 tokens": [*spread(ADDRESSES), _ITEM | {"weight_bps": 0}],
     "20000 in all": allocation((FIRST, 10000), (SECOND, 10000)),
     "nothing in all": allocation((FIRST, 0), (SECOND, 0)),
-    "negative weight": allocation((FIRST, 10000), (SECOND, -1), (ADDRESSES[2], 1)),
-    "weight over 10000": allocation((FIRST, 10001), (SECOND, -1)),
+    "negative weight among others": allocation((FIRST, 10000), (SECOND, -1), (ADDRESSES[2], 1)),
 }
 
 # Every one is followed by what would bring the total to 10000 if it were taken for an integer.
 _WEIGHTS = {
-    "weight 1.0": ("1.0", "9999"),
     "weight 10000.0": ("10000.0", "0"),
-    "weight 1e2": ("1e2", "9900"),
     "weight 1E4": ("1E4", "0"),
     "weight 10000e-4": ("10000e-4", "9999"),
     "weight 0.5": ("0.5", "9999.5"),
@@ -208,9 +188,7 @@ _WEIGHTS = {
     "weight 0e0": ("0e0", "10000"),
     "weight 1e999": ("1e999", "0"),
     "weight -1e999": ("-1e999", "10000"),
-    "weight true": ("true", "9999"),
     "weight false": ("false", "10000"),
-    'weight "1"': ('"1"', "9999"),
     'weight ""': ('""', "10000"),
     "weight [1]": ("[1]", "9999"),
     "weight {}": ("{}", "10000"),
@@ -219,22 +197,14 @@ _WEIGHTS = {
 }
 
 _SCHEDULES: dict[str, Any] = {
-    "null schedule": None,
-    "string as schedule": "weekly",
     "array as schedule": ["weekly"],
-    "empty schedule": {},
-    "null preset": {"preset": None},
     "number as preset": {"preset": 1},
     "array as preset": {"preset": ["weekly"]},
     "empty preset": {"preset": ""},
-    "unknown preset": {"preset": "yearly"},
-    "capital in preset": {"preset": "Weekly"},
     "space after preset": {"preset": "weekly "},
     "line feed after preset": {"preset": "weekly\n"},
     "cron expression as preset": {"preset": "0 0 * * 1"},
-    "cron expression": {"preset": "weekly", "cron": "0 0 * * 1"},
     "time of day": {"preset": "weekly", "time": "09:30"},
-    "time zone": {"preset": "weekly", "timezone": "UTC"},
     "null time zone": {"preset": "weekly", "timezone": None},
     "lone surrogate in a schedule": {"preset": "weekly", "\ud800": 1},
 }
@@ -256,7 +226,8 @@ _UNKNOWN: dict[str, Any] = {
 }
 
 FAULTS: dict[str, tuple[str, str]] = (
-    {title: ("name", json.dumps(value)) for title, value in _NAMES.items()}
+    bad_bodies.bad_fields(whitelist.load(paths.default_whitelist()))
+    | {title: ("name", json.dumps(value)) for title, value in _NAMES.items()}
     | {
         title: ("allocation", json.dumps([{"token_address": value, "weight_bps": 10000}]))
         for title, value in SPELLINGS.items()
@@ -269,4 +240,57 @@ FAULTS: dict[str, tuple[str, str]] = (
 UNKNOWN_FIELDS: dict[str, bytes] = {
     f"unknown field {name!a}": json.dumps(CONFIGURATION | {name: value}).encode()
     for name, value in _UNKNOWN.items()
+}
+
+# The bodies of a create and an update for each title.
+BODIES: dict[str, tuple[bytes, bytes]] = {
+    title: (body, body) for title, body in (NOT_JSON | NOT_AN_OBJECT | UNKNOWN_FIELDS).items()
+} | {
+    title: (field_text(name, text), f'{{"{name}":{text}}}'.encode()) for title, (name, text) in FAULTS.items()
+}
+
+REASONS: dict[str, dict[str, str]] = {
+    "null": {"$": "body_null"},
+    "true": {"$": "body_type"},
+    "an empty array": {"$": "body_type"},
+    "the field id": {"id": "body_unknown_field"},
+    "null name": {"name": "name_null"},
+    "number as name": {"name": "name_type"},
+    "empty name": {"name": "name_empty"},
+    "spaces as name": {"name": "name_blank"},
+    "NUL at the end of name": {"name": "name_nul"},
+    "lone high surrogate in name": {"name": "name_surrogate"},
+    "null allocation": {"allocation": "allocation_null"},
+    "object as allocation": {"allocation": "allocation_type"},
+    "empty allocation": {"allocation": "allocation_empty"},
+    "9999 in all": {"allocation": "weights_total"},
+    "31 items, of 30 tokens": {
+        "allocation": "allocation_too_long",
+        "allocation[30].token_address": "token_repeated",
+    },
+    "null item": {"allocation[1]": "allocation_item_null"},
+    "array as item": {"allocation[0]": "allocation_item_type"},
+    "no weight": {"allocation[1].weight_bps": "allocation_item_missing_field"},
+    "symbol in an item": {"allocation[0].symbol": "allocation_item_unknown_field"},
+    "null address": {"allocation[0].token_address": "token_address_null"},
+    "number as address": {"allocation[0].token_address": "token_address_type"},
+    "39 digits": {"allocation[0].token_address": "token_address_form"},
+    "wrong checksum": {"allocation[0].token_address": "token_checksum"},
+    "settlement asset in lowercase": {"allocation[0].token_address": "token_not_whitelisted"},
+    "address twice, in two spellings": {"allocation[1].token_address": "token_repeated"},
+    "null weight": {"allocation[0].weight_bps": "weight_bps_null"},
+    "weight 1.0": {"allocation[0].weight_bps": "weight_bps_type"},
+    "weight true": {"allocation[0].weight_bps": "weight_bps_type"},
+    'weight "1"': {"allocation[0].weight_bps": "weight_bps_type"},
+    "weight over 10000": {
+        "allocation[0].weight_bps": "weight_bps_range",
+        "allocation[1].weight_bps": "weight_bps_range",
+    },
+    "null schedule": {"schedule": "schedule_null"},
+    "string as schedule": {"schedule": "schedule_type"},
+    "empty schedule": {"schedule.preset": "schedule_missing_field"},
+    "cron expression": {"schedule.cron": "schedule_unknown_field"},
+    "null preset": {"schedule.preset": "preset_null"},
+    "number as preset": {"schedule.preset": "preset_type"},
+    "capital in preset": {"schedule.preset": "preset_unknown"},
 }

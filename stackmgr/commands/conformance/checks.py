@@ -4,45 +4,32 @@ A check raises Failed.  It uses two managers, `first` and `second`, and depends 
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from stackmgr.commands.conformance.client import STACKS, Client, check_stack, expect, stack_of, status
-from stackmgr.stacks.whitelist import Whitelist
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """What is tested: two managers' clients, one without a credential, and the token list."""
-
-    first: Client
-    second: Client
-    anonymous: Client
-    listed: Whitelist
-
-    def body(self, **fields: Any) -> dict[str, Any]:
-        """Return a valid create body, with other fields in the place of its own."""
-        return {
-            "name": "conformance",
-            "allocation": self.allocation(6000, 4000),
-            "schedule": {"preset": "weekly"},
-        } | fields
-
-    def allocation(self, *weights: Any) -> list[dict[str, Any]]:
-        """Return an allocation of the first tokens of the list with these weights."""
-        addresses = sorted(self.listed.tokens)
-        return [
-            {"token_address": address, "weight_bps": weight}
-            for address, weight in zip(addresses, weights, strict=False)
-        ]
-
+from stackmgr.commands.conformance.bad_bodies import (
+    NOT_AN_OBJECT,
+    NOT_JSON,
+    bad_fields,
+    body_with,
+    cased_token,
+)
+from stackmgr.commands.conformance.client import (
+    STACKS,
+    Deployment,
+    check_stack,
+    expect,
+    stack_of,
+    status,
+)
+from stackmgr.limits import BODY_LIMIT_BYTES, PRESETS
 
 # A manager with more stacks than these pages hold is not followed to its last page.
 _MOST_PAGES = 100
 
 Check = Callable[[Deployment], None]
+# In the order of their sections.
 CHECKS: list[tuple[str, str, Check]] = []
 
 
@@ -56,8 +43,8 @@ def check(section: str, title: str) -> Callable[[Check], Check]:
     return register
 
 
-def _rejected(deployment: Deployment, bodies: dict[str, Any]) -> None:
-    """Create with each body, and update with it; expect 400 for both, and no new revision."""
+def _expect_rejected(deployment: Deployment, bodies: Mapping[str, bytes]) -> None:
+    """Create and update with each body; expect 400 for both, and no new revision."""
     stack = deployment.first.created(deployment.body())
     for title, body in bodies.items():
         for verb, response in (
@@ -66,6 +53,12 @@ def _rejected(deployment: Deployment, bodies: dict[str, Any]) -> None:
         ):
             expect(response.status == 400, f"{verb} with {title}: status {response.status}, not 400")
     expect(stack_of(deployment.first.get(stack["id"])) == stack, "a rejected update changed the stack")
+
+
+def _bodies(deployment: Deployment, *kinds: str) -> dict[str, bytes]:
+    """Return a body for each bad field of these kinds."""
+    fields = bad_fields(deployment.listed, *kinds).items()
+    return {title: body_with(deployment.body(), field, text) for title, (field, text) in fields}
 
 
 @check("2.1", "a stack has its five fields, a sorted lowercase allocation and its ETag")
@@ -78,76 +71,41 @@ def _stack(deployment: Deployment) -> None:
 
 @check("2.2", "addresses are accepted in lowercase or with their EIP-55 checksum, in no other spelling")
 def _addresses(deployment: Deployment) -> None:
-    token = next(t for t in deployment.listed.tokens.values() if t.checksummed != t.address)
+    token = cased_token(deployment.listed)
     allocation = [{"token_address": token.checksummed, "weight_bps": 10000}]
     stack = deployment.first.created(deployment.body(allocation=allocation))
-    expect(
-        stack["allocation"][0]["token_address"] == token.address, "the address is not returned in lowercase"
-    )
-    wrong = {
-        "a wrong checksum": token.checksummed.swapcase().replace("X", "x"),
-        "the settlement asset": deployment.listed.settlement.address,
-        "an unknown token": "0x" + "0" * 40,
-        "39 digits": token.address[:-1],
-        "no prefix": token.address[2:],
-    }
-    _rejected(
-        deployment,
-        {
-            title: deployment.body(allocation=[{"token_address": address, "weight_bps": 10000}])
-            for title, address in wrong.items()
-        },
-    )
+    saved = stack["allocation"][0]["token_address"]
+    expect(saved == token.address, "the address is not returned in lowercase")
+    _expect_rejected(deployment, _bodies(deployment, "address"))
 
 
 @check("2.2", "weights are JSON integers from 0 to 10000")
 def _weights(deployment: Deployment) -> None:
     deployment.first.created(deployment.body(allocation=deployment.allocation(0, 10000)))
-    bodies = {
-        f"weights {weights}": deployment.body(allocation=deployment.allocation(*weights))
-        for weights in ((1.0, 9999), ("1", 9999), (True, 9999), (None, 10000), (-1, 10001), (10001, -1))
-    }
-    text = json.dumps(deployment.body(allocation=deployment.allocation(100, 9900)))
-    _rejected(deployment, bodies | {"a weight 1e2": text.replace(": 100}", ": 1e2}").encode()})
+    _expect_rejected(deployment, _bodies(deployment, "weight"))
 
 
 @check("2.3", "the four presets are accepted, and nothing else in a schedule")
 def _presets(deployment: Deployment) -> None:
     stack = deployment.first.created(deployment.body())
-    for preset in ("hourly", "daily", "weekly", "monthly"):
-        response = deployment.first.update(stack["id"], {"schedule": {"preset": preset}})
-        status(response, 200)
-        expect(stack_of(response)["schedule"] == {"preset": preset}, f"{preset} is not saved")
-    schedules: list[Any] = [{}, {"preset": "yearly"}, {"preset": "Weekly"}, {"preset": None}, "weekly", None]
-    schedules += [{"preset": "weekly", "timezone": "UTC"}, {"preset": "weekly", "cron": "0 0 * * 1"}]
-    _rejected(deployment, {f"the schedule {each}": deployment.body(schedule=each) for each in schedules})
+    for preset in PRESETS:
+        schedule = {"preset": preset}
+        updated = stack_of(deployment.first.update(stack["id"], {"schedule": schedule}))
+        expect(updated["schedule"] == schedule, f"{preset} is not saved")
+    _expect_rejected(deployment, _bodies(deployment, "schedule"))
 
 
 @check("2.4", "names are saved exactly; blank ones and U+0000 are rejected")
 def _names(deployment: Deployment) -> None:
     for name in (" two  spaces ", "caf\u00e9", "cafe\u0301", "\U0001f4c8", "x" * 2000):
-        expect(
-            deployment.first.created(deployment.body(name=name))["name"] == name, f"{name[:20]!a} is changed"
-        )
-    names: list[Any] = ["", " \t\n", "\u2003", "a\0", None, 7]
-    _rejected(deployment, {f"the name {name!a}": deployment.body(name=name) for name in names})
+        saved = deployment.first.created(deployment.body(name=name))["name"]
+        expect(saved == name, f"{name[:20]!a} is changed")
+    _expect_rejected(deployment, _bodies(deployment, "name"))
 
 
 @check("2.5", "a create body has its three fields, no others, and a valid allocation")
 def _create_body(deployment: Deployment) -> None:
-    one = deployment.allocation(10000)[0]
-    allocations = {
-        "an empty allocation": [],
-        "a total of 9999": deployment.allocation(6000, 3999),
-        "a total of 10001": deployment.allocation(6000, 4001),
-        "a repeated address": [one, one | {"weight_bps": 0}],
-        "31 items": [one, *({"token_address": one["token_address"], "weight_bps": 0},) * 30],
-        "an unknown field in an item": [one | {"symbol": "AAPL"}],
-        "null as allocation": None,
-    }
-    bodies: dict[str, Any] = {title: deployment.body(allocation=each) for title, each in allocations.items()}
-    bodies |= {f"the field {field}": deployment.body(**{field: "x"}) for field in ("id", "manager_id")}
-    _rejected(deployment, bodies | {"an array": [], "null": b"null", "no JSON": b"{", "no body": b""})
+    _expect_rejected(deployment, _bodies(deployment, "allocation", "id", "manager_id") | NOT_AN_OBJECT)
     for field in ("name", "allocation", "schedule"):
         body = deployment.body()
         del body[field]
@@ -238,3 +196,124 @@ def _keys(deployment: Deployment) -> None:
     response = deployment.second.create(body, key)
     status(response, 201)
     expect(stack_of(response)["id"] != mine["id"], "two managers share an Idempotency-Key")
+
+
+@check("4.2", "a list is in order of creation, newest first, and its pages have each stack once")
+def _order(deployment: Deployment) -> None:
+    created = [deployment.first.created(deployment.body(name=f"page {number}"))["id"] for number in range(4)]
+    found: list[str] = []
+    query = "limit=2"
+    while len(found) < len(created):
+        page = deployment.first.page(query).json
+        expect(len(page["items"]) <= 2, "a page has more items than its limit")
+        found += [item["id"] for item in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        query = f"limit=2&cursor={page['next_cursor']}"
+    expect(found[:4] == created[::-1], "the last four stacks are not the first of the list, newest first")
+
+
+@check("4.2", "invalid, unknown and repeated query parameters are rejected")
+def _query(deployment: Deployment) -> None:
+    queries = ("limit=0", "limit=101", "limit=x", "limit=%2B5", "limit=1.0", "limit=", "limit=1&limit=1")
+    for query in (*queries, "cursor=", "cursor=x", "cursor=a&cursor=b", "offset=1", "Limit=1"):
+        response = deployment.first.page(query)
+        expect(response.status == 400, f"?{query}: status {response.status}, not 400")
+    for query in ("limit=1", "limit=100", "limit=007"):
+        status(deployment.first.page(query), 200)
+
+
+@check("4.3", "get returns the stack; an invalid id is 400, a missing one 404")
+def _get(deployment: Deployment) -> None:
+    stack = deployment.first.created(deployment.body())
+    expect(stack_of(deployment.first.get(stack["id"])) == stack, "get differs from create")
+    expect(stack_of(deployment.first.get(stack["id"].upper())) == stack, "an id in uppercase is another id")
+    status(deployment.first.get(str(uuid4())), 404)
+    for text in ("1", stack["id"].replace("-", ""), f"%7B{stack['id']}%7D"):
+        expect(deployment.first.get(text).status == 400, f"the id {text} is not 400")
+
+
+@check("4.4", "update needs no condition and ignores If-Match")
+def _conditions(deployment: Deployment) -> None:
+    stack = deployment.first.created(deployment.body())
+    response = deployment.first.update(stack["id"], {"name": "second"}, **{"If-Match": '"another"'})
+    status(response, 200)
+    expect(response.headers.get("etag") != f'"{stack["current_revision_id"]}"', "the ETag did not change")
+    status(deployment.first.update(str(uuid4()), {"name": "x"}), 404)
+    expect(
+        deployment.first.update(str(uuid4()), {}).status == 400, "a bad body for a missing stack is not 400"
+    )
+
+
+@check("4.5", "X-Request-Id is echoed, and generated where it is missing or empty")
+def _request_id(deployment: Deployment) -> None:
+    for value in ("a", "no UUID, with spaces", "f" * 200, "", None):
+        for path in (STACKS, f"{STACKS}/{uuid4()}"):
+            deployment.first.request("GET", path, headers={"X-Request-Id": value})
+    anonymous = {"Authorization": None, "X-Request-Id": "without a credential"}
+    deployment.first.request("GET", STACKS, headers=anonymous)
+
+
+@check("5.1", "a missing or an unknown credential is 401")
+def _credentials(deployment: Deployment) -> None:
+    for value in (None, "Bearer", "Bearer unknown", "Basic YTpi", "Bearer a b"):
+        for method, path in (("GET", STACKS), ("POST", STACKS), ("PATCH", f"{STACKS}/{uuid4()}")):
+            body = None if method == "GET" else deployment.body()
+            response = deployment.first.request(method, path, body, {"Authorization": value})
+            expect(response.status == 401, f"{method} with Authorization {value}: {response.status}, not 401")
+
+
+@check("5.3", "a manager reads and changes its own stacks only")
+def _isolation(deployment: Deployment) -> None:
+    stack = deployment.first.created(deployment.body())
+    for response in (
+        deployment.second.get(stack["id"]),
+        deployment.second.update(stack["id"], {"name": "stolen"}),
+    ):
+        status(response, 404)
+    foreign, missing = deployment.second.get(stack["id"]).json, deployment.second.get(str(uuid4())).json
+    expect(foreign["message"] == missing["message"], "a foreign stack and a missing one differ")
+    listed = deployment.second.page("limit=100").json["items"]
+    expect(stack["id"] not in [item["id"] for item in listed], "a list shows another manager's stack")
+    expect(stack_of(deployment.first.get(stack["id"])) == stack, "another manager changed the stack")
+
+
+@check("5.8", "no CORS access: OPTIONS is no success, and Origin changes nothing")
+def _cors(deployment: Deployment) -> None:
+    origin = {"Origin": "https://example.com", "Access-Control-Request-Method": "POST"}
+    response = deployment.first.request("OPTIONS", STACKS, headers=origin)
+    expect(response.status >= 400, f"OPTIONS: status {response.status}")
+    status(deployment.first.request("GET", STACKS, headers=origin), 200)
+
+
+@check("7", "unknown paths and methods are Error objects")
+def _routes(deployment: Deployment) -> None:
+    for path in ("/manager", f"{STACKS}/", f"{STACKS}/{uuid4()}/revisions", "/nowhere"):
+        status(deployment.first.request("GET", path), 404)
+    for method in ("DELETE", "PUT"):
+        status(deployment.first.request(method, STACKS, headers={"Content-Length": "0"}), 405)
+
+
+@check("7", "malformed JSON and other media types are 400")
+def _malformed(deployment: Deployment) -> None:
+    _expect_rejected(deployment, NOT_JSON)
+    stack = deployment.first.created(deployment.body())
+    typed = deployment.first.update(stack["id"], {"name": "a"}, **{"Content-Type": "text/plain"})
+    expect(typed.status == 400, f"text/plain: status {typed.status}, not 400")
+
+
+@check("8", "a body may have 262144 bytes, and not one more")
+def _body_limit(deployment: Deployment) -> None:
+    stack = deployment.first.created(deployment.body())
+    body = b'{"name":"large"}'
+    largest = deployment.first.update(stack["id"], body.ljust(BODY_LIMIT_BYTES))
+    expect(largest.status == 200, f"262144 bytes: status {largest.status}, not 200")
+    larger = deployment.first.update(stack["id"], body.ljust(BODY_LIMIT_BYTES + 1))
+    expect(larger.status == 413, f"262145 bytes: status {larger.status}, not 413")
+
+
+@check("8", "an allocation may have 30 items")
+def _items(deployment: Deployment) -> None:
+    allocation = deployment.allocation(10000, *[0] * 29)
+    stack = deployment.first.created(deployment.body(allocation=allocation))
+    expect(stack["allocation"] == allocation, "30 items are not saved as they are")

@@ -13,6 +13,7 @@ from uuid import uuid4
 import urllib3
 
 from stackmgr.limits import CANONICAL_UUID
+from stackmgr.stacks.whitelist import Whitelist
 
 STACKS = "/manager/stacks"
 CODES = {
@@ -61,7 +62,7 @@ class Response:
 class Client:
     """One manager's view of the deployment at *base*."""
 
-    def __init__(self, base: str, key: str | None) -> None:
+    def __init__(self, base: str, key: str) -> None:
         self._base = base.rstrip("/")
         self._key = key
         self._http = urllib3.PoolManager(retries=False, timeout=_TIMEOUT_SECONDS)
@@ -73,7 +74,7 @@ class Client:
 
         *body* is sent as it is if it is bytes, otherwise as JSON.  A header given as None is left out.
         """
-        given: dict[str, str | None] = {"Authorization": f"Bearer {self._key}" if self._key else None}
+        given: dict[str, str | None] = {"Authorization": f"Bearer {self._key}"}
         if body is not None:
             given["Content-Type"] = "application/json"
         sent = {name: value for name, value in (given | dict(headers or {})).items() if value is not None}
@@ -105,6 +106,31 @@ class Client:
     def page(self, query: str = "") -> Response:
         """GET a page of the list."""
         return self.request("GET", f"{STACKS}?{query}" if query else STACKS)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What is tested: the clients of two managers, and the whitelist."""
+
+    first: Client
+    second: Client
+    listed: Whitelist
+
+    def body(self, **fields: Any) -> dict[str, Any]:
+        """Return a valid create body, with other fields in place of its own."""
+        return {
+            "name": "conformance",
+            "allocation": self.allocation(6000, 4000),
+            "schedule": {"preset": "weekly"},
+        } | fields
+
+    def allocation(self, *weights: Any) -> list[dict[str, Any]]:
+        """Return an allocation of the first tokens of the whitelist with these weights."""
+        addresses = sorted(self.listed.tokens)
+        return [
+            {"token_address": address, "weight_bps": weight}
+            for address, weight in zip(addresses, weights, strict=False)
+        ]
 
 
 def _check(method: str, response: Response, request_id: str) -> None:

@@ -9,21 +9,16 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import urllib3
 
 from stackmgr.commands.common import FOUND, Commands, exit_statuses
-from stackmgr.commands.conformance import read_checks
-from stackmgr.commands.conformance.checks import CHECKS, Deployment
-from stackmgr.commands.conformance.client import Client, Failed
+from stackmgr.commands.conformance.checks import CHECKS, Check
+from stackmgr.commands.conformance.client import Client, Deployment, Failed
 from stackmgr.commands.output import print_json, print_note, printable
 from stackmgr.errors import CommandError
 from stackmgr.stacks import whitelist
-
-# Registered by their import.
-_ALL = sorted(CHECKS, key=lambda entry: [int(part) for part in entry[0].split(".")]) if read_checks else []
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ def _keys() -> tuple[str, str]:
     return lines[0], lines[1]
 
 
-def _run(deployment: Deployment, section: str, title: str, check: Any) -> Result:
+def _run(deployment: Deployment, section: str, title: str, check: Check) -> Result:
     started = time.monotonic()
     failure = None
     try:
@@ -96,12 +91,10 @@ def _conformance(arguments: argparse.Namespace) -> None:
     if first == second:
         raise CommandError("the two keys must be of two managers")
     base = arguments.base_url
-    deployment = Deployment(
-        Client(base, first), Client(base, second), Client(base, None), whitelist.load_configured()
-    )
+    deployment = Deployment(Client(base, first), Client(base, second), whitelist.load_configured())
     _require_reachable(deployment)
     results = []
-    for section, title, check in _ALL:
+    for section, title, check in CHECKS:
         result = _run(deployment, section, title, check)
         results.append(result)
         if not arguments.json:
