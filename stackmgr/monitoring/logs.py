@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from stackmgr.monitoring.log_writer import stderr_writer
+from stackmgr.monitoring.line_writer import stderr_writer
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("json", "text", "dev")

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from stackmgr.monitoring import log_writer
-from stackmgr.monitoring.log_writer import LineWriter
+from stackmgr.monitoring import line_writer
+from stackmgr.monitoring.line_writer import LineWriter
 from tests.support.waiting import eventually
 
 PATIENCE = 60
@@ -60,7 +60,7 @@ def test_a_line_is_written_at_once_and_by_no_thread(ends):
 
 
 def test_lines_for_a_file_are_written_in_order_by_a_thread_that_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_writer, "_IDLE_GATHERS", 2)
+    monkeypatch.setattr(line_writer, "_IDLE_GATHERS", 2)
     with (tmp_path / "log").open("ab") as file:
         lines = writer(file.fileno())
         for _ in range(2):
