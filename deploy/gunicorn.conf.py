@@ -107,7 +107,7 @@ def when_ready(server):
 
 
 def post_fork(server, worker):
-    """Hand over the settings that were checked; they are not read again."""
+    """Pass the checked settings to the worker, which does not read them again."""
     os.environ["STACKMGR.CHECKED"] = _settings["prepared"]
     worker.queue_seconds = _settings["queue_timeout"]
     worker.admin_port = _settings["admin_port"]

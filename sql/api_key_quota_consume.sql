@@ -6,7 +6,7 @@
 -- called by: access.verifiers.database.DatabaseVerifier.verify
 -- why:     a slot that was taken since the snapshot is read again under its lock, so that two requests never
 --          share one. If no slot could be locked although the snapshot shows one free, a concurrent request is
---          taking it. A slot with a queue may have another grant to give: only for such a one a request waits.
+--          taking it. A slot with a queue may have another grant: only for such a slot a request waits.
 --          The updates compare with a subquery, not a join, so that no kept plan reads other quotas.
 --          The lock of the slot guards its queue, which is updated as that lock found it.
 --          A slot dated more than a minute ahead was taken before the clock was set back. It counts as free,

@@ -1,4 +1,4 @@
--- audit_estimate: about how many stacks there are, as the planner knows it.
+-- audit_estimate: return the planner's estimate of the number of stacks.
 -- params:  none
 -- returns: one row (stacks); -1 before the first ANALYZE
 -- index:   none (catalog)

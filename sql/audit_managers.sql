@@ -1,4 +1,4 @@
--- audit_managers: the next managers in the order of their ids.
+-- audit_managers: list the next managers in the order of their ids.
 -- params:  after uuid or null, row_limit integer
 -- returns: up to row_limit rows (manager_id, identity_id)
 -- index:   none (the whole table, some rows at a time, by its primary key where it is large)

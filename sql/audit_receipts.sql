@@ -1,7 +1,7 @@
--- audit_receipts: the creation receipts of some managers, in the order of their stacks.
+-- audit_receipts: list the creation receipts of some managers, in the order of their stacks.
 -- params:  after uuid or null, last uuid or null
 -- returns: many (manager_id, stack_id, input_digest)
--- index:   none (the whole table in the end, by its primary key, and a sort)
+-- index:   none (all of the table in the end, by its primary key, and a sort)
 -- locks:   none
 -- called by: commands.audit.command.Audit._read_range
 SELECT manager_id::text, stack_id::text, input_digest

@@ -1,7 +1,7 @@
--- audit_revisions: the revisions of some managers, in the order of the primary key.
+-- audit_revisions: list the revisions of some managers, in the order of the primary key.
 -- params:  after uuid or null, last uuid or null
 -- returns: many (manager_id, stack_id, revision_number, revision_id, name, allocation, preset)
--- index:   none (the whole table in the end, by its primary key)
+-- index:   none (all of the table in the end, by its primary key)
 -- locks:   none
 -- called by: commands.audit.command.Audit._read_range
 SELECT

@@ -4,7 +4,7 @@
 -- index:   stacks_pkey or stacks_page, stack_revisions_pkey, stacks_pkey, manager_erasures_pkey
 -- locks:   the deleted rows, the record's row
 -- called by: access.erasure.erase
--- why:     the receipts are gone before; the foreign key of the revisions is checked at the end of the statement.
+-- why:     the receipts are deleted before; the foreign key of the revisions is checked at the end of the statement.
 WITH doomed AS MATERIALIZED (
     SELECT stack_id
     FROM stackmgr.stacks

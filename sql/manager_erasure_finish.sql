@@ -1,4 +1,4 @@
--- manager_erasure_finish: delete a manager whose stacks are gone, with its keys, quotas and rebindings.
+-- manager_erasure_finish: delete a manager without stacks, with its keys, quotas and rebindings.
 -- params:  manager_id uuid, external_id uuid
 -- returns: one row (stacks, revisions, receipts, keys): what was deleted, keys in this statement; no row while the
 --          manager has stacks
@@ -6,7 +6,7 @@
 --          manager_rebindings_pkey, manager_erasures_pkey
 -- locks:   the deleted rows, the record's row
 -- called by: access.erasure.erase
--- why:     a request that was under way when the keys were revoked can still have created a stack.
+-- why:     a request that was in progress when the keys were revoked can still have created a stack.
 WITH deleted_manager AS (
     DELETE FROM stackmgr.managers
     WHERE manager_id = %(manager_id)s::uuid

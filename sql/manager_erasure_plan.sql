@@ -1,4 +1,4 @@
--- manager_erasure_plan: have this session read the receipts of an erased manager by plain index scans.
+-- manager_erasure_plan: make this session read the receipts of an erased manager by plain index scans.
 -- params:  none
 -- returns: one row (set_config)
 -- index:   none

@@ -1,4 +1,4 @@
--- manager_rebind: give a manager another external id, another identity id, or both, and record it.
+-- manager_rebind: bind a manager to another external id, identity id, or both, and record it.
 -- params:  manager_id uuid, old_external_id uuid, old_identity_id text, new_external_id uuid or null,
 --          new_identity_id text or null
 -- returns: one row (manager_id, external_id, identity_id) as bound now; no row if the saved binding is not

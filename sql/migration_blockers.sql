@@ -1,4 +1,4 @@
--- migration_blockers: transactions that hold locks on the tables of the schema and began some time ago.
+-- migration_blockers: list transactions that hold locks on the tables of the schema and began some time ago.
 -- params:  none
 -- returns: up to 3 rows (pid, application_name, seconds, state, query), oldest first
 -- index:   none (system views)

@@ -1,4 +1,4 @@
--- receipt_count_naming: how many creations named one of some tokens.
+-- receipt_count_naming: count the creations that named one of some tokens.
 -- params:  addresses text[]
 -- returns: one row (receipts)
 -- index:   none (every revision is read, for an operator)

@@ -1,4 +1,4 @@
--- revision_list: revisions of one stack, newest first, with the key that made each.
+-- revision_list: list the revisions of one stack, newest first, with the key that made each.
 -- params:  manager_id uuid, stack_id uuid, newest integer, not_after timestamptz, row_limit integer
 -- returns: up to row_limit rows (revision_number, revision_id, created_at, name, allocation, preset,
 --          identity_id, key_id or null, key_label or null, key_last_four or null, request_id)

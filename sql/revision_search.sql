@@ -1,4 +1,4 @@
--- revision_search: the revision with an id, or those that a request made, of any manager.
+-- revision_search: return the revision with an id, or those that a request made, of any manager.
 -- params:  revision_id uuid or null, request_id text or null, row_limit integer
 -- returns: up to row_limit rows (external_id, stack_id, revision_number, revision_id, created_at, request_id)
 -- index:   none (every revision is read, for an operator)

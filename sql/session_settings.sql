@@ -1,4 +1,4 @@
--- session_settings: the settings of this session beside those that it was asked to have.
+-- session_settings: return the settings of this session beside the requested ones.
 -- params:  settings json
 -- returns: one row for each setting (name, setting, wanted)
 -- index:   none

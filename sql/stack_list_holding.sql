@@ -1,7 +1,7 @@
--- stack_list_holding: stacks of any manager whose current allocation names one of some tokens.
+-- stack_list_holding: list the stacks of any manager whose current allocation names one of some tokens.
 -- params:  addresses text[], row_limit integer
 -- returns: up to row_limit rows (external_id, stack_id, name, allocation)
--- index:   none (every stack is read, for an operator's eyes)
+-- index:   none (every stack is read, for an operator)
 -- locks:   none
 -- called by: commands.tokens._impact_document, commands.find._by_token
 -- why:     an address has a fixed length and cannot be a part of another text of an allocation, so that a

@@ -1,4 +1,4 @@
--- stack_locate: one stack of any manager, by its id alone.
+-- stack_locate: return one stack of any manager, by its id alone.
 -- params:  stack_id uuid
 -- returns: at most one row (external_id, manager_id, name, allocation, preset, revision_number, revision_id,
 --          created_at)

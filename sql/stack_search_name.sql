@@ -1,4 +1,4 @@
--- stack_search_name: stacks of any manager whose current name contains a text, in any case.
+-- stack_search_name: list the stacks of any manager whose current name contains a text, in any case.
 -- params:  part text, row_limit integer
 -- returns: up to row_limit rows (external_id, stack_id, name)
 -- index:   none (every stack is read, for an operator's eyes)

@@ -1,4 +1,4 @@
--- token_count_holders: how many stacks and managers hold each of some tokens, and with which weights.
+-- token_count_holders: count the stacks and managers that hold each of some tokens, with the weights.
 -- params:  addresses text[]
 -- returns: many (token_address, stacks, managers, weight_bps): the sum of the weights
 -- index:   none (every stack is read, for an operator)

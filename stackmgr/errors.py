@@ -122,7 +122,7 @@ class PayloadTooLarge(ServiceError):
 
 
 class VerificationError(ServiceError):
-    """The key was neither accepted nor rejected.  *retry_after* is in whole seconds, None where unknown."""
+    """The key was neither accepted nor rejected.  *retry_after* is in seconds, None where unknown."""
 
     def __init__(self, reason: str = "", retry_after: int | None = None) -> None:
         super().__init__(reason)

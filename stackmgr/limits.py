@@ -5,7 +5,7 @@ Schemas and migrations state those of a stack too, in their own languages; tests
 
 BODY_LIMIT_BYTES = 262144
 
-# The whitelist has exactly so many tokens, and an allocation at most.
+# The exact number of tokens in the whitelist, and the largest of an allocation.
 TOKEN_COUNT = 30
 
 # A weight is 0 to TOTAL_BPS; the weights of an allocation total TOTAL_BPS.

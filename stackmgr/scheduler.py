@@ -98,7 +98,7 @@ class Scheduler:
         self._epoll.register(events.fileno(), READABLE)
 
     def wake(self) -> None:
-        """Have the thread take a turn even if nothing happens.  Any thread may call this."""
+        """Make the thread take a turn even without an event.  Any thread may call this."""
         os.eventfd_write(self._wake_up, 1)
 
     @classmethod
@@ -137,7 +137,7 @@ class Scheduler:
             self._switch(greenlet(handle), descriptor)
 
     def _handle_ready(self, is_busy: bool) -> bool:
-        """Resume the greenlets that need wait no longer; return whether there are new events."""
+        """Resume the greenlets that need not wait any longer; return whether there are new events."""
         has_events = False
         for descriptor, _ in self._epoll.poll(self._idle_seconds(is_busy), _MAX_EVENTS):
             waiting = self._waiting.pop(descriptor, None)
@@ -299,7 +299,7 @@ def call_in_thread(call: Callable[[], _Result]) -> _Result:
 
 
 def start_thread(call: Callable[[], _Result]) -> Future[_Result]:
-    """Return the result of *call*, to come, which runs in a thread of its own.  Raises RuntimeError."""
+    """Return a future of *call*, which runs in a thread of its own.  Raises RuntimeError."""
     future: Future[_Result] = Future()
     threading.Thread(target=_run, args=(future, call), daemon=True).start()
     return future

@@ -254,7 +254,7 @@ class Settings:
         missing="is not set: Unkey verifies keys for a root key only",
         verifier="unkey",
     )
-    # A verification must end well before gunicorn gives up on the worker, and before a proxy gives up on us.
+    # A verification must end well before the time-outs of gunicorn and of a proxy.
     verify_timeout: float = _option(
         "STACKMGR_VERIFY_TIMEOUT",
         _seconds(0.1, 20.0),

@@ -53,7 +53,7 @@ ALTER DATABASE :"database" SET log_parameter_max_length_on_error = 0;
 ALTER DATABASE :"database" SET log_error_verbosity = terse;
 
 -- Recommended server settings. Each row returned is a setting to change in postgresql.conf, unless there is a
--- reason not to. The service refuses to start without the first two and sets the third itself.
+-- reason not to. The service does not start without the first two and sets the third itself.
 SELECT name, setting AS "is", wanted
 FROM (
     VALUES

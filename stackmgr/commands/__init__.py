@@ -1,4 +1,4 @@
-"""The operator's commands, one module or package each; `stackmgr.cli` puts them together.
+"""The operator's commands, one module or package each; `stackmgr.cli` combines them.
 
 Each has `add_to`, which adds its commands to the parser.  `common`, `arguments` and `output` hold what
 they share.

@@ -25,7 +25,7 @@ _OUTCOMES = {
 
 
 def _read(name: str) -> bytes:
-    """Return the body, and no more of a file that is too long than it takes to see that."""
+    """Return the body; of a body over the limit its first bytes, one more than the limit."""
     try:
         if name == "-":
             return sys.stdin.buffer.read(BODY_LIMIT_BYTES + 1)

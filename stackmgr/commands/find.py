@@ -1,4 +1,4 @@
-"""`stackmgr stacks find`: the stacks of all managers that hold a token, or that something is known of.
+"""`stackmgr stacks find`: the stacks of all managers by token, name, revision or request.
 
 Each search reads a complete table: no request needs it, and an index would cost every write.
 """

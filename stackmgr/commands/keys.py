@@ -79,7 +79,7 @@ def _row(record: KeyRecord) -> tuple[str | None, ...]:
 
 
 def _deliver(session: Session, arguments: argparse.Namespace, issued: IssuedKey) -> None:
-    """Print a new key, or revoke it again: nothing else can show it."""
+    """Print a new key, or revoke it if that fails: its text is not stored."""
     if not arguments.json:
         print_note(f"key id {issued.key_id}")
     try:

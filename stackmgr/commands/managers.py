@@ -1,4 +1,4 @@
-"""`stackmgr managers`: the identity bindings of managers, and the way to change one."""
+"""`stackmgr managers`: list and change the identity bindings of managers, and erase a manager."""
 
 import argparse
 from dataclasses import asdict

@@ -36,7 +36,7 @@ def _read_key() -> str:
 
 
 def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
-    """Return the outcome: whom the key identifies, or the error of a request with it."""
+    """Return the outcome: the identity of the key, or the error of a request with it."""
     outcome: dict[str, Any] = {
         "accepted": False,
         "status": 200,

@@ -1,1 +1,1 @@
-"""The way to PostgreSQL."""
+"""Access to PostgreSQL: sessions and their pool, statements, migrations, and the check at start."""

@@ -1,4 +1,4 @@
-"""The connection string: what the operator gives, completed by what the service relies on."""
+"""The connection string: the operator's, completed by the settings on which the service relies."""
 
 import os
 import re
@@ -32,7 +32,7 @@ SERVER_SETTINGS = {
     "extra_float_digits": "1",
     # When a statement counts as done.
     "synchronous_commit": "on",
-    "client_min_messages": "warning",  # error: no word that the wait for a standby was cancelled
+    "client_min_messages": "warning",  # error: hides that the wait for a standby was cancelled
     "exit_on_error": "off",  # on: every error ends the connection
     # A worker that died must not leave its statement waiting for a lock and then writing, unobserved.
     "client_connection_check_interval": "500ms",

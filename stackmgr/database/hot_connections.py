@@ -59,14 +59,14 @@ class HotConnections:
             return waiter
 
     def leave(self, waiter: Waiter) -> DatabaseConnection | None:
-        """Return the connection that *waiter* was handed, or None; it is in line no longer."""
+        """Remove *waiter* from the line; return the connection that it has received, or None."""
         with self._lock:
             with suppress(ValueError):
                 self._line.remove(waiter)
             return waiter.connection
 
     def keep(self, connection: DatabaseConnection) -> bool:
-        """Hand *connection* on, or keep it; False if it is closed or has been outside for too long."""
+        """Pass *connection* to the first in line, or keep it; False if it is closed or too long outside."""
         if connection.closed or time.monotonic() - connection.acquired_at > HOT_SECONDS:
             return False
         with self._lock:

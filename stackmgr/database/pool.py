@@ -155,7 +155,7 @@ class Database:
         return connection is not None
 
     def release(self, connection: DatabaseConnection) -> None:
-        """Take back a connection that `acquire` returned."""
+        """Release a connection that `acquire` returned."""
         if self.observer is not None:
             self.observer.released()
         self._put_back(connection)

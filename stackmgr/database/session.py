@@ -40,7 +40,7 @@ class PrefetchHints:
         self._managers[known] = manager_id
 
     def forget(self, known: Hashable) -> None:
-        """Prefetch nothing the next time: what a rejected key sends must not depend on its past."""
+        """Prefetch nothing the next time: the traffic of a rejected key must not depend on its past."""
         self._managers.pop(known, None)
 
 
@@ -48,7 +48,7 @@ class Observer(Protocol):
     """Receives each use of the database; times are in seconds."""
 
     def statement(self, name: str, seconds: float) -> None:
-        """Record that a statement was run, well or not."""
+        """Record that a statement was run, with or without success."""
 
     def acquired(self, seconds: float) -> None:
         """Record that a connection was acquired after a wait."""
@@ -68,7 +68,7 @@ class ConnectionSource(Protocol):
         """Return a live connection.  Raises DatabaseError."""
 
     def release(self, connection: DatabaseConnection) -> None:
-        """Take a connection back."""
+        """Release a connection that `acquire` returned."""
 
     def drain(self) -> None:
         """Replace every connection."""

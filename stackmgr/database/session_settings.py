@@ -46,6 +46,6 @@ def verify(connection: DatabaseConnection) -> None:
         f"{name} is {setting}, not {wanted}" for name, setting, wanted in rows if setting != wanted
     ]:
         raise SessionSettingsError(
-            f"the session has other settings than it asked for: {'; '.join(different)}."
+            f"the session has other settings than it requested: {'; '.join(different)}."
             " Behind a pooler they are its connect_query's: see deploy/pgbouncer.ini"
         )

@@ -174,7 +174,7 @@ class EmbeddedPostgres:
 
     def make_cluster(self, initdb: Path) -> None:
         """Create the data folder."""
-        # Under another name first, so that an interrupted initdb is not taken for a cluster later.
+        # Under another name first, so that an interrupted initdb is not mistaken for a cluster later.
         unfinished = self.folder.with_name(f"{self.folder.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         self.take_ownership(unfinished)

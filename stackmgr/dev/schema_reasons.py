@@ -101,7 +101,7 @@ def syntax_and_schema(body: bytes, schema: dict[str, Any]) -> tuple[Any, list[Re
 
 
 def _json_reasons(value: Any, path: Path) -> Iterator[Reason]:
-    """Yield what the service does not take for JSON, although a lenient parser does."""
+    """Yield what the service does not accept as JSON, although a lenient parser does."""
     if isinstance(value, Unreadable):
         yield Reason(path, "not_json", value.message)
     elif isinstance(value, _Object):

@@ -72,7 +72,7 @@ class LineWriter:
         atexit.register(self.flush)
 
     def _start_anew(self) -> None:
-        """Begin without a thread, which a fork does not copy, and without the parent's lines."""
+        """Reset after a fork, which copies no thread: start without one and without the parent's lines."""
         self._lock = threading.RLock()
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
@@ -134,7 +134,7 @@ class LineWriter:
             idle_gathers = 0 if self._write_pending() else idle_gathers + 1
 
     def _end_thread(self) -> bool:
-        """Give the thread up, unless a line has just been queued for it."""
+        """End the thread, unless a line has just been queued for it."""
         with self._lock:
             if self._is_idle:
                 self._thread = None

@@ -36,7 +36,7 @@ def _plain(text: str) -> str:
 
 
 def _causes(ex: BaseException | None) -> list[str]:
-    """Return the errors that led here, outermost first, each with its reason, statement and SQLSTATE."""
+    """Return the chain of errors, outermost first, each with its reason, statement and SQLSTATE."""
     found: list[str] = []
     while ex is not None:
         details = (getattr(ex, name, None) for name in ("reason", "statement", "sqlstate"))
@@ -89,7 +89,7 @@ _FORMATTERS = {"json": JsonFormatter, "text": TextFormatter, "dev": TextFormatte
 
 
 class _Stderr:
-    """The one way to standard error of this process; `style` is set before the first line."""
+    """The only writer to standard error of the process; `style` is set before the first line."""
 
     def __init__(self) -> None:
         self.style = "json"
@@ -122,7 +122,7 @@ class RateLimitFilter(logging.Filter):
 
 
 class StderrHandler(logging.Handler):
-    """Hands records to the thread that writes standard error."""
+    """Queues records for the thread that writes standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the line."""

@@ -234,7 +234,7 @@ class ClientConnection:
 
 
 def request_id_of(head: bytes) -> str:
-    """Return the request id in a raw head, as the application would get it, or else a new one."""
+    """Return the request id in a raw head, as the application would read it, or a new one."""
     lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
     fields = (line.partition(b":") for line in lines)
     value = b",".join(text.strip(b" \t") for name, _, text in fields if name.lower() == b"x-request-id")

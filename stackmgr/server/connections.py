@@ -26,7 +26,7 @@ class HttpConnections:
         self.epoll = select.epoll()
         self.open: set[ClientConnection] = set()
         self.parked: dict[int, ClientConnection] = {}  # in the order of parking
-        self.paused: list[int] = []  # listeners that are not watched for want of descriptors
+        self.paused: list[int] = []  # listeners that are not watched while descriptors are exhausted
         self.marker = os.eventfd(1)  # always readable: see `probe_queue`
         self.marker_is_queued = False
         self.epoll.register(self.marker, 0)

@@ -52,7 +52,7 @@ class Listeners:
                         return fd
             except (BlockingIOError, ConnectionAbortedError):
                 pass
-            except OSError:  # out of descriptors, most likely: trying again at once would burn the processor
+            except OSError:  # probably out of descriptors: an immediate retry would only use the processor
                 self._connections.paused.append(fd)
                 self._connections.close_longest_parked()
                 return None

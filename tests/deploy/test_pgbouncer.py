@@ -119,7 +119,7 @@ def test_the_service_serves_nothing_through_a_pooler_that_loses_a_setting(pooled
     admin.execute(b"ALTER ROLE stackmgr_service IN DATABASE " + name + b" SET synchronous_commit = off")
     url = pooled()
     [problem] = preflight.examine(url).problems
-    assert "asked for: synchronous_commit is off, not on. Behind a pooler" in problem
+    assert "requested: synchronous_commit is off, not on. Behind a pooler" in problem
     database = Database(url, pool_size=1, deadline=1)
     database.open()
     with database.session() as session, pytest.raises(DatabaseError, match="no_connection"):
@@ -130,7 +130,7 @@ def test_the_service_serves_nothing_through_a_pooler_that_loses_a_setting(pooled
 
 def test_the_service_serves_nothing_through_a_pooler_without_its_role(pooled):
     [problem] = preflight.examine(pooled(query="SELECT 1")).problems
-    assert "asked for: role is none, not stackmgr_app. Behind a pooler" in problem
+    assert "requested: role is none, not stackmgr_app. Behind a pooler" in problem
 
 
 def test_a_pooler_that_refuses_the_start_up_options_is_named(pooled):
