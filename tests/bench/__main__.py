@@ -173,7 +173,7 @@ def _enter(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitSta
 def main(arguments: list[str] | None = None) -> int:
     """Return the exit status: 0 when everything was measured."""
     chosen = _arguments(arguments)
-    # Told to stop, by `timeout` for one, everything that was started is ended, as after a Ctrl-C.
+    # On SIGTERM, from `timeout` for one, everything that was started is ended, as after a Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if load.find_wrk() is None:
         print("wrk is what makes the load, and it is not installed (on Debian: apt-get install wrk)")

@@ -15,7 +15,7 @@ BODY = json.dumps(_STACK, separators=(",", ":")).encode()
 
 
 class Stack:
-    """Answers with the same stack each time."""
+    """Returns the same stack each time."""
 
     def on_get(self, request: falcon.Request, response: falcon.Response, stack_id: str) -> None:
         response.content_type = falcon.MEDIA_JSON

@@ -27,7 +27,7 @@ from tests.support.server import RunningService, running
 HERE = paths.directory("sql").parent
 _CLIENTS = 8
 _BARE_THREADS = 4
-# Managers that ask for nothing: in tables of one page PostgreSQL would not use an index.
+# Managers without requests: in tables of one page PostgreSQL would not use an index.
 _OTHERS = """
     WITH other AS (SELECT gen_random_uuid() AS id, number FROM generate_series(1, 2000) AS number),
     key AS (
@@ -139,10 +139,10 @@ def _create(port: int, manager: Manager, count: int) -> None:
     for _ in range(count):
         key = {"Idempotency-Key": str(uuid4())}
         connection.request("POST", "/manager/stacks", requests.configuration(chance), headers | key)
-        answer = connection.getresponse()
-        body = answer.read()
-        if answer.status != 201:
-            raise RuntimeError(f"the seed was answered {answer.status}: {body.decode()}")
+        response = connection.getresponse()
+        body = response.read()
+        if response.status != 201:
+            raise RuntimeError(f"the request of the seed returned {response.status}: {body.decode()}")
         manager.stack_ids.append(json.loads(body)["id"])
     connection.close()
 

@@ -29,7 +29,7 @@ from tests.bench.contenders import HERE, Checkout
 from tests.support import examples
 from tests.support.clusters import new_database
 from tests.support.nginx import running_proxy
-from tests.support.server import RunningService, ask, running
+from tests.support.server import RunningService, running, send_request
 
 _PROCESSES = 4
 _LARGE_STACKS = 100
@@ -78,7 +78,7 @@ class Stage:
         return longest / 1e6
 
     def watch(self, seconds: float) -> Measured:
-        """Send GETs of the light client for so many seconds."""
+        """Send GETs of the light client for *seconds*."""
         found, end = Measured(), time.monotonic() + seconds
         self.longest_slice()
         while time.monotonic() < end:
@@ -157,7 +157,7 @@ def row(name: str, connections: int, measured: Measured, received: Counter[str])
 
 def _post(port: int, key: str, number: int, body: str) -> str:
     headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": f"seed-{number}"}
-    status, text = ask(port, COLLECTION, headers, "POST", body)
+    status, text = send_request(port, COLLECTION, headers, "POST", body)
     assert status == 201, text
     stack_id: str = json.loads(text)["id"]
     return stack_id
@@ -169,7 +169,7 @@ def _prepare(service: RunningService, keys: list[str]) -> tuple[Target, bytes]:
     ids = [_post(service.port, keys[0], number, large) for number in range(_LARGE_STACKS)]
     light = _post(service.port, keys[2], 0, json.dumps(examples.configuration()))
     headers = {"Authorization": f"Bearer {keys[0]}"}
-    pages = [ask(service.port, f"{COLLECTION}?limit={limit}", headers)[1] for limit in (1, 2, 3, 4)]
+    pages = [send_request(service.port, f"{COLLECTION}?limit={limit}", headers)[1] for limit in (1, 2, 3, 4)]
     cursors = [json.loads(page)["next_cursor"] for page in pages]
     return Target(keys[0], keys[1], ids[0], cursors), request("GET", f"{COLLECTION}/{light}", keys[2])
 

@@ -18,7 +18,7 @@ from tests.bench.requests import Task
 
 # A request that takes longer counts as broken.
 TIMEOUT = 10
-# How many seconds a load generator may take beyond those it is told.
+# How many seconds a load generator may take beyond those it is given.
 _GRACE = 60
 
 
@@ -34,7 +34,7 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
+        """Responses a second."""
         return self.requests / self.seconds
 
 

@@ -74,7 +74,7 @@ def measured(service: int | None, postgres: int | None, helpers: list[int]) -> I
     What the *helpers* use counts as load.
 
     The service must not be started or ended in the context: what has been waited for counts as load.
-    Interrupts are nobody's; they are mostly those of our own packets.
+    Interrupts count for no process; they are mostly those of our own packets.
     """
     cost = Cost()
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from html import escape
 
-# By scenario and contender: answers a second.
+# By scenario and contender: responses a second.
 Rates = Mapping[tuple[str, str], float]
 # By contender, whether connections are new, and their number: the median and the 99th hundredth.
 Latencies = Mapping[tuple[str, bool, int], tuple[float, float]]

@@ -50,7 +50,7 @@ def ratio(mine: list[Sample], others: list[Sample], value: Value) -> float | Non
 
 
 def rate(sample: Sample) -> float:
-    """Answers a second."""
+    """Responses a second."""
     return sample.load.rate
 
 

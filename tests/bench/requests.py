@@ -15,7 +15,7 @@ _PREPARED = 2000
 
 @dataclass(frozen=True)
 class Manager:
-    """A manager of the seed, with a key and the ids of the stacks it can ask for."""
+    """A manager of the seed, with a key and the ids of the stacks it can read."""
 
     external_id: str
     key: str
@@ -26,8 +26,8 @@ class Manager:
 class Task:
     """A load: so many clients, each on one connection, kept or, with *close*, new for each request.
 
-    They ask again as soon as they are answered, or else, where *offered* is not zero, after pauses with which
-    they would ask that often in a second if answers took no time.
+    They send the next request as soon as a response is complete, or else, where *offered* is not zero, after
+    pauses that make that many requests a second if responses take no time.
     """
 
     scenario: str
@@ -121,7 +121,7 @@ def prepare(scenario: str, managers: list[Manager]) -> list[Prepared]:
 
 
 def write_lua(path: Path, requests: Iterable[Prepared], *, close: bool) -> None:
-    """Write the requests for `requests.lua`; with *close* each asks for its connection to be closed."""
+    """Write the requests for `requests.lua`; with *close* each requests that its connection is closed."""
     with path.open("w", encoding="ascii") as file:
         file.write("return {\n")
         for request in requests:
@@ -135,5 +135,5 @@ def write_lua(path: Path, requests: Iterable[Prepared], *, close: bool) -> None:
 
 
 def nonce() -> str:
-    """Return what tells the keys of one run from those of every other."""
+    """Return what distinguishes the keys of one run from those of every other."""
     return uuid4().hex[:12]

@@ -12,7 +12,7 @@ from tests.bench.requests import Task
 KEPT_CONNECTIONS = 32
 CLIENTS_OF_OVERLOAD = 512
 LATENCY_CONNECTIONS = (1, 8, 32, 128, 512)
-# So many seconds a contender has to answer each scenario for the first time.
+# Seconds within which a contender must respond to each scenario for the first time.
 _WARM_UPS = 5
 
 
@@ -68,7 +68,7 @@ class Rounds:
                 parts[part]()
 
     def _in_turn(self, contenders: Iterable[Contender]) -> Iterator[Contender]:
-        """Yield contenders, in each round another one first: nobody always follows the same one."""
+        """Yield contenders, in each round another one first, so that none always follows the same one."""
         waiting = list(contenders)
         first = (self._round - 1) % max(len(waiting), 1)
         yield from waiting[first:] + waiting[:first]
@@ -83,10 +83,10 @@ class Rounds:
                 if self.plan.fails:
                     contender.run(task)
                 elif not any(_is_sound(contender.run(task)) for _ in range(_WARM_UPS)):
-                    raise RuntimeError(f"{contender.name} does not answer {scenario} without errors")
+                    raise RuntimeError(f"{contender.name} does not serve {scenario} without errors")
 
     def _throughput(self) -> None:
-        """Bare Falcon has one answer, whatever the scenario, and gives it once a round."""
+        """Bare Falcon has one response for every scenario, and is measured once a round."""
         for contender in self._in_turn(each for each in self._contenders if each.is_bare):
             self._take("throughput", contender, self._task("get", self.plan.connections))
         for scenario in self.plan.scenarios:

@@ -21,7 +21,7 @@ from stackmgr.access import api_keys
 from stackmgr.commands import openapi
 from tests.clients.lossy_proxy import lossy_proxy
 from tests.support.programs import require
-from tests.support.server import RunningService, ask, running_service
+from tests.support.server import RunningService, running_service, send_request
 
 HERE = Path(__file__).parent
 SCHEMAS = paths.directory("schemas")
@@ -144,7 +144,9 @@ def test_the_samples_of_the_reference_are_accepted(suffix, service, manager, adm
     }
     assert "Growth" in sample("createStack")
     assert "Growth" in sample("createStack")
-    page = json.loads(ask(service.port, "/manager/stacks", {"Authorization": f"Bearer {manager.key}"})[1])
+    page = json.loads(
+        send_request(service.port, "/manager/stacks", {"Authorization": f"Bearer {manager.key}"})[1]
+    )
     [stack] = page["items"]
     environment["STACK_ID"] = stack["id"]
     assert stack["id"] in sample("getStack")

@@ -10,7 +10,7 @@ from tests.support.clusters import new_database
 
 
 @pytest.fixture
-def ask(command, monkeypatch: pytest.MonkeyPatch, tmp_path):
+def run_reader(command, monkeypatch: pytest.MonkeyPatch, tmp_path):
     """Return a function that runs a command which reads, on the database of a URL."""
     path = tmp_path / "tokens.json"
     path.write_text(saved.whitelist_without("AMD"))
@@ -22,46 +22,48 @@ def ask(command, monkeypatch: pytest.MonkeyPatch, tmp_path):
     return run
 
 
-def refused(outcome, message: str) -> None:
+def assert_rejected(outcome, message: str) -> None:
     assert outcome.status == 1
     assert outcome.out == ""
     assert message in outcome.err
     assert len(outcome.err.splitlines()) == 1
 
 
-def test_without_a_database_url(ask):
-    refused(ask(""), "STACKMGR_DATABASE_URL is not set")
+def test_without_a_database_url(run_reader):
+    assert_rejected(run_reader(""), "STACKMGR_DATABASE_URL is not set")
 
 
-def test_without_a_server(ask):
-    ran = ask("postgresql://somebody:hush@127.0.0.1:1/x")
-    refused(ran, "the database cannot be reached")
+def test_without_a_server(run_reader):
+    ran = run_reader("postgresql://somebody:hush@127.0.0.1:1/x")
+    assert_rejected(ran, "the database cannot be reached")
     assert "hush" not in ran.err
 
 
-def test_without_a_schema(ask, server_url):
+def test_without_a_schema(run_reader, server_url):
     with new_database(server_url) as url:
-        refused(ask(url), "run 'stackmgr migrate' first")
+        assert_rejected(run_reader(url), "run 'stackmgr migrate' first")
 
 
-def test_with_a_schema_of_an_earlier_release(ask, server_url, monkeypatch):
+def test_with_a_schema_of_an_earlier_release(run_reader, server_url, monkeypatch):
     earlier = migrations.available()[:3]
     with new_database(server_url) as url:
         monkeypatch.setattr(migrations, "available", lambda: earlier)
         migrations.apply(url)
-        refused(ask(url), "run 'stackmgr migrate' first")
+        assert_rejected(run_reader(url), "run 'stackmgr migrate' first")
 
 
-def test_with_a_login_that_may_not_assume_the_reader(ask, saved_url):
+def test_with_a_login_that_may_not_assume_the_reader(run_reader, saved_url):
     with psycopg.connect(saved_url, autocommit=True) as admin:
         admin.execute(b"CREATE ROLE stranger LOGIN")
         try:
-            refused(ask(make_conninfo(saved_url, user="stranger")), "GRANT stackmgr_reader TO stranger")
+            assert_rejected(
+                run_reader(make_conninfo(saved_url, user="stranger")), "GRANT stackmgr_reader TO stranger"
+            )
         finally:
             admin.execute(b"DROP ROLE stranger")
 
 
-def test_with_a_login_that_may_do_nothing_but_assume_the_reader(ask, saved_url):
+def test_with_a_login_that_may_do_nothing_but_assume_the_reader(run_reader, saved_url):
     with psycopg.connect(saved_url, autocommit=True) as admin:
         admin.execute(b"CREATE ROLE looker LOGIN NOINHERIT IN ROLE stackmgr_reader")
         admin.execute(b"ALTER ROLE looker SET statement_timeout = '1ms'")
@@ -69,7 +71,7 @@ def test_with_a_login_that_may_do_nothing_but_assume_the_reader(ask, saved_url):
         admin.execute(b"ALTER ROLE looker SET DateStyle = 'German'")
         admin.execute(b"ALTER ROLE looker SET search_path = 'nowhere'")
         try:
-            assert ask(make_conninfo(saved_url, user="looker")).status == 3
+            assert run_reader(make_conninfo(saved_url, user="looker")).status == 3
         finally:
             admin.execute(b"DROP ROLE looker")
 

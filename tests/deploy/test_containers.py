@@ -121,14 +121,14 @@ def test_migrations_come_before_the_service_and_the_service_before_nginx():
 
 def test_a_container_takes_its_password_from_its_file(tmp_path):
     (tmp_path / "password").write_text('it\'s "secret"\n')
-    told = subprocess.run(
+    printed = subprocess.run(
         [*sh(SERVICES["service"]["entrypoint"]), "sh", "-c", 'printf %s "$PGPASSWORD|$*"', "sh", "a b", "c"],
         env={"PASSWORD_FILE": str(tmp_path / "password")},
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert told == 'it\'s "secret"|a b c'
+    assert printed == 'it\'s "secret"|a b c'
 
 
 def test_nginx_in_a_container_has_the_same_file_with_its_own_places(tmp_path):

@@ -111,8 +111,8 @@ def create(url: str, *names: str) -> None:
         else:
             app = create_app(database=database, verifier=DatabaseVerifier(), spellings=SPELLINGS)
             for name in names:
-                answer = Client(app, key, external_id, []).create(configuration(name=name), key=name)
-                assert answer.status_int == 201
+                response = Client(app, key, external_id, []).create(configuration(name=name), key=name)
+                assert response.status_int == 201
         database.close()
 
 

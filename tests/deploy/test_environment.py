@@ -1,4 +1,4 @@
-"""What deploy/ tells an operator to write and to type is what the service reads and the command takes."""
+"""Settings and commands in deploy/ are those that the service reads and the command accepts."""
 
 import re
 import shlex
@@ -49,7 +49,7 @@ def test_sh_reads_the_example_as_systemd_does():
 
 
 def printed_commands() -> list[str]:
-    """Return what the runbook prints after `stackmgr`, but for what asks for help or is left open."""
+    """Return what the runbook prints after `stackmgr`, except requests for help and incomplete commands."""
     found = re.findall(
         r"(?:^    |`)(?:RELEASE=\$V )?stackmgr (\w[^`\n#]*)", RUNBOOK.read_text(), re.MULTILINE
     )

@@ -12,7 +12,7 @@ import pytest
 
 from stackmgr import __version__, paths
 from tests.support.releases import make_release, switch
-from tests.support.server import ask, free_port, listens, running_service, workers_replaced
+from tests.support.server import free_port, listens, running_service, send_request, workers_replaced
 from tests.support.waiting import eventually
 
 SETTINGS = paths.directory("deploy") / "gunicorn.conf.py"
@@ -28,7 +28,7 @@ def reload(pid: int) -> None:
 
 @pytest.fixture
 def few_files():
-    """What is started here may open few files at a time, unless it asks for more."""
+    """What is started here may open few files at a time, unless it raises the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))
     yield
@@ -56,27 +56,27 @@ def test_a_reload_serves_the_release_on_disk_and_no_module_of_the_one_before(
     current = tmp_path / "current"
     switch(current, "old")
     with running_service(database_url, env={"PYTHONPATH": str(current)}) as service:
-        assert "the old release" in ask(service.port, "/")[1]
+        assert "the old release" in send_request(service.port, "/")[1]
         switch(current, "new")
         reload(service.pid)
-        assert "the new release" in ask(service.port, "/")[1]
+        assert "the new release" in send_request(service.port, "/")[1]
 
 
 def test_the_operators_listener_outlives_reloads_and_leaves_the_managers_alone(database_url):
     admin_port = free_port()
     with running_service(database_url, env={"STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}"}) as service:
         for _ in range(2):
-            assert ask(admin_port, "/live")[0] == 200
-            assert ask(service.port, "/live")[0] == 404
+            assert send_request(admin_port, "/live")[0] == 200
+            assert send_request(service.port, "/live")[0] == 404
             reload(service.pid)
-        assert ask(admin_port, "/live")[0] == 200
-        assert ask(service.port, "/live")[0] == 404
+        assert send_request(admin_port, "/live")[0] == 200
+        assert send_request(service.port, "/live")[0] == 404
 
 
 SAME_PORT = "STACKMGR_ADMIN_BIND: the listener on 127.0.0.2 has the same port"
 
 
-def test_the_admin_port_on_another_address_is_refused_at_start(database_url):
+def test_the_admin_port_on_another_address_is_rejected_at_start(database_url):
     port = free_port()
     settings = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}"}
     with (
@@ -86,7 +86,7 @@ def test_the_admin_port_on_another_address_is_refused_at_start(database_url):
         pass
 
 
-def test_the_admin_port_on_another_socket_of_systemd_is_refused_at_start(database_url):
+def test_the_admin_port_on_another_socket_of_systemd_is_rejected_at_start(database_url):
     port = free_port()
     with socket.create_server(("127.0.0.2", port)) as held:
         hand_over = (
@@ -111,7 +111,7 @@ def test_the_admin_port_on_another_socket_of_systemd_is_refused_at_start(databas
     assert SAME_PORT in ended.stderr
 
 
-def test_the_admin_port_on_another_address_is_refused_at_a_reload(database_url, tmp_path):
+def test_the_admin_port_on_another_address_is_rejected_at_a_reload(database_url, tmp_path):
     port, admin_port = free_port(), free_port()
     settings = SETTINGS.read_text()
     changed, log_path = tmp_path / "gunicorn.conf.py", tmp_path / "log"
@@ -121,13 +121,13 @@ def test_the_admin_port_on_another_address_is_refused_at_a_reload(database_url, 
         command = [sys.executable, "-m", "gunicorn", "-c", str(changed)]
         process = subprocess.Popen(command, env=os.environ | environment, stderr=log)
     try:
-        eventually(lambda: listens(port) and ask(port, "/")[0] == 404)
+        eventually(lambda: listens(port) and send_request(port, "/")[0] == 404)
         changed.write_text(f"{settings}\nbind = ['127.0.0.1:{port}', '127.0.0.2:{admin_port}']\n")
         process.send_signal(signal.SIGHUP)
         eventually(lambda: "The reload is refused" in log_path.read_text())
         assert SAME_PORT in log_path.read_text()
-        assert ask(port, "/")[0] == 404
-        assert ask(admin_port, "/live")[0] == 200
+        assert send_request(port, "/")[0] == 404
+        assert send_request(admin_port, "/live")[0] == 200
     finally:
         process.terminate()
         assert process.wait(PATIENCE) == 0
@@ -138,7 +138,7 @@ def test_the_release_is_in_the_start_up_log_and_on_the_operators_listener(databa
     with running_service(database_url, env={"STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}"}) as service:
         lines = map(json.loads, service.log_path.read_text(encoding="utf-8").splitlines())
         assert [line["level"] for line in lines if line["message"] == f"stackmgr {__version__}"] == ["info"]
-        assert json.loads(ask(admin_port, "/live")[1])["version"] == __version__
+        assert json.loads(send_request(admin_port, "/live")[1])["version"] == __version__
 
 
 def test_a_host_header_does_not_lead_through_a_unix_socket_to_the_operators_listener(database_url, tmp_path):

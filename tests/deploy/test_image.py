@@ -24,7 +24,7 @@ from tests.support.clusters import new_database
 from tests.support.examples import configuration
 from tests.support.memory import memory
 from tests.support.programs import require
-from tests.support.server import ask, free_port
+from tests.support.server import free_port, send_request
 from tests.support.source import ROOT
 from tests.support.tcp_proxy import Proxy
 
@@ -192,12 +192,12 @@ def test_the_image_serves_and_stops_at_its_signal(image, server_url):
         with container.running() as process:
             container.wait_until_healthy(process)
             headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "in a container"}
-            status, created = ask(
+            status, created = send_request(
                 container.port, "/manager/stacks", headers, "POST", json.dumps(configuration())
             )
             assert status == 201
             path = f"/manager/stacks/{json.loads(created)['id']}"
-            assert ask(container.port, path, headers) == (200, created)
+            assert send_request(container.port, path, headers) == (200, created)
             master = gunicorn_master(process)
             assert f"{master.uids().real}:{master.gids().real}" == image.config["User"]
             master.send_signal(signal.Signals[image.config["StopSignal"]])

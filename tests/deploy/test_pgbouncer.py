@@ -133,7 +133,7 @@ def test_the_service_serves_nothing_through_a_pooler_without_its_role(pooled):
     assert "requested: role is none, not stackmgr_app. Behind a pooler" in problem
 
 
-def test_a_pooler_that_refuses_the_start_up_options_is_named(pooled):
+def test_a_pooler_that_rejects_the_start_up_options_is_reported(pooled):
     findings = preflight.examine(pooled(ignore_startup_parameters="extra_float_digits"))
     assert not findings.reachable
     assert "unsupported startup parameter: options" in findings.warnings[0]
@@ -147,7 +147,7 @@ def test_the_check_leaves_nothing_in_a_server_session(pooled):
         assert client.execute(LEFT_BEHIND).fetchone() == before
 
 
-def test_an_operators_command_refuses_a_pooler_in_words(pooled):
+def test_an_operators_command_rejects_a_pooler_with_a_message(pooled):
     command = [sys.executable, "-m", "stackmgr", "keys", "revoke", str(uuid4())]
     environment = {**os.environ, "STACKMGR_DATABASE_URL": pooled()}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -155,7 +155,7 @@ def test_an_operators_command_refuses_a_pooler_in_words(pooled):
     assert "this login may not become stackmgr_owner" in ended.stderr
 
 
-def test_migrate_refuses_a_pooler_and_leaves_nothing_in_its_session(pooled):
+def test_migrate_rejects_a_pooler_and_leaves_nothing_in_its_session(pooled):
     url = pooled(default_pool_size="1")
     with psycopg.connect(url, autocommit=True) as client:
         before = client.execute(LEFT_BEHIND).fetchone()

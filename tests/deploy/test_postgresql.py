@@ -128,7 +128,7 @@ def test_an_analyst_made_as_roles_sql_says_reads_all_but_the_digests_of_keys(dba
                 connection.execute(statement.encode())
 
 
-def test_nobody_else_may_connect(dba):
+def test_no_other_login_may_connect(dba):
     with psycopg.connect(dba.url, autocommit=True) as superuser:
         superuser.execute(b"CREATE ROLE somebody LOGIN")
     with pytest.raises(psycopg.OperationalError, match="permission denied for database"):

@@ -29,20 +29,20 @@ FAILURES = {429, 500, 503}
 def check(request: bytes, received: bytes) -> list[int]:
     """Check every response received and return their statuses."""
     head = request.lstrip(b"\r\n").startswith(b"HEAD ")
-    answers = parse_responses(received, head=head)
-    for answer in answers:
-        assert answer.status not in FAILURES, (request, received)
-        is_page = answer.status == 200 and "ETag" not in answer.headers
+    responses = parse_responses(received, head=head)
+    for response in responses:
+        assert response.status not in FAILURES, (request, received)
+        is_page = response.status == 200 and "ETag" not in response.headers
         method = "HEAD" if head else "GET" if is_page else "POST"
-        check_response(method, STACKS, answer.status, answer.headers, answer.body)
-    return [answer.status for answer in answers]
+        check_response(method, STACKS, response.status, response.headers, response.body)
+    return [response.status for response in responses]
 
 
 def new_stack(proxy, key: str) -> str:
     headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": str(uuid4())}
-    answer = proxy.ask("POST", STACKS, headers, json.dumps(configuration()).encode())
-    assert answer.status == 201
-    return json.loads(answer.body)["id"]
+    response = proxy.request("POST", STACKS, headers, json.dumps(configuration()).encode())
+    assert response.status == 201
+    return json.loads(response.body)["id"]
 
 
 def test_fuzz(proxy, service, new_key):

@@ -25,15 +25,17 @@ BEHIND_A_PROXY = {
 }
 
 
-def ask(proxy: Proxy, authorization: str = f"Bearer {KEY}", method: str = "GET", body=b"", **headers: str):
+def send_request(
+    proxy: Proxy, authorization: str = f"Bearer {KEY}", method: str = "GET", body=b"", **headers: str
+):
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    return proxy.ask(method, STACKS, {"Authorization": authorization} | given, body)
+    return proxy.request(method, STACKS, {"Authorization": authorization} | given, body)
 
 
-def check_rejected(answer: Response, method: str = "GET") -> None:
-    assert answer.status == 429
-    assert answer.headers["Retry-After"] == "1"
-    check_response(method, STACKS, answer.status, answer.headers, answer.body)
+def check_rejected(response: Response, method: str = "GET") -> None:
+    assert response.status == 429
+    assert response.headers["Retry-After"] == "1"
+    check_response(method, STACKS, response.status, response.headers, response.body)
 
 
 @contextmanager
@@ -60,18 +62,18 @@ def holding() -> Iterator[tuple[Upstream, threading.Event]]:
 
 def test_a_key_over_its_rate_is_rejected_and_another_key_is_served(tmp_path):
     with limited(tmp_path, TWO_KEYS) as proxy:
-        assert [ask(proxy).status for _ in range(2)] == [200, 200]
-        check_rejected(ask(proxy, X_Request_Id="run-7"))
-        assert ask(proxy, X_Request_Id="run-7").headers["X-Request-Id"] == "run-7"
-        check_rejected(ask(proxy, method="POST", body=b"{}"), "POST")
-        assert ask(proxy, f"Bearer {OTHER}").status == 200
+        assert [send_request(proxy).status for _ in range(2)] == [200, 200]
+        check_rejected(send_request(proxy, X_Request_Id="run-7"))
+        assert send_request(proxy, X_Request_Id="run-7").headers["X-Request-Id"] == "run-7"
+        check_rejected(send_request(proxy, method="POST", body=b"{}"), "POST")
+        assert send_request(proxy, f"Bearer {OTHER}").status == 200
 
 
 @pytest.mark.parametrize("key", [KEY, "short", "k" * 40, "k" * 300, "k" * 16000], ids=len)
 def test_a_key_has_one_rate_however_its_field_is_spelled(tmp_path, key):
     spellings = ["Bearer {}", "bEARER {}", "Bearer   {}", "\tBearer {}", "Bearer {}\t", "Bearer {}   "]
     with limited(tmp_path, TWO_KEYS) as proxy:
-        statuses = [ask(proxy, spelling.format(key)).status for spelling in spellings]
+        statuses = [send_request(proxy, spelling.format(key)).status for spelling in spellings]
     assert statuses == [200, 200, 429, 429, 429, 429]
 
 
@@ -80,13 +82,13 @@ def test_a_key_has_one_rate_however_its_field_is_spelled(tmp_path, key):
 )
 def test_what_is_no_credential_has_no_rate_in_common(tmp_path, authorization):
     with limited(tmp_path, TWO_KEYS) as proxy:
-        assert [ask(proxy, authorization).status for _ in range(4)] == [200] * 4
+        assert [send_request(proxy, authorization).status for _ in range(4)] == [200] * 4
 
 
 def test_keys_that_begin_alike_have_each_their_rate(tmp_path):
     with limited(tmp_path, TWO_KEYS) as proxy:
         keys = [f"{'k' * 300}{number}" for number in range(4)]
-        assert [ask(proxy, f"Bearer {key}").status for key in keys] == [200] * 4
+        assert [send_request(proxy, f"Bearer {key}").status for key in keys] == [200] * 4
 
 
 @pytest.mark.parametrize(
@@ -100,21 +102,23 @@ def test_keys_that_begin_alike_have_each_their_rate(tmp_path):
 )
 def test_an_address_over_its_rate_is_rejected_whatever_its_keys(tmp_path, same, other):
     with limited(tmp_path, TWO_ADDRESSES | BEHIND_A_PROXY) as proxy:
-        answers = [ask(proxy, f"Bearer key-{n}", X_Real_IP=address) for n, address in enumerate(same)]
-        assert [answer.status for answer in answers] == [200, 200, 429]
-        check_rejected(answers[-1])
-        assert ask(proxy, X_Real_IP=other).status == 200
+        responses = [
+            send_request(proxy, f"Bearer key-{n}", X_Real_IP=address) for n, address in enumerate(same)
+        ]
+        assert [response.status for response in responses] == [200, 200, 429]
+        check_rejected(responses[-1])
+        assert send_request(proxy, X_Real_IP=other).status == 200
 
 
 def test_large_bodies_have_a_rate_of_their_own(tmp_path):
     large, small = b"x" * 10000, b"x" * 9999
     with limited(tmp_path, TWO_LARGE) as proxy:
-        assert [ask(proxy, method="POST", body=large).status for _ in range(3)] == [200, 200, 429]
+        assert [send_request(proxy, method="POST", body=large).status for _ in range(3)] == [200, 200, 429]
         for coding in ("chunked", "Chunked"):
-            chunked = ask(proxy, method="POST", body=iter([small]), Transfer_Encoding=coding)
+            chunked = send_request(proxy, method="POST", body=iter([small]), Transfer_Encoding=coding)
             check_rejected(chunked, "POST")
-        assert ask(proxy, method="POST", body=small).status == 200
-        assert ask(proxy, f"Bearer {OTHER}", method="POST", body=large).status == 200
+        assert send_request(proxy, method="POST", body=small).status == 200
+        assert send_request(proxy, f"Bearer {OTHER}", method="POST", body=large).status == 200
 
 
 def test_a_key_has_at_most_48_requests_in_the_service(tmp_path):
@@ -124,14 +128,14 @@ def test_a_key_has_at_most_48_requests_in_the_service(tmp_path):
         proxy = stack.enter_context(nginx_before(tmp_path, upstream.port))
         pool = stack.enter_context(ThreadPoolExecutor(50))
         stack.callback(released.set)
-        held = [pool.submit(ask, proxy) for _ in range(48)]
+        held = [pool.submit(send_request, proxy) for _ in range(48)]
         eventually(lambda: len(upstream.heads) == 48)
-        check_rejected(ask(proxy))
-        other = pool.submit(ask, proxy, f"Bearer {OTHER}")
+        check_rejected(send_request(proxy))
+        other = pool.submit(send_request, proxy, f"Bearer {OTHER}")
         eventually(lambda: len(upstream.heads) == 49)
         released.set()
         assert [future.result().status for future in [*held, other]] == [200] * 49
-        assert ask(proxy).status == 200
+        assert send_request(proxy).status == 200
 
 
 def test_32_connections_that_send_without_a_pause_are_never_rejected(proxy, new_key):
@@ -140,14 +144,14 @@ def test_32_connections_that_send_without_a_pause_are_never_rejected(proxy, new_
     requests = (f"{fields}\r\n" * 63 + f"{fields}Connection: close\r\n\r\n").encode()
     with ThreadPoolExecutor(32) as pool:
         received = list(pool.map(lambda _: proxy.send(requests), range(32)))
-    answers = [answer for data in received for answer in parse_responses(data, head=False)]
-    assert Counter(answer.status for answer in answers) == {200: 32 * 64}
+    responses = [response for data in received for response in parse_responses(data, head=False)]
+    assert Counter(response.status for response in responses) == {200: 32 * 64}
 
 
 def test_no_log_of_nginx_holds_a_key_that_is_limited(tmp_path):
     with limited(tmp_path, TWO_KEYS) as proxy:
         for _ in range(4):
-            ask(proxy, f"Bearer {'DO-NOT-LOG' * 30}")
+            send_request(proxy, f"Bearer {'DO-NOT-LOG' * 30}")
         access, failures = proxy.folder / "stackmgr.log", proxy.folder / "stackmgr.error.log"
         eventually(lambda: access.read_text().count("\n") == 4)
     assert [json.loads(line)["status"] for line in access.read_text().splitlines()] == ["200"] * 2 + [

@@ -1,4 +1,4 @@
-"""Whatever bytes arrive, the answer is an Error object, or nginx closes the connection."""
+"""Malformed requests: the response is an Error object, or nginx closes the connection."""
 
 import json
 import re
@@ -25,11 +25,11 @@ def line(text: bytes) -> bytes:
 
 
 def post(*fields: bytes, body: bytes = b"", version: bytes = b"1.1") -> bytes:
-    head = (b"Idempotency-Key: k", b"X-Request-Id: told", *fields)
+    head = (b"Idempotency-Key: k", b"X-Request-Id: sent", *fields)
     return get(*head, line=b"POST /manager/stacks HTTP/" + version + b"\r\n") + body
 
 
-REFUSED = {
+REJECTED_BY_NGINX = {
     "control bytes": b"\x00\x01\x02\r\n\r\n",
     "high bytes": b"\xf1\xf2\xf3\r\n\r\n",
     "method in lowercase": line(b"get /manager/stacks HTTP/1.1"),
@@ -95,8 +95,8 @@ CLOSED = {
     "HTTP/0.9 and a blank": b"GET /manager/stacks \r\n\r\n",
 }
 
-# What nginx passes on and gunicorn refuses.
-REFUSED_BY_THE_SERVER = {
+# What nginx passes on and gunicorn rejects.
+REJECTED_BY_THE_SERVER = {
     "target with a high byte": line(b"GET /manager/stacks/\xe9 HTTP/1.1"),
     "target of 10 kB": line(b"GET /manager/stacks?cursor=" + b"a" * 10000 + b" HTTP/1.1"),
     "control byte in a value": get(b"X-A: b\x01c"),
@@ -113,23 +113,23 @@ UNFINISHED = {
 
 def only_error(request: bytes, received: bytes) -> Response:
     head = request.startswith(b"HEAD ")
-    (answer,) = parse_responses(received, head=head)
-    assert answer.status in {400, 413}
-    check_response("HEAD" if head else "GET", STACKS, answer.status, answer.headers, answer.body)
-    assert answer.headers["Server"] in {"nginx", None}
-    return answer
+    (response,) = parse_responses(received, head=head)
+    assert response.status in {400, 413}
+    check_response("HEAD" if head else "GET", STACKS, response.status, response.headers, response.body)
+    assert response.headers["Server"] in {"nginx", None}
+    return response
 
 
-@pytest.mark.parametrize("request_", REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize("request_", REJECTED_BY_NGINX.values(), ids=REJECTED_BY_NGINX.keys())
 def test_a_malformed_request_returns_an_error_object(proxy, request_):
-    answer = only_error(request_, proxy.send(request_))
-    assert b"SECRET" not in answer.body
+    response = only_error(request_, proxy.send(request_))
+    assert b"SECRET" not in response.body
     if not request_.startswith(b"HEAD "):
-        kind = errors.InvalidRequest if answer.status == 400 else errors.PayloadTooLarge
-        assert json.loads(answer.body)["message"] == kind.message
+        kind = errors.InvalidRequest if response.status == 400 else errors.PayloadTooLarge
+        assert json.loads(response.body)["message"] == kind.message
 
 
-@pytest.mark.parametrize("request_", REFUSED_BY_THE_SERVER.values(), ids=REFUSED_BY_THE_SERVER.keys())
+@pytest.mark.parametrize("request_", REJECTED_BY_THE_SERVER.values(), ids=REJECTED_BY_THE_SERVER.keys())
 def test_what_the_server_behind_nginx_rejects_is_an_error_object_too(proxy, request_):
     only_error(request_, proxy.send(request_))
 
@@ -144,7 +144,7 @@ def test_a_body_that_never_ends_ends_the_connection(proxy, request_):
     assert proxy.send(request_) == b""
 
 
-EVERYTHING = REFUSED | REFUSED_BY_THE_SERVER | CLOSED | UNFINISHED | {"nothing wrong": get()}
+EVERYTHING = REJECTED_BY_NGINX | REJECTED_BY_THE_SERVER | CLOSED | UNFINISHED | {"nothing wrong": get()}
 
 
 @pytest.mark.parametrize("request_", EVERYTHING.values(), ids=EVERYTHING.keys())
@@ -156,8 +156,8 @@ def test_without_tls_everything_is_rejected_or_ends_the_connection(proxy, reques
 
 def test_a_request_without_tls_gets_an_error_object(proxy):
     request = get(b"X-Request-Id: in-the-clear")
-    answer = only_error(request, proxy.send(request, tls=False))
-    assert answer.headers["X-Request-Id"] == "in-the-clear"
+    response = only_error(request, proxy.send(request, tls=False))
+    assert response.headers["X-Request-Id"] == "in-the-clear"
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,11 @@ def test_a_request_without_tls_gets_an_error_object(proxy):
 )
 def test_an_error_of_nginx_repeats_an_id_only_where_it_can_break_nothing(proxy, given, repeated):
     request = get(b"X-Request-Id: " + given, b"X-A : malformed")
-    told = only_error(request, proxy.send(request)).headers["X-Request-Id"]
+    returned = only_error(request, proxy.send(request)).headers["X-Request-Id"]
     if repeated:
-        assert told.encode() == given
+        assert returned.encode() == given
     else:
-        assert (str(UUID(told)), UUID(told).version) == (told, 4)
+        assert (str(UUID(returned)), UUID(returned).version) == (returned, 4)
 
 
 def test_the_errors_of_nginx_say_what_the_service_says():

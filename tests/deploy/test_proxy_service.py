@@ -1,4 +1,4 @@
-"""What callers get of the service through nginx is what the service says, byte for byte."""
+"""Responses through nginx are the service's, byte for byte."""
 
 import json
 from uuid import UUID, uuid4
@@ -10,28 +10,28 @@ from tests.support.examples import configuration
 from tests.support.http_wire import Response
 from tests.support.nginx import Proxy, parse_responses, running_proxy
 
-# An id that nginx would not repeat in an error of its own: where it comes back, the service has answered.
+# An id that nginx would not repeat in an error of its own: where it comes back, the service has responded.
 ODD_ID = 'é "quoted" \\ \x85\xff'
 
 
 class Manager:
-    """A manager who reaches the service through nginx; checks the form of every answer."""
+    """A manager who reaches the service through nginx; checks the form of every response."""
 
     def __init__(self, proxy: Proxy, key: str) -> None:
         self.proxy = proxy
         self.key = key
 
-    def ask(self, method: str, path: str, body=b"", **headers: str) -> Response:
+    def request(self, method: str, path: str, body=b"", **headers: str) -> Response:
         given = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         encoded = {name: value.encode("latin-1") for name, value in given.items()}
-        answer = self.proxy.ask(method, path, encoded, body)
-        check_response(method, path, answer.status, answer.headers, answer.body)
-        return answer
+        response = self.proxy.request(method, path, encoded, body)
+        check_response(method, path, response.status, response.headers, response.body)
+        return response
 
     def create(self, body: bytes | None = None, **headers: str) -> Response:
         body = json.dumps(configuration()).encode() if body is None else body
-        return self.ask("POST", STACKS, body, **{"Idempotency_Key": str(uuid4())} | headers)
+        return self.request("POST", STACKS, body, **{"Idempotency_Key": str(uuid4())} | headers)
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def manager(proxy, new_key):
     return Manager(proxy, new_key())
 
 
-def message(answer: Response) -> str:
-    return json.loads(answer.body)["message"]
+def message(response: Response) -> str:
+    return json.loads(response.body)["message"]
 
 
 def test_the_four_operations_pass_with_their_headers(manager):
@@ -50,12 +50,12 @@ def test_the_four_operations_pass_with_their_headers(manager):
     assert created.status == 201
     assert created.headers["Location"] == path
     assert created.headers["ETag"] == f'"{stack["current_revision_id"]}"'
-    assert json.loads(manager.ask("GET", STACKS).body)["items"] == [stack]
-    assert json.loads(manager.ask("GET", path).body) == stack
-    updated = manager.ask("PATCH", path, b'{"name": "Income"}')
+    assert json.loads(manager.request("GET", STACKS).body)["items"] == [stack]
+    assert json.loads(manager.request("GET", path).body) == stack
+    updated = manager.request("PATCH", path, b'{"name": "Income"}')
     assert updated.status == 200
     assert updated.headers["ETag"] != created.headers["ETag"]
-    assert json.loads(manager.ask("GET", path).body) == stack | json.loads(updated.body)
+    assert json.loads(manager.request("GET", path).body) == stack | json.loads(updated.body)
 
 
 def test_a_deployment_under_a_base_path_returns_it_in_location(service, new_key, tmp_path):
@@ -68,18 +68,18 @@ def test_a_deployment_under_a_base_path_returns_it_in_location(service, new_key,
     }
     with running_proxy(tmp_path, service.port, as_the_file_says) as proxy:
         headers = {"Authorization": f"Bearer {new_key()}", "Idempotency-Key": "k"}
-        created = proxy.ask("POST", f"/base{STACKS}", headers, json.dumps(configuration()).encode())
+        created = proxy.request("POST", f"/base{STACKS}", headers, json.dumps(configuration()).encode())
         location = created.headers["Location"]
         assert (created.status, location) == (201, f"/base{STACKS}/{json.loads(created.body)['id']}")
-        assert proxy.ask("GET", location, headers).body == created.body
+        assert proxy.request("GET", location, headers).body == created.body
         for path in ("/", "/base", "/base/", STACKS, location.removeprefix("/base")):
-            answer = Manager(proxy, "k").ask("GET", path)
-            assert (path, answer.status) == (path, 404)
+            response = Manager(proxy, "k").request("GET", path)
+            assert (path, response.status) == (path, 404)
 
 
 def test_an_etag_stays_strong_whatever_compression_the_client_takes(manager):
     stack = json.loads(manager.create().body)
-    read = manager.ask("GET", f"{STACKS}/{stack['id']}", Accept_Encoding="gzip, br")
+    read = manager.request("GET", f"{STACKS}/{stack['id']}", Accept_Encoding="gzip, br")
     assert read.headers["ETag"] == f'"{stack["current_revision_id"]}"'
     assert read.headers["Content-Encoding"] is None
 
@@ -91,13 +91,13 @@ def test_conditions_and_ranges_change_nothing(manager):
         "If_None_Match": f'"{stack["current_revision_id"]}"',
         "Range": "bytes=0-9",
     }
-    read = manager.ask("GET", f"{STACKS}/{stack['id']}", **conditions)
+    read = manager.request("GET", f"{STACKS}/{stack['id']}", **conditions)
     assert (read.status, json.loads(read.body)) == (200, stack)
 
 
 def test_a_chunked_body_arrives_complete(manager):
     body = json.dumps(configuration(name="in chunks")).encode()
-    created = manager.ask(
+    created = manager.request(
         "POST",
         STACKS,
         iter([body[:7], body[7:]]),
@@ -109,16 +109,16 @@ def test_a_chunked_body_arrives_complete(manager):
 
 
 def judge(manager, size: int, framing: str) -> int:
-    """Send a body of *size* bytes and return the status that the service, not nginx, has answered."""
+    """Send a body of *size* bytes and return the status that the service, not nginx, has returned."""
     start, end = b'{"name": "', b'"}'
     body = start + b"x" * (size - len(start) - len(end)) + end
     headers = {"Idempotency_Key": "k", "X_Request_Id": ODD_ID}
     if framing == "chunked":
-        answer = manager.ask("POST", STACKS, iter([body]), **headers, Transfer_Encoding="chunked")
+        response = manager.request("POST", STACKS, iter([body]), **headers, Transfer_Encoding="chunked")
     else:
-        answer = manager.ask("POST", STACKS, body, **headers)
-    assert answer.headers["X-Request-Id"] == ODD_ID
-    return answer.status
+        response = manager.request("POST", STACKS, body, **headers)
+    assert response.headers["X-Request-Id"] == ODD_ID
+    return response.status
 
 
 @pytest.mark.parametrize(
@@ -130,18 +130,18 @@ def test_the_service_itself_judges_bodies_of_up_to_8_megabytes(manager, framing,
 
 
 def test_a_longer_body_is_rejected_by_nginx_in_the_same_form(manager):
-    answer = manager.create(b"x" * (8 * 1024 * 1024 + 1), X_Request_Id="much.too:long-1")
-    assert answer.status == 413
-    assert answer.headers["X-Request-Id"] == "much.too:long-1"
+    response = manager.create(b"x" * (8 * 1024 * 1024 + 1), X_Request_Id="much.too:long-1")
+    assert response.status == 413
+    assert response.headers["X-Request-Id"] == "much.too:long-1"
 
 
 @pytest.mark.parametrize(("length", "status"), [(2048, 201), (3072, 400), (16000, 400)])
 def test_the_service_itself_judges_long_idempotency_keys(manager, length, status):
-    answer = manager.create(Idempotency_Key="k" * length, X_Request_Id=ODD_ID)
-    assert answer.status == status
-    assert answer.headers["X-Request-Id"] == ODD_ID
+    response = manager.create(Idempotency_Key="k" * length, X_Request_Id=ODD_ID)
+    assert response.status == status
+    assert response.headers["X-Request-Id"] == ODD_ID
     if status == 400:
-        assert message(answer) == "The Idempotency-Key header is missing, blank or too long."
+        assert message(response) == "The Idempotency-Key header is missing, blank or too long."
 
 
 def test_an_idempotency_key_sent_twice_reaches_the_service_and_is_rejected(proxy, new_key):
@@ -151,9 +151,9 @@ def test_an_idempotency_key_sent_twice_reaches_the_service_and_is_rejected(proxy
         f"Connection: close\r\nContent-Length: {len(body)}\r\nX-Request-Id: {ODD_ID}\r\n"
         "Idempotency-Key: one\r\nIdempotency-Key: two\r\n\r\n"
     )
-    [answer] = parse_responses(proxy.send((head + body).encode("latin-1")), head=False)
-    check_response("POST", STACKS, answer.status, answer.headers, answer.body)
-    assert (answer.status, answer.headers["X-Request-Id"]) == (400, ODD_ID)
+    [response] = parse_responses(proxy.send((head + body).encode("latin-1")), head=False)
+    check_response("POST", STACKS, response.status, response.headers, response.body)
+    assert (response.status, response.headers["X-Request-Id"]) == (400, ODD_ID)
 
 
 @pytest.mark.parametrize(
@@ -163,27 +163,27 @@ def test_an_idempotency_key_sent_twice_reaches_the_service_and_is_rejected(proxy
 )
 @pytest.mark.parametrize("path", [STACKS, "/nowhere"])
 def test_a_request_id_is_echoed_byte_for_byte(manager, request_id, path):
-    assert manager.ask("GET", path, X_Request_Id=request_id).headers["X-Request-Id"] == request_id
+    assert manager.request("GET", path, X_Request_Id=request_id).headers["X-Request-Id"] == request_id
 
 
 @pytest.mark.parametrize("blank", ["", "   ", " \t "])
 def test_a_blank_request_id_is_replaced_by_a_uuid(manager, blank):
-    given = manager.ask("GET", STACKS, X_Request_Id=blank).headers["X-Request-Id"]
+    given = manager.request("GET", STACKS, X_Request_Id=blank).headers["X-Request-Id"]
     assert str(UUID(given)) == given
 
 
 def test_two_requests_without_an_id_get_two(manager):
-    ids = {manager.ask("GET", STACKS).headers["X-Request-Id"] for _ in range(2)}
+    ids = {manager.request("GET", STACKS).headers["X-Request-Id"] for _ in range(2)}
     assert len(ids) == 2
     assert {UUID(given).version for given in ids} == {4}
 
 
 @pytest.mark.parametrize("path", ["/live", "/ready", "/metrics"])
 def test_the_operators_listener_is_not_published(manager, path):
-    assert manager.ask("GET", path).status == 404
+    assert manager.request("GET", path).status == 404
 
 
-def test_expect_100_continue_gets_its_answer_and_then_the_real_one(proxy, new_key):
+def test_expect_100_continue_gets_an_interim_and_then_a_final_response(proxy, new_key):
     body = json.dumps(configuration()).encode()
     with proxy.connect() as connection:
         connection.sendall(
@@ -195,7 +195,7 @@ def test_expect_100_continue_gets_its_answer_and_then_the_real_one(proxy, new_ke
         assert connection.recv(65536).startswith(b"HTTP/1.1 201 ")
 
 
-def test_pipelined_requests_are_all_answered(proxy, new_key):
+def test_pipelined_requests_all_get_a_response(proxy, new_key):
     request = f"GET {STACKS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {new_key()}\r\n"
     received = proxy.send((f"{request}\r\n" * 2 + f"{request}Connection: close\r\n\r\n").encode())
     assert received.count(b"HTTP/1.1 200 OK\r\n") == 3

@@ -1,4 +1,4 @@
-"""What nginx sends to the service, and what it makes of a service that does not answer."""
+"""What nginx sends to the service, and its response for a service that does not respond."""
 
 import http.client
 import json
@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from stackmgr.server import worker
-from tests.deploy.upstreams import answering, hanging_up, running_upstream, silent, well
+from tests.deploy.upstreams import hanging_up, responding, running_upstream, silent, well
 from tests.support.client import STACKS, check_response
 from tests.support.nginx import SITE, nginx_before
 from tests.support.server import free_port
@@ -47,26 +47,26 @@ FORGED = {
 }
 
 
-def ask(proxy, method: str, **headers: str):
-    answer = proxy.ask(method, STACKS, headers, b"{}" if method in {"POST", "PATCH"} else b"")
-    if answer.status != 200:
-        check_response(method, STACKS, answer.status, answer.headers, answer.body)
-    return answer
+def send_request(proxy, method: str, **headers: str):
+    response = proxy.request(method, STACKS, headers, b"{}" if method in {"POST", "PATCH"} else b"")
+    if response.status != 200:
+        check_response(method, STACKS, response.status, response.headers, response.body)
+    return response
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
 def test_a_service_that_is_down_is_an_internal_error(tmp_path, method):
     with nginx_before(tmp_path, free_port()) as proxy:
-        assert ask(proxy, method).status == 500
+        assert send_request(proxy, method).status == 500
 
 
 @pytest.mark.parametrize(
     "behaviour",
     [
         pytest.param(hanging_up, id="closes the connection"),
-        pytest.param(answering(HEAD), id="closes it in the middle of the head"),
-        pytest.param(answering(HEAD + b"X-A: " + b"a" * 40000 + b"\r\n\r\n"), id="sends too long a head"),
-        pytest.param(silent, id="never answers"),
+        pytest.param(responding(HEAD), id="closes it in the middle of the head"),
+        pytest.param(responding(HEAD + b"X-A: " + b"a" * 40000 + b"\r\n\r\n"), id="sends too long a head"),
+        pytest.param(silent, id="never responds"),
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -77,16 +77,16 @@ def test_an_incomplete_response_of_the_service_is_an_internal_error_with_the_req
         running_upstream(behaviour) as upstream,
         nginx_before(tmp_path, upstream.port, changes=IMPATIENT) as proxy,
     ):
-        answer = ask(proxy, method)
-        assert answer.status == 500
-        assert json.loads(answer.body)["request_id"] == upstream.fields()["x-request-id"]
+        response = send_request(proxy, method)
+        assert response.status == 500
+        assert json.loads(response.body)["request_id"] == upstream.fields()["x-request-id"]
         assert len(upstream.heads) == 1
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
 def test_the_log_has_the_method_of_a_failed_request(tmp_path, method):
     with nginx_before(tmp_path, free_port()) as proxy:
-        ask(proxy, method)
+        send_request(proxy, method)
         deadline = time.monotonic() + 60
         while not (lines := (proxy.folder / "stackmgr.log").read_text().splitlines()):
             assert time.monotonic() < deadline
@@ -95,13 +95,13 @@ def test_the_log_has_the_method_of_a_failed_request(tmp_path, method):
     assert (line["method"], line["status"], line["upstream_status"]) == (method, "500", "502")
 
 
-def test_an_answer_that_was_cut_short_does_not_look_whole(tmp_path):
+def test_a_truncated_response_does_not_look_complete(tmp_path):
     with (
-        running_upstream(answering(HEAD + b"Content-Length: 9\r\n\r\n{")) as upstream,
+        running_upstream(responding(HEAD + b"Content-Length: 9\r\n\r\n{")) as upstream,
         nginx_before(tmp_path, upstream.port) as proxy,
         pytest.raises(http.client.IncompleteRead),
     ):
-        ask(proxy, "GET")
+        send_request(proxy, "GET")
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
@@ -110,7 +110,7 @@ def test_a_write_that_was_sent_is_never_sent_again(tmp_path, method, behaviour):
     with ExitStack() as stack:
         both = [stack.enter_context(running_upstream(behaviour)) for _ in range(2)]
         proxy = stack.enter_context(nginx_before(tmp_path, both[0].port, both[1].port, changes=IMPATIENT))
-        assert ask(proxy, method).status == 500
+        assert send_request(proxy, method).status == 500
         assert sum(len(upstream.heads) for upstream in both) == 1
 
 
@@ -124,8 +124,8 @@ def test_a_write_that_an_idle_connection_lost_is_not_sent_again(tmp_path):
         running_upstream(behave) as upstream,
         nginx_before(tmp_path, upstream.port, changes=KEEPING) as proxy,
     ):
-        assert ask(proxy, "GET").status == 200
-        assert ask(proxy, "POST").status == 500
+        assert send_request(proxy, "GET").status == 200
+        assert send_request(proxy, "POST").status == 500
         assert (upstream.connections, len(upstream.heads)) == (1, 2)
 
 
@@ -135,7 +135,7 @@ def test_a_request_that_could_not_be_sent_goes_to_the_other_server(tmp_path, met
         running_upstream(well) as upstream,
         nginx_before(tmp_path, free_port(), upstream.port) as proxy,
     ):
-        assert [ask(proxy, method).status for _ in range(3)] == [200] * 3
+        assert [send_request(proxy, method).status for _ in range(3)] == [200] * 3
         assert len(upstream.heads) == 3
 
 
@@ -145,14 +145,14 @@ def test_a_read_that_one_server_dropped_is_served_by_the_other(tmp_path):
         running_upstream(well) as upstream,
         nginx_before(tmp_path, dropping.port, upstream.port) as proxy,
     ):
-        assert [ask(proxy, "GET").status for _ in range(3)] == [200] * 3
+        assert [send_request(proxy, "GET").status for _ in range(3)] == [200] * 3
         assert dropping.heads
 
 
 def test_connections_to_the_service_are_kept(tmp_path):
     with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port, changes=KEEPING) as proxy:
         for _ in range(5):
-            assert ask(proxy, "GET").status == 200
+            assert send_request(proxy, "GET").status == 200
         assert (upstream.connections, len(upstream.heads)) == (1, 5)
 
 
@@ -166,9 +166,9 @@ def test_an_idle_connection_is_given_up_by_nginx_before_the_service_gives_it_up(
 
 
 def test_no_forged_header_reaches_the_service(tmp_path):
-    honest = {"Authorization": "Bearer a", "Idempotency-Key": "k", "X-Request-Id": "told", "X-Other": "o"}
+    honest = {"Authorization": "Bearer a", "Idempotency-Key": "k", "X-Request-Id": "sent", "X-Other": "o"}
     with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
-        assert ask(proxy, "POST", Host="elsewhere:1", **honest, **FORGED).status == 200
+        assert send_request(proxy, "POST", Host="elsewhere:1", **honest, **FORGED).status == 200
         passed = upstream.fields()
     added = {"host": "elsewhere", "content-length": "2", "accept-encoding": "identity"}
     assert passed == {name.lower(): value for name, value in honest.items()} | added
@@ -176,7 +176,7 @@ def test_no_forged_header_reaches_the_service(tmp_path):
 
 def test_a_chunked_body_reaches_the_service_with_its_length(tmp_path):
     with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
-        proxy.ask("POST", STACKS, {"Transfer-Encoding": "chunked"}, iter([b"{", b" ", b"}"]))
+        proxy.request("POST", STACKS, {"Transfer-Encoding": "chunked"}, iter([b"{", b" ", b"}"]))
         assert upstream.fields()["content-length"] == "3"
         assert "transfer-encoding" not in upstream.fields()
 
@@ -184,5 +184,5 @@ def test_a_chunked_body_reaches_the_service_with_its_length(tmp_path):
 def test_the_path_reaches_the_service_as_it_was_sent(tmp_path):
     path = "//manager/./stacks/%C3%A9/../x%2F?cursor=a%20b&&limit"
     with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
-        proxy.ask("GET", path, {})
+        proxy.request("GET", path, {})
         assert upstream.heads[0].split(b"\r\n")[0] == f"GET {path} HTTP/1.1".encode()

@@ -14,10 +14,10 @@ from stackmgr import paths
 from stackmgr.database import migrations
 from tests.support.clusters import new_database
 from tests.support.postgres import eventually
-from tests.support.server import RunningService, ask, running_service, workers_replaced
+from tests.support.server import RunningService, running_service, send_request, workers_replaced
 
 PATIENCE = 20.0
-REFUSED = "The reload is refused for the reasons above; the workers keep serving as before"
+RELOAD_REJECTED = "The reload is refused for the reasons above; the workers keep serving as before"
 
 
 @pytest.fixture
@@ -31,19 +31,19 @@ def messages(service: RunningService) -> list[str]:
     return [json.loads(line)["message"] for line in service.log_path.read_text().splitlines()]
 
 
-def refused_reload(service: RunningService) -> str:
-    """Send SIGHUP and return the last problem that is logged before the refusal."""
+def rejected_reload(service: RunningService) -> str:
+    """Send SIGHUP and return the last problem that is logged before the rejection."""
     workers = set(psutil.Process(service.pid).children())
     os.kill(service.pid, signal.SIGHUP)
     deadline = time.monotonic() + PATIENCE
-    while REFUSED not in messages(service):
+    while RELOAD_REJECTED not in messages(service):
         assert service.process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
     time.sleep(0.5)  # in which the master would end, or replace the workers
     assert set(psutil.Process(service.pid).children()) == workers
-    assert ask(service.port, "/")[0] == 404
-    return messages(service)[messages(service).index(REFUSED) - 1]
+    assert send_request(service.port, "/")[0] == 404
+    return messages(service)[messages(service).index(RELOAD_REJECTED) - 1]
 
 
 def test_a_whitelist_that_is_broken_is_named_and_once_repaired_reloaded(own_url, tmp_path):
@@ -51,11 +51,11 @@ def test_a_whitelist_that_is_broken_is_named_and_once_repaired_reloaded(own_url,
     shutil.copy(paths.default_whitelist(), whitelist)
     with running_service(own_url, env={"STACKMGR_TOKENS": str(whitelist)}) as service:
         whitelist.write_text("{")
-        assert refused_reload(service) == f"whitelist {whitelist}: is not a JSON document"
+        assert rejected_reload(service) == f"whitelist {whitelist}: is not a JSON document"
         shutil.copy(paths.default_whitelist(), whitelist)
         with workers_replaced(service.pid):
             os.kill(service.pid, signal.SIGHUP)
-        assert ask(service.port, "/")[0] == 404
+        assert send_request(service.port, "/")[0] == 404
         assert service.stop() == 0
 
 
@@ -64,7 +64,7 @@ def test_a_database_that_could_lose_what_was_acknowledged_is_named(server):
         with psycopg.connect(server.url(), autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET fsync = off")
         eventually(lambda: reloaded_fsync(server.url()) == "off")
-        assert "fsync is off" in refused_reload(service)
+        assert "fsync is off" in rejected_reload(service)
 
 
 def reloaded_fsync(url: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.deploy.runbook import block
 from tests.deploy.units import DEPLOY
 from tests.support.clusters import new_database
-from tests.support.server import ask, running, workers_replaced
+from tests.support.server import running, send_request, workers_replaced
 from tests.support.source import copy_source
 
 
@@ -60,11 +60,11 @@ def test_installs_upgrades_and_restarts_without_the_source(server_url, tmp_path)
         with host.service(url) as service:
             with workers_replaced(service.pid):
                 os.kill(service.pid, signal.SIGHUP)
-            assert ask(service.port, "/")[0] == 404
+            assert send_request(service.port, "/")[0] == 404
             with workers_replaced(service.pid):
                 host.sh(block("Upgrade", "python3 -m venv"), master=service.pid)
-            assert ask(service.port, "/")[0] == 404
+            assert send_request(service.port, "/")[0] == 404
             assert service.stop() == 0
         assert (tmp_path / "opt" / "current").readlink() == Path("1.1.0")
         with host.service(url) as service:
-            assert ask(service.port, "/")[0] == 404
+            assert send_request(service.port, "/")[0] == 404

@@ -21,10 +21,10 @@ from stackmgr.database.pool import Database
 from stackmgr.server.master import Master
 from tests.support.examples import configuration
 from tests.support.releases import make_release, switch
-from tests.support.server import RunningService, ask, free_port, running_service, workers_replaced
+from tests.support.server import RunningService, free_port, running_service, send_request, workers_replaced
 from tests.support.waiting import eventually
 
-REFUSED = "The reload is refused for the reasons above; the workers keep serving as before"
+RELOAD_REJECTED = "The reload is refused for the reasons above; the workers keep serving as before"
 # For the end of stackmgr/wsgi.py: only a worker gets there, not the check of the master.
 IN_A_WORKER = '\nif __name__ != "__main__":\n    {}\n'
 
@@ -36,7 +36,7 @@ def messages(service: RunningService) -> list[str]:
 
 
 def is_serving(service: RunningService) -> bool:
-    return ask(service.port, "/", timeout=20)[0] == 404
+    return send_request(service.port, "/", timeout=20)[0] == 404
 
 
 def workers(service: RunningService) -> set[psutil.Process]:
@@ -59,33 +59,33 @@ def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refused_reload(service: RunningService) -> None:
-    """Send SIGHUP, and return once the reload is refused, with the same workers as before."""
+def rejected_reload(service: RunningService) -> None:
+    """Send SIGHUP, and return once the reload is rejected, with the same workers as before."""
     before = workers(service)
     os.kill(service.pid, signal.SIGHUP)
-    eventually(lambda: REFUSED in messages(service) or service.process.poll() is not None, 60)
+    eventually(lambda: RELOAD_REJECTED in messages(service) or service.process.poll() is not None, 60)
     assert service.process.poll() is None
     eventually(lambda: workers(service) == before)
     assert is_serving(service)
 
 
-def test_a_release_that_cannot_be_imported_is_refused_and_the_workers_keep_serving(database_url, releases):
+def test_a_release_that_cannot_be_imported_is_rejected_and_the_workers_keep_serving(database_url, releases):
     with running_service(database_url) as service:
         with (releases / "new/stackmgr/http/app.py").open("a") as module:
             module.write("\nimport nonexisting\n")
         switch(releases / "current", "new")
-        refused_reload(service)
-        assert "Said by the old release." in ask(service.port, "/")[1]
+        rejected_reload(service)
+        assert "Said by the old release." in send_request(service.port, "/")[1]
 
 
-def test_a_release_whose_workers_cannot_boot_is_refused_and_the_workers_keep_serving(database_url, releases):
+def test_a_release_whose_workers_cannot_boot_is_rejected_and_the_workers_keep_serving(database_url, releases):
     with running_service(database_url) as service:
         with (releases / "new/stackmgr/wsgi.py").open("a") as module:
             module.write(IN_A_WORKER.format("raise OSError"))
         switch(releases / "current", "new")
-        refused_reload(service)
+        rejected_reload(service)
         assert "The new workers do not serve" in messages(service)
-        assert "Said by the old release." in ask(service.port, "/")[1]
+        assert "Said by the old release." in send_request(service.port, "/")[1]
 
 
 def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(database_url, releases):
@@ -95,10 +95,10 @@ def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(datab
         with (releases / "new/stackmgr/wsgi.py").open("a") as module:
             module.write(IN_A_WORKER.format(f"os.mkdir({str(releases / 'second')!r})"))
         switch(releases / "current", "new")
-        refused_reload(service)
-        time.sleep(1)  # in which an old worker would end that was told to
+        rejected_reload(service)
+        time.sleep(1)  # in which an old worker would end if it had received a signal
         assert workers(service) == before
-        assert "Said by the old release." in ask(service.port, "/")[1]
+        assert "Said by the old release." in send_request(service.port, "/")[1]
 
 
 def impatient(folder: Path) -> Path:
@@ -110,13 +110,13 @@ def impatient(folder: Path) -> Path:
     return settings
 
 
-def test_a_release_whose_workers_hang_is_refused_and_takes_no_place(database_url, releases):
+def test_a_release_whose_workers_hang_is_rejected_and_takes_no_place(database_url, releases):
     with running_service(database_url, args=["-c", str(impatient(releases))]) as service:
         before = workers(service)
         with (releases / "new/stackmgr/wsgi.py").open("a") as module:
             module.write(IN_A_WORKER.format("import time; time.sleep(100)"))
         switch(releases / "current", "new")
-        refused_reload(service)
+        rejected_reload(service)
         switch(releases / "current", "old")
         for worker in before:
             worker.kill()
@@ -124,7 +124,7 @@ def test_a_release_whose_workers_hang_is_refused_and_takes_no_place(database_url
         assert is_serving(service)
 
 
-def test_a_release_that_the_master_cannot_import_is_refused_and_the_workers_keep_serving(
+def test_a_release_that_the_master_cannot_import_is_rejected_and_the_workers_keep_serving(
     database_url, releases
 ):
     # As where the files change after the check.
@@ -132,12 +132,12 @@ def test_a_release_that_the_master_cannot_import_is_refused_and_the_workers_keep
         with (releases / "new/stackmgr/server/worker.py").open("a") as module:
             module.write('\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError\n')
         switch(releases / "current", "new")
-        refused_reload(service)
+        rejected_reload(service)
         switch(releases / "current", "old")
         [before] = workers(service)
         before.kill()
         eventually(lambda: workers(service) - {before})
-        assert "Said by the old release." in ask(service.port, "/")[1]
+        assert "Said by the old release." in send_request(service.port, "/")[1]
 
 
 def test_a_signal_to_stop_ends_a_reload_that_waits(database_url, releases):
@@ -171,11 +171,11 @@ def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):
         switch(releases / "current", "new")
         with workers_replaced(service.pid):
             os.kill(service.pid, signal.SIGHUP)
-            answers = []
-            while not answers or "old" in answers[-1]:
+            responses = []
+            while not responses or "old" in responses[-1]:
                 # Less than the new workers take: without the old ones the request would wait for them.
-                answers.append(ask(service.port, "/", timeout=2.5)[1])
-        assert len(answers) > 2
+                responses.append(send_request(service.port, "/", timeout=2.5)[1])
+        assert len(responses) > 2
 
 
 def test_a_worker_that_cannot_boot_is_tried_again_while_the_others_serve(database_url, releases):
@@ -235,7 +235,7 @@ def key(operator: Database) -> str:
 
 def create(service: RunningService, key: str) -> int:
     headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": str(uuid4())}
-    return ask(service.port, "/manager/stacks", headers, "POST", json.dumps(configuration()))[0]
+    return send_request(service.port, "/manager/stacks", headers, "POST", json.dumps(configuration()))[0]
 
 
 @pytest.mark.parametrize("replacement", ["{", "{other}", None], ids=["broken", "other tokens", "removed"])
@@ -293,19 +293,19 @@ def is_notified(systemd: socket.socket) -> bool:
 
 def test_the_liveness_probe_waits_for_no_request_of_a_manager(server):
     port = free_port()
-    # Longer than the test waits: what is answered while the database is frozen has not waited for it.
+    # Longer than the test waits: a response while the database is frozen has not waited for it.
     env = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}", "STACKMGR_DATABASE_TIMEOUT": "100"}
     with running_service(server.url(), env=env) as service, ExitStack() as stack:
-        assert ask(port, "/ready")[0] == 200
+        assert send_request(port, "/ready")[0] == 200
         stack.enter_context(server.frozen())
         threads = stack.enter_context(ThreadPoolExecutor(40))
         stack.callback(server.thaw)
         headers = {"Authorization": f"Bearer {api_keys.generate()}"}
-        managers = [threads.submit(ask, service.port, "/manager/stacks", headers) for _ in range(20)]
-        probes = [threads.submit(ask, port, "/ready") for _ in range(20)]
+        managers = [threads.submit(send_request, service.port, "/manager/stacks", headers) for _ in range(20)]
+        probes = [threads.submit(send_request, port, "/ready") for _ in range(20)]
         # Those that no greenlet takes are rejected, so that the others have all greenlets.
         eventually(lambda: sum(request.done() for request in managers) >= 12)
-        assert [ask(port, "/live", timeout=20)[0] for _ in range(20)] == [200] * 20
+        assert [send_request(port, "/live", timeout=20)[0] for _ in range(20)] == [200] * 20
         assert sum(request.done() for request in managers) < 20
         assert not any(probe.done() and probe.result()[0] == 200 for probe in probes)
 

@@ -13,7 +13,7 @@ import pytest
 from stackmgr.settings import Settings
 from tests.deploy.units import DEPLOY, unit, values
 from tests.support.programs import require
-from tests.support.server import ask, free_port, listens
+from tests.support.server import free_port, listens, send_request
 from tests.support.waiting import eventually
 
 PATIENCE_SECONDS = 60.0
@@ -98,10 +98,10 @@ def test_the_service_takes_over_the_socket_that_systemd_holds_and_says_when_it_i
         try:
             # The first connection is also what starts the service.
             eventually(lambda: listens(port), PATIENCE_SECONDS)
-            assert ask(port, "/")[0] == 404
+            assert send_request(port, "/")[0] == 404
             assert notified.recv(4096).startswith(b"READY=1")
             process.send_signal(signal.SIGHUP)
-            assert ask(port, "/")[0] == 404
+            assert send_request(port, "/")[0] == 404
         finally:
             process.terminate()
             assert process.wait(PATIENCE_SECONDS) == 0

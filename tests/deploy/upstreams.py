@@ -75,7 +75,7 @@ def running_upstream(behave: Behaviour) -> Iterator[Upstream]:
         thread.join(_STOP_DEADLINE)
 
 
-def answering(data: bytes, *, keep: bool = False) -> Behaviour:
+def responding(data: bytes, *, keep: bool = False) -> Behaviour:
     """Return a behaviour: send *data*, then close the connection, or keep it."""
 
     def behave(connection: socket.socket) -> bool:
@@ -86,12 +86,12 @@ def answering(data: bytes, *, keep: bool = False) -> Behaviour:
 
 
 def silent(connection: socket.socket) -> bool:
-    """Never answer; the client leaves in the end."""
+    """Never respond; the client leaves in the end."""
     connection.recv(1)
     return False
 
 
-hanging_up = answering(b"")
-well = answering(
+hanging_up = responding(b"")
+well = responding(
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}", keep=True
 )

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.deploy.units import values
 from tests.support.nginx import Proxy, nginx_before
 from tests.support.releases import switch
-from tests.support.server import ask, workers_replaced
+from tests.support.server import send_request, workers_replaced
 
 _PATIENCE = 60.0
 _CLIENT_TIMEOUT = 40.0
@@ -47,7 +47,7 @@ class Instance:
             "STACKMGR_DATABASE_URL": database_url,
             "STACKMGR_ADMIN_BIND": f"127.0.0.1:{self._admin_port}",
             "WEB_CONCURRENCY": "2",
-            # A slow machine is not what is asked about.
+            # The drill does not measure a slow machine.
             "STACKMGR_DATABASE_TIMEOUT": "20",
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -76,7 +76,7 @@ class Instance:
             )
 
     def await_readiness(self) -> None:
-        assert ask(self._admin_port, "/ready", timeout=_PATIENCE)[0] == 200, self.log
+        assert send_request(self._admin_port, "/ready", timeout=_PATIENCE)[0] == 200, self.log
 
     def reload(self) -> None:
         """Do what `systemctl reload` does, and return once no worker of before is left."""
@@ -103,8 +103,8 @@ class Instance:
             held.close()
 
     def says(self) -> str:
-        """Return the message of this instance's 404, which tells the releases apart."""
-        return ask(self.port, "/", timeout=_PATIENCE)[1]
+        """Return the message of this instance's 404, which distinguishes the releases."""
+        return send_request(self.port, "/", timeout=_PATIENCE)[1]
 
 
 @dataclass(frozen=True)

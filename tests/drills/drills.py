@@ -26,7 +26,7 @@ _NOT_MIXED = {"mixed", "pool-exhaustion"}
 
 @dataclass(frozen=True)
 class Drill:
-    """A fault; `short` and `long` say how often; `bounded` that every answer is to come in time.
+    """A fault; `short` and `long` say how often; `bounded` that every response is to come in time.
 
     `rest` is how many seconds there are between two faults; a `control` runs on a server that cannot keep
     what it acknowledges, and has to show it; `place` makes a server of its own for a drill that needs one;
@@ -158,7 +158,7 @@ DRILLS = {
         Drill("lost-packets", network.lose_packets, 1, 20, place=network.distant_server),
         Drill("full-volume", volume.fill_volume, 2, 20, place=volume.small_volume),
         Drill("held-rows", hold_rows, 1, 20),
-        # More callers than threads: they wait for one another, so that only each request is bounded.
+        # More clients than connections: they wait for one another, so that only each request is bounded.
         Drill("pool-exhaustion", hold_rows, 1, 20, bounded=False, clients=_CROWD),
         Drill("verifier-outage", verifier.hang_reset_and_recover, 2, 50, with_unkey=True),
         Drill("failover", failover.to_a_synchronous_standby, 1, 20),

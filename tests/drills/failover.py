@@ -28,7 +28,7 @@ def to_a_synchronous_standby(stage: Stage) -> None:
 
 
 def to_a_standby_that_lags(stage: Stage) -> None:
-    """Kill a primary that waits for nobody."""
+    """Kill a primary that waits for no standby."""
     _fail_over(stage, synchronous=False)
 
 

@@ -2,7 +2,7 @@
 
 The service and its clients are in one namespace, PostgreSQL in another, and between them is a pair of virtual
 interfaces: nothing of the machine's own network is touched.  Packets are lost by being sent to a link address
-that nobody has.  Neither side hears of it, as where a switch or a cable fails, and the kernel needs no more
+that no host has.  Neither side hears of it, as where a switch or a cable fails, and the kernel needs no more
 for it than the interfaces.  All of it goes when the last process of a namespace ends.
 """
 
@@ -23,9 +23,9 @@ from tests.support.waiting import eventually
 
 _CLONE_NEWNET = 0x40000000
 _LINE = "line"
-# Seconds in which a connection would come to be, or be refused.
+# Seconds in which a connection would come to be, or be rejected.
 _LISTENING = 0.5
-_LINK_OF_NOBODY = "02:00:00:00:00:ff"
+_UNUSED_LINK = "02:00:00:00:00:ff"
 
 
 class End:
@@ -60,7 +60,7 @@ class End:
             raise NoPlace(f"a network cannot be made here: {ended.stderr.strip()}")
 
     def send_to(self, address: str, link: str) -> None:
-        """Send what is for *address* to *link*, without asking the other side for it."""
+        """Send what is for *address* to *link*, without a request to the other side."""
         self.ip("neighbour", "replace", address, "lladdr", link, "dev", _LINE, "nud", "permanent")
 
     @contextmanager
@@ -106,8 +106,8 @@ class Network:
 
     def lose(self) -> None:
         """Lose, from now on, every packet in both directions."""
-        self.near.send_to(self.far.address, _LINK_OF_NOBODY)
-        self.far.send_to(self.near.address, _LINK_OF_NOBODY)
+        self.near.send_to(self.far.address, _UNUSED_LINK)
+        self.far.send_to(self.near.address, _UNUSED_LINK)
 
 
 class DistantPostgres(FaultyPostgres):
@@ -166,7 +166,7 @@ def lose_packets(stage: Stage) -> None:
 
 
 def _is_silent(address: tuple[str, int]) -> bool:
-    """Whether neither an answer nor an error comes from there."""
+    """Whether neither a response nor an error comes from there."""
     try:
         socket.create_connection(address, timeout=_LISTENING).close()
     except TimeoutError:

@@ -129,7 +129,7 @@ class _Node:
         return []
 
     def accepts_writes(self) -> bool:
-        """Whether this node is the primary, as a load balancer asks."""
+        """Whether this node is the primary, as a load balancer checks."""
         with suppress(OSError):
             return self._ask("/primary")[0] == HTTPStatus.OK
         return False

@@ -24,13 +24,13 @@ from tests.support.workload import KEY_CANARY, Manager, Workload
 if TYPE_CHECKING:
     from tests.support.unkey_server import UnkeyServer
 
-# Seconds that a request may wait for the database, and that an answer may come after that.
+# Seconds that a request may wait for the database, and that a response may take beyond that.
 DATABASE_TIMEOUT = 2
 GRACE = 0.5
 # Seconds in which the service is back when its database is.
 RETURN = 2.0
 NEVER = float("inf")
-# What clients may be answered here: success, what they provoke themselves, and what a fault makes of it.
+# Statuses that clients may receive here: success, what they provoke themselves, and what a fault makes of it.
 EXPECTED = {200, 201, 404, 409, 500, 503}
 
 ENVIRONMENT = {
@@ -147,7 +147,7 @@ class Report:
         """
         found = [f"{what} has come into a log" for what in self.leaks]
         if self.unexpected:
-            found.append(f"answers that no fault explains: {sorted(self.unexpected)}")
+            found.append(f"responses that no fault explains: {sorted(self.unexpected)}")
         if self.control:
             if not any(violation.rule == "R3" for violation in self.violations):
                 found.append("nothing was lost where it had to be: the drill sees nothing")
@@ -161,7 +161,7 @@ class Report:
         """Return, in words, what came too late."""
         found = []
         if self.bounded and self.slowest > DATABASE_TIMEOUT + GRACE:
-            found.append(f"an answer took {self.slowest:.2f} s")
+            found.append(f"a response took {self.slowest:.2f} s")
         if self.longest_return > RETURN:
             found.append(f"after a fault was over it took {self.longest_return:.2f} s to serve again")
         return found
@@ -215,7 +215,7 @@ def _outcome(operation: Operation) -> str:
         return "acknowledged"
     if not operation.reached:
         return "not taken"
-    return "refused" if operation.refused else "unknown"
+    return "rejected" if operation.rejected else "unknown"
 
 
 HEADINGS = (
@@ -234,7 +234,7 @@ def row(report: Report) -> tuple[str, ...]:
         report.drill,
         str(report.seed),
         str(report.faults),
-        *(str(report.outcomes[name]) for name in ("acknowledged", "refused", "unknown", "not taken")),
+        *(str(report.outcomes[name]) for name in ("acknowledged", "rejected", "unknown", "not taken")),
         str(lost),
         str(doubled),
         str(rules.total() - lost - doubled),

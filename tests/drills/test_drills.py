@@ -1,4 +1,4 @@
-"""The short form of the drills: each fault once, in an order of the seed's, and then a crowd of callers."""
+"""The short form of the drills: each fault once, in an order of the seed's, and then many clients."""
 
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.drills.stage import NoPlace, Report
 from tests.support.memory import memory
 from tests.support.postgres import FaultyPostgres
 
-# Seconds after which an answer is not slow but hangs; how fast it is to be, the command tells.
+# Seconds after which a response counts as hanging; only the command measures how fast it is.
 HANGING = 15.0
 
 

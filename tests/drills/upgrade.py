@@ -1,7 +1,7 @@
-"""What an operator does to a service that is in use, as the runbook says: no caller is to notice.
+"""What an operator does to a service that is in use, as the runbook says: no client may notice.
 
 Reloads, restarts one host after the other, an upgrade with a migration, and the way back.  No request may
-fail or stay without an answer, and what was acknowledged is there afterwards, once.
+fail or stay without a response, and what was acknowledged is there afterwards, once.
 """
 
 import itertools
@@ -83,7 +83,7 @@ class Phase:
 
     @property
     def failed(self) -> list[Operation]:
-        """Return what was answered, but not as a service that is well does."""
+        """Return the responses that a healthy service does not return."""
         return [o for o in self.operations if o.status is not None and (o.status >= 500 or o.status == 429)]
 
     @property
@@ -96,12 +96,12 @@ class Phase:
 
     @property
     def longest_gap(self) -> float:
-        """The longest time in which nobody got any answer."""
+        """The longest time without any response."""
         answered = sorted(o.completed for o in self.operations if o.status is not None)
         return max((b - a for a, b in itertools.pairwise(answered)), default=0.0)
 
 
-HEADINGS = ("drill", "faults", "requests", "failed", "unanswered", "slowest response", "longest gap")
+HEADINGS = ("drill", "faults", "requests", "failed", "no response", "slowest response", "longest gap")
 
 
 def row(phase: Phase) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class Report:
         found = [f"{violation.rule}: {violation.what}" for violation in self.violations]
         for phase in self.phases:
             found += [f"{phase.name}: {o.tag} ({o.kind}) got {o.status}: {o.body}" for o in phase.failed]
-            found += [f"{phase.name}: {o.tag} ({o.kind}) got no answer" for o in phase.unanswered]
+            found += [f"{phase.name}: {o.tag} ({o.kind}) got no response" for o in phase.unanswered]
             if not any(operation.acknowledged for operation in phase.operations):
                 found.append(f"{phase.name}: nothing was acknowledged, so nothing is proved")
         found += [f"{what} has come into a log" for what in self.leaks]

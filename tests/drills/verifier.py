@@ -36,7 +36,7 @@ def unkey_for(managers: Sequence[Manager]) -> Iterator[UnkeyServer]:
 
 
 def environment(unkey: UnkeyServer) -> dict[str, str]:
-    """Return the settings of a service that asks *unkey*."""
+    """Return the settings of a service that calls *unkey*."""
     return {
         "STACKMGR_VERIFIER": "unkey",
         "STACKMGR_UNKEY_URL": unkey.url,

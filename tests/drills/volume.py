@@ -112,7 +112,7 @@ def fill_volume(stage: Stage) -> None:
 
 
 def _tables_cannot_grow(stage: Stage, server: SmallVolume) -> Callable[[], bool]:
-    """Return whether the service has been told so since now, or PostgreSQL could not even tell it."""
+    """Return whether the service has received that error since now, or no connection is possible."""
     log = stage.service.log_path
     before = log.read_text().count(_NOTED)
 
@@ -124,7 +124,7 @@ def _tables_cannot_grow(stage: Stage, server: SmallVolume) -> Callable[[], bool]
 
 
 def _has_no_wal(server: SmallVolume) -> bool:
-    """Use up what WAL there is room for; whether the server lets nobody in any more for want of it."""
+    """Use up what WAL there is room for; whether the server accepts no connection any more for want of it."""
     server.fill()
     with suppress(psycopg.OperationalError):
         server.run(_NEXT_WAL_FILE)

@@ -16,7 +16,7 @@ Patch = Callable[..., None]
 
 
 def stale_copy(patch: Patch) -> None:
-    """An update that reads the stack, changes the copy and writes it back whole."""
+    """An update that reads the stack, changes the copy and writes all of it back."""
     update = repository.update
 
     def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> repository.Stack:
@@ -44,21 +44,21 @@ def stale_cache(patch: Patch) -> None:
     patch(repository, "get", wrong)
 
 
-def replayed_answer(patch: Patch) -> None:
-    """A repeated creation that is answered as the first one was, and not with the stack as it is."""
-    create, answers = repository.create, {}
+def replayed_response(patch: Patch) -> None:
+    """A repeated create that returns the first response, not the current stack."""
+    create, responses = repository.create, {}
 
     def wrong(session: Any, actor: Any, key: str, configuration: Any) -> tuple[repository.Stack, bool]:
         stack, created = create(session, actor, key, configuration)
         if created:
-            answers[actor.manager_id, key] = stack
-        return answers.get((actor.manager_id, key), stack), created
+            responses[actor.manager_id, key] = stack
+        return responses.get((actor.manager_id, key), stack), created
 
     patch(repository, "create", wrong)
 
 
 def doubled_create(patch: Patch) -> None:
-    """A creation that forgets its key."""
+    """A create that ignores its key."""
     create = repository.create
 
     def wrong(session: Any, actor: Any, key: str, configuration: Any) -> tuple[repository.Stack, bool]:
@@ -67,8 +67,8 @@ def doubled_create(patch: Patch) -> None:
     patch(repository, "create", wrong)
 
 
-def reread_answer(patch: Patch) -> None:
-    """An update that is answered by reading the stack again."""
+def reread_response(patch: Patch) -> None:
+    """An update whose response is a second read of the stack."""
     update = repository.update
 
     def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> repository.Stack:
@@ -80,7 +80,7 @@ def reread_answer(patch: Patch) -> None:
     patch(repository, "update", wrong)
 
 
-def answer_before_commit(patch: Patch) -> None:
+def response_before_commit(patch: Patch) -> None:
     """An update that is acknowledged while its transaction is still open."""
     update = repository.update
 
@@ -112,9 +112,9 @@ def missing_tenant_filter(patch: Patch) -> None:
 MISTAKES = (
     (stale_copy, "R1"),
     (stale_cache, "R4"),
-    (replayed_answer, "R8"),
+    (replayed_response, "R8"),
     (doubled_create, "R6"),
-    (reread_answer, "R3"),
-    (answer_before_commit, "R4"),
+    (reread_response, "R3"),
+    (response_before_commit, "R4"),
     (missing_tenant_filter, "R7"),
 )

@@ -84,7 +84,7 @@ class Service:
     stack_id: str = ""
 
     def operations(self) -> dict[str, Callable[[], int]]:
-        """Return the four operations, each giving the status of its answer."""
+        """Return the four operations, each returning the status of its response."""
         client, stack_id = self.client, self.stack_id
         return {
             "create": lambda: client.create(configuration()).status_int,
@@ -145,7 +145,7 @@ class ServiceMaker:
         return service
 
     def again(self, service: Service, url: str | None = None, deadline: float | None = None) -> Service:
-        """Return a second service for the manager of *service*, without asking the server for anything."""
+        """Return a second service for the manager of *service*, without a request to the server."""
         twin = self._open(
             url or self._server.url(),
             service.client.key,
@@ -167,7 +167,7 @@ class ServiceMaker:
 
 @contextmanager
 def ends_within(seconds: float) -> Iterator[None]:
-    """Fail when the block takes half a second longer: it has to end, nobody says that it is fast."""
+    """Fail when the block takes half a second longer: it must end, but need not be fast."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < seconds + 0.5

@@ -104,12 +104,12 @@ def test_whatever_fails_during_verification_is_503_and_after_it_500(service, log
 
 def test_no_response_and_no_log_repeats_a_message_of_the_server(service, sabotage, caplog):
     sabotage("stack_revisions", "XX000", 1)
-    answer = service.client.update(service.stack_id, {"name": "a name of a caller"})
-    assert answer.status_int == 500
+    response = service.client.update(service.stack_id, {"name": "a name of a client"})
+    assert response.status_int == 500
     logged = "\n".join(map(JsonFormatter().format, caplog.records))
-    for text in (answer.text, logged):
+    for text in (response.text, logged):
         assert "secret" not in text
-        assert "a name of a caller" not in text
+        assert "a name of a client" not in text
     assert "XX000" in logged
 
 

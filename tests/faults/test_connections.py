@@ -121,7 +121,7 @@ def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _first_success(service: Service) -> float:
-    """Return when the first of a caller's repeated requests was answered."""
+    """Return when the first of a client's repeated requests succeeded."""
     while service.operations()["get"]() != 200:
         time.sleep(0.01)
     return time.monotonic()
@@ -135,12 +135,12 @@ def test_after_an_outage_the_service_is_back_as_soon_as_its_database(server, ser
         with ends_within(DEADLINE):
             assert set(at_once([service.operations()["get"]] * 4)) == {503}
     back: list[float] = []
-    caller = threading.Thread(target=lambda: back.append(_first_success(service)))
-    caller.start()
+    client = threading.Thread(target=lambda: back.append(_first_success(service)))
+    client.start()
     server.start()
     eventually(server.accepts)
     up = time.monotonic()
-    caller.join()
+    client.join()
     assert back[0] - up < SOON
     service.assert_whole()
 

@@ -1,4 +1,4 @@
-"""Whatever the database does, an answer comes in time and nothing is lost but that one request."""
+"""Deadlines: whatever the database does, a response comes in time and only that request is lost."""
 
 import time
 
@@ -103,6 +103,6 @@ def test_the_deadline_covers_all_statements_of_a_session_together(service):
     service.assert_whole()
 
 
-def test_the_deadline_stands_still_while_a_caller_takes_its_time_over_a_body(service):
+def test_the_deadline_does_not_run_while_a_slow_client_sends_a_body(service):
     service.verifier.afterwards = lambda: time.sleep(DEADLINE * 1.2)
     assert service.operations()["update"]() == 200

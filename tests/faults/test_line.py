@@ -131,7 +131,7 @@ def test_a_pool_that_fails_unforeseen_fails_those_in_line_and_loses_no_room(sing
     end_check_out = HotConnections.end_check_out
 
     def end_late(*arguments: Any) -> None:
-        time.sleep(0.1)  # in which whoever was told of the failure would join the line again
+        time.sleep(0.1)  # in which a request that saw the failure would join the line again
         end_check_out(*arguments)
 
     monkeypatch.setattr(HotConnections, "end_check_out", end_late)

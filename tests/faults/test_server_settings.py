@@ -1,4 +1,4 @@
-"""What the service asks of the server holds against other people's defaults, and keeps dead writers quiet."""
+"""The service's session settings override other defaults, and end the writes of dead clients."""
 
 import contextlib
 import http.client

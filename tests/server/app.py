@@ -74,7 +74,7 @@ def change_of_mind(start_response):
     start_response("200 OK", [])
     yield b""
     try:
-        raise ValueError("SECRET")  # noqa: TRY301 - what start_response is told of
+        raise ValueError("SECRET")  # noqa: TRY301 - passed to start_response
     except ValueError:
         start_response("404 Not Found", [("Content-Length", "4")], sys.exc_info())
     yield b"none"
@@ -161,7 +161,7 @@ def app(environ, start_response):
     status, report = "200 OK", {"path": path}
     if path == "/echo":
         status, report = body_report(environ)
-    elif path == "/refuse":
+    elif path == "/reject":
         status, report = "413 Content Too Large", {"read": "not at all"}
     elif path == "/environ":
         report = {key: value for key, value in environ.items() if isinstance(value, (str, bool, int))}

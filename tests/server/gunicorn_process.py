@@ -61,7 +61,7 @@ class Server:
         """Connect with a receive buffer that holds nearly nothing."""
         return http_wire.connect(self.port, data, receive_buffer=4096)
 
-    def ask(self, data):
+    def request(self, data):
         """Send bytes on a new connection and return the first response."""
         with self.connect(data) as client:
             return client.response("HEAD" if data.startswith(b"HEAD ") else "GET")
@@ -69,7 +69,7 @@ class Server:
     def probe(self, attempts=3):
         """Send well-behaved requests.  Raises TimeoutError if one gets no response in 20 s."""
         for _ in range(attempts):
-            assert self.ask(b"GET /probe HTTP/1.1\r\nHost: x\r\n\r\n").status == 200
+            assert self.request(b"GET /probe HTTP/1.1\r\nHost: x\r\n\r\n").status == 200
 
     def stop(self):
         self.process.terminate()

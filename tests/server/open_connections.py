@@ -75,7 +75,7 @@ class Outcome:
     """The times of the client's responses in seconds, and the number of requests without one."""
 
     times: list[float]
-    unanswered: int
+    without_response: int
 
     def percentile(self, share: float) -> str:
         if not self.times:
@@ -85,7 +85,7 @@ class Outcome:
 
 def probed(server: Server, seconds: float) -> Outcome:
     """Send one request after another for *seconds*, at least one."""
-    times, unanswered = [], 0
+    times, without_response = [], 0
     end = time.monotonic() + seconds
     while True:
         began = time.monotonic()
@@ -93,14 +93,14 @@ def probed(server: Server, seconds: float) -> Outcome:
             with server.connect() as client:
                 client.socket.settimeout(_PATIENCE)
                 client.send(get("/probe"))
-                answered = client.response().status == 200
+                is_served = client.response().status == 200
         except TimeoutError:
-            answered = False
-        if answered:
+            is_served = False
+        if is_served:
             times.append(time.monotonic() - began)
-        unanswered += not answered
+        without_response += not is_served
         if time.monotonic() > end:
-            return Outcome(times, unanswered)
+            return Outcome(times, without_response)
         time.sleep(_PAUSE)
 
 
@@ -141,7 +141,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             outcome = measured(Path(folder), worker_class, arguments.seconds)
         times = [outcome.percentile(share) for share in (0.5, 0.99, 1.0)]
-        cells = (worker_class, str(len(outcome.times)), str(outcome.unanswered), *times)
+        cells = (worker_class, str(len(outcome.times)), str(outcome.without_response), *times)
         print(f"| {' | '.join(cells)} |", flush=True)
 
 

@@ -2,7 +2,7 @@
 
 Straight at gunicorn, without the proxy that would hide most of it.  A careful client does what pools of
 connections do: it looks whether the server has closed a connection before it sends on it again.  One that is
-not sends, and is told so only then.
+not sends, and learns it only then.
 """
 
 import argparse
@@ -49,8 +49,8 @@ def client(port: int, rhythm: float, careful: bool, ended: threading.Event) -> C
             found["failed"] += response.status != 200
         except (OSError, http.client.HTTPException) as ex:
             connection.close()
-            found["unanswered"] += 1
-            found[f"unanswered: {type(ex).__name__}"] += 1
+            found["without_response"] += 1
+            found[f"without_response: {type(ex).__name__}"] += 1
         if rhythm:
             ended.wait(chance.expovariate(1 / rhythm))
     connection.close()
@@ -82,7 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.server.reloads", description=__doc__)
     parser.add_argument("--reloads", type=int, default=10)
     arguments = parser.parse_args()
-    columns = ("requests", "connections", "failed", "unanswered")
+    columns = ("requests", "connections", "failed", "without_response")
     print(f"| worker class | clients | reloads | {' | '.join(columns)} |\n|{'---|' * 7}")
     for worker_class, careful in itertools.product((OURS, STOCK), (True, False)):
         with tempfile.TemporaryDirectory() as folder:

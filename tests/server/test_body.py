@@ -61,7 +61,7 @@ def decode(data, cuts):
 
 
 def decode_by_gunicorn(data):
-    class Asked:
+    class Connection:
         limit_request_field_size, max_buffer_headers = 8190, 65536
 
         @staticmethod
@@ -70,7 +70,7 @@ def decode_by_gunicorn(data):
 
     source = unreader.IterUnreader(iter([data]))
     try:
-        content = Body(ChunkedReader(Asked(), source)).read()
+        content = Body(ChunkedReader(Connection(), source)).read()
     except (ParseException, NoMoreData, BadRequest):
         return None
     rest = b""

@@ -49,7 +49,7 @@ def test_a_body_over_the_limit_that_stalls_never_reaches_a_thread(server):
 
 def test_base_exceptions_end_no_thread(server):
     for path in ("/base-exception", "/exit") * 3:  # more than there are threads
-        assert server.ask(get(path)).status == 500
+        assert server.request(get(path)).status == 500
     server.probe()
 
 
@@ -118,7 +118,7 @@ def test_memory_of_large_unread_responses_is_bounded_and_returned(start):
         "import stackmgr.server.memory as m\nm.LIMIT, m.ROOM_SECONDS = 24_000_000, 0.3",
         deadlines="import stackmgr.server.connection as c\nc.WRITE_DEADLINE = 2.0\n",
     )
-    server.ask(get("/page?8000000"))
+    server.request(get("/page?8000000"))
     (worker,) = psutil.Process(server.process.pid).children()
     before, highest = worker.memory_info().rss, 0
     socks = []
@@ -185,14 +185,14 @@ def test_endless_unread_response_is_cut_off(start, path):
     with server.connect(get(path)) as sock:
         wait_until(lambda: count_connections(server.port) == 0)
         assert len(sock.read_all()) < 30_000_000
-    assert server.ask(get("/produced")).json["pieces"] < 400  # 25 MB: its producer had to wait
+    assert server.request(get("/produced")).json["pieces"] < 400  # 25 MB: its producer had to wait
     server.probe()
 
 
 def test_response_in_pieces_is_sent_as_it_is_produced(server):
     with server.connect(get("/drip")) as sock:
         sock.read_until(b"first")
-        server.ask(get("/release"))
+        server.request(get("/release"))
         sock.read_until(b"last")
 
 

@@ -82,25 +82,25 @@ def test_stuck_request_does_not_keep_a_retired_worker(start):
     server = start("graceful_timeout = 1\nmax_requests = 2")
     with server.connect(get("/sleep?30")):
         time.sleep(0.2)
-        assert server.ask(get("/")).status == 200
+        assert server.request(get("/")).status == 200
         wait_until(lambda: server.boots == 2, 20)
 
 
 def test_reload_loses_no_request(start):
     server = start("workers = 2")
-    answered = 0
+    served = 0
     for number in range(150):
         if number in (20, 80):
             server.process.send_signal(signal.SIGHUP)
-        answered += server.ask(get("/", "Connection: close")).status == 200
+        served += server.request(get("/", "Connection: close")).status == 200
         time.sleep(0.01)
-    assert answered == 150
+    assert served == 150
     wait_until(lambda: server.boots == 6)
 
 
 def test_max_requests_replaces_the_worker_without_losing_a_request(start):
     server = start("max_requests = 20")
-    responses = [server.ask(get("/")) for _ in range(50)]
+    responses = [server.request(get("/")) for _ in range(50)]
     assert all(response.status == 200 for response in responses)
     assert responses[19].headers["connection"] == "close"
     wait_until(lambda: server.boots >= 3)
@@ -112,7 +112,7 @@ def test_hooks_and_access_log(start):
         "def pre_request(worker, req): worker.log.info('PRE %s', req.path)\n"
         "def post_request(worker, req, environ, resp): worker.log.info('POST %s', resp.status)\n"
     )
-    assert server.ask(get("/hooked")).status == 200
+    assert server.request(get("/hooked")).status == 200
     wait_until(lambda: "POST 200 OK" in server.log)
     assert "PRE /hooked" in server.log
     assert '"GET /hooked HTTP/1.1" 200' in server.log

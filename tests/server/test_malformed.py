@@ -67,7 +67,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_request_gets_an_error_object(server, name):
-    response = server.ask(BAD[name])
+    response = server.request(BAD[name])
     assert_error_object(response)
     assert "not valid HTTP" in response.json["message"]  # rejected for what it is, not for its deadline
     assert b"SECRET" not in response.body
@@ -124,7 +124,7 @@ def test_truncated_body_never_reaches_the_application(server, rest):
 def test_request_id_of_an_error(server, lines, expected):
     head = b"HTTP? / nonsense\r\n" + (lines + b"\r\n" if lines else b"")
     for request in (head + b"\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nBroken\r\n" + lines + b"\r\n\r\n"):
-        response = server.ask(request)
+        response = server.request(request)
         assert_error_object(response, request_id=expected)
         if expected is None:
             assert UUID4.fullmatch(response.headers["x-request-id"])
@@ -149,7 +149,7 @@ def test_head_gets_no_error_body(server):
 @pytest.mark.parametrize("path", [*RAISED, *INVALID, "/never-starts"])
 def test_unexpected_exception_is_a_500_error_object(server, path):
     for _ in range(4):  # more than there are threads
-        response = server.ask(get(path, "X-Request-Id: mine"))
+        response = server.request(get(path, "X-Request-Id: mine"))
         assert_error_object(response, 500, "internal_error", "mine")
     assert "SECRET" not in server.log + response.body.decode()
 

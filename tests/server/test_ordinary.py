@@ -35,12 +35,12 @@ def test_http10_and_connection_close_close_the_connection(start):
 
 
 def test_response_of_unknown_length_is_chunked(server):
-    response = server.ask(get("/pieces"))
+    response = server.request(get("/pieces"))
     assert (response.headers["transfer-encoding"], response.body) == ("chunked", b"onetwothree")
 
 
 def test_environ_is_that_of_pep_3333(server):
-    environ = server.ask(
+    environ = server.request(
         get("/environ?a=1&b=%20", "X-A: 1", "x-a: 2", "Content-Type: text/x", "X-B: \xe9")
     ).json
     expected = {
@@ -52,13 +52,13 @@ def test_environ_is_that_of_pep_3333(server):
     }  # fmt: skip
     assert {key: environ.get(key) for key in expected} == expected
     assert "CONTENT_LENGTH" not in environ and "HTTP_CONTENT_TYPE" not in environ
-    assert server.ask(get("/%C3%A9%20")).headers["x-path"] == b"/\xc3\xa9 ".hex()
+    assert server.request(get("/%C3%A9%20")).headers["x-path"] == b"/\xc3\xa9 ".hex()
 
 
 def test_forwarding_headers_change_nothing(server):
     spoof = ("SCRIPT_NAME: /evil", "Script-Name: /evil", "PATH_INFO: /evil", "X-Forwarded-Proto: https",
              "X-Forwarded-Ssl: off", "X-Forwarded-Protocol: ssl", "X-Forwarded-For: 6.6.6.6")  # fmt: skip
-    environ = server.ask(get("/environ", *spoof)).json
+    environ = server.request(get("/environ", *spoof)).json
     kept = [environ[key] for key in ("SCRIPT_NAME", "PATH_INFO", "wsgi.url_scheme", "REMOTE_ADDR")]
     assert kept == ["", "/environ", "http", "127.0.0.1"]
 
@@ -69,7 +69,7 @@ def test_body_arrives_complete(server, length):
     digest = hashlib.sha256(body).hexdigest()
     half = length // 2
     for request in (post("/echo", body), chunked("/echo", *(p for p in (body[:half], body[half:]) if p))):
-        assert server.ask(request).json == {"length": length, "sha256": digest}
+        assert server.request(request).json == {"length": length, "sha256": digest}
 
 
 def test_tiny_chunks_with_extensions_and_trailers_arrive_complete(server):
@@ -86,7 +86,7 @@ def test_tiny_chunks_with_extensions_and_trailers_arrive_complete(server):
     post("/echo", b"x" * 262_145), chunked("/echo", b"x" * 262_145), chunked("/echo", *[b"x" * 4000] * 80)
 ], ids=["length", "chunk", "chunks"])  # fmt: skip
 def test_application_rejects_a_body_over_the_limit(server, request_):
-    response = server.ask(request_)
+    response = server.request(request_)
     assert (response.status, response.json) == (413, {"read": "too large"})
 
 
@@ -126,18 +126,18 @@ def test_expect_100_continue(server):
         assert sock.read_some() == b"HTTP/1.1 100 Continue\r\n\r\n"
         sock.send(body)
         assert sock.response().json["length"] == 10
-    large = b"POST /refuse HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\nExpect: 100-continue\r\n\r\n"
-    for request in (large, large.replace(b"/refuse", b"/echo")):
-        assert server.ask(request).status == 413
+    large = b"POST /reject HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\nExpect: 100-continue\r\n\r\n"
+    for request in (large, large.replace(b"/reject", b"/echo")):
+        assert server.request(request).status == 413
 
 
 def test_early_response_to_a_large_upload_reaches_the_client(server):
     for size in (1_000_000, 10_000_000):
-        assert server.ask(post("/refuse", b"x" * size)).status == 413
+        assert server.request(post("/reject", b"x" * size)).status == 413
 
 
 def test_unread_large_body_is_never_parsed_as_a_request(server):
-    with server.connect(post("/refuse", get("/smuggled") * 9000)) as sock:
+    with server.connect(post("/reject", get("/smuggled") * 9000)) as sock:
         assert sock.response().headers["connection"] == "close"
         assert b"HTTP/1.1" not in sock.read_all()
 
@@ -152,7 +152,7 @@ def test_later_minor_versions_get_http11_responses(server, minor):
 
 def test_body_of_one_byte_chunks_is_decoded_in_several_turns(server):
     body = random.Random(1).randbytes(262_144)
-    response = server.ask(chunked("/echo", *(body[at : at + 1] for at in range(len(body)))))
+    response = server.request(chunked("/echo", *(body[at : at + 1] for at in range(len(body)))))
     assert response.json == {"length": len(body), "sha256": hashlib.sha256(body).hexdigest()}
 
 
@@ -166,14 +166,14 @@ def test_empty_line_after_a_body_and_silence_get_no_response(server):
 
 
 def test_empty_piece_does_not_send_the_head(server):
-    response = server.ask(get("/change-of-mind"))
+    response = server.request(get("/change-of-mind"))
     assert (response.status, response.body) == (404, b"none")
 
 
 def test_write_sends_at_once(server):
     with server.connect(get("/written")) as sock:
         sock.read_until(b"first")
-        server.ask(get("/release"))
+        server.request(get("/release"))
         sock.read_until(b"last")
 
 
@@ -189,6 +189,6 @@ def test_close_is_called_when_the_access_log_fails(start):
         'accesslog = "-"\nfrom gunicorn.glogging import Logger\n'
         "def fail(*_): raise RuntimeError\nLogger.access = fail"
     )
-    server.ask(get("/closeable"))
+    server.request(get("/closeable"))
     with server.connect(get("/closed")) as sock:
         assert sock.response().json == {"closed": 1}

@@ -35,7 +35,7 @@ def test_one_key_never_has_all_the_greenlets(start, tmp_path):
     with ExitStack() as stack:
         clients = [stack.enter_context(server.connect(request)) for request in requests]
         wait_until(lambda: len(list(folder.iterdir())) == 3)
-        assert server.ask(get("/", "Authorization: Bearer b")).status == 200
+        assert server.request(get("/", "Authorization: Bearer b")).status == 200
         assert len(list(folder.iterdir())) == 3
         (folder / "end").touch()
         assert [client.response().status for client in clients] == [200] * 6
@@ -65,7 +65,7 @@ def test_one_key_never_has_all_the_greenlets_on_a_unix_socket(start, tmp_path):
 
 def wait_for_a_rejection(server):
     """Return once a request has waited too long for a thread."""
-    assert server.ask(get("/rejected")).status == 503
+    assert server.request(get("/rejected")).status == 503
 
 
 def test_request_that_no_thread_takes_in_time_is_rejected(start):
@@ -79,7 +79,7 @@ def test_request_that_no_thread_takes_in_time_is_rejected(start):
                 assert response.status == 503
                 assert 1 <= int(response.headers["Retry-After"]) <= 1 + RETRY_SPREAD_SECONDS
                 assert response.headers["Connection"] == "keep-alive"
-    assert server.ask(get("/")).status == 200
+    assert server.request(get("/")).status == 200
     wait_until(lambda: "Responded 503 on " in server.log)
 
 
@@ -87,8 +87,8 @@ def test_requests_rejected_together_are_not_told_to_return_together(start):
     server = start(LIMIT)
     with busy(server), ExitStack() as stack:
         clients = [stack.enter_context(server.connect(get("/"))) for _ in range(64)]
-        told = {client.response().headers["Retry-After"] for client in clients}
-    assert told == {str(1 + more) for more in range(RETRY_SPREAD_SECONDS + 1)}
+        sent = {client.response().headers["Retry-After"] for client in clients}
+    assert sent == {str(1 + more) for more in range(RETRY_SPREAD_SECONDS + 1)}
 
 
 def test_rejected_connection_stays_usable_after_any_body(start):

@@ -23,7 +23,7 @@ class Operation:
     """One request and its response.  Times are of the monotonic clock; `status` is None without a response.
 
     `supplied` holds the fields of a write in normal form; `manager` and `owner` are external ids, the owner
-    being the manager to whom `stack_id`, the stack that was asked for, belongs.  `reached` is false where
+    being the manager to whom `stack_id`, the requested stack, belongs.  `reached` is false where
     no server took the request.
     """
 
@@ -49,7 +49,7 @@ class Operation:
         return self.status is not None and self.status < 300
 
     @property
-    def refused(self) -> bool:
+    def rejected(self) -> bool:
         """Whether nothing can have changed: the response states it, or the service never got the request."""
         return not self.reached or (
             self.status is not None and (400 <= self.status < 500 or self.status == 503)
@@ -169,7 +169,7 @@ def _once(operations: list[Operation], found: Dump, made: Made) -> Iterator[Viol
     if sum(map(len, found.revisions.values())) != len(made):
         yield Violation("R2", "an operation made more than one revision")
     for operation in operations:
-        if operation.tag in made and (operation.refused or not operation.writes or operation.replayed):
+        if operation.tag in made and (operation.rejected or not operation.writes or operation.replayed):
             yield Violation("R2", f"{operation.tag} made a revision, against its response {operation.status}")
 
 
@@ -196,9 +196,9 @@ def _one_stack_for_a_key(operations: list[Operation], found: Dump, made: Made) -
     stacks: dict[tuple[str, str], set[str]] = defaultdict(set)
     for operation in operations:
         if operation.kind == "create" and operation.key is not None:
-            told = {stack["id"] for stack in operation.seen()}
+            seen_ids = {stack["id"] for stack in operation.seen()}
             kept = {made[operation.tag].stack_id} if operation.tag in made else set()
-            stacks[operation.manager, operation.key] |= told | kept
+            stacks[operation.manager, operation.key] |= seen_ids | kept
             line = found.revisions.get(found.receipts.get((operation.manager, operation.key), ""))
             same = line is not None and line[0].configuration == operation.supplied
             if (operation.acknowledged and not same) or (operation.status == 409 and same):
@@ -246,20 +246,20 @@ def _order(operations: list[Operation], found: Dump, made: Made) -> Iterator[Vio
     """R4, for retried creations R8: a later request sees no older revision, and a later write is newer."""
     numbers = {r.revision_id: r.number for line in found.revisions.values() for r in line}
     answered: list[tuple[float, str, int]] = []
-    asked: list[tuple[float, str, int, Operation]] = []
+    reads: list[tuple[float, str, int, Operation]] = []
     for operation in operations:
         for stack in operation.seen():
             number = numbers.get(stack["current_revision_id"])
             if number is not None:
                 answered.append((operation.completed, stack["id"], number))
-                asked.append((operation.sent, stack["id"], number, operation))
+                reads.append((operation.sent, stack["id"], number, operation))
     answered.sort()
     newest: dict[str, int] = defaultdict(int)
     position = 0
-    for sent, stack_id, number, operation in sorted(asked, key=lambda entry: entry[0]):
+    for sent, stack_id, number, operation in sorted(reads, key=lambda entry: entry[0]):
         while position < len(answered) and answered[position][0] < sent:
-            _, earlier, told = answered[position]
-            newest[earlier] = max(newest[earlier], told)
+            _, earlier, seen_ids = answered[position]
+            newest[earlier] = max(newest[earlier], seen_ids)
             position += 1
         least = newest[stack_id] + (operation.kind == "update")
         if number < least:

@@ -23,7 +23,7 @@ NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 _SECOND_SERVER = "# server 10.0.0.12:8000 "
 _START_DEADLINE = 60.0
-_ANSWER_DEADLINE = 60.0
+_RESPONSE_DEADLINE = 60.0
 
 # What a distribution's nginx.conf may bring along, at its worst for this site.
 _SURROUNDINGS = """
@@ -60,13 +60,13 @@ class Proxy:
 
     def connect(self, *, tls: bool = True) -> socket.socket:
         """Return a connection, with a time-out, through TLS or as plain TCP."""
-        plain = socket.create_connection(("127.0.0.1", self.port), _ANSWER_DEADLINE)
+        plain = socket.create_connection(("127.0.0.1", self.port), _RESPONSE_DEADLINE)
         if not tls:
             return plain
         context = ssl.create_default_context(cafile=self.folder / "tls/fullchain.pem")
         return context.wrap_socket(plain, server_hostname="localhost")
 
-    def ask(
+    def request(
         self, method: str, path: str, headers: Mapping[str, str | bytes], body: bytes | Iterator[bytes] = b""
     ) -> Response:
         """Send one request through TLS; a body that is an iterator goes out in chunks."""

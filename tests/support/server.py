@@ -42,7 +42,7 @@ class RunningService:
     def log(self) -> str:
         """Return the log, in which the lines of a worker are in order, once it has one of a request now."""
         request_id = str(uuid4())
-        ask(self.port, "/", {"X-Request-Id": request_id})
+        send_request(self.port, "/", {"X-Request-Id": request_id})
         eventually(lambda: request_id in self.log_path.read_text())
         return self.log_path.read_text()
 
@@ -125,7 +125,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def ask(  # noqa: PLR0913 - the parts of a request
+def send_request(  # noqa: PLR0913 - the parts of a request
     port: int,
     path: str,
     headers: Mapping[str, str] | None = None,
@@ -172,6 +172,6 @@ def _wait_for_a_response(service: RunningService) -> None:
 
 def _responds(port: int) -> bool:
     try:
-        return ask(port, "/")[0] == 404
+        return send_request(port, "/")[0] == 404
     except OSError:
         return False

@@ -1,7 +1,7 @@
 """An Unkey on loopback with a behaviour chosen by the test, usually a faulty one.
 
 A behaviour is a function of the accepted socket and the request; the server closes the socket behind it
-unless it returns True.  `requests` and `connections` tell what has arrived.
+unless it returns True.  `requests` and `connections` hold what has arrived.
 """
 
 import json
@@ -41,7 +41,7 @@ def response(status: int, body: bytes | dict[str, Any], *headers: str) -> bytes:
 
 
 def respond(status: int, body: bytes | dict[str, Any], *headers: str) -> Behaviour:
-    """Answer, and keep the connection open."""
+    """Respond, and keep the connection open."""
     return raw(response(status, body, *headers), keep=True)
 
 

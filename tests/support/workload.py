@@ -28,7 +28,7 @@ Transport = Callable[[str, str, dict[str, str], bytes], tuple[int, bytes]]
 KEY_CANARY = "canary-key-"
 
 _WEIGHTS = {"create": 12, "replay": 12, "update": 40, "get": 26, "list": 4, "foreign": 6}
-_NO_ANSWER = (OSError, http.client.HTTPException)
+_NO_RESPONSE = (OSError, http.client.HTTPException)
 
 
 def application_transport(app: Application) -> Transport:
@@ -77,7 +77,7 @@ def kept_transport(connect: Callable[[], http.client.HTTPConnection]) -> Transpo
             connection.request(method, path, body or None, headers)
             response = connection.getresponse()
             content = response.read()
-        except _NO_ANSWER:
+        except _NO_RESPONSE:
             connection.close()
             raise
         check_response(method, path, response.status, response.headers, content)
@@ -157,7 +157,7 @@ class Workload:
         except ConnectionRefusedError:
             operation.reached = False
             return
-        except _NO_ANSWER:
+        except _NO_RESPONSE:
             return
         operation.completed = time.monotonic()
         operation.status, operation.body = status, json.loads(content)
@@ -201,7 +201,7 @@ class _Client:
                 manager.creations.append((key, supplied))
             if made.status == 201:
                 manager.stack_ids.append(made.body["id"])
-            if made.reached and (made.acknowledged or made.refused):
+            if made.reached and (made.acknowledged or made.rejected):
                 return
             time.sleep(0.05)
 

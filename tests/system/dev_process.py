@@ -92,7 +92,7 @@ def _wait_until_ready(dev: Dev) -> None:
         raise AssertionError(dev.output) from ex
 
 
-def refused_dev(*arguments: str | Path) -> str:
+def failed_dev(*arguments: str | Path) -> str:
     """Run a `stackmgr dev` that cannot serve and return what it says on stderr, alone."""
     ended = subprocess.run(
         [*_COMMAND, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=_DEADLINE

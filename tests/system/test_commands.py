@@ -190,14 +190,14 @@ def test_a_command_that_only_reads_needs_a_login_that_may_assume_the_reader(
 
 
 @pytest.mark.parametrize("arguments", OPERATORS, ids=" ".join)
-def test_a_login_that_may_only_read_is_refused_what_writes(arguments, database_url, reader_login):
+def test_a_login_that_may_only_read_is_rejected_what_writes(arguments, database_url, reader_login):
     ended = run(*arguments, url=make_conninfo(database_url, user=reader_login))
     assert problems(ended) == [
         "this login may not become stackmgr_owner: use the operator's connection string (operator.env)"
     ]
 
 
-def test_the_state_of_migrations_is_refused_to_a_login_of_no_role(database_url, server_url):
+def test_the_state_of_migrations_is_rejected_to_a_login_of_no_role(database_url, server_url):
     with login(server_url, "") as name:
         ended = run("migrate", "--status", url=make_conninfo(database_url, user=name))
     assert problems(ended) == [f"{name} may not read: GRANT stackmgr_reader TO {name}"]

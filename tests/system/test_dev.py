@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.support.waiting import eventually
-from tests.system.dev_process import free_port, refused_dev, running_dev
+from tests.system.dev_process import failed_dev, free_port, running_dev
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the printed lines are curl's")
 
@@ -31,7 +31,7 @@ def folder():
 
 @pytest.fixture(scope="module")
 def dev(folder):
-    """One that serves while the tests ask it; blanks, quotes and percent signs in the path are no matter."""
+    """One that serves the tests, from a path with blanks, quotes and percent signs."""
     with running_dev(folder / "it's 100 % mine", folder / "log") as running:
         yield running
 
@@ -67,8 +67,8 @@ def test_the_printed_lines_work_as_they_stand_and_in_their_order(dev):
     assert updated["id"] == created["id"]
     assert updated["schedule"] != created["schedule"]
     assert sh(create) == (200, updated)
-    status, refused = sh(create.replace("6000", "5999").replace("4000", "4001"))
-    assert (status, refused["code"]) == (409, "conflict")
+    status, rejected = sh(create.replace("6000", "5999").replace("4000", "4001"))
+    assert (status, rejected["code"]) == (409, "conflict")
 
 
 def test_the_other_commands_work_with_the_printed_database(dev):
@@ -140,7 +140,7 @@ def test_a_folder_that_has_become_read_only_is_named(folder):
 
 def test_a_second_one_on_the_same_data_is_rejected_with_the_reason(dev, folder):
     data = folder / "it's 100 % mine"
-    assert refused_dev("--port", str(free_port()), "--data", data) == (
+    assert failed_dev("--port", str(free_port()), "--data", data) == (
         f"stackmgr: another 'stackmgr dev' is using {data}; stop it, or choose --data\n"
     )
     assert dev.living() == dev.started
@@ -149,21 +149,21 @@ def test_a_second_one_on_the_same_data_is_rejected_with_the_reason(dev, folder):
 def test_a_port_in_use_is_named(folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = refused_dev("--port", str(port), "--data", folder / "other")
+        said = failed_dev("--port", str(port), "--data", folder / "other")
     assert said == f"stackmgr: port {port} is in use or not permitted; choose another with --port\n"
     assert not (folder / "other" / "postgres").exists()
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1"])
 def test_a_number_that_no_port_has_is_named(folder, port):
-    assert refused_dev(f"--port={port}", "--data", folder / "other") == (
+    assert failed_dev(f"--port={port}", "--data", folder / "other") == (
         f"stackmgr: {port} is not a port number; choose one from 1 to 65535 with --port\n"
     )
 
 
 def test_a_folder_that_cannot_be_one_is_named(folder):
     (folder / "file").touch()
-    assert refused_dev("--data", folder / "file") == (
+    assert failed_dev("--data", folder / "file") == (
         f"stackmgr: data cannot be kept in {folder / 'file'}: File exists\n"
     )
 
@@ -172,13 +172,13 @@ def test_a_folder_with_something_else_in_it_is_left_alone(folder):
     strange = folder / "strange" / "postgres"
     strange.mkdir(parents=True)
     (strange / "mine").touch()
-    assert "cannot be started" in refused_dev("--port", str(free_port()), "--data", folder / "strange")
+    assert "cannot be started" in failed_dev("--port", str(free_port()), "--data", folder / "strange")
     assert list(strange.iterdir()) == [strange / "mine"]
 
 
 def test_a_service_that_does_not_start_is_not_announced(folder, monkeypatch):
     monkeypatch.setenv("STACKMGR_CONCURRENCY", "none")
-    said = refused_dev("--port", str(free_port()), "--data", folder / "kept")
+    said = failed_dev("--port", str(free_port()), "--data", folder / "kept")
     assert "STACKMGR_CONCURRENCY must be" in said
     assert said.endswith("stackmgr: the service did not start; see the output above\n")
 
@@ -206,7 +206,7 @@ def test_a_signal_stops_everything_and_the_data_are_kept(folder, signum):
         assert items(dev) == [created, *before]
 
 
-def test_what_a_killed_one_left_running_is_stopped_by_the_next(folder):
+def test_a_database_that_a_killed_one_left_running_is_stopped_by_the_next(folder):
     port = free_port()
     with running_dev(folder / "killed", folder / "log", port=port) as killed:
         created = sh(killed.curl_lines[0])[1]

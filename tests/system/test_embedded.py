@@ -77,7 +77,7 @@ def test_a_stranger_with_the_id_of_a_server_long_gone_is_left_alone(made, strang
 
 
 @pytest.mark.parametrize("content", ["", "\n", "none", "-1", "99999999999", "0"])
-def test_a_pid_file_that_names_no_process_names_nobody(tmp_path, content):
+def test_a_pid_file_without_a_process_is_ignored(tmp_path, content):
     (tmp_path / "pid").write_text(content)
     assert embedded_postgres.stop_left_over(tmp_path / "pid", "x", signal.SIGTERM) is None
 

@@ -1,4 +1,4 @@
-"""Keys under the production server with two workers: what one process is told, the other goes by at once."""
+"""Keys under the production server with two workers: a change holds in both at once."""
 
 import http.client
 import time
@@ -31,8 +31,8 @@ def issue(operator):
     return issue
 
 
-def ask(service: RunningService, key: str) -> tuple[int, str | None]:
-    """Ask for a page over a connection of its own; return the status and the Retry-After."""
+def send_request(service: RunningService, key: str) -> tuple[int, str | None]:
+    """Request a page on a connection of its own; return the status and the Retry-After."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     try:
         connection.request("GET", "/manager/stacks", headers={"Authorization": f"Bearer {key}"})
@@ -43,30 +43,32 @@ def ask(service: RunningService, key: str) -> tuple[int, str | None]:
         connection.close()
 
 
-def ask_until_both_workers_answered(service: RunningService, key: str, status: int) -> None:
-    """Ask so often that one worker alone is as good as impossible, and assert the same answer every time."""
+def assert_both_workers_return(service: RunningService, key: str, status: int) -> None:
+    """Assert the same status of so many requests that both workers have served some of them."""
     with ThreadPoolExecutor(8) as threads:
-        assert {response[0] for response in threads.map(lambda _: ask(service, key), range(40))} == {status}
+        assert {response[0] for response in threads.map(lambda _: send_request(service, key), range(40))} == {
+            status
+        }
 
 
 def test_a_revocation_is_seen_by_the_next_request_of_either_worker(service, issue, operator):
     for _ in range(3):
         issued = issue()
-        ask_until_both_workers_answered(service, issued.key, 200)
+        assert_both_workers_return(service, issued.key, 200)
         with operator.session() as session:
             api_keys.revoke(session, issued.key_id)
-        ask_until_both_workers_answered(service, issued.key, 401)
+        assert_both_workers_return(service, issued.key, 401)
 
 
 def test_a_rotation_is_seen_by_the_next_request_of_either_worker(service, issue, operator):
     issued = issue()
     for _ in range(3):
-        ask_until_both_workers_answered(service, issued.key, 200)
+        assert_both_workers_return(service, issued.key, 200)
         with operator.session() as session:
             successor = api_keys.rotate(session, issued.key_id)
-        ask_until_both_workers_answered(service, issued.key, 401)
+        assert_both_workers_return(service, issued.key, 401)
         issued = successor
-    ask_until_both_workers_answered(service, issued.key, 200)
+    assert_both_workers_return(service, issued.key, 200)
 
 
 def test_of_400_requests_a_quota_of_100_in_a_minute_grants_100_over_both_workers(service, issue):
@@ -74,11 +76,11 @@ def test_of_400_requests_a_quota_of_100_in_a_minute_grants_100_over_both_workers
     begun = time.monotonic()
 
     def timed(_: int) -> tuple[int, str | None, float]:
-        return *ask(service, key), time.monotonic() - begun
+        return *send_request(service, key), time.monotonic() - begun
 
     with ThreadPoolExecutor(16) as threads:
         responses = list(threads.map(timed, range(400)))
-    # What a slow machine answers later may belong to the next grants.
+    # What a slow machine returns later may belong to the next grants.
     window = [status for status, _, answered in responses if answered < 60]
     assert window.count(200) == 100
     assert window.count(429) == len(window) - 100
@@ -88,7 +90,7 @@ def test_of_400_requests_a_quota_of_100_in_a_minute_grants_100_over_both_workers
 def test_a_use_that_no_timer_has_written_yet_is_written_when_the_server_stops(database_url, issue, operator):
     issued = issue()
     with running_service(database_url, args=WORKERS) as service:
-        ask_until_both_workers_answered(service, issued.key, 200)
+        assert_both_workers_return(service, issued.key, 200)
         assert service.stop() == 0
     with operator.session() as session:
         assert api_keys.find(session, issued.key_id).last_used_at is not None

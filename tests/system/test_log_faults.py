@@ -20,7 +20,14 @@ import pytest
 from stackmgr import paths
 from stackmgr.access import api_keys
 from tests.support.examples import configuration
-from tests.support.server import RunningService, ask, free_port, running, running_service, workers_replaced
+from tests.support.server import (
+    RunningService,
+    free_port,
+    running,
+    running_service,
+    send_request,
+    workers_replaced,
+)
 from tests.support.waiting import eventually
 from tests.system.frozen_disk import FrozenDisk, frozen_disk
 
@@ -44,7 +51,7 @@ def create(service: RunningService, key: str) -> int:
         "X-Request-Id": "x" * 300,
     }
     body = json.dumps(configuration())
-    return ask(service.port, "/manager/stacks", headers, "POST", body, timeout=PATIENCE)[0]
+    return send_request(service.port, "/manager/stacks", headers, "POST", body, timeout=PATIENCE)[0]
 
 
 def statuses_of_creates(service: RunningService, key: str) -> list[int]:
@@ -54,7 +61,7 @@ def statuses_of_creates(service: RunningService, key: str) -> list[int]:
 
 def stacks_of(service: RunningService, key: str) -> int:
     headers = {"Authorization": f"Bearer {key}"}
-    page = json.loads(ask(service.port, "/manager/stacks?limit=100", headers, timeout=PATIENCE)[1])
+    page = json.loads(send_request(service.port, "/manager/stacks?limit=100", headers, timeout=PATIENCE)[1])
     assert page["next_cursor"] is None
     return len(page["items"])
 
@@ -151,7 +158,7 @@ def test_a_log_that_cannot_be_written_holds_up_neither_a_reload_nor_the_end(brok
 
 
 def dropped_lines(admin_port: int) -> float:
-    lines = ask(admin_port, "/metrics")[1].splitlines()
+    lines = send_request(admin_port, "/metrics")[1].splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("stackmgr_log_lines_dropped_"))
 
 
@@ -159,7 +166,7 @@ def send_until_lines_are_dropped(service: RunningService, admin_port: int) -> in
     """Send more than a pipe and the queue of a worker hold, and return how many requests that took."""
     for sent in range(50, 2000, 50):
         for _ in range(50):
-            ask(service.port, "/", {"X-Request-Id": LONG_ID})
+            send_request(service.port, "/", {"X-Request-Id": LONG_ID})
         if dropped_lines(admin_port):
             return sent
     raise AssertionError("no line was dropped")
@@ -179,7 +186,7 @@ def test_the_log_and_a_metric_count_the_dropped_lines(database_url, tmp_path):
             deadline = time.monotonic() + PATIENCE
             while not any("dropped" in line for line in seen):
                 assert time.monotonic() < deadline
-                ask(service.port, "/")
+                send_request(service.port, "/")
                 time.sleep(0.05)
             dropped = dropped_lines(admin_port)
         os.write(write_end, b"end\n")
@@ -211,7 +218,7 @@ def test_lines_of_several_workers_do_not_mix_in_a_pipe(database_url):
     with small_pipe() as (lines, write_end), ThreadPoolExecutor(9) as threads:
         seen = threads.submit(lambda: list(iter(lines.readline, "end\n")))
         with running_service(database_url, env={"WEB_CONCURRENCY": "2"}, stderr=write_end) as service:
-            list(threads.map(lambda _: ask(service.port, "/", headers), range(400)))
+            list(threads.map(lambda _: send_request(service.port, "/", headers), range(400)))
         os.write(write_end, b"end\n")
         found = [json.loads(line) for line in seen.result(PATIENCE)]
     assert sum(line.get("request_id") == headers["X-Request-Id"] for line in found) == 400

@@ -1,4 +1,4 @@
-"""What a worker keeps of large pages that nobody reads: a bounded amount, and nothing afterwards."""
+"""Memory for large pages that no client reads: bounded, and freed afterwards."""
 
 import json
 import time
@@ -10,7 +10,7 @@ import psutil
 from stackmgr.access import api_keys
 from tests.support import http_wire
 from tests.support.examples import configuration
-from tests.support.server import ask, running_service
+from tests.support.server import running_service, send_request
 from tests.support.waiting import eventually
 
 STACKS = 100
@@ -29,7 +29,7 @@ def test_unread_pages_take_a_bounded_amount_of_memory(database_url, operator):
     with running_service(database_url, env=ENVIRONMENT) as service, ExitStack() as stack:
         for number in range(STACKS):
             headers = {**authorization, "Idempotency-Key": str(number)}
-            assert ask(service.port, "/manager/stacks", headers, "POST", body)[0] == 201
+            assert send_request(service.port, "/manager/stacks", headers, "POST", body)[0] == 201
         (worker,) = psutil.Process(service.pid).children()
         before = highest = worker.memory_info().rss
         for _ in range(CLIENTS):

@@ -1,4 +1,4 @@
-"""Metrics of several workers, read from whichever of them answers."""
+"""Metrics of several workers, read from any of them."""
 
 import re
 import signal
@@ -15,23 +15,23 @@ from tests.support.server import free_port, running_service, workers_replaced
 from tests.support.waiting import eventually
 
 REQUESTS = 40
-ask = partial(server.ask, timeout=60)
+send_request = partial(server.send_request, timeout=60)
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 LISTED = 'stackmgr_requests_total{code="",method="GET",route="/manager/stacks",status="200"}'
 
 
 def samples(admin_port: int) -> dict[str, float]:
-    text = ask(admin_port, "/metrics")[1]
+    text = send_request(admin_port, "/metrics")[1]
     return {f"{name}{{{labels}}}": float(value) for name, labels, value in SAMPLE.findall(text)}
 
 
-def answered(found: dict[str, float]) -> float:
+def counted(found: dict[str, float]) -> float:
     return sum(value for name, value in found.items() if name.startswith("stackmgr_requests_total"))
 
 
 def samples_of(admin_port: int, requests: int) -> dict[str, float]:
-    """Return what there is once so many requests are counted: each worker tells the others once a second."""
-    eventually(lambda: answered(samples(admin_port)) >= requests)
+    """Return the samples once that number of requests is counted: workers exchange counts once a second."""
+    eventually(lambda: counted(samples(admin_port)) >= requests)
     return samples(admin_port)
 
 
@@ -59,12 +59,12 @@ def service(database_url, admin_port, tmp_path):
 
 def test_every_workers_requests_are_counted_and_clients_cannot_create_series(service, admin_port, key):
     # One request has found out that the service has started.
-    assert answered(samples_of(admin_port, 1)) == 1
+    assert counted(samples_of(admin_port, 1)) == 1
     for _ in range(REQUESTS):
-        assert ask(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})[0] == 200
-    assert ask(service.port, "/manager/stacks", method="INVENTED")[0] == 405
-    assert ask(service.port, "/invented")[0] == 404
-    assert ask(service.port, "/metrics")[0] == 404
+        assert send_request(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})[0] == 200
+    assert send_request(service.port, "/manager/stacks", method="INVENTED")[0] == 405
+    assert send_request(service.port, "/invented")[0] == 404
+    assert send_request(service.port, "/metrics")[0] == 404
     found = samples_of(admin_port, 1 + REQUESTS + 3)
     route = 'method="GET",route="/manager/stacks"'
     assert found[LISTED] == REQUESTS
@@ -95,7 +95,7 @@ def test_the_release_and_every_process_are_reported(service, admin_port):
 
 def test_what_a_worker_has_counted_outlives_it(service, admin_port, key, tmp_path):
     for _ in range(REQUESTS):
-        assert ask(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})[0] == 200
+        assert send_request(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})[0] == 200
     samples_of(admin_port, 1 + REQUESTS)
     with workers_replaced(service.pid):
         killed, stopped = psutil.Process(service.pid).children()

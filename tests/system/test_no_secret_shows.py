@@ -113,12 +113,12 @@ def test_with_the_database_verifier_no_secret_shows(database_url, operator, styl
         key = api_keys.issue(session, str(uuid4()))
     environ = {"STACKMGR_LOG_LEVEL": "debug", "STACKMGR_LOG_FORMAT": style}
     with running_service(database_url, env=environ) as service:
-        answers = list(requests_of_every_kind(service, key))
+        responses = list(requests_of_every_kind(service, key))
         lines = command_lines(service)
         service.stop()
         log = service.log_path.read_bytes()
-    assert len(log.splitlines()) > len(answers)
-    for text in (*answers, lines, log):
+    assert len(log.splitlines()) > len(responses)
+    for text in (*responses, lines, log):
         no_secret_in(text, key)
 
 
@@ -135,20 +135,20 @@ def test_with_unkey_no_secret_shows_whatever_unkey_returns(database_url, tmp_pat
         }
         with running_service(database_url, env=environ) as service:
             unkey.behave = respond(200, accepted(external_id, "id_1"))
-            answers = list(requests_of_every_kind(service, key))
+            responses = list(requests_of_every_kind(service, key))
             unkey.behave = respond(200, accepted(external_id, "id_2"))
-            answers.append(send(service, "GET", "/manager/stacks", {"Authorization": f"Bearer {key}"}))
+            responses.append(send(service, "GET", "/manager/stacks", {"Authorization": f"Bearer {key}"}))
             for misbehave in MISBEHAVIOURS:
                 unkey.behave = lambda client, request, act=misbehave: (
                     act(unkey, client, request) if act is UnkeyServer.silence else act(client, request)
                 )
-                answers.append(send(service, "GET", "/manager/stacks", {"Authorization": f"Bearer {key}"}))
+                responses.append(send(service, "GET", "/manager/stacks", {"Authorization": f"Bearer {key}"}))
             outside = command_lines(service) + environments(service)
             service.stop()
             log = service.log_path.read_bytes()
         assert any(key.encode() in request.body for request in unkey.requests)
     assert b"binding conflict" in log
-    for text in (*answers, outside, log):
+    for text in (*responses, outside, log):
         no_secret_in(text)
 
 

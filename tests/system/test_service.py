@@ -27,7 +27,7 @@ def wire(service):
 
 
 @pytest.fixture
-def ask(client):
+def request_head(client):
     """Return a function that makes the head of this client's request; headers given replace its own."""
 
     def make(method="POST", path=STACKS, **headers):
@@ -87,75 +87,75 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("framing", "pieces"), WHOLE.values(), ids=WHOLE)
-def test_a_body_arrives_however_it_is_framed(wire, ask, framing, pieces):
-    wire.send(ask(**framing), *pieces)
+def test_a_body_arrives_however_it_is_framed(wire, request_head, framing, pieces):
+    wire.send(request_head(**framing), *pieces)
     assert wire.checked_response().status == 201
 
 
 @pytest.mark.parametrize(("framing", "sent"), TOO_LONG.values(), ids=TOO_LONG)
-def test_a_body_over_the_limit_is_rejected_and_creates_nothing(wire, ask, client, framing, sent):
-    wire.send(ask(**framing), sent)
-    refused = wire.checked_response()
-    assert (refused.status, refused.json["code"]) == (413, "payload_too_large")
+def test_a_body_over_the_limit_is_rejected_and_creates_nothing(wire, request_head, client, framing, sent):
+    wire.send(request_head(**framing), sent)
+    rejected = wire.checked_response()
+    assert (rejected.status, rejected.json["code"]) == (413, "payload_too_large")
     assert client.page().json["items"] == []
 
 
 @pytest.mark.parametrize(("framing", "sent"), BROKEN)
-def test_an_incomplete_body_creates_nothing_and_uses_no_key(service, ask, client, framing, sent):
+def test_an_incomplete_body_creates_nothing_and_uses_no_key(service, request_head, client, framing, sent):
     with connected(service) as wire:
-        wire.send(ask(Idempotency_Key="key", **framing), sent)
+        wire.send(request_head(Idempotency_Key="key", **framing), sent)
         wire.finish()
-        refused = wire.checked_response()
-        assert (refused.status, refused.json["code"]) == (400, "invalid_request")
+        rejected = wire.checked_response()
+        assert (rejected.status, rejected.json["code"]) == (400, "invalid_request")
         assert wire.is_ended()
     assert client.page().json["items"] == []
     with connected(service) as wire:
-        wire.send(ask(Idempotency_Key="key", **length(len(BODY))), BODY)
+        wire.send(request_head(Idempotency_Key="key", **length(len(BODY))), BODY)
         assert wire.checked_response().status == 201
 
 
 @pytest.mark.parametrize("second", ["one", "two", ""])
-def test_an_idempotency_key_sent_twice_is_rejected(service, ask, client, second):
+def test_an_idempotency_key_sent_twice_is_rejected(service, request_head, client, second):
     for name, status in (("Idempotency-Key", 400), ("X-Request-Id", 201)):
         with connected(service) as wire:
-            wire.send(ask(Idempotency_Key=f"one\r\n{name}: {second}", **length(len(BODY))), BODY)
+            wire.send(request_head(Idempotency_Key=f"one\r\n{name}: {second}", **length(len(BODY))), BODY)
             assert wire.checked_response().status == status
     assert len(client.page().json["items"]) == 1
 
 
-def test_a_client_may_wait_to_be_told_to_go_on(wire, ask):
-    wire.send(ask(Expect="100-continue", **length(len(BODY))))
+def test_a_client_may_wait_for_100_continue(wire, request_head):
+    wire.send(request_head(Expect="100-continue", **length(len(BODY))))
     assert wire.read_line() == b"HTTP/1.1 100 Continue\r\n"
     assert wire.read_line() == b"\r\n"
     wire.send(BODY)
     assert wire.checked_response().status == 201
 
 
-def test_a_connection_is_kept_after_successes_and_errors(wire, ask):
-    wire.send(ask(**length(len(BODY))), BODY)
+def test_a_connection_is_kept_after_successes_and_errors(wire, request_head):
+    wire.send(request_head(**length(len(BODY))), BODY)
     stack = wire.checked_response().json
     path = f"{STACKS}/{stack['id']}"
-    wire.send(ask("GET", path))
+    wire.send(request_head("GET", path))
     assert wire.checked_response("GET", path).json == stack
-    wire.send(ask("HEAD", path))
+    wire.send(request_head("HEAD", path))
     assert wire.checked_response("HEAD", path).status == 200
-    wire.send(ask("GET", f"{STACKS}/1"))
+    wire.send(request_head("GET", f"{STACKS}/1"))
     assert wire.checked_response("GET", f"{STACKS}/1").status == 400
-    wire.send(ask("POST", **length(2)), b"{}")
+    wire.send(request_head("POST", **length(2)), b"{}")
     assert wire.checked_response().status == 400
     update = b'{"name": "Other"}'
-    wire.send(ask("PATCH", path, **length(len(update))), update)
+    wire.send(request_head("PATCH", path, **length(len(update))), update)
     updated = wire.checked_response("PATCH", path).json
-    wire.send(ask("GET"))
+    wire.send(request_head("GET"))
     assert wire.checked_response("GET").json["items"] == [updated]
 
 
-def test_a_body_that_nobody_read_is_not_taken_for_a_request(service, ask):
-    inner = ask("GET", X_Request_Id="inner")
+def test_an_unread_body_is_not_parsed_as_a_request(service, request_head):
+    inner = request_head("GET", X_Request_Id="inner")
     with connected(service) as wire:
-        wire.send(ask(Authorization="Bearer nobody", **length(len(inner))), inner)
+        wire.send(request_head(Authorization="Bearer nobody", **length(len(inner))), inner)
         assert wire.checked_response().status == 401
-        wire.send(ask("GET", X_Request_Id="next"))
+        wire.send(request_head("GET", X_Request_Id="next"))
         assert wire.checked_response("GET").headers["X-Request-Id"] == "next"
 
 
@@ -163,16 +163,16 @@ def test_a_body_that_nobody_read_is_not_taken_for_a_request(service, ask):
     "sent", [b"a", b"caf\xe9 \xff\x80", b"\xc3\xa9", b"\xc2\x85", b'"quoted", \\ too', b"a,b"]
 )
 @pytest.mark.parametrize("status", [200, 400])
-def test_an_x_request_id_comes_back_byte_for_byte(wire, ask, sent, status):
+def test_an_x_request_id_comes_back_byte_for_byte(wire, request_head, sent, status):
     path = STACKS if status == 200 else f"{STACKS}?limit=0"
-    wire.send(ask("GET", path, X_Request_Id=b" \t" + sent + b" "))
+    wire.send(request_head("GET", path, X_Request_Id=b" \t" + sent + b" "))
     response = wire.checked_response("GET", path)
     assert response.status == status
     assert response.headers["X-Request-Id"].encode("latin-1") == sent
 
 
-def test_a_head_responds_as_a_get_without_the_body(wire, ask):
-    wire.send(ask("HEAD"), ask("GET"))
+def test_a_head_responds_as_a_get_without_the_body(wire, request_head):
+    wire.send(request_head("HEAD"), request_head("GET"))
     without, whole = wire.checked_response("HEAD"), wire.checked_response("GET")
     assert without.status == whole.status == 200
     for name in ("Content-Type", "Content-Length", "Cache-Control"):
@@ -193,9 +193,9 @@ def test_a_head_responds_as_a_get_without_the_body(wire, ask):
     ],
     ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else None,
 )
-def test_an_idempotency_key_may_have_1338_bytes_or_2676_of_ascii(wire, ask, key, status):
+def test_an_idempotency_key_may_have_1338_bytes_or_2676_of_ascii(wire, request_head, key, status):
     for expected in (status, {201: 200, 400: 400}[status]):
-        wire.send(ask(Idempotency_Key=key, **length(len(BODY))), BODY)
+        wire.send(request_head(Idempotency_Key=key, **length(len(BODY))), BODY)
         response = wire.checked_response()
         assert response.status == expected
         assert status == 201 or "Idempotency-Key" in response.json["message"]

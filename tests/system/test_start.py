@@ -14,7 +14,7 @@ from tests.support.server import free_port
 SETTINGS = paths.directory("deploy") / "gunicorn.conf.py"
 
 
-def refused_start(*arguments, **environ):
+def failed_start(*arguments, **environ):
     """Start gunicorn, which must end by itself, and return what it says."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STACKMGR_")}
     ended = subprocess.run(
@@ -34,7 +34,7 @@ def refused_start(*arguments, **environ):
 
 def test_every_problem_is_named_at_once(tmp_path):
     (tmp_path / "tokens.json").write_text('{"chain_id": 1, "tokens": []}')
-    said = messages(refused_start(CONCURRENCY="0", VERIFIER="somebody", TOKENS=tmp_path / "tokens.json"))
+    said = messages(failed_start(CONCURRENCY="0", VERIFIER="somebody", TOKENS=tmp_path / "tokens.json"))
     settings = ("STACKMGR_DATABASE_URL", "STACKMGR_CONCURRENCY", "STACKMGR_VERIFIER")
     for name in (*settings, "chain_id", "30 tokens"):
         assert [line for line in said if name in line]
@@ -55,19 +55,19 @@ def messages(said: str) -> list[str]:
     ],
 )
 def test_a_connection_string_that_cannot_be_read_is_not_repeated(url):
-    said = refused_start(DATABASE_URL=url)
+    said = failed_start(DATABASE_URL=url)
     (problem,) = messages(said)
     assert problem.startswith("STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string")
     assert "hunter2" not in said
 
 
 def test_what_stops_the_start_is_text_where_the_log_is():
-    said = refused_start(LOG_FORMAT="text")
+    said = failed_start(LOG_FORMAT="text")
     assert re.fullmatch(r"\S+ error STACKMGR_DATABASE_URL is not set: .*\n", said)
 
 
 def test_a_database_without_the_schema_is_named_with_what_to_do(server_url):
-    assert "run 'stackmgr migrate'" in refused_start(DATABASE_URL=server_url)
+    assert "run 'stackmgr migrate'" in failed_start(DATABASE_URL=server_url)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_metrics_folder_that_cannot_be_used_stops_the_start_and_stays(
 ):
     (tmp_path / "notes").write_text("kept")
     bind = f"127.0.0.1:{free_port()}"
-    said = messages(refused_start(DATABASE_URL=server_url, ADMIN_BIND=bind, METRICS_DIR=tmp_path / folder))
+    said = messages(failed_start(DATABASE_URL=server_url, ADMIN_BIND=bind, METRICS_DIR=tmp_path / folder))
     assert said[-1] == f"STACKMGR_METRICS_DIR: {tmp_path / folder} {problem}"
     # Named together with what is wrong with the database.
     assert "run 'stackmgr migrate'" in said[0]
@@ -90,11 +90,11 @@ def test_a_metrics_folder_that_cannot_be_used_stops_the_start_and_stays(
 
 
 def test_a_metrics_folder_that_cannot_be_created_is_named(database_url):
-    # Nobody may create it, not even root, to whom access(2) says otherwise.
+    # No user may create it, not even root, to whom access(2) says otherwise.
     bind = f"127.0.0.1:{free_port()}"
-    said = refused_start(DATABASE_URL=database_url, ADMIN_BIND=bind, METRICS_DIR="/proc/stackmgr/metrics")
+    said = failed_start(DATABASE_URL=database_url, ADMIN_BIND=bind, METRICS_DIR="/proc/stackmgr/metrics")
     assert messages(said)[-1].startswith("STACKMGR_METRICS_DIR: /proc")
 
 
 def test_workers_that_would_share_one_pool_are_not_started(database_url):
-    assert "unset preload_app" in refused_start("--preload", DATABASE_URL=database_url)
+    assert "unset preload_app" in failed_start("--preload", DATABASE_URL=database_url)

@@ -1,4 +1,4 @@
-"""A service that is told to stop answers everybody who is connected, also those it has not noticed yet."""
+"""A service that stops responds to every connected client, also to those not yet accepted."""
 
 import contextlib
 import signal
@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.server import running_service
 
-ASK = b"GET / HTTP/1.1\r\nHost: stackmgr.test\r\nConnection: close\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: stackmgr.test\r\nConnection: close\r\n\r\n"
 
 
 def status_line(sock: socket.socket) -> bytes:
@@ -28,13 +28,13 @@ def test_no_waiting_connection_is_left_without_a_response(database_url, sent_bef
         for worker in workers:
             worker.suspend()  # so that all of them are still in the listener's queue when the signal comes
         address = ("127.0.0.1", service.port)
-        callers = [stack.enter_context(socket.create_connection(address, 30)) for _ in range(100)]
-        for caller in callers if sent_before else []:
-            caller.sendall(ASK)
+        clients = [stack.enter_context(socket.create_connection(address, 30)) for _ in range(100)]
+        for client in clients if sent_before else []:
+            client.sendall(GET)
         service.process.send_signal(signal.SIGTERM)
         for worker in workers:
             worker.resume()
-        for caller in callers if not sent_before else []:
-            caller.sendall(ASK)
-        assert [status_line(caller) for caller in callers] == [b"HTTP/1.1 404 Not Found"] * 100
+        for client in clients if not sent_before else []:
+            client.sendall(GET)
+        assert [status_line(client) for client in clients] == [b"HTTP/1.1 404 Not Found"] * 100
         assert service.process.wait(60) == 0

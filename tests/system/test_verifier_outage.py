@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.server import ask, free_port, running_service
+from tests.support.server import free_port, running_service, send_request
 from tests.support.unkey_server import ROOT_KEY, accepted, respond, unkey_server
 from tests.support.waiting import eventually
 
@@ -42,14 +42,14 @@ def service(database_url, unkey, admin_port, tmp_path):
 
 
 def open_circuits(admin_port):
-    lines = ask(admin_port, "/metrics")[1].splitlines()
+    lines = send_request(admin_port, "/metrics")[1].splitlines()
     (value,) = (line.split()[1] for line in lines if line.startswith(f"{GAUGE} "))
     return float(value)
 
 
 def test_a_verifier_that_hangs_costs_its_time_out_once_and_recovery_is_seen(service, unkey, admin_port):
     def status(_=None):
-        return ask(service.port, "/manager/stacks", AUTHORIZED, timeout=60)[0]
+        return send_request(service.port, "/manager/stacks", AUTHORIZED, timeout=60)[0]
 
     unkey.behave = unkey.silence
     with ThreadPoolExecutor(CLIENTS) as clients:

@@ -1,4 +1,4 @@
-"""A request that waits keeps nobody waiting: a worker goes on with the others meanwhile."""
+"""A request that waits delays no other: the worker serves the others meanwhile."""
 
 import json
 import socket
@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from stackmgr.access import api_keys
 from stackmgr.database.pool import Database
 from tests.support.examples import configuration
-from tests.support.server import ask, running_service
+from tests.support.server import running_service, send_request
 from tests.support.tcp_proxy import Proxy
 from tests.support.unkey_server import unkey_server
 from tests.support.waiting import eventually
@@ -44,7 +44,7 @@ class Client:
     ) -> tuple[int, str]:
         headers = {"Authorization": f"Bearer {self.key}", "Idempotency-Key": str(uuid4())}
         body = None if document is None else json.dumps(document)
-        return ask(self.port, path, headers, method, body, timeout=timeout)
+        return send_request(self.port, path, headers, method, body, timeout=timeout)
 
     def create(self) -> str:
         status, body = self.request("POST", "/manager/stacks", configuration())
