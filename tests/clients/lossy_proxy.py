@@ -26,6 +26,7 @@ class LossyProxy(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: LossyProxy
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes: each response would wait for a delayed ACK
 
     def _forward(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

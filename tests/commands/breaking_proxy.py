@@ -126,6 +126,7 @@ AFTER: dict[str, Callable[[], Fault]] = {
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes: each response would wait for a delayed ACK
     target: int
     before: Fault
     after: Fault
