@@ -44,9 +44,11 @@ SERIAL = {
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.
 LONGEST = (
     "deploy/test_image.py",
-    "deploy/test_runbook.py",
+    "deploy/test_supervision.py",
     "bench/test_bench.py",
     "drills/",
+    "deploy/test_database_page.py",
+    "deploy/test_runbook.py",
     "scale/",
     "system/",
     "deploy/",
