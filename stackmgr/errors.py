@@ -1,8 +1,8 @@
 """The service's errors, and the Error object in which every one of them is returned.
 
 Each class is one cause.  It owns the response: `status`, the specification's `code`, the complete public
-`message`, and the header fields of its own.  `reason` is for the operator's log: a short slug, never request
-data.
+`message`, and the header fields of its own.  `reason` is for the operator's log: a slug of `reasons`, never
+request data.
 """
 
 import json
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from stackmgr.limits import BODY_LIMIT_BYTES
+from stackmgr.reasons import ReasonSlug
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -22,9 +23,9 @@ class ServiceError(Exception):
     message = "An unexpected error occurred."
     headers = _NO_HEADERS
 
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
+    def __init__(self, reason: ReasonSlug | None = None) -> None:
+        self.reason = str(reason or "")
+        super().__init__(self.reason)
 
 
 class InvalidRequest(ServiceError):
@@ -84,7 +85,7 @@ class MethodNotAllowed(InvalidRequest):
     message = "The method is not allowed for this resource."
 
     def __init__(self, allowed: str) -> None:
-        super().__init__("method_not_allowed")
+        super().__init__(ReasonSlug.METHOD_NOT_ALLOWED)
         self.headers = {"Allow": allowed}
 
 
@@ -124,7 +125,7 @@ class PayloadTooLarge(ServiceError):
 class VerificationError(ServiceError):
     """The key was neither accepted nor rejected.  *retry_after* is in seconds, None where unknown."""
 
-    def __init__(self, reason: str = "", retry_after: int | None = None) -> None:
+    def __init__(self, reason: ReasonSlug | None = None, retry_after: int | None = None) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
         if retry_after is not None:
@@ -165,7 +166,9 @@ class DatabaseError(ServiceError):
     `statement` is its name; `sqlstate` is the server's, or None where the server did not respond.
     """
 
-    def __init__(self, reason: str, *, statement: str | None = None, sqlstate: str | None = None) -> None:
+    def __init__(
+        self, reason: ReasonSlug, *, statement: str | None = None, sqlstate: str | None = None
+    ) -> None:
         super().__init__(reason)
         self.statement = statement
         self.sqlstate = sqlstate

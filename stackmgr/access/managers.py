@@ -9,6 +9,7 @@ from stackmgr.database import statements
 from stackmgr.database.session import Session
 from stackmgr.database.statements import Reads
 from stackmgr.errors import BindingConflict
+from stackmgr.reasons import ReasonSlug
 
 _FIND = statements.load("manager_find")
 _INSERT = statements.load("manager_insert")
@@ -36,8 +37,7 @@ def find(reads: Reads, *, external_id: str | None = None, identity_id: str | Non
 def look_up(session: Session, identity: Identity) -> str | None:
     """Return the id of the manager that *identity* is bound to, or None when neither half is bound yet.
 
-    Raises BindingConflict, after telling the operator, when a saved binding shares one half and differs in
-    the other.
+    Raises BindingConflict, and logs both sides, when a saved binding has one half only in common.
     """
     ids = {"external_id": identity.external_id, "identity_id": identity.identity_id}
     pair = (identity.external_id, identity.identity_id)
@@ -58,7 +58,7 @@ def look_up(session: Session, identity: Identity) -> str | None:
         ),
         identity.external_id,
     )
-    raise BindingConflict("manager_binding")
+    raise BindingConflict(ReasonSlug.MANAGER_BINDING)
 
 
 def bind(session: Session, identity: Identity) -> str:

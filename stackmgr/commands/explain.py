@@ -91,7 +91,7 @@ def _explain(arguments: argparse.Namespace) -> None:
     schema = UPDATE if arguments.update else CREATE
     found = explain(_read(arguments.file), schema, listed)
     if arguments.idempotency_key is not None and (of_key := key_reasons(arguments.idempotency_key)):
-        error = found.error or InvalidIdempotencyKey(of_key[0].rule)
+        error = found.error or InvalidIdempotencyKey()
         found = Explanation(error, None, [*of_key, *found.reasons])
     if arguments.json:
         print_json(_document(arguments.file, found))

@@ -19,6 +19,7 @@ from psycopg.rows import TupleRow
 from stackmgr.database import retries
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
+from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import READABLE, WRITABLE, give_way, wait_for
 
 Row = tuple[Any, ...]
@@ -58,7 +59,7 @@ def _require_success(statement: Statement, result: pq.abc.PGresult) -> None:
         sqlstate = _sqlstate(result)
         if sqlstate is None:
             raise psycopg.OperationalError
-        raise DatabaseError("rejected", statement=statement.name, sqlstate=sqlstate)
+        raise DatabaseError(ReasonSlug.REJECTED, statement=statement.name, sqlstate=sqlstate)
 
 
 class DatabaseConnection(psycopg.Connection[TupleRow]):
@@ -90,11 +91,11 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
                 self._prepare(statement, deadline)
             result = self._execute(statement, parameters, deadline)
             if self._warned and statement.writes:
-                raise DatabaseError("unconfirmed", sqlstate=_WARNING)  # noqa: TRY301
+                raise DatabaseError(ReasonSlug.UNCONFIRMED, sqlstate=_WARNING)  # noqa: TRY301
             return self._rows(result)
         except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
             if is_first and isinstance(ex, DatabaseError) and ex.sqlstate == retries.FEATURE_NOT_SUPPORTED:
-                ex.reason = retries.UNSUPPORTED
+                ex.reason = ReasonSlug.UNSUPPORTED.value
                 self._statement_names.pop(statement.name, None)  # it is the first the next time, too
             self._fail(statement, ex)
 
@@ -134,7 +135,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         if isinstance(ex, DatabaseError):
             ex.statement = statement.name
         elif isinstance(ex, psycopg.OperationalError):
-            raise DatabaseError(retries.CONNECTION_LOST, statement=statement.name) from ex
+            raise DatabaseError(ReasonSlug.CONNECTION_LOST, statement=statement.name) from ex
         raise ex
 
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:
@@ -249,4 +250,4 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
     def _wait(self, events: int, deadline: float) -> None:
         if not wait_for(self.pgconn.socket, events, deadline - time.monotonic()):
             # The server may still run the statement, but no one can learn its outcome any more.
-            raise DatabaseError(retries.DEADLINE)
+            raise DatabaseError(ReasonSlug.DEADLINE)

@@ -6,13 +6,14 @@ import time
 
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from stackmgr.database import retries, session_settings, statements
+from stackmgr.database import session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.hot_connections import HotConnections
 from stackmgr.database.session import Observer, PrefetchHints, Session
 from stackmgr.errors import DatabaseError
 from stackmgr.monitoring.logs import RateLimitFilter
+from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import start_thread
 from stackmgr.settings import Settings
 
@@ -101,7 +102,7 @@ class Database:
     def _next_connection(self, give_up_at: float) -> DatabaseConnection:
         left = give_up_at - time.monotonic()
         if left <= 0:
-            raise DatabaseError(retries.NO_CONNECTION)
+            raise DatabaseError(ReasonSlug.NO_CONNECTION)
         found = self._hot.acquire()
         if isinstance(found, DatabaseConnection):
             return found
@@ -115,7 +116,7 @@ class Database:
             raise
         connection = self._hot.leave(found)
         if connection is None:
-            raise DatabaseError(retries.NO_CONNECTION) from found.failure
+            raise DatabaseError(ReasonSlug.NO_CONNECTION) from found.failure
         return connection
 
     def _serve_line(self) -> None:

@@ -8,21 +8,13 @@ where a creation receipt is inserted: there the Idempotency-Key is too long, whi
 from enum import Enum
 
 from stackmgr.errors import DatabaseError
+from stackmgr.reasons import ReasonSlug
 
 PROGRAM_LIMIT_EXCEEDED = "54000"
 # What a connection settles by itself, behind a pooler that gives it another server session.
 INVALID_STATEMENT_NAME = "26000"
 DUPLICATE_PREPARED_STATEMENT = "42P05"
 FEATURE_NOT_SUPPORTED = "0A000"
-
-# Reasons of a DatabaseError without SQLSTATE, because no server responded.
-CONNECTION_LOST = "connection_lost"
-DEADLINE = "deadline"
-NO_CONNECTION = "no_connection"
-
-# The reason of FEATURE_NOT_SUPPORTED at the first run of a statement on its connection: it was prepared just
-# now, so another connection would not help.
-UNSUPPORTED = "unsupported"
 
 
 class RetryAction(Enum):
@@ -38,7 +30,7 @@ class RetryAction(Enum):
 _ACTIONS = {
     "40001": RetryAction.RETRY,  # serialization_failure
     "40P01": RetryAction.RETRY,  # deadlock_detected
-    # A prepared statement whose result type a migration has changed, unless UNSUPPORTED.
+    # A prepared statement whose result type a migration has changed; but see UNSUPPORTED.
     FEATURE_NOT_SUPPORTED: RetryAction.RECONNECT_ALL,
     "25006": RetryAction.RECONNECT_ALL,  # the server has become a standby, or was made read-only
     "08": RetryAction.RETRY_IF_READ,  # connection exceptions
@@ -46,9 +38,10 @@ _ACTIONS = {
     # A warning at a write: the wait for the synchronous standby was cancelled, so that what is committed
     # here may be lost with this server.
     "01": RetryAction.RETRY_IF_READ,
-    CONNECTION_LOST: RetryAction.RETRY_IF_READ,
-    DEADLINE: RetryAction.CLOSE,
-    UNSUPPORTED: RetryAction.FAIL,
+    ReasonSlug.CONNECTION_LOST: RetryAction.RETRY_IF_READ,
+    ReasonSlug.DEADLINE: RetryAction.CLOSE,
+    # FEATURE_NOT_SUPPORTED for a statement that was prepared just now: another connection would not help.
+    ReasonSlug.UNSUPPORTED: RetryAction.FAIL,
 }
 
 _ATTEMPTS = {RetryAction.RETRY: 4, RetryAction.RECONNECT_ALL: 2, RetryAction.RETRY_IF_READ: 2}

@@ -13,12 +13,13 @@ import psycopg
 from psycopg import IsolationLevel, errors
 from psycopg.raw_cursor import RawCursor, RawServerCursor
 
-from stackmgr.database import retries, session_settings, statements
+from stackmgr.database import session_settings, statements
 from stackmgr.database.connection import DatabaseConnection, Parameters, Row
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
 from stackmgr.database.session import Observer, PrefetchHints, Session
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
+from stackmgr.reasons import ReasonSlug
 from stackmgr.settings import Settings
 
 _ASSUME = statements.load("role_assume")
@@ -146,7 +147,7 @@ class SingleConnection:
         try:
             return self.open()
         except CommandError as ex:
-            raise DatabaseError(retries.NO_CONNECTION) from ex
+            raise DatabaseError(ReasonSlug.NO_CONNECTION) from ex
 
     def release(self, connection: DatabaseConnection) -> None:
         """Keep the connection for the next statement."""

@@ -15,6 +15,7 @@ from stackmgr.errors import InvalidBody, InvalidConfiguration, PayloadTooLarge, 
 from stackmgr.http.requests import RequestSchema
 from stackmgr.http.schemas import inline_references, read_schema
 from stackmgr.limits import BODY_LIMIT_BYTES, LONGEST_KEY_BYTES, TOTAL_BPS
+from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import configuration
 from stackmgr.stacks.configuration import Changes, Configuration
 from stackmgr.stacks.whitelist import Whitelist
@@ -46,8 +47,10 @@ def _schemas(name: str) -> tuple[RequestSchema, dict[str, Any]]:
 def explain(body: bytes, schema: str, listed: Whitelist) -> Explanation:
     """Return the service's decision on *body*, validated as *schema*, CREATE or UPDATE."""
     if len(body) > BODY_LIMIT_BYTES:
-        reason = Reason((), "content_length", f"exceeds {BODY_LIMIT_BYTES} bytes")
-        return Explanation(PayloadTooLarge(reason.rule), reasons=[reason])
+        slug = ReasonSlug.CONTENT_LENGTH
+        return Explanation(
+            PayloadTooLarge(slug), reasons=[Reason((), slug, f"exceeds {BODY_LIMIT_BYTES} bytes")]
+        )
     validator, keywords = _schemas(schema)
     parse = configuration.parse_create if schema == CREATE else configuration.parse_update
     try:
@@ -98,7 +101,8 @@ def _is_item(item: Any, schema: dict[str, Any]) -> bool:
         return False
     properties = schema["properties"]
     return not any(
-        list(schema_reasons.schema_reasons(item[name], properties[name], ())) for name in schema["required"]
+        list(schema_reasons.schema_reasons(item[name], properties[name], (name,)))
+        for name in schema["required"]
     )
 
 

@@ -8,6 +8,7 @@ import falcon
 from stackmgr.errors import CircuitOpen, InvalidRequest, NotFound, Overloaded, ServiceError, error_object
 from stackmgr.http import middleware
 from stackmgr.monitoring import logs
+from stackmgr.reasons import ReasonSlug
 
 _log = logging.getLogger("stackmgr")
 
@@ -44,13 +45,15 @@ def on_falcon_error(
     req: falcon.Request, resp: falcon.Response, ex: falcon.HTTPError, params: dict[str, Any]
 ) -> None:
     """Respond to an error of Falcon's: an unknown route, or a header field it cannot parse."""
-    _respond(req, resp, NotFound("route") if ex.status_code == 404 else InvalidRequest("falcon"))
+    _respond(
+        req, resp, NotFound(ReasonSlug.ROUTE) if ex.status_code == 404 else InvalidRequest(ReasonSlug.FALCON)
+    )
 
 
 def on_unexpected(req: falcon.Request, resp: falcon.Response, ex: Exception, params: dict[str, Any]) -> None:
     """Respond to a bug of the service with 500."""
     _log_failure(req, ex)
-    _respond(req, resp, ServiceError("unexpected"))
+    _respond(req, resp, ServiceError(ReasonSlug.UNEXPECTED))
 
 
 def install(app: falcon.App[Any, Any]) -> None:

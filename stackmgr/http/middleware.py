@@ -14,6 +14,7 @@ from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import MethodNotAllowed, NotFound, Overloaded, ServiceError
 from stackmgr.http import requests
+from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks.repository import Actor
 
 
@@ -54,7 +55,7 @@ class RequestContext:
         assign_request_id(req, resp)
         req.context.started = time.perf_counter()
         if seconds := req.env.get(CAPACITY, UNLIMITED).retry_after:
-            raise Overloaded("queue_timeout", seconds)
+            raise Overloaded(ReasonSlug.QUEUE_TIMEOUT, seconds)
 
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, resource: Any, req_succeeded: bool
@@ -94,7 +95,7 @@ class Authentication:
         """Run for a routed request, before its responder."""
         # Falcon routes these too, but they are neither the collection nor a stack.
         if req.path.endswith("/") or "//" in req.path:
-            raise NotFound("route")
+            raise NotFound(ReasonSlug.ROUTE)
         if req.method not in resource.methods:
             raise MethodNotAllowed(", ".join(resource.methods))
         session = req.context.session = self._database.session()

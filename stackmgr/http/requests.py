@@ -24,6 +24,7 @@ from stackmgr.errors import (
 )
 from stackmgr.http.schemas import Document, inline_references, read_schema
 from stackmgr.limits import BODY_LIMIT_BYTES, CANONICAL_UUID, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import cursor
 from stackmgr.stacks.cursor import Position
 
@@ -64,14 +65,14 @@ def parse_credential(authorization: str) -> str:
     """Return the credential in the value of an Authorization header.  Raises Unauthorized."""
     match = _BEARER.fullmatch(authorization)
     if match is None:
-        raise Unauthorized("authorization_header")
+        raise Unauthorized(ReasonSlug.AUTHORIZATION_HEADER)
     return match[1]
 
 
 def parse_stack_id(text: str) -> str:
     """Return the stack id in *text*, in lowercase.  Raises InvalidStackId."""
     if not _UUID.fullmatch(text):
-        raise InvalidStackId("stack_id")
+        raise InvalidStackId(ReasonSlug.STACK_ID)
     return text.lower()
 
 
@@ -79,14 +80,14 @@ def parse_idempotency_key(req: falcon.Request) -> str:
     """Return the Idempotency-Key unchanged.  Raises InvalidIdempotencyKey."""
     key: str = req.env.get("HTTP_IDEMPOTENCY_KEY", "")
     if not key.strip():
-        raise InvalidIdempotencyKey("idempotency_key_blank")
+        raise InvalidIdempotencyKey(ReasonSlug.IDEMPOTENCY_KEY_BLANK)
     return key
 
 
 def check_content_length(req: falcon.Request) -> None:
     """Raise PayloadTooLarge if Content-Length exceeds the limit."""
     if (req.content_length or 0) > BODY_LIMIT_BYTES:
-        raise PayloadTooLarge("content_length")
+        raise PayloadTooLarge(ReasonSlug.CONTENT_LENGTH)
 
 
 def read_body(req: falcon.Request) -> bytes:
@@ -97,9 +98,9 @@ def read_body(req: falcon.Request) -> bytes:
     """
     media_type = req.env.get("CONTENT_TYPE") or "application/json"
     if media_type.partition(";")[0].strip().lower() != "application/json":
-        raise InvalidBody("media_type")
+        raise InvalidBody(ReasonSlug.MEDIA_TYPE)
     if (req.env.get("HTTP_CONTENT_ENCODING") or "identity").strip().lower() != "identity":
-        raise InvalidBody("content_encoding")
+        raise InvalidBody(ReasonSlug.CONTENT_ENCODING)
     content_length = req.content_length
     if content_length is None and not req.env.get("wsgi.input_terminated"):
         return b""
@@ -108,30 +109,30 @@ def read_body(req: falcon.Request) -> bytes:
         # Not Falcon's stream, which reads a chunked body as empty.
         received: bytes = req.env["wsgi.input"].read(size)
     except OSError as ex:
-        raise InvalidBody("framing") from ex
+        raise InvalidBody(ReasonSlug.FRAMING) from ex
     if len(received) > BODY_LIMIT_BYTES:
-        raise PayloadTooLarge("body")
+        raise PayloadTooLarge(ReasonSlug.BODY)
     if content_length is not None and len(received) != content_length:
-        raise InvalidBody("truncated")
+        raise InvalidBody(ReasonSlug.TRUNCATED)
     return received
 
 
 def _decode(text: str) -> str:
     if _MALFORMED_ESCAPE.search(text):
-        raise InvalidPagination("percent_encoding")
+        raise InvalidPagination(ReasonSlug.PERCENT_ENCODING)
     try:
         return unquote_to_bytes(text.replace("+", " ")).decode("utf-8")
     except UnicodeDecodeError as ex:
-        raise InvalidPagination("percent_encoding") from ex
+        raise InvalidPagination(ReasonSlug.PERCENT_ENCODING) from ex
 
 
 def _parse_limit(text: str) -> int:
     if not _DIGITS.fullmatch(text):
-        raise InvalidPagination("limit_form")
+        raise InvalidPagination(ReasonSlug.LIMIT_FORM)
     digits = text.lstrip("0")
     # Check the length first: int() raises ValueError for thousands of digits.
     if not 1 <= len(digits) <= len(str(MAX_PAGE_SIZE)) or int(digits) > MAX_PAGE_SIZE:
-        raise InvalidPagination("limit_range")
+        raise InvalidPagination(ReasonSlug.LIMIT_RANGE)
     return int(digits)
 
 
@@ -147,14 +148,14 @@ def parse_page_query(query_string: str) -> tuple[Position, int]:
         raw_name, _, raw_value = piece.partition("=")
         name, value = _decode(raw_name), _decode(raw_value)
         if name in seen:
-            raise InvalidPagination("parameter_repeated")
+            raise InvalidPagination(ReasonSlug.PARAMETER_REPEATED)
         seen.add(name)
         if name == "cursor":
             after = cursor.decode(value)
         elif name == "limit":
             limit = _parse_limit(value)
         else:
-            raise InvalidPagination("parameter_unknown")
+            raise InvalidPagination(ReasonSlug.PARAMETER_UNKNOWN)
     return after, limit
 
 
@@ -169,7 +170,7 @@ def compile_schema(name: str) -> Callable[[Any], Any]:
 def _unique_members(pairs: list[tuple[str, Any]]) -> Document:
     document = dict(pairs)
     if len(document) != len(pairs):
-        raise InvalidBody("repeated_member")
+        raise InvalidBody(ReasonSlug.REPEATED_MEMBER)
     return document
 
 
@@ -211,8 +212,8 @@ def _check_structure(body: bytes) -> None:
     if max(len(pieces), commas + brackets) <= _MAX_STRUCTURE:
         return
     if brackets > 2 * commas:
-        raise InvalidBody("not_json")  # RFC 8259 section 9 allows a bound on nesting
-    raise InvalidConfiguration("body_structure")
+        raise InvalidBody(ReasonSlug.NOT_JSON)  # RFC 8259 section 9 allows a bound on nesting
+    raise InvalidConfiguration(ReasonSlug.BODY_STRUCTURE)
 
 
 def parse_json(body: bytes) -> Any:
@@ -223,16 +224,16 @@ def parse_json(body: bytes) -> Any:
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as ex:
-        raise InvalidBody("not_utf8") from ex
+        raise InvalidBody(ReasonSlug.NOT_UTF8) from ex
     if len(body) > _COUNTED_BYTES:
         _check_structure(body)
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError) as ex:
-        raise InvalidBody("not_json") from ex
+        raise InvalidBody(ReasonSlug.NOT_JSON) from ex
 
 
-def rule_slug(path: list[str], keyword: str, value: Any) -> str:
+def rule_slug(path: list[str], keyword: str, value: Any) -> ReasonSlug:
     """Return the slug of a broken rule, as `weight_bps_range`, `schedule_null` or `body_unknown_field`.
 
     *path* leads from the body to the *value* that breaks *keyword*.  It consists of names from the schema and
@@ -242,7 +243,7 @@ def rule_slug(path: list[str], keyword: str, value: Any) -> str:
     if field.isdigit():
         field = f"{path[-2]}_item"
     ending = "null" if keyword == "type" and value is None else _KEYWORD_SLUGS[keyword]
-    return f"{field}_{ending}"
+    return ReasonSlug(f"{field}_{ending}")
 
 
 class RequestSchema:

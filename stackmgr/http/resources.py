@@ -15,6 +15,7 @@ from stackmgr.database.session import PlannedRead
 from stackmgr.errors import Overloaded
 from stackmgr.http import requests, responses
 from stackmgr.http.requests import RequestSchema
+from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import give_way
 from stackmgr.stacks import configuration, cursor, repository
 from stackmgr.stacks.repository import Stack
@@ -77,7 +78,7 @@ class StackCollection:
             return
         req.context.session.close()  # others may need the connection while this page waits
         if seconds := req.env.get(CAPACITY, UNLIMITED).wait_for_room(size):
-            raise Overloaded("large_pages", seconds)
+            raise Overloaded(ReasonSlug.LARGE_PAGES, seconds)
         pieces = responses.serialize_in_turns(page, next_cursor)
         resp.content_length = sum([len(piece) for piece in pieces])
         resp.stream = _in_turns(pieces)

@@ -32,6 +32,7 @@ from stackmgr.monitoring.metrics_store import (
     VERIFICATIONS,
     Values,
 )
+from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import repeat
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH"})
 _REQUEST = ("request",)  # the key of a request event, which updates several instruments
 _POOL_WAIT = (POOL_WAIT_SECONDS,)
 _LEASED = (POOL_LEASED,)
+
+_QUEUE_TIMEOUT = ReasonSlug.QUEUE_TIMEOUT.value
 
 _log = logging.getLogger("stackmgr")
 
@@ -129,7 +132,7 @@ class Metrics:
         method = fields["method"] if fields["method"] in _METHODS and route != "none" else "other"
         self._add((REQUESTS, method, route, str(fields["status"]), fields["code"] or ""), 1)
         self._observe((REQUEST_SECONDS, method, route), fields["duration_ms"] / 1000)
-        if fields.get("reason") == "queue_timeout":
+        if fields.get("reason") == _QUEUE_TIMEOUT:
             self._add((QUEUE_TIMEOUTS,), 1)
         if fields["verifier"] is not None:
             self._add((VERIFICATIONS, fields["verifier"]), 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 from stackmgr.errors import InvalidConfiguration
 from stackmgr.limits import TOTAL_BPS
+from stackmgr.reasons import ReasonSlug
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,33 +38,34 @@ class Changes:
     preset: str | None
 
 
-def name_violations(name: str) -> Iterator[str]:
+def name_violations(name: str) -> Iterator[ReasonSlug]:
     """Yield the slug of each rule that a non-empty *name* breaks."""
     if name.isspace():
-        yield "name_blank"
+        yield ReasonSlug.NAME_BLANK
     if "\0" in name:
-        yield "name_nul"
+        yield ReasonSlug.NAME_NUL
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
-        yield "name_surrogate"
+        yield ReasonSlug.NAME_SURROGATE
 
 
 def allocation_violations(
     items: list[dict[str, Any]], spellings: Mapping[str, str]
-) -> Iterator[tuple[int | None, str]]:
+) -> Iterator[tuple[int | None, ReasonSlug]]:
     """Yield the slug of each rule that *items* break, with the item's index; None for the whole list."""
     seen = set()
     for index, item in enumerate(items):
         spelling = item["token_address"]
         address = spelling.lower()
         if spelling not in spellings:
-            yield index, "token_checksum" if address in spellings else "token_not_whitelisted"
+            known = address in spellings
+            yield index, ReasonSlug.TOKEN_CHECKSUM if known else ReasonSlug.TOKEN_NOT_WHITELISTED
         if address in seen:
-            yield index, "token_repeated"
+            yield index, ReasonSlug.TOKEN_REPEATED
         seen.add(address)
     if sum(item["weight_bps"] for item in items) != TOTAL_BPS:
-        yield None, "weights_total"
+        yield None, ReasonSlug.WEIGHTS_TOTAL
 
 
 def check_name(name: str) -> str:

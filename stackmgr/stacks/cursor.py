@@ -12,6 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stackmgr.errors import InvalidPagination
+from stackmgr.reasons import ReasonSlug
 
 _FORM = re.compile(r"1[A-Za-z0-9_-]{32}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,9 +40,9 @@ def encode(position: Position) -> str:
 def decode(cursor: str) -> Position:
     """Return the position that *cursor* encodes.  Raises InvalidPagination."""
     if not _FORM.fullmatch(cursor):
-        raise InvalidPagination("cursor_form")
+        raise InvalidPagination(ReasonSlug.CURSOR_FORM)
     packed = base64.urlsafe_b64decode(cursor[1:])
     microseconds = int.from_bytes(packed[:8], "big")
     if microseconds > _LAST_MICROSECOND:
-        raise InvalidPagination("cursor_time")
+        raise InvalidPagination(ReasonSlug.CURSOR_TIME)
     return Position(_EPOCH + microseconds * _MICROSECOND, UUID(bytes=packed[8:]))

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 from stackmgr.database import retries, statements
 from stackmgr.database.session import PlannedRead, Session
 from stackmgr.errors import Conflict, DatabaseError, InvalidIdempotencyKey, NotFound
+from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import cursor
 from stackmgr.stacks.configuration import Changes, Configuration
 from stackmgr.stacks.cursor import Position
@@ -70,7 +71,7 @@ def create(session: Session, actor: Actor, key: str, configuration: Configuratio
     except DatabaseError as ex:
         if ex.sqlstate == retries.PROGRAM_LIMIT_EXCEEDED:
             # Among the indexed values, only the key's length is the client's choice.
-            raise InvalidIdempotencyKey("idempotency_key_too_long") from ex
+            raise InvalidIdempotencyKey(ReasonSlug.IDEMPOTENCY_KEY_TOO_LONG) from ex
         raise
     if created is not None:
         return stack, True
@@ -81,9 +82,9 @@ def _created_before(session: Session, actor: Actor, key: str, digest: bytes) -> 
     row = session.row(_FIND_RECEIPT, {"manager_id": actor.manager_id, "idempotency_key": key})
     if row is None:
         # The manager is being erased, the only way that a receipt goes: nothing is known of this creation.
-        raise DatabaseError("receipt_vanished", statement=_FIND_RECEIPT.name)
+        raise DatabaseError(ReasonSlug.RECEIPT_VANISHED, statement=_FIND_RECEIPT.name)
     if not compare_digest(row[0], digest):
-        raise Conflict("idempotency_key_reused")
+        raise Conflict(ReasonSlug.IDEMPOTENCY_KEY_REUSED)
     return Stack(*row[1:6])
 
 
@@ -96,7 +97,7 @@ def get(session: Session, manager_id: str) -> Stack:
     """Return a manager's stack by the planned read.  Raises NotFound, also for another manager's."""
     rows = session.planned_rows(manager_id)
     if not rows:
-        raise NotFound("stack")
+        raise NotFound(ReasonSlug.STACK)
     return Stack(*rows[0])
 
 
@@ -136,5 +137,5 @@ def update(session: Session, actor: Actor, stack_id: str, changes: Changes) -> S
         },
     )
     if row is None:
-        raise NotFound("stack")
+        raise NotFound(ReasonSlug.STACK)
     return Stack(*row)

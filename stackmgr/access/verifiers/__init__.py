@@ -14,6 +14,7 @@ from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import Unauthorized
 from stackmgr.limits import CANONICAL_UUID, LONGEST_IDENTITY_ID
+from stackmgr.reasons import ReasonSlug
 from stackmgr.settings import Settings
 
 _CANONICAL_UUID = re.compile(CANONICAL_UUID)
@@ -85,8 +86,8 @@ def checked_identity(identity_id: object, external_id: object, key_id: object = 
     The id of the key is for operators only: unless it is printable and at most 255 characters, it is omitted.
     """
     if not isinstance(identity_id, str) or not is_identity_id(identity_id):
-        raise Unauthorized("identity_id_missing")
+        raise Unauthorized(ReasonSlug.IDENTITY_ID_MISSING)
     if not isinstance(external_id, str) or not _CANONICAL_UUID.fullmatch(external_id):
-        raise Unauthorized("external_id_not_canonical")
+        raise Unauthorized(ReasonSlug.EXTERNAL_ID_NOT_CANONICAL)
     noted = key_id if isinstance(key_id, str) and is_identity_id(key_id) else None
     return Identity(identity_id=identity_id, external_id=external_id, key_id=noted)

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 
 from stackmgr.errors import CircuitOpen
+from stackmgr.reasons import ReasonSlug
 
 FAILURES_TO_OPEN = 3
 PROBE_INTERVAL = 0.4  # seconds; also the time-out of a short probe
@@ -53,7 +54,7 @@ class CircuitBreaker:
 
     def _probe(self, now: float) -> Permit:
         if now < self._next_probe_at:
-            raise CircuitOpen("verifier_circuit_open")
+            raise CircuitOpen(ReasonSlug.VERIFIER_CIRCUIT_OPEN)
         self._next_probe_at = now + PROBE_INTERVAL
         if now < self._next_full_probe_at:
             return Permit(min(self._timeout, PROBE_INTERVAL), now)

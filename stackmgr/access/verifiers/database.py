@@ -10,6 +10,7 @@ from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import DatabaseError, RateLimited, ServiceUnavailable, Unauthorized
+from stackmgr.reasons import ReasonSlug
 from stackmgr.settings import Settings
 
 _VERIFY = statements.load("api_key_verify")
@@ -39,17 +40,17 @@ class DatabaseVerifier:
     def verify(self, key: str, session: Session) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
         if not api_keys.is_well_formed(key):
-            raise Unauthorized("key_malformed")
+            raise Unauthorized(ReasonSlug.KEY_MALFORMED)
         try:
             return self._verified(api_keys.digest(key), session)
         except DatabaseError as ex:
-            raise ServiceUnavailable("database") from ex
+            raise ServiceUnavailable(ReasonSlug.DATABASE) from ex
 
     def _verified(self, key_digest: bytes, session: Session) -> Identity:
         row = session.row(_VERIFY, {"key_digest": key_digest}, hint=key_digest)
         if row is None:
             session.hints.forget(key_digest)
-            raise Unauthorized("key_unknown")
+            raise Unauthorized(ReasonSlug.KEY_UNKNOWN)
         external_id, identity_id, key_id, manager_id, quota_id, quota_seconds, used_this_hour = row
         if manager_id is not None:
             session.hints.remember(key_digest, manager_id)
@@ -63,4 +64,4 @@ class DatabaseVerifier:
         quota = {"quota_id": quota_id, "quota_seconds": seconds}
         [(is_granted, wait)] = session.rows(_CONSUME_QUOTA if self._consumes else _PEEK_QUOTA, quota)
         if not is_granted:
-            raise RateLimited("quota", wait)
+            raise RateLimited(ReasonSlug.QUOTA, wait)

@@ -32,13 +32,18 @@ from urllib3.exceptions import TimeoutError as PhaseTimeoutError
 from stackmgr import __version__
 from stackmgr.access.verifiers import Gauges, bounded
 from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
-from stackmgr.errors import RateLimited, ServiceUnavailable
+from stackmgr.errors import RateLimited, ServiceUnavailable, VerificationError
 from stackmgr.monitoring.metrics_store import VERIFIER_CIRCUIT_OPEN
+from stackmgr.reasons import ReasonSlug
 
 BODY_LIMIT = 65536
 
 # Statuses by which a server, or a proxy before it, says that there was no response in time.
 _NO_RESPONSE = (408, 499)
+
+_REQUEST_REJECTED = (
+    "The verifier rejects the service's own request with HTTP %d: check its URL and the credential"
+)
 
 _log = logging.getLogger("stackmgr")
 _SECONDS = re.compile(r"[0-9]{1,9}")
@@ -46,13 +51,13 @@ _SECONDS = re.compile(r"[0-9]{1,9}")
 # urllib3 quotes malformed responses in its warnings, and those may quote our own request.
 logging.getLogger("urllib3").setLevel(logging.CRITICAL)
 
-_REASONS: tuple[tuple[type[Exception], str], ...] = (
-    (NameResolutionError, "verifier_dns"),
-    (NewConnectionError, "verifier_connect"),
-    (ConnectTimeoutError, "verifier_timeout"),
-    (PhaseTimeoutError, "verifier_timeout"),
-    (SSLError, "verifier_tls"),
-    (Exception, "verifier_response_broken"),
+_REASONS: tuple[tuple[type[Exception], ReasonSlug], ...] = (
+    (NameResolutionError, ReasonSlug.VERIFIER_DNS),
+    (NewConnectionError, ReasonSlug.VERIFIER_CONNECT),
+    (ConnectTimeoutError, ReasonSlug.VERIFIER_TIMEOUT),
+    (PhaseTimeoutError, ReasonSlug.VERIFIER_TIMEOUT),
+    (SSLError, ReasonSlug.VERIFIER_TLS),
+    (Exception, ReasonSlug.VERIFIER_RESPONSE_BROKEN),
 )
 
 
@@ -76,9 +81,9 @@ def _object(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as ex:
-        raise ServiceUnavailable("verifier_response_not_json") from ex
+        raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_NOT_JSON) from ex
     if not isinstance(document, dict):
-        raise ServiceUnavailable("verifier_response_not_an_object")
+        raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_NOT_AN_OBJECT)
     return document
 
 
@@ -126,15 +131,16 @@ class Endpoint:
         if status == 200:
             return _object(content)
         wait = retry_after(response_headers.get("Retry-After"))
+        error: VerificationError
         if status == 429:
-            raise RateLimited("verifier_http_429", wait)
-        if status >= 500 or status in _NO_RESPONSE:
-            raise ServiceUnavailable(f"verifier_http_{status}", wait)
-        _log.error(
-            "The verifier rejects the service's own request with HTTP %d: check its URL and the credential",
-            status,
-        )
-        raise ServiceUnavailable(f"verifier_http_{status}")
+            error = RateLimited(ReasonSlug.VERIFIER_HTTP_STATUS, wait)
+        elif status >= 500 or status in _NO_RESPONSE:
+            error = ServiceUnavailable(ReasonSlug.VERIFIER_HTTP_STATUS, wait)
+        else:
+            error = ServiceUnavailable(ReasonSlug.VERIFIER_HTTP_STATUS)
+            _log.error(_REQUEST_REJECTED, status)
+        error.reason = error.reason.replace("STATUS", str(status))
+        raise error
 
     def _exchange(
         self, path: str, headers: Mapping[str, str], body: bytes, seconds: float
@@ -174,7 +180,7 @@ class Endpoint:
             # A response read to its end has returned its connection; otherwise this closes both.
             response.close()
         if len(content) > BODY_LIMIT:
-            raise ServiceUnavailable("verifier_response_too_long")
+            raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_TOO_LONG)
         return response.status, response.headers, content
 
     def _own_pool(self) -> tuple[urllib3.HTTPConnectionPool, bounded.Resolver]:

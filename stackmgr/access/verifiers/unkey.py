@@ -13,6 +13,7 @@ from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.access.verifiers.reuse import RecentIdentities
 from stackmgr.database.pool import Database
 from stackmgr.errors import RateLimited, ServiceUnavailable, Unauthorized
+from stackmgr.reasons import ReasonSlug
 from stackmgr.settings import Secret, Settings
 
 LONGEST_KEY = 512
@@ -28,17 +29,17 @@ def read_verification(document: dict[str, Any]) -> Identity:
     """
     data = document.get("data")
     if not isinstance(data, dict):
-        raise ServiceUnavailable("verifier_response_without_data")
+        raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_WITHOUT_DATA)
     valid, code = data.get("valid"), data.get("code")
     if not isinstance(valid, bool) or not isinstance(code, str) or valid != (code == "VALID"):
-        raise ServiceUnavailable("verifier_response_contradictory")
+        raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_CONTRADICTORY)
     if code in _LIMITED:
-        raise RateLimited("key_limited")
+        raise RateLimited(ReasonSlug.KEY_LIMITED)
     if not valid:
-        raise Unauthorized("key_refused")
+        raise Unauthorized(ReasonSlug.KEY_REFUSED)
     identity = data.get("identity")
     if not isinstance(identity, dict):
-        raise Unauthorized("identity_missing")
+        raise Unauthorized(ReasonSlug.IDENTITY_MISSING)
     return checked_identity(identity.get("id"), identity.get("externalId"), data.get("keyId"))
 
 
@@ -62,7 +63,7 @@ class UnkeyVerifier:
     def verify(self, key: str) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
         if len(key) > LONGEST_KEY:
-            raise Unauthorized("key_too_long")
+            raise Unauthorized(ReasonSlug.KEY_TOO_LONG)
         identity = self._recent.get(key)
         if identity is None:
             asked_at = time.monotonic()
