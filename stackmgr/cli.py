@@ -2,8 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
-from types import ModuleType
 
 from stackmgr import __version__
 from stackmgr.commands import (
@@ -25,47 +23,34 @@ from stackmgr.commands import (
     tokens,
     verify_key,
 )
-from stackmgr.commands.common import exit_statuses, subcommands
+from stackmgr.commands.command import add_commands, exit_statuses
 from stackmgr.errors import CommandError
 from stackmgr.settings import OPTIONS, SettingsError
 from stackmgr.stacks.whitelist import WhitelistError
-
-_NOTHING = "Reads no STACKMGR_* variable."
-_DATABASE = "Reads STACKMGR_DATABASE_URL, or STACKMGR_DATABASE_URL_FILE."
-_TOKENS = "Reads STACKMGR_TOKENS."
-_BOTH = "Reads STACKMGR_TOKENS, and STACKMGR_DATABASE_URL or STACKMGR_DATABASE_URL_FILE."
-_EVERYTHING = "Reads the whole environment that 'stackmgr --help' lists."
 
 _SECRET_FILES = "Secrets may be in files, which {} name instead.".format(
     " and ".join(f"{each.variable}_FILE" for each in OPTIONS.values() if each.is_secret)
 )
 
-# What each command reads of the environment.
-_COMMANDS: Mapping[ModuleType, str] = {
-    dev: _EVERYTHING,
-    migrate: _DATABASE,
-    check: _EVERYTHING,
-    config: _EVERYTHING,
-    openapi: _NOTHING,
-    docs: _NOTHING,
-    completion: _NOTHING,
-    keys: _DATABASE,
-    managers: _DATABASE,
-    verify_key: _EVERYTHING,
-    tokens: _BOTH,
-    stacks: _BOTH,
-    due: _NOTHING,
-    explain: _TOKENS,
-    audit: _BOTH,
-    conformance: _TOKENS,
-}
-
-# Commands that read less than their group.
-_NARROWER = {
-    "stackmgr tokens list": _TOKENS,
-    "stackmgr tokens check": _NOTHING,
-    "stackmgr tokens diff": _NOTHING,
-}
+_MODULES = (
+    dev,
+    migrate,
+    check,
+    config,
+    openapi,
+    docs,
+    completion,
+    keys,
+    managers,
+    verify_key,
+    tokens,
+    stacks,
+    due,
+    explain,
+    audit,
+    conformance,
+)
+COMMANDS = [module.COMMAND for module in _MODULES]
 
 
 def _options() -> str:
@@ -75,16 +60,8 @@ def _options() -> str:
     return "\n".join((head, *rows, "", _SECRET_FILES))
 
 
-def _describe(parser: argparse.ArgumentParser, summary: str, environment: str) -> None:
-    """Complete the `--help` of *parser* and of what is below it: purpose, exit statuses, environment."""
-    environment = _NARROWER.get(parser.prog, environment)
-    parser.description = parser.description or f"{summary[:1].upper()}{summary[1:]}."
-    parser.epilog = f"{parser.epilog or exit_statuses()} {environment}"
-    for each, command in subcommands(parser):
-        _describe(command, each, environment)
-
-
-def _parser() -> argparse.ArgumentParser:
+def make_parser(file: object = None) -> argparse.ArgumentParser:
+    """Return the parser; for a completion script, *file* marks what completes file names."""
     parser = argparse.ArgumentParser(
         prog="stackmgr",
         description=__doc__,
@@ -92,20 +69,16 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"stackmgr {__version__}")
-    parser.set_defaults(parser=parser)  # for `completion`
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in _COMMANDS:
-        module.add_to(commands)
-    for (summary, command), environment in zip(subcommands(parser), _COMMANDS.values(), strict=True):
-        _describe(command, summary, environment)
+    parser.set_defaults(make_parser=make_parser)  # for `completion`
+    add_commands(parser, COMMANDS, file=file)
     return parser
 
 
 def _arguments() -> argparse.Namespace:
-    parser = _parser()
+    parser = make_parser()
     arguments, unexpected = parser.parse_known_args()
     if unexpected:
-        parser.error(getattr(arguments, "unexpected", f"unrecognized arguments: {' '.join(unexpected)}"))
+        parser.error(arguments.unexpected or f"unrecognized arguments: {' '.join(unexpected)}")
     if sys.stdout is None:
         sys.exit("stackmgr: standard output is closed")
     return arguments

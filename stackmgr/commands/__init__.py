@@ -1,5 +1,5 @@
 """The operator's commands, one module or package each; `stackmgr.cli` combines them.
 
-Each has `add_to`, which adds its commands to the parser.  `common`, `arguments` and `output` hold what
-they share.
+Each has a `COMMAND`, which declares its name, help, arguments and function; `command` has the form of such a
+declaration.  `arguments` and `output` hold what the commands share.
 """

@@ -1,10 +1,14 @@
 """Types of the commands' arguments, as argparse takes them."""
 
 import argparse
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from uuid import UUID
 
 _LONGEST_LABEL = 200
+# Bounded, because int() refuses thousands of digits with an error of its own.
+_DIGITS = re.compile(r"[0-9]{1,9}")
 
 
 def canonical_uuid(text: str) -> str:
@@ -41,11 +45,18 @@ def future(text: str) -> datetime:
     return named
 
 
-def row_limit(text: str) -> int:
-    """Return the number of rows that *text* names, 1 to 1,000,000."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 7 and 1 <= int(text) <= 1_000_000):
-        raise argparse.ArgumentTypeError("must be a whole number from 1 to 1000000")
-    return int(text)
+def whole_number(smallest: int, largest: int) -> Callable[[str], int]:
+    """Return the type of a whole number in decimal digits."""
+
+    def parse(text: str) -> int:
+        if not (_DIGITS.fullmatch(text) and smallest <= int(text) <= largest):
+            raise argparse.ArgumentTypeError(f"must be a whole number from {smallest} to {largest}")
+        return int(text)
+
+    return parse
+
+
+row_limit = whole_number(1, 1_000_000)
 
 
 def label(text: str) -> str:

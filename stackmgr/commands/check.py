@@ -5,7 +5,7 @@ import os
 import sys
 
 from stackmgr import startup
-from stackmgr.commands.common import FOUND, Commands, exit_statuses
+from stackmgr.commands.command import EVERYTHING, FOUND, Command
 from stackmgr.commands.output import print_json
 from stackmgr.database import preflight
 from stackmgr.errors import CommandError
@@ -47,13 +47,11 @@ def _check(arguments: argparse.Namespace) -> None:
         sys.exit(FOUND)
 
 
-def add_to(commands: Commands) -> None:
-    """Add `check`."""
-    command = commands.add_parser(
-        "check",
-        help="check whether the service can serve here",
-        description="Check the environment, the whitelist and the database, and report every problem.",
-        epilog=exit_statuses("the service would not start"),
-    )
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=_check)
+COMMAND = Command(
+    name="check",
+    summary="check whether the service can serve here",
+    description="Check the environment, the whitelist and the database, and report every problem.",
+    reads=EVERYTHING,
+    found="the service would not start",
+    run=_check,
+)

@@ -7,7 +7,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import startup
-from stackmgr.commands.common import Commands, exit_statuses
+from stackmgr.commands.command import EVERYTHING, Command
 from stackmgr.commands.output import print_json, print_table
 from stackmgr.settings import OPTIONS, Option, Secret
 
@@ -44,13 +44,10 @@ def _config(arguments: argparse.Namespace) -> None:
     )
 
 
-def add_to(commands: Commands) -> None:
-    """Add `config`."""
-    command = commands.add_parser(
-        "config",
-        help="print the settings in effect, without secrets",
-        description="Check the environment and print the settings in effect. Secrets are redacted.",
-        epilog=exit_statuses(),
-    )
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=_config)
+COMMAND = Command(
+    name="config",
+    summary="print the settings in effect, without secrets",
+    description="Check the environment and print the settings in effect. Secrets are redacted.",
+    reads=EVERYTHING,
+    run=_config,
+)

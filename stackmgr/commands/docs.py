@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from stackmgr.commands import openapi
-from stackmgr.commands.common import Commands, exit_statuses
+from stackmgr.commands.command import NOTHING, Command, argument
 from stackmgr.errors import CommandError
 from stackmgr.http.schemas import Document
 
@@ -106,14 +106,13 @@ def _docs(arguments: argparse.Namespace) -> None:
     print(folder / "index.html")
 
 
-def add_to(commands: Commands) -> None:
-    """Add `docs`."""
-    command = commands.add_parser(
-        "docs",
-        help="write the API reference as a static page",
-        description="Write the API reference to DIR: index.html, which works without a network, the OpenAPI "
-        "document, and the renderer Redoc (extra 'docs'). Prints the path of the page.",
-        epilog=exit_statuses(),
-    )
-    command.add_argument("folder", type=Path, metavar="DIR", help="created if missing")
-    command.set_defaults(run=_docs)
+COMMAND = Command(
+    name="docs",
+    summary="write the API reference as a static page",
+    description="Write the API reference to DIR: index.html, which works without a network, the OpenAPI "
+    "document, and the renderer Redoc (extra 'docs'). Prints the path of the page.",
+    reads=NOTHING,
+    run=_docs,
+    arguments=[argument("folder", type=Path, metavar="DIR", help="created if missing")],
+    has_json=False,
+)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
-from stackmgr.commands.arguments import instant
-from stackmgr.commands.common import Commands, exit_statuses
+from stackmgr.commands.arguments import instant, whole_number
+from stackmgr.commands.command import NOTHING, Command, argument
 from stackmgr.commands.output import moment, print_json, print_note, print_table
 from stackmgr.errors import CommandError
 from stackmgr.limits import PRESETS
@@ -47,12 +47,6 @@ def boundaries(preset: str, after: datetime) -> Iterator[datetime]:
         yield after
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= _LARGEST_COUNT):
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_LARGEST_COUNT}")
-    return int(text)
-
-
 def _due(arguments: argparse.Namespace) -> None:
     after = arguments.after or datetime.now(UTC)
     found = list(islice(boundaries(arguments.preset, after), arguments.count))
@@ -68,22 +62,29 @@ def _due(arguments: argparse.Namespace) -> None:
     print_note(NOTICE)
 
 
-def add_to(commands: Commands) -> None:
-    """Add `due`."""
-    command = commands.add_parser(
-        "due",
-        help="print the planned UTC boundaries of a preset",
-        description="Print the planned UTC boundaries of a preset, the first one strictly after a time. A "
-        "change of schedule selects the first future boundary of the new preset and creates no catch-up run. "
-        f"{NOTICE}",
-        epilog=exit_statuses(),
-    )
-    command.add_argument("preset", choices=PRESETS, metavar="PRESET", help=", ".join(PRESETS))
-    command.add_argument(
-        "--from", type=instant, dest="after", metavar="TIME", help="ISO 8601 time with offset (default: now)"
-    )
-    command.add_argument(
-        "--count", type=_count, default=5, metavar="N", help=f"how many, 1 to {_LARGEST_COUNT} (default 5)"
-    )
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=_due)
+COMMAND = Command(
+    name="due",
+    summary="print the planned UTC boundaries of a preset",
+    description="Print the planned UTC boundaries of a preset, the first one strictly after a time. A "
+    "change of schedule selects the first future boundary of the new preset and creates no catch-up run. "
+    f"{NOTICE}",
+    reads=NOTHING,
+    run=_due,
+    arguments=[
+        argument("preset", choices=PRESETS, metavar="PRESET", help=", ".join(PRESETS)),
+        argument(
+            "--from",
+            type=instant,
+            dest="after",
+            metavar="TIME",
+            help="ISO 8601 time with offset (default: now)",
+        ),
+        argument(
+            "--count",
+            type=whole_number(1, _LARGEST_COUNT),
+            default=5,
+            metavar="N",
+            help=f"how many, 1 to {_LARGEST_COUNT} (default 5)",
+        ),
+    ],
+)

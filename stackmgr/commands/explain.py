@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stackmgr.commands.common import FOUND, Commands, exit_statuses
+from stackmgr.commands.command import FOUND, TOKENS, Command, argument
 from stackmgr.commands.output import percent, print_json, printable
 from stackmgr.dev.explanations import CREATE, UPDATE, Explanation, explain, key_reasons
 from stackmgr.errors import CommandError, InvalidIdempotencyKey
@@ -101,21 +101,18 @@ def _explain(arguments: argparse.Namespace) -> None:
         sys.exit(FOUND)
 
 
-def add_to(commands: Commands) -> None:
-    """Add `explain`."""
-    command = commands.add_parser(
-        "explain",
-        help="explain why a request body is rejected, or show its normalized form",
-        description="Validate a request body as the service does. Print every reason for a 400 or 413 with "
-        "its place in the body; for a valid body the normalized input and its identity. Needs no "
-        "database. Uses the token list that STACKMGR_TOKENS names.",
-        epilog=exit_statuses("the service rejects it"),
-    )
-    command.add_argument("file", metavar="FILE", help="a file with the body; - for standard input")
-    kind = command.add_mutually_exclusive_group()
-    kind.add_argument("--update", action="store_true", help="a body of PATCH, not of POST")
-    kind.add_argument(
-        "--idempotency-key", metavar="KEY", help="also check that this key fits the receipt index"
-    )
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=_explain)
+COMMAND = Command(
+    name="explain",
+    summary="explain why a request body is rejected, or show its normalized form",
+    description="Validate a request body as the service does. Print every reason for a 400 or 413 with "
+    "its place in the body; for a valid body the normalized input and its identity. Needs no "
+    "database. Uses the token list that STACKMGR_TOKENS names.",
+    reads=TOKENS,
+    found="the service rejects it",
+    run=_explain,
+    arguments=[argument("file", metavar="FILE", help="a file with the body; - for standard input")],
+    one_of=[
+        argument("--update", action="store_true", help="a body of PATCH, not of POST"),
+        argument("--idempotency-key", metavar="KEY", help="also check that this key fits the receipt index"),
+    ],
+)

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 
 from stackmgr.commands.arguments import canonical_uuid, row_limit
-from stackmgr.commands.common import NEEDS_READER, Commands, database_url, exit_statuses
+from stackmgr.commands.command import NEEDS_READER, Command, argument, database_url
 from stackmgr.commands.output import moment, percent, print_json, print_note, print_table, printable
 from stackmgr.commands.tokens import weights
 from stackmgr.database import statements
@@ -79,23 +79,20 @@ def _find(arguments: argparse.Namespace) -> None:
         print_note(f"There are more: --limit {10 * arguments.limit} shows them.")
 
 
-def add_to(commands: Commands) -> None:
-    """Add `find`."""
-    command = commands.add_parser(
-        "find",
-        help="find stacks of all managers by token, revision, request or name",
-        description="Find stacks of all managers by token, revision, request or name. Each search reads a "
-        f"whole table. {NEEDS_READER}",
-        epilog=exit_statuses(),
-    )
-    what = command.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--token", metavar="SYMBOL|ADDRESS", help="stacks whose current allocation names a token"
-    )
-    what.add_argument(
-        "--revision", type=canonical_uuid, metavar="UUID", help="the revision with this id, as in an ETag"
-    )
-    what.add_argument("--request", metavar="ID", help="revisions that a request made, by its X-Request-Id")
-    what.add_argument("--name", metavar="TEXT", help="stacks whose current name contains a text, in any case")
-    command.add_argument("--limit", type=row_limit, default=100, metavar="N", help="rows (default 100)")
-    command.set_defaults(run=_find)
+COMMAND = Command(
+    name="find",
+    summary="find stacks of all managers by token, revision, request or name",
+    description="Find stacks of all managers by token, revision, request or name. Each search reads a "
+    f"whole table. {NEEDS_READER}",
+    run=_find,
+    arguments=[argument("--limit", type=row_limit, default=100, metavar="N", help="rows (default 100)")],
+    one_of=[
+        argument("--token", metavar="SYMBOL|ADDRESS", help="stacks whose current allocation names a token"),
+        argument(
+            "--revision", type=canonical_uuid, metavar="UUID", help="the revision with this id, as in an ETag"
+        ),
+        argument("--request", metavar="ID", help="revisions that a request made, by its X-Request-Id"),
+        argument("--name", metavar="TEXT", help="stacks whose current name contains a text, in any case"),
+    ],
+    needs_one=True,
+)

@@ -7,8 +7,8 @@ from typing import Any
 
 from stackmgr.access import api_keys
 from stackmgr.access.api_keys import IssuedKey, KeyRecord, Quota
-from stackmgr.commands.arguments import canonical_uuid, future, label
-from stackmgr.commands.common import NEEDS_READER, Commands, database_url
+from stackmgr.commands.arguments import canonical_uuid, future, label, whole_number
+from stackmgr.commands.command import DATABASE, NEEDS_READER, Command, argument, database_url
 from stackmgr.commands.output import discard, moment, print_json, print_note, print_table
 from stackmgr.database.session import Session
 from stackmgr.database.single_connection import operator_session, reading
@@ -21,7 +21,6 @@ _COLUMNS = (
     "KEY_ID", "EXTERNAL_ID", "KEY", "STATE", "CREATED", "EXPIRES", "REVOKED", "LAST_USED", "QUOTA", "LABEL",
 )  # fmt: skip
 _QUOTA = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
-_SECONDS = re.compile(r"[0-9]{1,9}")
 
 
 def _quota(text: str) -> Quota:
@@ -33,12 +32,6 @@ def _quota(text: str) -> Quota:
             f"at most {LARGEST_QUOTA.limit} requests and {LARGEST_QUOTA.seconds} seconds"
         )
     return quota
-
-
-def _overlap(text: str) -> int:
-    if not _SECONDS.fullmatch(text) or int(text) > LONGEST_OVERLAP:
-        raise argparse.ArgumentTypeError(f"must be a whole number of seconds from 0 to {LONGEST_OVERLAP}")
-    return int(text)
 
 
 def _state(record: KeyRecord) -> str:
@@ -154,51 +147,56 @@ def _why_not(key_id: str, record: KeyRecord | None) -> str:
     return f"key {key_id} is {_state(record)}: issue a new one instead"
 
 
-def add_to(commands: Commands) -> None:
-    """Add `keys` and its commands."""
-    keys = commands.add_parser("keys", help="API keys of the database verifier")
-    key_commands = keys.add_subparsers(required=True, metavar="COMMAND")
+_KEY_ID = argument("key_id", type=canonical_uuid, metavar="KEY_ID")
 
-    command = key_commands.add_parser(
-        "issue", help="issue a key and print it on standard output, alone and only once"
-    )
-    command.add_argument(
-        "--external-id", type=canonical_uuid, required=True, help="the manager's account, a UUID"
-    )
-    command.add_argument("--label", type=label, default="", help="a note, shown in lists")
-    command.add_argument("--expires-at", type=future, help="expiry: an ISO 8601 time with an offset")
-    command.add_argument(
-        "--quota", type=_quota, metavar="N/SECONDS", help="at most N requests in any period of SECONDS"
-    )
-    command.set_defaults(run=_issue)
-
-    command = key_commands.add_parser(
-        "list",
-        help="list every key by its id, never the key itself",
-        description=NEEDS_READER,
-    )
-    command.add_argument("--external-id", type=canonical_uuid, help="only keys of this account")
-    command.set_defaults(run=_list)
-
-    command = key_commands.add_parser("revoke", help="revoke a key at once")
-    command.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
-    command.set_defaults(run=_revoke)
-
-    command = key_commands.add_parser(
-        "rotate", help="issue the successor of a key, print it as issue does, and let the key expire"
-    )
-    command.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
-    command.add_argument(
-        "--overlap",
-        type=_overlap,
-        default=0,
-        metavar="SECONDS",
-        help="how long the key stays valid beside its successor (default 0)",
-    )
-    command.add_argument(
-        "--expires-at", type=future, help="expiry of the successor, by default that of the key"
-    )
-    command.set_defaults(run=_rotate)
-
-    for command in key_commands.choices.values():
-        command.add_argument("--json", action="store_true", help="print one JSON document")
+COMMAND = Command(
+    name="keys",
+    summary="API keys of the database verifier",
+    reads=DATABASE,
+    commands=[
+        Command(
+            name="issue",
+            summary="issue a key and print it on standard output, alone and only once",
+            run=_issue,
+            arguments=[
+                argument(
+                    "--external-id", type=canonical_uuid, required=True, help="the manager's account, a UUID"
+                ),
+                argument("--label", type=label, default="", help="a note, shown in lists"),
+                argument("--expires-at", type=future, help="expiry: an ISO 8601 time with an offset"),
+                argument(
+                    "--quota",
+                    type=_quota,
+                    metavar="N/SECONDS",
+                    help="at most N requests in any period of SECONDS",
+                ),
+            ],
+        ),
+        Command(
+            name="list",
+            summary="list every key by its id, never the key itself",
+            description=NEEDS_READER,
+            run=_list,
+            arguments=[argument("--external-id", type=canonical_uuid, help="only keys of this account")],
+        ),
+        Command(name="revoke", summary="revoke a key at once", run=_revoke, arguments=[_KEY_ID]),
+        Command(
+            name="rotate",
+            summary="issue the successor of a key, print it as issue does, and let the key expire",
+            run=_rotate,
+            arguments=[
+                _KEY_ID,
+                argument(
+                    "--overlap",
+                    type=whole_number(0, LONGEST_OVERLAP),
+                    default=0,
+                    metavar="SECONDS",
+                    help="how long the key stays valid beside its successor (default 0)",
+                ),
+                argument(
+                    "--expires-at", type=future, help="expiry of the successor, by default that of the key"
+                ),
+            ],
+        ),
+    ],
+)

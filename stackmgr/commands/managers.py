@@ -7,7 +7,7 @@ from stackmgr.access import erasure, managers
 from stackmgr.access.managers import Binding
 from stackmgr.access.verifiers import is_identity_id
 from stackmgr.commands.arguments import canonical_uuid
-from stackmgr.commands.common import NEEDS_READER, Commands, database_url
+from stackmgr.commands.command import DATABASE, NEEDS_READER, Command, argument, database_url
 from stackmgr.commands.output import print_json, print_table
 from stackmgr.database.single_connection import operator_session, reading
 from stackmgr.errors import CommandError, DatabaseError
@@ -83,52 +83,62 @@ def _erase(arguments: argparse.Namespace) -> None:
         print(f"{arguments.manager_id} is erased: {counts}")
 
 
-def add_to(commands: Commands) -> None:
-    """Add `managers` and its commands."""
-    parser = commands.add_parser("managers", help="the identities that managers are bound to")
-    manager_commands = parser.add_subparsers(required=True, metavar="COMMAND")
+_MANAGER_ID = argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID")
 
-    command = manager_commands.add_parser("list", help="list every binding", description=NEEDS_READER)
-    command.set_defaults(run=_list)
-
-    command = manager_commands.add_parser("show", help="show bindings by an id", description=NEEDS_READER)
-    command.add_argument("--external-id", type=canonical_uuid, help="the account")
-    command.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")
-    command.set_defaults(run=_show, error=command.error)
-
-    command = manager_commands.add_parser(
-        "rebind",
-        help="bind a manager, with all its stacks, to another identity",
-        description="Bind a manager, with all its stacks, to another identity. State the saved binding in "
-        "full: nothing changes if the saved one differs.",
-    )
-    command.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID")
-    command.add_argument("--to-external-id", type=canonical_uuid, help="the new external id")
-    command.add_argument("--to-identity-id", type=_identity_id, help="the new identity id")
-    command.add_argument(
-        "--confirm-external-id", type=canonical_uuid, required=True, help="the external id as saved"
-    )
-    command.add_argument(
-        "--confirm-identity-id", type=_identity_id, required=True, help="the identity id as saved"
-    )
-    command.set_defaults(run=_rebind, error=command.error)
-
-    command = manager_commands.add_parser(
-        "erase",
-        help="delete a manager with its stacks, revisions, receipts and keys",
-        description="Delete a manager with its stacks, revisions, receipts and keys, for good. Its keys are "
-        "revoked first. An interrupted run is continued by the next one. A manager that a remote verifier "
-        "still knows starts anew with its next request.",
-    )
-    command.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID")
-    command.add_argument(
-        "--confirm",
-        type=canonical_uuid,
-        required=True,
-        metavar="EXTERNAL_ID",
-        help="the external id as saved",
-    )
-    command.set_defaults(run=_erase)
-
-    for command in manager_commands.choices.values():
-        command.add_argument("--json", action="store_true", help="print one JSON document")
+COMMAND = Command(
+    name="managers",
+    summary="the identities that managers are bound to",
+    reads=DATABASE,
+    commands=[
+        Command(name="list", summary="list every binding", description=NEEDS_READER, run=_list),
+        Command(
+            name="show",
+            summary="show bindings by an id",
+            description=NEEDS_READER,
+            run=_show,
+            arguments=[
+                argument("--external-id", type=canonical_uuid, help="the account"),
+                argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder"),
+            ],
+        ),
+        Command(
+            name="rebind",
+            summary="bind a manager, with all its stacks, to another identity",
+            description="Bind a manager, with all its stacks, to another identity. State the saved binding "
+            "in full: nothing changes if the saved one differs.",
+            run=_rebind,
+            arguments=[
+                _MANAGER_ID,
+                argument("--to-external-id", type=canonical_uuid, help="the new external id"),
+                argument("--to-identity-id", type=_identity_id, help="the new identity id"),
+                argument(
+                    "--confirm-external-id",
+                    type=canonical_uuid,
+                    required=True,
+                    help="the external id as saved",
+                ),
+                argument(
+                    "--confirm-identity-id", type=_identity_id, required=True, help="the identity id as saved"
+                ),
+            ],
+        ),
+        Command(
+            name="erase",
+            summary="delete a manager with its stacks, revisions, receipts and keys",
+            description="Delete a manager with its stacks, revisions, receipts and keys, for good. Its keys "
+            "are revoked first. An interrupted run is continued by the next one. A manager that a remote "
+            "verifier still knows starts anew with its next request.",
+            run=_erase,
+            arguments=[
+                _MANAGER_ID,
+                argument(
+                    "--confirm",
+                    type=canonical_uuid,
+                    required=True,
+                    metavar="EXTERNAL_ID",
+                    help="the external id as saved",
+                ),
+            ],
+        ),
+    ],
+)

@@ -3,19 +3,14 @@
 import argparse
 import sys
 
-from stackmgr.commands.common import FOUND, Commands, database_url, exit_statuses
+from stackmgr.commands.arguments import whole_number
+from stackmgr.commands.command import DATABASE, FOUND, Command, argument, database_url
 from stackmgr.commands.output import print_table
 from stackmgr.database import migrations
 
 
 def _report(text: str) -> None:
     print(f"stackmgr: {text}", file=sys.stderr, flush=True)
-
-
-def _seconds(text: str) -> float:
-    if not (text.isascii() and text.isdigit() and len(text) < 7):
-        raise argparse.ArgumentTypeError("must be a whole number of seconds, at most 999999")
-    return float(text)
 
 
 def _status() -> None:
@@ -34,23 +29,26 @@ def _migrate(arguments: argparse.Namespace) -> None:
     print("the schema is up to date")
 
 
-def add_to(commands: Commands) -> None:
-    """Add `migrate`."""
-    command = commands.add_parser(
-        "migrate",
-        help="bring the schema of the database up to date",
-        epilog=exit_statuses("with --status, a migration is not as this release has it"),
-    )
-    command.add_argument(
-        "--status",
-        action="store_true",
-        help="list the migrations, and apply none; needs stackmgr_reader only",
-    )
-    command.add_argument(
-        "--wait",
-        type=_seconds,
-        default=migrations.DEFAULT_WAIT_SECONDS,
-        metavar="SECONDS",
-        help="how long to retry while another transaction, such as pg_dump's, locks a table (default 300)",
-    )
-    command.set_defaults(run=_migrate)
+COMMAND = Command(
+    name="migrate",
+    summary="bring the schema of the database up to date",
+    reads=DATABASE,
+    found="with --status, a migration is not as this release has it",
+    run=_migrate,
+    arguments=[
+        argument(
+            "--status",
+            action="store_true",
+            help="list the migrations, and apply none; needs stackmgr_reader only",
+        ),
+        argument(
+            "--wait",
+            type=whole_number(0, 999_999),
+            default=migrations.DEFAULT_WAIT_SECONDS,
+            metavar="SECONDS",
+            help="how long to retry while another transaction, such as pg_dump's, locks a table "
+            "(default 300)",
+        ),
+    ],
+    has_json=False,
+)

@@ -10,7 +10,7 @@ import argparse
 from typing import Any
 
 from stackmgr import paths
-from stackmgr.commands.common import Commands, exit_statuses
+from stackmgr.commands.command import NOTHING, Command
 from stackmgr.commands.output import print_json
 from stackmgr.http.schemas import Document, read_schema, resolve_reference
 
@@ -66,7 +66,6 @@ def _openapi(_: argparse.Namespace) -> None:
     print_json(bundle())
 
 
-def add_to(commands: Commands) -> None:
-    """Add `openapi`."""
-    command = commands.add_parser("openapi", help="print the OpenAPI document", epilog=exit_statuses())
-    command.set_defaults(run=_openapi)
+COMMAND = Command(
+    name="openapi", summary="print the OpenAPI document", reads=NOTHING, run=_openapi, has_json=False
+)

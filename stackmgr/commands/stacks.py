@@ -6,8 +6,15 @@ import sys
 from itertools import pairwise
 
 from stackmgr.commands import find, revisions
-from stackmgr.commands.arguments import canonical_uuid, instant, row_limit
-from stackmgr.commands.common import FOUND, NEEDS_READER, Commands, database_url, exit_statuses
+from stackmgr.commands.arguments import canonical_uuid, instant, row_limit, whole_number
+from stackmgr.commands.command import (
+    FOUND,
+    NEEDS_READER,
+    TOKENS_AND_DATABASE,
+    Command,
+    argument,
+    database_url,
+)
 from stackmgr.commands.output import moment, percent, print_json, print_note, print_table, printable
 from stackmgr.commands.revisions import Located, Revision
 from stackmgr.database.single_connection import reading
@@ -116,61 +123,58 @@ def _diff(arguments: argparse.Namespace) -> None:
         sys.exit(FOUND)
 
 
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1):
-        raise argparse.ArgumentTypeError("must be the number of a revision, 1 or greater")
-    return int(text)
+_STACK_ID = argument("stack_id", type=canonical_uuid, metavar="STACK_ID")
+_number = whole_number(1, 999_999_999)
 
-
-def _add(
-    commands: Commands, name: str, summary: str, description: str, found: str | None = None
-) -> argparse.ArgumentParser:
-    """Add a command on one stack; *found* says what exit status 3 means, if it has one."""
-    command = commands.add_parser(
-        name, help=summary, description=f"{description} {NEEDS_READER}", epilog=exit_statuses(found)
-    )
-    command.add_argument("stack_id", type=canonical_uuid, metavar="STACK_ID")
-    return command
-
-
-def add_to(commands: Commands) -> None:
-    """Add `stacks` and its commands."""
-    stacks = commands.add_parser(
-        "stacks",
-        help="stacks of all managers, and every revision of them",
-        epilog=exit_statuses("something was found"),
-    )
-    stack_commands = stacks.add_subparsers(required=True, metavar="COMMAND")
-
-    command = _add(stack_commands, "show", "show a stack as it is now", "Show a stack as it is now.")
-    command.set_defaults(run=_show)
-
-    command = _add(
-        stack_commands,
-        "history",
-        "show who changed what in a stack, and when",
-        "Show who changed what in a stack, when and with which key, latest first.",
-    )
-    command.add_argument("--limit", type=row_limit, default=20, metavar="N", help="revisions (default 20)")
-    command.set_defaults(run=_history)
-
-    command = _add(
-        stack_commands, "at", "show a stack as it was at a time", "Show a stack as it was at a time."
-    )
-    command.add_argument("time", type=instant, metavar="TIME", help="ISO 8601 time with offset")
-    command.set_defaults(run=_at)
-
-    command = _add(
-        stack_commands,
-        "diff",
-        "compare two revisions of a stack",
-        "Compare two revisions of a stack, by default the current one and the one before it.",
-        found="the revisions differ",
-    )
-    command.add_argument("older", type=_number, nargs="?", metavar="OLDER", help="number of a revision")
-    command.add_argument("newer", type=_number, nargs="?", metavar="NEWER", help="number of a later revision")
-    command.set_defaults(run=_diff)
-
-    find.add_to(stack_commands)
-    for command in stack_commands.choices.values():
-        command.add_argument("--json", action="store_true", help="print one JSON document")
+COMMAND = Command(
+    name="stacks",
+    summary="stacks of all managers, and every revision of them",
+    reads=TOKENS_AND_DATABASE,
+    found="something was found",
+    commands=[
+        Command(
+            name="show",
+            summary="show a stack as it is now",
+            description=f"Show a stack as it is now. {NEEDS_READER}",
+            run=_show,
+            arguments=[_STACK_ID],
+        ),
+        Command(
+            name="history",
+            summary="show who changed what in a stack, and when",
+            description="Show who changed what in a stack, when and with which key, latest first. "
+            f"{NEEDS_READER}",
+            run=_history,
+            arguments=[
+                _STACK_ID,
+                argument("--limit", type=row_limit, default=20, metavar="N", help="revisions (default 20)"),
+            ],
+        ),
+        Command(
+            name="at",
+            summary="show a stack as it was at a time",
+            description=f"Show a stack as it was at a time. {NEEDS_READER}",
+            run=_at,
+            arguments=[
+                _STACK_ID,
+                argument("time", type=instant, metavar="TIME", help="ISO 8601 time with offset"),
+            ],
+        ),
+        Command(
+            name="diff",
+            summary="compare two revisions of a stack",
+            description="Compare two revisions of a stack, by default the current one and the one before it. "
+            f"{NEEDS_READER}",
+            found="the revisions differ",
+            run=_diff,
+            arguments=[
+                _STACK_ID,
+                argument("older", type=_number, nargs="?", metavar="OLDER", help="number of a revision"),
+                argument(
+                    "newer", type=_number, nargs="?", metavar="NEWER", help="number of a later revision"
+                ),
+            ],
+        ),
+        find.COMMAND,
+    ],
+)

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from stackmgr.commands.arguments import row_limit
-from stackmgr.commands.common import FOUND, NEEDS_READER, Commands, database_url, exit_statuses
+from stackmgr.commands.command import (
+    FOUND,
+    NEEDS_READER,
+    NOTHING,
+    TOKENS,
+    TOKENS_AND_DATABASE,
+    Command,
+    argument,
+    database_url,
+)
 from stackmgr.commands.output import percent, print_json, print_note, print_table, printable
 from stackmgr.database import statements
 from stackmgr.database.single_connection import Reader, reading
@@ -173,52 +182,52 @@ def _impact(arguments: argparse.Namespace) -> None:
         sys.exit(FOUND)
 
 
-def add_to(commands: Commands) -> None:
-    """Add `tokens` and its commands."""
-    tokens = commands.add_parser(
-        "tokens",
-        help="the token whitelist, and what a change of it would affect",
-        epilog=exit_statuses("something was found"),
-    )
-    token_commands = tokens.add_subparsers(required=True, metavar="COMMAND")
+_FILE = argument("file", type=Path, metavar="FILE")
 
-    command = token_commands.add_parser(
-        "list",
-        help="list the tokens in force",
-        description="List the tokens of the file that STACKMGR_TOKENS names, by default the shipped one.",
-        epilog=exit_statuses(),
-    )
-    command.set_defaults(run=_list)
-
-    command = token_commands.add_parser(
-        "check",
-        help="check a whitelist file",
-        description="Check a whitelist file: exactly 30 tokens, EIP-55 checksums, no settlement asset.",
-        epilog=exit_statuses("the file has a problem"),
-    )
-    command.add_argument("file", type=Path, metavar="FILE")
-    command.set_defaults(run=_check)
-
-    command = token_commands.add_parser(
-        "diff", help="compare two whitelist files", epilog=exit_statuses("the lists differ")
-    )
-    command.add_argument("old", type=Path, metavar="A")
-    command.add_argument("new", type=Path, metavar="B")
-    command.set_defaults(run=_diff)
-
-    command = token_commands.add_parser(
-        "impact",
-        help="show which saved stacks and retries a new whitelist file would affect",
-        description="Compare FILE with the list that STACKMGR_TOKENS names here. Show which saved stacks "
-        "hold tokens that would leave, and how many creation retries would turn from 200 into 400. "
-        f"{NEEDS_READER}",
-        epilog=exit_statuses("a stack or a retry is affected"),
-    )
-    command.add_argument("file", type=Path, metavar="FILE")
-    command.add_argument(
-        "--limit", type=row_limit, default=100, metavar="N", help="stacks to show (default 100)"
-    )
-    command.set_defaults(run=_impact)
-
-    for command in token_commands.choices.values():
-        command.add_argument("--json", action="store_true", help="print one JSON document")
+COMMAND = Command(
+    name="tokens",
+    summary="the token whitelist, and what a change of it would affect",
+    reads=TOKENS_AND_DATABASE,
+    found="something was found",
+    commands=[
+        Command(
+            name="list",
+            summary="list the tokens in force",
+            description="List the tokens of the file that STACKMGR_TOKENS names, by default the shipped one.",
+            reads=TOKENS,
+            run=_list,
+        ),
+        Command(
+            name="check",
+            summary="check a whitelist file",
+            description="Check a whitelist file: exactly 30 tokens, EIP-55 checksums, no settlement asset.",
+            reads=NOTHING,
+            found="the file has a problem",
+            run=_check,
+            arguments=[_FILE],
+        ),
+        Command(
+            name="diff",
+            summary="compare two whitelist files",
+            reads=NOTHING,
+            found="the lists differ",
+            run=_diff,
+            arguments=[argument("old", type=Path, metavar="A"), argument("new", type=Path, metavar="B")],
+        ),
+        Command(
+            name="impact",
+            summary="show which saved stacks and retries a new whitelist file would affect",
+            description="Compare FILE with the list that STACKMGR_TOKENS names here. Show which saved stacks "
+            "hold tokens that would leave, and how many creation retries would turn from 200 into 400. "
+            f"{NEEDS_READER}",
+            found="a stack or a retry is affected",
+            run=_impact,
+            arguments=[
+                _FILE,
+                argument(
+                    "--limit", type=row_limit, default=100, metavar="N", help="stacks to show (default 100)"
+                ),
+            ],
+        ),
+    ],
+)

@@ -14,7 +14,7 @@ from typing import Any
 from stackmgr import startup
 from stackmgr.access import managers
 from stackmgr.access.verifiers import Verifier
-from stackmgr.commands.common import FOUND, Commands, exit_statuses
+from stackmgr.commands.command import EVERYTHING, FOUND, Command
 from stackmgr.commands.output import print_json
 from stackmgr.database.session import Session
 from stackmgr.database.single_connection import service_session
@@ -90,15 +90,14 @@ def _verify_key(arguments: argparse.Namespace) -> None:
         sys.exit(FOUND)
 
 
-def add_to(commands: Commands) -> None:
-    """Add `verify-key`."""
-    command = commands.add_parser(
-        "verify-key",
-        help="verify the key on standard input as a request would be",
-        description="Verify the key on standard input with the configured verifier. Print whom it "
-        "identifies, the status of a request with it, and the duration. Stores nothing and uses up no "
-        "quota of the database verifier.",
-        epilog=exit_statuses("the key is not accepted"),
-    )
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=_verify_key, unexpected=_KEY_AS_ARGUMENT)
+COMMAND = Command(
+    name="verify-key",
+    summary="verify the key on standard input as a request would be",
+    description="Verify the key on standard input with the configured verifier. Print whom it "
+    "identifies, the status of a request with it, and the duration. Stores nothing and uses up no "
+    "quota of the database verifier.",
+    reads=EVERYTHING,
+    found="the key is not accepted",
+    run=_verify_key,
+    unexpected=_KEY_AS_ARGUMENT,
+)

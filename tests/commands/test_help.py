@@ -1,32 +1,23 @@
 """The commands' `--help` is complete and consistent."""
 
-import argparse
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from stackmgr import cli, paths
-from stackmgr.commands.common import subcommands
+from stackmgr.commands.command import NOTHING, Command
 from stackmgr.settings import OPTIONS
 
-
-def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield the parser of every command that has none below it."""
-    below = [command for _, command in subcommands(parser)]
-    if not below:
-        yield parser
-    for command in below:
-        yield from leaves(command)
-
-
-LEAVES = [*leaves(cli._parser())]
-WORDS = [tuple(parser.prog.split()[1:]) for parser in LEAVES]
-GROUPS = sorted({words[:1] for words in WORDS if len(words) > 1})
-READ_NOTHING = [words for words, parser in zip(WORDS, LEAVES, strict=True) if "no STACKMGR" in parser.epilog]
+LEAVES: dict[tuple[str, ...], Command] = {
+    (group.name, *([leaf.name] if group.commands else [])): leaf
+    for group in cli.COMMANDS
+    for leaf in group.commands or [group]
+}
+GROUPS = [(group.name,) for group in cli.COMMANDS if group.commands]
+READ_NOTHING = [words for words, leaf in LEAVES.items() if leaf.reads == NOTHING]
 
 
-@pytest.mark.parametrize("words", [*WORDS, *GROUPS], ids=" ".join)
+@pytest.mark.parametrize("words", [*LEAVES, *GROUPS], ids=" ".join)
 def test_the_help_states_purpose_exit_statuses_and_environment(command, words):
     ran = command(*words, "--help")
     assert (ran.status, ran.err) == (0, "")
@@ -47,11 +38,10 @@ def test_the_help_of_the_program_names_every_variable(command):
     ] == []
 
 
-@pytest.mark.parametrize("parser", LEAVES, ids=lambda parser: parser.prog)
-def test_every_option_is_explained(parser):
-    assert [
-        action.option_strings for action in parser._actions if action.option_strings and not action.help
-    ] == []
+@pytest.mark.parametrize("leaf", LEAVES.values(), ids=map(" ".join, LEAVES))
+def test_every_option_is_explained(leaf):
+    options = [each for each in [*leaf.one_of, *leaf.arguments] if each.names[0].startswith("-")]
+    assert [each.names for each in options if not each.options.get("help")] == []
 
 
 @pytest.mark.parametrize("words", READ_NOTHING, ids=" ".join)

@@ -33,7 +33,7 @@ def test_the_example_and_the_readme_state_the_defaults():
 
 
 def test_the_help_states_variables_and_defaults():
-    shown = cli._parser().format_help()
+    shown = cli.make_parser().format_help()
     for option in OPTIONS.values():
         assert re.search(rf"{option.variable} .*\[{re.escape(option.default_text)}\]", shown)
 
@@ -59,4 +59,4 @@ def printed_commands() -> list[str]:
 @pytest.mark.parametrize("command", printed_commands())
 def test_the_command_takes_what_the_runbook_prints(command):
     arguments = shlex.split(re.sub(r"\b(KEY_ID|MANAGER_ID|STACK_ID|UUID)\b", str(uuid4()), command))
-    assert cli._parser().parse_args(arguments).run
+    assert cli.make_parser().parse_args(arguments).run

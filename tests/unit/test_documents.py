@@ -69,7 +69,7 @@ def subcommands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Argume
 
 def command_lines(document: str) -> list[list[str]]:
     """Return the words after `stackmgr` of each command line shown; a group may stand without that word."""
-    groups = [name for name, parser in subcommands_of(cli._parser()).items() if subcommands_of(parser)]
+    groups = [name for name, parser in subcommands_of(cli.make_parser()).items() if subcommands_of(parser)]
     shown = [
         re.search(rf"(?:^|[ /])(?<!from )stackmgr +(?=[a-z])(.+)|^((?:{'|'.join(groups)}) [a-z].*)", code)
         for code in code_in(document)
@@ -149,7 +149,7 @@ def test_every_link_into_the_project_leads_somewhere(document):
 @each_document
 def test_every_command_a_document_shows_exists_with_its_options(document):
     for words in command_lines(document):
-        parser, rest = cli._parser(), list(words)
+        parser, rest = cli.make_parser(), list(words)
         while choices := subcommands_of(parser):
             assert rest, words
             assert rest[0] in choices, words
@@ -160,7 +160,7 @@ def test_every_command_a_document_shows_exists_with_its_options(document):
 def test_the_readme_and_the_page_of_the_commands_show_every_command():
     commands = {
         (name, *second)
-        for name, parser in subcommands_of(cli._parser()).items()
+        for name, parser in subcommands_of(cli.make_parser()).items()
         for second in ([(nested,) for nested in subcommands_of(parser)] or [()])
     }
     shown = command_lines("README.md") + command_lines("deploy/COMMANDS.md")

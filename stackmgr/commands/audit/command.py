@@ -14,7 +14,14 @@ from stackmgr.access.verifiers import is_identity_id
 from stackmgr.commands.arguments import canonical_uuid
 from stackmgr.commands.audit.report import Counts, Report
 from stackmgr.commands.audit.rules import Fault, RevisionAudit, StoredRevision, current_faults, receipt_faults
-from stackmgr.commands.common import FOUND, NEEDS_READER, Commands, database_url, exit_statuses
+from stackmgr.commands.command import (
+    FOUND,
+    NEEDS_READER,
+    TOKENS_AND_DATABASE,
+    Command,
+    argument,
+    database_url,
+)
 from stackmgr.commands.output import print_note
 from stackmgr.database import statements
 from stackmgr.database.single_connection import Reader, reader_connection, reader_transaction
@@ -131,25 +138,27 @@ def _audit(arguments: argparse.Namespace) -> None:
         sys.exit(FOUND)
 
 
-def add_to(commands: Commands) -> None:
-    """Add `audit`."""
-    command = commands.add_parser(
-        "audit",
-        help="check every stored row against the rules, and the tables against each other",
-        description="Check every stack, revision and receipt: names, allocations and presets against the "
-        "published rules, tokens against the list that STACKMGR_TOKENS names, the current row against its "
-        "last revision, revision numbers for gaps, receipts against stacks, and the digest of each receipt "
-        f"against revision 1. Prints one line for each finding. {NEEDS_READER}",
-        epilog=exit_statuses("something is wrong"),
-    )
-    command.add_argument(
-        "--after",
-        type=canonical_uuid,
-        metavar="MANAGER_ID",
-        help="continue an earlier run after this manager",
-    )
-    command.add_argument(
-        "--archived", action="store_true", help="revisions between the first and later ones may be missing"
-    )
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=_audit)
+COMMAND = Command(
+    name="audit",
+    summary="check every stored row against the rules, and the tables against each other",
+    description="Check every stack, revision and receipt: names, allocations and presets against the "
+    "published rules, tokens against the list that STACKMGR_TOKENS names, the current row against its "
+    "last revision, revision numbers for gaps, receipts against stacks, and the digest of each receipt "
+    f"against revision 1. Prints one line for each finding. {NEEDS_READER}",
+    reads=TOKENS_AND_DATABASE,
+    found="something is wrong",
+    run=_audit,
+    arguments=[
+        argument(
+            "--after",
+            type=canonical_uuid,
+            metavar="MANAGER_ID",
+            help="continue an earlier run after this manager",
+        ),
+        argument(
+            "--archived",
+            action="store_true",
+            help="revisions between the first and later ones may be missing",
+        ),
+    ],
+)

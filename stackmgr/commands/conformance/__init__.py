@@ -1,5 +1,5 @@
 """`stackmgr conformance`: the command, its checks, and the client that they use."""
 
-from stackmgr.commands.conformance.command import add_to
+from stackmgr.commands.conformance.command import COMMAND
 
-__all__ = ["add_to"]
+__all__ = ["COMMAND"]

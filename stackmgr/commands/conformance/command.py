@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 import urllib3
 
-from stackmgr.commands.common import FOUND, Commands, exit_statuses
+from stackmgr.commands.command import FOUND, TOKENS, Command, argument
 from stackmgr.commands.conformance.checks import CHECKS, Check
 from stackmgr.commands.conformance.client import Client, Deployment, Failed
 from stackmgr.commands.output import print_json, print_note, printable
@@ -133,19 +133,17 @@ def _base_url(text: str) -> str:
     return text
 
 
-def add_to(commands: Commands) -> None:
-    """Add `conformance`."""
-    command = commands.add_parser(
-        "conformance",
-        help="check a deployment against the specification, as its clients see it",
-        description="Send requests to a deployment, also through its proxy, and check the responses "
-        "against the specification. Reads the API keys of two managers from standard input, each on its "
-        "own line. Creates about 60 stacks, which nothing deletes: use managers that exist for this.",
-        epilog=exit_statuses("a check failed"),
-    )
-    command.add_argument(
-        "base_url", type=_base_url, metavar="BASE_URL", help="as https://stackmgr.example.com"
-    )
-    command.add_argument("--junit", type=Path, metavar="FILE", help="also write the results as JUnit XML")
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=_conformance)
+COMMAND = Command(
+    name="conformance",
+    summary="check a deployment against the specification, as its clients see it",
+    description="Send requests to a deployment, also through its proxy, and check the responses "
+    "against the specification. Reads the API keys of two managers from standard input, each on its "
+    "own line. Creates about 60 stacks, which nothing deletes: use managers that exist for this.",
+    reads=TOKENS,
+    found="a check failed",
+    run=_conformance,
+    arguments=[
+        argument("base_url", type=_base_url, metavar="BASE_URL", help="as https://stackmgr.example.com"),
+        argument("--junit", type=Path, metavar="FILE", help="also write the results as JUnit XML"),
+    ],
+)
