@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from stackmgr.dev.explanations import CREATE, UPDATE, explain
+from stackmgr.http.health import WsgiApplication
 from stackmgr.stacks import whitelist
 
 LogRequest = Callable[[Mapping[str, Any]], None]
-WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 _SCHEMAS = {"POST": CREATE, "PATCH": UPDATE}
 

@@ -12,7 +12,7 @@ reading   a part of a request has been read        none    the rest; READ_DEADLI
 serving   bytes are parsed, or the application     taker   park or close by the taker
           runs
 writing   the socket is full, the rest of the      none    the rest is sent; WRITE_DEADLINE without progress;
-          response waits                                   `memory.LIMIT`
+          response waits                                   `MEMORY_LIMIT_BYTES`
 draining  the last response is sent and the        none    the client closes; DRAIN_SECONDS; DRAIN_LIMIT
           sending side closed
 

@@ -24,7 +24,7 @@ from stackmgr.scheduler import WRITABLE, wait_for
 from stackmgr.server import SERVING, Phase
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
 from stackmgr.server.outbox import Outbox
-from stackmgr.server.request import Limits, ReceivedRequest, find_section_end
+from stackmgr.server.request import HeadLimits, ReceivedRequest, find_section_end
 
 READ_DEADLINE = 10.0  # seconds from the first byte of a request to its last
 WRITE_DEADLINE = 30.0  # seconds for a client to take the next WRITE_PROGRESS bytes of a response
@@ -109,7 +109,7 @@ class ClientConnection:
         self.inbox += data
         return True
 
-    def next_request(self, limits: Limits) -> ReceivedRequest | None:
+    def next_request(self, limits: HeadLimits) -> ReceivedRequest | None:
         """Return the next request with its body, or None while it is incomplete. Raises BadRequest."""
         request = self.request or self._parse_head(limits)
         if request is None:
@@ -120,7 +120,7 @@ class ClientConnection:
         self.request = self._decoder = None
         return request
 
-    def _parse_head(self, limits: Limits) -> ReceivedRequest | None:
+    def _parse_head(self, limits: HeadLimits) -> ReceivedRequest | None:
         self.head = b""
         end = find_section_end(self.inbox, self._searched)
         if end == 0:

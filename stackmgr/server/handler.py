@@ -14,7 +14,7 @@ from stackmgr.capacity import Capacity
 from stackmgr.errors import IncompleteRequest, InvalidRequest, ServiceError
 from stackmgr.server import SERVING
 from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput
-from stackmgr.server.request import HEAD_LIMIT, BadRequest, Limits, ReceivedRequest
+from stackmgr.server.request import HEAD_LIMIT, BadRequest, HeadLimits, ReceivedRequest
 from stackmgr.server.response import ResponseWriter
 from stackmgr.server.shares import Shares
 
@@ -42,7 +42,7 @@ class RequestHandler:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         cfg = worker.cfg
-        self._limits = Limits(
+        self._limits = HeadLimits(
             min(cfg.limit_request_line or HEAD_LIMIT, HEAD_LIMIT),
             min(cfg.limit_request_fields or HEAD_LIMIT, HEAD_LIMIT),
             min(cfg.limit_request_field_size or HEAD_LIMIT, HEAD_LIMIT),

@@ -15,7 +15,7 @@ from stackmgr.server import WRITING
 from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection
 from stackmgr.server.connections import HttpConnections
 
-LIMIT = 134_217_728  # bytes in one process: five of the largest pages
+MEMORY_LIMIT_BYTES = 134_217_728  # bytes in one process: five of the largest pages
 LARGE = 1_048_576  # bytes of responses whose end is worth a collection
 MAX_WAITING = 2  # pages that wait for room at once, each with its rows in memory
 ROOM_SECONDS = 1.0  # that a page waits for other clients to read; then those that read least are closed
@@ -60,7 +60,7 @@ class ResponseMemory:
             while not self._reserve(capacity, size):
                 sleep(0.02)
                 if monotonic() > end:
-                    self._close_stalled(self._used() + size - LIMIT)
+                    self._close_stalled(self._used() + size - MEMORY_LIMIT_BYTES)
         finally:
             self._waiting -= 1
         return True
@@ -71,7 +71,7 @@ class ResponseMemory:
         A reference cycle can keep such a response until a collection, which an idle worker would not run.
         """
         used = self._used()
-        self._close_stalled(used - LIMIT)
+        self._close_stalled(used - MEMORY_LIMIT_BYTES)
         if used < self._used_before - LARGE:
             gc.collect()
             if hasattr(_libc, "malloc_trim"):
@@ -84,7 +84,7 @@ class ResponseMemory:
     def _reserve(self, capacity: Capacity, size: int) -> bool:
         with self._reserving:
             used = self._used()
-            if used and used + size > LIMIT:
+            if used and used + size > MEMORY_LIMIT_BYTES:
                 return False
             capacity.reserved = size
             return True

@@ -44,7 +44,7 @@ class BadRequest(Exception):
     """The client broke HTTP. The text names the cause and never quotes the client's bytes."""
 
 
-class Limits(NamedTuple):
+class HeadLimits(NamedTuple):
     """gunicorn's `limit_request_line`, `limit_request_fields` and `limit_request_field_size`."""
 
     line: int
@@ -92,7 +92,7 @@ class ReceivedRequest:
         "uri", "version",
     )  # fmt: skip
 
-    def __init__(self, head: bytes, limits: Limits) -> None:
+    def __init__(self, head: bytes, limits: HeadLimits) -> None:
         """Parse *head*, up to and including the empty line. Raises BadRequest."""
         self._limits = limits
         line = _REQUEST_LINE.match(head)

@@ -14,7 +14,7 @@ from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
 from stackmgr.server import body
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
 from stackmgr.server.connection import ClientConnection, Disconnected
-from stackmgr.server.request import BadRequest, Limits, ReceivedRequest
+from stackmgr.server.request import BadRequest, HeadLimits, ReceivedRequest
 from tests.support.malformed import fuzz_request_count
 
 HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -44,7 +44,7 @@ _TOKENS = [
 
 def decode(data, cuts):
     """Return the content and what follows the body, for a body that arrives in pieces; None if it is malformed."""
-    decoder = ChunkedDecoder(ReceivedRequest(HEAD, Limits(4094, 100, 8190)))
+    decoder = ChunkedDecoder(ReceivedRequest(HEAD, HeadLimits(4094, 100, 8190)))
     inbox, start = bytearray(), 0
     for end in (*cuts, len(data)):
         inbox += data[start:end]
@@ -66,7 +66,7 @@ def decode_by_gunicorn(data):
 
         @staticmethod
         def parse_headers(block, **_):
-            ReceivedRequest(HEAD, Limits(4094, 100, 8190)).check_trailers(block + b"\r\n")
+            ReceivedRequest(HEAD, HeadLimits(4094, 100, 8190)).check_trailers(block + b"\r\n")
 
     source = unreader.IterUnreader(iter([data]))
     try:
@@ -103,12 +103,12 @@ def test_every_body_is_decoded_as_by_gunicorn_wherever_it_is_cut():
 
 
 def test_chunks_are_decoded_a_few_at_a_time(monkeypatch):
-    decoder = ChunkedDecoder(ReceivedRequest(HEAD, Limits(4094, 100, 8190)))
+    decoder = ChunkedDecoder(ReceivedRequest(HEAD, HeadLimits(4094, 100, 8190)))
     inbox = bytearray(b"1\r\nx\r\n" * 1000)
     assert not decoder.feed(inbox)
     assert decoder.is_suspended
     assert len(inbox) > 700 * 6
-    decoder = ChunkedDecoder(ReceivedRequest(HEAD, Limits(4094, 100, 8190)))
+    decoder = ChunkedDecoder(ReceivedRequest(HEAD, HeadLimits(4094, 100, 8190)))
     inbox = bytearray(b"1;" + b"a" * 8000 + b"\r\nx\r\n") * 2
     assert not decoder.feed(inbox)
     assert len(inbox) > 8000

@@ -90,7 +90,8 @@ def test_out_of_descriptors_accepts_again_as_soon_as_a_connection_closes(start):
 
 def test_unread_responses_have_a_total_budget(start):
     server = start(
-        "import stackmgr.server.memory as m\nm.LIMIT = 20_000_000\nm.ROOM_SECONDS = 0.3", deadlines=""
+        "import stackmgr.server.memory as m\nm.MEMORY_LIMIT_BYTES = 20_000_000\nm.ROOM_SECONDS = 0.3",
+        deadlines="",
     )
     socks = []
     for _ in range(5):
@@ -106,7 +107,7 @@ def test_unread_responses_have_a_total_budget(start):
 
 
 def test_many_small_unread_responses_have_a_total_budget_too(start):
-    server = start("import stackmgr.server.memory as m\nm.LIMIT = 10_000_000", deadlines="")
+    server = start("import stackmgr.server.memory as m\nm.MEMORY_LIMIT_BYTES = 10_000_000", deadlines="")
     socks = [server.connect_without_reading(get("/big?4500000")) for _ in range(12)]
     wait_until(lambda: 1 <= count_connections(server.port) <= 6, 20)  # the write deadline is 30 s
     for sock in socks:
@@ -115,7 +116,7 @@ def test_many_small_unread_responses_have_a_total_budget_too(start):
 
 def test_memory_of_large_unread_responses_is_bounded_and_returned(start):
     server = start(
-        "import stackmgr.server.memory as m\nm.LIMIT, m.ROOM_SECONDS = 24_000_000, 0.3",
+        "import stackmgr.server.memory as m\nm.MEMORY_LIMIT_BYTES, m.ROOM_SECONDS = 24_000_000, 0.3",
         deadlines="import stackmgr.server.connection as c\nc.WRITE_DEADLINE = 2.0\n",
     )
     server.request(get("/page?8000000"))

@@ -8,7 +8,7 @@ from gunicorn.config import Config
 from gunicorn.http import message, unreader
 from gunicorn.http.errors import ParseException
 
-from stackmgr.server.request import BadRequest, Limits, ReceivedRequest, find_section_end
+from stackmgr.server.request import BadRequest, HeadLimits, ReceivedRequest, find_section_end
 from tests.support.malformed import (
     SAMPLE_KEY,
     SAMPLE_STACK_ID,
@@ -19,7 +19,7 @@ from tests.support.malformed import (
 
 GUNICORN = Config()
 GUNICORN.set("http_parser", "python")
-LIMITS = Limits(4094, 100, 8190)
+LIMITS = HeadLimits(4094, 100, 8190)
 STRANGER = ("192.0.2.1", 1)  # gunicorn believes more of a proxy of its own host
 
 

@@ -11,7 +11,7 @@ from stackmgr.capacity import Capacity
 from stackmgr.server import memory
 from stackmgr.server.connection import ClientConnection
 from stackmgr.server.connections import HttpConnections
-from stackmgr.server.memory import LIMIT, ResponseMemory
+from stackmgr.server.memory import MEMORY_LIMIT_BYTES, ResponseMemory
 from tests.support.waiting import eventually
 
 
@@ -43,17 +43,17 @@ def connect(connections: HttpConnections) -> Iterator[Callable[..., ClientConnec
 def test_a_response_that_has_been_reserved_and_is_queued_counts_once(connections, connect, monkeypatch):
     responses = ResponseMemory(connections)
     sent = {connect(reserved=9, queued=b"queue"), connect(reserved=20), connect(queued=b"x" * 100)}
-    monkeypatch.setattr(memory, "LIMIT", 9 + 20 + 100)
+    monkeypatch.setattr(memory, "MEMORY_LIMIT_BYTES", 9 + 20 + 100)
     responses.enforce()
     assert connections.open == sent
-    monkeypatch.setattr(memory, "LIMIT", 9 + 20 + 100 - 1)
+    monkeypatch.setattr(memory, "MEMORY_LIMIT_BYTES", 9 + 20 + 100 - 1)
     responses.enforce()
     assert len(connections.open) == 2
 
 
 def test_only_two_pages_wait_for_room(connections, connect):
     responses = ResponseMemory(connections)
-    full = connect(reserved=LIMIT)
+    full = connect(reserved=MEMORY_LIMIT_BYTES)
     found = []
 
     def wait() -> None:

@@ -36,7 +36,7 @@ from stackmgr.errors import RateLimited, ServiceUnavailable, VerificationError
 from stackmgr.monitoring.metrics_store import VERIFIER_CIRCUIT_OPEN
 from stackmgr.reasons import ReasonSlug
 
-BODY_LIMIT = 65536
+RESPONSE_LIMIT_BYTES = 65536
 
 # Statuses by which a server, or a proxy before it, says that there was no response in time.
 _NO_RESPONSE = (408, 499)
@@ -175,11 +175,11 @@ class Endpoint:
             timeout=self._timeout,
         )
         try:
-            content = response.read(BODY_LIMIT + 1, decode_content=False)
+            content = response.read(RESPONSE_LIMIT_BYTES + 1, decode_content=False)
         finally:
             # A response read to its end has returned its connection; otherwise this closes both.
             response.close()
-        if len(content) > BODY_LIMIT:
+        if len(content) > RESPONSE_LIMIT_BYTES:
             raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_TOO_LONG)
         return response.status, response.headers, content
 
