@@ -37,7 +37,10 @@ def test_an_update_needs_a_field_it_knows(client, stack, rejected, body):
     assert client.get(stack["id"]).json == stack
 
 
-@pytest.mark.parametrize("title", ["empty name", "wrong checksum", "9999 in all", "unknown preset"])
+@pytest.mark.parametrize(
+    "title",
+    ["empty name", "spaces as name", "empty allocation", "wrong checksum", "9999 in all", "unknown preset"],
+)
 def test_one_invalid_field_rejects_an_update_whose_other_fields_are_valid(client, stack, rejected, title):
     valid = {"name": "New", "allocation": spread(ADDRESSES), "schedule": {"preset": "daily"}}
     body = body_with(valid, *FAULTS[title])
