@@ -1,4 +1,4 @@
-"""`stackmgr stacks`: the past of a stack, and the searches, on a database of known content."""
+"""`stackmgr stacks`: the history of a stack, and the searches, on a database of known content."""
 
 from uuid import uuid4
 

@@ -57,6 +57,6 @@ def printed_commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", printed_commands())
-def test_the_command_takes_what_the_runbook_prints(command):
+def test_the_command_accepts_what_the_runbook_prints(command):
     arguments = shlex.split(re.sub(r"\b(KEY_ID|MANAGER_ID|STACK_ID|UUID)\b", str(uuid4()), command))
     assert cli.make_parser().parse_args(arguments).run

@@ -99,7 +99,7 @@ def test_the_history_of_random_clients_holds(pooled, operator, database_url, spe
     assert history.check(workload.operations, found) == []
 
 
-def test_pooler_sql_sets_what_the_service_asks_for():
+def test_pooler_sql_sets_what_the_service_requires():
     script = (paths.directory("deploy") / "postgresql" / "pooler.sql").read_text()
     found = re.findall(
         r"^ALTER ROLE stackmgr_service IN DATABASE :\"database\" SET (\w+) = (.+);$", script, re.MULTILINE

@@ -89,7 +89,7 @@ def operator(dba: Dba) -> Iterator[Database]:
     database.close()
 
 
-def test_the_services_login_finds_all_it_needs_and_holds_no_more(dba):
+def test_the_services_login_finds_all_it_needs_and_has_no_other_right(dba):
     findings = preflight.examine(dba.login("stackmgr_service"))
     assert (findings.problems, findings.warnings, findings.reachable) == ([], [], True)
 
@@ -110,7 +110,7 @@ def test_the_services_login_finds_all_it_needs_and_holds_no_more(dba):
         "INSERT INTO stackmgr.api_keys (key_digest) VALUES ('')",
     ],
 )
-def test_the_services_login_is_rejected_what_it_does_not_need(dba, statement):
+def test_the_services_login_has_no_right_it_does_not_need(dba, statement):
     with (
         psycopg.connect(dba.login("stackmgr_service"), autocommit=True) as connection,
         pytest.raises(psycopg.errors.InsufficientPrivilege),
@@ -118,7 +118,7 @@ def test_the_services_login_is_rejected_what_it_does_not_need(dba, statement):
         connection.execute(statement.encode())
 
 
-def test_an_analyst_made_as_roles_sql_says_reads_all_but_the_digests_of_keys(dba):
+def test_an_analyst_made_by_roles_sql_reads_all_but_the_digests_of_keys(dba):
     [create] = re.findall("CREATE ROLE analyst .*", (ROOT / "deploy/postgresql/roles.sql").read_text())
     dba.run(f'psql -X -d postgres -c "{create}"')
     with psycopg.connect(dba.login("analyst"), autocommit=True) as connection:

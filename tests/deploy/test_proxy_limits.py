@@ -80,12 +80,12 @@ def test_a_key_has_one_rate_however_its_field_is_spelled(tmp_path, key):
 @pytest.mark.parametrize(
     "authorization", ["", "Bearer", "Bearer a b", "Basic abc", "a" * 16000, f"Bearer {'a ' * 8000}b"]
 )
-def test_what_is_no_credential_has_no_rate_in_common(tmp_path, authorization):
+def test_malformed_credentials_share_no_rate(tmp_path, authorization):
     with limited(tmp_path, TWO_KEYS) as proxy:
         assert [send_request(proxy, authorization).status for _ in range(4)] == [200] * 4
 
 
-def test_keys_that_begin_alike_have_each_their_rate(tmp_path):
+def test_keys_with_a_common_prefix_have_separate_rates(tmp_path):
     with limited(tmp_path, TWO_KEYS) as proxy:
         keys = [f"{'k' * 300}{number}" for number in range(4)]
         assert [send_request(proxy, f"Bearer {key}").status for key in keys] == [200] * 4

@@ -182,7 +182,7 @@ def test_an_error_of_nginx_repeats_an_id_only_where_it_can_break_nothing(proxy, 
         assert (str(UUID(returned)), UUID(returned).version) == (returned, 4)
 
 
-def test_the_errors_of_nginx_say_what_the_service_says():
+def test_the_errors_of_nginx_are_those_of_the_service():
     said = dict(re.findall(r'"code": "(\w+)", "message": "([^"]+)"', SITE.read_text()))
     classes = (errors.InvalidRequest, errors.NotFound, errors.PayloadTooLarge, errors.RateLimited)
     assert said == {kind.code: kind.message for kind in (*classes, errors.ServiceError)}

@@ -156,7 +156,7 @@ def test_connections_to_the_service_are_kept(tmp_path):
         assert (upstream.connections, len(upstream.heads)) == (1, 5)
 
 
-def test_an_idle_connection_is_given_up_by_nginx_before_the_service_gives_it_up():
+def test_nginx_closes_an_idle_connection_before_the_service_does():
     upstream = SITE.read_text().partition("server {")[0]
     (kept,) = re.findall(r"^ +keepalive_timeout (\d+)s;$", upstream, re.MULTILINE)
     settings = (SITE.parent / "gunicorn.conf.py").read_text()

@@ -39,7 +39,7 @@ def test_systemd_accepts_the_units(installed_units):
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
-def test_the_service_is_exposed_to_little(installed_units):
+def test_the_exposure_level_of_the_unit_is_low(installed_units):
     examined = analyze("security", "--offline=true", "--threshold=15", installed_units[0])
     assert examined.returncode == 0, examined.stdout
 

@@ -1,4 +1,4 @@
-"""The short form of the drills: each fault once, in an order of the seed's, and then many clients."""
+"""The short form of the drills: each fault once, in an order given by the seed, and then many clients."""
 
 import tempfile
 from collections.abc import Iterator
@@ -41,11 +41,11 @@ def test_faults_under_load_lose_nothing_and_double_nothing(drill_server: FaultyP
     assert report.slowest < HANGING
 
 
-def test_a_failover_to_a_standby_that_lags_is_seen_to_lose_what_was_acknowledged(
+def test_the_loss_by_a_failover_to_a_lagging_standby_is_detected(
     drill_server: FaultyPostgres,
 ) -> None:
     assert short("control-lagging-standby", drill_server).contradictions() == []
 
 
-def test_every_fault_has_its_turn() -> None:
+def test_every_fault_is_injected() -> None:
     assert DRILLS["mixed"].short >= sum(drill.mixes for drill in DRILLS.values())

@@ -59,7 +59,7 @@ def test_a_database_that_freezes_after_verification_leaves_an_error_whose_outcom
     service.assert_whole()
 
 
-def test_a_body_too_large_for_the_socket_does_not_outstay_the_deadline(server, service):
+def test_a_body_too_large_for_the_socket_ends_at_the_deadline(server, service):
     service.verifier.afterwards = server.freeze
     with ends_within(DEADLINE):
         assert service.client.create(configuration(name="n" * 261_000)).status_int == 500

@@ -1,4 +1,4 @@
-"""The line for a connection: first come, first served, and nothing that was handed on is lost."""
+"""The line for a connection: in order of arrival, and no connection is lost."""
 
 import random
 import threading
@@ -124,7 +124,7 @@ def test_a_request_that_fails_at_the_moment_of_its_turn_passes_the_connection_on
     assert_whole(single, 1)
 
 
-def test_a_pool_that_fails_unforeseen_fails_those_in_line_and_loses_no_room(single, worker, monkeypatch):
+def test_an_unexpected_failure_of_the_pool_fails_those_in_line_and_loses_no_room(single, worker, monkeypatch):
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 

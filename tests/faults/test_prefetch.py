@@ -1,4 +1,4 @@
-"""A read that goes with the verification of its key: whatever befalls it, it is as if it had gone alone."""
+"""A read sent with the verification of its key: failures have the same outcome as if it were sent alone."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""What hostile or broken clients do to a server: slow, silent, greedy ones."""
+"""Hostile or broken clients: slow, silent and greedy ones."""
 
 import contextlib
 import select

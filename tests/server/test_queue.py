@@ -83,7 +83,7 @@ def test_request_that_no_thread_takes_in_time_is_rejected(start):
     wait_until(lambda: "Responded 503 on " in server.log)
 
 
-def test_requests_rejected_together_are_not_told_to_return_together(start):
+def test_requests_rejected_together_get_different_times_to_retry(start):
     server = start(LIMIT)
     with busy(server), ExitStack() as stack:
         clients = [stack.enter_context(server.connect(get("/"))) for _ in range(64)]

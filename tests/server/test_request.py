@@ -1,4 +1,4 @@
-"""What is a request, and what is none: the worker's own parser, beside gunicorn's and by itself."""
+"""The worker's request parser: valid and invalid heads, also compared with gunicorn's parser."""
 
 import tracemalloc
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The OpenAPI description, looked at by operation."""
+"""The OpenAPI document by operation."""
 
 from collections.abc import Iterator
 from typing import Any

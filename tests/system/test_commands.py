@@ -1,4 +1,4 @@
-"""The command `stackmgr`, run as an operator runs it: what it prints where, and how it ends."""
+"""The command `stackmgr` as a process: standard output, standard error, exit status."""
 
 import json
 import re
@@ -135,7 +135,7 @@ def test_a_key_id_that_was_never_issued_cannot_be_revoked(database_url):
     ]
 
 
-def test_arguments_that_make_no_sense_end_with_the_usage_and_status_2():
+def test_invalid_arguments_end_with_the_usage_and_status_2():
     ended = run("keys", "revoke", "1", url=NOWHERE)
     assert ended.returncode == 2
     assert ended.stdout == ""
@@ -165,7 +165,7 @@ READERS = [
 
 
 @pytest.mark.parametrize("arguments", OPERATORS, ids=" ".join)
-def test_the_services_login_is_told_apart_from_the_operators(arguments, database_url, service_login):
+def test_an_operators_command_rejects_the_login_of_the_service(arguments, database_url, service_login):
     ended = run(*arguments, url=make_conninfo(database_url, user=service_login))
     assert problems(ended) == [
         "this login may not become stackmgr_owner: use the operator's connection string (operator.env)"
@@ -191,14 +191,14 @@ def test_a_command_that_only_reads_needs_a_login_that_may_assume_the_reader(
 
 
 @pytest.mark.parametrize("arguments", OPERATORS, ids=" ".join)
-def test_a_login_that_may_only_read_is_rejected_what_writes(arguments, database_url, reader_login):
+def test_a_login_that_may_only_read_may_not_write(arguments, database_url, reader_login):
     ended = run(*arguments, url=make_conninfo(database_url, user=reader_login))
     assert problems(ended) == [
         "this login may not become stackmgr_owner: use the operator's connection string (operator.env)"
     ]
 
 
-def test_the_state_of_migrations_is_rejected_to_a_login_of_no_role(database_url, server_url):
+def test_a_login_without_a_role_may_not_read_the_state_of_migrations(database_url, server_url):
     with login(server_url, "") as name:
         ended = run("migrate", "--status", url=make_conninfo(database_url, user=name))
     assert problems(ended) == [f"{name} may not read: GRANT stackmgr_reader TO {name}"]
@@ -317,7 +317,7 @@ def test_a_key_that_could_not_be_printed_is_revoked_again(database_url, target, 
     assert ended.stdout == ""
 
 
-def test_output_that_cannot_be_written_is_an_error_in_words(database_url):
+def test_output_that_cannot_be_written_is_an_error_with_its_reason(database_url):
     shell = ("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh", COMMAND)
     ended = run("keys", "list", url=database_url, command=shell)
     assert problems(ended) == ["standard output: No space left on device"]

@@ -138,7 +138,7 @@ def test_a_folder_that_has_become_read_only_is_named(folder):
     assert ended.stderr == f"stackmgr: {data}/api_key.new: Permission denied\n"
 
 
-def test_a_second_one_on_the_same_data_is_rejected_with_the_reason(dev, folder):
+def test_a_second_instance_on_the_same_data_is_rejected_with_the_reason(dev, folder):
     data = folder / "it's 100 % mine"
     assert failed_dev("--port", str(free_port()), "--data", data) == (
         f"stackmgr: another 'stackmgr dev' is using {data}; stop it, or choose --data\n"
@@ -168,7 +168,7 @@ def test_a_folder_that_cannot_be_one_is_named(folder):
     )
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(folder):
+def test_a_folder_with_other_content_is_not_changed(folder):
     strange = folder / "strange" / "postgres"
     strange.mkdir(parents=True)
     (strange / "mine").touch()

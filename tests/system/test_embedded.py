@@ -51,7 +51,7 @@ def query(server, statement):
 @pytest.mark.parametrize(
     "name", ["x" * 100, "é" * 60, 'a "quoted", listed name'], ids=["long", "wide", "odd"]
 )
-def test_a_path_that_cannot_be_a_sockets_is_no_matter(folder, name):
+def test_a_path_unsuitable_for_a_socket_works(folder, name):
     with EmbeddedPostgres(folder / name / "data") as server:
         assert query(server, "SHOW data_directory") == str(folder / name / "data")
         sockets = Path(query(server, "SHOW unix_socket_directories").strip('"'))
@@ -69,7 +69,7 @@ def test_a_server_left_over_is_stopped_first(made):
     left_over.__exit__(None, None, None)
 
 
-def test_a_stranger_with_the_id_of_a_server_long_gone_is_left_alone(made, stranger):
+def test_another_process_with_the_id_of_an_ended_server_is_not_stopped(made, stranger):
     (made / "postmaster.pid").write_text(f"{stranger.pid}\n{made}\n0\n5432\n{made}\n\n0 0\nready\n")
     with EmbeddedPostgres(made) as server:
         assert query(server, "SELECT 1") == 1
@@ -105,7 +105,7 @@ def test_a_server_that_does_not_start_says_why(made):
         version.write_text(kept)
 
 
-def test_the_machines_locale_is_no_matter(folder, monkeypatch):
+def test_the_locale_of_the_machine_does_not_matter(folder, monkeypatch):
     monkeypatch.setenv("LC_ALL", "xx_YY.nowhere")
     monkeypatch.setenv("PGPORT", "1")
     with EmbeddedPostgres(folder / "locale" / "data") as server:
@@ -114,7 +114,7 @@ def test_the_machines_locale_is_no_matter(folder, monkeypatch):
 
 
 @as_root
-def test_roots_folders_are_opened_for_passing_and_not_for_reading(folder):
+def test_folders_of_root_become_searchable_and_not_readable(folder):
     closed = folder / "home"
     closed.mkdir(mode=0o700)
     with EmbeddedPostgres(closed / "data") as server:

@@ -1,4 +1,4 @@
-"""Canaries: no key, root key, Authorization or Idempotency-Key comes out anywhere but where it was put in."""
+"""Canaries: no response and no log holds a key, a root key, an Authorization or an Idempotency-Key."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""The application behind the server it is deployed with: what the two must get right together."""
+"""The application behind the server it is deployed with."""
 
 import json
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""A service that cannot be right does not start, and says all that stands in the way at once."""
+"""A service with invalid settings or surroundings does not start, and reports every problem at once."""
 
 import json
 import os
