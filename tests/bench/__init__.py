@@ -4,14 +4,13 @@ What is compared is measured in turns, round by round, so that whatever else the
 alike; a number stands beside a number of the same round, and what is reported are medians over the rounds.
 Load, service and PostgreSQL share the machine: ratios are worth quoting, absolute figures are not.
 
-- throughput: each scenario over kept connections, each of which sends its next request at once.
+- throughput: each scenario over kept connections, each of which sends its next request at the last response.
 - latency: `get` at several numbers of connections, kept and new for each request.  A time counts from the
   moment a request is written on its connection; a client that waits sends nothing meanwhile, so that these
-  are the latencies of that many clients, not those of a given rate.
-- overload: 512 clients that pause between a response and their next request for so long that, if responses
-  took no time, they would send twice as many requests as the service has just served.  Requests and responses
-  can then differ by 512 at most: latency settles where both are equal, as it does behind a
-  proxy with bounded connections.
+  are the latencies of so many clients, not those of a given rate.
+- overload: 512 clients that pause between a response and their next request, so that with immediate responses
+  they would send twice the rate that the service has just been measured to serve.  At most 512 requests are
+  open at once: latency settles where both rates are equal, as behind a proxy with bounded connections.
 
 The ceilings: `pgbench` runs the statements of sql/, the key's verification and the operation's, prepared and
 with the settings and the kind of connection of the service; the bare Falcon returns 600 constant bytes.
