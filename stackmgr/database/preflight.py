@@ -50,13 +50,19 @@ def examine(
     Rights beyond the service's are a warning if *is_service_login*.
     """
     findings = Findings()
+    expected = migrations.available()
     try:
         with time_limit():
             facts = _server_facts(completed_conninfo(url, None, deadline))
             _examine_server(facts, findings)
             _examine_login(facts, findings, is_service_login=is_service_login)
             if facts.schema_exists and facts.role_allowed:
-                _examine_as_service(completed_conninfo(url, SERVICE_ROLE, deadline), variant, findings)
+                with connect(
+                    completed_conninfo(url, SERVICE_ROLE, deadline), DatabaseConnection
+                ) as connection:
+                    session_settings.verify(connection)
+                    _examine_schema(connection, expected, findings)
+                    _examine_variant(connection, variant, findings)
     except SessionSettingsError as ex:
         findings.problems.append(str(ex))
     except CommandError as ex:
@@ -102,13 +108,6 @@ def _examine_login(facts: Any, findings: Findings, *, is_service_login: bool) ->
         findings.warnings.append("the login may assume stackmgr_owner: the service needs stackmgr_app only")
 
 
-def _examine_as_service(conninfo: str, variant: str, findings: Findings) -> None:
-    with connect(conninfo, DatabaseConnection) as connection:
-        session_settings.verify(connection)
-        _examine_schema(connection, findings)
-        _examine_variant(connection, variant, findings)
-
-
 def _examine_variant(connection: DatabaseConnection, variant: str, findings: Findings) -> None:
     replacements = statements.load_variant(variant)
     for name, statement in replacements.items():
@@ -123,9 +122,11 @@ def _examine_variant(connection: DatabaseConnection, variant: str, findings: Fin
         )
 
 
-def _examine_schema(connection: psycopg.Connection[Any], findings: Findings) -> None:
+def _examine_schema(
+    connection: psycopg.Connection[Any], expected: list[migrations.Migration], findings: Findings
+) -> None:
     applied = migrations.applied_versions(connection)
-    for migration in migrations.available():
+    for migration in expected:
         checksum = applied.pop(migration.version, None)
         if checksum is None:
             findings.problems.append(f"migration {migration} is not applied: run 'stackmgr migrate'")
