@@ -174,6 +174,7 @@ def test_no_rejection_gives_a_reason(client, with_key, operator, admin):
         (400, lambda client: client.page("limit=0")),
         (400, lambda client: client.get("x")),
         (400, lambda client: client.create(b"{")),
+        (400, lambda client: client.create(b"{}")),
         (400, lambda client: client.create(configuration(), headers={"Idempotency-Key": " "})),
         (400, lambda client: client.create(configuration(), headers={"Content-Type": "text/plain"})),
         (404, lambda client: client.get(MISSING)),

@@ -59,11 +59,3 @@ def test_the_message_says_only_whether_it_is_not_json_or_not_a_configuration(cli
     assert messages([*not_configurations, *NOT_AN_OBJECT.values(), *UNKNOWN_FIELDS.values()]) == {
         "The stack configuration is invalid."
     }
-
-
-def test_the_record_of_a_manager_is_made_by_its_first_request_even_if_that_is_rejected(client, row_counts):
-    managers = row_counts()["managers"]
-    assert client.create(b"{}").status_int == 400
-    assert row_counts()["managers"] == managers + 1
-    assert client.create(b"{}").status_int == 400
-    assert row_counts()["managers"] == managers + 1

@@ -161,10 +161,3 @@ def test_the_location_of_a_new_stack_is_a_path_that_leads_to_it(client):
     created = client.create(configuration())
     assert created.headers["Location"] == f"{STACKS}/{created.json['id']}"
     assert client.request("GET", created.headers["Location"]).json == created.json
-
-
-@pytest.mark.parametrize("error", [RateLimited, ServiceUnavailable])
-@pytest.mark.parametrize("seconds", [None, 0])
-def test_retry_after_is_sent_only_where_the_verifier_knows_it(client_behind, error, seconds):
-    response = client_behind(error("why", retry_after=seconds)).request("GET", STACKS)
-    assert response.headers.get("Retry-After") == (None if seconds is None else str(seconds))

@@ -89,11 +89,6 @@ def test_a_response_matches_its_description(operation_id, status, client, client
             openapi.check(header["schema"], int(value) if header["schema"]["type"] == "integer" else value)
 
 
-def test_retry_after_is_sent_where_the_time_is_known(client_that_fails):
-    assert client_that_fails(RateLimited(retry_after=7)).page().headers["Retry-After"] == "7"
-    assert "Retry-After" not in client_that_fails(ServiceUnavailable()).page().headers
-
-
 @pytest.mark.parametrize("name", ["schedule", "name_and_allocation"])
 def test_the_examples_of_an_update_and_of_its_response_match(client, name):
     def example(content, key):
