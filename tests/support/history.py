@@ -235,8 +235,8 @@ def _listing(operations: list[Operation], found: Dump, made: Made) -> Iterator[V
             yield Violation("R7", f"{operation.tag} was shown a stack twice")
         expected = {
             stack_id
-            for owner, answered, stack_id in created
-            if owner == operation.manager and answered < operation.sent
+            for owner, completed, stack_id in created
+            if owner == operation.manager and completed < operation.sent
         }
         if operation.body["next_cursor"] is None and expected - set(listed):
             yield Violation("R7", f"{operation.tag} was not shown a stack of its own")
@@ -245,21 +245,21 @@ def _listing(operations: list[Operation], found: Dump, made: Made) -> Iterator[V
 def _order(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
     """R4, for retried creations R8: a later request sees no older revision, and a later write is newer."""
     numbers = {r.revision_id: r.number for line in found.revisions.values() for r in line}
-    answered: list[tuple[float, str, int]] = []
+    completed: list[tuple[float, str, int]] = []
     reads: list[tuple[float, str, int, Operation]] = []
     for operation in operations:
         for stack in operation.seen():
             number = numbers.get(stack["current_revision_id"])
             if number is not None:
-                answered.append((operation.completed, stack["id"], number))
+                completed.append((operation.completed, stack["id"], number))
                 reads.append((operation.sent, stack["id"], number, operation))
-    answered.sort()
+    completed.sort()
     newest: dict[str, int] = defaultdict(int)
     position = 0
     for sent, stack_id, number, operation in sorted(reads, key=lambda entry: entry[0]):
-        while position < len(answered) and answered[position][0] < sent:
-            _, earlier, seen_ids = answered[position]
-            newest[earlier] = max(newest[earlier], seen_ids)
+        while position < len(completed) and completed[position][0] < sent:
+            _, earlier, returned = completed[position]
+            newest[earlier] = max(newest[earlier], returned)
             position += 1
         least = newest[stack_id] + (operation.kind == "update")
         if number < least:

@@ -81,7 +81,7 @@ def test_of_400_requests_a_quota_of_100_in_a_minute_grants_100_over_both_workers
     with ThreadPoolExecutor(16) as threads:
         responses = list(threads.map(timed, range(400)))
     # What a slow machine returns later may belong to the next grants.
-    window = [status for status, _, answered in responses if answered < 60]
+    window = [status for status, _, seconds in responses if seconds < 60]
     assert window.count(200) == 100
     assert window.count(429) == len(window) - 100
     assert all(0 < int(seconds) <= 60 for status, seconds, _ in responses if status == 429)

@@ -195,8 +195,8 @@ def test_updates_at_once_lose_nothing_and_change_only_what_each_supplied(manager
         return {name: manager.update(created["id"], requests[name], name) for name in mine}
 
     responses: dict[str, Response] = {}
-    for answered in at_once([lambda writer=writer: write(writer) for writer in range(WRITERS)]):
-        responses |= answered
+    for outcomes in at_once([lambda writer=writer: write(writer) for writer in range(WRITERS)]):
+        responses |= outcomes
     assert {status for status, _ in responses.values()} == {200}
     history = revisions(admin, created["id"])
     assert next(iter(history)) == "created"

@@ -5,6 +5,7 @@ import socket
 import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import pytest
 import trustme
@@ -21,7 +22,7 @@ from tests.verifiers.outcomes import check
 
 pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
 
-EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"
+EXTERNAL = str(uuid4())
 GOOD = response(200, accepted(EXTERNAL))
 HEAD = b"HTTP/1.1 200 OK\r\n"
 FIND = statements.load("manager_find")
