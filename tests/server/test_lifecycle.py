@@ -63,8 +63,8 @@ def test_worker_whose_request_thread_hangs_is_replaced(start):
 
 
 def test_worker_whose_requests_all_wait_is_not_replaced(start):
-    server = start("timeout = 1")
-    with server.connect(get("/sleep?4")) as one, server.connect(get("/sleep?4")) as two:
+    server = start("timeout = 3")  # a boot takes longer than 1 s on a busy machine
+    with server.connect(get("/sleep?8")) as one, server.connect(get("/sleep?8")) as two:
         assert [one.response().status, two.response().status] == [200, 200]
     assert server.boots == 1
 
