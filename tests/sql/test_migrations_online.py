@@ -135,7 +135,8 @@ def test_no_request_fails_while_a_migration_waits_for_pg_dump(url, add, workload
         if len(reports) == 3:
             waited.set()
 
-    dump = subprocess.Popen([binaries / "pg_dump", url], stdout=subprocess.PIPE)
+    # Where a user has many pipes, each new one is this small: less than the statements that create tables.
+    dump = subprocess.Popen([binaries / "pg_dump", "--data-only", url], stdout=subprocess.PIPE, pipesize=4096)
     with ThreadPoolExecutor() as threads:
         try:
             eventually(lambda: one(url, DUMP_IS_STOPPED))
