@@ -10,12 +10,13 @@ from threading import Lock
 from time import monotonic
 
 from stackmgr.capacity import Capacity
+from stackmgr.limits import BODY_LIMIT_BYTES, MAX_PAGE_SIZE
 from stackmgr.scheduler import sleep
 from stackmgr.server import WRITING
 from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection
 from stackmgr.server.connections import HttpConnections
 
-MEMORY_LIMIT_BYTES = 134_217_728  # bytes in one process: five of the largest pages
+MEMORY_LIMIT_BYTES = 5 * MAX_PAGE_SIZE * BODY_LIMIT_BYTES  # in one process: five of the largest pages
 LARGE = 1_048_576  # bytes of responses whose end is worth a collection
 MAX_WAITING = 2  # pages that wait for room at once, each with its rows in memory
 ROOM_SECONDS = 1.0  # that a page waits for other clients to read; then those that read least are closed
