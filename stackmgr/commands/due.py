@@ -33,6 +33,8 @@ def next_boundary(preset: str, after: datetime) -> datetime:
         return day + timedelta(days=1)
     if preset == "weekly":
         return day + timedelta(days=7 - day.weekday())
+    if preset != "monthly":
+        raise ValueError(f"no boundaries are known for the preset {preset}")
     # The first of the month plus 31 days is in the next month, whatever the length of this one.
     return (day.replace(day=1) + timedelta(days=31)).replace(day=1)
 
