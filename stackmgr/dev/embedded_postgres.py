@@ -14,8 +14,10 @@ import signal
 import stat
 import subprocess
 import tempfile
+import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +28,7 @@ import psycopg
 from stackmgr.errors import CommandError
 
 DATABASE = "stackmgr"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CREATE_DATABASE = b"CREATE DATABASE stackmgr ENCODING 'UTF8' TEMPLATE template0"
 _DATABASE_EXISTS = b"SELECT FROM pg_database WHERE datname = 'stackmgr'"
 _SERVICE_LOGIN = "stackmgr_service"
@@ -41,6 +44,25 @@ _PORT = 5432
 _LONGEST_SOCKET_FOLDER = 104 - len(f"/.s.PGSQL.{_PORT}") - 1
 _START_DEADLINE = 60.0
 _STOP_DEADLINE = 35.0
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold stop signals back until the body has ended, so that a process it starts is stopped as well."""
+    held: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # the others receive no signals
+        found = {each: signal.getsignal(each) for each in STOP_SIGNALS}
+        handlers = {each: handler for each, handler in found.items() if callable(handler)}
+    for each in handlers:
+        signal.signal(each, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+    if held:
+        signal.raise_signal(held[0])
 
 
 def stop_left_over(pid_file: Path, argument: str, signum: signal.Signals) -> int | None:
@@ -201,7 +223,7 @@ class EmbeddedPostgres:
             pid_file.unlink(missing_ok=True)
         self._choose_socket_folder()
         log_path = self.folder / "server.log"
-        with log_path.open("wb") as log:
+        with log_path.open("wb") as log, uninterrupted():
             process = subprocess.Popen(
                 [
                     programs() / "postgres",
@@ -216,7 +238,7 @@ class EmbeddedPostgres:
                 start_new_session=True,
                 **self.run_as,
             )
-        self._undo.callback(_stop, process)
+            self._undo.callback(_stop, process)
         self.process = process
         self._wait_until_ready(process, log_path)
 

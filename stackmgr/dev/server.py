@@ -22,12 +22,11 @@ from stackmgr.database import migrations
 from stackmgr.database.session import Session
 from stackmgr.database.single_connection import operator_session
 from stackmgr.dev import embedded_postgres
-from stackmgr.dev.embedded_postgres import EmbeddedPostgres
+from stackmgr.dev.embedded_postgres import STOP_SIGNALS, EmbeddedPostgres, uninterrupted
 from stackmgr.errors import CommandError, Unauthorized
 
 _START_DEADLINE = 20.0
 _STOP_DEADLINE = 35.0
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # The manager of every key issued here, so that a new key has access to the stacks of the old one.
 _MANAGER = "7c9e6f3a-5d0b-4b51-9f39-6a1b0f4f2d10"
@@ -38,7 +37,7 @@ class _Stop(BaseException):
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
-    for each in _STOP_SIGNALS:
+    for each in STOP_SIGNALS:
         # Further signals must not interrupt the orderly stop.
         signal.signal(each, signal.SIG_IGN)
     raise _Stop
@@ -107,12 +106,14 @@ def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[by
     command = [sys.executable, "-m", "gunicorn", "-c", str(paths.directory("deploy") / "gunicorn.conf.py")]
     env = {"STACKMGR_LOG_FORMAT": "dev", "STACKMGR_ADMIN_BIND": f"127.0.0.1:{_free_port()}"} | os.environ
     own = {"STACKMGR_DATABASE_URL": url, "STACKMGR_DATABASE_URL_FILE": "", "STACKMGR_VERIFIER": "database"}
-    server = subprocess.Popen(
-        [*command, "--bind", f"127.0.0.1:{port}", "--pid", str(pid_file)],
-        env=env | own,
-        start_new_session=True,
-    )
+    server: subprocess.Popen[bytes] | None = None
     try:
+        with uninterrupted():
+            server = subprocess.Popen(
+                [*command, "--bind", f"127.0.0.1:{port}", "--pid", str(pid_file)],
+                env=env | own,
+                start_new_session=True,
+            )
         deadline = time.monotonic() + _START_DEADLINE
         while not _probe_live(env["STACKMGR_ADMIN_BIND"]):
             if server.poll() is not None or time.monotonic() > deadline:
@@ -120,12 +121,17 @@ def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[by
             time.sleep(0.05)
         yield server
     finally:
-        if server.poll() is None:
-            server.send_signal(signal.SIGTERM)
-        try:
-            server.wait(_STOP_DEADLINE)
-        except subprocess.TimeoutExpired:
-            server.kill()
+        if server is not None:
+            _end(server)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    if server.poll() is None:
+        server.send_signal(signal.SIGTERM)
+    try:
+        server.wait(_STOP_DEADLINE)
+    except subprocess.TimeoutExpired:
+        server.kill()
 
 
 def _free_port() -> int:
@@ -203,7 +209,7 @@ def _run(port: int, folder: Path) -> None:
 
 def run(port: int, folder: Path) -> None:
     """Serve until a stop signal.  Raises CommandError."""
-    for signum in _STOP_SIGNALS:
+    for signum in STOP_SIGNALS:
         # nohup ignores SIGHUP on purpose; a shell's `&` also ignores SIGINT, where it should work.
         if signum is not signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _stop)

@@ -59,6 +59,20 @@ def test_a_path_unsuitable_for_a_socket_works(folder, name):
     assert not sockets.exists()
 
 
+def test_a_stop_signal_waits_until_a_process_that_was_started_is_known():
+    known = []
+
+    def start():
+        with embedded_postgres.uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            known.append("process")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert known == ["process"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_server_left_over_is_stopped_first(made):
     left_over = EmbeddedPostgres(made)
     left_over.__enter__()
