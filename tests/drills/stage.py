@@ -184,8 +184,8 @@ def judged(report: Report, evidence: Evidence, workload: Workload) -> Report:
     with psycopg.connect(evidence.url) as connection:
         report.violations = history.check(operations, history.dump(connection, ours))
     report.outcomes = Counter(map(_outcome, operations))
-    answered = [operation for operation in operations if operation.status is not None]
-    report.slowest = max((operation.completed - operation.sent for operation in answered), default=0.0)
+    responses = [operation for operation in operations if operation.status is not None]
+    report.slowest = max((operation.completed - operation.sent for operation in responses), default=0.0)
     served = sorted(operation.completed for operation in operations if operation.acknowledged)
     report.longest_gap = max((b - a for a, b in itertools.pairwise(served)), default=0.0)
     first_after = (next((later for later in served if later > healed), NEVER) for healed in evidence.healed)
@@ -193,7 +193,7 @@ def judged(report: Report, evidence: Evidence, workload: Workload) -> Report:
     report.longest_return = max(returns, default=0.0)
     report.leaks = secrets_in(evidence.logs, evidence.managers)
     report.unexpected = {
-        operation.status for operation in answered if operation.status is not None
+        operation.status for operation in responses if operation.status is not None
     } - EXPECTED
     return report
 

@@ -97,8 +97,8 @@ class Phase:
     @property
     def longest_gap(self) -> float:
         """The longest time without any response."""
-        answered = sorted(o.completed for o in self.operations if o.status is not None)
-        return max((b - a for a, b in itertools.pairwise(answered)), default=0.0)
+        completed = sorted(o.completed for o in self.operations if o.status is not None)
+        return max((b - a for a, b in itertools.pairwise(completed)), default=0.0)
 
 
 HEADINGS = ("drill", "faults", "requests", "failed", "no response", "slowest response", "longest gap")
