@@ -20,7 +20,8 @@ from stackmgr import paths
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations
-from stackmgr.database.pool import DEADLINE, Database
+from stackmgr.database.pool import Database
+from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.http.app import Application, create_app
 from stackmgr.stacks import whitelist
@@ -172,7 +173,7 @@ def database(
     service_url: str, database_url: str, recorder: Recorder, citus_nodes: list[str]
 ) -> Iterator[Database]:
     # A pooler's sessions have the time-outs of the default deadline.
-    deadline = PATIENCE if service_url == database_url else DEADLINE
+    deadline = PATIENCE if service_url == database_url else SESSION_SECONDS
     variant = "citus" if citus_nodes else "plain"
     database = Database(service_url, pool_size=4, observer=recorder, deadline=deadline, variant=variant)
     database.open()

@@ -30,10 +30,10 @@ from psycopg.rows import TupleRow
 from stackmgr import paths
 from stackmgr.database import statements
 from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.single_connection import (
     OWNER,
     READER,
-    SESSION_SECONDS,
     assume,
     connect,
     time_limit,

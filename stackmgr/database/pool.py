@@ -10,15 +10,14 @@ from stackmgr.database import session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.hot_connections import HotConnections
-from stackmgr.database.session import Observer, PrefetchHints, Session
+from stackmgr.database.session import SESSION_SECONDS, Observer, PrefetchHints, Session
 from stackmgr.errors import DatabaseError
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import start_thread
 from stackmgr.settings import Settings
 
-# Seconds that one session may wait for the database, and the share of them for a connection.
-DEADLINE = float(Settings.database_timeout)
+# The share of a session's seconds that it may wait for a connection.
 _ACQUIRE_SHARE = 0.4
 
 # After a failed attempt to connect, the pool retries at the next request, without growing pauses.
@@ -49,7 +48,7 @@ class Database:
         role: str = "stackmgr_app",
         pool_size: int,
         observer: Observer | None = None,
-        deadline: float = DEADLINE,
+        deadline: float = SESSION_SECONDS,
         variant: str = Settings.sql_variant,
     ) -> None:
         self.observer = observer

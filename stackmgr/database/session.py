@@ -14,9 +14,13 @@ from stackmgr.database import retries
 from stackmgr.database.connection import DatabaseConnection, Parameters, Query, Row
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
+from stackmgr.settings import Settings
 
 # A statement that reads for one manager, and its parameters but for `manager_id`, which the session adds.
 PlannedRead = tuple[Statement, dict[str, Any]]
+
+# Seconds that one session may wait for the database, unless it is given another number.
+SESSION_SECONDS = float(Settings.database_timeout)
 
 _MAX_HINTS = 10_000
 

@@ -16,11 +16,10 @@ from psycopg.raw_cursor import RawCursor, RawServerCursor
 from stackmgr.database import session_settings, statements
 from stackmgr.database.connection import DatabaseConnection, Parameters, Row
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
-from stackmgr.database.session import Observer, PrefetchHints, Session
+from stackmgr.database.session import SESSION_SECONDS, Observer, PrefetchHints, Session
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.reasons import ReasonSlug
-from stackmgr.settings import Settings
 
 _ASSUME = statements.load("role_assume")
 
@@ -41,7 +40,6 @@ _WITHOUT_SCHEMA = (
     errors.InsufficientPrivilege.sqlstate,
 )
 
-SESSION_SECONDS = float(Settings.database_timeout)  # for all statements of a session
 _TIME_LIMIT_SECONDS = 5.0
 _CONNECT_TIMEOUT_SECONDS = 2  # for each host
 _FETCHED_ROWS = 2000

@@ -17,7 +17,7 @@ import psycopg
 
 from stackmgr import paths
 from stackmgr.database.conninfo import completed_conninfo
-from stackmgr.database.pool import DEADLINE
+from stackmgr.database.session import SESSION_SECONDS
 from tests.bench import delay, load, requests, scripts, verifier
 from tests.bench.load import Load
 from tests.bench.requests import Manager, Task
@@ -107,7 +107,7 @@ class Pgbench(Contender):
 
     def run(self, task: Task) -> Load:
         """Put PostgreSQL under load, with the role and the settings of the service's connections."""
-        conninfo = completed_conninfo(self.url, "stackmgr_app", DEADLINE)
+        conninfo = completed_conninfo(self.url, "stackmgr_app", SESSION_SECONDS)
         return load.pgbench(conninfo, self.scripts[task.scenario], self.variables, task)
 
 

@@ -19,7 +19,8 @@ from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations, preflight, session_settings
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
-from stackmgr.database.pool import DEADLINE, Database
+from stackmgr.database.pool import Database
+from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.http.app import create_app
@@ -45,11 +46,13 @@ def pooled(database_url: str) -> Iterator[Callable[..., str]]:
 
 
 def connect(url: str) -> DatabaseConnection:
-    return DatabaseConnection.connect(completed_conninfo(url, "stackmgr_app", DEADLINE), autocommit=True)
+    return DatabaseConnection.connect(
+        completed_conninfo(url, "stackmgr_app", SESSION_SECONDS), autocommit=True
+    )
 
 
 def run(connection: DatabaseConnection, statement: Statement, **parameters: str):
-    return connection.run(statement, parameters, time.monotonic() + DEADLINE)
+    return connection.run(statement, parameters, time.monotonic() + SESSION_SECONDS)
 
 
 def test_a_statement_is_prepared_again_in_a_server_session_that_does_not_know_it(pooled):
@@ -104,7 +107,7 @@ def test_pooler_sql_sets_what_the_service_requires():
     found = re.findall(
         r"^ALTER ROLE stackmgr_service IN DATABASE :\"database\" SET (\w+) = (.+);$", script, re.MULTILINE
     )
-    completed = conninfo_to_dict(completed_conninfo("", SERVICE_ROLE, DEADLINE))
+    completed = conninfo_to_dict(completed_conninfo("", SERVICE_ROLE, SESSION_SECONDS))
     wanted = session_settings.requested(completed["options"])
     assert {name: value.strip("'") for name, value in found} | {"role": SERVICE_ROLE} == wanted
 

@@ -14,7 +14,8 @@ from stackmgr.access.verifiers import Identity
 from stackmgr.database import migrations, preflight, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
-from stackmgr.database.pool import DEADLINE, Database
+from stackmgr.database.pool import Database
+from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.errors import ServiceError
 from stackmgr.stacks import repository
 from stackmgr.stacks.configuration import Changes, Configuration
@@ -65,7 +66,7 @@ def test_it_has_the_parameters_and_the_result_of_the_plain_statement(url: str, f
     statement = statements.load_variant("citus")[file.name]
     assert statement.writes
     assert statement.parameters == tuple(file.parameters())
-    with DatabaseConnection.connect(completed_conninfo(url, "stackmgr_app", DEADLINE)) as connection:
+    with DatabaseConnection.connect(completed_conninfo(url, "stackmgr_app", SESSION_SECONDS)) as connection:
         columns = []
         for each in (statement, statements.load(file.name)):
             assert connection.pgconn.prepare(b"", each.text).status == pq.ExecStatus.COMMAND_OK

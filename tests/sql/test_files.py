@@ -12,7 +12,7 @@ import stackmgr
 from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
-from stackmgr.database.pool import DEADLINE
+from stackmgr.database.session import SESSION_SECONDS
 from tests.sql.headers import FIELDS, SQL_FILES, SqlFile
 
 PACKAGE = Path(stackmgr.__file__).parent
@@ -67,7 +67,7 @@ def test_the_parameters_are_those_of_the_header_and_each_is_cast(file: SqlFile):
 @pytest.fixture(scope="module")
 def owner(database_url: str) -> Iterator[DatabaseConnection]:
     with DatabaseConnection.connect(
-        completed_conninfo(database_url, "stackmgr_owner", DEADLINE), autocommit=True
+        completed_conninfo(database_url, "stackmgr_owner", SESSION_SECONDS), autocommit=True
     ) as connection:
         yield connection
 

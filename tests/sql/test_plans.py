@@ -15,7 +15,7 @@ from psycopg import sql
 from stackmgr.database import migrations, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
-from stackmgr.database.pool import DEADLINE
+from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.stacks import cursor
 from stackmgr.stacks.cursor import Position
 from tests.sql.headers import SQL_FILES
@@ -166,7 +166,7 @@ def state(request: pytest.FixtureRequest, crowded_url: str) -> str:
 @pytest.fixture
 def service(state: str, crowded_url: str) -> Iterator[DatabaseConnection]:
     with DatabaseConnection.connect(
-        completed_conninfo(crowded_url, "stackmgr_app", DEADLINE), autocommit=True
+        completed_conninfo(crowded_url, "stackmgr_app", SESSION_SECONDS), autocommit=True
     ) as connection:
         yield connection
 
@@ -174,7 +174,7 @@ def service(state: str, crowded_url: str) -> Iterator[DatabaseConnection]:
 @pytest.fixture
 def owner(state: str, crowded_url: str) -> Iterator[DatabaseConnection]:
     with DatabaseConnection.connect(
-        completed_conninfo(crowded_url, "stackmgr_owner", DEADLINE), autocommit=True
+        completed_conninfo(crowded_url, "stackmgr_owner", SESSION_SECONDS), autocommit=True
     ) as connection:
         yield connection
 

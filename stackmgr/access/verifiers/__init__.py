@@ -19,7 +19,6 @@ from stackmgr.settings import Settings
 
 _CANONICAL_UUID = re.compile(CANONICAL_UUID)
 
-
 # The function that reads a gauge, by the gauge's name.
 Gauges = Mapping[str, Callable[[], float]]
 
