@@ -1,0 +1,272 @@
+"""Simulated descriptors, epoll, poll and eventfd.  The lowest free number is used again, as by a kernel."""
+
+import errno
+import os
+import select
+from heapq import heappop, heappush
+from typing import Any, Self
+
+from tests.simulation.world import Thread, World
+
+IN, OUT, ERR, HUP = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR, select.EPOLLHUP
+ONESHOT = select.EPOLLONESHOT
+_FIRST = 10_000  # no descriptor of this process has such a number
+
+
+class File:
+    """What a descriptor refers to."""
+
+    def __init__(self, kernel: "Kernel") -> None:
+        self.kernel = kernel
+        self.watching: dict[Epoll, int] = {}  # the epoll instances that have it, with its number there
+        self.waiting: list[Thread] = []  # in poll
+        self.number = kernel.open(self)
+
+    def events(self) -> int:
+        """Return what is ready."""
+        raise NotImplementedError
+
+    def changed(self) -> None:
+        """Wake what waits for this file: to be called when something has become ready."""
+        waiting, self.waiting = self.waiting, []
+        for thread in waiting:
+            self.kernel.world.wake(thread)
+        for epoll in self.watching:
+            epoll.changed()
+
+    def wait(self, seconds: float | None) -> None:
+        """Block the current thread until something has changed, or *seconds* have passed."""
+        thread = self.kernel.world.current
+        self.waiting.append(thread)
+        self.kernel.world.block(seconds)
+        if thread in self.waiting:
+            self.waiting.remove(thread)
+
+    def fileno(self) -> int:
+        return self.number
+
+    def close(self) -> None:
+        """Close the descriptor; what has been registered for it is gone."""
+        if self.number >= 0:
+            self.kernel.close(self.number)
+
+    def closed_last(self) -> None:
+        """Called when the descriptor has been closed."""
+
+
+class EventFd(File):
+    def __init__(self, kernel: "Kernel", count: int) -> None:
+        super().__init__(kernel)
+        self.count = count
+
+    def events(self) -> int:
+        return (IN if self.count else 0) | OUT
+
+
+class Epoll(File):
+    """An epoll instance, with level trigger and EPOLLONESHOT."""
+
+    def __init__(self, kernel: "Kernel") -> None:
+        super().__init__(kernel)
+        self.interest: dict[int, list[Any]] = {}  # by number: the file, the events (0: disarmed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        return self.number < 0
+
+    def register(self, number: Any, events: int = IN | OUT) -> None:
+        number = number if isinstance(number, int) else number.fileno()
+        file = self.kernel.file(number)
+        if number in self.interest:
+            raise FileExistsError(errno.EEXIST, "registered already", number)
+        self.interest[number] = [file, events]
+        file.watching[self] = number
+        self._armed(file, events)
+
+    def modify(self, number: Any, events: int) -> None:
+        number = number if isinstance(number, int) else number.fileno()
+        file = self.kernel.file(number)
+        if number not in self.interest:
+            raise FileNotFoundError(errno.ENOENT, "not registered", number)
+        self.interest[number][1] = events
+        self._armed(file, events)
+
+    def unregister(self, number: Any) -> None:
+        number = number if isinstance(number, int) else number.fileno()
+        file = self.kernel.file(number)
+        if self.interest.pop(number, None) is None:
+            raise FileNotFoundError(errno.ENOENT, "not registered", number)
+        del file.watching[self]
+
+    def _armed(self, file: File, events: int) -> None:
+        if events and file.events() & (events | ERR | HUP):
+            self.changed()
+
+    def events(self) -> int:
+        return IN if self._ready(1) else 0
+
+    def _ready(self, most: int) -> list[tuple[int, int]]:
+        found = []
+        for number, (file, events) in self.interest.items():
+            if events & ~ONESHOT or events == ONESHOT:
+                ready = file.events() & (events | ERR | HUP)
+                if ready:
+                    found.append((number, ready))
+                    if len(found) == most:
+                        break
+        return found
+
+    def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
+        if self.number < 0:
+            raise ValueError("I/O operation on closed epoll object")
+        world = self.kernel.world
+        world.preempt()
+        end = None if timeout is None or timeout < 0 else world.now + timeout
+        while not (found := self._ready(0)):
+            left = None if end is None else end - world.now
+            if left is not None and left <= 0:
+                return []
+            self.wait(left)
+        if len(found) > 1:
+            world.random.shuffle(found)
+            if maxevents > 0:
+                del found[maxevents:]
+        for number, _ in found:
+            entry = self.interest[number]
+            if entry[1] & ONESHOT:
+                entry[1] = 0
+        return found
+
+    def closed_last(self) -> None:
+        for file, _ in self.interest.values():
+            file.watching.pop(self, None)
+        self.interest.clear()
+
+
+class Poll:
+    """A `select.poll` object: it knows numbers, not files."""
+
+    def __init__(self, kernel: "Kernel") -> None:
+        self._kernel = kernel
+        self._numbers: dict[int, int] = {}
+
+    def register(self, number: Any, events: int = IN | OUT) -> None:
+        self._numbers[number if isinstance(number, int) else number.fileno()] = events
+
+    def unregister(self, number: Any) -> None:
+        del self._numbers[number if isinstance(number, int) else number.fileno()]
+
+    def _ready(self) -> list[tuple[int, int]]:
+        found = []
+        for number, events in self._numbers.items():
+            file = self._kernel.files.get(number)
+            ready = select.POLLNVAL if file is None else file.events() & (events | ERR | HUP)
+            if ready:
+                found.append((number, ready))
+        return found
+
+    def poll(self, milliseconds: float | None = None) -> list[tuple[int, int]]:
+        world = self._kernel.world
+        end = None if milliseconds is None else world.now + milliseconds / 1000
+        while not (found := self._ready()):
+            left = None if end is None else end - world.now
+            if left is not None and left <= 0:
+                break
+            files = [self._kernel.files[number] for number in self._numbers]
+            for file in files[1:]:
+                file.waiting.append(world.current)
+            files[0].wait(left)
+            for file in files[1:]:
+                if world.current in file.waiting:
+                    file.waiting.remove(world.current)
+        return found
+
+
+class Kernel:
+    """The descriptors of one process; *limit* is how many it may have."""
+
+    def __init__(self, world: World, limit: int = 1000) -> None:
+        self.world = world
+        self.files: dict[int, File] = {}
+        self.limit = limit
+        self._free: list[int] = []
+
+    def open(self, file: File) -> int:
+        if len(self.files) >= self.limit:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        number = heappop(self._free) if self._free else _FIRST + len(self.files)
+        self.files[number] = file
+        return number
+
+    def file(self, number: int) -> File:
+        file = self.files.get(number)
+        if file is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return file
+
+    def close(self, number: int) -> None:
+        file = self.file(number)
+        del self.files[number]
+        heappush(self._free, number)
+        file.number = -1
+        for epoll in file.watching:
+            epoll.interest.pop(number, None)
+        file.watching.clear()
+        file.closed_last()
+        for thread in file.waiting:
+            self.world.wake(thread)
+
+
+class Select:
+    """The module `select`."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(select, name)
+
+    def epoll(self) -> Epoll:
+        return Epoll(self._kernel)
+
+    def poll(self) -> Poll:
+        return Poll(self._kernel)
+
+
+class Os:
+    """The module `os`, as far as it concerns descriptors."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def eventfd(self, initval: int, flags: int = 0) -> int:
+        return EventFd(self._kernel, initval).number
+
+    def eventfd_write(self, number: int, value: int) -> None:
+        file = self._kernel.file(number)
+        assert isinstance(file, EventFd)
+        file.count += value
+        file.changed()
+        self._kernel.world.preempt()
+
+    def eventfd_read(self, number: int) -> int:
+        file = self._kernel.file(number)
+        assert isinstance(file, EventFd)
+        while not file.count:
+            file.wait(None)
+        count, file.count = file.count, 0
+        return count
+
+    def close(self, number: int) -> None:
+        if number not in self._kernel.files:
+            self._kernel.world.fail("no descriptor is closed twice", str(number))
+        self._kernel.close(number)

@@ -1,0 +1,235 @@
+"""Simulated locks, conditions, events, queues and threads: the interfaces of `threading` and `queue`."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Self
+
+from tests.simulation.world import Thread, World
+
+
+class Lock:
+    """A lock that is not reentrant; each use may pre-empt the thread."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.owner: Thread | None = None
+        self.count = 0
+        self.waiting: deque[Thread] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        world = self.world
+        world.preempt()
+        while self.owner is not None:
+            if not blocking or world.current is None:
+                return False
+            thread = world.current
+            self.waiting.append(thread)
+            is_woken = world.block(timeout if timeout >= 0 else None)
+            if thread in self.waiting:
+                self.waiting.remove(thread)
+            if not is_woken:
+                return False
+        self.owner = world.current
+        return True
+
+    def release(self) -> None:
+        self.owner = None
+        while self.waiting:
+            thread = self.waiting.popleft()
+            if thread.is_blocked:
+                self.world.wake(thread)
+                break
+        if not self.world.is_over:
+            self.world.preempt()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class RLock(Lock):
+    """A reentrant lock."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if self.owner is None or self.owner is not self.world.current:
+            return super().acquire(blocking, timeout)
+        self.count += 1
+        return True
+
+    def release(self) -> None:
+        if self.count:
+            self.count -= 1
+        else:
+            super().release()
+
+
+class Condition:
+    """A condition with a lock of its own."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.lock = RLock(world)
+        self.waiting: deque[Thread] = deque()
+
+    def __enter__(self) -> Self:
+        self.lock.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        thread = self.world.current
+        self.waiting.append(thread)
+        self.lock.release()
+        # It may have been notified while the release pre-empted it.
+        is_notified = thread not in self.waiting or self.world.block(timeout)
+        if thread in self.waiting:
+            self.waiting.remove(thread)
+        self.lock.acquire()
+        return is_notified
+
+    def notify(self, number: int = 1) -> None:
+        for _ in range(min(number, len(self.waiting))):
+            self.world.wake(self.waiting.popleft())
+
+    def notify_all(self) -> None:
+        self.notify(len(self.waiting))
+
+
+class Event:
+    """An event."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.flag = False
+        self.waiting: list[Thread] = []
+
+    def is_set(self) -> bool:
+        return self.flag
+
+    def set(self) -> None:
+        self.flag = True
+        waiting, self.waiting = self.waiting, []
+        for thread in waiting:
+            self.world.wake(thread)
+        self.world.preempt()
+
+    def clear(self) -> None:
+        self.flag = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.flag:
+            thread = self.world.current
+            self.waiting.append(thread)
+            self.world.block(timeout)
+            if thread in self.waiting:
+                self.waiting.remove(thread)
+        return self.flag
+
+
+class Queue:
+    """A queue without a limit."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.items: deque[Any] = deque()
+        self.waiting: deque[Thread] = deque()
+
+    def put_nowait(self, item: object) -> None:
+        self.items.append(item)
+        while self.waiting:
+            thread = self.waiting.popleft()
+            if thread.is_blocked:
+                self.world.wake(thread)
+                break
+        self.world.preempt()
+
+    put = put_nowait
+
+    def get(self) -> Any:
+        while not self.items:
+            self.waiting.append(self.world.current)
+            self.world.block(None)
+        return self.items.popleft()
+
+
+class StartedThread:
+    """The interface of `threading.Thread`."""
+
+    def __init__(
+        self,
+        world: World,
+        target: Callable[..., object],
+        args: tuple[Any, ...] = (),
+        name: str | None = None,
+        daemon: bool | None = None,
+    ) -> None:
+        self.world = world
+        self.name = name or f"thread {next(world.numbers)}"
+        self._call = lambda: target(*args)
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        if self.world.chance("no more threads"):
+            raise RuntimeError("can't start new thread")
+        self._thread = self.world.start(self.name, self._call)
+        self.world.preempt()
+
+    def is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive
+
+    def join(self, timeout: float | None = None) -> None:
+        if self.is_alive() and self._thread is not None:
+            thread, joining = self.world.current, self._thread.joining
+            joining.append(thread)
+            self.world.block(timeout)
+            if thread in joining:
+                joining.remove(thread)
+
+
+class Threading:
+    """The module `threading`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(threading, name)
+
+    def Lock(self) -> Lock:
+        return Lock(self._world)
+
+    def RLock(self) -> RLock:
+        return RLock(self._world)
+
+    def Condition(self) -> Condition:
+        return Condition(self._world)
+
+    def Event(self) -> Event:
+        return Event(self._world)
+
+    def Thread(self, **options: Any) -> StartedThread:
+        return StartedThread(self._world, **options)
+
+    def get_ident(self) -> int:
+        return self._world.current.ident if self._world.current is not None else 0
+
+
+class Local:
+    """An instance of a `threading.local` whose attributes are those of the current thread, or *default*."""
+
+    def __init__(self, world: World, **default: object) -> None:
+        self.__dict__["_world"] = world
+        self.__dict__["_default"] = default
+
+    def __getattr__(self, name: str) -> Any:
+        current = self._world.current
+        default = self._default[name]
+        return default if current is None else current.locals.get(name, default)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._world.current.locals[name] = value
