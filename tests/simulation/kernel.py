@@ -31,8 +31,8 @@ class File:
         waiting, self.waiting = self.waiting, []
         for thread in waiting:
             self.kernel.world.wake(thread)
-        for epoll in self.watching:
-            epoll.changed()
+        for epoll, number in self.watching.items():
+            epoll.notice(number)
 
     def wait(self, seconds: float | None) -> None:
         """Block the current thread until something has changed, or *seconds* have passed."""
@@ -64,11 +64,12 @@ class EventFd(File):
 
 
 class Epoll(File):
-    """An epoll instance, with level trigger and EPOLLONESHOT."""
+    """An epoll instance, with level trigger and EPOLLONESHOT.  What becomes ready first is returned first."""
 
     def __init__(self, kernel: "Kernel") -> None:
         super().__init__(kernel)
         self.interest: dict[int, list[Any]] = {}  # by number: the file, the events (0: disarmed)
+        self.queue: dict[int, None] = {}  # what has been ready since it was armed or returned
 
     def __enter__(self) -> Self:
         return self
@@ -85,27 +86,36 @@ class Epoll(File):
         file = self.kernel.file(number)
         if number in self.interest:
             raise FileExistsError(errno.EEXIST, "registered already", number)
-        self.interest[number] = [file, events]
+        self.interest[number] = [file, events | ERR | HUP]
         file.watching[self] = number
-        self._armed(file, events)
+        self.notice(number)
 
     def modify(self, number: Any, events: int) -> None:
         number = number if isinstance(number, int) else number.fileno()
-        file = self.kernel.file(number)
+        self.kernel.file(number)
         if number not in self.interest:
             raise FileNotFoundError(errno.ENOENT, "not registered", number)
-        self.interest[number][1] = events
-        self._armed(file, events)
+        self.interest[number][1] = events | ERR | HUP
+        self.notice(number)
 
     def unregister(self, number: Any) -> None:
         number = number if isinstance(number, int) else number.fileno()
         file = self.kernel.file(number)
-        if self.interest.pop(number, None) is None:
+        if number not in self.interest:
             raise FileNotFoundError(errno.ENOENT, "not registered", number)
+        self.forget(number)
         del file.watching[self]
 
-    def _armed(self, file: File, events: int) -> None:
-        if events and file.events() & (events | ERR | HUP):
+    def forget(self, number: int) -> None:
+        """Remove a descriptor."""
+        del self.interest[number]
+        self.queue.pop(number, None)
+
+    def notice(self, number: int) -> None:
+        """Queue a descriptor if it is ready."""
+        file, events = self.interest[number]
+        if events and file.events() & events:
+            self.queue.setdefault(number)
             self.changed()
 
     def events(self) -> int:
@@ -113,13 +123,15 @@ class Epoll(File):
 
     def _ready(self, most: int) -> list[tuple[int, int]]:
         found = []
-        for number, (file, events) in self.interest.items():
-            if events & ~ONESHOT or events == ONESHOT:
-                ready = file.events() & (events | ERR | HUP)
-                if ready:
-                    found.append((number, ready))
-                    if len(found) == most:
-                        break
+        for number in list(self.queue):
+            file, events = self.interest[number]
+            ready = file.events() & events
+            if ready:
+                found.append((number, ready))
+                if len(found) == most:
+                    break
+            else:
+                del self.queue[number]
         return found
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
@@ -128,19 +140,18 @@ class Epoll(File):
         world = self.kernel.world
         world.preempt()
         end = None if timeout is None or timeout < 0 else world.now + timeout
-        while not (found := self._ready(0)):
+        while not (found := self._ready(maxevents)):
             left = None if end is None else end - world.now
             if left is not None and left <= 0:
                 return []
             self.wait(left)
-        if len(found) > 1:
-            world.random.shuffle(found)
-            if maxevents > 0:
-                del found[maxevents:]
         for number, _ in found:
             entry = self.interest[number]
+            del self.queue[number]
             if entry[1] & ONESHOT:
                 entry[1] = 0
+            else:
+                self.queue[number] = None
         return found
 
     def closed_last(self) -> None:
@@ -216,7 +227,7 @@ class Kernel:
         heappush(self._free, number)
         file.number = -1
         for epoll in file.watching:
-            epoll.interest.pop(number, None)
+            epoll.forget(number)
         file.watching.clear()
         file.closed_last()
         for thread in file.waiting:
