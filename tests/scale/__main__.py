@@ -15,7 +15,7 @@ def _load(arguments: argparse.Namespace) -> None:
     with server.open_server(arguments.data) as postgres:
         with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
             admin.execute(f"CREATE DATABASE {name} ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0".encode())
-        load.load(postgres.url(name), arguments.stacks, arguments.seed)
+        load.load(postgres.url(name), arguments.stacks, arguments.seed, arguments.share)
     print(f"{arguments.stacks} stacks in {time.monotonic() - began:.0f} s")
 
 
@@ -41,6 +41,9 @@ command = commands.add_parser("load", help="make a database with so many stacks"
 command.add_argument("--data", type=Path, required=True, help="data directory, made when it is missing")
 command.add_argument("--stacks", type=int, required=True)
 command.add_argument("--seed", type=int, default=1)
+command.add_argument(
+    "--share", type=float, default=load.BIGGEST_SHARE, help="of the stacks, those of the biggest manager"
+)
 command.set_defaults(run=_load)
 command = commands.add_parser("report", help="compare two loaded databases, statement by statement")
 command.add_argument("--data", type=Path, required=True)

@@ -1,8 +1,8 @@
 """Fill a database with stacks as years of use would leave them: by COPY, from a seed, skewed.
 
-The biggest manager has a tenth of all stacks, and the others follow a power law.  Rows lie in the order of
-creation, the managers mixed, each stack with 1.7 revisions in the mean.  Keys are dropped before the COPY and
-built after it.  Each manager has one API key, whose digest is that of the manager's id.
+The biggest manager has a tenth of all stacks, or another share, and the others follow a power law.  Rows lie
+in the order of creation, the managers mixed, each stack with 1.7 revisions in the mean.  Keys are dropped
+before the COPY and built after it.  Each manager has one API key, whose digest is that of the manager's id.
 """
 
 import hashlib
@@ -82,13 +82,13 @@ def managers_of(stacks: int) -> int:
     return max(10, stacks // STACKS_PER_MANAGER)
 
 
-def rows(stacks: int, seed: int) -> Iterator[Row]:
+def rows(stacks: int, seed: int, share: float = BIGGEST_SHARE) -> Iterator[Row]:
     """Yield the stacks in the order of their creation; the same ones for the same arguments."""
     chance = random.Random(seed)  # noqa: S311 - to be repeatable
     others = managers_of(stacks) - 1
     weights = [1 / (number + 10) ** 0.8 for number in range(others)]
     total = sum(weights)
-    shares = [BIGGEST_SHARE, *((1 - BIGGEST_SHARE) * weight / total for weight in weights)]
+    shares = [share, *((1 - share) * weight / total for weight in weights)]
     cumulated = list(itertools.accumulate(shares))
     step = _YEARS / stacks
     for begin in range(0, stacks, _BATCH):
@@ -129,12 +129,12 @@ def _revision(row: Row, number: int) -> str:
     return f"{row.revision_prefix}{number:08x}"
 
 
-def lines(table: str, stacks: int, seed: int) -> Iterator[str]:
+def lines(table: str, stacks: int, seed: int, share: float = BIGGEST_SHARE) -> Iterator[str]:
     """Yield the text of a table's rows, as COPY reads it."""
     ids = [manager_id(number) for number in range(managers_of(stacks))]
     texts = configurations(seed)
     digests = ["\\\\x" + Configuration(*text.split("\t")).digest().hex() for text in texts]
-    for row in rows(stacks, seed):
+    for row in rows(stacks, seed, share):
         owner, text = ids[row.manager], texts[row.configuration]
         if table == "stacks":
             revision = f"{_revision(row, row.revisions)}\t{row.revisions}"
@@ -150,18 +150,18 @@ def lines(table: str, stacks: int, seed: int) -> Iterator[str]:
                 )
 
 
-def _copy(url: str, table: str, stacks: int, seed: int) -> None:
+def _copy(url: str, table: str, stacks: int, seed: int, share: float) -> None:
     with psycopg.connect(url) as connection, connection.cursor() as cursor:
         cursor.execute(b"SET synchronous_commit = off")
         cursor.execute(b"SET timezone = 'UTC'")
         with cursor.copy(f"COPY stackmgr.{table} ({_COLUMNS[table]}) FROM STDIN".encode()) as copy:
-            source = lines(table, stacks, seed)
+            source = lines(table, stacks, seed, share)
             while batch := "".join(itertools.islice(source, 500)):
                 copy.write(batch)
 
 
-def load(url: str, stacks: int, seed: int) -> None:
-    """Migrate the database behind *url* and fill it.
+def load(url: str, stacks: int, seed: int, share: float = BIGGEST_SHARE) -> None:
+    """Migrate the database behind *url* and fill it; *share* of the stacks are the biggest manager's.
 
     The rules of the domains are dropped for the while too: the rows keep them by construction, and checking
     them would take most of the time.
@@ -180,7 +180,7 @@ def load(url: str, stacks: int, seed: int) -> None:
             admin.execute(f"ALTER DOMAIN {domain} DROP CONSTRAINT {name}".encode())
         _insert_managers(admin, managers_of(stacks))
         with ProcessPoolExecutor(len(_TABLES)) as processes:
-            for done in [processes.submit(_copy, url, table, stacks, seed) for table in _TABLES]:
+            for done in [processes.submit(_copy, url, table, stacks, seed, share) for table in _TABLES]:
                 done.result()
         for domain, name, definition in rules:
             admin.execute(f"ALTER DOMAIN {domain} ADD CONSTRAINT {name} {definition} NOT VALID".encode())
