@@ -1,10 +1,12 @@
--- api_key_list: list issued keys, without their digests.
--- params:  key_id uuid or null, external_id uuid or null
+-- api_key_list: list issued keys, oldest first, without their digests, from one of them on.
+-- params:  external_id uuid or null, first uuid or null, row_limit integer or null
 -- returns: many (key_id, external_id, label, last_four, created_at, expires_at or null, revoked_at or null,
---          last_used_at or null, quota_limit or null, quota_seconds or null, successor_id or null)
--- index:   none (the whole table, for an operator)
+--          last_used_at or null, quota_limit or null, quota_seconds or null, successor_id or null); none if
+--          there is no key with the id first
+-- index:   none (the whole table, for an operator; api_keys_external_id for one account)
 -- locks:   none
--- called by: access.api_keys.list_all, access.api_keys.find
+-- called by: access.api_keys.list_all
+-- why:     planned with the values of its parameters, those that are null cost nothing.
 SELECT
     key_id::text,
     external_id::text,
@@ -18,6 +20,14 @@ SELECT
     quota_seconds,
     successor_id::text
 FROM stackmgr.api_keys AS api_keys
-WHERE (%(key_id)s::uuid IS NULL OR key_id = %(key_id)s::uuid)
-    AND (%(external_id)s::uuid IS NULL OR external_id = %(external_id)s::uuid)
-ORDER BY api_keys.created_at, api_keys.key_id;
+WHERE (%(external_id)s::uuid IS NULL OR external_id = %(external_id)s::uuid)
+    AND (
+        %(first)s::uuid IS NULL
+        OR (created_at, key_id) >= (
+            SELECT first_key.created_at, first_key.key_id
+            FROM stackmgr.api_keys AS first_key
+            WHERE first_key.key_id = %(first)s::uuid
+        )
+    )
+ORDER BY api_keys.created_at, api_keys.key_id
+LIMIT %(row_limit)s::integer;

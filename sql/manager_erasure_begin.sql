@@ -1,7 +1,7 @@
 -- manager_erasure_begin: revoke a manager's keys and record that its data are being erased.
 -- params:  manager_id uuid, external_id uuid
 -- returns: one row (manager_id); no row when the manager is not bound to that external id
--- index:   managers_pkey or managers_external_id_key, manager_erasures_pkey (arbiter)
+-- index:   managers_pkey or managers_external_id_key, api_keys_external_id, manager_erasures_pkey (arbiter)
 -- locks:   the rows of the manager's keys
 -- called by: access.erasure.erase
 -- why:     committed before anything is deleted, so that no request is authenticated meanwhile. A repeated run

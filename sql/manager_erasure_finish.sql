@@ -2,8 +2,8 @@
 -- params:  manager_id uuid, external_id uuid
 -- returns: one row (stacks, revisions, receipts, keys): what was deleted, keys in this statement; no row while the
 --          manager has stacks
--- index:   managers_pkey, stacks_pkey or stacks_page, api_key_quota_slots_pkey, api_key_quota_queues_pkey,
---          manager_rebindings_pkey, manager_erasures_pkey
+-- index:   managers_pkey, stacks_pkey or stacks_page, api_keys_external_id, api_key_quota_slots_pkey,
+--          api_key_quota_queues_pkey, manager_rebindings_pkey, manager_erasures_pkey
 -- locks:   the deleted rows, the record's row
 -- called by: access.erasure.erase
 -- why:     a request that was in progress when the keys were revoked can still have created a stack.

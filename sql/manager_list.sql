@@ -1,6 +1,6 @@
--- manager_list: list the binding of every manager.
--- params:  none
--- returns: many (manager_id, external_id, identity_id)
+-- manager_list: list the bindings of managers, oldest first, from one of them on.
+-- params:  first uuid or null, row_limit integer or null
+-- returns: many (manager_id, external_id, identity_id); none if there is no manager with the id first
 -- index:   none (the whole table, for an operator)
 -- locks:   none
 -- called by: access.managers.list_all
@@ -9,4 +9,12 @@ SELECT
     external_id::text,
     identity_id
 FROM stackmgr.managers AS managers
-ORDER BY managers.created_at, managers.manager_id;
+WHERE
+    %(first)s::uuid IS NULL
+    OR (created_at, manager_id) >= (
+        SELECT first_manager.created_at, first_manager.manager_id
+        FROM stackmgr.managers AS first_manager
+        WHERE first_manager.manager_id = %(first)s::uuid
+    )
+ORDER BY managers.created_at, managers.manager_id
+LIMIT %(row_limit)s::integer;

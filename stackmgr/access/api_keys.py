@@ -8,13 +8,14 @@ import hashlib
 import re
 import secrets
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
 from stackmgr.database import statements
 from stackmgr.database.session import Session
-from stackmgr.database.statements import Reads
+from stackmgr.database.statements import Reads, Streams
 
 PATTERN = r"stackmgr_[0-9A-Za-z]{38}"
 _FORM = re.compile(PATTERN)
@@ -23,6 +24,7 @@ _RANDOM_LENGTH = 32
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
+_FIND = statements.load("api_key_find")
 _INSERT = statements.load("api_key_insert")
 _LIST = statements.load("api_key_list")
 _REVOKE = statements.load("api_key_revoke")
@@ -148,16 +150,21 @@ def issue(
     return create(session, external_id, label=label, expires_at=expires_at, quota=quota).key
 
 
-def list_all(reads: Reads, external_id: str | None = None) -> list[KeyRecord]:
-    """Return every key ever issued, or those of one manager, oldest first."""
-    rows = reads.rows(_LIST, {"key_id": None, "external_id": external_id})
-    return [KeyRecord(*row) for row in rows]
+def list_all(
+    streams: Streams, external_id: str | None = None, *, first: str | None = None, limit: int | None = None
+) -> Iterator[KeyRecord]:
+    """Yield every key ever issued, or those of one manager, oldest first, from the key *first* on.
+
+    At most *limit* of them; none if there is no key *first*.
+    """
+    parameters = {"external_id": external_id, "first": first, "row_limit": limit}
+    return (KeyRecord(*row) for row in streams.iterate(_LIST, parameters))
 
 
-def find(session: Session, key_id: str) -> KeyRecord | None:
+def find(reads: Reads, key_id: str) -> KeyRecord | None:
     """Return the public data of one key, or None when there is no such key."""
-    row = session.row(_LIST, {"key_id": key_id, "external_id": None})
-    return None if row is None else KeyRecord(*row)
+    rows = reads.rows(_FIND, {"key_id": key_id})
+    return KeyRecord(*rows[0]) if rows else None
 
 
 def revoke(session: Session, key_id: str) -> datetime | None:

@@ -1,13 +1,14 @@
 """The manager record: made by the first authenticated request, and bound anew by an operator only."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import uuid4
 
 from stackmgr.access.verifiers import Identity
 from stackmgr.database import statements
 from stackmgr.database.session import Session
-from stackmgr.database.statements import Reads
+from stackmgr.database.statements import Reads, Streams
 from stackmgr.errors import BindingConflict
 from stackmgr.reasons import ReasonSlug
 
@@ -82,9 +83,12 @@ def bind(session: Session, identity: Identity) -> str:
     return manager_id
 
 
-def list_all(reads: Reads) -> list[Binding]:
-    """Return every binding, oldest first."""
-    return [Binding(*row) for row in reads.rows(_LIST, {})]
+def list_all(streams: Streams, *, first: str | None = None, limit: int | None = None) -> Iterator[Binding]:
+    """Yield at most *limit* bindings, oldest first, from that of the manager *first* on.
+
+    None if there is no manager *first*.
+    """
+    return (Binding(*row) for row in streams.iterate(_LIST, {"first": first, "row_limit": limit}))
 
 
 def rebind(

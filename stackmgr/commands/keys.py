@@ -7,9 +7,18 @@ from typing import Any
 
 from stackmgr.access import api_keys
 from stackmgr.access.api_keys import IssuedKey, KeyRecord, Quota
+from stackmgr.commands import paging
 from stackmgr.commands.arguments import canonical_uuid, future, label, whole_number
 from stackmgr.commands.command import DATABASE, NEEDS_READER, Command, argument, database_url
-from stackmgr.commands.output import discard, moment, print_json, print_note, print_table
+from stackmgr.commands.output import (
+    discard,
+    moment,
+    print_json,
+    print_json_list,
+    print_note,
+    print_table,
+)
+from stackmgr.commands.paging import Page
 from stackmgr.database.session import Session
 from stackmgr.database.single_connection import operator_session, reading
 from stackmgr.errors import CommandError
@@ -111,11 +120,17 @@ def _issue(arguments: argparse.Namespace) -> None:
 
 def _list(arguments: argparse.Namespace) -> None:
     with reading(database_url()) as reader:
-        records = api_keys.list_all(reader, arguments.external_id)
-    if arguments.json:
-        print_json([_document(record) for record in records])
-        return
-    print_table(_COLUMNS, [_row(record) for record in records])
+        page = Page(
+            lambda first, limit: api_keys.list_all(reader, arguments.external_id, first=first, limit=limit),
+            lambda record: record.key_id,
+            arguments.after,
+            arguments.limit,
+        )
+        if arguments.json:
+            print_json_list(map(_document, page))
+        else:
+            print_table(_COLUMNS, map(_row, page))
+    page.print_rest()
 
 
 def _revoke(arguments: argparse.Namespace) -> None:
@@ -177,7 +192,10 @@ COMMAND = Command(
             summary="list every key by its id, never the key itself",
             description=NEEDS_READER,
             run=_list,
-            arguments=[argument("--external-id", type=canonical_uuid, help="only keys of this account")],
+            arguments=[
+                argument("--external-id", type=canonical_uuid, help="only keys of this account"),
+                *paging.arguments("KEY_ID"),
+            ],
         ),
         Command(name="revoke", summary="revoke a key at once", run=_revoke, arguments=[_KEY_ID]),
         Command(

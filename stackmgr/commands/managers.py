@@ -1,14 +1,17 @@
 """`stackmgr managers`: list and change the identity bindings of managers, and erase a manager."""
 
 import argparse
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from stackmgr.access import erasure, managers
 from stackmgr.access.managers import Binding
 from stackmgr.access.verifiers import is_identity_id
+from stackmgr.commands import paging
 from stackmgr.commands.arguments import canonical_uuid
 from stackmgr.commands.command import DATABASE, NEEDS_READER, Command, argument, database_url
-from stackmgr.commands.output import print_json, print_table
+from stackmgr.commands.output import print_json, print_json_list, print_table
+from stackmgr.commands.paging import Page
 from stackmgr.database.single_connection import operator_session, reading
 from stackmgr.errors import CommandError, DatabaseError
 
@@ -23,19 +26,26 @@ def _identity_id(text: str) -> str:
     return text
 
 
-def _print(arguments: argparse.Namespace, bindings: list[Binding]) -> None:
+def _print(arguments: argparse.Namespace, bindings: Iterable[Binding]) -> None:
     if arguments.json:
-        print_json([asdict(binding) for binding in bindings])
+        print_json_list(asdict(binding) for binding in bindings)
         return
     print_table(
         ("MANAGER_ID", "EXTERNAL_ID", "IDENTITY_ID"),
-        [(binding.manager_id, binding.external_id, binding.identity_id) for binding in bindings],
+        ((binding.manager_id, binding.external_id, binding.identity_id) for binding in bindings),
     )
 
 
 def _list(arguments: argparse.Namespace) -> None:
     with reading(database_url()) as reader:
-        _print(arguments, managers.list_all(reader))
+        page = Page(
+            lambda first, limit: managers.list_all(reader, first=first, limit=limit),
+            lambda binding: binding.manager_id,
+            arguments.after,
+            arguments.limit,
+        )
+        _print(arguments, page)
+    page.print_rest()
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -90,7 +100,13 @@ COMMAND = Command(
     summary="the identities that managers are bound to",
     reads=DATABASE,
     commands=[
-        Command(name="list", summary="list every binding", description=NEEDS_READER, run=_list),
+        Command(
+            name="list",
+            summary="list every binding",
+            description=NEEDS_READER,
+            run=_list,
+            arguments=paging.arguments("MANAGER_ID"),
+        ),
         Command(
             name="show",
             summary="show bindings by an id",

@@ -1,11 +1,17 @@
 """The commands' output: tables, one JSON document with `--json`, times in UTC."""
 
+import itertools
 import json
 import os
 import sys
+import textwrap
 import unicodedata
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
+
+# Aligned together on a terminal; a longer table is printed in blocks.
+_BLOCK_ROWS = 1000
 
 
 def moment(value: datetime | None) -> str | None:
@@ -19,6 +25,15 @@ def moment(value: datetime | None) -> str | None:
 def print_json(document: Any) -> None:
     """Print one JSON document."""
     print(json.dumps(document, indent=2))
+
+
+def print_json_list(documents: Iterable[Any]) -> None:
+    """Print one JSON document, a list, whose members are printed one by one."""
+    separator = "[\n"
+    for document in documents:
+        print(separator, textwrap.indent(json.dumps(document, indent=2), "  "), sep="", end="")
+        separator = ",\n"
+    print("\n]" if separator == ",\n" else "[]")
 
 
 def percent(weight_bps: int) -> str:
@@ -39,17 +54,21 @@ def _width(text: str) -> int:
     )
 
 
-def print_table(head: tuple[str, ...], rows: list[tuple[str | None, ...]]) -> None:
+def print_table(head: tuple[str, ...], rows: Iterable[tuple[str | None, ...]]) -> None:
     """Print aligned columns on a terminal, tab-separated ones elsewhere, with a dash for an empty field."""
-    lines = [[field or "-" for field in row] for row in (head, *rows)]
-    if not sys.stdout.isatty():
-        for line in lines:
-            print("\t".join(line))
-        return
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        fields = (field + " " * (width - _width(field)) for field, width in zip(line, widths, strict=True))
-        print("  ".join(fields).rstrip())
+    lines = ([field or "-" for field in row] for row in itertools.chain([head], rows))
+    widths = [0] * len(head)
+    # The first rows are read before anything is printed: a statement that fails prints no heading.
+    while block := list(itertools.islice(lines, _BLOCK_ROWS)):
+        if not sys.stdout.isatty():
+            print("\n".join(map("\t".join, block)))
+            continue
+        widths = [max(width, *map(_width, column)) for width, *column in zip(widths, *block, strict=True)]
+        for line in block:
+            fields = (
+                field + " " * (width - _width(field)) for field, width in zip(line, widths, strict=True)
+            )
+            print("  ".join(fields).rstrip())
 
 
 def print_note(text: str) -> None:

@@ -6,7 +6,7 @@ stays bytes, so that SQL put together at run time is an error of types before it
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,6 +43,13 @@ class Reads(Protocol):
 
     def rows(self, statement: Statement, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Run *statement* and return its rows."""
+
+
+class Streams(Protocol):
+    """What yields the rows of a statement a few at a time: the transaction of an operator's command."""
+
+    def iterate(self, statement: Statement, parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+        """Run *statement* and yield its rows."""
 
 
 def load(name: str, variant: str = "") -> Statement:

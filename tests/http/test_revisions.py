@@ -11,6 +11,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from stackmgr.access import api_keys
+from stackmgr.database.single_connection import reading
 from tests.support.examples import ADDRESSES, allocation, configuration
 
 
@@ -87,14 +88,14 @@ def test_each_revision_names_the_identity_and_the_request_that_made_it(client, r
     assert {revision["identity_id"] for revision in saved} == {api_keys.identity_of(client.external_id)}
 
 
-def test_each_revision_names_the_key_that_made_it(make_client, revisions, operator):
+def test_each_revision_names_the_key_that_made_it(make_client, revisions, database_url):
     first = make_client()
     second = make_client(first.external_id)
     stack_id = first.create(configuration()).json["id"]
     second.update(stack_id, {"name": "Second"})
-    with operator.session() as session:
-        records = api_keys.list_all(session, first.external_id)
-    ids = {record.last_four: record.key_id for record in records}
+    with reading(database_url) as reader:
+        records = api_keys.list_all(reader, first.external_id)
+        ids = {record.last_four: record.key_id for record in records}
     assert [revision["key_id"] for revision in revisions(stack_id)] == [
         ids[client.key[-4:]] for client in (first, second)
     ]

@@ -47,8 +47,8 @@ def test_a_deployer_without_superuser_migrates_twice_and_issues_keys(deployer_ur
     assert migrations.apply(deployer_url) == migrations.available()
     assert migrations.apply(deployer_url) == []
     with opened(deployer_url, "stackmgr_owner") as database, database.session() as session:
-        api_keys.issue(session, ACCOUNT)
-        assert [record.external_id for record in api_keys.list_all(session)] == [ACCOUNT]
+        issued = api_keys.create(session, ACCOUNT)
+        assert api_keys.find(session, issued.key_id).external_id == ACCOUNT
     with psycopg.connect(deployer_url) as connection:
         assert connection.execute(OWNERS).fetchall() == [("stackmgr_owner",)]
 

@@ -103,6 +103,12 @@ FROM (SELECT max(slot) AS last FROM stackmgr.api_key_quota_slots WHERE quota_id 
 WHERE quota_id = %(quota_id)s
 """
 
+PREDECESSOR = b"""
+PREPARE predecessor (uuid) AS
+SELECT FROM ONLY stackmgr.api_keys AS x WHERE $1 OPERATOR(pg_catalog.=) successor_id FOR KEY SHARE OF x
+"""
+EXPLAIN_PREDECESSOR = b"EXPLAIN (FORMAT JSON) EXECUTE predecessor('00000000-0000-4000-8000-000000000001')"
+
 SAMPLES: dict[str, Any] = {
     "uuid": MANAGER,
     "text": "text",
@@ -292,6 +298,20 @@ def test_a_nearly_spent_quota_of_the_greatest_size_reads_few_pages(service, quot
 def test_a_key_is_found_by_its_hash(service):
     """Two pages however many keys there are; the tree of the primary key takes four with 160,000."""
     assert "api_keys_key_digest_hash" in indexes(explain(service, "api_key_verify"))
+
+
+def test_the_keys_of_an_account_are_found_by_their_index(owner):
+    """The list is planned with the values of its parameters, as the reader sends it."""
+    owner.execute(b"SET plan_cache_mode = force_custom_plan")
+    plan = explain(owner, "api_key_list", first=None, row_limit=None)
+    assert indexes(plan) == {"api_keys_external_id"}
+
+
+def test_the_predecessor_of_a_deleted_key_is_found_by_its_index(owner):
+    """The statement is that of the foreign key."""
+    owner.execute(PREDECESSOR)
+    explained: Any = owner.execute(EXPLAIN_PREDECESSOR).fetchone()
+    assert indexes(list(nodes(explained[0][0]["Plan"]))) == {"api_keys_successor_id"}
 
 
 def test_a_stack_is_located_by_one_look_into_the_index_for_each_manager(owner, ends):

@@ -1,0 +1,22 @@
+-- api_key_find: return an issued key by its id, without its digest.
+-- params:  key_id uuid
+-- returns: at most one row (key_id, external_id, label, last_four, created_at, expires_at or null,
+--          revoked_at or null, last_used_at or null, quota_limit or null, quota_seconds or null,
+--          successor_id or null)
+-- index:   api_keys_key_id_key
+-- locks:   none
+-- called by: access.api_keys.find
+SELECT
+    key_id::text,
+    external_id::text,
+    label,
+    last_four,
+    created_at,
+    expires_at,
+    revoked_at,
+    last_used_at,
+    quota_limit,
+    quota_seconds,
+    successor_id::text
+FROM stackmgr.api_keys
+WHERE key_id = %(key_id)s::uuid;

@@ -1,0 +1,74 @@
+"""`keys list` and `managers list`: page after page, and a few rows at a time."""
+
+import json
+from uuid import uuid4
+
+import pytest
+
+from stackmgr.commands import output
+from stackmgr.database import single_connection
+from tests.commands.saved import MANAGER, OTHER_MANAGER, PRODUCTION, SUPPORT
+
+LISTS = {"keys": (PRODUCTION, SUPPORT), "managers": (MANAGER, OTHER_MANAGER)}
+each_list = pytest.mark.parametrize(("group", "ids"), LISTS.items(), ids=LISTS)
+
+
+def ids_of(outcome) -> list[str]:
+    return [line.split("\t")[0] for line in outcome.out.splitlines()[1:]]
+
+
+@each_list
+def test_a_list_is_complete_without_a_limit(on_saved, group, ids, monkeypatch):
+    monkeypatch.setattr(single_connection, "_FETCHED_ROWS", 1)
+    ran = on_saved(group, "list")
+    assert (ran.status, ids_of(ran), ran.err) == (0, [*ids], "")
+
+
+@each_list
+def test_a_page_says_how_to_continue_and_the_last_one_does_not(on_saved, group, ids):
+    first = on_saved(group, "list", "--limit", "1")
+    assert (first.status, ids_of(first)) == (0, [ids[0]])
+    assert first.err == f"There are more: --after {ids[0]} continues.\n"
+    last = on_saved(group, "list", "--limit", "1", "--after", ids[0])
+    assert (last.status, ids_of(last), last.err) == (0, [ids[1]], "")
+    end = on_saved(group, "list", "--after", ids[1])
+    assert (end.status, ids_of(end), end.err) == (0, [], "")
+
+
+@each_list
+def test_json_is_a_list_of_the_same_rows(on_saved, group, ids):
+    name = "key_id" if group == "keys" else "manager_id"
+    ran = on_saved(group, "list", "--json")
+    assert [row[name] for row in ran.json] == [*ids]
+    assert ran.out == json.dumps(ran.json, indent=2) + "\n"
+    assert on_saved(group, "list", "--json", "--after", ids[1]).out == "[]\n"
+
+
+@each_list
+def test_an_id_that_the_list_does_not_have_is_an_error(on_saved, group, ids):
+    unknown = str(uuid4())
+    ran = on_saved(group, "list", "--after", unknown)
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err == f"stackmgr: the list has no {unknown}\n"
+
+
+def test_the_keys_of_an_account_have_pages_too(on_saved):
+    ran = on_saved("keys", "list", "--external-id", MANAGER, "--after", PRODUCTION)
+    assert ids_of(ran) == [SUPPORT]
+    assert on_saved("keys", "list", "--external-id", OTHER_MANAGER, "--after", PRODUCTION).status == 1
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_long_table_is_printed_before_its_last_row_is_read(is_terminal, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    printed = []
+
+    def rows():
+        for number in range(3000):
+            printed.append(capsys.readouterr().out)
+            yield str(number), "x" * number
+
+    output.print_table(("A", "B"), rows())
+    text = "".join(printed)
+    assert text.startswith("A")
+    assert len(text.splitlines()) == 3000
