@@ -14,6 +14,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+# glibc repeats a lost DNS query after 5 seconds, which no request waits for a connection.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:3")
+
 # A reload reads this file again in the same master, and workers inherit the modules that the master imported:
 # after an upgrade they would run modules of two releases.  So the check of release, settings and database is
 # a process of its own, which imports all that a worker imports, and then the old modules are dropped.

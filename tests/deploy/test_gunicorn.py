@@ -174,6 +174,21 @@ def test_a_worker_may_open_more_files_than_it_accepts_connections(database_url, 
     assert accepted < may_open
 
 
+@pytest.mark.parametrize(("given", "used"), [(None, "timeout:1 attempts:3"), ("rotate", "rotate")])
+def test_a_lost_dns_query_is_repeated_soon_unless_the_operator_decides(
+    database_url, monkeypatch, given, used
+):
+    monkeypatch.setenv("STACKMGR_DATABASE_URL", database_url)
+    monkeypatch.delenv("RES_OPTIONS", raising=False)
+    if given:
+        monkeypatch.setenv("RES_OPTIONS", given)
+    script = "import os, runpy, sys; runpy.run_path(sys.argv[1]); print(os.environ['RES_OPTIONS'])"
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(SETTINGS)], stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert ran.stdout.strip() == used
+
+
 def test_what_is_wrong_with_the_environment_is_named_before_anything_listens(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-m", "gunicorn", "-c", str(SETTINGS)],
