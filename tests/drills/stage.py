@@ -70,6 +70,7 @@ class Stage:
         self.logs: list[str] = []
         self._running = ExitStack()
         self._standby = ExitStack()
+        self.login = "postgres"
         self.managers = new_managers(server.url())
         self._environment = dict(ENVIRONMENT)
         self._unkey = ExitStack()
@@ -81,7 +82,7 @@ class Stage:
     def start_service(self) -> None:
         """Run the service, on a port of its own."""
         host, port = self.server.network_address or ("127.0.0.1", self.proxy.port)
-        url = f"postgresql://postgres@{host}:{port}/stackmgr?target_session_attrs=read-write"
+        url = f"postgresql://{self.login}@{host}:{port}/stackmgr?target_session_attrs=read-write"
         self.service = self._running.enter_context(running_service(url, env=self._environment))
 
     def stop_service(self) -> None:

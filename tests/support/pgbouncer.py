@@ -59,6 +59,11 @@ def make_pooled_login(server_url: str) -> None:
     subprocess.run(command, check=True)
 
 
+def socket_path(url: str) -> str:
+    """Return the path of the Unix socket that a connection string of `pgbouncer` leads to."""
+    return f"{conninfo_to_dict(url)['host']}/.s.PGSQL.{_PORT}"
+
+
 @contextmanager
 def pgbouncer(program: Path, server_url: str, *, query: str | None = None, **settings: str) -> Iterator[str]:
     """Yield the connection string of a PgBouncer in front of every database of a server on a Unix socket.

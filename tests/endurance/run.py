@@ -1,0 +1,213 @@
+"""A long run: a soak without faults, writes under faults, and the comparison with the database."""
+
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from tests.bench import verifier
+from tests.bench.requests import Manager as Verified
+from tests.drills.drills import DRILLS
+from tests.drills.stage import Stage, secrets_in
+from tests.endurance import check, soak
+from tests.endurance.client_process import ClientProcess, clients
+from tests.endurance.clients import Summary
+from tests.support.memory import memory
+from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer, socket_path
+from tests.support.postgres import FaultyPostgres
+from tests.support.tcp_proxy import Proxy
+
+SETTINGS = ("plain", "verifier", "pgbouncer", "reloads")
+_VERIFIER_SECONDS = 0.005
+_VERIFIER_HANG_SECONDS = 1.5
+_RELOAD_SECONDS = 60.0
+_HANG = "verifier-hang"
+_ENVIRONMENT = {"STACKMGR_CONCURRENCY": "64"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """So many seconds without faults, the first *warm_up* of them not sampled; then writes under faults."""
+
+    setting: str
+    seed: int
+    writes: int
+    soak_seconds: float = 0.0
+    warm_up: float = 60.0
+    rest: float = 3.0
+    connections: int = 96
+    faults: tuple[str, ...] = ()
+
+
+@dataclass
+class Report:
+    """What came of a run."""
+
+    plan: Plan
+    faults: Counter[str] = field(default_factory=Counter)
+    soak_writes: int = 0
+    writes: int = 0
+    seconds: float = 0.0
+    summary: Summary = field(default_factory=Summary)
+    samples: soak.Samples = field(default_factory=soak.Samples)
+    findings: check.Findings = field(default_factory=check.Findings)
+    leaks: list[str] = field(default_factory=list)
+
+    def problems(self) -> list[str]:
+        """Return, in words, what is wrong."""
+        return [
+            *self.findings.examples,
+            *self.summary.violations,
+            *self.samples.growth(),
+            *(f"{what} has come into a log" for what in self.leaks),
+        ]
+
+
+class _Stage(Stage):
+    """A stage that reports the port of each start of the service."""
+
+    def __init__(self, server: FaultyPostgres, proxy: Proxy, plan: Plan) -> None:
+        super().__init__(server, proxy, plan.seed, with_unkey=False)
+        self._environment |= _ENVIRONMENT
+        self.on_start: Callable[[int], None] = lambda _: None
+
+    def add_environment(self, environment: Mapping[str, str]) -> None:
+        self._environment |= environment
+
+    def start_service(self) -> None:
+        super().start_service()
+        self.on_start(self.service.port)
+
+
+def run(plan: Plan) -> Report:
+    """Carry out a run on a database of its own."""
+    report = Report(plan)
+    with _staged(plan) as (stage, roles), tempfile.TemporaryDirectory(prefix="stackmgr-records-") as folder:
+        recording = Path(folder) / "records"
+        keys = [manager.api_key for manager in stage.managers]
+        with clients(plan.seed, keys, plan.connections, stage.service.port, recording) as process:
+            stage.on_start = process.set_port
+            _soak(plan, stage, roles, process, report)
+            report.soak_writes = process.acknowledged
+            began = time.monotonic()
+            _inflict(plan, stage, roles, process, report)
+            report.seconds = time.monotonic() - began
+            report.writes = process.acknowledged - report.soak_writes
+            report.summary = process.stop()
+        stage.stop_service()
+        evidence = stage.evidence()
+        report.leaks = secrets_in(evidence.logs, evidence.managers)
+        external_ids = [manager.external_id for manager in stage.managers]
+        with psycopg.connect(stage.server.url()) as connection:
+            report.findings = check.compare(connection, recording, external_ids)
+            connection.rollback()
+    return report
+
+
+_Faults = dict[str, Callable[[], None]]
+
+
+def _inflict(plan: Plan, stage: Stage, roles: soak.Roles, process: ClientProcess, report: Report) -> None:
+    faults: _Faults = {
+        drill.name: lambda drill=drill: drill.inflict(stage)  # type: ignore[misc]
+        for drill in DRILLS.values()
+        # PgBouncer leads to one server.
+        if drill.mixes and not (plan.setting == "pgbouncer" and drill.name == "failover")
+    }
+    if plan.setting == "verifier":
+        faults[_HANG] = lambda: _hang(roles)
+    deck: list[str] = []
+    target = process.acknowledged + plan.writes
+    while process.acknowledged < target:
+        time.sleep(stage.chance.uniform(0.5, 1.5) * plan.rest)
+        if not deck:
+            deck = sorted(plan.faults or faults)
+            stage.chance.shuffle(deck)
+        name = deck.pop()
+        faults[name]()
+        report.faults[name] += 1
+
+
+def _hang(roles: soak.Roles) -> None:
+    """Suspend the verifier for longer than the service waits for it."""
+    for process in roles()["verifier"]:
+        process.suspend()
+        try:
+            time.sleep(_VERIFIER_HANG_SECONDS)
+        finally:
+            process.resume()
+
+
+def _soak(plan: Plan, stage: Stage, roles: soak.Roles, process: ClientProcess, report: Report) -> None:
+    if not plan.soak_seconds:
+        return
+    ends = time.monotonic() + plan.soak_seconds
+    with ExitStack() as undo:
+        if plan.setting == "reloads":
+            undo.enter_context(_reloading(stage, report))
+        time.sleep(plan.warm_up)
+        report.samples = undo.enter_context(soak.sampled(roles))
+        while time.monotonic() < ends:
+            time.sleep(1)
+            assert process.acknowledged >= 0
+
+
+@contextmanager
+def _reloading(stage: Stage, report: Report) -> Iterator[None]:
+    """Send SIGHUP each minute until the context ends."""
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.wait(_RELOAD_SECONDS):
+            stage.service.process.send_signal(signal.SIGHUP)
+            report.faults["reload in the soak"] += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def _staged(plan: Plan) -> Iterator[tuple[_Stage, soak.Roles]]:
+    """Run PostgreSQL, the service and what the setting needs; yield the processes by role too."""
+    with ExitStack() as undo:
+        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-endurance-", dir=memory()))
+        server = undo.enter_context(FaultyPostgres(Path(folder) / "data"))
+        server.prepare()
+        proxy = undo.enter_context(Proxy(server.socket_path))
+        stage = _Stage(server, proxy, plan)
+        beside: dict[str, list[psutil.Process]] = {}
+        if plan.setting == "pgbouncer":
+            make_pooled_login(server.url())
+            url = undo.enter_context(pgbouncer(PROGRAM, server.url()))
+            stage.login, proxy.target = "stackmgr_service", socket_path(url)
+            # Its sessions have the settings of pooler.sql, which suit the default only.
+            stage.add_environment({"STACKMGR_DATABASE_TIMEOUT": "5"})
+            beside["pgbouncer"] = [
+                child for child in psutil.Process().children() if child.name() == PROGRAM.name
+            ]
+        if plan.setting == "verifier":
+            accounts = [Verified(manager.external_id, manager.api_key, []) for manager in stage.managers]
+            environment, pid = undo.enter_context(verifier.delayed(accounts, _VERIFIER_SECONDS))
+            stage.add_environment(environment)
+            beside["verifier"] = [psutil.Process(pid)]
+        undo.callback(stage.close)
+        stage.start_service()
+
+        def roles() -> Mapping[str, list[psutil.Process]]:
+            master = psutil.Process(stage.service.pid)
+            return {"master": [master], "worker": master.children(), **beside}
+
+        yield stage, roles
