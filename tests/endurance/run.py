@@ -60,10 +60,12 @@ class Report:
     samples: soak.Samples = field(default_factory=soak.Samples)
     findings: check.Findings = field(default_factory=check.Findings)
     leaks: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
     def problems(self) -> list[str]:
         """Return, in words, what is wrong."""
         return [
+            *self.failures,
             *self.findings.examples,
             *self.summary.violations,
             *self.samples.growth(),
@@ -98,7 +100,10 @@ def run(plan: Plan) -> Report:
             _soak(plan, stage, roles, process, report)
             report.soak_writes = process.acknowledged
             began = time.monotonic()
-            _inflict(plan, stage, roles, process, report)
+            try:
+                _inflict(plan, stage, roles, process, report)
+            except AssertionError as ex:  # what was written until then is compared all the same
+                report.failures.append(f"after {report.faults}: {ex}")
             report.seconds = time.monotonic() - began
             report.writes = process.acknowledged - report.soak_writes
             report.summary = process.stop()

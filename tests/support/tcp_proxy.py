@@ -91,7 +91,8 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
-                time.sleep(self.delay)
+                if self.delay:
+                    time.sleep(self.delay)
                 self._flowing.wait()
                 sink.sendall(data)
         # One way ended ends the other: PostgreSQL knows no half-closed connections.
