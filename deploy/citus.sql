@@ -17,7 +17,6 @@ BEGIN;
 SET LOCAL citus.multi_shard_modify_mode = 'sequential';
 
 -- A foreign key between tables that are not distributed alike would be in the way: dropped, and added again below.
-ALTER TABLE stackmgr.stacks DROP CONSTRAINT stacks_manager_id_fkey;
 ALTER TABLE stackmgr.stack_revisions DROP CONSTRAINT stack_revisions_stack_fkey;
 ALTER TABLE stackmgr.creation_receipts DROP CONSTRAINT creation_receipts_stack_fkey;
 ALTER TABLE stackmgr.manager_rebindings DROP CONSTRAINT manager_rebindings_manager_id_fkey;
@@ -28,8 +27,6 @@ SELECT create_distributed_table('stackmgr.stacks', 'manager_id');
 SELECT create_distributed_table('stackmgr.stack_revisions', 'manager_id', colocate_with => 'stackmgr.stacks');
 SELECT create_distributed_table('stackmgr.creation_receipts', 'manager_id', colocate_with => 'stackmgr.stacks');
 
-ALTER TABLE stackmgr.stacks
-    ADD CONSTRAINT stacks_manager_id_fkey FOREIGN KEY (manager_id) REFERENCES stackmgr.managers (manager_id);
 ALTER TABLE stackmgr.stack_revisions
     ADD CONSTRAINT stack_revisions_stack_fkey
         FOREIGN KEY (manager_id, stack_id) REFERENCES stackmgr.stacks (manager_id, stack_id);

@@ -1,29 +1,28 @@
--- manager_erasure_finish: delete a manager without stacks, with its keys, quotas and rebindings.
+-- manager_erasure_finish: check that no row of an erased manager is left, delete its keys and quotas, end the record.
 -- params:  manager_id uuid, external_id uuid
 -- returns: one row (stacks, revisions, receipts, keys): what was deleted, keys in this statement; no row while the
 --          manager has stacks
--- index:   managers_pkey, stacks_pkey or stacks_page, api_keys_external_id, api_key_quota_slots_pkey,
---          api_key_quota_queues_pkey, manager_rebindings_pkey, manager_erasures_pkey
+-- index:   stacks_pkey or stacks_page, api_keys_external_id, api_key_quota_slots_pkey, api_key_quota_queues_pkey,
+--          manager_erasures_pkey
 -- locks:   the deleted rows, the record's row
 -- called by: access.erasure.erase
--- why:     a request that was in progress when the keys were revoked can still have created a stack.
-WITH deleted_manager AS (
-    DELETE FROM stackmgr.managers
+-- why:     no foreign key rejects a stack without a manager. Revisions and receipts have one to their stack. A key
+--          issued since the erasure began belongs to a new manager.
+WITH finished AS (
+    UPDATE stackmgr.manager_erasures
+    SET finished_at = now()
     WHERE manager_id = %(manager_id)s::uuid
         AND NOT EXISTS (
             SELECT FROM stackmgr.stacks
             WHERE manager_id = %(manager_id)s::uuid
         )
-    RETURNING manager_id, external_id
-),
-deleted_rebindings AS (
-    DELETE FROM stackmgr.manager_rebindings
-    WHERE manager_id = (SELECT manager_id FROM deleted_manager)
+    RETURNING begun_at, stacks, revisions, receipts
 ),
 deleted_keys AS (
-    DELETE FROM stackmgr.api_keys
+    DELETE FROM stackmgr.api_keys AS api_keys
+    USING finished
     WHERE external_id = %(external_id)s::uuid
-        AND EXISTS (SELECT FROM deleted_manager)
+        AND created_at <= finished.begun_at
     RETURNING key_id, quota_id
 ),
 deleted_slots AS (
@@ -34,11 +33,9 @@ deleted_queues AS (
     DELETE FROM stackmgr.api_key_quota_queues
     WHERE quota_id IN (SELECT quota_id FROM deleted_keys)
 )
-UPDATE stackmgr.manager_erasures
-SET finished_at = now()
-WHERE manager_id = (SELECT manager_id FROM deleted_manager)
-RETURNING
+SELECT
     stacks,
     revisions,
     receipts,
-    (SELECT count(key_id) FROM deleted_keys) AS keys;
+    (SELECT count(key_id) FROM deleted_keys) AS keys
+FROM finished;

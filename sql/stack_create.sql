@@ -4,7 +4,7 @@
 --          identity_id text, request_id text, key_id text or null
 -- returns: one row (stack_id) when the key was new; no row when it was already used
 -- index:   creation_receipts_pkey (arbiter)
--- locks:   waits for another transaction that holds the same key; FOR KEY SHARE on the manager row
+-- locks:   waits for another transaction that holds the same key
 -- called by: stacks.repository.create
 -- why:     after ON CONFLICT DO NOTHING the existing receipt may be invisible to this statement's snapshot, so
 --          receipt_find reads it in a later one.

@@ -4,7 +4,7 @@
 --          identity_id text, request_id text, key_id text or null
 -- returns: one row (stack_id) when the key was new; no row when it was already used
 -- index:   none (the function's: creation_receipts_pkey)
--- locks:   waits for another transaction that holds the same key; FOR KEY SHARE on the manager row
+-- locks:   waits for another transaction that holds the same key
 -- called by: stacks.repository.create
 -- why:     Citus would run the inserts of the plain statement one after the other, in a distributed transaction.
 --          It sends this one to the node that has the manager's rows. deploy/citus.sql creates the function.

@@ -142,8 +142,9 @@ COMMAND = Command(
             name="erase",
             summary="delete a manager with its stacks, revisions, receipts and keys",
             description="Delete a manager with its stacks, revisions, receipts and keys, for good. Its keys "
-            "are revoked first. An interrupted run is continued by the next one. A manager that a remote "
-            "verifier still knows starts anew with its next request.",
+            "are revoked first. The run takes at least 30 s, in which requests in progress end. An "
+            "interrupted run is continued by the next one. A manager that a remote verifier still knows "
+            "starts anew with its next request.",
             run=_erase,
             arguments=[
                 _MANAGER_ID,

@@ -95,7 +95,6 @@ REJECTED = [
     ("manager_rebindings_manager_id_fkey", "manager_rebindings", {"manager_id": ELSEWHERE}),
     ("manager_erasures_pkey", "manager_erasures", {}),
     ("stacks_pkey", "stacks", {}),
-    ("stacks_manager_id_fkey", "stacks", {"manager_id": ELSEWHERE}),
     ("stacks_revision_number_is_positive", "stacks", {"stack_id": ELSEWHERE, "revision_number": 0}),
     ("stack_name_is_not_blank", "stacks", {"stack_id": ELSEWHERE, "name": " \u3000\n"}),
     ("stack_name_is_not_blank", "stack_revisions", {"revision_number": 2, "name": ""}),

@@ -1,8 +1,8 @@
-"""Storage of the current configurations: an update stays on its page, nothing is compressed."""
+"""Storage: an update stays on its page, nothing is compressed, a create writes no row of its manager."""
 
 import pytest
 
-from tests.support.examples import ADDRESSES
+from tests.support.examples import ADDRESSES, configuration
 
 SEED = b"""
 WITH manager AS (
@@ -41,3 +41,10 @@ def test_a_full_page_has_room_for_an_update_whatever_the_number_of_tokens(admin,
         moves = admin.execute(UPDATE).fetchall()
         assert len(moves) >= 3
         assert all(old == new for old, new in moves)
+
+
+def test_a_create_neither_locks_nor_writes_its_managers_row(client, admin):
+    """A lock of the row makes a multixact wherever two creates of one manager meet."""
+    client.create(configuration())
+    query = b"SELECT xmax::text FROM stackmgr.managers WHERE external_id = %s::text::uuid"
+    assert admin.execute(query, [client.external_id]).fetchone() == ("0",)

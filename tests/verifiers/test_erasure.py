@@ -1,10 +1,16 @@
 """`stackmgr managers erase`: deletes all rows of one manager, logs it, and changes no other manager."""
 
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
 
-from stackmgr.access import erasure, managers
+from stackmgr import paths
+from stackmgr.access import api_keys, erasure, managers
 from stackmgr.access.verifiers import Identity
 from stackmgr.database.session import Session
 from stackmgr.errors import DatabaseError
@@ -15,6 +21,12 @@ RECORD = b"""
 SELECT stacks, revisions, receipts, finished_at IS NOT NULL, begun_by = session_user
 FROM stackmgr.manager_erasures WHERE manager_id = %s::text::uuid
 """
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch):
+    """Do not wait for requests: none is in progress, or the test waits for it."""
+    monkeypatch.setattr(erasure, "REQUEST_SECONDS", 0)
 
 
 @pytest.fixture
@@ -111,21 +123,93 @@ def test_an_interrupted_erasure_is_continued(erasable, command, admin, operator,
     assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
 
 
+def test_rows_without_their_manager_are_erased_by_another_run(erasable, command, admin):
+    client, manager_id = erasable
+    admin.execute(b"DELETE FROM stackmgr.managers WHERE manager_id = %s::text::uuid", [manager_id])
+    assert command("managers", "erase", manager_id, "--confirm", client.external_id).status == 1
+    admin.execute(
+        b"INSERT INTO stackmgr.manager_erasures (manager_id, external_id, finished_at)"
+        b" VALUES (%s::text::uuid, %s::text::uuid, now())",
+        [manager_id, client.external_id],
+    )
+    assert command("managers", "erase", manager_id, "--confirm", client.external_id).status == 0
+    assert rows_of(admin, manager_id) == 0
+    assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
+
+
+def test_requests_in_progress_are_waited_for_as_long_as_nginx_waits_for_them(
+    erasable, operator, monkeypatch, admin
+):
+    client, manager_id = erasable
+    monkeypatch.undo()
+    slept: list[float] = []
+    monkeypatch.setattr(erasure.time, "sleep", slept.append)
+    with operator.session() as session:
+        assert erasure.erase(session, manager_id, client.external_id)
+    nginx = (paths.directory("deploy") / "nginx.conf").read_text()
+    [limit] = {int(seconds) for seconds in re.findall(r"proxy_read_timeout (\d+)s;", nginx)}
+    assert limit <= erasure.REQUEST_SECONDS
+    # Erasing three stacks takes part of it.
+    assert len(slept) == 1
+    assert 0 < slept[0] <= erasure.REQUEST_SECONDS
+
+
+def test_a_key_issued_during_the_erasure_is_a_new_managers(erasable, operator, database, admin, monkeypatch):
+    client, manager_id = erasable
+
+    def sleep(seconds: float) -> None:
+        with operator.session() as session:
+            api_keys.issue(session, client.external_id)
+        with database.session() as session:
+            managers.bind(session, Identity(client.external_id, client.external_id))
+
+    monkeypatch.setattr(erasure.time, "sleep", sleep)
+    with operator.session() as session:
+        assert erasure.erase(session, manager_id, client.external_id).keys == 1
+    assert manager_of(admin, client) != manager_id
+    query = (
+        b"SELECT count(*) FROM stackmgr.api_keys WHERE external_id = %s::text::uuid AND revoked_at IS NULL"
+    )
+    assert admin.execute(query, [client.external_id]).fetchone() == (1,)
+
+
 @pytest.fixture
 def erase_after(operator, monkeypatch):
-    """Return a function that erases a manager at the moment when a session has run a statement."""
+    """Return a function that lets a manager be erased from the moment when a session has run a statement.
+
+    The request goes on once the erasure waits for it, and the erasure once the context ends.
+    """
     rows = Session.rows
 
-    def erase_after(name: str, manager_id: str, external_id: str) -> None:
-        def run(session, statement, parameters, **rest):
-            found = rows(session, statement, parameters, **rest)
-            if statement.name == name:
-                monkeypatch.setattr(Session, "rows", rows)
-                with operator.session() as operators:
-                    assert erasure.erase(operators, manager_id, external_id)
-            return found
+    def erase(manager_id: str, external_id: str) -> None:
+        with operator.session() as operators:
+            assert erasure.erase(operators, manager_id, external_id)
 
-        monkeypatch.setattr(Session, "rows", run)
+    @contextmanager
+    def erase_after(name: str, manager_id: str, external_id: str) -> Iterator[None]:
+        waits, ended = threading.Event(), threading.Event()
+
+        def sleep(seconds: float) -> None:
+            waits.set()
+            assert ended.wait(60)
+
+        with ThreadPoolExecutor() as threads:
+            erased: list[Future[None]] = []
+
+            def run(session, statement, parameters, **rest):
+                found = rows(session, statement, parameters, **rest)
+                if statement.name == name and not erased:
+                    erased.append(threads.submit(erase, manager_id, external_id))
+                    assert waits.wait(60)
+                return found
+
+            monkeypatch.setattr(erasure.time, "sleep", sleep)
+            monkeypatch.setattr(Session, "rows", run)
+            try:
+                yield
+            finally:
+                ended.set()
+            erased[0].result(60)
 
     return erase_after
 
@@ -133,19 +217,21 @@ def erase_after(operator, monkeypatch):
 @pytest.mark.parametrize(
     "race",
     [
-        ("api_key_verify", lambda client, _: client.create(configuration(), key="new"), 500),
-        ("api_key_verify", lambda client, _: client.create(configuration(), key="key 0"), 500),
+        ("api_key_verify", lambda client, _: client.create(configuration(), key="new"), 201),
+        ("api_key_verify", lambda client, _: client.create(configuration(), key="key 0"), 201),
         ("stack_create", lambda client, _: client.create(configuration(), key="key 0"), 500),
         ("api_key_verify", lambda client, stack: client.update(stack, {"name": "new"}), 404),
     ],
     ids=["create", "retry of a create", "retry that found its key used", "update"],
 )
-def test_a_write_whose_manager_is_erased_meanwhile_saves_nothing(client, admin, erase_after, race):
+def test_what_a_write_saves_whose_manager_is_erased_meanwhile_is_erased_as_well(
+    client, admin, erase_after, race
+):
     statement, send, status = race
     stack_id = client.create(configuration(), key="key 0").json["id"]
     manager_id = manager_of(admin, client)
-    erase_after(statement, manager_id, client.external_id)
-    assert send(client, stack_id).status_int == status
+    with erase_after(statement, manager_id, client.external_id):
+        assert send(client, stack_id).status_int == status
     assert rows_of(admin, manager_id) == 0
     assert client.page().status_int == 401
 

@@ -35,6 +35,7 @@ _RECEIPTS = statements.load("audit_receipts")
 _ESTIMATE = statements.load("audit_estimate")
 
 _MANAGERS_AT_A_TIME = 200
+_NO_MANAGER = "belongs to no manager: it is being erased, or 'stackmgr managers erase' must run again"
 
 Key = tuple[str, str]
 _END: Key = ("~", "~")  # after every UUID
@@ -87,7 +88,7 @@ class Audit:
             for kind, text in self._faults(key, stacks, revisions, receipts):
                 self._report.finding(kind, *key, text)
             if key[0] not in known:
-                self._report.finding("no_manager", *key, "belongs to no manager")
+                self._report.finding("no_manager", *key, _NO_MANAGER)
             self._report.progress()
 
     def _faults(self, key: Key, stacks: _Stream, revisions: _Stream, receipts: _Stream) -> Iterator[Fault]:
