@@ -17,7 +17,7 @@ import psycopg_pool.sched
 from stackmgr import scheduler
 from stackmgr.database import connection, hot_connections, pool, session, session_settings
 from tests.simulation.kernel import Kernel, Os, Select
-from tests.simulation.threads import Condition, Event, Local, Queue, RLock, Threading
+from tests.simulation.threads import Condition, Event, Local, Queue, RLock, StartedThread, Threading
 from tests.simulation.world import World
 
 Names = Mapping[tuple[Any, str], Any]
@@ -52,8 +52,8 @@ def of_pool(world: World) -> dict[tuple[ModuleType, str], Any]:
     """Return the simulated names of psycopg_pool."""
 
     def spawn(call: Any, args: tuple[Any, ...] = (), name: str | None = None) -> Any:
-        thread = Threading(world).Thread(target=call, args=args, name=name)
-        thread.start()
+        thread = StartedThread(world, call, args, name)
+        thread.start_surely()
         return thread
 
     def gather(*threads: Any, timeout: float | None = None, timeout_hint: str = "") -> None:

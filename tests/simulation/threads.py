@@ -25,7 +25,7 @@ class Lock:
                 return False
             thread = world.current
             self.waiting.append(thread)
-            is_woken = world.block(timeout if timeout >= 0 else None)
+            is_woken = world.block(timeout if timeout >= 0 else None, is_lock=True)
             if thread in self.waiting:
                 self.waiting.remove(thread)
             if not is_woken:
@@ -176,6 +176,9 @@ class StartedThread:
     def start(self) -> None:
         if self.world.chance("no more threads"):
             raise RuntimeError("can't start new thread")
+        self.start_surely()
+
+    def start_surely(self) -> None:
         self._thread = self.world.start(self.name, self._call)
         self.world.preempt()
 

@@ -17,6 +17,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 _START = 1000.0  # of the clock, in seconds
 _CALL_SECONDS = 0.000002  # that a look at the clock takes
 _STALLS = (0.002, 0.01, 0.05, 0.3, 1.2)  # seconds in which the whole process does not run
+_LONGEST_BLOCK = 0.0011  # seconds: `_READY_SECONDS` of the pool
 _MAX_STEPS = 100_000
 _MAX_CALLS = 400_000  # looks at the clock
 
@@ -42,6 +43,7 @@ class Thread:
         self.waits = 0
         self.locals: dict[str, Any] = {}
         self.joining: list[Thread] = []
+        self.only_waits_in: greenlet | None = None  # the one of its greenlets that may block it
         self.paused = greenlet(partial(self._run, call), world.hub)
 
     def _run(self, call: Callable[[], object]) -> None:
@@ -68,7 +70,7 @@ class World:
     def __init__(self, seed: int, plan: dict[str, Any]) -> None:
         self.seed = seed
         self.plan = plan
-        self.faults: dict[str, float] = plan.get("faults", {})
+        self.faults: dict[str, float] = dict(plan.get("faults", {}))
         self.random = Random(f"run {seed}")
         self.now = _START
         self.hub = getcurrent()
@@ -77,8 +79,11 @@ class World:
         self.threads: list[Thread] = []
         self.trace: list[tuple[Any, ...]] = []
         self.violation: Violation | None = None
-        self.invariants: list[Callable[[], None]] = []  # called after each step; they raise Violation
+        # They raise Violation: called after each step, and when no thread can run.
+        self.invariants: list[Callable[[], None]] = []
+        self.invariants_at_rest: list[Callable[[], None]] = []
         self.is_over = False
+        self.stalled = 0.0  # seconds in all
         self.steps = 0
         self.calls = 0
         self._preemption = self.faults.get("preemption", 0.0)
@@ -99,6 +104,10 @@ class World:
             self.violation = Violation(invariant, detail)
             self.violation.__cause__ = cause
             self.note("VIOLATION", invariant, detail)
+
+    def quiet(self) -> None:
+        """End the faults of this world itself."""
+        self._preemption = self._stall = 0.0
 
     def chance(self, fault: str) -> bool:
         """Whether *fault* happens now."""
@@ -142,11 +151,14 @@ class World:
         self._runnable.append(thread)
         return thread
 
-    def block(self, seconds: float | None) -> bool:
+    def block(self, seconds: float | None, *, is_lock: bool = False) -> bool:
         """Suspend the current thread until it is woken (True) or *seconds* have passed (False)."""
         thread = self.current
         if self.is_over or thread is None:
             raise GreenletExit
+        may_block = is_lock or thread.only_waits_in in (None, getcurrent())
+        if not may_block and (seconds is None or seconds > _LONGEST_BLOCK):
+            self.fail("no request blocks the thread of all", f"{thread.name} for {seconds} s")
         thread.is_blocked = True
         thread.waits += 1
         if seconds is not None and seconds != inf:
@@ -167,7 +179,9 @@ class World:
         if thread is None or self.is_over:
             return
         if self._stall and self.random.random() < self._stall:
-            self.now += self.random.choice(_STALLS)
+            seconds = self.random.choice(_STALLS)
+            self.now += seconds
+            self.stalled += seconds
             self.note("fault", "stall")
         if always or (self._runnable and self.random.random() < self._preemption):
             self._runnable.append(thread)
@@ -202,20 +216,21 @@ class World:
                 thread.paused.switch()
                 self.current = None
             elif agenda and agenda[0][0] <= end:
-                self.now = agenda[0][0]
+                self._check(self.invariants_at_rest)
+                self.now = max(self.now, agenda[0][0])
                 continue
             else:
                 waiting = ", ".join(thread.name for thread in self.threads if thread.is_alive)
                 self.fail("every wait has an end", f"not done within {seconds:g} s; threads: {waiting}")
-            self._check()
+            self._check(self.invariants)
 
-    def _check(self) -> None:
+    def _check(self, invariants: list[Callable[[], None]]) -> None:
         self.steps += 1
         if self.steps > _MAX_STEPS:
             self.fail("every loop has an end", f"{_MAX_STEPS} steps")
         if self.violation is None:
             try:
-                for check in self.invariants:
+                for check in invariants:
                     check()
             except Violation as ex:
                 self.fail(ex.invariant, str(ex).partition(": ")[2])
@@ -232,3 +247,4 @@ class World:
         self._runnable.clear()
         self._agenda.clear()
         self.invariants.clear()
+        self.invariants_at_rest.clear()

@@ -1,0 +1,218 @@
+"""The scenario of the database: the scheduler, the pool, the line, sessions and libpq, without HTTP."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from random import Random
+from typing import Any
+
+import psycopg.generators
+from greenlet import getcurrent
+
+from stackmgr import scheduler
+from stackmgr.database import connection
+from stackmgr.scheduler import Scheduler
+from stackmgr.stacks import repository
+from tests.simulation import names
+from tests.simulation.kernel import IN, ONESHOT, Epoll, Kernel
+from tests.simulation.libpq import ClientSocket, SimulatedTransformer, asker, connecting
+from tests.simulation.line import Line, WatchedDatabase
+from tests.simulation.postgres import Server
+from tests.simulation.requests import Client, Key, random_ids
+from tests.simulation.scenario import Plan, chosen_faults
+from tests.simulation.world import Violation, World
+
+_URL = "host=/simulated dbname=stackmgr"
+
+# The highest probability of each, at each opportunity.
+FAULTS = {
+    "preemption": 0.3,
+    "stall": 0.002,
+    "no more threads": 0.2,
+    "connection lost before the statement": 0.08,
+    "connection lost after the statement": 0.08,
+    "response never comes": 0.05,
+    "slow statement": 0.05,
+    "warning": 0.05,
+    "serialization failure": 0.15,
+    "deadlock": 0.05,
+    "statement timeout": 0.05,
+    "backend terminated": 0.05,
+    "disk full": 0.05,
+    "commit fails": 0.1,
+    "unforeseen exception": 0.01,
+    "full socket": 0.1,
+    "partial read": 0.4,
+    "connecting hangs": 0.1,
+    "connection refused": 0.3,
+}
+_EVENTS = ("restart", "crash", "freeze", "fail_over", "migrate", "kill_one")
+_SETTLING = 8.0  # seconds after the last request: a connection attempt may hang for two
+
+
+class DatabaseParts:
+    """What a run with a database has: to be built by every scenario that needs one."""
+
+    def __init__(self, world: World, cleanup: ExitStack) -> None:
+        plan = world.plan
+        self.world = world
+        self.kernel = Kernel(world)
+        self.server = Server(world)
+        cleanup.enter_context(
+            names.replaced(
+                {
+                    **names.of_production(world, self.kernel),
+                    **names.of_pool(world),
+                    (psycopg.generators, "connect"): connecting(world, self.kernel, self.server),
+                    (connection, "Transformer"): SimulatedTransformer,
+                    (repository, "uuid4"): random_ids(world),
+                }
+            )
+        )
+        self.database = WatchedDatabase(_URL, pool_size=plan["pool_size"], deadline=plan["deadline"])
+        self.database.requester = asker
+        cleanup.callback(setattr, self.database._pool, "_closed", "yes")  # nor does its finalizer wait
+        self.line = self.database.line = Line(world, self.database, plan["pool_size"])
+        for at, event, *arguments in plan["events"]:
+            world.at(at, self._happen, event, arguments)
+
+    def _happen(self, event: str, arguments: list[Any]) -> None:
+        self.world.note("event", event, *arguments)
+        getattr(self.server, event)(*arguments)
+
+    def heal(self) -> None:
+        """End all faults."""
+        self.world.faults.clear()
+        self.world.quiet()
+        self.server.is_up = True
+        self.server.frozen_until = 0.0
+
+    def close(self) -> None:
+        """Close the pool; check that nothing of it is left."""
+        world = self.world
+        closing = world.start("closing", self.database.close)
+        others = [thread for thread in world.threads if thread.name.startswith(("stackmgr", "thread"))]
+        world.run(lambda: not any(thread.is_alive for thread in [closing, *others]), 10)
+        left = [file.number for file in self.kernel.files.values() if isinstance(file, ClientSocket)]
+        if left:
+            raise Violation("no descriptor is left", f"of connections to the server: {left}")
+
+
+class RequestThread:
+    """A thread that runs a scheduler, and starts each call in a greenlet of it."""
+
+    def __init__(self, parts: DatabaseParts, number: int) -> None:
+        self.world = parts.world
+        self.kernel = parts.kernel
+        self.events = Epoll(parts.kernel)
+        self._calls: dict[int, Callable[[], None]] = {}
+        self.scheduler = Scheduler(self.events, number, self._handle)
+        self.thread = self.world.start("requests", self._run)
+
+    def _run(self) -> None:
+        self.world.current.only_waits_in = getcurrent()
+        self.scheduler.run()
+
+    def _handle(self, descriptor: int) -> None:
+        call = self._calls.pop(descriptor)
+        self.events.unregister(descriptor)
+        scheduler.os.close(descriptor)
+        call()
+
+    def start(self, call: Callable[[], None]) -> None:
+        """Run *call* in a greenlet, as soon as one is idle."""
+        descriptor = scheduler.os.eventfd(1)
+        self._calls[descriptor] = call
+        self.events.register(descriptor, IN | ONESHOT)
+
+
+class DatabaseScenario:
+    """Clients whose requests share a few connections, while the server fails in the ways of the plan."""
+
+    name = "database"
+
+    def plan(self, random: Random) -> Plan:
+        seconds = random.choice((0.05, 0.3, 3.0))
+        return {
+            "clients": random.randint(1, 5),
+            "keys": random.randint(1, 3),
+            "requests": random.randint(1, 5),  # of each client
+            "threads": random.choice((0, 0, 1, 2)),  # clients in threads without a scheduler
+            "greenlets": random.randint(1, 6),
+            "pool_size": random.randint(1, 3),
+            "pause": random.choice((0.0, 0.0, 0.01, 1.1)),
+            "deadline": random.choice((0.5, 2.0)),
+            "pooler": random.random() < 0.15,
+            "events": [self._event(random, seconds) for _ in range(random.choice((0, 0, 1, 1, 2, 3)))],
+            "faults": chosen_faults(random, FAULTS, random.choice((0.1, 0.3, 0.5))),
+        }
+
+    def _event(self, random: Random, seconds: float) -> tuple[Any, ...]:
+        event = random.choice(_EVENTS)
+        at = round(random.random() * seconds, 4)
+        if event in ("restart", "crash", "freeze"):
+            return at, event, round(random.random() * 2, 4)
+        return at, event
+
+    def run(self, world: World, cleanup: ExitStack) -> None:
+        parts = DatabaseParts(world, cleanup)
+        opening = world.start("opening", parts.database.open)
+        world.run(lambda: not opening.is_alive, 10)
+        requests = RequestThread(parts, world.plan["greenlets"])
+        tables = parts.server.tables
+        keys = [Key(number, tables) for number in range(world.plan["keys"])]
+        running = set()
+        for number in range(world.plan["clients"] + world.plan["threads"]):
+            client = Client(world, number, keys[number % len(keys)], parts.database, tables)
+            running.add(client.name)
+            if number < world.plan["threads"]:
+                world.start(client.name, partial(self._run_client, client, running))
+            else:
+                client.end_call = partial(self._continue, client, running, requests)
+                world.at(world.between(0, 0.01), self._continue, client, running, requests)
+        world.run(lambda: not running, 60)
+        parts.heal()
+        settled = world.now + _SETTLING
+        world.at(_SETTLING, lambda: None)
+        world.run(lambda: world.now >= settled, 2 * _SETTLING)
+        parts.line.check_at_end()
+        self._probe(parts, requests)
+        parts.close()
+
+    def _continue(self, client: Client, running: set[str], requests: RequestThread) -> None:
+        call = client.next_call()
+        if call is None:
+            running.discard(client.name)
+        elif client.world.plan["pause"]:
+            client.world.at(client.world.between(0, client.world.plan["pause"]), requests.start, call)
+        else:
+            requests.start(call)
+
+    def _run_client(self, client: Client, running: set[str]) -> None:
+        while (call := client.next_call()) is not None:
+            call()
+            client.world.sleep(client.world.between(0, client.world.plan["pause"] + 0.001))
+        running.discard(client.name)
+
+    def _probe(self, parts: DatabaseParts, requests: RequestThread) -> None:
+        """Acquire every connection at once."""
+        world, database, size = parts.world, parts.database, world_size(parts)
+        acquired: list[Any] = []
+
+        def acquire() -> None:
+            acquired.append(database.acquire(world.now + 10.0))
+
+        thread = world.start("probe", lambda: [acquire() for _ in range(size)])
+        world.run(lambda: not thread.is_alive, 10)
+        if len(acquired) != size:
+            raise Violation("no connection and no room is lost", f"{len(acquired)} of {size} can be acquired")
+        thread = world.start("probe", lambda: [database.release(found) for found in acquired])
+        world.run(lambda: not thread.is_alive, 10)
+
+
+def world_size(parts: DatabaseParts) -> int:
+    size: int = parts.world.plan["pool_size"]
+    return size
+
+
+SCENARIO = DatabaseScenario()

@@ -1,0 +1,283 @@
+"""A simulated PostgreSQL server: its sessions run what arrives, one message after the other."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from psycopg import pq
+
+from stackmgr.database import retries
+from stackmgr.database.statements import Statement
+from tests.simulation.tables import Row, Tables, statement_of
+from tests.simulation.world import World
+
+# Seconds.
+_SERVICE = (0.0001, 0.002)
+_SLOW = (0.05, 4.0)
+
+SYNC = "sync"
+
+
+@dataclass(slots=True)
+class Result:
+    """A PGresult; *asker* is the request that sent the statement."""
+
+    status: pq.ExecStatus
+    rows: list[Row] = field(default_factory=list)
+    sqlstate: str = ""
+    asker: object = None
+
+    @property
+    def ntuples(self) -> int:
+        return len(self.rows)
+
+    def error_field(self, _: object) -> bytes | None:
+        return self.sqlstate.encode("ascii") or None
+
+
+@dataclass(slots=True)
+class Command:
+    """What a client sends: a name to prepare (*text*), to execute (*values*), both, or a Sync."""
+
+    kind: str
+    name: bytes = b""
+    text: bytes = b""
+    values: list[bytes | None] = field(default_factory=list)
+    formats: list[int] = field(default_factory=list)
+    asker: object = None
+
+
+class ServerError(Exception):
+    """The server rejects a command."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__(sqlstate)
+        self.sqlstate = sqlstate
+
+
+class CommitError(ServerError):
+    """The server rejects a commit, after the rows and the completion of the statement."""
+
+
+class Backend:
+    """A server process: what is prepared there, since which migration, and whether it may write."""
+
+    def __init__(self, server: "Server") -> None:
+        self.prepared: dict[bytes, tuple[bytes, int]] = {}
+        self.epoch = server.epoch
+
+
+class ServerSession:
+    """The server's side of one connection; *send* passes a message, or None (the end), to the client."""
+
+    def __init__(self, server: "Server", send: Callable[[Any], None]) -> None:
+        self.server = server
+        self.world = server.world
+        self.send = send
+        self.is_open = True
+        self.backend = Backend(server)
+        self.commands: deque[Command] = deque()
+        self.is_running = False
+        self.is_aborted = False  # until the next Sync
+        self.lent: Backend | None = None  # by the pooler, until the next Sync
+        server.sessions.append(self)
+
+    def receive(self, commands: list[Command]) -> None:
+        """Queue what has arrived."""
+        if self.is_open:
+            self.commands.extend(commands)
+            self._next()
+
+    def _next(self) -> None:
+        if self.commands and not self.is_running:
+            self.is_running = True
+            self.world.at(self.server.service_seconds(), self._run)
+
+    def _run(self) -> None:
+        self.is_running = False
+        if not self.commands or not self.is_open:
+            return
+        if self.server.frozen_until > self.world.now:
+            self.is_running = True
+            self.world.at(self.server.frozen_until - self.world.now, self._run)
+            return
+        command = self.commands.popleft()
+        if command.kind == SYNC:
+            self.is_aborted = False
+            self.lent = None
+            self._answer((SYNC,))
+        elif self.is_aborted:
+            self._answer(("result", Result(pq.ExecStatus.PIPELINE_ABORTED, asker=command.asker)))
+        else:
+            self._answer_command(command)
+        self._next()
+
+    def _answer_command(self, command: Command) -> None:
+        world, server = self.world, self.server
+        if world.chance("connection lost before the statement"):
+            self.end()
+            return
+        try:
+            rows = self._execute(command)
+        except ServerError as ex:
+            self.is_aborted = True
+            if isinstance(ex, CommitError):
+                rows = [("uncommitted",) * 5]
+                self._answer(("result", Result(pq.ExecStatus.TUPLES_OK, rows, asker=command.asker)))
+            self._answer(("result", Result(pq.ExecStatus.FATAL_ERROR, [], ex.sqlstate, command.asker)))
+            if ex.sqlstate.startswith("57P"):
+                self.end()
+            return
+        if world.chance("connection lost after the statement"):
+            self.end()
+            return
+        if world.chance("response never comes"):
+            self.is_open = False
+            return
+        if world.chance("warning"):
+            self._answer(("notice", "WARNING"))
+        status = pq.ExecStatus.TUPLES_OK if command.kind == "execute" else pq.ExecStatus.COMMAND_OK
+        server.executed += 1
+        self._answer(("result", Result(status, rows, asker=command.asker)))
+
+    def _execute(self, command: Command) -> list[Row]:
+        server, backend = self.server, self.backend
+        if server.is_pooler:
+            backend = self.lent = self.lent or server.any_backend()
+        prepared = backend.prepared
+        if command.kind == "prepare":
+            if command.name in prepared:
+                raise ServerError(retries.DUPLICATE_PREPARED_STATEMENT)
+            prepared[command.name] = command.text, server.migrations
+            return []
+        if command.name:
+            if command.name not in prepared:
+                raise ServerError(retries.INVALID_STATEMENT_NAME)
+            text, since = prepared[command.name]
+            if since != server.migrations and b"session_settings" not in command.name:
+                raise ServerError(retries.FEATURE_NOT_SUPPORTED)
+        else:
+            text = command.text
+        return server.apply(statement_of(text), command, backend)
+
+    def _answer(self, message: tuple[Any, ...]) -> None:
+        self.send(message)
+
+    def end(self, sqlstate: str = "") -> None:
+        """Close the connection from this side, with a FATAL message if *sqlstate* is given."""
+        if self.is_open:
+            self.is_open = False
+            if sqlstate:
+                self.send(("result", Result(pq.ExecStatus.FATAL_ERROR, [], sqlstate)))
+            self.send(None)
+
+    def closed_by_client(self) -> None:
+        """End without a message; what has arrived still runs."""
+        for command in self.commands:
+            if command.kind == "execute" and not self.is_aborted and self.server.is_up:
+                try:
+                    self._execute(command)
+                except ServerError:
+                    self.is_aborted = True
+        self.commands.clear()
+        self.is_open = False
+
+
+class Server:
+    """The server and what may happen to it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.tables = Tables()
+        self.sessions: list[ServerSession] = []
+        self.is_up = True
+        self.is_pooler = bool(world.plan.get("pooler"))
+        self.backends: list[Backend] = []
+        self.frozen_until = 0.0
+        self.epoch = 0  # grows at each failover
+        self.migrations = 0
+        self.executed = 0
+        self.statement_timeout = world.plan.get("deadline", 2.0) * 0.6
+
+    def any_backend(self) -> Backend:
+        """Return a backend of the pooler, which has two."""
+        self.backends = [backend for backend in self.backends if backend.epoch == self.epoch]
+        while len(self.backends) < 2:
+            self.backends.append(Backend(self))
+        return self.world.random.choice(self.backends)
+
+    def service_seconds(self) -> float:
+        """Return how long the next command takes."""
+        return self.world.between(*(_SLOW if self.world.chance("slow statement") else _SERVICE))
+
+    def apply(self, statement: Statement, command: Command, backend: Backend) -> list[Row]:
+        """Run a statement and commit, or raise ServerError."""
+        world = self.world
+        if backend.epoch != self.epoch and statement.writes:
+            raise ServerError("25006")
+        if statement.name != "session_settings":
+            for fault, sqlstate in (
+                ("serialization failure", "40001"),
+                ("deadlock", "40P01"),
+                ("statement timeout", "57014"),
+                ("backend terminated", "57P01"),
+                ("disk full", "53100"),
+            ):
+                if fault in world.faults and world.chance(fault):
+                    raise ServerError(sqlstate)
+        if statement.writes and world.chance("commit fails"):
+            raise CommitError("53100")
+        values = [
+            value if value is None or is_binary else value.decode("utf-8")
+            for value, is_binary in zip(command.values, command.formats, strict=True)
+        ]
+        given = dict(zip(statement.parameters, values, strict=True))
+        rows = self.tables.run(statement.name, given)
+        if statement.writes and (request := given.get("request_id")):
+            if self.tables.applied[statement.name, request] > 1:
+                world.fail("a write is applied once", f"{statement.name} of {request}")
+            if rows:
+                world.note("committed", statement.name, request)
+        return rows
+
+    # What an operator, a failure or a network does.
+
+    def restart(self, seconds: float) -> None:
+        """Shut down, which ends each session with 57P01, and accept connections again after *seconds*."""
+        self.is_up = False
+        self._end_sessions("57P01")
+        self.world.at(seconds, self._come_up)
+
+    def crash(self, seconds: float) -> None:
+        """End each session without a word, and accept connections again after *seconds*."""
+        self.is_up = False
+        self._end_sessions("")
+        self.world.at(seconds, self._come_up)
+
+    def _come_up(self) -> None:
+        self.is_up = True
+
+    def freeze(self, seconds: float) -> None:
+        """Run nothing for *seconds*."""
+        self.frozen_until = max(self.frozen_until, self.world.now + seconds)
+
+    def fail_over(self) -> None:
+        """Make this a standby for the sessions that exist; new ones reach the new primary."""
+        self.epoch += 1
+
+    def migrate(self) -> None:
+        """Change the result types of what is prepared; a pooler is told to reconnect."""
+        self.migrations += 1
+        self.backends.clear()
+
+    def kill_one(self) -> None:
+        """Terminate one backend."""
+        sessions = [session for session in self.sessions if session.is_open]
+        if sessions:
+            self.world.random.choice(sessions).end("57P01")
+
+    def _end_sessions(self, sqlstate: str) -> None:
+        for session in self.sessions:
+            session.end(sqlstate)
+        self.sessions = [session for session in self.sessions if session.is_open]

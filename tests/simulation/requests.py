@@ -1,0 +1,201 @@
+"""Requests without HTTP: each an event of the scheduler that verifies a key and reads or writes stacks.
+
+The outcome of each is compared with the tables of the simulated server, which know every commit.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from greenlet import getcurrent
+
+from stackmgr import scheduler
+from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.database import retries
+from stackmgr.database.pool import Database
+from stackmgr.database.retries import RetryAction
+from stackmgr.errors import DatabaseError, NotFound, ServiceError
+from stackmgr.reasons import ReasonSlug
+from stackmgr.stacks import cursor, repository
+from stackmgr.stacks.configuration import Changes, Configuration
+from stackmgr.stacks.repository import Actor
+from tests.simulation.tables import Tables
+from tests.simulation.world import World
+
+_OUTCOME_UNKNOWN = (RetryAction.RETRY_IF_READ, RetryAction.CLOSE)
+_LIMIT = 50  # of a list
+
+
+class Key:
+    """A manager's key."""
+
+    def __init__(self, number: int, tables: Tables) -> None:
+        self.digest = b"digest %d" % number
+        self.manager_id = f"manager {number}"
+        self.names = (f"external {number}", f"identity {number}", f"key {number}", self.manager_id)
+        tables.keys[self.digest] = self.names
+        self.stacks: dict[str, int] = {}  # acknowledged: by id, how many revisions are known
+
+
+class Client:
+    """Sends one request after the other, and remembers what was acknowledged."""
+
+    def __init__(self, world: World, number: int, key: Key, database: Database, tables: Tables) -> None:
+        self.world = world
+        self.name = f"client {number}"
+        self.key = key
+        self.database = database
+        self.tables = tables
+        self.verifier = DatabaseVerifier()
+        self.random: Random = world.random
+        self.left = world.plan["requests"]
+        self.sent = 0
+        self.retried: tuple[str, Configuration] | None = None  # a create of unknown outcome
+        self.end_call: Callable[[], None] = lambda: None
+
+    def next_call(self) -> Callable[[], None] | None:
+        """Return the next request, or None."""
+        if self.sent >= self.left:
+            return None
+        self.sent += 1
+        request = f"{self.name}.{self.sent}"
+        chance = self.random.random()
+        operation: Callable[[str], None]
+        if self.retried is not None or chance < 0.35 or not self.key.stacks:
+            operation = self._create
+        elif chance < 0.6:
+            operation = self._get
+        elif chance < 0.75:
+            operation = self._list
+        else:
+            operation = self._update
+        return partial(self._serve, request, operation)
+
+    def _serve(self, request: str, operation: Callable[[str], None]) -> None:
+        world, started, stalled = self.world, self.world.now, self.world.stalled
+        getcurrent().request = request
+        world.note("request", request, operation.__name__[1:])
+        outcome = "done"
+        try:
+            operation(request)
+        except ServiceError as ex:
+            outcome = f"{ex.reason} {getattr(ex, 'sqlstate', None)}"
+        except (MemoryError, psycopg.Error) as ex:
+            outcome = repr(ex)
+            if "unforeseen exception" not in world.faults:
+                world.fail("requests fail in foreseen ways", f"{request}: {ex!r}", ex)
+        except Exception as ex:  # noqa: BLE001 - whatever production code raises
+            outcome = repr(ex)
+            world.fail("requests fail in foreseen ways", f"{request}: {ex!r}", ex)
+        finally:
+            getcurrent().request = None
+            seconds = world.now - started - (world.stalled - stalled)
+            world.note("response", request, outcome, round(seconds, 4))
+            if seconds > world.plan["deadline"] + 0.1 and "no more threads" not in world.faults:
+                world.fail("a request ends by its deadline", f"{request} took {seconds:.2f} s")
+            self.end_call()
+
+    def _verified(self, session: Any) -> None:
+        identity = self.verifier._verified(self.key.digest, session)
+        if identity.manager_id != self.key.manager_id:
+            self._wrong("verified as", identity)
+
+    def _wrong(self, *details: object) -> None:
+        self.world.fail("responses agree with what is stored", f"{self.name}: {details}")
+
+    def _actor(self, request: str) -> Actor:
+        return Actor(self.key.manager_id, "identity", request)
+
+    def _written(self, statement: str, request: str, call: Callable[[], Any]) -> Any:
+        """Return what a write returns; check what its error states of the outcome."""
+        applied = self.tables.applied
+        try:
+            return call()
+        except DatabaseError as ex:
+            action = retries.retry_action(ex)
+            if action not in _OUTCOME_UNKNOWN and applied[statement, request]:
+                self._wrong(f"{ex.reason} {ex.sqlstate}", "but it was committed")
+            if ex.reason == ReasonSlug.NO_CONNECTION and applied[statement, request]:
+                self._wrong("without a connection", "but it was committed")
+            raise
+
+    def _create(self, request: str) -> None:
+        key, configuration = self.retried or (
+            f"idempotency {request}", Configuration(f"name {request}", "{}", "daily"),
+        )  # fmt: skip
+        self.retried = key, configuration
+        with self.database.session() as session:
+            self._verified(session)
+            create = partial(repository.create, session, self._actor(request), key, configuration)
+            stack, is_new = self._written("stack_create", request, create)
+        self.retried = None
+        receipt = self.tables.receipts.get((self.key.manager_id, key))
+        if receipt is None or receipt[1] != stack.stack_id:
+            self._wrong("acknowledged create", stack, "but stored is", receipt)
+        elif is_new and self.tables.revisions[stack.stack_id][0][1:] != tuple(stack[1:]):
+            self._wrong("created", stack)
+        else:
+            self.key.stacks.setdefault(stack.stack_id, 1)
+
+    def _any_stack(self) -> str:
+        return self.random.choice(list(self.key.stacks))
+
+    def _get(self, request: str) -> None:
+        stack_id = self._any_stack()
+        known = self.key.stacks[stack_id]
+        with self.database.session() as session:
+            session.planned_read = repository.plan_get(stack_id)
+            self._verified(session)
+            try:
+                self._seen(known, repository.get(session, self.key.manager_id), stack_id)
+            except NotFound:
+                self._wrong("not found", stack_id)
+
+    def _seen(self, known: int, stack: Any, stack_id: str) -> None:
+        """Check that *stack* is a revision that is not older than the *known* ones."""
+        if stack.stack_id != stack_id:
+            self._wrong("asked for", stack_id, "but got", stack)
+            return
+        revisions = [revision[1:] for revision in self.tables.revisions[stack_id]]
+        if tuple(stack[1:]) not in revisions:
+            self._wrong("no such revision", stack)
+        elif revisions.index(tuple(stack[1:])) + 1 < known:
+            self._wrong("older than acknowledged", stack)
+
+    def _list(self, request: str) -> None:
+        known = dict(self.key.stacks)
+        with self.database.session() as session:
+            session.planned_read = repository.plan_list(cursor.START, _LIMIT)
+            self._verified(session)
+            page, _ = repository.list_page(session, self.key.manager_id, _LIMIT)
+        found = {stack.stack_id: stack for stack in page}
+        if missing := [stack_id for stack_id in known if stack_id not in found]:
+            self._wrong("not in the list", missing)
+        for stack_id, stack in found.items():
+            if self.tables.stacks[stack_id][0] != self.key.manager_id:
+                self._wrong("another manager's", stack)
+            self._seen(known.get(stack_id, 0), stack, stack_id)
+
+    def _update(self, request: str) -> None:
+        stack_id = self._any_stack()
+        with self.database.session() as session:
+            self._verified(session)
+            if self.random.random() < 0.3:
+                session.close()
+                scheduler.sleep(self.world.between(0, 0.02))
+            changes = Changes(f"name {request}", None, None)
+            update = partial(repository.update, session, self._actor(request), stack_id, changes)
+            stack = self._written("stack_update", request, update)
+        revisions = self.tables.revisions[stack_id]
+        place = next((n for n, revision in enumerate(revisions, 1) if revision[0] == request), 0)
+        if not place or tuple(stack[1:]) != revisions[place - 1][1:]:
+            self._wrong("acknowledged update", stack)
+        self.key.stacks[stack_id] = max(self.key.stacks[stack_id], place)
+
+
+def random_ids(world: World) -> Callable[[], UUID]:
+    """Return what takes the place of uuid4."""
+    return lambda: UUID(int=world.random.getrandbits(128))

@@ -1,0 +1,96 @@
+"""The tables of the simulated PostgreSQL, and what the service's statements do with them."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from stackmgr.database import statements
+from stackmgr.database.statements import Statement
+
+Parameters = Mapping[str, Any]
+Row = tuple[Any, ...]
+
+_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@cache
+def statement_of(text: bytes) -> Statement:
+    """Return the statement whose text this is: its comment names it."""
+    return statements.load(text.partition(b"/* ")[2].partition(b" */")[0].decode("ascii"))
+
+
+class Tables:
+    """Committed rows.  Each statement is applied at one moment."""
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, tuple[str, str, str, str]] = {}  # external, identity, key and manager id
+        self.stacks: dict[str, list[Any]] = {}  # by id: manager, revision, name, allocation, preset, created
+        self.receipts: dict[tuple[str, str], tuple[bytes, str]] = {}
+        self.revisions: dict[str, list[Row]] = {}  # by stack
+        self.applied: Counter[tuple[str, str]] = Counter()  # by statement and request
+
+    def run(self, name: str, given: Parameters) -> list[Row]:
+        """Apply a statement and return its rows."""
+        rows: list[Row] = getattr(self, f"_{name}")(given)
+        return rows
+
+    def _session_settings(self, given: Parameters) -> list[Row]:
+        return [(name, value, value) for name, value in json.loads(given["settings"]).items()]
+
+    def _api_key_verify(self, given: Parameters) -> list[Row]:
+        key = self.keys.get(given["key_digest"])
+        return [] if key is None else [(*key, None, None, True)]
+
+    def _stack_get(self, given: Parameters) -> list[Row]:
+        return self._shown(given["manager_id"], given["stack_id"])
+
+    def _shown(self, manager_id: str, stack_id: str) -> list[Row]:
+        stack = self.stacks.get(stack_id)
+        return [] if stack is None or stack[0] != manager_id else [(stack_id, *stack[1:5])]
+
+    def _stack_list(self, given: Parameters) -> list[Row]:
+        after = (datetime.fromisoformat(given["after_created_at"]), UUID(given["after_stack_id"]))
+        found = sorted(
+            ((stack[5], UUID(stack_id)) for stack_id, stack in self.stacks.items()
+             if stack[0] == given["manager_id"]),
+            reverse=True,
+        )  # fmt: skip
+        page = [place for place in found if place < after][: int(given["row_limit"])]
+        return [(str(stack_id), *self.stacks[str(stack_id)][1:]) for _, stack_id in page]
+
+    def _stack_create(self, given: Parameters) -> list[Row]:
+        receipt = (given["manager_id"], given["idempotency_key"])
+        if receipt in self.receipts:
+            return []
+        stack_id = given["stack_id"]
+        self.receipts[receipt] = (given["input_digest"], stack_id)
+        shown = [given[name] for name in ("revision_id", "name", "allocation", "preset")]
+        created = _EPOCH + timedelta(seconds=len(self.stacks))
+        self.stacks[stack_id] = [given["manager_id"], *shown, created]
+        self.revisions[stack_id] = [(given["request_id"], *shown)]
+        self.applied["stack_create", given["request_id"]] += 1
+        return [(stack_id,)]
+
+    def _receipt_find(self, given: Parameters) -> list[Row]:
+        receipt = self.receipts.get((given["manager_id"], given["idempotency_key"]))
+        if receipt is None:
+            return []
+        digest, stack_id = receipt
+        return [(digest, stack_id, *self.stacks[stack_id][1:5], "0/0")]
+
+    def _stack_update(self, given: Parameters) -> list[Row]:
+        stack_id = given["stack_id"]
+        if not self._shown(given["manager_id"], stack_id):
+            return []
+        stack = self.stacks[stack_id]
+        stack[1] = given["revision_id"]
+        for place, name in enumerate(("name", "allocation", "preset"), 2):
+            if given[name] is not None:
+                stack[place] = given[name]
+        self.revisions[stack_id].append((given["request_id"], *stack[1:5]))
+        self.applied["stack_update", given["request_id"]] += 1
+        return self._shown(given["manager_id"], stack_id)
