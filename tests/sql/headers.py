@@ -34,13 +34,13 @@ class SqlFile:
         found = (_PARAMETER.fullmatch(item) for item in self.listed("params"))
         return {match[1]: match[2] for match in found if match}
 
-    def indexes(self) -> dict[str, bool]:
+    def indexes(self) -> list[tuple[str, bool]]:
         """Return the indexes, and of each whether it only arbitrates an ON CONFLICT.
 
         Where the planner may as well take another, both stand in one entry: `this or that`.
         """
         found = (_INDEX.fullmatch(item) for item in self.listed("index"))
-        return {match[1]: match[2] is not None for match in found if match}
+        return [(match[1], match[2] is not None) for match in found if match]
 
 
 def _read(name: str, text: str) -> SqlFile:

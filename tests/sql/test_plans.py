@@ -339,7 +339,7 @@ def test_the_indexes_a_header_names_are_those_of_the_plan(owner, name):
     plan = explain(owner, name)
     found = [(index, False) for index in indexes(plan)]
     found += [(index, True) for node in plan for index in node.get("Conflict Arbiter Indexes", ())]
-    named = [(entry.split(" or "), arbiter) for entry, arbiter in SQL_FILES[name].indexes().items()]
+    named = [(entry.split(" or "), arbiter) for entry, arbiter in SQL_FILES[name].indexes()]
     assert len(found) == len(named)
     for index, arbitrates in found:
         assert any(index in entry and arbitrates == arbiter for entry, arbiter in named)
