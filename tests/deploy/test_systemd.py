@@ -39,6 +39,11 @@ def test_systemd_accepts_the_units(installed_units):
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
+def test_systemd_never_gives_up_starting_the_service():
+    assert values("stackmgr.service", "Restart") == ["always"]
+    assert values("stackmgr.service", "StartLimitIntervalSec") == ["0"]
+
+
 def test_the_exposure_level_of_the_unit_is_low(installed_units):
     examined = analyze("security", "--offline=true", "--threshold=15", installed_units[0])
     assert examined.returncode == 0, examined.stdout
