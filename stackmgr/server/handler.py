@@ -112,7 +112,7 @@ class RequestHandler:
 
     def _serve_arrived(self, conn: ClientConnection) -> None:
         if conn.yielded:
-            conn.require_client()
+            conn.has_input()  # or the client has reset the connection
             conn.yielded = False
         while not conn.outbox.size and not conn.closing:
             request = conn.next_request(self._limits) if conn.inbox or conn.request else None
@@ -174,9 +174,12 @@ class RequestHandler:
         self, response: ResponseWriter, conn: ClientConnection, environ: dict[str, Any]
     ) -> None:
         started = monotonic()
+        # The application may send the head before it returns, and the worker may have to stop meanwhile.
+        if not self._worker.alive or not self._keeps_alive:
+            response.must_close = True
         result = self._worker.wsgi(environ, response.start_response)
         try:
-            if not self._worker.alive or not self._keeps_alive:
+            if not self._worker.alive:
                 response.must_close = True
             for item in result:
                 conn.wait_for_client()
