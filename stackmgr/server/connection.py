@@ -87,12 +87,12 @@ class ClientConnection:
         """Whether the inbox may hold more chunks of the current request."""
         return self._decoder is not None and self._decoder.is_suspended
 
-    def require_client(self) -> None:
-        """Raise Disconnected if the client has reset the connection."""
+    def has_input(self) -> bool:
+        """Return whether bytes have arrived.  Raises Disconnected if the client has reset the connection."""
         try:
-            self.sock.recv(1, socket.MSG_PEEK)
+            return bool(self.sock.recv(1, socket.MSG_PEEK))
         except BlockingIOError:
-            pass
+            return False
         except OSError as exc:
             raise Disconnected from exc
 

@@ -201,7 +201,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     def _expire(self, conn: ClientConnection) -> None:
         """End a connection whose deadline has passed, unless it waits for a greenlet or a slow client."""
-        if conn.phase in (IDLE, READING) and conn.ready_since:
+        if conn.phase in (IDLE, READING) and (conn.yielded or conn.has_input()):
             return
         if conn.phase is WRITING and conn.note_progress():
             conn.deadline = monotonic() + WRITE_DEADLINE
