@@ -171,7 +171,7 @@ class StartedThread:
         self.world = world
         self.name = name or f"thread {next(world.numbers)}"
         self._call = lambda: target(*args)
-        self._thread: Thread | None = None
+        self.simulated: Thread | None = None
 
     def start(self) -> None:
         if self.world.chance("no more threads"):
@@ -179,15 +179,15 @@ class StartedThread:
         self.start_surely()
 
     def start_surely(self) -> None:
-        self._thread = self.world.start(self.name, self._call)
+        self.simulated = self.world.start(self.name, self._call)
         self.world.preempt()
 
     def is_alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive
+        return self.simulated is not None and self.simulated.is_alive
 
     def join(self, timeout: float | None = None) -> None:
-        if self.is_alive() and self._thread is not None:
-            thread, joining = self.world.current, self._thread.joining
+        if self.is_alive() and self.simulated is not None:
+            thread, joining = self.world.current, self.simulated.joining
             joining.append(thread)
             self.world.block(timeout)
             if thread in joining:

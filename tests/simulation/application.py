@@ -1,0 +1,158 @@
+"""The WSGI application behind the simulated worker: what a request's path says, it does."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from stackmgr.capacity import CAPACITY
+from stackmgr.errors import RateLimited, ServiceError, Unauthorized
+from stackmgr.scheduler import call_in_thread, give_way, sleep
+from tests.simulation.clients import Client, Request, Response
+from tests.simulation.world import World
+
+BODY_LIMIT_BYTES = 600
+
+Verify = Callable[[str], object]
+
+
+class DeliberateError(Exception):
+    """What `/raise` and `/late` raise."""
+
+
+def content_of(name: str, size: int) -> bytes:
+    """Return *size* bytes that belong to the request of this name."""
+    text = f"{name},".encode("ascii")
+    return (text * (size // len(text) + 1))[:size]
+
+
+class Application:
+    """Requests are `/KIND/NUMBER`; a response names its request in `X-Request-Id` and in its body."""
+
+    def __init__(self, world: World, threads: int, verify: Verify) -> None:
+        self._world = world
+        self._threads = threads
+        self._share = threads - threads // 4
+        self._verify = verify
+        self._running: list[str] = []  # the keys of those that the shares have admitted
+        self._kinds = {
+            "fast": self._fast, "sleep": self._sleep, "page": self._page, "pieces": self._pieces,
+            "raise": self._raise, "late": self._late, "thread": self._thread, "spin": self._spin,
+            "echo": self._echo, "verify": self._verified, "hang": self._hang,
+        }  # fmt: skip
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        name = environ["HTTP_X_REQUEST_ID"]
+        _, kind, number = environ["PATH_INFO"].split("/")
+        key = environ["HTTP_AUTHORIZATION"].rpartition(" ")[2]
+        self._world.note("starts", name)
+        retry_after = environ[CAPACITY].retry_after
+        if retry_after:
+            return _respond(start_response, "503 Service Unavailable", name, b"", retry_after)
+        self._running.append(key)
+        if len(self._running) > self._threads or self._running.count(key) > self._share:
+            self._world.fail("no key has more than its share", f"{key}: {self._running}")
+        try:
+            return list(self._kinds[kind](environ, start_response, name, int(number)))
+        finally:
+            self._running.remove(key)
+
+    def _fast(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
+        return _respond(start_response, "200 OK", name, content_of(name, number))
+
+    def _sleep(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
+        sleep(number / 1000)
+        return self._fast(environ, start_response, name, 10)
+
+    def _thread(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
+        call_in_thread(lambda: self._world.sleep(number / 1000))
+        return self._fast(environ, start_response, name, 10)
+
+    def _spin(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
+        since = self._world.now
+        for _ in range(3):
+            self._world.now += number / 1000
+            since = give_way(since)
+        return self._fast(environ, start_response, name, 10)
+
+    def _hang(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
+        self._world.sleep(number)  # blocks the thread
+        return self._fast(environ, start_response, name, 10)
+
+    def _page(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
+        seconds = environ[CAPACITY].wait_for_room(number)
+        if seconds:
+            return _respond(start_response, "503 Service Unavailable", name, b"", seconds)
+        sleep(0.01)
+        content = content_of(name, number)
+        _respond(start_response, "200 OK", name, content)
+        return [content[at : at + 400] for at in range(0, number, 400)]
+
+    def _pieces(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
+        write = start_response("200 OK", [("X-Request-Id", name)])
+        content = content_of(name, number)
+        for at in range(0, number, 300):
+            write(content[at : at + 300])
+        return []
+
+    def _raise(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
+        raise DeliberateError
+
+    def _late(self, environ: Any, start_response: Any, name: str, number: int) -> Iterator[bytes]:
+        start_response("200 OK", [("X-Request-Id", name)])(b"first")
+        raise DeliberateError
+
+    def _echo(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
+        try:
+            body = environ["wsgi.input"].read(BODY_LIMIT_BYTES + 1)
+        except OSError:
+            body = b"x" * (BODY_LIMIT_BYTES + 1)
+        if len(body) > BODY_LIMIT_BYTES:
+            return _respond(start_response, "413 Content Too Large", name, b"")
+        if body != content_of(name, number):
+            self._world.fail("no request has another's body", name)
+        return self._fast(environ, start_response, name, 10)
+
+    def _verified(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
+        key = environ["HTTP_AUTHORIZATION"].rpartition(" ")[2]
+        try:
+            self._verify(key)
+        except ServiceError as ex:
+            status = {Unauthorized: "401 No", RateLimited: "429 No"}.get(type(ex), "503 No")
+            return _respond(start_response, status, name, b"", 1)
+        return self._fast(environ, start_response, name, 10)
+
+
+def _respond(
+    start_response: Any, status: str, name: str, content: bytes, retry_after: int = 0
+) -> list[bytes]:
+    fields = [("X-Request-Id", name), ("Content-Length", str(len(content)))]
+    if retry_after:
+        fields.append(("Retry-After", str(retry_after)))
+    start_response(status, fields)
+    return [content]
+
+
+_STATUSES = {
+    "raise": {500}, "verify": {200, 401, 429}, "late": {200}, "echo": {200, 413},
+}  # fmt: skip
+
+
+def judge(client: Client, request: Request, response: Response) -> None:
+    """Fail the run if this is not the response of that request."""
+    world, status = client.world, response.status
+    kind, number = request.path.split("/")[1:]
+    is_own = response.fields.get("connection") == "close" and "server" not in response.fields
+    if is_own and (status == 500 or client.excuse or not client.manners.is_patient):
+        return  # the server's own: malformed, late or failed
+    if response.fields.get("x-request-id") != request.name:
+        world.fail("each request has one response, in order", f"{request.name}: {response.fields}")
+    if status == 503:
+        if "retry-after" not in response.fields:
+            world.fail("a rejected request is told when to retry", request.name)
+        return
+    if status not in _STATUSES.get(kind, {200}):
+        world.fail("each request has the response of its kind", f"{request.name} {request.path}: {status}")
+    has_body = status == 200 and kind in ("fast", "page", "pieces") and not request.is_head
+    if has_body and response.body != content_of(request.name, int(number)):
+        world.fail("no response has bytes of another", request.name)
+    if kind == "echo" and (status == 413) != (len(request.body) > BODY_LIMIT_BYTES):
+        world.fail("each request has the response of its kind", f"{request.name}: {status}")

@@ -1,0 +1,197 @@
+"""A worker process of the simulation: the real worker class, with simulated descriptors, threads and signals.
+
+The simulated master starts workers, stops them, reloads, and kills one whose heartbeat has stopped.
+"""
+
+import gc
+from collections.abc import Callable
+from sys import byteorder
+from types import SimpleNamespace
+from typing import Any
+
+from gunicorn.config import Config
+
+from stackmgr.scheduler import Scheduler
+from stackmgr.server import body, connection, connections, handler, listeners, memory, outbox, worker
+from tests.simulation import kernel as kernels
+from tests.simulation.names import Names
+from tests.simulation.sockets import Backlog, Listener, Network
+from tests.simulation.threads import Lock, StartedThread, Threading
+from tests.simulation.world import World
+
+PORT, ADMIN_PORT = 8000, 8001
+KILL_SECONDS = 6.0  # without a heartbeat: gunicorn's `timeout`
+
+_config = Config()
+
+# Small limits, in place of those of production, by what a plan calls them.
+_LIMITS: dict[str, tuple[tuple[Any, str], ...]] = {
+    "tick": ((worker, "TICK_SECONDS"),),
+    "linger": ((worker, "STOP_LINGER"),),
+    "waiting": ((worker, "WAITING"),),
+    "read deadline": ((connections, "READ_DEADLINE"),),
+    "write deadline": ((connections, "WRITE_DEADLINE"), (connection, "WRITE_DEADLINE"),
+                       (worker, "WRITE_DEADLINE"), (memory, "WRITE_DEADLINE")),
+    "write progress": ((connection, "WRITE_PROGRESS"),),
+    "drain": ((connections, "DRAIN_SECONDS"),),
+    "drain limit": ((connection, "DRAIN_LIMIT"),),
+    "outbox": ((connection, "OUTBOX_LIMIT"),),
+    "turn": ((outbox, "TURN_BYTES"),),
+    "joined": ((outbox, "_JOINED_BYTES"),),
+    "inboxes": ((connections, "INBOX_BUDGET"),),
+    "memory": ((memory, "MEMORY_LIMIT_BYTES"),),
+    "room": ((memory, "ROOM_SECONDS"),),
+    "body": ((connection, "BODY_LIMIT_BYTES"), (body, "BODY_LIMIT_BYTES")),
+    "framing": ((body, "TURN_FRAMING"),),
+    "backoff": ((listeners, "ACCEPT_BACKOFF_BELOW"),),
+}  # fmt: skip
+
+
+class _Pipe(kernels.EventFd):
+    """A pipe, of whose bytes only the number matters."""
+
+
+class _Os(kernels.Os):
+    def getppid(self) -> int:
+        return 1
+
+    def write(self, number: int, data: bytes) -> int:
+        self.eventfd_write(number, len(data))
+        return len(data)
+
+    def read(self, number: int, _: int) -> bytes:
+        return bytes(self.eventfd_read(number))
+
+
+def names(world: World, kernel: kernels.Kernel, limits: dict[str, Any]) -> Names:
+    """Return the simulated names of the server's modules."""
+
+    def ioctl(number: int, _: int, __: bytes) -> bytes:
+        return int(kernel.file(number).unread()).to_bytes(4, byteorder)  # type: ignore[attr-defined]
+
+    select, system = kernels.Select(kernel), _Os(kernel)
+    found: dict[tuple[Any, str], Any] = {
+        (worker, "select"): select, (worker, "os"): system, (worker, "sleep"): world.sleep,
+        (worker, "threading"): _Threading(world), (worker, "gc"): SimpleNamespace(freeze=gc.isenabled),
+        (worker, "keep_small_blocks"): gc.isenabled, (worker, "SWEEP_SECONDS"): 0.5,
+        (connections, "select"): select, (connections, "os"): system, (connection, "ioctl"): ioctl,
+        (handler, "randint"): world.random.randint,
+        (memory, "gc"): SimpleNamespace(collect=gc.isenabled), (memory, "_libc"): None,
+        (Scheduler, "_longest_slices"): (0.0, 0.0), (Scheduler, "_period_ends"): 0.0,
+    }  # fmt: skip
+    for module in (worker, connections, handler, memory):
+        found[module, "monotonic"] = world.monotonic
+    for module in (listeners, memory):
+        found[module, "Lock"] = lambda: Lock(world)
+    for limit, value in limits.items():
+        found.update(dict.fromkeys(_LIMITS[limit], value))
+    return found
+
+
+class _Threading(Threading):
+    """The thread of the requests can always be started: without it there is no worker."""
+
+    def Thread(self, **options: Any) -> StartedThread:
+        started = super().Thread(**options)
+        started.start = started.start_surely  # type: ignore[method-assign]
+        return started
+
+
+class _Log:
+    """gunicorn's log: no error is expected but those that the application has raised."""
+
+    access_log = SimpleNamespace(hasHandlers=lambda: False)
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def error(self, text: str, *values: object) -> None:
+        if "DeliberateError" not in values:
+            self._world.fail("no exception is unexpected", text % values if values else text)
+
+    def exception(self, text: str, *values: object) -> None:
+        self.error(text, *values)
+
+    def warning(self, *_: object) -> None:
+        pass
+
+    info = debug = warning
+
+
+class Process:
+    """One worker process, from its start to its exit."""
+
+    def __init__(self, world: World, network: Network, wsgi: Any, backlogs: tuple[Backlog, Backlog]) -> None:
+        self.world, self.network = world, network
+        self.heartbeat = world.now
+        self.longest_pause = 0.0  # between two heartbeats
+        self.has_ended = False
+        self.stopped_at: float | None = None
+        plan = world.plan
+        self.pipe = _Pipe(network.kernel, 0)
+        self.sockets = [
+            Listener(network, backlog, port)
+            for backlog, port in zip(backlogs, (PORT, ADMIN_PORT), strict=True)
+        ]
+        made = self.worker = worker.Worker.__new__(worker.Worker)
+        made.cfg = _configured(plan)
+        made.ppid, made.nr, made.booted, made.alive = 1, 0, True, True
+        made.max_requests = plan["max requests"] or 1 << 60
+        made.timeout, made.sockets, made.log = KILL_SECONDS, self.sockets, _Log(world)
+        made.tmp = SimpleNamespace(notify=self._notify)
+        made.PIPE = (self.pipe.number, self.pipe.number)
+        made.wsgi = wsgi
+        made._stop = self._stop
+        made.queue_seconds, made.admin_port = plan["queue seconds"], ADMIN_PORT
+
+    def start(self, prepared: Callable[["Process"], None]) -> None:
+        """Start the main thread; call *prepared* once the worker has its parts."""
+
+        def run() -> None:
+            self.worker._prepare()
+            prepared(self)
+            self.worker.run()
+            self.exit()
+
+        self.main = self.world.start("main", run)
+
+    def _notify(self) -> None:
+        self.longest_pause = max(self.longest_pause, self.world.now - self.heartbeat)
+        self.heartbeat = self.world.now
+
+    def stop(self) -> None:
+        """Deliver SIGTERM."""
+        if self.has_ended or self.stopped_at is not None:
+            return
+        self.world.note("SIGTERM")
+        self.stopped_at = self.world.now
+        self.worker.alive = False
+        self.pipe.count += 1
+        self.pipe.changed()
+
+    def _stop(self) -> None:
+        self.stopped_at = self.stopped_at or self.world.now
+        began = self.world.now
+        worker.Worker._stop(self.worker)
+        if self.worker.connections.open and self.world.now < began + self.worker.cfg.graceful_timeout:
+            self.world.fail("a stopping worker finishes what has arrived", f"{self.world.now - began:.3f} s")
+
+    def exit(self) -> None:
+        """End: the kernel closes what is open, and no thread of the process goes on."""
+        self.has_ended = True
+        self.world.note("exits", len(self.worker.connections.open))
+        self.world.halt(self.worker.thread.simulated)
+        for one in (self.worker.connections, self.worker.admin):
+            for conn in sorted(one.open, key=lambda conn: conn.fd):
+                conn.sock.remote.holder.excuse = "the worker's graceful time-out"
+                if conn.sock.number >= 0:
+                    conn.sock.exit()
+        for listener in self.sockets:
+            if listener.number >= 0:
+                listener.exit()
+
+
+def _configured(plan: dict[str, Any]) -> Config:
+    for name in ("threads", "keepalive", "worker_connections", "graceful_timeout"):
+        _config.set(name, plan[name])
+    return _config

@@ -1,0 +1,234 @@
+"""The scenario of the HTTP server: clients of every kind, a worker, its master, a remote verifier."""
+
+from contextlib import ExitStack
+from random import Random
+from typing import Any
+
+from stackmgr.server.connections import HttpConnections
+from stackmgr.server.listeners import Listeners
+from stackmgr.server.memory import ResponseMemory
+from stackmgr.server.worker import Worker
+from tests.simulation.application import Application, content_of, judge
+from tests.simulation.clients import Client, Manners, Request, make_request
+from tests.simulation.instrument import functions, preemptible
+from tests.simulation.kernel import Kernel
+from tests.simulation.names import of_production, replaced
+from tests.simulation.process import KILL_SECONDS, Process, names
+from tests.simulation.scenario import Plan, chosen_faults
+from tests.simulation.sockets import Backlog, Network
+from tests.simulation.web_invariants import WorkerInvariants, watch_owners
+from tests.simulation.world import World
+
+name = "web"
+
+_FAULTS = {"preemption": 0.3, "stall": 0.002, "short transfers": 0.5, "no more threads": 0.3}
+_KINDS = (
+    "quick", "pipelining", "slow sender", "slow reader", "no reader", "leaving", "resetting", "half-closing",
+    "malformed", "silent",
+)  # fmt: skip
+_PATHS = ("fast/10", "fast/700", "sleep/30", "sleep/300", "page/2500", "page/6000", "pieces/2000", "raise/0",
+          "late/0", "thread/40", "spin/4", "echo/300", "echo/900")  # fmt: skip
+_PROCESS_FUNCTIONS = ("_watch", "_watch_queue", "_expire", "_advance", "_beat", "_stop", "_handle_event")
+_TICK = 0.1
+_SECONDS = 90.0
+
+
+def plan(random: Random) -> Plan:
+    """Return what a seed chooses."""
+    choice = random.choice
+    return {
+        "clients": random.randint(2, 8),
+        "kinds": ["quick", *random.sample(_KINDS, random.randint(1, 4))],
+        "paths": random.sample(_PATHS, random.randint(2, 5)),
+        "keys": random.randint(1, 3),
+        "seconds": choice((0.05, 0.5, 2.0)),  # in which the clients start
+        "threads": choice((1, 2, 4)),
+        "keepalive": choice((0, 1, 2)),
+        "worker_connections": choice((3, 6, 30, 30)),
+        "descriptors": choice((0, 0, 4, 8)),  # that are free for connections; 0: many
+        "graceful_timeout": choice((1, 3)),
+        "max requests": choice((0, 0, 0, 4)),
+        "queue seconds": choice((0.0, 0.5, 1.0)),
+        "stops": choice(("at end", "at end", "early", "reload")),
+        "hangs": random.random() < 0.05,
+        "limits": {
+            "tick": _TICK,
+            "linger": 0.5,
+            "waiting": choice((1, 3, 8)),
+            "read deadline": choice((0.6, 2.0)),
+            "write deadline": choice((1.0, 3.0)),
+            "write progress": choice((200, 1000)),
+            "drain": 0.5,
+            "drain limit": choice((5000, 100_000)),
+            "outbox": choice((300, 1000)),
+            "turn": choice((500, 100_000)),
+            "joined": choice((100, 1000)),
+            "inboxes": choice((1000, 100_000)),
+            "memory": choice((7000, 14_000)),
+            "room": 0.3,
+            "body": 600,
+            "framing": choice((20, 640)),
+            "backoff": choice((1, 32)),
+        },
+        "faults": chosen_faults(random, _FAULTS, 0.5),
+    }
+
+
+def run(world: World, cleanup: ExitStack) -> None:
+    """Run the clients to their end, then stop the worker.  Raises Violation."""
+    chosen = world.plan
+    kernel = Kernel(world)
+    found = dict(of_production(world, kernel)) | dict(names(world, kernel, chosen["limits"]))
+    cleanup.enter_context(replaced(found))
+    if world.faults.get("preemption"):
+        cleanup.enter_context(preemptible(world, _preempted()))
+    service = _Service(world, kernel)
+    service.start_worker()
+    clients = [_client(world, service, number) for number in range(chosen["clients"])]
+    if chosen["stops"] == "early":
+        world.at(chosen["seconds"] * world.random.random() + 0.2, service.stop)
+    elif chosen["stops"] == "reload":
+        world.at(chosen["seconds"] * world.random.random() + 0.2, service.reload)
+    world.invariants.append(service.check)
+    world.run(
+        lambda: world.is_quiet and all(client.is_done for client in clients) and service.is_idle, _SECONDS
+    )
+    service.check_end()
+    service.stop()
+    world.run(lambda: service.has_ended, _SECONDS)
+
+
+def _preempted() -> list[Any]:
+    whole = [each for owner in (HttpConnections, Listeners, ResponseMemory) for each in functions(owner)]
+    return whole + [each for each in functions(Worker) if each.__name__ in _PROCESS_FUNCTIONS]
+
+
+class _Service:
+    """The worker processes and their master."""
+
+    def __init__(self, world: World, kernel: Kernel) -> None:
+        self._world, self._kernel = world, kernel
+        self.network = Network(kernel, world)
+        self.backlogs = Backlog(64), Backlog(64)
+        self._owners = watch_owners(self.network)
+        self._processes: list[Process] = []
+        self._invariants: list[WorkerInvariants] = []
+        self._is_stopping = False
+        world.at(0.5, self._look)
+
+    def start_worker(self) -> None:
+        """Start a worker process."""
+        self._kernel.limit = 1000
+        application = Application(self._world, self._world.plan["threads"], _no_verifier)
+        process = Process(self._world, self.network, application, self.backlogs)
+        self._processes.append(process)
+        process.start(self._prepared)
+
+    def _prepared(self, process: Process) -> None:
+        self._invariants.append(WorkerInvariants(process, self.network, self._owners))
+        if free := self._world.plan["descriptors"]:
+            self._kernel.limit = len(self._kernel.files) + free
+
+    def reload(self) -> None:
+        """Start a worker; stop the others once it serves."""
+        if not self._is_stopping:
+            old = list(self._processes)
+            self.start_worker()
+            self._world.at(0.2, lambda: [process.stop() for process in old])
+
+    def stop(self) -> None:
+        """Stop, as the master does: it closes its listeners first."""
+        self._is_stopping = True
+        for backlog in self.backlogs:
+            backlog.is_held = False
+            backlog.reset_unheld()
+        for process in self._processes:
+            process.stop()
+
+    def _look(self) -> None:
+        """Replace workers that have ended, kill those that hang."""
+        world, grace = self._world, self._world.plan["graceful_timeout"]
+        for process in self._processes:
+            if process.has_ended:
+                continue
+            if process.stopped_at is not None and world.now > process.stopped_at + grace + 2.0:
+                world.fail(
+                    "a stop ends within the graceful time-out", f"{world.now - process.stopped_at:.1f} s"
+                )
+            if world.now - process.heartbeat > KILL_SECONDS:
+                world.fail("only a worker that hangs is killed", "it does not")
+        if not self._is_stopping and all(process.has_ended for process in self._processes):
+            self.start_worker()
+        world.at(0.5, self._look)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no worker has a connection left."""
+        return not any(
+            process.worker.connections.open or process.worker.admin.open
+            for process in self._processes
+            if not process.has_ended and hasattr(process.worker, "admin")
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        return all(process.has_ended for process in self._processes)
+
+    def check(self) -> None:
+        """Check what holds after each step."""
+        for invariants in self._invariants:
+            invariants.check()
+
+    def check_end(self) -> None:
+        """Check what is left."""
+        for invariants in self._invariants:
+            if not invariants.has_ended:
+                invariants.check_end()
+
+
+def _no_verifier(_: str) -> None:
+    pass
+
+
+def _client(world: World, service: _Service, number: int) -> Client:
+    """Return a client of one of the kinds of the plan."""
+    random, chosen = world.random, world.plan
+    kind = random.choice(chosen["kinds"])
+    requests = [_request(world, f"{number}-{each}") for each in range(random.randint(1, 3))]
+    length = sum(len(request.raw) for request in requests)
+    manners = Manners(requests, starts_at=random.random() * chosen["seconds"])
+    match kind:
+        case "pipelining":
+            manners.is_pipelining = True
+        case "slow sender":
+            manners.piece, manners.sends_every = random.choice(((40, 0.05), (60, 0.4)))
+        case "slow reader":
+            manners.reads, manners.reads_every = random.choice(((300, 0.05), (100, 0.3)))
+        case "no reader":
+            manners.never_reads = True
+        case "leaving" | "resetting" | "half-closing":
+            manners.leaves_after = random.randint(1, length)
+            manners.leaves = {"leaving": "close", "resetting": "reset", "half-closing": "half"}[kind]
+            manners.is_pipelining = random.random() < 0.5
+        case "malformed":
+            last = requests[-1]
+            last.raw, last.is_valid = last.raw.replace(b"Host", b"H st"), False
+        case "silent":
+            manners.leaves_after = random.randint(1, 20)
+            manners.leaves = "stay"
+    manners.thinks = random.choice((0.0, 0.1)) if chosen["keepalive"] else 0.0
+    manners.stays = random.random() < 0.3
+    return Client(f"client {number}", service.network, service.backlogs[0], manners, judge)
+
+
+def _request(world: World, name: str) -> Request:
+    random, chosen = world.random, world.plan
+    path = random.choice(chosen["paths"])
+    key = f"key{random.randrange(chosen['keys'])}"
+    kind, number = path.split("/")
+    if kind == "echo":
+        chunk = random.choice((0, 0, 7, 200))
+        body = content_of(name, int(number))
+        return make_request(name, f"/{path}", key=key, body=body, chunk=chunk, expects=random.random() < 0.3)
+    method = "HEAD" if random.random() < 0.1 else ""
+    return make_request(name, f"/{path}", key=key, method=method)
