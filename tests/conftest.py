@@ -47,7 +47,7 @@ LONGEST = (
     "deploy/test_image.py",
     "deploy/test_supervision.py",
     "bench/test_bench.py",
-    "drills/",
+    "matrix/",
     "deploy/test_database_page.py",
     "deploy/test_runbook.py",
     "scale/",

@@ -1,4 +1,4 @@
-"""The configuration of a PostgreSQL node under Patroni; `python -m tests.drills patroni` runs it."""
+"""The configuration of a PostgreSQL node under Patroni; `python -m tests.matrix patroni` runs it."""
 
 import re
 

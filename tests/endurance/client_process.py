@@ -29,10 +29,6 @@ class ClientProcess:
         self._process.start()
         connection.close()
 
-    def set_port(self, port: int) -> None:
-        """Send what follows to another port."""
-        self.shared.port.value = port
-
     @property
     def acknowledged(self) -> int:
         """How many creates, updates and replays have been acknowledged."""

@@ -1,5 +1,6 @@
 """A long run: a soak without faults, writes under faults, and the comparison with the database."""
 
+import os
 import signal
 import tempfile
 import threading
@@ -15,22 +16,22 @@ import psycopg
 
 from tests.bench import verifier
 from tests.bench.requests import Manager as Verified
-from tests.drills.drills import DRILLS
-from tests.drills.stage import Stage, secrets_in
 from tests.endurance import check, soak
 from tests.endurance.client_process import ClientProcess, clients
 from tests.endurance.clients import Summary
+from tests.matrix.cells import CELLS
+from tests.matrix.runner import inject
+from tests.matrix.stage import ENVIRONMENT, Stage, new_setup, secrets_in, staged
 from tests.support.memory import memory
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer, socket_path
 from tests.support.postgres import FaultyPostgres
-from tests.support.tcp_proxy import Proxy
 
 SETTINGS = ("plain", "verifier", "pgbouncer", "reloads")
 _VERIFIER_SECONDS = 0.005
 _VERIFIER_HANG_SECONDS = 1.5
 _RELOAD_SECONDS = 60.0
 _HANG = "verifier-hang"
-_ENVIRONMENT = {"STACKMGR_CONCURRENCY": "64"}
+_ENVIRONMENT = ENVIRONMENT | {"STACKMGR_CONCURRENCY": "64"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,22 +74,6 @@ class Report:
         ]
 
 
-class _Stage(Stage):
-    """A stage that reports the port of each start of the service."""
-
-    def __init__(self, server: FaultyPostgres, proxy: Proxy, plan: Plan) -> None:
-        super().__init__(server, proxy, plan.seed, with_unkey=False)
-        self._environment |= _ENVIRONMENT
-        self.on_start: Callable[[int], None] = lambda _: None
-
-    def add_environment(self, environment: Mapping[str, str]) -> None:
-        self._environment |= environment
-
-    def start_service(self) -> None:
-        super().start_service()
-        self.on_start(self.service.port)
-
-
 def run(plan: Plan) -> Report:
     """Carry out a run on a database of its own."""
     report = Report(plan)
@@ -96,7 +81,6 @@ def run(plan: Plan) -> Report:
         recording = Path(folder) / "records"
         keys = [manager.api_key for manager in stage.managers]
         with clients(plan.seed, keys, plan.connections, stage.service.port, recording) as process:
-            stage.on_start = process.set_port
             _soak(plan, stage, roles, process, report)
             report.soak_writes = process.acknowledged
             began = time.monotonic()
@@ -107,7 +91,7 @@ def run(plan: Plan) -> Report:
             report.seconds = time.monotonic() - began
             report.writes = process.acknowledged - report.soak_writes
             report.summary = process.stop()
-        stage.stop_service()
+        stage.service.stop()
         evidence = stage.evidence()
         report.leaks = secrets_in(evidence.logs, evidence.managers)
         external_ids = [manager.external_id for manager in stage.managers]
@@ -122,10 +106,10 @@ _Faults = dict[str, Callable[[], None]]
 
 def _inflict(plan: Plan, stage: Stage, roles: soak.Roles, process: ClientProcess, report: Report) -> None:
     faults: _Faults = {
-        drill.name: lambda drill=drill: drill.inflict(stage)  # type: ignore[misc]
-        for drill in DRILLS.values()
+        cell.name: lambda cell=cell: inject(cell, stage)  # type: ignore[misc]
+        for cell in CELLS.values()
         # PgBouncer leads to one server.
-        if drill.mixes and not (plan.setting == "pgbouncer" and drill.name == "failover")
+        if cell.mixed and not (plan.setting == "pgbouncer" and cell.name == "primary-dies")
     }
     if plan.setting == "verifier":
         faults[_HANG] = lambda: _hang(roles)
@@ -172,7 +156,7 @@ def _reloading(stage: Stage, report: Report) -> Iterator[None]:
 
     def work() -> None:
         while not ended.wait(_RELOAD_SECONDS):
-            stage.service.process.send_signal(signal.SIGHUP)
+            os.kill(stage.service.pid, signal.SIGHUP)
             report.faults["reload in the soak"] += 1
 
     thread = threading.Thread(target=work)
@@ -185,31 +169,30 @@ def _reloading(stage: Stage, report: Report) -> Iterator[None]:
 
 
 @contextmanager
-def _staged(plan: Plan) -> Iterator[tuple[_Stage, soak.Roles]]:
+def _staged(plan: Plan) -> Iterator[tuple[Stage, soak.Roles]]:
     """Run PostgreSQL, the service and what the setting needs; yield the processes by role too."""
     with ExitStack() as undo:
         folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-endurance-", dir=memory()))
         server = undo.enter_context(FaultyPostgres(Path(folder) / "data"))
         server.prepare()
-        proxy = undo.enter_context(Proxy(server.socket_path))
-        stage = _Stage(server, proxy, plan)
+        setup = undo.enter_context(new_setup(server))
+        setup.environment = dict(_ENVIRONMENT)
         beside: dict[str, list[psutil.Process]] = {}
         if plan.setting == "pgbouncer":
             make_pooled_login(server.url())
             url = undo.enter_context(pgbouncer(PROGRAM, server.url()))
-            stage.login, proxy.target = "stackmgr_service", socket_path(url)
+            setup.login, setup.socket_path = "stackmgr_service", socket_path(url)
             # Its sessions have the settings of pooler.sql, which suit the default only.
-            stage.add_environment({"STACKMGR_DATABASE_TIMEOUT": "5"})
+            setup.environment["STACKMGR_DATABASE_TIMEOUT"] = "5"
             beside["pgbouncer"] = [
                 child for child in psutil.Process().children() if child.name() == PROGRAM.name
             ]
         if plan.setting == "verifier":
-            accounts = [Verified(manager.external_id, manager.api_key, []) for manager in stage.managers]
+            accounts = [Verified(manager.external_id, manager.api_key, []) for manager in setup.managers]
             environment, pid = undo.enter_context(verifier.delayed(accounts, _VERIFIER_SECONDS))
-            stage.add_environment(environment)
+            setup.environment |= environment
             beside["verifier"] = [psutil.Process(pid)]
-        undo.callback(stage.close)
-        stage.start_service()
+        stage = undo.enter_context(staged(setup, plan.seed))
 
         def roles() -> Mapping[str, list[psutil.Process]]:
             master = psutil.Process(stage.service.pid)

@@ -32,7 +32,7 @@ _REVISIONS = [UUID(int=number) for number in range(10, 15)]
 
 
 def test_no_write_under_faults_is_lost_or_duplicated() -> None:
-    faults = ("worker-kill", "backend-kill", "network-cut")
+    faults = ("worker-dies", "backend-dies", "network-to-the-database-dies")
     report = run(Plan(setting="plain", seed=1, writes=500, rest=0.3, connections=12, faults=faults))
     assert report.problems() == []
     assert report.writes >= 500

@@ -24,7 +24,7 @@ class Operation:
 
     `supplied` holds the fields of a write in normal form; `manager` and `owner` are external ids, the owner
     being the manager to whom `stack_id`, the requested stack, belongs.  `reached` is false where
-    no server took the request.
+    no server took the request; `ended` is when it ended without a response.
     """
 
     tag: str
@@ -36,6 +36,7 @@ class Operation:
     stack_id: str | None = None
     owner: str | None = None
     completed: float = float("inf")
+    ended: float = float("inf")
     status: int | None = None
     body: Any = None
     reached: bool = True

@@ -154,10 +154,9 @@ class Workload:
         operation.sent = time.monotonic()
         try:
             status, content = self._transport(method, path, headers, body)
-        except ConnectionRefusedError:
-            operation.reached = False
-            return
-        except _NO_RESPONSE:
+        except _NO_RESPONSE as ex:
+            operation.ended = time.monotonic()
+            operation.reached = not isinstance(ex, ConnectionRefusedError)
             return
         operation.completed = time.monotonic()
         operation.status, operation.body = status, json.loads(content)

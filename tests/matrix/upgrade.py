@@ -14,8 +14,8 @@ from pathlib import Path
 import psycopg
 
 from stackmgr.database import migrations
-from tests.drills.deployment import Deployment, deployed
-from tests.drills.stage import new_managers, secrets_in
+from tests.matrix.deployment import Deployment, deployed
+from tests.matrix.stage import new_managers, secrets_in
 from tests.support import history
 from tests.support.clusters import new_database
 from tests.support.history import Operation, Violation
@@ -23,7 +23,6 @@ from tests.support.releases import make_release
 from tests.support.workload import Workload, kept_transport
 
 NAME = "upgrade"
-SHORT, LONG = 1, 10
 _CLIENTS = 6
 _PAUSE = 0.01
 _SETTLE = 0.5

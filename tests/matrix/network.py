@@ -11,13 +11,13 @@ import os
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from tests.drills.stage import DATABASE_TIMEOUT, NoPlace, Stage
+from tests.matrix.cell import Bound, Cell
+from tests.matrix.stage import DATABASE_TIMEOUT, NoPlace, Setup, Stage
 from tests.support.postgres import FaultyPostgres
 from tests.support.waiting import eventually
 
@@ -132,7 +132,7 @@ class DistantPostgres(FaultyPostgres):
 
 
 @contextmanager
-def distant_server() -> Iterator[FaultyPostgres]:
+def distant_server(setup: Setup) -> Iterator[None]:
     """Go to one end of a network and run a server at the other.  Raises NoPlace where there can be none."""
     if os.geteuid() != 0:
         raise NoPlace("only root can make a network namespace")
@@ -145,13 +145,15 @@ def distant_server() -> Iterator[FaultyPostgres]:
         except FileNotFoundError as ex:
             raise NoPlace(f"{ex.filename} is missing, with which namespaces are made") from ex
         undo.enter_context(near.entered())
-        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-drills-"))
+        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-matrix-"))
         server = undo.enter_context(DistantPostgres(Path(folder) / "data", network))
         server.prepare()
-        yield server
+        setup.use(server)
+        yield
 
 
-def lose_packets(stage: Stage) -> None:
+@contextmanager
+def lose_packets(stage: Stage) -> Iterator[None]:
     """Lose every packet between the service and its database, for longer than anybody waits."""
     server = stage.server
     assert isinstance(server, DistantPostgres)
@@ -159,7 +161,7 @@ def lose_packets(stage: Stage) -> None:
     assert server.network_address is not None
     try:
         assert _is_silent(server.network_address)
-        time.sleep(DATABASE_TIMEOUT * 1.5 - _LISTENING)
+        yield
     finally:
         server.network.carry()
     eventually(server.accepts, 60)
@@ -172,3 +174,13 @@ def _is_silent(address: tuple[str, int]) -> bool:
     except TimeoutError:
         return True
     return False
+
+
+CELLS = [
+    Cell(
+        *("packets to the database", "dies", lose_packets, Bound("500 503", ready="fails")),
+        lasts=DATABASE_TIMEOUT * 1.5,
+        setup=distant_server,
+        short=True,
+    )
+]

@@ -4,14 +4,14 @@ import errno
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
 
-from tests.drills.stage import NoPlace, Stage
+from tests.matrix.cell import Bound, Cell, Fault
+from tests.matrix.stage import NoPlace, Setup, Stage
 from tests.support.postgres import FaultyPostgres
 from tests.support.waiting import eventually
 
@@ -25,8 +25,7 @@ _KEEP_NO_WAL = b"SELECT pg_drop_replication_slot('drill')"
 _NEXT_WAL_FILE = b"SELECT pg_logical_emit_message(false, 'drill', 'full'), pg_switch_wal()"
 # What the service writes into its log when PostgreSQL says "disk full".
 _NOTED = ' 53100"'
-# Seconds that the volume stays full after this was noticed; in which it is to be noticed, and to be over.
-_MEANWHILE = 1.0
+# Seconds in which it is to be noticed, and to be over.
 _WITHIN = 60.0
 
 
@@ -75,7 +74,7 @@ def _grown(descriptor: int, size: int) -> bool:
 
 
 @contextmanager
-def small_volume() -> Iterator[FaultyPostgres]:
+def small_volume(setup: Setup) -> Iterator[None]:
     """Run a server on a volume in memory.  Raises NoPlace where none can be mounted."""
     if os.geteuid() != 0:
         raise NoPlace("only root can mount a volume")
@@ -89,36 +88,40 @@ def small_volume() -> Iterator[FaultyPostgres]:
         try:
             with SmallVolume(volume, Path(folder)) as server:
                 server.prepare()
-                yield server
+                setup.use(server)
+                yield
         finally:
             subprocess.run(["umount", "--lazy", volume], check=True)  # noqa: S607 - wherever it is
 
 
-def fill_volume(stage: Stage) -> None:
-    """Fill it until tables cannot grow; every second time until PostgreSQL itself cannot go on."""
-    server = stage.server
-    assert isinstance(server, SmallVolume)
-    keeps_wal = len(stage.healed) % 2 == 1
-    if keeps_wal:
-        server.run(_KEEP_WAL)
-    with server.full():
-        eventually(
-            (lambda: _has_no_wal(server)) if keeps_wal else _tables_cannot_grow(stage, server), _WITHIN
-        )
-        time.sleep(_MEANWHILE)
-    eventually(lambda: _is_back(server), _WITHIN)
-    if keeps_wal:
-        server.run(_KEEP_NO_WAL)
+def filled(*, keeps_wal: bool) -> Fault:
+    """Return the fault that tables cannot grow or, if the server *keeps_wal*, that it cannot go on."""
+
+    @contextmanager
+    def fault(stage: Stage) -> Iterator[None]:
+        server = stage.server
+        assert isinstance(server, SmallVolume)
+        if keeps_wal:
+            server.run(_KEEP_WAL)
+        with server.full():
+            eventually(
+                (lambda: _has_no_wal(server)) if keeps_wal else _tables_cannot_grow(stage, server), _WITHIN
+            )
+            yield
+        eventually(lambda: _is_back(server), _WITHIN)
+        if keeps_wal:
+            server.run(_KEEP_NO_WAL)
+
+    return fault
 
 
 def _tables_cannot_grow(stage: Stage, server: SmallVolume) -> Callable[[], bool]:
     """Return whether the service has received that error since now, or no connection is possible."""
-    log = stage.service.log_path
-    before = log.read_text().count(_NOTED)
+    before = stage.service.log.count(_NOTED)
 
     def noticed() -> bool:
         server.fill()
-        return log.read_text().count(_NOTED) > before or not server.accepts()
+        return stage.service.log.count(_NOTED) > before or not server.accepts()
 
     return noticed
 
@@ -136,3 +139,15 @@ def _is_back(server: SmallVolume) -> bool:
     if not server.processes():
         server.start()
     return server.accepts()
+
+
+CELLS = [
+    Cell(
+        *("volume of the tables", "is full", filled(keeps_wal=False), Bound("500 503", ready="may fail")),
+        setup=small_volume,
+    ),
+    Cell(
+        *("volume of the WAL", "is full", filled(keeps_wal=True), Bound("500 503", ready="fails")),
+        setup=small_volume,
+    ),
+]

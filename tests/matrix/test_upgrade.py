@@ -1,6 +1,6 @@
 """The short form of the upgrade drill: one upgrade by restarts, and the way back by reloads."""
 
-from tests.drills import upgrade
+from tests.matrix import upgrade
 from tests.support.nginx import NGINX
 from tests.support.programs import require
 

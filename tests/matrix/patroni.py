@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
@@ -25,13 +25,14 @@ import psutil
 import psycopg
 
 from stackmgr import paths
-from tests.drills.stage import ENVIRONMENT, Evidence, NoPlace, Report, judged, new_managers
+from tests.matrix.cell import Bound, Cell
+from tests.matrix.report import Report, judged
+from tests.matrix.stage import ENVIRONMENT, Evidence, NoPlace, new_managers
 from tests.support.server import free_port, running_service
 from tests.support.waiting import eventually
 from tests.support.workload import Workload, http_transport
 
 NAME = "patroni"
-SHORT, LONG = 3, 20
 
 _BINARIES = Path("/usr/lib/postgresql/15/bin")
 # PostgreSQL refuses to run as root.
@@ -190,15 +191,17 @@ class _Cluster:
             )
             assert ended.returncode == 0, ended.stdout + ended.stderr
 
-    def fail_over(self) -> None:
-        """Kill the primary, and return once the other node is it."""
+    def fail_over(self) -> tuple[float, float]:
+        """Kill the primary, and return when that was and when the other node took over."""
         self.rejoin()
         time.sleep(_SETTLE)
         [primary] = [node for node in self.nodes if node.accepts_writes()]
         [other] = [node for node in self.nodes if node is not primary]
+        began = time.monotonic()
         primary.kill()
         self._down = primary
         eventually(other.accepts_writes, _PATIENCE, "the standby does not take over")
+        return began, time.monotonic()
 
     def rejoin(self) -> None:
         """Start the node that was killed, and return once it is the synchronous standby."""
@@ -214,6 +217,9 @@ class _Cluster:
         )
 
 
+_CELL = Cell("primary (Patroni)", "dies", lambda _: nullcontext(), Bound("500 503", ready="may fail"))
+
+
 def run(seed: int, times: int) -> Report:
     """Carry out the drill.  Raises NoPlace where a program of Debian's packages is missing."""
     with _cluster() as cluster, ExitStack() as running:
@@ -225,19 +231,17 @@ def run(seed: int, times: int) -> Report:
         )
         workload = Workload(seed, managers, http_transport(lambda: service.port, _CLIENT_TIMEOUT))
         workload.start(_CLIENTS, pause=_PAUSE)
-        healed = []
+        faults = []
         try:
             for _ in range(times):
-                cluster.fail_over()
-                healed.append(time.monotonic())
+                faults.append(cluster.fail_over())
                 time.sleep(_SETTLE)
             cluster.rejoin()
         finally:
             workload.stop()
         service.stop()
         logs = [service.log_path.read_text(), *(node.log for node in cluster.nodes)]
-        report = Report(NAME, seed, times, bounded=True)
-        return judged(report, Evidence(operator, managers, healed, logs), workload)
+        return judged(_CELL, Evidence(operator, managers, faults, logs), workload, [])
 
 
 @contextmanager

@@ -1,1 +1,0 @@
-"""Faults inflicted on the running service while clients use it: `python -m tests.drills --help`."""

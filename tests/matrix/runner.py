@@ -1,0 +1,49 @@
+"""Runs a cell: clients read and write while the fault is injected, and the record is judged."""
+
+import time
+from contextlib import ExitStack
+
+from tests.matrix.cell import Cell
+from tests.matrix.prober import Prober
+from tests.matrix.report import Report, judged
+from tests.matrix.stage import WORKERS, Stage, new_setup, staged
+from tests.support.postgres import FaultyPostgres
+from tests.support.workload import Workload, http_transport
+
+_PAUSE = 0.02
+_SETTLE = 0.5
+# Longer than it takes to replace a worker that hangs.
+_CLIENT_TIMEOUT = 45.0
+
+
+def run(cell: Cell, server: FaultyPostgres, seed: int, times: int = 1) -> Report:
+    """Inject the fault so many *times* and return what came of it.  Raises NoPlace where it cannot be."""
+    with ExitStack() as undo:
+        setup = undo.enter_context(new_setup(server))
+        if cell.setup is not None:
+            undo.enter_context(cell.setup(setup))
+        stage = undo.enter_context(staged(setup, seed))
+        prober = Prober(stage.service.admin_port, stage.folder / "probes")
+        workload = Workload(seed, stage.managers, http_transport(lambda: stage.port, _CLIENT_TIMEOUT))
+        workload.start(cell.clients, pause=_PAUSE)
+        try:
+            time.sleep(_SETTLE)
+            for _ in range(times):
+                inject(cell, stage)
+                time.sleep(cell.rest)
+        finally:
+            workload.stop()
+            probes = prober.stop()
+        stage.service.await_workers(WORKERS)
+        stage.service.stop()
+        return judged(cell, stage.evidence(), workload, probes)
+
+
+def inject(cell: Cell, stage: Stage) -> None:
+    """Inject the fault once, and return once it is over and the service is ready."""
+    began = time.monotonic()
+    with cell.fault(stage):
+        time.sleep(cell.lasts)
+    stage.faults.append((began, time.monotonic()))
+    stage.service.await_workers(WORKERS)
+    stage.service.await_readiness()
