@@ -1,25 +1,45 @@
 """Delete everything that is kept of one manager: an operator's command, in batches, recorded.
 
-The receipts go first, all of them: no index serves their foreign key from the side of the stacks, so each
-deleted stack reads what is left of the manager's receipts.  Such an index would cost every create its share.
+The rows are deleted in the order of the heap: receipts, then revisions, then stacks.  No index serves the
+foreign key of the receipts from the side of the stacks, because it would cost every create its share: each
+deleted stack reads the entries that the index still has of the manager's receipts.  If they are many, a
+vacuum removes them before the first stack is deleted.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, islice
+from operator import itemgetter
 
 from stackmgr.database import statements
-from stackmgr.database.session import Session
+from stackmgr.database.single_connection import Operator
 
 _BEGIN = statements.load("manager_erasure_begin")
+_ROWS = statements.load("manager_erasure_rows")
 _DELETE_RECEIPTS = statements.load("manager_erasure_delete_receipts")
+_DELETE_REVISIONS = statements.load("manager_erasure_delete_revisions")
 _DELETE_STACKS = statements.load("manager_erasure_delete_stacks")
+_RECORD = statements.load("manager_erasure_record")
+_DEAD_RECEIPTS = statements.load("manager_erasure_dead_receipts")
 _FINISH = statements.load("manager_erasure_finish")
-_PLAN = statements.load("manager_erasure_plan")
 
-_BATCH = 2000
+# The last step of _ROWS.
+_STACKS = 3
 
 # Longer than a request can run: nginx's proxy_read_timeout, below which the service's deadlines must be.
 REQUEST_SECONDS = 30.0
+
+_MANY = 10_000
+_VACUUM_AGAIN_SECONDS = 10.0
+
+_BATCH = 1000
+# After each batch, as a part of its time: leaves the database to requests.
+_PAUSE = 0.5
+
+# Called with the number of rows deleted, their total, and what the erasure waits for, if anything.
+Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +52,62 @@ class Erased:
     keys: int
 
 
-def erase(session: Session, manager_id: str, external_id: str) -> Erased | None:
+def erase(operator: Operator, manager_id: str, external_id: str, progress: Progress) -> Erased | None:
     """Unbind a manager and revoke its keys, then delete all its data; return what was deleted.
 
-    A request that found the manager before may still create a stack: what is left once no such request can
-    run is deleted as well.  Returns None, and changes nothing, when the manager is neither bound to
-    *external_id* nor recorded with it.  May be interrupted and repeated: every batch is committed by itself.
+    A request that found the manager before may still create a stack: nothing is deleted until no such
+    request can run.  Returns None, and changes nothing, when the manager is neither bound to *external_id*
+    nor recorded with it.  May be interrupted and repeated: every batch is committed by itself.
     """
     manager = {"manager_id": manager_id, "external_id": external_id}
-    if session.row(_BEGIN, manager) is None:
+    if not operator.rows(_BEGIN, manager):
         return None
-    last_request_ends = time.monotonic() + REQUEST_SECONDS
-    session.rows(_PLAN, {})
-    _delete_rows(session, manager_id)
-    time.sleep(max(0.0, last_request_ends - time.monotonic()))
+    progress(0, 0, f"waiting {REQUEST_SECONDS:.0f} s for requests in progress")
+    time.sleep(REQUEST_SECONDS)
     while True:
-        _delete_rows(session, manager_id)
-        if (row := session.row(_FINISH, manager)) is not None:
-            return Erased(*row)
+        _delete_rows(operator, manager_id, progress)
+        if finished := operator.rows(_FINISH, manager):
+            return Erased(*finished[0])
 
 
-def _delete_rows(session: Session, manager_id: str) -> None:
-    batch = {"manager_id": manager_id, "row_limit": _BATCH}
-    for statement in (_DELETE_RECEIPTS, _DELETE_STACKS):
-        while session.rows(statement, batch)[0][0]:
-            pass
+def _delete_rows(operator: Operator, manager_id: str, progress: Progress) -> None:
+    """Delete the receipts, revisions and stacks that the manager has now."""
+    done = 0
+    rows = operator.iterate(_ROWS, {"manager_id": manager_id})
+    for step, found in groupby(rows, key=itemgetter(0)):
+        operator.check_keys_by_index()
+        is_vacuumed = step != _STACKS
+        while batch := list(islice(found, _BATCH)):
+            total = batch[0][2]
+            if not is_vacuumed and total - done >= _MANY:
+                _vacuum(operator, partial(progress, done, total))
+            is_vacuumed = True
+            began = time.monotonic()
+            _delete_batch(operator, manager_id, step, [position for _, position, _ in batch])
+            done += len(batch)
+            progress(done, total, "")
+            if pause := _PAUSE * (time.monotonic() - began):
+                time.sleep(pause)
+
+
+def _delete_batch(operator: Operator, manager_id: str, step: int, positions: list[str]) -> None:
+    name, statement = {
+        1: ("receipts", _DELETE_RECEIPTS),
+        2: ("revisions", _DELETE_REVISIONS),
+        _STACKS: ("stacks", _DELETE_STACKS),
+    }[step]
+    with operator.transaction():
+        [(count,)] = operator.rows(statement, {"manager_id": manager_id, "positions": positions})
+        counts = {"stacks": 0, "revisions": 0, "receipts": 0, name: count}
+        operator.rows(_RECORD, {"manager_id": manager_id, **counts})
+
+
+def _vacuum(operator: Operator, report: Callable[[str], None]) -> None:
+    """Remove the entries of deleted receipts from the index, as soon as no transaction may read them."""
+    while True:
+        operator.vacuum_receipts()
+        [(dead,)] = operator.rows(_DEAD_RECEIPTS, {})
+        if dead < _MANY:
+            return
+        report(f"waiting: an older transaction may still read {dead:,} deleted receipts")
+        time.sleep(_VACUUM_AGAIN_SECONDS)

@@ -12,12 +12,11 @@ from stackmgr.commands.arguments import canonical_uuid
 from stackmgr.commands.command import DATABASE, NEEDS_READER, Command, argument, database_url
 from stackmgr.commands.output import print_json, print_json_list, print_table
 from stackmgr.commands.paging import Page
-from stackmgr.database.single_connection import operator_session, reading
+from stackmgr.commands.progress import Progress
+from stackmgr.database.single_connection import operating, operator_session, reading
 from stackmgr.errors import CommandError, DatabaseError
 
 _UNIQUE_VIOLATION = "23505"
-# For all batches of an erasure together.
-_ERASURE_SECONDS = 3600.0
 
 
 def _identity_id(text: str) -> str:
@@ -80,8 +79,11 @@ def _rebind(arguments: argparse.Namespace) -> None:
 
 
 def _erase(arguments: argparse.Namespace) -> None:
-    with operator_session(database_url(), seconds=_ERASURE_SECONDS) as session:
-        erased = erasure.erase(session, arguments.manager_id, arguments.confirm)
+    try:
+        with Progress("rows deleted") as progress, operating(database_url()) as operator:
+            erased = erasure.erase(operator, arguments.manager_id, arguments.confirm, progress.report)
+    except KeyboardInterrupt as ex:
+        raise CommandError("interrupted: to continue, run the command again") from ex
     if erased is None:
         raise CommandError(
             "no such manager has that external id: see 'stackmgr managers show'; nothing was changed"

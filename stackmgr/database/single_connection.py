@@ -5,7 +5,7 @@ It needs no pool and no thread.  Each failure is worded here, once, as a Command
 
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from types import FrameType, MappingProxyType
 from typing import Any, TypeVar
 
@@ -47,6 +47,10 @@ _FETCHED_ROWS = 2000
 # A login or a database may limit a statement to the time of a request; a scan of a large table takes longer.
 # It may also name other schemas first, and compile a statement for longer than it runs.
 _READER_SETTINGS = b"SET LOCAL statement_timeout = 0; SET LOCAL search_path = pg_catalog; SET LOCAL jit = off"
+# A plain index scan marks the entries of deleted rows as dead; a bitmap scan reads the rows every time.
+_PLAIN_INDEX_SCANS = b"SET enable_seqscan = off; SET enable_bitmapscan = off"
+# Without TRUNCATE, which would wait for a lock in the way of all requests.
+_VACUUM_RECEIPTS = b"VACUUM (INDEX_CLEANUP ON, TRUNCATE OFF) stackmgr.creation_receipts"
 
 AnyConnection = TypeVar("AnyConnection", bound=psycopg.Connection[Any])
 
@@ -155,11 +159,11 @@ class SingleConnection:
 
 
 @contextmanager
-def operator_session(url: str, *, seconds: float = SESSION_SECONDS) -> Iterator[Session]:
-    """Open a session with the owner's rights, and *seconds* for the database.  Raises CommandError."""
-    with closing(SingleConnection(url, OWNER, seconds)) as source:
+def operator_session(url: str) -> Iterator[Session]:
+    """Open a session with the owner's rights.  Raises CommandError."""
+    with closing(SingleConnection(url, OWNER, SESSION_SECONDS)) as source:
         source.open()
-        with worded(), Session(source, seconds) as session:
+        with worded(), Session(source, SESSION_SECONDS) as session:
             yield session
 
 
@@ -173,8 +177,8 @@ def service_session(url: str) -> Iterator[Session]:
         yield session
 
 
-class Reader:
-    """One read-only transaction as stackmgr_reader: every statement sees the same snapshot."""
+class _Runner:
+    """Runs statements on one connection, without a deadline."""
 
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self._connection = connection
@@ -184,12 +188,49 @@ class Reader:
         values = [parameters[name] for name in statement.parameters]
         return RawCursor(self._connection).execute(statement.text, values, binary=True).fetchall()
 
-    def iterate(self, statement: Statement, parameters: Parameters) -> Iterator[Row]:
-        """Run *statement* and yield its rows, holding a few thousand of them at a time."""
+    def _iterate(self, statement: Statement, parameters: Parameters, *, withhold: bool) -> Iterator[Row]:
         values = [parameters[name] for name in statement.parameters]
-        with RawServerCursor(self._connection, statement.name) as cursor:
+        with RawServerCursor(self._connection, statement.name, withhold=withhold) as cursor:
             cursor.itersize = _FETCHED_ROWS
             yield from cursor.execute(statement.text, values, binary=True)
+
+
+class Reader(_Runner):
+    """One read-only transaction as stackmgr_reader: every statement sees the same snapshot."""
+
+    def iterate(self, statement: Statement, parameters: Parameters) -> Iterator[Row]:
+        """Run *statement* and yield its rows, holding a few thousand of them at a time."""
+        return self._iterate(statement, parameters, withhold=False)
+
+
+class Operator(_Runner):
+    """A connection with the owner's rights for work that takes long.  Each statement is a transaction."""
+
+    def transaction(self) -> AbstractContextManager[psycopg.Transaction]:
+        """Return a context in which all statements are one transaction."""
+        return self._connection.transaction()
+
+    def iterate(self, statement: Statement, parameters: Parameters) -> Iterator[Row]:
+        """Run *statement* and yield its rows; the server keeps them, and no snapshot."""
+        return self._iterate(statement, parameters, withhold=True)
+
+    def check_keys_by_index(self) -> None:
+        """Let the checks of foreign keys pass over the entries of rows that were deleted before."""
+        self._connection.execute(_PLAIN_INDEX_SCANS)
+
+    def vacuum_receipts(self) -> None:
+        """Remove the entries of deleted receipts from their index, if no transaction may read the rows."""
+        self._connection.execute(_VACUUM_RECEIPTS)
+
+
+@contextmanager
+def operating(url: str) -> Iterator[Operator]:
+    """Connect with the owner's rights, for work that takes long.  Raises CommandError."""
+    with time_limit():
+        connection = connect(completed_conninfo(url, None, deadline=0), psycopg.Connection[Row])
+        assume(connection, OWNER)
+    with worded(), connection:
+        yield Operator(connection)
 
 
 @contextmanager

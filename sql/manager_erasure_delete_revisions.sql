@@ -1,0 +1,14 @@
+-- manager_erasure_delete_revisions: delete those of a manager's revisions that are at some positions of the heap.
+-- params:  manager_id uuid, positions tid[]
+-- returns: one row (revisions): how many were deleted
+-- index:   none (the positions)
+-- locks:   the deleted rows
+-- called by: access.erasure.erase
+WITH deleted AS (
+    DELETE FROM stackmgr.stack_revisions
+    WHERE manager_id = %(manager_id)s::uuid
+        AND ctid = ANY (%(positions)s::tid[])
+    RETURNING stack_id
+)
+SELECT count(stack_id) AS revisions
+FROM deleted;

@@ -1,0 +1,66 @@
+"""The progress of a long command on standard error, with an estimate of the remaining time.
+
+On a terminal one line is kept up to date; elsewhere a line is printed now and then.
+"""
+
+import sys
+import time
+from typing import Self
+
+from stackmgr.commands.output import print_note
+
+_TERMINAL_SECONDS = 0.5
+_LINE_SECONDS = 30.0
+_WIDTH = 110
+
+
+class Progress:
+    """How many of so many *units* are done.  A context, whose end removes the line from a terminal."""
+
+    def __init__(self, units: str) -> None:
+        self._units = units
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._interval = _TERMINAL_SECONDS if self._is_terminal else _LINE_SECONDS
+        self._next = 0.0 if self._is_terminal else time.monotonic() + self._interval
+        self._first: tuple[float, int] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def report(self, done: int, total: int, remark: str = "") -> None:
+        """Print how much is done, unless *total* is 0, and *remark*, if it is time to."""
+        now = time.monotonic()
+        if self._first is None and total:
+            self._first = now, done
+        if now < self._next:
+            return
+        self._next = now + self._interval
+        counts = f"{done:,} of {total:,} {self._units}" if total else ""
+        text = ", ".join(filter(None, (counts, self._left(now, done, total), remark)))
+        if self._is_terminal:
+            print(f"\r{text:{_WIDTH}}", end="", file=sys.stderr, flush=True)
+        else:
+            print_note(text)
+
+    def _left(self, now: float, done: int, total: int) -> str:
+        """Return the remaining time at the rate since the first report; nothing at that one."""
+        since, at_first = self._first or (now, done)
+        if done == at_first:
+            return ""
+        return f"about {_duration((now - since) * (total - done) / (done - at_first))} left"
+
+    def clear(self) -> None:
+        """Remove the line from a terminal, where another line is printed or the command ends."""
+        if self._is_terminal:
+            print(f"\r{'':{_WIDTH}}\r", end="", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as `12 s`, `3 min` or `2 h 05 min`."""
+    minutes = round(seconds / 60)
+    if minutes < 2:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
