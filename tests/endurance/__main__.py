@@ -42,6 +42,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rest", type=float, default=3, metavar="SECONDS", help="between two faults, in the mean"
     )
+    parser.add_argument(
+        "--at-most", type=float, default=float("inf"), metavar="SECONDS", help="of faults, in each run"
+    )
     parser.add_argument("--connections", type=int, default=96)
     return parser.parse_args()
 
@@ -78,6 +81,7 @@ def main() -> int:
             soak_seconds=arguments.soak,
             warm_up=arguments.warm_up,
             rest=arguments.rest,
+            at_most=arguments.at_most,
             connections=arguments.connections,
         )
         report = run(plan)

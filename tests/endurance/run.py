@@ -36,7 +36,10 @@ _ENVIRONMENT = ENVIRONMENT | {"STACKMGR_CONCURRENCY": "64"}
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """So many seconds without faults, the first *warm_up* of them not sampled; then writes under faults."""
+    """So many seconds without faults, the first *warm_up* of them not sampled; then writes under faults.
+
+    The faults end once so many writes are acknowledged, or *at_most* seconds have passed.
+    """
 
     setting: str
     seed: int
@@ -44,6 +47,7 @@ class Plan:
     soak_seconds: float = 0.0
     warm_up: float = 60.0
     rest: float = 3.0
+    at_most: float = float("inf")
     connections: int = 96
     faults: tuple[str, ...] = ()
 
@@ -114,8 +118,8 @@ def _inflict(plan: Plan, stage: Stage, roles: soak.Roles, process: ClientProcess
     if plan.setting == "verifier":
         faults[_HANG] = lambda: _hang(roles)
     deck: list[str] = []
-    target = process.acknowledged + plan.writes
-    while process.acknowledged < target:
+    target, ends = process.acknowledged + plan.writes, time.monotonic() + plan.at_most
+    while process.acknowledged < target and time.monotonic() < ends:
         time.sleep(stage.chance.uniform(0.5, 1.5) * plan.rest)
         if not deck:
             deck = sorted(plan.faults or faults)
