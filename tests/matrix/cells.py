@@ -4,11 +4,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.matrix import database, failover, network, processes, verifier, volume
+from tests.matrix import (
+    database,
+    failover,
+    files,
+    links,
+    network,
+    processes,
+    server_objects,
+    server_processes,
+    verifier,
+    verifier_faults,
+    volume,
+)
 from tests.matrix.cell import Bound, Cell
 from tests.matrix.stage import Stage
 
-_MODULES = (processes, network, database, volume, failover, verifier)
+_MODULES = (
+    processes,
+    *(database, server_processes, server_objects, volume, failover),
+    *(network, links),
+    *(verifier, verifier_faults),
+    files,
+)
 EMPTY: dict[str, str] = {
     what: why for module in _MODULES for what, why in getattr(module, "EMPTY", {}).items()
 }

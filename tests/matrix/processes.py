@@ -10,7 +10,7 @@ from tests.matrix.stage import Stage
 from tests.support.server import workers_replaced
 
 # Until a master that died is started again: RestartSec of the unit, and the start.
-_START_SECONDS = 6.0
+START_SECONDS = 6.0
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def misbehaving(order: str, thread: str) -> Fault:
 
 
 _ONE_WORKER = Bound("cut", CLIENTS)
-_RESTART = Bound("cut", CLIENTS, live=_START_SECONDS, recovery=_START_SECONDS, slowest=_START_SECONDS)
+_RESTART = Bound("cut", CLIENTS, live=START_SECONDS, recovery=START_SECONDS, slowest=START_SECONDS)
 _HANGING = Bound("cut 503", slowest=45.0)
 
 CELLS = [
@@ -106,7 +106,7 @@ CELLS = [
         "restart",
         "is slow",
         restart,
-        Bound(live=_START_SECONDS, slowest=_START_SECONDS),
+        Bound(live=START_SECONDS, slowest=START_SECONDS),
         lasts=0.0,
         mixed=True,
     ),

@@ -60,9 +60,10 @@ class Setup:
     """What a cell may prepare before the service starts.
 
     `environment` and `configuration` (lines of gunicorn's settings) are added to those of the service;
-    `folder` is empty and ends with the stage; `stderr` replaces the log; `login` is the service's,
-    `database` the host and port that it connects to, `port` the one that clients do, if they are not the
-    stage's own; `socket_path` is where the stage's network leads to, if not to the server.
+    `folder` is empty and ends with the stage; `stderr` replaces the log; `wrapper` is the beginning of the
+    service's command; `login` is the service's, `host` what it calls the host of its database, `port` the
+    one that clients connect to, if not the service's own; `socket_path` is where the stage's network leads
+    to, if not to the server.
     """
 
     server: FaultyPostgres
@@ -72,7 +73,8 @@ class Setup:
     configuration: str = misbehaviour.CONFIGURATION
     stderr: int | None = None
     login: str = "postgres"
-    database: tuple[str, int] | None = None
+    host: str = "127.0.0.1"
+    wrapper: list[str] = field(default_factory=list)
     socket_path: str = ""
     port: int | None = None
     unkey: "UnkeyServer | None" = None
@@ -115,7 +117,7 @@ class Stage:
             (deploy / name).write_text((_SOURCE / "deploy" / name).read_text())
         with (deploy / "gunicorn.conf.py").open("a") as settings:
             settings.write(self.setup.configuration)
-        host, port = self.setup.database or self.server.network_address or ("127.0.0.1", self.proxy.port)
+        host, port = self.server.network_address or (self.setup.host, self.proxy.port)
         url = f"postgresql://{self.setup.login}@{host}:{port}/stackmgr?target_session_attrs=read-write"
         environment = {
             "PYTHONPATH": str(_SOURCE),
@@ -125,6 +127,7 @@ class Stage:
         }
         unit = Unit(self.folder, deploy, environment, supervised=True)
         unit.stderr = self.setup.stderr
+        unit.wrapper = self.setup.wrapper
         return unit
 
     def workers(self) -> list[psutil.Process]:

@@ -57,6 +57,7 @@ class Unit:
         self._is_stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self.stderr: int | IO[bytes] | None = None
+        self.wrapper: list[str] = []
         self.log_path = folder / "log"
 
     @property
@@ -96,7 +97,7 @@ class Unit:
         (command,) = values("stackmgr.service", "ExecStart", self._deploy)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _HAND_OVER, *map(str, numbers), *shlex.split(command)],
+                [*self.wrapper, sys.executable, "-c", _HAND_OVER, *map(str, numbers), *shlex.split(command)],
                 env=self._environment,
                 cwd=self._folder,
                 pass_fds=numbers,

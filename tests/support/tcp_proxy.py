@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 
 _CUT_WITHIN = 5.0
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -15,15 +15,15 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 class Proxy:
     """Forwards what connects to 127.0.0.1:`port` to *target*, the path of a unix socket, which may change.
 
-    `hold` lets nothing through any more, without a word to either side, as a partition does; `cut` resets
-    every connection; `delay` is how many seconds everything takes from then on.
+    `hold` lets nothing through any more, without a word to either side, as a partition does, or nothing that
+    comes back; `cut` resets every connection; `delay` is how many seconds everything takes from then on.
     """
 
     def __init__(self, target: str) -> None:
         self.target = target
         self.delay = 0.0
-        self._flowing = threading.Event()
-        self._flowing.set()
+        self._forwards, self._backwards = threading.Event(), threading.Event()
+        self.release()
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -35,7 +35,7 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._flowing.set()
+        self.release()
         self.cut()
         for thread in self._threads:
             thread.join(5)
@@ -45,11 +45,14 @@ class Proxy:
         """How many connections are open."""
         return len(self._open) // 2
 
-    def hold(self) -> None:
-        self._flowing.clear()
+    def hold(self, *, only_backwards: bool = False) -> None:
+        self._backwards.clear()
+        if not only_backwards:
+            self._forwards.clear()
 
     def release(self) -> None:
-        self._flowing.set()
+        self._forwards.set()
+        self._backwards.set()
 
     def cut(self) -> None:
         """Reset every connection, on both sides; new ones are forwarded as before."""
@@ -62,7 +65,7 @@ class Proxy:
         while doomed & self._open and time.monotonic() < deadline:
             time.sleep(0.001)
 
-    def _start(self, work: Callable[..., None], *arguments: socket.socket) -> threading.Thread:
+    def _start(self, work: Callable[..., None], *arguments: Any) -> threading.Thread:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
         thread.start()
         return thread
@@ -83,17 +86,17 @@ class Proxy:
             except OSError:
                 return
             self._open |= {client, server}
-            backwards = self._start(self._pump, server, client)
-            self._pump(client, server)
+            backwards = self._start(self._pump, server, client, self._backwards)
+            self._pump(client, server, self._forwards)
             backwards.join()
         self._open -= {client, server}
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, flowing: threading.Event) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
                 if self.delay:
                     time.sleep(self.delay)
-                self._flowing.wait()
+                flowing.wait()
                 sink.sendall(data)
         # One way ended ends the other: PostgreSQL knows no half-closed connections.
         for end in (source, sink):

@@ -109,10 +109,30 @@ class UnkeyServer:
         """Say nothing until released."""
         self.release.wait(_READ_DEADLINE)
 
-    def serve(self) -> None:
+    def start(self) -> None:
+        threading.Thread(target=self._serve, args=(self.listener,), daemon=True).start()
+
+    def stop(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)  # close() alone would leave the thread in accept()
+        self.listener.close()
+
+    @contextmanager
+    def not_listening(self) -> Iterator[None]:
+        """Accept no connection, and respond to no request on those that are open, until the context ends."""
+        address, behave = self.listener.getsockname(), self.behave
+        self.stop()
+        self.behave = reset
+        try:
+            yield
+        finally:
+            self.behave = behave
+            self.listener = socket.create_server(address)
+            self.start()
+
+    def _serve(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
-                client, _ = self.listener.accept()
+                client, _ = listener.accept()
                 self.connections += 1
                 threading.Thread(target=self._attend, args=(client,), daemon=True).start()
 
@@ -143,12 +163,10 @@ def _read(reader: Any, number: int) -> Request | None:
 @contextmanager
 def unkey_server(context: ssl.SSLContext | None = None) -> Iterator[UnkeyServer]:
     """Run a server until the context ends; with *context* it speaks TLS."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = UnkeyServer(listener, context)
-        threading.Thread(target=server.serve, daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.release.set()
-            # close() alone would leave the thread in accept()
-            listener.shutdown(socket.SHUT_RDWR)
+    server = UnkeyServer(socket.create_server(("127.0.0.1", 0)), context)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.release.set()
+        server.stop()
