@@ -49,8 +49,14 @@ def revisions(url: str) -> list[tuple[Any, ...]]:
         return connection.execute(REVISIONS).fetchall()
 
 
+def test_the_ages_of_the_tables_are_listed(shell):
+    ran = shell(lines()[0])
+    assert ran.returncode == 0, ran.stderr
+    assert re.search(r"^ stack_revisions +\| +\d+ \| +\d+$", ran.stdout, re.MULTILINE)
+
+
 def test_old_revisions_move_into_a_file_and_back(command, own_url, shell, tmp_path):
-    archive, restore = lines()
+    _, archive, restore = lines()
     before = revisions(own_url)
     ran = shell(archive.replace("2026-01-01", "2026-11-21T22:10:55Z"))
     assert ran.returncode == 0, ran.stderr
@@ -72,6 +78,6 @@ def test_old_revisions_move_into_a_file_and_back(command, own_url, shell, tmp_pa
 
 def test_a_file_that_cannot_be_written_deletes_nothing(own_url, shell):
     before = revisions(own_url)
-    archive = lines()[0].replace("2026-01-01", "2027-01-01").replace("revisions-2025.csv", "none/there.csv")
+    archive = lines()[1].replace("2026-01-01", "2027-01-01").replace("revisions-2025.csv", "none/there.csv")
     assert shell(archive).returncode != 0
     assert revisions(own_url) == before

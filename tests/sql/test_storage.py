@@ -1,8 +1,12 @@
 """Storage: an update stays on its page, nothing is compressed, a create writes no row of its manager."""
 
+import psycopg
 import pytest
 
+from stackmgr.database import migrations
+from tests.support.clusters import cluster
 from tests.support.examples import ADDRESSES, configuration
+from tests.support.waiting import eventually
 
 SEED = b"""
 WITH manager AS (
@@ -16,6 +20,21 @@ FROM manager, generate_series(1, 100)
 """
 COMPRESSED = b"""
 SELECT count(*) FROM stackmgr.stacks WHERE pg_column_size(allocation) < octet_length(allocation::text)
+"""
+OPTIONS = b"""
+SELECT relname, reloptions FROM pg_class
+WHERE oid IN ('stackmgr.stack_revisions'::regclass, 'stackmgr.creation_receipts'::regclass)
+"""
+INSERT_REVISIONS = b"""
+INSERT INTO stackmgr.stack_revisions (
+    manager_id, stack_id, revision_number, revision_id, name, allocation, preset, identity_id, request_id
+)
+SELECT manager_id, stack_id, number + 1, gen_random_uuid(), name, allocation, preset, 'one', 'request'
+FROM stackmgr.stacks, generate_series(%s::integer, %s::integer) AS number
+"""
+IS_FROZEN = b"""
+SELECT age(relfrozenxid) < %s AND relallvisible = relpages AND relpages > 10
+FROM pg_class WHERE oid = 'stackmgr.stack_revisions'::regclass
 """
 # The first row of each page; a new version on the page of the old one needs no entry in any index.
 UPDATE = b"""
@@ -48,3 +67,28 @@ def test_a_create_neither_locks_nor_writes_its_managers_row(client, admin):
     client.create(configuration())
     query = b"SELECT xmax::text FROM stackmgr.managers WHERE external_id = %s::text::uuid"
     assert admin.execute(query, [client.external_id]).fetchone() == ("0",)
+
+
+def test_autovacuum_visits_the_append_only_tables_every_million_rows_whatever_their_size(admin):
+    expected = [
+        "autovacuum_vacuum_insert_scale_factor=0",
+        "autovacuum_vacuum_insert_threshold=1000000",
+        "autovacuum_freeze_min_age=0",
+    ]
+    assert dict(admin.execute(OPTIONS)) == {"stack_revisions": expected, "creation_receipts": expected}
+
+
+def test_autovacuum_freezes_new_revisions_at_its_first_visit(binaries):
+    one = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'
+    with cluster(binaries, "autovacuum_naptime=1") as url:
+        migrations.apply(url)
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(
+                b"ALTER TABLE stackmgr.stack_revisions SET (autovacuum_vacuum_insert_threshold = 1000)"
+            )
+            admin.execute(SEED, (one,))
+            admin.execute(INSERT_REVISIONS, (1, 20))
+            for _ in range(200):
+                admin.execute(b"SELECT pg_current_xact_id()")
+            admin.execute(INSERT_REVISIONS, (21, 40))
+            eventually(lambda: admin.execute(IS_FROZEN, (100,)).fetchone() == (True,))
