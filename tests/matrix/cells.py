@@ -8,6 +8,7 @@ from tests.matrix import (
     database,
     failover,
     files,
+    fronts,
     links,
     network,
     processes,
@@ -25,6 +26,7 @@ _MODULES = (
     *(database, server_processes, server_objects, volume, failover),
     *(network, links),
     *(verifier, verifier_faults),
+    fronts,
     files,
 )
 EMPTY: dict[str, str] = {

@@ -24,7 +24,8 @@ def run(cell: Cell, server: FaultyPostgres, seed: int, times: int = 1) -> Report
             undo.enter_context(cell.setup(setup))
         stage = undo.enter_context(staged(setup, seed))
         prober = Prober(stage.service.admin_port, stage.folder / "probes")
-        workload = Workload(seed, stage.managers, http_transport(lambda: stage.port, _CLIENT_TIMEOUT))
+        transport = setup.transport or http_transport(lambda: stage.service.port, _CLIENT_TIMEOUT)
+        workload = Workload(seed, stage.managers, transport)
         workload.start(cell.clients, pause=_PAUSE)
         try:
             time.sleep(_SETTLE)

@@ -20,7 +20,7 @@ from tests.support.memory import memory
 from tests.support.postgres import FaultyPostgres
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import eventually
-from tests.support.workload import KEY_CANARY, Manager
+from tests.support.workload import KEY_CANARY, Manager, Transport
 
 if TYPE_CHECKING:
     from tests.support.unkey_server import UnkeyServer
@@ -61,9 +61,9 @@ class Setup:
 
     `environment` and `configuration` (lines of gunicorn's settings) are added to those of the service;
     `folder` is empty and ends with the stage; `stderr` replaces the log; `wrapper` is the beginning of the
-    service's command; `login` is the service's, `host` what it calls the host of its database, `port` the
-    one that clients connect to, if not the service's own; `socket_path` is where the stage's network leads
-    to, if not to the server.
+    service's command; `login` is the service's, `host` what it calls the host of its database, `port` its
+    own; `socket_path` is where the stage's network leads to, if not to the server; `transport` is that of
+    the clients, if not to the service itself.
     """
 
     server: FaultyPostgres
@@ -76,7 +76,8 @@ class Setup:
     host: str = "127.0.0.1"
     wrapper: list[str] = field(default_factory=list)
     socket_path: str = ""
-    port: int | None = None
+    port: int = 0
+    transport: Transport | None = None
     unkey: "UnkeyServer | None" = None
 
     def use(self, server: FaultyPostgres) -> None:
@@ -104,11 +105,6 @@ class Stage:
         self.service = self._make_service()
         self.service.start()
 
-    @property
-    def port(self) -> int:
-        """Return the port that clients connect to."""
-        return self.setup.port or self.service.port
-
     def _make_service(self) -> Unit:
         """Return the service by the units of deploy/, whose settings of gunicorn are completed."""
         deploy = self.folder / "deploy"
@@ -125,7 +121,7 @@ class Stage:
             "MATRIX_ORDER": str(self._order),
             **self.setup.environment,
         }
-        unit = Unit(self.folder, deploy, environment, supervised=True)
+        unit = Unit(self.folder, deploy, environment, port=self.setup.port, supervised=True)
         unit.stderr = self.setup.stderr
         unit.wrapper = self.setup.wrapper
         return unit

@@ -40,11 +40,17 @@ class Unit:
     """
 
     def __init__(
-        self, folder: Path, deploy: Path, environment: Mapping[str, str], *, supervised: bool = False
+        self,
+        folder: Path,
+        deploy: Path,
+        environment: Mapping[str, str],
+        *,
+        port: int = 0,
+        supervised: bool = False,
     ) -> None:
         self._folder = folder
         self._deploy = deploy
-        self._sockets = [socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) for _ in range(2)]
+        self._sockets = [socket.create_server(("127.0.0.1", each), backlog=_BACKLOG) for each in (port, 0)]
         self.port, self.admin_port = (held.getsockname()[1] for held in self._sockets)
         self._environment = {
             **os.environ,
