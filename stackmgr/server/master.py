@@ -128,8 +128,9 @@ class Master:
         """Fork a worker; if that fails, the next `manage_workers` tries again."""
         try:
             self._spawn_worker()
-        except OSError as ex:
-            self._server.log.error("A worker could not be started: %s; trying again", ex.strerror)  # noqa: TRY400
+        except (OSError, RuntimeError) as ex:  # the latter if the folder of heartbeats is missing
+            reason = getattr(ex, "strerror", None) or ex
+            self._server.log.error("A worker could not be started: %s; trying again", reason)  # noqa: TRY400
 
     def manage_workers(self) -> None:
         """Start workers that are missing, and end those that are too many once the others serve."""
