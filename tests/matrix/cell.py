@@ -57,8 +57,8 @@ class Cell:
 
     `what` is the thing, with a variant in parentheses.  `setup` prepares what the stage needs, in a context
     that outlasts it; it raises NoPlace where that cannot be.  A `control` runs on a setting that loses
-    acknowledged writes, and must show it.  `person` says what a person has to do, where one is needed.
-    `mixed` cells are also injected in random order on one service.
+    acknowledged writes, and must show it.  `trace` is a text that a log must have of it.  `person` says what
+    a person has to do, where one is needed.  `mixed` cells are also injected in random order on one service.
     """
 
     what: str
@@ -71,6 +71,7 @@ class Cell:
     setup: Callable[[Setup], AbstractContextManager[object]] | None = None
     control: bool = False
     person: str = ""
+    trace: str = ""
     mixed: bool = False
     short: bool = False
 

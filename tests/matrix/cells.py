@@ -5,15 +5,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.matrix import (
+    clients,
     database,
     failover,
     files,
     fronts,
+    limits,
     links,
+    logs,
     network,
     processes,
     server_objects,
     server_processes,
+    shared_files,
     verifier,
     verifier_faults,
     volume,
@@ -22,7 +26,7 @@ from tests.matrix.cell import Bound, Cell
 from tests.matrix.stage import Stage
 
 _MODULES = (
-    processes,
+    *(processes, limits, clients, logs, shared_files),
     *(database, server_processes, server_objects, volume, failover),
     *(network, links),
     *(verifier, verifier_faults),

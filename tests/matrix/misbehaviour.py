@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,17 @@ def _slow() -> None:
     time.sleep(0.1)
 
 
+def _hoard() -> None:
+    """Use up the memory that the process may have, and free it after some seconds."""
+    hoard: list[bytearray] = []
+    timer = threading.Timer(3.0, hoard.clear)
+    timer.start()
+    for size in (1 << 20, 1 << 16, 1 << 12):
+        with suppress(MemoryError):
+            while True:
+                hoard.append(bytearray(size))
+
+
 def _end() -> None:
     """End the thread."""
     sys.exit(1)
@@ -56,6 +68,7 @@ ORDERS: dict[str, Callable[[], None]] = {
     "block-with-the-lock": _block_with_the_lock,
     "slow": _slow,
     "end": _end,
+    "hoard": _hoard,
 }
 
 

@@ -2,15 +2,28 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.matrix.cell import CLIENTS, Bound, Cell, Fault
-from tests.matrix.stage import Stage
+from tests.matrix.stage import REPLACED, Setup, Stage
 from tests.support.server import workers_replaced
+from tests.support.waiting import eventually
 
-# Until a master that died is started again: RestartSec of the unit, and the start.
-START_SECONDS = 6.0
+_REFUSED = "The reload is refused"
+_NO_BOOT = """
+import os as _os
+_fork = post_fork
+
+def post_fork(server, worker):
+    _fork(server, worker)
+    if _os.path.exists({path!r}):
+        worker.wsgi = None
+        worker.load_wsgi = lambda: 1 / 0
+"""
+# Seconds without a worker: RestartSec of the unit, and the start.
+START_SECONDS = 3.0
 
 
 @contextmanager
@@ -29,7 +42,10 @@ def kill_workers(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def kill_master(stage: Stage) -> Iterator[None]:
-    os.kill(stage.service.pid, signal.SIGKILL)
+    """Kill the master; the fault ends when systemd starts it again, `RestartSec` later."""
+    pid = stage.service.pid
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: stage.service.pid != pid)
     yield
 
 
@@ -77,6 +93,70 @@ def restart(stage: Stage) -> Iterator[None]:
     yield
 
 
+@contextmanager
+def end_worker(stage: Stage) -> Iterator[None]:
+    """Let a worker end as gunicorn's master does with one too many."""
+    stage.a_worker().terminate()
+    yield
+
+
+@contextmanager
+def stop_workers(stage: Stage) -> Iterator[None]:
+    """Suspend all workers until the master replaces them."""
+    workers = stage.workers()
+    for worker in workers:
+        worker.suspend()
+    for worker in workers:
+        stage.await_replacement(worker)
+    yield
+
+
+@contextmanager
+def hold_up(stage: Stage) -> Iterator[None]:
+    """Hold up all requests of a worker for a tenth of a second, ten times."""
+    worker = stage.a_worker()
+    for _ in range(10):
+        stage.misbehave(worker, "slow")
+        time.sleep(0.2)
+    yield
+
+
+def reloading(settings: str) -> Fault:
+    """Return the fault that a reload meets settings with these lines; then they are corrected."""
+
+    @contextmanager
+    def fault(stage: Stage) -> Iterator[None]:
+        path = stage.folder / "deploy" / "gunicorn.conf.py"
+        text = path.read_text()
+        before = set(stage.workers())
+        path.write_text(text + settings)
+        os.kill(stage.service.pid, signal.SIGHUP)
+        eventually(lambda: _REFUSED in stage.service.log, REPLACED, "the reload is not refused")
+        path.write_text(text)
+        yield
+        assert set(stage.workers()) == before
+        with workers_replaced(stage.service.pid, 60):
+            os.kill(stage.service.pid, signal.SIGHUP)
+
+    return fault
+
+
+@contextmanager
+def fail_boot(stage: Stage) -> Iterator[None]:
+    """Let no worker boot, and kill one."""
+    with (stage.folder / "no-boot").open("w"):
+        stage.a_worker().kill()
+    yield
+    (stage.folder / "no-boot").unlink()
+
+
+@contextmanager
+def unbootable(setup: Setup) -> Iterator[None]:
+    """Let workers check for the file that keeps them from booting."""
+    setup.configuration += _NO_BOOT.format(path=str(setup.folder / "no-boot"))
+    yield
+
+
 def misbehaving(order: str, thread: str) -> Fault:
     """Return the fault that a worker carries out an order until the master replaces it."""
 
@@ -91,13 +171,17 @@ def misbehaving(order: str, thread: str) -> Fault:
 
 
 _ONE_WORKER = Bound("cut", CLIENTS)
-_RESTART = Bound("cut", CLIENTS, live=START_SECONDS, recovery=START_SECONDS, slowest=START_SECONDS)
+_RESTART = Bound("cut", CLIENTS, live=START_SECONDS, slowest=START_SECONDS)
+_ALL_HANG = Bound("cut", CLIENTS, live=45.0, slowest=45.0)
+_HANGING_BOOT = "\nimport time\n\ndef post_fork(server, worker):\n    time.sleep(100)\n"
 _HANGING = Bound("cut 503", slowest=45.0)
 
 CELLS = [
     Cell("worker", "dies", kill_worker, _ONE_WORKER, lasts=0.0, mixed=True, short=True),
     Cell("worker", "hangs", stop_worker, Bound("cut", CLIENTS, slowest=45.0), lasts=0.0),
-    Cell("worker", "is slow", pause_worker, Bound(slowest=5.0), lasts=3.0, mixed=True),
+    Cell(
+        "worker", "is slow", pause_worker, Bound("500 503 cut", CLIENTS, slowest=5.0), lasts=3.0, mixed=True
+    ),
     Cell("all workers", "dies", kill_workers, _RESTART, lasts=0.0, mixed=True),
     Cell("master", "dies", kill_master, _RESTART, lasts=0.0, mixed=True, short=True),
     Cell("master", "hangs", stop_master, Bound(), lasts=5.0, mixed=True),
@@ -110,6 +194,21 @@ CELLS = [
         lasts=0.0,
         mixed=True,
     ),
+    Cell("worker (SIGTERM)", "dies", end_worker, lasts=0.0, mixed=True),
+    Cell("all workers", "hangs", stop_workers, _ALL_HANG, lasts=0.0),
+    Cell(
+        "boot of a worker",
+        "dies",
+        fail_boot,
+        Bound("cut", CLIENTS, recovery=8.0),
+        setup=unbootable,
+        lasts=3.0,
+    ),
+    Cell("reload (settings)", "dies", reloading("\nthis is no Python\n"), short=True),
+    Cell("reload (workers)", "dies", reloading("\ndef post_fork(server, worker):\n    raise OSError\n")),
+    Cell("reload (workers)", "hangs", reloading(_HANGING_BOOT)),
+    Cell("request thread", "is slow", hold_up, lasts=0.0),
+    Cell("main thread of a worker", "dies", misbehaving("end", "main"), _ONE_WORKER, lasts=0.0),
     Cell("request thread", "dies", misbehaving("end", "requests"), _ONE_WORKER, lasts=0.0, short=True),
     Cell("request thread (spins)", "hangs", misbehaving("spin", "requests"), _HANGING, lasts=0.0),
     Cell("request thread (blocked)", "hangs", misbehaving("block", "requests"), _HANGING, lasts=0.0),

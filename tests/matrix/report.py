@@ -83,6 +83,8 @@ def judged(cell: Cell, evidence: Evidence, workload: Workload, probes: list[Prob
     _judge_failures(report, operations)
     _judge_probes(report, probes, evidence.faults)
     report.recovery = _recovery(operations, probes, evidence.faults)
+    if cell.trace and not any(cell.trace in log for log in evidence.logs):
+        report.problems.append(f"no log has: {cell.trace}")
     report.problems += [
         f"{what} has come into a log" for what in secrets_in(evidence.logs, evidence.managers)
     ]
@@ -106,6 +108,8 @@ def _judge_failures(report: Report, operations: list[Operation]) -> None:
 
 
 def _judge_probes(report: Report, probes: list[Probe], faults: list[tuple[float, float]]) -> None:
+    if "cut" in report.bound.kinds:  # a probe too
+        probes = [probe for probe in probes if probe.status]
     live = [probe for probe in probes if probe.path == "/live"]
     report.live = max((probe.seconds for probe in live), default=0.0)
     unready = [probe for probe in probes if probe.path == "/ready" and probe.status != 200]

@@ -74,24 +74,30 @@ def _grown(descriptor: int, size: int) -> bool:
 
 
 @contextmanager
-def small_volume(setup: Setup) -> Iterator[None]:
-    """Run a server on a volume in memory.  Raises NoPlace where none can be mounted."""
+def mounted(folder: Path, options: str) -> Iterator[None]:
+    """Mount a volume in memory on *folder*.  Raises NoPlace where that cannot be."""
     if os.geteuid() != 0:
         raise NoPlace("only root can mount a volume")
+    mount = ("mount", "-t", "tmpfs", "-o", f"size={options}", "tmpfs", folder)
+    made = subprocess.run(mount, check=False, capture_output=True, text=True)
+    if made.returncode != 0:
+        raise NoPlace(f"a volume cannot be mounted here: {made.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)  # noqa: S607 - wherever it is
+
+
+@contextmanager
+def small_volume(setup: Setup) -> Iterator[None]:
+    """Run the server on a volume of its own."""
     with tempfile.TemporaryDirectory(prefix="stackmgr-volume-") as folder:
         volume = Path(folder) / "volume"
         volume.mkdir()
-        mount = ("mount", "-t", "tmpfs", "-o", f"size={_SIZE},mode=755", "tmpfs", volume)
-        mounted = subprocess.run(mount, check=False, capture_output=True, text=True)
-        if mounted.returncode != 0:
-            raise NoPlace(f"a volume cannot be mounted here: {mounted.stderr.strip()}")
-        try:
-            with SmallVolume(volume, Path(folder)) as server:
-                server.prepare()
-                setup.use(server)
-                yield
-        finally:
-            subprocess.run(["umount", "--lazy", volume], check=True)  # noqa: S607 - wherever it is
+        with mounted(volume, f"{_SIZE},mode=755"), SmallVolume(volume, Path(folder)) as server:
+            server.prepare()
+            setup.use(server)
+            yield
 
 
 def filled(*, keeps_wal: bool) -> Fault:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 _CUT_WITHIN = 5.0
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Proxy:
@@ -59,7 +59,7 @@ class Proxy:
         doomed = set(self._open)
         for end in doomed:
             with suppress(OSError):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
                 end.shutdown(socket.SHUT_RD)
         deadline = time.monotonic() + _CUT_WITHIN
         while doomed & self._open and time.monotonic() < deadline:
