@@ -3,6 +3,7 @@
 On a terminal one line is kept up to date; elsewhere a line is printed now and then.
 """
 
+import signal
 import sys
 import time
 from typing import Self
@@ -15,7 +16,10 @@ _WIDTH = 110
 
 
 class Progress:
-    """How many of so many *units* are done.  A context, whose end removes the line from a terminal."""
+    """How many of so many *units* are done.
+
+    A context, in which Ctrl-C raises KeyboardInterrupt; its end removes the line from a terminal.
+    """
 
     def __init__(self, units: str) -> None:
         self._units = units
@@ -25,9 +29,11 @@ class Progress:
         self._first: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
+        self._handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         return self
 
     def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._handler)
         self.clear()
 
     def report(self, done: int, total: int, remark: str = "") -> None:
@@ -38,7 +44,7 @@ class Progress:
         if now < self._next:
             return
         self._next = now + self._interval
-        counts = f"{done:,} of {total:,} {self._units}" if total else ""
+        counts = f"{done:,} of about {total:,} {self._units}" if total else ""
         text = ", ".join(filter(None, (counts, self._left(now, done, total), remark)))
         if self._is_terminal:
             print(f"\r{text:{_WIDTH}}", end="", file=sys.stderr, flush=True)

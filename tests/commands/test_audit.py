@@ -1,14 +1,23 @@
 """`stackmgr audit` finds one injected fault of each kind, where it is, and nothing else."""
 
+import multiprocessing
 import re
+import signal
 import sys
 
 import psycopg
 import pytest
 
-from stackmgr.commands.audit import command as audit
+from stackmgr.commands import progress
+from stackmgr.commands.audit import jobs, ranges
+from stackmgr.commands.audit.command import Audit
+from stackmgr.commands.audit.ranges import Rules
+from stackmgr.commands.audit.report import Report
 from stackmgr.commands.audit.rules import allocation_fault
+from stackmgr.database import migrations
+from stackmgr.errors import CommandError
 from tests.commands.saved import ADDRESS, MANAGER, OTHER_MANAGER, OTHERS_STACK, QUIET_STACK, STACK
+from tests.support.clusters import new_database
 
 # Nothing but a broken disk, a restored table or a superuser brings such rows about.
 UNGUARDED = b"""
@@ -120,7 +129,7 @@ def test_archived_revisions_may_be_missing_after_the_first_if_the_operator_says_
 
 
 def test_a_run_takes_some_managers_at_a_time_and_can_continue_after_any(command, own_url, monkeypatch):
-    monkeypatch.setattr(audit, "_MANAGERS_AT_A_TIME", 1)
+    monkeypatch.setattr(ranges, "_MANAGERS_AT_A_TIME", 1)
     assert command("audit").err.startswith("3 stacks, 7 revisions, 3 receipts")
     assert MANAGER < OTHER_MANAGER
     plant(own_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
@@ -130,15 +139,15 @@ def test_a_run_takes_some_managers_at_a_time_and_can_continue_after_any(command,
 
 
 def test_an_interrupted_run_says_where_to_continue(command, own_url, monkeypatch):
-    monkeypatch.setattr(audit, "_MANAGERS_AT_A_TIME", 1)
-    taken = audit.Audit.next_managers
+    monkeypatch.setattr(ranges, "_MANAGERS_AT_A_TIME", 1)
+    audited = jobs.audit_range
 
-    def interrupted(self, reader):
-        if self.done is not None:
+    def interrupted(connection, managers, rules):
+        if managers.after is not None:
             raise KeyboardInterrupt
-        return taken(self, reader)
+        return audited(connection, managers, rules)
 
-    monkeypatch.setattr(audit.Audit, "next_managers", interrupted)
+    monkeypatch.setattr(jobs, "audit_range", interrupted)
     ran = command("audit")
     assert ran.status == 1
     assert f"To continue: stackmgr audit --after {MANAGER}\n" in ran.err
@@ -152,10 +161,87 @@ def test_a_stack_of_another_manager_with_the_same_id_is_another_stack(command, o
     assert command("audit").status == 0
 
 
-def test_progress_is_shown_on_a_terminal_only(command, own_url, monkeypatch):
-    assert "\r" not in command("audit").err
+def test_progress_has_an_estimate_of_the_remaining_time(command, own_url, monkeypatch):
+    with psycopg.connect(own_url, autocommit=True) as admin:
+        admin.execute(b"ANALYZE stackmgr.stacks")
+    monkeypatch.setattr(ranges, "_MANAGERS_AT_A_TIME", 1)
+    assert "about" not in command("audit").err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert "of about" in command("audit").err
+    monkeypatch.setattr(progress, "_TERMINAL_SECONDS", 0)
+    shown = command("audit").err.split("\r")
+    assert any(re.match(r"2 of about 3 stacks, \d+ stacks/s, 0 found +$", line) for line in shown)
+    assert any(
+        re.match(r"3 of about 3 stacks, about 0 s left, \d+ stacks/s, 0 found +$", line) for line in shown
+    )
+
+
+def test_ctrl_c_is_noticed_while_a_command_shows_its_progress():
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends without a word by default
+    try:
+        with pytest.raises(KeyboardInterrupt), progress.Progress("stacks"):
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def test_processes_find_what_one_process_finds(command, own_url, monkeypatch):
+    monkeypatch.setattr(ranges, "_MANAGERS_AT_A_TIME", 1)
+    plant(own_url, delete("creation_receipts"))
+    plant(own_url, delete("stack_revisions", f"stack_id = '{OTHERS_STACK}'"))
+    alone, together = command("audit"), command("audit", "--jobs", "2")
+    assert sorted(findings(together)) == sorted(findings(alone))
+    assert {row[2] for row in findings(together)} == {STACK, OTHERS_STACK}
+    assert together.status == 3
+    assert together.err.split(" read in")[0] == alone.err.split(" read in")[0]
+
+
+def test_a_process_that_fails_fails_the_audit_with_its_reason(saved_url):
+    nowhere = "postgresql://somebody:hush@127.0.0.1:1/x"
+    todo = iter([ranges.Range(None, None)])
+    with pytest.raises(CommandError, match="the database cannot be reached") as failed:
+        list(jobs.in_processes(nowhere, todo, Rules(frozenset(), archived=False), 1))
+    assert "hush" not in str(failed.value)
+
+
+def test_a_process_that_is_killed_fails_the_audit(own_url):
+    todo = iter([ranges.Range(None, MANAGER), ranges.Range(MANAGER, None)])
+    results = jobs.in_processes(own_url, todo, Rules(frozenset(), archived=False), 1)
+    next(results)
+    for process in multiprocessing.active_children():
+        process.kill()
+    with pytest.raises(CommandError, match="a process of the audit was ended from outside"):
+        list(results)
+
+
+def test_a_run_of_several_processes_continues_before_the_first_range_that_is_not_complete():
+    audit = Audit(
+        Report(progress.Progress("stacks"), as_json=False), Rules(frozenset(), archived=False), None
+    )
+    todo = [ranges.Range(None, "1"), ranges.Range("1", "2"), ranges.Range("2", "3"), ranges.Range("3", None)]
+    audit._unfinished = dict.fromkeys(todo, True)
+    done = []
+    for number in (1, 0, 3, 2):
+        audit._finish(todo[number])
+        done.append(audit.done)
+    assert done == [None, "2", "2", None]
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]], ids=["text", "json"])
+def test_a_database_that_cannot_be_read_is_one_message(command, server_url, monkeypatch, json):
+    with new_database(server_url) as url:
+        migrations.apply(url)
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(b"DROP SCHEMA stackmgr CASCADE")
+        for address, message in (
+            (url, "the database has no schema of this release: run 'stackmgr migrate' first"),
+            ("postgresql://somebody:hush@127.0.0.1:1/x", "the database cannot be reached"),
+        ):
+            monkeypatch.setenv("STACKMGR_DATABASE_URL", address)
+            ran = command("audit", *json)
+            assert (ran.status, ran.out) == (1, "")
+            assert ran.err.startswith(f"stackmgr: {message}")
+            assert len(ran.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("weight", ["00", "010000", "1e4", "-1", "10000.0", "99999"])

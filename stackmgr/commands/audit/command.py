@@ -1,19 +1,20 @@
 """`stackmgr audit`: every stack, revision and receipt against the published rules and against each other.
 
-Three streams in the order of (manager_id, stack_id) are read side by side: memory does not grow with the
-tables.  Managers are taken some at a time, each time in a transaction of its own, so that no snapshot is held
-for long, and a later run can continue after the last of them.
+Managers are taken some at a time, so that a later run can continue after the last of them.
 """
 
 import argparse
 import sys
 from collections.abc import Iterator
-from typing import Any
+from contextlib import closing
+from uuid import UUID
 
-from stackmgr.access.verifiers import is_identity_id
-from stackmgr.commands.arguments import canonical_uuid
-from stackmgr.commands.audit.report import Counts, Report
-from stackmgr.commands.audit.rules import Fault, RevisionAudit, StoredRevision, current_faults, receipt_faults
+import psycopg
+
+from stackmgr.commands.arguments import canonical_uuid, whole_number
+from stackmgr.commands.audit.jobs import in_processes, in_this_process
+from stackmgr.commands.audit.ranges import Range, Rules, ranges
+from stackmgr.commands.audit.report import Report
 from stackmgr.commands.command import (
     FOUND,
     NEEDS_READER,
@@ -23,119 +24,80 @@ from stackmgr.commands.command import (
     database_url,
 )
 from stackmgr.commands.output import print_note
+from stackmgr.commands.progress import Progress
 from stackmgr.database import statements
-from stackmgr.database.single_connection import Reader, reader_connection, reader_transaction
+from stackmgr.database.connection import Row
+from stackmgr.database.single_connection import NO_SCHEMA, reader_connection, reader_transaction
 from stackmgr.errors import CommandError
 from stackmgr.stacks import whitelist
 
-_MANAGERS = statements.load("audit_managers")
-_STACKS = statements.load("audit_stacks")
-_REVISIONS = statements.load("audit_revisions")
-_RECEIPTS = statements.load("audit_receipts")
 _ESTIMATE = statements.load("audit_estimate")
 
-_MANAGERS_AT_A_TIME = 200
-_NO_MANAGER = "belongs to no manager: it is being erased, or 'stackmgr managers erase' must run again"
-
-Key = tuple[str, str]
-_END: Key = ("~", "~")  # after every UUID
-
-
-class _Stream:
-    """Rows in the order of their first two columns, a manager's id and a stack's, with the next one known."""
-
-    def __init__(self, rows: Iterator[tuple[Any, ...]]) -> None:
-        self._rows = rows
-        self._row = next(rows, None)
-
-    @property
-    def key(self) -> Key:
-        return _END if self._row is None else self._row[:2]
-
-    def take(self, key: Key) -> Iterator[tuple[Any, ...]]:
-        """Yield the other columns of the rows of *key*."""
-        while self._row is not None and self.key == key:
-            yield self._row[2:]
-            self._row = next(self._rows, None)
+_MOST_JOBS = 64
 
 
 class Audit:
-    """One run.  `done` is the last manager whose rows were all read; None before the first and at the end."""
+    """One run.  `done` is the last manager up to which all rows were read, if there is one."""
 
-    def __init__(self, counts: Counts, report: Report, listed: frozenset[str], *, archived: bool) -> None:
-        self._counts, self._report, self._listed, self._archived = counts, report, listed, archived
-        self.done: str | None = None
+    def __init__(self, report: Report, rules: Rules, after: str | None) -> None:
+        self._report, self._rules = report, rules
+        self._unfinished: dict[Range, bool] = {}
+        self.done = after
 
-    def next_managers(self, reader: Reader) -> bool:
-        """Audit some managers, with everything that is theirs, and return whether there may be more."""
-        parameters = {"after": self.done, "row_limit": _MANAGERS_AT_A_TIME}
-        managers = reader.rows(_MANAGERS, parameters)
-        for manager_id, identity_id in managers:
-            if not is_identity_id(identity_id):
-                self._report.finding("manager_rule", manager_id, "", "identity id is not 1 to 255 printable")
-        # The last range is open, so that rows of managers who do not exist are read as well.
-        last = managers[-1][0] if len(managers) == _MANAGERS_AT_A_TIME else None
-        known = {manager_id for manager_id, _ in managers}
-        self._read_range(reader, {"after": self.done, "last": last}, known)
-        self.done = last
-        return last is not None
+    def run(self, url: str, jobs: int) -> None:
+        """Audit all managers after `done`.  Raises CommandError."""
+        with reader_connection(url) as connection:
+            self._report.begin(_estimate(connection, self.done))
+            todo = self._todo(connection)
+            results = (
+                in_this_process(connection, todo, self._rules)
+                if jobs == 1
+                else in_processes(url, todo, self._rules, jobs)
+            )
+            with closing(results):
+                for managers, part in results:
+                    if part is None:
+                        self._finish(managers)
+                    else:
+                        self._report.take(part)
 
-    def _read_range(self, reader: Reader, bounds: dict[str, str | None], known: set[str]) -> None:
-        stacks, revisions, receipts = (
-            _Stream(reader.iterate(statement, bounds)) for statement in (_STACKS, _REVISIONS, _RECEIPTS)
-        )
-        while (key := min(stacks.key, revisions.key, receipts.key)) != _END:
-            for kind, text in self._faults(key, stacks, revisions, receipts):
-                self._report.finding(kind, *key, text)
-            if key[0] not in known:
-                self._report.finding("no_manager", *key, _NO_MANAGER)
-            self._report.progress()
+    def _todo(self, connection: psycopg.Connection[Row]) -> Iterator[Range]:
+        for managers in ranges(connection, self.done):
+            self._unfinished[managers] = True
+            yield managers
 
-    def _faults(self, key: Key, stacks: _Stream, revisions: _Stream, receipts: _Stream) -> Iterator[Fault]:
-        history = RevisionAudit(archived=self._archived)
-        for revision in revisions.take(key):
-            self._counts.revisions += 1
-            yield from history.take(StoredRevision(*revision))
-        digests = [digest for (digest,) in receipts.take(key)]
-        self._counts.receipts += len(digests)
-        current = [StoredRevision(*row) for row in stacks.take(key)]
-        self._counts.stacks += len(current)
-        for row in current:
-            yield from current_faults(row, history, self._listed)
-            yield from receipt_faults(digests, history.first)
-        if current:
-            return
-        if history.last is not None:
-            yield "no_stack", f"revision {history.last.revision_number} belongs to no stack"
-        if digests:
-            yield "no_stack", "a creation receipt belongs to no stack"
+    def _finish(self, managers: Range) -> None:
+        self._unfinished[managers] = False
+        while self._unfinished and not self._unfinished[first := next(iter(self._unfinished))]:
+            del self._unfinished[first]
+            self.done = first.last
 
 
-def _run(audit: Audit, counts: Counts) -> None:
-    with reader_connection(database_url()) as connection:
-        with reader_transaction(connection) as reader:
-            [(counts.estimate,)] = reader.rows(_ESTIMATE, {})
-        more = True
-        while more:
-            with reader_transaction(connection) as reader:
-                more = audit.next_managers(reader)
+def _estimate(connection: psycopg.Connection[Row], after: str | None) -> int:
+    """Return about how many stacks the managers after one have, by their random ids.  Raises CommandError."""
+    with reader_transaction(connection) as reader:
+        rows = reader.rows(_ESTIMATE, {})
+    if not rows:
+        raise CommandError(NO_SCHEMA)
+    share = 1.0 if after is None else 1 - UUID(after).int / 2**128
+    return int(rows[0][0] * share)
 
 
 def _audit(arguments: argparse.Namespace) -> None:
-    counts = Counts()
-    listed = frozenset(whitelist.load_configured().tokens)
-    report = Report(counts, as_json=arguments.json)
-    audit = Audit(counts, report, listed, archived=arguments.archived)
-    audit.done = arguments.after
-    try:
-        _run(audit, counts)
-    except (CommandError, KeyboardInterrupt) as ex:
+    rules = Rules(frozenset(whitelist.load_configured().tokens), arguments.archived)
+    with Progress("stacks") as progress:
+        report = Report(progress, as_json=arguments.json)
+        audit = Audit(report, rules, arguments.after)
+        try:
+            audit.run(database_url(), arguments.jobs)
+        except (CommandError, KeyboardInterrupt) as ex:
+            if report.has_begun:
+                report.end()
+                if audit.done is not None:
+                    print_note(f"Not complete. To continue: stackmgr audit --after {audit.done}")
+            raise CommandError(str(ex) or "interrupted") from ex
         report.end()
-        if audit.done is not None:
-            print_note(f"Not complete. To continue: stackmgr audit --after {audit.done}")
-        raise CommandError(str(ex) or "interrupted") from ex
-    report.end()
-    if counts.findings:
+    if report.findings:
         sys.exit(FOUND)
 
 
@@ -155,6 +117,13 @@ COMMAND = Command(
             type=canonical_uuid,
             metavar="MANAGER_ID",
             help="continue an earlier run after this manager",
+        ),
+        argument(
+            "--jobs",
+            type=whole_number(1, _MOST_JOBS),
+            default=1,
+            metavar="N",
+            help="processes, each with a connection of its own (default 1)",
         ),
         argument(
             "--archived",

@@ -1,78 +1,66 @@
-"""The report of `stackmgr audit`: findings as they are found, the progress on a terminal, and the rate."""
+"""The report of `stackmgr audit`: findings as they are found, the progress, and the rate."""
 
 import json
-import sys
 import time
-from dataclasses import dataclass, field
 
+from stackmgr.commands.audit.ranges import Part
 from stackmgr.commands.output import print_note, printable
-
-_PROGRESS_SECONDS = 0.5
-_BAR = 30
-
-
-@dataclass
-class Counts:
-    """What has been read, since when, and what was found."""
-
-    estimate: int = 0
-    stacks: int = 0
-    revisions: int = 0
-    receipts: int = 0
-    findings: int = 0
-    started: float = field(default_factory=time.monotonic)
-
-    def rate(self) -> str:
-        """Return the stacks per second so far."""
-        return f"{self.stacks / max(time.monotonic() - self.started, 0.001):,.0f} stacks/s"
+from stackmgr.commands.progress import Progress
 
 
 class Report:
-    """Findings, one line each or one JSON document, and on a terminal the progress."""
+    """Findings, one line each or one JSON document, with the progress."""
 
     # The document is printed piece by piece: findings have no limit, so none is kept for json.dumps.
 
-    def __init__(self, counts: Counts, *, as_json: bool) -> None:
-        self._counts, self._as_json = counts, as_json
-        self._progress = sys.stderr.isatty()
-        self._next = 0.0
-        if as_json:
+    def __init__(self, progress: Progress, *, as_json: bool) -> None:
+        self._progress, self._as_json = progress, as_json
+        self._estimate = self._stacks = self._revisions = self._receipts = 0
+        self._started = 0.0
+        self.findings = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the database was there to be read."""
+        return self._started > 0
+
+    def begin(self, estimate: int) -> None:
+        """Begin to report on about so many stacks."""
+        self._estimate, self._started = estimate, time.monotonic()
+        if self._as_json:
             print('{"findings": [', end="")
 
-    def finding(self, kind: str, manager_id: str, stack_id: str, text: str) -> None:
-        """Print a finding."""
-        self._clear()
+    def take(self, part: Part) -> None:
+        """Print the findings of a part, and the progress."""
+        if part.findings:
+            self._progress.clear()
+        for finding in part.findings:
+            self._print(*finding)
+        self._stacks += part.stacks
+        self._revisions += part.revisions
+        self._receipts += part.receipts
+        total = max(self._estimate, self._stacks)
+        self._progress.report(self._stacks, total, f"{self._rate()}, {self.findings} found")
+
+    def _print(self, kind: str, manager_id: str, stack_id: str, text: str) -> None:
         if self._as_json:
             row = {"kind": kind, "manager_id": manager_id, "stack_id": stack_id, "finding": text}
-            print(f"{',' if self._counts.findings else ''}\n  {json.dumps(row)}", end="")
+            print(f"{',' if self.findings else ''}\n  {json.dumps(row)}", end="")
         else:
             print("\t".join((kind, manager_id, stack_id or "-", printable(text))))
-        self._counts.findings += 1
+        self.findings += 1
 
-    def progress(self) -> None:
-        """Print the progress, now and then."""
-        now = time.monotonic()
-        if self._progress and now >= self._next:
-            self._next = now + _PROGRESS_SECONDS
-            counts = self._counts
-            total = max(counts.estimate, counts.stacks, 1)
-            done = _BAR * counts.stacks // total
-            bar = "#" * done + "." * (_BAR - done)
-            text = f"[{bar}] {counts.stacks:,} of about {total:,}, {counts.rate()}, {counts.findings} found"
-            print(f"\r{text:100}", end="", file=sys.stderr, flush=True)
-
-    def _clear(self) -> None:
-        if self._progress:
-            print(f"\r{'':100}\r", end="", file=sys.stderr)
+    def _rate(self) -> str:
+        """Return the stacks per second so far."""
+        return f"{self._stacks / max(time.monotonic() - self._started, 0.001):,.0f} stacks/s"
 
     def end(self) -> None:
         """Print what was read and how fast."""
-        self._clear()
-        counts = self._counts
+        self._progress.clear()
         if self._as_json:
-            read = {name: getattr(counts, name) for name in ("stacks", "revisions", "receipts")}
+            read = {"stacks": self._stacks, "revisions": self._revisions, "receipts": self._receipts}
             print(f"\n], {json.dumps(read)[1:]}")
         print_note(
-            f"{counts.stacks:,} stacks, {counts.revisions:,} revisions, {counts.receipts:,} receipts read in "
-            f"{time.monotonic() - counts.started:.0f} s, {counts.rate()}. Findings: {counts.findings}."
+            f"{self._stacks:,} stacks, {self._revisions:,} revisions, {self._receipts:,} receipts read in "
+            f"{time.monotonic() - self._started:.0f} s, {self._rate()}. Findings: {self.findings}."
         )
