@@ -53,7 +53,7 @@ def be_silent(stage: Stage) -> Iterator[None]:
     """Open many connections, and send nothing."""
     with ExitStack() as undo:
         for _ in range(_SILENT):
-            undo.enter_context(connect(stage.port))
+            undo.enter_context(connect(stage.service.port))
         yield
 
 
@@ -76,7 +76,7 @@ def resetting(request: bytes) -> Fault:
 
         def act() -> None:
             for _ in range(10):
-                with connect(stage.port) as connection:
+                with connect(stage.service.port) as connection:
                     connection.send(sent)
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
 
@@ -92,7 +92,7 @@ def read_nothing(stage: Stage) -> Iterator[None]:
     key = stage.managers[0].api_key.encode()
     with ExitStack() as undo:
         for _ in range(_SLOW):
-            connection = undo.enter_context(connect(stage.port))
+            connection = undo.enter_context(connect(stage.service.port))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.send(_PAGE % key * 20)
         yield
@@ -103,7 +103,7 @@ def trickle(stage: Stage) -> Iterator[None]:
     """Send bodies a byte at a time."""
     key = stage.managers[0].api_key.encode()
     with ExitStack() as undo:
-        connections = [undo.enter_context(connect(stage.port)) for _ in range(_SLOW)]
+        connections = [undo.enter_context(connect(stage.service.port)) for _ in range(_SLOW)]
         for connection in connections:
             connection.send(_CREATE % (key, _BODY))
         turn = itertools.cycle(connections)
@@ -120,7 +120,7 @@ def trickle(stage: Stage) -> Iterator[None]:
 def send_garbage(stage: Stage) -> Iterator[None]:
     def act() -> None:
         for _ in range(10):
-            with connect(stage.port) as connection:
+            with connect(stage.service.port) as connection:
                 connection.send(stage.chance.randbytes(200) + b"\r\n\r\n")
                 time.sleep(0.001)
 

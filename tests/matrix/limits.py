@@ -39,7 +39,7 @@ def few_descriptors(*, free: int, connections: int) -> Fault:
                 used = max(int(path.name) for path in Path(f"/proc/{worker.pid}/fd").iterdir()) + 1
                 undo.enter_context(limited(worker, resource.RLIMIT_NOFILE, used + free))
             for _ in range(connections):
-                undo.enter_context(connect(stage.port))
+                undo.enter_context(connect(stage.service.port))
             yield
 
     return fault

@@ -17,7 +17,7 @@ from typing import IO
 
 PATHS = ("/live", "/ready")
 _INTERVAL = 0.05
-_DEADLINE = 30.0
+_DEADLINE = 60.0
 _NICE = -10
 
 

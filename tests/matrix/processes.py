@@ -172,7 +172,7 @@ def misbehaving(order: str, thread: str) -> Fault:
 
 _ONE_WORKER = Bound("cut", CLIENTS)
 _RESTART = Bound("cut", CLIENTS, live=START_SECONDS, slowest=START_SECONDS)
-_ALL_HANG = Bound("cut", CLIENTS, live=45.0, slowest=45.0)
+_ALL_HANG = Bound("cut", CLIENTS, ready="may fail", live=45.0, slowest=45.0)
 _HANGING_BOOT = "\nimport time\n\ndef post_fork(server, worker):\n    time.sleep(100)\n"
 _HANGING = Bound("cut 503", slowest=45.0)
 
