@@ -52,6 +52,7 @@ _PLAIN_INDEX_SCANS = b"SET enable_seqscan = off; SET enable_bitmapscan = off"
 # Without TRUNCATE, which would wait for a lock in the way of all requests.
 _VACUUM_RECEIPTS = b"VACUUM (INDEX_CLEANUP ON, TRUNCATE OFF) stackmgr.creation_receipts"
 
+ReaderConnection = psycopg.Connection[Row]
 AnyConnection = TypeVar("AnyConnection", bound=psycopg.Connection[Any])
 
 
@@ -234,7 +235,7 @@ def operating(url: str) -> Iterator[Operator]:
 
 
 @contextmanager
-def reader_connection(url: str) -> Iterator[psycopg.Connection[Row]]:
+def reader_connection(url: str) -> Iterator[ReaderConnection]:
     """Connect to read.  Raises CommandError for every failure in the body.
 
     Sends no start-up options and prepares no statement, so that it works through any transaction pooler.
@@ -242,7 +243,7 @@ def reader_connection(url: str) -> Iterator[psycopg.Connection[Row]]:
     with time_limit():
         connection = connect(
             url,
-            psycopg.Connection[Row],
+            ReaderConnection,
             connect_timeout=_CONNECT_TIMEOUT_SECONDS,
             application_name="stackmgr",
             client_encoding="UTF8",
@@ -255,7 +256,7 @@ def reader_connection(url: str) -> Iterator[psycopg.Connection[Row]]:
 
 
 @contextmanager
-def reader_transaction(connection: psycopg.Connection[Row]) -> Iterator[Reader]:
+def reader_transaction(connection: ReaderConnection) -> Iterator[Reader]:
     """Open a read-only transaction.  Raises CommandError."""
     with connection.transaction():
         assume(connection, READER, local=True)

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from uuid import UUID
 
-import psycopg
-
 from stackmgr.commands.arguments import canonical_uuid, whole_number
 from stackmgr.commands.audit.jobs import in_processes, in_this_process
 from stackmgr.commands.audit.ranges import Range, Rules, ranges
@@ -26,8 +24,12 @@ from stackmgr.commands.command import (
 from stackmgr.commands.output import print_note
 from stackmgr.commands.progress import Progress
 from stackmgr.database import statements
-from stackmgr.database.connection import Row
-from stackmgr.database.single_connection import NO_SCHEMA, reader_connection, reader_transaction
+from stackmgr.database.single_connection import (
+    NO_SCHEMA,
+    ReaderConnection,
+    reader_connection,
+    reader_transaction,
+)
 from stackmgr.errors import CommandError
 from stackmgr.stacks import whitelist
 
@@ -61,7 +63,7 @@ class Audit:
                     else:
                         self._report.take(part)
 
-    def _todo(self, connection: psycopg.Connection[Row]) -> Iterator[Range]:
+    def _todo(self, connection: ReaderConnection) -> Iterator[Range]:
         for managers in ranges(connection, self.done):
             self._unfinished[managers] = True
             yield managers
@@ -73,7 +75,7 @@ class Audit:
             self.done = first.last
 
 
-def _estimate(connection: psycopg.Connection[Row], after: str | None) -> int:
+def _estimate(connection: ReaderConnection, after: str | None) -> int:
     """Return about how many stacks the managers after one have, by their random ids.  Raises CommandError."""
     with reader_transaction(connection) as reader:
         rows = reader.rows(_ESTIMATE, {})

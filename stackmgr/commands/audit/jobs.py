@@ -5,11 +5,8 @@ import signal
 from collections.abc import Generator, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 
-import psycopg
-
 from stackmgr.commands.audit.ranges import Part, Range, Rules, audit_range
-from stackmgr.database.connection import Row
-from stackmgr.database.single_connection import reader_connection
+from stackmgr.database.single_connection import ReaderConnection, reader_connection
 from stackmgr.errors import CommandError
 
 # A part of a range, or None once the range is complete.
@@ -17,7 +14,7 @@ Result = tuple[Range, Part | None]
 
 
 def in_this_process(
-    connection: psycopg.Connection[Row], todo: Iterator[Range], rules: Rules
+    connection: ReaderConnection, todo: Iterator[Range], rules: Rules
 ) -> Generator[Result, None, None]:
     """Audit *todo* on *connection*, in order."""
     for managers in todo:

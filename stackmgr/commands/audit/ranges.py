@@ -8,13 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
-
 from stackmgr.access.verifiers import is_identity_id
 from stackmgr.commands.audit.rules import Fault, RevisionAudit, StoredRevision, current_faults, receipt_faults
 from stackmgr.database import statements
-from stackmgr.database.connection import Row
-from stackmgr.database.single_connection import Reader, reader_transaction
+from stackmgr.database.single_connection import Reader, ReaderConnection, reader_transaction
 
 _MANAGERS = statements.load("audit_managers")
 _STACKS = statements.load("audit_stacks")
@@ -73,7 +70,7 @@ class _Stream:
             self._row = next(self._rows, None)
 
 
-def ranges(connection: psycopg.Connection[Row], after: str | None) -> Iterator[Range]:
+def ranges(connection: ReaderConnection, after: str | None) -> Iterator[Range]:
     """Yield the ranges of all managers after one.  The last is open: rows without a manager may follow."""
     while True:
         parameters = {"after": after, "last": None, "row_limit": _MANAGERS_AT_A_TIME}
@@ -86,7 +83,7 @@ def ranges(connection: psycopg.Connection[Row], after: str | None) -> Iterator[R
         after = last
 
 
-def audit_range(connection: psycopg.Connection[Row], managers: Range, rules: Rules) -> Iterator[Part]:
+def audit_range(connection: ReaderConnection, managers: Range, rules: Rules) -> Iterator[Part]:
     """Audit *managers* in one transaction, and yield what it has, some stacks at a time."""
     with reader_transaction(connection) as reader:
         audit = _RangeAudit(rules)
