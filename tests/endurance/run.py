@@ -19,9 +19,9 @@ from tests.bench.requests import Manager as Verified
 from tests.endurance import check, soak
 from tests.endurance.client_process import ClientProcess, clients
 from tests.endurance.clients import Summary
+from tests.matrix.cell import Cell
 from tests.matrix.cells import CELLS
-from tests.matrix.runner import inject
-from tests.matrix.stage import ENVIRONMENT, Stage, new_setup, secrets_in, staged
+from tests.matrix.stage import ENVIRONMENT, WORKERS, Stage, new_setup, secrets_in, staged
 from tests.support.memory import memory
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer, socket_path
 from tests.support.postgres import FaultyPostgres
@@ -110,7 +110,7 @@ _Faults = dict[str, Callable[[], None]]
 
 def _inflict(plan: Plan, stage: Stage, roles: soak.Roles, process: ClientProcess, report: Report) -> None:
     faults: _Faults = {
-        cell.name: lambda cell=cell: inject(cell, stage)  # type: ignore[misc]
+        cell.name: lambda cell=cell: _inject(cell, stage)  # type: ignore[misc]
         for cell in CELLS.values()
         # PgBouncer leads to one server.
         if cell.mixed and not (plan.setting == "pgbouncer" and cell.name == "primary-dies")
@@ -125,8 +125,15 @@ def _inflict(plan: Plan, stage: Stage, roles: soak.Roles, process: ClientProcess
             deck = sorted(plan.faults or faults)
             stage.chance.shuffle(deck)
         name = deck.pop()
-        faults[name]()
         report.faults[name] += 1
+        faults[name]()
+
+
+def _inject(cell: Cell, stage: Stage) -> None:
+    """Inject the fault once.  How soon the service is ready again, the matrix measures."""
+    with cell.fault(stage):
+        time.sleep(cell.lasts)
+    stage.service.await_workers(WORKERS)
 
 
 def _hang(roles: soak.Roles) -> None:
