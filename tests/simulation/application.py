@@ -32,6 +32,7 @@ class Application:
         self._threads = threads
         self._share = threads - threads // 4
         self._verify = verify
+        self.hangs = 0.0  # since when the thread is blocked
         self._running: list[str] = []  # the keys of those that the shares have admitted
         self._kinds = {
             "fast": self._fast, "sleep": self._sleep, "page": self._page, "pieces": self._pieces,
@@ -63,7 +64,11 @@ class Application:
         return self._fast(environ, start_response, name, 10)
 
     def _thread(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
-        call_in_thread(lambda: self._world.sleep(number / 1000))
+        def work() -> None:
+            if self._world.current.name != "requests":  # type: ignore[union-attr]  # there are no more threads
+                self._world.sleep(number / 1000)
+
+        call_in_thread(work)
         return self._fast(environ, start_response, name, 10)
 
     def _spin(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
@@ -74,7 +79,9 @@ class Application:
         return self._fast(environ, start_response, name, 10)
 
     def _hang(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
+        self.hangs = self._world.now
         self._world.sleep(number)  # blocks the thread
+        self.hangs = 0.0
         return self._fast(environ, start_response, name, 10)
 
     def _page(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:

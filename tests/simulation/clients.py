@@ -9,7 +9,8 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.sockets import Backlog, Network, RemoteEnd
+from tests.simulation.remote_ends import RemoteEnd
+from tests.simulation.sockets import Backlog, Network
 from tests.simulation.world import World
 
 # Seconds to wait, or None to wait until something has changed.
@@ -180,6 +181,7 @@ class Client:
     def _send(self) -> Steps:
         manners, end, world = self.manners, self.end, self.world
         yield manners.starts_at
+        end.connected_at = world.now
         if not self._backlog.connect(end):
             world.note("refused", self.name)
             end.is_reset, self.excuse = True, self.excuse or "refused"

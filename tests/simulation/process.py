@@ -5,6 +5,7 @@ The simulated master starts workers, stops them, reloads, and kills one whose he
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from sys import byteorder
 from types import SimpleNamespace
 from typing import Any
@@ -93,8 +94,13 @@ class _Threading(Threading):
 
     def Thread(self, **options: Any) -> StartedThread:
         started = super().Thread(**options)
-        started.start = started.start_surely  # type: ignore[method-assign]
+        started.start = partial(self._start, started)  # type: ignore[method-assign]
         return started
+
+    def _start(self, started: StartedThread) -> None:
+        simulated = started.simulated = self._world.start(started.name, started._call)
+        if not self._world.plan["hangs"]:
+            simulated.only_waits_in = simulated.paused
 
 
 class _Log:
@@ -180,7 +186,9 @@ class Process:
         """End: the kernel closes what is open, and no thread of the process goes on."""
         self.has_ended = True
         self.world.note("exits", len(self.worker.connections.open))
-        self.world.halt(self.worker.thread.simulated)
+        for thread in (self.main, self.worker.thread.simulated):
+            if thread is not self.world.current:
+                self.world.halt(thread)
         for one in (self.worker.connections, self.worker.admin):
             for conn in sorted(one.open, key=lambda conn: conn.fd):
                 conn.sock.remote.holder.excuse = "the worker's graceful time-out"

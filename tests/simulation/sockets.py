@@ -15,95 +15,11 @@ from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import Any
 
 from tests.simulation.kernel import File, Kernel
+from tests.simulation.remote_ends import Pipe, RemoteEnd
 from tests.simulation.world import World
 
 _PIPE_BYTES = (300, 1500, 5000)
 _ABORTED_SHARE = 0.5  # of connections that were reset before they are accepted
-
-
-class Pipe:
-    """Bytes on their way in one direction."""
-
-    __slots__ = ("content", "has_ended", "limit")
-
-    def __init__(self, limit: int) -> None:
-        self.content = bytearray()
-        self.limit = limit
-        self.has_ended = False  # no more are sent
-
-    @property
-    def room(self) -> int:
-        """How many bytes it takes now."""
-        return max(0, self.limit - len(self.content))
-
-    def take(self, number: int) -> bytes:
-        """Remove and return at most *number* bytes."""
-        taken = bytes(self.content[:number])
-        del self.content[:number]
-        return taken
-
-
-class RemoteEnd:
-    """The end of a connection that a simulated client or verifier holds."""
-
-    def __init__(self, receives: Pipe, sends: Pipe) -> None:
-        self.receives, self.sends = receives, sends
-        self.local: LocalSocket | None = None
-        self.is_reset = False
-        self.is_closed = False
-        self.noticed: Callable[[], None] | None = None  # called at each change
-        self.holder: Any = None
-
-    def notice(self) -> None:
-        """Tell the holder that something has changed."""
-        if self.noticed is not None:
-            self.noticed()
-
-    def read(self, number: int = 65536) -> bytes:
-        """Return what has arrived."""
-        taken = self.receives.take(number)
-        if taken:
-            self._changed()
-        return taken
-
-    @property
-    def has_input(self) -> bool:
-        """Whether there are bytes, or the end of them."""
-        return bool(self.receives.content) or self.receives.has_ended or self.is_reset
-
-    def send(self, data: bytes) -> int:
-        """Send as much of *data* as the pipe takes."""
-        if self.is_reset or self.sends.has_ended:
-            return len(data)  # lost
-        taken = data[: self.sends.room]
-        self.sends.content += taken
-        self._changed()
-        return len(taken)
-
-    def shut_down(self) -> None:
-        """Send no more."""
-        self.sends.has_ended = True
-        self._changed()
-
-    def close(self) -> None:
-        """Close: with a reset if there are unread bytes."""
-        self.is_closed = True
-        if self.receives.content:
-            self.reset()
-        else:
-            self.shut_down()
-
-    def reset(self) -> None:
-        """Reset the connection."""
-        self.is_closed = self.is_reset = self.sends.has_ended = True
-        self.sends.content.clear()
-        self.receives.content.clear()
-        if self.local is not None:
-            self.local.was_reset()
-
-    def _changed(self) -> None:
-        if self.local is not None:
-            self.local.changed()
 
 
 class LocalSocket(File):
@@ -278,6 +194,7 @@ class Backlog:
         self.waiting: deque[RemoteEnd] = deque()
         self.listeners: list[Listener] = []
         self.is_held = True  # by the master
+        self.emptied_at = 0.0  # when nothing more could be accepted
 
     def connect(self, remote: RemoteEnd) -> bool:
         """Let a remote end wait; return False if it is refused."""
@@ -293,7 +210,8 @@ class Backlog:
         while not self.listeners and not self.is_held and self.waiting:
             remote = self.waiting.popleft()
             remote.is_reset = remote.receives.has_ended = True
-            remote.holder.excuse = "no listener"
+            if remote.connected_at >= self.emptied_at:
+                remote.holder.excuse = "after the last accept"
             remote.notice()
 
 
@@ -322,8 +240,10 @@ class Listener(File):
         if self.number < 0:
             raise OSError(EBADF, "Bad file descriptor")
         if len(self.kernel.files) >= self.kernel.limit:
+            self.backlog.emptied_at = 0.0  # nobody is promised anything
             raise OSError(EMFILE, "Too many open files")
         if not self.backlog.waiting:
+            self.backlog.emptied_at = world.now
             raise BlockingIOError
         remote = self.backlog.waiting.popleft()
         if remote.is_reset and world.random.random() < _ABORTED_SHARE:

@@ -8,11 +8,12 @@ from stackmgr.server.connections import HttpConnections
 from stackmgr.server.listeners import Listeners
 from stackmgr.server.memory import ResponseMemory
 from stackmgr.server.worker import Worker
+from tests.simulation import verifier
 from tests.simulation.application import Application, content_of, judge
 from tests.simulation.clients import Client, Manners, Request, make_request
-from tests.simulation.instrument import functions, preemptible
 from tests.simulation.kernel import Kernel
 from tests.simulation.names import of_production, replaced
+from tests.simulation.preemption import functions, preemptible
 from tests.simulation.process import KILL_SECONDS, Process, names
 from tests.simulation.scenario import Plan, chosen_faults
 from tests.simulation.sockets import Backlog, Network
@@ -21,13 +22,28 @@ from tests.simulation.world import World
 
 name = "web"
 
-_FAULTS = {"preemption": 0.3, "stall": 0.002, "short transfers": 0.5, "no more threads": 0.3}
+_FAULTS = {"preemption": 0.3, "stall": 0.002, "short transfers": 0.5, "no more threads": 0.3,
+           "slow resolver": 0.3, "unknown host": 0.2, "a dropped connect": 0.2}  # fmt: skip
 _KINDS = (
     "quick", "pipelining", "slow sender", "slow reader", "no reader", "leaving", "resetting", "half-closing",
     "malformed", "silent",
 )  # fmt: skip
 _PATHS = ("fast/10", "fast/700", "sleep/30", "sleep/300", "page/2500", "page/6000", "pieces/2000", "raise/0",
-          "late/0", "thread/40", "spin/4", "echo/300", "echo/900")  # fmt: skip
+          "late/0", "thread/40", "spin/4", "echo/300", "echo/900", "verify/0", "verify/0")  # fmt: skip
+_MODES = (
+    "ok",
+    "ok",
+    "slow",
+    "hangs",
+    "500",
+    "429",
+    "408",
+    "drips",
+    "reset",
+    "closed",
+    "malformed",
+    "refused",
+)
 _PROCESS_FUNCTIONS = ("_watch", "_watch_queue", "_expire", "_advance", "_beat", "_stop", "_handle_event")
 _TICK = 0.1
 _SECONDS = 90.0
@@ -35,11 +51,11 @@ _SECONDS = 90.0
 
 def plan(random: Random) -> Plan:
     """Return what a seed chooses."""
-    choice = random.choice
+    choice, hangs = random.choice, random.random() < 0.03
     return {
         "clients": random.randint(2, 8),
         "kinds": ["quick", *random.sample(_KINDS, random.randint(1, 4))],
-        "paths": random.sample(_PATHS, random.randint(2, 5)),
+        "paths": random.sample(_PATHS, random.randint(2, 5)) + ["hang/30"] * hangs,
         "keys": random.randint(1, 3),
         "seconds": choice((0.05, 0.5, 2.0)),  # in which the clients start
         "threads": choice((1, 2, 4)),
@@ -50,7 +66,9 @@ def plan(random: Random) -> Plan:
         "max requests": choice((0, 0, 0, 4)),
         "queue seconds": choice((0.0, 0.5, 1.0)),
         "stops": choice(("at end", "at end", "early", "reload")),
-        "hangs": random.random() < 0.05,
+        "hangs": hangs,
+        "verifier": random.sample(_MODES, random.randint(1, 3)),
+        "reuse seconds": choice((0.0, 0.5)),
         "limits": {
             "tick": _TICK,
             "linger": 0.5,
@@ -78,11 +96,12 @@ def run(world: World, cleanup: ExitStack) -> None:
     """Run the clients to their end, then stop the worker.  Raises Violation."""
     chosen = world.plan
     kernel = Kernel(world)
+    network = Network(kernel, world)
     found = dict(of_production(world, kernel)) | dict(names(world, kernel, chosen["limits"]))
-    cleanup.enter_context(replaced(found))
+    cleanup.enter_context(replaced(found | dict(verifier.names(world, network))))
     if world.faults.get("preemption"):
         cleanup.enter_context(preemptible(world, _preempted()))
-    service = _Service(world, kernel)
+    service = _Service(world, network)
     service.start_worker()
     clients = [_client(world, service, number) for number in range(chosen["clients"])]
     if chosen["stops"] == "early":
@@ -90,6 +109,7 @@ def run(world: World, cleanup: ExitStack) -> None:
     elif chosen["stops"] == "reload":
         world.at(chosen["seconds"] * world.random.random() + 0.2, service.reload)
     world.invariants.append(service.check)
+    world.invariants_at_rest.append(service.check_at_rest)
     world.run(
         lambda: world.is_quiet and all(client.is_done for client in clients) and service.is_idle, _SECONDS
     )
@@ -106,9 +126,11 @@ def _preempted() -> list[Any]:
 class _Service:
     """The worker processes and their master."""
 
-    def __init__(self, world: World, kernel: Kernel) -> None:
-        self._world, self._kernel = world, kernel
-        self.network = Network(kernel, world)
+    def __init__(self, world: World, network: Network) -> None:
+        self._world, self._kernel = world, network.kernel
+        self.network = network
+        self._remote = verifier.RemoteVerifier(network, list(world.plan["verifier"]))
+        self._verifiers: list[verifier.WatchedVerifier] = []
         self.backlogs = Backlog(64), Backlog(64)
         self._owners = watch_owners(self.network)
         self._processes: list[Process] = []
@@ -119,7 +141,10 @@ class _Service:
     def start_worker(self) -> None:
         """Start a worker process."""
         self._kernel.limit = 1000
-        application = Application(self._world, self._world.plan["threads"], _no_verifier)
+        plan = self._world.plan
+        verifies = verifier.WatchedVerifier(self.network, plan["threads"], plan["reuse seconds"])
+        self._verifiers.append(verifies)
+        application = Application(self._world, plan["threads"], verifies.verify)
         process = Process(self._world, self.network, application, self.backlogs)
         self._processes.append(process)
         process.start(self._prepared)
@@ -149,14 +174,22 @@ class _Service:
         """Replace workers that have ended, kill those that hang."""
         world, grace = self._world, self._world.plan["graceful_timeout"]
         for process in self._processes:
+            application = process.worker.wsgi
             if process.has_ended:
                 continue
-            if process.stopped_at is not None and world.now > process.stopped_at + grace + 2.0:
+            if (
+                process.stopped_at is not None
+                and world.now > process.stopped_at + grace + 2.0 + world.stalled
+            ):
                 world.fail(
                     "a stop ends within the graceful time-out", f"{world.now - process.stopped_at:.1f} s"
                 )
             if world.now - process.heartbeat > KILL_SECONDS:
-                world.fail("only a worker that hangs is killed", "it does not")
+                if not application.hangs:
+                    world.fail("only a worker that hangs is killed", "it does not")
+                process.exit()
+            elif application.hangs and world.now - application.hangs > KILL_SECONDS + 2 + world.stalled:
+                world.fail("a worker that hangs sends no heartbeat", f"{world.now - application.hangs:.1f} s")
         if not self._is_stopping and all(process.has_ended for process in self._processes):
             self.start_worker()
         world.at(0.5, self._look)
@@ -179,15 +212,18 @@ class _Service:
         for invariants in self._invariants:
             invariants.check()
 
+    def check_at_rest(self) -> None:
+        """Check what holds when no thread can run."""
+        for invariants in self._invariants:
+            invariants.check_at_rest()
+
     def check_end(self) -> None:
         """Check what is left."""
         for invariants in self._invariants:
             if not invariants.has_ended:
                 invariants.check_end()
-
-
-def _no_verifier(_: str) -> None:
-    pass
+        if len(self._verifiers) == 1 and not self._processes[0].has_ended:
+            self._verifiers[0].check_end()
 
 
 def _client(world: World, service: _Service, number: int) -> Client:

@@ -1,11 +1,11 @@
 """What must hold of a worker, each named after the docstring or the comment that states it."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from greenlet import getcurrent
 
-from stackmgr.scheduler import READABLE
 from stackmgr.server import IDLE, READING, memory
 from stackmgr.server.connection import ClientConnection, Disconnected
 from tests.simulation.process import Process
@@ -14,6 +14,7 @@ from tests.simulation.world import Violation, World
 
 _OVERTAKEN = 3  # times by one other connection, and once more for each look of the main thread at the queue
 _ARRIVED_SECONDS = 0.001
+_SWEEPS_SECONDS = 1.2  # two of the looks at the deadlines
 _SMALL = 1200  # bytes of a small response
 
 
@@ -26,6 +27,7 @@ class Parked(dict[int, ClientConnection]):
         self._owners = owners
         self._overtaken: dict[ClientConnection, dict[ClientConnection, int]] = {}
         self.looks = 0
+        self.reading_since: dict[ClientConnection, float] = {}
         self._looks_at: dict[ClientConnection, int] = {}
 
     def pop(self, fd: int, *default: Any) -> Any:
@@ -46,13 +48,16 @@ class Parked(dict[int, ClientConnection]):
         if other is not None:
             self._world.fail("nothing is parked twice", f"{fd} {other.phase} {conn.phase}")
         self._owners[conn.sock] = None
+        if conn.phase is not READING or conn not in self.reading_since:
+            self.reading_since[conn] = self._world.now if conn.phase is READING else inf
         super().__setitem__(fd, conn)
         self._world.preempt()
 
     def _count(self, served: ClientConnection) -> None:
         """Note that *served* has overtaken all that wait."""
         for conn in self.values():
-            if not conn.events & READABLE or (conn.sock.bytes_since is None and not conn.yielded):
+            is_ready = conn.yielded or conn.sock.bytes_since is not None  # type: ignore[attr-defined]
+            if conn.phase not in (IDLE, READING) or not is_ready:
                 continue
             overtaken = self._overtaken.setdefault(conn, {})
             if not overtaken:
@@ -103,8 +108,10 @@ class WorkerInvariants:
 
     def _check_expired(self, phase: Any, since: float | None, conn: Any) -> None:
         if phase not in (IDLE, READING):
+            conn.sock.remote.holder.excuse = "deadline"
             return
-        conn.sock.remote.holder.excuse = "deadline"
+        if conn.request is not None or b"\r\n\r\n" not in conn.inbox:
+            conn.sock.remote.holder.excuse = "deadline"
         if since is not None and self._world.now - since > _ARRIVED_SECONDS:
             self._world.fail(
                 "a deadline does not end a connection whose bytes have arrived",
@@ -163,11 +170,18 @@ class WorkerInvariants:
         for conn in connections.open:
             used += max(conn.outbox.size, conn.capacity.reserved)
             largest = max(largest, conn.outbox.size, conn.capacity.reserved)
+        self._check_reading()
         small = _SMALL + self._world.plan["limits"]["outbox"]
         if used > max(memory.MEMORY_LIMIT_BYTES, largest) + len(connections.open) * small:
             raise Violation("memory of responses is within its bound", f"{used} bytes")
-        if self._world.is_quiet:
-            self._check_quiet()
+
+    def _check_reading(self) -> None:
+        """Check that a part of a request has not been there for longer than its deadline."""
+        now, since = self._world.now, self._parked.reading_since
+        latest = now - self._world.plan["limits"]["read deadline"] - _SWEEPS_SECONDS - self._world.stalled
+        for fd, conn in self._parked.items():
+            if conn.phase is READING and since[conn] < latest and conn.sock.bytes_since is None:
+                raise Violation("a deadline is for the whole phase", f"{fd} has been reading too long")
 
     def _check_shares(self) -> None:
         shares = self._worker.handler.shares
@@ -177,8 +191,10 @@ class WorkerInvariants:
             if shares.free and shares._running.get(key, 0) < shares._share and not signal._is_set:
                 raise Violation("the first that may run is admitted", key)
 
-    def _check_quiet(self) -> None:
-        """Check what holds whenever no thread runs."""
+    def check_at_rest(self) -> None:
+        """Check what holds when no thread can run."""
+        if self._process.has_ended:
+            return
         worker = self._worker
         scheduler, thread = worker.scheduler, worker.thread.simulated
         if thread is None or thread not in scheduler._epoll.waiting:  # a request blocks the thread

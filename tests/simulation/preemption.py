@@ -1,4 +1,4 @@
-"""Functions recompiled: with a point of pre-emption before each statement, or with a mistake.
+"""Functions recompiled with a point of pre-emption before each statement.
 
 Threads of one interpreter change places between any two byte codes.  In the simulation they do so where they
 reach the kernel, a lock or the clock, and before each statement of what `preemptible` is given.
@@ -7,8 +7,8 @@ reach the kernel, a lock or the clock, and before each statement of what `preemp
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
@@ -16,11 +16,11 @@ from typing import Any
 from tests.simulation.world import World
 
 _NAME = "_preempt_"
-_mutated: dict[FunctionType, str] = {}
 
 
 def _source(function: FunctionType) -> str:
-    return textwrap.dedent(inspect.getsource(function))
+    # A function with a planted mistake has its source with it.
+    return getattr(function, "source", None) or textwrap.dedent(inspect.getsource(function))
 
 
 class _Preempting(ast.NodeTransformer):
@@ -38,17 +38,14 @@ class _Preempting(ast.NodeTransformer):
 
 
 @lru_cache(maxsize=1000)
-def _compiled(function: FunctionType, source: str, *, preempts: bool) -> CodeType:
-    tree = ast.parse(source)
-    if preempts:
-        tree = _Preempting().visit(tree)
+def _compiled(function: FunctionType) -> CodeType:
+    tree = _Preempting().visit(ast.parse(_source(function)))
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
     ast.fix_missing_locations(tree)
     module = compile(tree, function.__code__.co_filename, "exec")
     return next(each for each in module.co_consts if isinstance(each, CodeType))
 
 
-@lru_cache(maxsize=100)
 def functions(owner: type) -> Sequence[FunctionType]:
     """Return the methods of a class that can be recompiled: those that are not bound to its scope."""
     found = [each for each in vars(owner).values() if isinstance(each, FunctionType)]
@@ -63,31 +60,10 @@ def preemptible(world: World, found: Sequence[FunctionType]) -> Iterator[None]:
     try:
         for each in found:
             each.__globals__[_NAME] = world.preempt
-            each.__code__ = _compiled(each, _mutated.get(each) or _source(each), preempts=True)
+            each.__code__ = _compiled(each)
         yield
     finally:
         for each, code in before:
             each.__code__ = code
         for space in spaces:
             space.pop(_NAME, None)
-
-
-def replacing(function: Callable[..., Any], old: str, new: str) -> Callable[[ExitStack], None]:
-    """Return a mutant: *function* with *new* in the place of *old*, which its source has once."""
-
-    def plant(cleanup: ExitStack) -> None:
-        assert isinstance(function, FunctionType)
-        source = _source(function)
-        if source.count(old) != 1:
-            raise LookupError(f"{function.__qualname__} has {source.count(old)} times: {old}")
-        code = function.__code__
-        _mutated[function] = source.replace(old, new)
-        function.__code__ = _compiled(function, _mutated[function], preempts=False)
-
-        def restore() -> None:
-            function.__code__ = code
-            del _mutated[function]
-
-        cleanup.callback(restore)
-
-    return plant

@@ -1,0 +1,231 @@
+"""A simulated remote verifier, and the real code that calls it: circuit breaker, urllib3, bounded sockets."""
+
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from uuid import UUID, uuid5
+
+import urllib3.connection
+
+from stackmgr.access.verifiers import bounded, circuit_breaker, remote, reuse, unkey
+from stackmgr.access.verifiers.circuit_breaker import FAILURES_TO_OPEN, CircuitBreaker, Permit
+from stackmgr.access.verifiers.unkey import UnkeyVerifier
+from stackmgr.errors import CircuitOpen, ServiceError
+from stackmgr.settings import Secret
+from tests.simulation.clients import Agent, Steps
+from tests.simulation.kernel import IN
+from tests.simulation.names import Names, Time
+from tests.simulation.remote_ends import RemoteEnd
+from tests.simulation.sockets import LocalSocket, Network
+from tests.simulation.threads import Threading
+from tests.simulation.world import World
+
+PORT = 9000
+TIMEOUT = 0.8
+_NAMESPACE = UUID(int=1)
+_SLACK = 0.05  # seconds beyond a time-out
+
+
+class OutgoingSocket(LocalSocket):
+    """What `socket.socket` is for the copy of `bounded`."""
+
+    network_of_run: Network
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__(self.network_of_run)
+
+
+class _SocketModule(ModuleType):
+    """The module `socket` for that copy."""
+
+    socket = OutgoingSocket
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(socket, name)
+
+    @staticmethod
+    def getaddrinfo(_: str, port: int, **__: Any) -> list[bounded.Address]:
+        world = OutgoingSocket.network_of_run.world
+        if world.chance("slow resolver"):
+            world.sleep(world.between(0.1, 2.0))
+        if world.chance("unknown host"):
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", port))]
+
+
+def _copied_bounded() -> Any:
+    """Return `bounded` with simulated sockets: its classes have the real ones as bases."""
+    copied = ModuleType("tests.simulation.copied_bounded")
+    copied.__file__ = bounded.__file__
+    real, sys.modules["socket"] = sys.modules["socket"], _SocketModule("socket")
+    try:
+        exec(compile(Path(str(bounded.__file__)).read_text(), str(bounded.__file__), "exec"), vars(copied))  # noqa: S102 - this repository's
+    finally:
+        sys.modules["socket"] = real
+    sys.modules[copied.__name__] = copied
+    return copied
+
+
+copied_bounded = _copied_bounded()
+
+
+def _has_input(sock: LocalSocket, **_: Any) -> bool:
+    return bool(sock.events() & IN)
+
+
+def names(world: World, network: Network) -> Names:
+    """Return the simulated names of the verifier's modules."""
+    OutgoingSocket.network_of_run = network
+    time, threading = Time(world), Threading(world)
+    found: dict[tuple[Any, str], Any] = {
+        (remote, "bounded"): copied_bounded,
+        (urllib3.connection, "wait_for_read"): _has_input,
+    }
+    for module in (remote, reuse, unkey, circuit_breaker, copied_bounded):
+        for name, simulated in {"time": time, "threading": threading}.items():
+            if hasattr(module, name):
+                found[module, name] = simulated
+    return found
+
+
+class RemoteVerifier:
+    """Responds to each request in one of the ways of the plan."""
+
+    def __init__(self, network: Network, modes: list[str]) -> None:
+        self._world = network.world
+        self.modes = modes
+        network.services[PORT] = self._accept
+
+    def _accept(self, end: RemoteEnd) -> bool:
+        if self._world.random.choice(self.modes) == "refused":
+            return False
+        agent = Agent(self._world, self._serve(end))
+        end.noticed = agent.wake
+        return True
+
+    def _serve(self, end: RemoteEnd) -> Steps:
+        received = b""
+        while True:
+            while not end.has_input:
+                yield None
+            data = end.read()
+            if not data:
+                end.close()
+                return
+            received += data
+            head, _, body = received.partition(b"\r\n\r\n")
+            at = head.lower().find(b"content-length: ")
+            if at < 0 or len(body) < int(head[at + 16 :].split(b"\r\n")[0]):
+                continue
+            received = b""
+            mode = self._world.random.choice(self.modes)
+            self._world.note("verifier", mode)
+            yield from self._respond(end, mode, json.loads(body)["key"])
+            if mode in ("reset", "closed"):
+                return
+
+    def _respond(self, end: RemoteEnd, mode: str, key: str) -> Steps:
+        world = self._world
+        yield world.between(0.0, 0.01)
+        if mode == "slow":
+            yield world.between(0.1, 1.5)
+        elif mode == "reset":
+            end.reset()
+            return
+        elif mode == "closed":
+            end.close()
+            return
+        while mode == "hangs":
+            if end.has_input:
+                return
+            yield None
+        status = {"500": "500 No", "429": "429 No", "408": "408 No"}.get(mode, "200 OK")
+        content = b"{" if mode == "malformed" else json.dumps(_verification(key)).encode()
+        left = f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+        while left and not end.is_reset:
+            count = end.send(left[:40] if mode == "drips" else left)
+            left = left[count:]
+            yield 0.2 if mode == "drips" else None if left and not count else 0.0
+
+
+def _verification(key: str) -> Any:
+    if key.endswith("0"):
+        return {"data": {"valid": False, "code": "NOT_FOUND"}}
+    identity = {"id": f"identity of {key}", "externalId": str(uuid5(_NAMESPACE, key))}
+    return {"data": {"valid": True, "code": "VALID", "identity": identity, "keyId": key}}
+
+
+class _WatchedBreaker(CircuitBreaker):
+    """A circuit breaker whose permits are watched."""
+
+    world: World
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__(timeout)
+        self.failed_in_a_row = 0
+
+    def release(self, permit: Permit, *, responded: bool) -> None:
+        super().release(permit, responded=responded)
+        self.failed_in_a_row = (
+            0 if responded else self.failed_in_a_row + (permit.started_at >= self._responded_at)
+        )
+        if self.failed_in_a_row >= FAILURES_TO_OPEN and not self.is_open:
+            self.world.fail("a few failures open the circuit", f"{self.failed_in_a_row} do not")
+
+
+class WatchedVerifier:
+    """The verifier of a worker; checks each outcome, and that nothing is left."""
+
+    def __init__(self, network: Network, connections: int, reuse_seconds: float) -> None:
+        self._world = network.world
+        self._network = network
+        with self._watched():
+            self._endpoint = remote.Endpoint(
+                f"http://verifier.example:{PORT}", timeout=TIMEOUT, connections=connections
+            )
+        self._verifier = UnkeyVerifier(self._endpoint, Secret("root"), reuse_seconds=reuse_seconds)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        _WatchedBreaker.world = self._world
+        remote.CircuitBreaker = _WatchedBreaker  # type: ignore[misc]
+        try:
+            yield
+        finally:
+            remote.CircuitBreaker = CircuitBreaker  # type: ignore[misc]
+
+    def verify(self, key: str) -> None:
+        """Verify a key.  Raises ServiceError."""
+        world = self._world
+        started, stalled = world.now, world.stalled
+        try:
+            identity = self._verifier.verify(key)
+            if identity.external_id != str(uuid5(_NAMESPACE, key)) or key.endswith("0"):
+                world.fail("no key has another's identity", f"{key}: {identity}")
+        except CircuitOpen:
+            if world.now - started > _SLACK + world.stalled - stalled:
+                world.fail("an open circuit fails at once", f"{world.now - started:.3f} s")
+            raise
+        except ServiceError as ex:
+            world.note("rejected", key, ex.reason)
+            raise
+        finally:
+            seconds = world.now - started - (world.stalled - stalled)
+            if seconds > TIMEOUT + _SLACK + 0.1 * world.plan["threads"]:
+                world.fail("a call ends within its time-out", f"{seconds:.3f} s")
+
+    def check_end(self) -> None:
+        """Check that no permit and no descriptor is left."""
+        breaker = self._endpoint._breaker
+        if breaker._calls:
+            self._world.fail("each permit is released", f"{len(breaker._calls)} are not")
+        sockets = [file for file in self._network.kernel.files.values() if isinstance(file, OutgoingSocket)]
+        pool = getattr(self._endpoint, "_pool", None)
+        kept = [each.sock for each in pool.pool.queue if each is not None] if pool is not None else []
+        if lost := [each.number for each in sockets if each not in kept]:
+            self._world.fail("no descriptor is left", f"of calls of the verifier: {lost}")
