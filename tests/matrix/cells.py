@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from tests.matrix import (
     clients,
+    clocks,
     database,
     failover,
     files,
@@ -32,6 +33,7 @@ _MODULES = (
     *(verifier, verifier_faults),
     fronts,
     files,
+    clocks,
 )
 EMPTY: dict[str, str] = {
     what: why for module in _MODULES for what, why in getattr(module, "EMPTY", {}).items()

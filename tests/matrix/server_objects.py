@@ -1,13 +1,18 @@
 """Cells of what a database holds and permits: tables, rows, indexes, grants, logins, limits and settings."""
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import psycopg
 
 from tests.matrix.cell import Bound, Cell, Fault
 from tests.matrix.server_processes import LONG
 from tests.matrix.stage import Setup, Stage
+from tests.support.memory import memory
+from tests.support.postgres import FaultyPostgres
 
 _TERMINATE = (
     b"SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
@@ -121,6 +126,34 @@ def _connections_are_used_up(stage: Stage) -> Iterator[None]:
         while take(held):
             pass
         yield
+
+
+class _ArchivingPostgres(FaultyPostgres):
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"archive_mode": "on"}
+
+
+@contextmanager
+def _archiving_server(setup: Setup) -> Iterator[None]:
+    with (
+        tempfile.TemporaryDirectory(prefix="stackmgr-archive-", dir=memory()) as folder,
+        _ArchivingPostgres(Path(folder) / "data") as server,
+    ):
+        server.prepare()
+        setup.use(server)
+        yield
+
+
+def _archives_with(command: str) -> Fault:
+    """Return the fault in which *command* archives a complete file of the WAL."""
+
+    @contextmanager
+    def fault(stage: Stage) -> Iterator[None]:
+        with _settings(archive_command=command)(stage):
+            execute(stage, b"SELECT pg_catalog.pg_switch_wal()")
+            yield
+
+    return fault
 
 
 def _without(table: str) -> Fault:
@@ -276,6 +309,8 @@ CELLS = [
         setup=as_service_login,
     ),
     Cell("standby", "dies", _settings(synchronous_standby_names="nobody"), _UNKNOWN, lasts=LONG),
+    Cell("archiver", "dies", _archives_with("false"), setup=_archiving_server, lasts=LONG),
+    Cell("archiver", "hangs", _archives_with("sleep 60"), setup=_archiving_server, lasts=LONG),
     # Each flush of the WAL takes a tenth of a second more, the most that PostgreSQL can be told to.
     Cell("disk", "is slow", _settings(commit_delay="100000", commit_siblings="0"), lasts=LONG),
 ]
