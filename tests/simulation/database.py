@@ -20,6 +20,7 @@ from tests.simulation.line import Line, WatchedDatabase
 from tests.simulation.postgres import Server
 from tests.simulation.requests import Client, Key, random_ids
 from tests.simulation.scenario import Plan, chosen_faults
+from tests.simulation.scheduling import Schedule
 from tests.simulation.world import Violation, World
 
 _URL = "host=/simulated dbname=stackmgr"
@@ -45,8 +46,11 @@ FAULTS = {
     "partial read": 0.4,
     "connecting hangs": 0.1,
     "connection refused": 0.3,
+    "pool fails": 0.05,
 }
-_EVENTS = ("restart", "crash", "freeze", "fail_over", "migrate", "kill_one")
+_EVENTS = ("restart", "crash", "freeze", "fail_over", "migrate", "kill_one", "move_key")
+# With these and without events, every request succeeds.
+_HARMLESS = {"preemption", "partial read"}
 _SETTLING = 8.0  # seconds after the last request: a connection attempt may hang for two
 
 
@@ -108,6 +112,7 @@ class RequestThread:
         self._calls: dict[int, Callable[[], None]] = {}
         self.scheduler = Scheduler(self.events, number, self._handle)
         self.thread = self.world.start("requests", self._run)
+        self.schedule = Schedule(self.world, self.scheduler, self.thread)
 
     def _run(self) -> None:
         self.world.current.only_waits_in = getcurrent()
@@ -160,10 +165,12 @@ class DatabaseScenario:
         world.run(lambda: not opening.is_alive, 10)
         requests = RequestThread(parts, world.plan["greenlets"])
         tables = parts.server.tables
+        is_healthy = not world.plan["events"] and world.faults.keys() <= _HARMLESS
         keys = [Key(number, tables) for number in range(world.plan["keys"])]
         running = set()
         for number in range(world.plan["clients"] + world.plan["threads"]):
             client = Client(world, number, keys[number % len(keys)], parts.database, tables)
+            client.is_healthy = is_healthy
             running.add(client.name)
             if number < world.plan["threads"]:
                 world.start(client.name, partial(self._run_client, client, running))
@@ -176,6 +183,7 @@ class DatabaseScenario:
         world.at(_SETTLING, lambda: None)
         world.run(lambda: world.now >= settled, 2 * _SETTLING)
         parts.line.check_at_end()
+        requests.schedule.check_at_end()
         self._probe(parts, requests)
         parts.close()
 

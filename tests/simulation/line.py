@@ -3,7 +3,7 @@
 from typing import Any
 
 from stackmgr.database.connection import DatabaseConnection
-from stackmgr.database.hot_connections import HotConnections, Waiter
+from stackmgr.database.hot_connections import HOT_SECONDS, HotConnections, Waiter
 from stackmgr.database.pool import Database
 from tests.simulation.world import Violation, World
 
@@ -56,6 +56,8 @@ class Line:
         for connection in hot._kept:
             if id(connection) in self.in_use:
                 raise Violation("a connection is in one place", "kept, and in a session")
+            if connection.closed:
+                raise Violation("no closed connection is kept", repr(hot))
         line = hot._line
         if not line and not self.seen:
             return
@@ -109,7 +111,16 @@ class WatchedDatabase(Database):
 
     def release(self, connection: DatabaseConnection) -> None:
         self.line.released(connection)
+        age = self.line.world.now - connection.acquired_at
         super().release(connection)
+        if age > HOT_SECONDS and connection in self._hot._kept:
+            self.line.world.fail("none stays outside for longer than HOT_SECONDS", f"{age:.1f} s")
+
+    def drain(self) -> None:
+        drained_at, kept = self._drained_at, list(self._hot._kept)
+        super().drain()
+        if self._drained_at != drained_at and any(connection in kept for connection in self._hot._kept):
+            self.line.world.fail("a drain replaces every connection", "one is still kept")
 
     def requester(self) -> Any:
         return None

@@ -34,6 +34,15 @@ class Time:
         return getattr(time, name)
 
 
+class FailingCondition(Condition):
+    """A condition of the pool; a wait for it may fail in an unforeseen way."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.world.chance("pool fails"):
+            raise MemoryError
+        return super().wait(timeout)
+
+
 def of_production(world: World, kernel: Kernel) -> dict[tuple[ModuleType, str], Any]:
     """Return the simulated names that every scenario needs, by module and attribute."""
     time, threading, select, os = Time(world), Threading(world), Select(kernel), Os(kernel)
@@ -61,7 +70,7 @@ def of_pool(world: World) -> dict[tuple[ModuleType, str], Any]:
             thread.join(timeout)
 
     names: dict[tuple[ModuleType, str], Any] = {
-        (psycopg_pool.pool, "Condition"): lambda: Condition(world),
+        (psycopg_pool.pool, "Condition"): lambda: FailingCondition(world),
         (psycopg_pool.pool, "Event"): lambda: Event(world),
         (psycopg_pool.pool, "Lock"): lambda: RLock(world),
         (psycopg_pool.pool, "Queue"): lambda: Queue(world),

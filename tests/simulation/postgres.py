@@ -80,6 +80,7 @@ class ServerSession:
         self.commands: deque[Command] = deque()
         self.is_running = False
         self.is_aborted = False  # until the next Sync
+        self.last_write: str | None = None  # the request of the last command, if it wrote
         self.lent: Backend | None = None  # by the pooler, until the next Sync
         server.sessions.append(self)
 
@@ -137,12 +138,15 @@ class ServerSession:
             return
         if world.chance("warning"):
             self._answer(("notice", "WARNING"))
+            if self.last_write is not None:
+                server.tables.unconfirmed.add(self.last_write)
         status = pq.ExecStatus.TUPLES_OK if command.kind == "execute" else pq.ExecStatus.COMMAND_OK
         server.executed += 1
         self._answer(("result", Result(status, rows, asker=command.asker)))
 
     def _execute(self, command: Command) -> list[Row]:
         server, backend = self.server, self.backend
+        self.last_write = None
         if server.is_pooler:
             backend = self.lent = self.lent or server.any_backend()
         prepared = backend.prepared
@@ -159,7 +163,8 @@ class ServerSession:
                 raise ServerError(retries.FEATURE_NOT_SUPPORTED)
         else:
             text = command.text
-        return server.apply(statement_of(text), command, backend)
+        rows, self.last_write = server.apply(statement_of(text), command, backend)
+        return rows
 
     def _answer(self, message: tuple[Any, ...]) -> None:
         self.send(message)
@@ -211,8 +216,8 @@ class Server:
         """Return how long the next command takes."""
         return self.world.between(*(_SLOW if self.world.chance("slow statement") else _SERVICE))
 
-    def apply(self, statement: Statement, command: Command, backend: Backend) -> list[Row]:
-        """Run a statement and commit, or raise ServerError."""
+    def apply(self, statement: Statement, command: Command, backend: Backend) -> tuple[list[Row], str | None]:
+        """Run a statement and commit, or raise ServerError; return the rows, and the request of a write."""
         world = self.world
         if backend.epoch != self.epoch and statement.writes:
             raise ServerError("25006")
@@ -234,12 +239,13 @@ class Server:
         ]
         given = dict(zip(statement.parameters, values, strict=True))
         rows = self.tables.run(statement.name, given)
-        if statement.writes and (request := given.get("request_id")):
+        request = given.get("request_id") if statement.writes else None
+        if request is not None:
             if self.tables.applied[statement.name, request] > 1:
                 world.fail("a write is applied once", f"{statement.name} of {request}")
             if rows:
                 world.note("committed", statement.name, request)
-        return rows
+        return rows, request
 
     # What an operator, a failure or a network does.
 
@@ -270,6 +276,10 @@ class Server:
         """Change the result types of what is prepared; a pooler is told to reconnect."""
         self.migrations += 1
         self.backends.clear()
+
+    def move_key(self) -> None:
+        """Let another operator bind a key to another manager."""
+        self.tables.move_key()
 
     def kill_one(self) -> None:
         """Terminate one backend."""

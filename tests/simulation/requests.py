@@ -18,7 +18,6 @@ from stackmgr.database import retries
 from stackmgr.database.pool import Database
 from stackmgr.database.retries import RetryAction
 from stackmgr.errors import DatabaseError, NotFound, ServiceError
-from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import cursor, repository
 from stackmgr.stacks.configuration import Changes, Configuration
 from stackmgr.stacks.repository import Actor
@@ -30,14 +29,20 @@ _LIMIT = 50  # of a list
 
 
 class Key:
-    """A manager's key."""
+    """A key, and what its clients know."""
 
     def __init__(self, number: int, tables: Tables) -> None:
         self.digest = b"digest %d" % number
-        self.manager_id = f"manager {number}"
-        self.names = (f"external {number}", f"identity {number}", f"key {number}", self.manager_id)
-        tables.keys[self.digest] = self.names
+        self.tables = tables
+        tables.keys[self.digest] = tuple(
+            f"{name} {number}" for name in ("external", "identity", "key", "manager")
+        )
         self.stacks: dict[str, int] = {}  # acknowledged: by id, how many revisions are known
+
+    @property
+    def manager_id(self) -> str:
+        """The manager to whom the key is bound now."""
+        return self.tables.keys[self.digest][3]
 
 
 class Client:
@@ -54,6 +59,7 @@ class Client:
         self.left = world.plan["requests"]
         self.sent = 0
         self.retried: tuple[str, Configuration] | None = None  # a create of unknown outcome
+        self.is_healthy = False  # every request succeeds
         self.end_call: Callable[[], None] = lambda: None
 
     def next_call(self) -> Callable[[], None] | None:
@@ -85,42 +91,58 @@ class Client:
             outcome = f"{ex.reason} {getattr(ex, 'sqlstate', None)}"
         except (MemoryError, psycopg.Error) as ex:
             outcome = repr(ex)
-            if "unforeseen exception" not in world.faults:
+            if not {"unforeseen exception", "pool fails"} & world.faults.keys():
                 world.fail("requests fail in foreseen ways", f"{request}: {ex!r}", ex)
         except Exception as ex:  # noqa: BLE001 - whatever production code raises
             outcome = repr(ex)
             world.fail("requests fail in foreseen ways", f"{request}: {ex!r}", ex)
         finally:
             getcurrent().request = None
+            if self.is_healthy and outcome != "done":
+                world.fail("without a fault every request succeeds", f"{request}: {outcome}")
             seconds = world.now - started - (world.stalled - stalled)
             world.note("response", request, outcome, round(seconds, 4))
-            if seconds > world.plan["deadline"] + 0.1 and "no more threads" not in world.faults:
+            if seconds > 1.4 * world.plan["deadline"] + 0.1 and "no more threads" not in world.faults:
                 world.fail("a request ends by its deadline", f"{request} took {seconds:.2f} s")
             self.end_call()
 
-    def _verified(self, session: Any) -> None:
-        identity = self.verifier._verified(self.key.digest, session)
-        if identity.manager_id != self.key.manager_id:
-            self._wrong("verified as", identity)
+    def _verified(self, session: Any) -> str:
+        """Return the manager as whom the key is verified."""
+        before = self.key.manager_id
+        manager_id = self.verifier._verified(self.key.digest, session).manager_id
+        if manager_id is None or manager_id not in (before, self.key.manager_id):
+            self._wrong("verified as", manager_id)
+        return manager_id or ""
+
+    def _pause(self, session: Any) -> None:
+        """Sometimes wait for something else than the database, with the connection or without it."""
+        chance = self.random.random()
+        if chance < 0.3:
+            if chance < 0.1:
+                session.close()
+            longest = 0.02 if self.is_healthy else 0.4 * self.world.plan["deadline"]  # as a wait in line
+            scheduler.sleep(self.random.choice((0.001, 0.02, longest)))
 
     def _wrong(self, *details: object) -> None:
         self.world.fail("responses agree with what is stored", f"{self.name}: {details}")
 
-    def _actor(self, request: str) -> Actor:
-        return Actor(self.key.manager_id, "identity", request)
+    def _owner(self, stack_id: str) -> str:
+        owner: str = self.tables.stacks[stack_id][0]
+        return owner
 
     def _written(self, statement: str, request: str, call: Callable[[], Any]) -> Any:
         """Return what a write returns; check what its error states of the outcome."""
         applied = self.tables.applied
         try:
-            return call()
+            returned = call()
         except DatabaseError as ex:
             action = retries.retry_action(ex)
             if action not in _OUTCOME_UNKNOWN and applied[statement, request]:
                 self._wrong(f"{ex.reason} {ex.sqlstate}", "but it was committed")
-            if ex.reason == ReasonSlug.NO_CONNECTION and applied[statement, request]:
-                self._wrong("without a connection", "but it was committed")
             raise
+        if request in self.tables.unconfirmed:
+            self._wrong(request, "acknowledged, but no standby has confirmed it")
+        return returned
 
     def _create(self, request: str) -> None:
         key, configuration = self.retried or (
@@ -128,11 +150,13 @@ class Client:
         )  # fmt: skip
         self.retried = key, configuration
         with self.database.session() as session:
-            self._verified(session)
-            create = partial(repository.create, session, self._actor(request), key, configuration)
+            manager_id = self._verified(session)
+            self._pause(session)
+            actor = Actor(manager_id, "identity", request)
+            create = partial(repository.create, session, actor, key, configuration)
             stack, is_new = self._written("stack_create", request, create)
         self.retried = None
-        receipt = self.tables.receipts.get((self.key.manager_id, key))
+        receipt = self.tables.receipts.get((manager_id, key))
         if receipt is None or receipt[1] != stack.stack_id:
             self._wrong("acknowledged create", stack, "but stored is", receipt)
         elif is_new and self.tables.revisions[stack.stack_id][0][1:] != tuple(stack[1:]):
@@ -148,16 +172,17 @@ class Client:
         known = self.key.stacks[stack_id]
         with self.database.session() as session:
             session.planned_read = repository.plan_get(stack_id)
-            self._verified(session)
+            manager_id = self._verified(session)
             try:
-                self._seen(known, repository.get(session, self.key.manager_id), stack_id)
+                self._seen(known, repository.get(session, manager_id), stack_id, manager_id)
             except NotFound:
-                self._wrong("not found", stack_id)
+                if self._owner(stack_id) == manager_id:
+                    self._wrong("not found", stack_id)
 
-    def _seen(self, known: int, stack: Any, stack_id: str) -> None:
-        """Check that *stack* is a revision that is not older than the *known* ones."""
-        if stack.stack_id != stack_id:
-            self._wrong("asked for", stack_id, "but got", stack)
+    def _seen(self, known: int, stack: Any, stack_id: str, manager_id: str) -> None:
+        """Check that *stack* is the manager's, in a revision that is not older than the *known* ones."""
+        if stack.stack_id != stack_id or self._owner(stack_id) != manager_id:
+            self._wrong(manager_id, "asked for", stack_id, "but got", stack, "of", self._owner(stack_id))
             return
         revisions = [revision[1:] for revision in self.tables.revisions[stack_id]]
         if tuple(stack[1:]) not in revisions:
@@ -169,26 +194,29 @@ class Client:
         known = dict(self.key.stacks)
         with self.database.session() as session:
             session.planned_read = repository.plan_list(cursor.START, _LIMIT)
-            self._verified(session)
-            page, _ = repository.list_page(session, self.key.manager_id, _LIMIT)
+            manager_id = self._verified(session)
+            page, _ = repository.list_page(session, manager_id, _LIMIT)
         found = {stack.stack_id: stack for stack in page}
-        if missing := [stack_id for stack_id in known if stack_id not in found]:
-            self._wrong("not in the list", missing)
+        for stack_id in known:
+            if stack_id not in found and self._owner(stack_id) == manager_id:
+                self._wrong("not in the list", stack_id)
         for stack_id, stack in found.items():
-            if self.tables.stacks[stack_id][0] != self.key.manager_id:
-                self._wrong("another manager's", stack)
-            self._seen(known.get(stack_id, 0), stack, stack_id)
+            self._seen(known.get(stack_id, 0), stack, stack_id, manager_id)
 
     def _update(self, request: str) -> None:
         stack_id = self._any_stack()
         with self.database.session() as session:
-            self._verified(session)
-            if self.random.random() < 0.3:
-                session.close()
-                scheduler.sleep(self.world.between(0, 0.02))
+            manager_id = self._verified(session)
+            self._pause(session)
             changes = Changes(f"name {request}", None, None)
-            update = partial(repository.update, session, self._actor(request), stack_id, changes)
-            stack = self._written("stack_update", request, update)
+            actor = Actor(manager_id, "identity", request)
+            update = partial(repository.update, session, actor, stack_id, changes)
+            try:
+                stack = self._written("stack_update", request, update)
+            except NotFound:
+                if self._owner(stack_id) == manager_id:
+                    self._wrong("not found", stack_id)
+                return
         revisions = self.tables.revisions[stack_id]
         place = next((n for n, revision in enumerate(revisions, 1) if revision[0] == request), 0)
         if not place or tuple(stack[1:]) != revisions[place - 1][1:]:

@@ -32,6 +32,15 @@ class Tables:
         self.receipts: dict[tuple[str, str], tuple[bytes, str]] = {}
         self.revisions: dict[str, list[Row]] = {}  # by stack
         self.applied: Counter[tuple[str, str]] = Counter()  # by statement and request
+        self.unconfirmed: set[str] = set()  # requests whose commit no standby has confirmed
+        self.moved_keys = 0
+
+    def move_key(self) -> None:
+        """Bind one key to the manager of the next."""
+        self.moved_keys += 1
+        digests = list(self.keys)
+        moved, other = (digests[(self.moved_keys + place) % len(digests)] for place in (0, 1))
+        self.keys[moved] = (*self.keys[moved][:3], self.keys[other][3])
 
     def run(self, name: str, given: Parameters) -> list[Row]:
         """Apply a statement and return its rows."""

@@ -84,6 +84,7 @@ class World:
         self.invariants_at_rest: list[Callable[[], None]] = []
         self.is_over = False
         self.stalled = 0.0  # seconds in all
+        self.last_stall = 0.0
         self.steps = 0
         self.calls = 0
         self._preemption = self.faults.get("preemption", 0.0)
@@ -193,6 +194,7 @@ class World:
             seconds = self.random.choice(_STALLS)
             self.now += seconds
             self.stalled += seconds
+            self.last_stall = seconds
             self.note("fault", "stall")
         if always or (self._runnable and self.random.random() < self._preemption):
             self._runnable.append(thread)
