@@ -23,6 +23,8 @@ from tests.simulation.scenario import Plan, chosen_faults
 from tests.simulation.scheduling import Schedule
 from tests.simulation.world import Violation, World
 
+name = "database"
+
 _URL = "host=/simulated dbname=stackmgr"
 
 # The highest probability of each, at each opportunity.
@@ -131,96 +133,88 @@ class RequestThread:
         self.events.register(descriptor, IN | ONESHOT)
 
 
-class DatabaseScenario:
-    """Clients whose requests share a few connections, while the server fails in the ways of the plan."""
+def plan(random: Random) -> Plan:
+    seconds = random.choice((0.05, 0.3, 3.0))
+    return {
+        "clients": random.randint(1, 5),
+        "keys": random.randint(1, 3),
+        "requests": random.randint(1, 5),  # of each client
+        "threads": random.choice((0, 0, 1, 2)),  # clients in threads without a scheduler
+        "greenlets": random.randint(1, 6),
+        "pool_size": random.randint(1, 3),
+        "pause": random.choice((0.0, 0.0, 0.01, 1.1)),
+        "deadline": random.choice((0.5, 2.0)),
+        "pooler": random.random() < 0.15,
+        "events": [_event(random, seconds) for _ in range(random.choice((0, 0, 1, 1, 2, 3)))],
+        "faults": chosen_faults(random, FAULTS, random.choice((0.1, 0.3, 0.5))),
+    }
 
-    name = "database"
 
-    def plan(self, random: Random) -> Plan:
-        seconds = random.choice((0.05, 0.3, 3.0))
-        return {
-            "clients": random.randint(1, 5),
-            "keys": random.randint(1, 3),
-            "requests": random.randint(1, 5),  # of each client
-            "threads": random.choice((0, 0, 1, 2)),  # clients in threads without a scheduler
-            "greenlets": random.randint(1, 6),
-            "pool_size": random.randint(1, 3),
-            "pause": random.choice((0.0, 0.0, 0.01, 1.1)),
-            "deadline": random.choice((0.5, 2.0)),
-            "pooler": random.random() < 0.15,
-            "events": [self._event(random, seconds) for _ in range(random.choice((0, 0, 1, 1, 2, 3)))],
-            "faults": chosen_faults(random, FAULTS, random.choice((0.1, 0.3, 0.5))),
-        }
+def _event(random: Random, seconds: float) -> tuple[Any, ...]:
+    event = random.choice(_EVENTS)
+    at = round(random.random() * seconds, 4)
+    if event in ("restart", "crash", "freeze"):
+        return at, event, round(random.random() * 2, 4)
+    return at, event
 
-    def _event(self, random: Random, seconds: float) -> tuple[Any, ...]:
-        event = random.choice(_EVENTS)
-        at = round(random.random() * seconds, 4)
-        if event in ("restart", "crash", "freeze"):
-            return at, event, round(random.random() * 2, 4)
-        return at, event
 
-    def run(self, world: World, cleanup: ExitStack) -> None:
-        parts = DatabaseParts(world, cleanup)
-        opening = world.start("opening", parts.database.open)
-        world.run(lambda: not opening.is_alive, 10)
-        requests = RequestThread(parts, world.plan["greenlets"])
-        tables = parts.server.tables
-        is_healthy = not world.plan["events"] and world.faults.keys() <= _HARMLESS
-        keys = [Key(number, tables) for number in range(world.plan["keys"])]
-        running = set()
-        for number in range(world.plan["clients"] + world.plan["threads"]):
-            client = Client(world, number, keys[number % len(keys)], parts.database, tables)
-            client.is_healthy = is_healthy
-            running.add(client.name)
-            if number < world.plan["threads"]:
-                world.start(client.name, partial(self._run_client, client, running))
-            else:
-                client.end_call = partial(self._continue, client, running, requests)
-                world.at(world.between(0, 0.01), self._continue, client, running, requests)
-        world.run(lambda: not running, 60)
-        parts.heal()
-        settled = world.now + _SETTLING
-        world.at(_SETTLING, lambda: None)
-        world.run(lambda: world.now >= settled, 2 * _SETTLING)
-        parts.line.check_at_end()
-        requests.schedule.check_at_end()
-        self._probe(parts, requests)
-        parts.close()
-
-    def _continue(self, client: Client, running: set[str], requests: RequestThread) -> None:
-        call = client.next_call()
-        if call is None:
-            running.discard(client.name)
-        elif client.world.plan["pause"]:
-            client.world.at(client.world.between(0, client.world.plan["pause"]), requests.start, call)
+def run(world: World, cleanup: ExitStack) -> None:
+    parts = DatabaseParts(world, cleanup)
+    opening = world.start("opening", parts.database.open)
+    world.run(lambda: not opening.is_alive, 10)
+    requests = RequestThread(parts, world.plan["greenlets"])
+    tables = parts.server.tables
+    is_healthy = not world.plan["events"] and world.faults.keys() <= _HARMLESS
+    keys = [Key(number, tables) for number in range(world.plan["keys"])]
+    running = set()
+    for number in range(world.plan["clients"] + world.plan["threads"]):
+        client = Client(world, number, keys[number % len(keys)], parts.database, tables)
+        client.is_healthy = is_healthy
+        running.add(client.name)
+        if number < world.plan["threads"]:
+            world.start(client.name, partial(_run_client, client, running))
         else:
-            requests.start(call)
+            client.end_call = partial(_continue, client, running, requests)
+            world.at(world.between(0, 0.01), _continue, client, running, requests)
+    world.run(lambda: not running, 60)
+    parts.heal()
+    settled = world.now + _SETTLING
+    world.at(_SETTLING, lambda: None)
+    world.run(lambda: world.now >= settled, 2 * _SETTLING)
+    parts.line.check_at_end()
+    requests.schedule.check_at_end()
+    _probe(parts)
+    parts.close()
 
-    def _run_client(self, client: Client, running: set[str]) -> None:
-        while (call := client.next_call()) is not None:
-            call()
-            client.world.sleep(client.world.between(0, client.world.plan["pause"] + 0.001))
+
+def _continue(client: Client, running: set[str], requests: RequestThread) -> None:
+    call = client.next_call()
+    if call is None:
         running.discard(client.name)
-
-    def _probe(self, parts: DatabaseParts, requests: RequestThread) -> None:
-        """Acquire every connection at once."""
-        world, database, size = parts.world, parts.database, world_size(parts)
-        acquired: list[Any] = []
-
-        def acquire() -> None:
-            acquired.append(database.acquire(world.now + 10.0))
-
-        thread = world.start("probe", lambda: [acquire() for _ in range(size)])
-        world.run(lambda: not thread.is_alive, 10)
-        if len(acquired) != size:
-            raise Violation("no connection and no room is lost", f"{len(acquired)} of {size} can be acquired")
-        thread = world.start("probe", lambda: [database.release(found) for found in acquired])
-        world.run(lambda: not thread.is_alive, 10)
+    elif client.world.plan["pause"]:
+        client.world.at(client.world.between(0, client.world.plan["pause"]), requests.start, call)
+    else:
+        requests.start(call)
 
 
-def world_size(parts: DatabaseParts) -> int:
-    size: int = parts.world.plan["pool_size"]
-    return size
+def _run_client(client: Client, running: set[str]) -> None:
+    while (call := client.next_call()) is not None:
+        call()
+        client.world.sleep(client.world.between(0, client.world.plan["pause"] + 0.001))
+    running.discard(client.name)
 
 
-SCENARIO = DatabaseScenario()
+def _probe(parts: DatabaseParts) -> None:
+    """Acquire every connection at once."""
+    world, database, size = parts.world, parts.database, parts.world.plan["pool_size"]
+    acquired: list[Any] = []
+
+    def acquire() -> None:
+        acquired.append(database.acquire(world.now + 10.0))
+
+    thread = world.start("probe", lambda: [acquire() for _ in range(size)])
+    world.run(lambda: not thread.is_alive, 10)
+    if len(acquired) != size:
+        raise Violation("no connection and no room is lost", f"{len(acquired)} of {size} can be acquired")
+    thread = world.start("probe", lambda: [database.release(found) for found in acquired])
+    world.run(lambda: not thread.is_alive, 10)

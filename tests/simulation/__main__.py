@@ -1,0 +1,97 @@
+"""Run seeds of the simulation; print each that fails, made short, with its trace."""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import takewhile
+
+from tests.simulation import shortening
+from tests.simulation.planting import Mutant
+from tests.simulation.scenarios import MUTANTS, SCENARIOS, run, seeds_of
+from tests.simulation.world import World
+
+_PROCESSES = 2
+_CHUNK = 100
+
+
+def main() -> int:
+    """Run what the arguments say; return 1 if an invariant does not hold or a mutant is not found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many, with --first or from 0")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="run this one and print its trace")
+    parser.add_argument("--mutants", action="store_true", help="print the first seed that finds each mistake")
+    parser.add_argument("--mutant", help="plant this one")
+    arguments = parser.parse_args()
+    mutant = next((mutant for mutant in MUTANTS if mutant.name == arguments.mutant), None)
+    if arguments.mutant and mutant is None:
+        parser.error(f"no such mutant; there are: {', '.join(mutant.name for mutant in MUTANTS)}")
+    if arguments.seed is not None:
+        return _show(run(arguments.seed, mutant=mutant))
+    if arguments.mutants:
+        return _find_mutants(arguments.first, arguments.seeds)
+    return _run_seeds(arguments.first, arguments.seeds, mutant)
+
+
+def _show(world: World) -> int:
+    """Print a run; return 1 if it failed."""
+    print(f"seed {world.seed}, plan {world.plan}")
+    for seconds, thread, what, *details in world.trace:
+        print(f"{seconds:10.6f}  {thread:20}  {what}", *details)
+    print(world.violation or "no violation", f"({world.steps} steps)")
+    return int(world.violation is not None)
+
+
+def _failing(seeds: range, mutant: Mutant | None = None) -> list[int]:
+    return [seed for seed in seeds if run(seed, mutant=mutant).violation is not None]
+
+
+def _run_seeds(first: int, number: int, mutant: Mutant | None) -> int:
+    started, failing = time.monotonic(), []
+    chunks = [range(at, min(at + _CHUNK, first + number)) for at in range(first, first + number, _CHUNK)]
+    with ProcessPoolExecutor(_PROCESSES) as processes:
+        for found in processes.map(partial(_failing, mutant=mutant), chunks):
+            for seed in found:
+                failing.append(seed)
+                short = shortening.shortened(
+                    run(seed, mutant=mutant), lambda plan, s=seed: run(s, plan, mutant)
+                )
+                print(f"\nSeed {seed} fails; of its plan this suffices:")
+                _show(short)
+                sys.stdout.flush()
+    names = ", ".join(scenario.name for scenario in SCENARIOS)
+    seconds = time.monotonic() - started
+    print(f"{number} seeds ({names}) in {seconds:.0f} s: {len(failing)} failed {failing or ''}")
+    return int(bool(failing))
+
+
+def _first_seed(mutant: Mutant, first: int, number: int) -> tuple[int, str] | None:
+    for seed in takewhile(lambda seed: seed < first + number, seeds_of(mutant, first)):
+        violation = run(seed, mutant=mutant).violation
+        if violation is not None:
+            return seed, str(violation)
+    return None
+
+
+def _results(first: int, number: int) -> Iterator[tuple[Mutant, tuple[int, str] | None]]:
+    with ProcessPoolExecutor(_PROCESSES) as processes:
+        found = [processes.submit(_first_seed, mutant, first, number) for mutant in MUTANTS]
+        for mutant, future in zip(MUTANTS, found, strict=True):
+            yield mutant, future.result()
+
+
+def _find_mutants(first: int, number: int) -> int:
+    missed = 0
+    for mutant, found in _results(first, number):
+        seed, violation = found or ("none", f"not found in {number} seeds")
+        missed += found is None
+        print(f"| {mutant.name} | {mutant.breaks} | {seed} | {violation[:90]} |", flush=True)
+    print(f"{len(MUTANTS)} mutants, {missed} not found")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
