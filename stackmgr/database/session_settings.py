@@ -34,17 +34,19 @@ def requested(options: str) -> dict[str, str]:
 
 
 def verify(connection: DatabaseConnection) -> None:
-    """Raise SessionSettingsError unless *connection* has the settings of its options."""
+    """Raise SessionSettingsError, and close *connection*, unless it has the settings of its options."""
     settings = json.dumps(requested(connection.pgconn.options.decode()))
     try:
         rows = connection.run(_SETTINGS, {"settings": settings}, time.monotonic() + _TIMEOUT_SECONDS)
     except DatabaseError as ex:
+        connection.close()  # the pool only forgets it, and a traceback may keep it
         raise SessionSettingsError(
             f"the session's settings cannot be read ({ex.sqlstate or ex.reason})"
         ) from ex
     if different := [
         f"{name} is {setting}, not {wanted}" for name, setting, wanted in rows if setting != wanted
     ]:
+        connection.close()
         raise SessionSettingsError(
             f"the session has other settings than it requested: {'; '.join(different)}."
             " Behind a pooler they are its connect_query's: see deploy/pgbouncer.ini"
