@@ -3,13 +3,11 @@
 import argparse
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import takewhile
 
 from tests.simulation import shortening
-from tests.simulation.planting import Mutant
 from tests.simulation.scenarios import MUTANTS, SCENARIOS, run, seeds_of
 from tests.simulation.world import World
 
@@ -24,11 +22,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="run this one and print its trace")
     parser.add_argument("--mutants", action="store_true", help="print the first seed that finds each mistake")
-    parser.add_argument("--mutant", help="plant this one")
+    parser.add_argument("--mutant", choices=MUTANTS, metavar="NAME", help="plant this one")
     arguments = parser.parse_args()
-    mutant = next((mutant for mutant in MUTANTS if mutant.name == arguments.mutant), None)
-    if arguments.mutant and mutant is None:
-        parser.error(f"no such mutant; there are: {', '.join(mutant.name for mutant in MUTANTS)}")
+    mutant = arguments.mutant
     if arguments.seed is not None:
         return _show(run(arguments.seed, mutant=mutant))
     if arguments.mutants:
@@ -45,11 +41,11 @@ def _show(world: World) -> int:
     return int(world.violation is not None)
 
 
-def _failing(seeds: range, mutant: Mutant | None = None) -> list[int]:
+def _failing(seeds: range, mutant: str | None = None) -> list[int]:
     return [seed for seed in seeds if run(seed, mutant=mutant).violation is not None]
 
 
-def _run_seeds(first: int, number: int, mutant: Mutant | None) -> int:
+def _run_seeds(first: int, number: int, mutant: str | None) -> int:
     started, failing = time.monotonic(), []
     chunks = [range(at, min(at + _CHUNK, first + number)) for at in range(first, first + number, _CHUNK)]
     with ProcessPoolExecutor(_PROCESSES) as processes:
@@ -68,27 +64,22 @@ def _run_seeds(first: int, number: int, mutant: Mutant | None) -> int:
     return int(bool(failing))
 
 
-def _first_seed(mutant: Mutant, first: int, number: int) -> tuple[int, str] | None:
-    for seed in takewhile(lambda seed: seed < first + number, seeds_of(mutant, first)):
-        violation = run(seed, mutant=mutant).violation
+def _first_seed(name: str, first: int, number: int) -> tuple[int, str] | None:
+    for seed in takewhile(lambda seed: seed < first + number, seeds_of(MUTANTS[name], first)):
+        violation = run(seed, mutant=name).violation
         if violation is not None:
             return seed, str(violation)
     return None
 
 
-def _results(first: int, number: int) -> Iterator[tuple[Mutant, tuple[int, str] | None]]:
-    with ProcessPoolExecutor(_PROCESSES) as processes:
-        found = [processes.submit(_first_seed, mutant, first, number) for mutant in MUTANTS]
-        for mutant, future in zip(MUTANTS, found, strict=True):
-            yield mutant, future.result()
-
-
 def _find_mutants(first: int, number: int) -> int:
     missed = 0
-    for mutant, found in _results(first, number):
-        seed, violation = found or ("none", f"not found in {number} seeds")
-        missed += found is None
-        print(f"| {mutant.name} | {mutant.breaks} | {seed} | {violation[:90]} |", flush=True)
+    with ProcessPoolExecutor(_PROCESSES) as processes:
+        results = processes.map(partial(_first_seed, first=first, number=number), MUTANTS)
+        for mutant, found in zip(MUTANTS.values(), results, strict=True):
+            seed, violation = found or ("none", f"not found in {number} seeds")
+            missed += found is None
+            print(f"| {mutant.name} | {mutant.breaks} | {seed} | {violation[:90]} |", flush=True)
     print(f"{len(MUTANTS)} mutants, {missed} not found")
     return int(bool(missed))
 

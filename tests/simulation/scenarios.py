@@ -10,13 +10,13 @@ from tests.simulation.scenario import Plan, Scenario, run_seed
 from tests.simulation.world import World
 
 SCENARIOS: tuple[Scenario, ...] = (database, web)
-MUTANTS: tuple[Mutant, ...] = (*DATABASE_MUTANTS,)
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in DATABASE_MUTANTS}
 
 
-def run(seed: int, plan: Plan | None = None, mutant: Mutant | None = None) -> World:
-    """Make the run of *seed*, or one with another *plan*, with a mistake if one is given."""
+def run(seed: int, plan: Plan | None = None, mutant: str | None = None) -> World:
+    """Make the run of *seed*, or one with another *plan*, with a mistake if one is named."""
     scenario = SCENARIOS[seed % len(SCENARIOS)]
-    return run_seed(scenario, seed, plan, mutant and mutant.plant)
+    return run_seed(scenario, seed, plan, MUTANTS[mutant].plant if mutant else None)
 
 
 def seeds_of(mutant: Mutant, first: int = 0) -> Iterator[int]:
