@@ -150,3 +150,8 @@ CELLS = [
     )
     for where, seconds in (("ahead", _HOUR), ("behind", -_HOUR))
 ]
+
+EMPTY = {
+    "clock: hangs": "one that stands still differs by less than an hour",
+    "monotonic clock: lies": "the kernel's never does, and no process can have another",
+}

@@ -202,3 +202,8 @@ CELLS = [
         _migration(_AHEAD, _AS_BEFORE, is_refused=False),
     ),
 ]
+
+EMPTY = {
+    "whitelist: is slow": "only a start and a reload read it; see the one that hangs",
+    "whitelist (at a first start): dies": "a person provides the file; systemd's next start succeeds",
+}

@@ -153,3 +153,8 @@ CELLS = [
     Cell("nginx", "hangs", _hangs("nginx"), Bound(slowest=4.0), setup=_with_nginx, lasts=3.0),
     Cell("nginx (reload)", "is slow", _reloads("nginx"), setup=_with_nginx),
 ]
+
+EMPTY = {
+    "PgBouncer: lies": "it could give another session's settings, which a new connection verifies",
+    "nginx: lies": "the service believes nothing of it but the request itself",
+}

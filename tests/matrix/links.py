@@ -147,3 +147,8 @@ CELLS = [
         lasts=_SILENT_SECONDS,
     ),
 ]
+
+EMPTY = {
+    "name of the database (silent address): lies": "as a network that accepts and is silent",
+    "name server: lies": "see the name of the database",
+}

@@ -314,3 +314,10 @@ CELLS = [
     # Each flush of the WAL takes a tenth of a second more, the most that PostgreSQL can be told to.
     Cell("disk", "is slow", _settings(commit_delay="100000", commit_siblings="0"), lasts=LONG),
 ]
+
+EMPTY = {
+    "table: is full": "it has no limit of its own; see the volume of the tables",
+    "table: is slow": "as its disk, or a lock",
+    "settings of the service: lies": "a running process keeps its environment; a start checks it",
+    "standby: hangs": "for the service, as a standby that is missing",
+}

@@ -135,3 +135,8 @@ CELLS = (
     Cell("autovacuum launcher", "hangs", _suspends("autovacuum launcher"), lasts=LONG),
     Cell("io workers", "hangs", _suspends("io worker"), lasts=LONG),
 )
+
+EMPTY = {
+    "checkpointer: is slow": "a checkpoint is as slow as the disk",
+    "postmaster: is full": "see max_connections",
+}

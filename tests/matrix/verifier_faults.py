@@ -130,3 +130,8 @@ CELLS = [
         for what, (behaviour, kinds) in _LIES.items()
     ),
 ]
+
+EMPTY = {
+    "certificate of the verifier: lies": "then there is no connection, as to one that does not listen",
+    "verifier (accepts every key): lies": "the service has nothing else to believe",
+}
