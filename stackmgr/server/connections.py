@@ -149,12 +149,14 @@ class HttpConnections:
         except IndexError:
             pass
 
-    def close_longest_parked(self) -> None:
-        """Close the connection that has waited longest: in a flood of silent ones, one of those."""
+    def close_longest_parked(self) -> bool:
+        """Close the connection that has waited longest, in a flood a silent one; return if one did."""
         for conn in list(self.parked.values())[:1]:
             deadline = conn.deadline
             if self.claim(conn, lambda conn: conn.deadline == deadline):  # noqa: B023 - called at once
                 self.close(conn)
+                return True
+        return False
 
     def limit_idle_seconds(self, seconds: float) -> None:
         """Close idle connections after *seconds* at the latest, those that are idle now included."""

@@ -18,7 +18,10 @@ ACCEPTS = 64  # at once, then
 
 
 class Listeners:
-    """Accepts connections, whose capacity *reserve* limits. Safe for threads."""
+    """Accepts connections, whose capacity *reserve* limits. Safe for threads.
+
+    If descriptors are exhausted, one of *expendable*, by default of its own connections, is closed.
+    """
 
     def __init__(
         self,
@@ -26,11 +29,13 @@ class Listeners:
         connections: HttpConnections,
         limit: int,
         reserve: Callable[[Capacity, int], int] | None = None,
+        expendable: HttpConnections | None = None,
     ) -> None:
         self._sockets: dict[int, socket.socket] = {each.fileno(): each.sock for each in bound}
         self._connections = connections
         self._limit = limit  # connections that are open at once
         self._reserve = reserve
+        self._expendable = expendable or connections
         self._accepting = Lock()
         self._ready: set[int] = set()  # at the last tick
 
@@ -54,7 +59,8 @@ class Listeners:
                 pass
             except OSError:  # probably out of descriptors: an immediate retry would only use the processor
                 self._connections.paused.append(fd)
-                self._connections.close_longest_parked()
+                if self._expendable.close_longest_parked():
+                    self._connections.resume_listeners()
                 return None
             except BaseException:
                 self._connections.paused.append(fd)

@@ -95,7 +95,10 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             sockets[isinstance(name, tuple) and name[1] == self.admin_port].append(listener)
         limit, reserve = self.cfg.worker_connections, self.handler.wait_for_room
         self.listeners = Listeners(sockets[0], self.connections, limit, reserve)
-        self.admin_listeners = Listeners(sockets[1], self.admin, ADMIN_CONNECTIONS)  # capacity without limits
+        # Its capacity has no limits, and a manager's connection makes room for it.
+        self.admin_listeners = Listeners(
+            sockets[1], self.admin, ADMIN_CONNECTIONS, expendable=self.connections
+        )
         handle = partial(self._handle_event, self.connections, self.listeners)
         number = self.cfg.threads + WAITING
         self.scheduler = Scheduler(self.connections.epoll, number, handle, self._room)

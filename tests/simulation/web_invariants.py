@@ -125,15 +125,16 @@ class WorkerInvariants:
 
         return counted
 
-    def _excusing(self, connections: Any, close: Callable[..., None], excuse: str) -> Callable[..., None]:
+    def _excusing(self, connections: Any, close: Callable[..., Any], excuse: str) -> Callable[..., Any]:
         """Let the clients whose connections are closed meanwhile expect nothing."""
 
-        def excused(*arguments: Any) -> None:
+        def excused(*arguments: Any) -> Any:
             before = set(connections.open)
-            close(*arguments)
+            result = close(*arguments)
             for conn in before - connections.open:
                 if conn.sock.remote.holder is not None:
                     conn.sock.remote.holder.excuse = excuse
+            return result
 
         return excused
 

@@ -2,7 +2,10 @@
 
 import socket
 from collections.abc import Iterator
+from errno import EMFILE
+from select import EPOLLIN
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,7 @@ from stackmgr.capacity import UNLIMITED
 from stackmgr.server import SERVING
 from stackmgr.server.connection import ClientConnection
 from stackmgr.server.connections import HttpConnections
+from stackmgr.server.listeners import Listeners
 
 
 class Served(dict[int, ClientConnection]):
@@ -80,3 +84,36 @@ def test_a_connection_that_was_served_meanwhile_is_not_the_longest_parked(parked
     connections.parked = Served(connections)
     connections.close_longest_parked()
     assert connections.open == {conn}
+
+
+class FullListener:
+    """A listener for which there is no descriptor until the context's connection is closed."""
+
+    def __init__(self, needed: ClientConnection) -> None:
+        self._needed = needed
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.sock = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listener, name)
+
+    def accept(self) -> Any:
+        if self._needed.sock.fileno() >= 0:
+            raise OSError(EMFILE, "Too many open files")
+        return self._listener.accept()
+
+
+def test_a_connection_to_the_managers_listener_makes_room_for_the_operator(parked):
+    managers, conn = parked
+    operators, listener = HttpConnections(keepalive=60.0), FullListener(conn)
+    listeners = Listeners([listener], operators, 64, expendable=managers)
+    listeners.watch()
+    with socket.create_connection(listener.getsockname()):
+        assert operators.epoll.poll(10, 1) == [(listener.fileno(), EPOLLIN)]
+        assert listeners.accept(listener.fileno()) is None
+        assert managers.open == set()
+        assert operators.epoll.poll(10, 1) == [(listener.fileno(), EPOLLIN)]  # at once, not at the next sweep
+        assert listeners.accept(listener.fileno()) == listener.fileno()
+        [accepted] = operators.open
+    operators.close(accepted)
+    listeners.close()
