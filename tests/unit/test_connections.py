@@ -92,6 +92,7 @@ class FullListener:
     def __init__(self, needed: ClientConnection) -> None:
         self._needed = needed
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(0)
         self.sock = self
 
     def __getattr__(self, name: str) -> Any:
