@@ -67,6 +67,7 @@ async def _serve(
             key = json.loads(await reader.readexactly(length))["key"]
             await asyncio.sleep(min(wait, 3600))
             writer.write(_response(key, external_ids))
+    writer.close()
 
 
 async def main() -> None:

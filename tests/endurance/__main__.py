@@ -8,7 +8,15 @@ from tests.endurance.run import SETTINGS, Plan, Report, run
 from tests.support.memory import memory
 
 _HEADINGS = (
-    *("setting", "seed", "faults", "acknowledged under faults", "in the soak", "seconds of faults"),
+    *(
+        "setting",
+        "seed",
+        "faults",
+        "acknowledged under faults",
+        "in the soak",
+        "failed in the soak",
+        "seconds of faults",
+    ),
     *(
         "creates",
         "replays",
@@ -58,7 +66,7 @@ def _row(report: Report) -> list[str]:
         report.plan.setting,
         str(report.plan.seed),
         f"{report.faults.total()} ({kinds})",
-        *(str(report.writes), str(report.soak_writes), f"{report.seconds:.0f}"),
+        *(str(report.writes), str(report.soak_writes), str(report.soak_failures), f"{report.seconds:.0f}"),
         *(str(outcomes[name]) for name in ("creates", "replays", "updates", "500", "no response")),
         *(str(report.findings.landed), str(outcomes["rejected"]), str(outcomes["not connected"])),
         *(str(lost), str(twice), str(rules.total() - lost - twice + outcomes["violations"])),

@@ -35,6 +35,11 @@ class ClientProcess:
         assert self._process.is_alive(), "the clients have ended"
         return int(self.shared.acknowledged.value)
 
+    @property
+    def failed(self) -> int:
+        """How many requests have got 500, 503 or no response."""
+        return int(self.shared.failed.value)
+
     def stop(self) -> Summary:
         """Let each client finish its operation, and return what they saw."""
         self.shared.stopping.value = True

@@ -62,6 +62,7 @@ class Shared:
 
     port: Any = field(default_factory=lambda: RawValue(c_int))
     acknowledged: Any = field(default_factory=lambda: RawValue(c_longlong))
+    failed: Any = field(default_factory=lambda: RawValue(c_longlong))
     stopping: Any = field(default_factory=lambda: RawValue(c_bool))
 
 
@@ -253,6 +254,7 @@ class Clients:
                 digest(stack["name"], stack["allocation"], stack["schedule"]["preset"]),
             )
         elif status != 409:
+            self._shared.failed.value += 1
             client.due = now + self._chance.expovariate(1 / _PAUSE)
             if client.kind == CREATE and reached and status in (0, 500):
                 client.unsettled = client.key

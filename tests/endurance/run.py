@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
+from stackmgr.settings import Settings
 from tests.bench import verifier
 from tests.bench.requests import Manager as Verified
 from tests.endurance import check, soak
@@ -31,7 +32,10 @@ _VERIFIER_SECONDS = 0.005
 _VERIFIER_HANG_SECONDS = 1.5
 _RELOAD_SECONDS = 60.0
 _HANG = "verifier-hang"
-_ENVIRONMENT = ENVIRONMENT | {"STACKMGR_CONCURRENCY": "64"}
+_ENVIRONMENT = ENVIRONMENT | {
+    "STACKMGR_CONCURRENCY": str(Settings.concurrency),
+    "STACKMGR_DATABASE_TIMEOUT": str(Settings.database_timeout),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,7 @@ class Report:
     plan: Plan
     faults: Counter[str] = field(default_factory=Counter)
     soak_writes: int = 0
+    soak_failures: int = 0
     writes: int = 0
     seconds: float = 0.0
     summary: Summary = field(default_factory=Summary)
@@ -86,7 +91,7 @@ def run(plan: Plan) -> Report:
         keys = [manager.api_key for manager in stage.managers]
         with clients(plan.seed, keys, plan.connections, stage.service.port, recording) as process:
             _soak(plan, stage, roles, process, report)
-            report.soak_writes = process.acknowledged
+            report.soak_writes, report.soak_failures = process.acknowledged, process.failed
             began = time.monotonic()
             try:
                 _inflict(plan, stage, roles, process, report)
@@ -193,8 +198,6 @@ def _staged(plan: Plan) -> Iterator[tuple[Stage, soak.Roles]]:
             make_pooled_login(server.url())
             url = undo.enter_context(pgbouncer(PROGRAM, server.url()))
             setup.login, setup.socket_path = "stackmgr_service", socket_path(url)
-            # Its sessions have the settings of pooler.sql, which suit the default only.
-            setup.environment["STACKMGR_DATABASE_TIMEOUT"] = "5"
             beside["pgbouncer"] = [
                 child for child in psutil.Process().children() if child.name() == PROGRAM.name
             ]
