@@ -7,13 +7,16 @@ from contextlib import contextmanager
 
 from tests.matrix.cell import Bound, Cell, Fault, How
 from tests.matrix.name_server import NameServer, with_resolver
+from tests.matrix.network import DistantPostgres, Network, distant_server
 from tests.matrix.server_objects import end_connections
 from tests.matrix.server_processes import LONG, OUTAGE
 from tests.matrix.stage import Setup, Stage
 from tests.matrix.verifier import with_unkey
+from tests.support.waiting import eventually
 
 _DELAY_SECONDS = 0.1
 _RESET_INTERVAL = 0.1
+_LOSING_SECONDS, _CARRYING_SECONDS = 0.1, 0.2
 _NOWHERE = "/nonexistent"
 # A loopback address on which nothing listens.
 _DEAD_ADDRESS = "127.99.0.1"
@@ -85,6 +88,44 @@ def _accepts_and_is_silent(stage: Stage) -> Iterator[None]:
         stage.proxy.release()
 
 
+def _network(stage: Stage) -> Network:
+    assert isinstance(stage.server, DistantPostgres)
+    return stage.server.network
+
+
+@contextmanager
+def _loses_some_packets(stage: Stage) -> Iterator[None]:
+    """Lose all packets for a moment, again and again."""
+    over = threading.Event()
+
+    def lose() -> None:
+        while not over.wait(_CARRYING_SECONDS):
+            _network(stage).lose()
+            over.wait(_LOSING_SECONDS)
+            _network(stage).carry()
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def _host_restarts(stage: Stage) -> Iterator[None]:
+    """Restart the database while no packet comes through: its clients learn of it when they send again."""
+    _network(stage).lose()
+    try:
+        stage.server.crash()
+        stage.server.start()
+        yield
+    finally:
+        _network(stage).carry()
+    eventually(stage.server.accepts)
+
+
 @contextmanager
 def _with_names(setup: Setup) -> Iterator[None]:
     """Let the service know its database by a name."""
@@ -136,6 +177,8 @@ CELLS = [
     Cell(f"{_NETWORK} (resets)", "lies", _resets, OUTAGE, lasts=LONG),
     Cell(f"{_NETWORK} (accepts and closes)", "lies", _accepts_and_closes, _DOWN, lasts=LONG),
     Cell(f"{_NETWORK} (accepts, is silent)", "lies", _accepts_and_is_silent, _DOWN, lasts=LONG),
+    Cell("packets to the database", "is slow", _loses_some_packets, OUTAGE, setup=distant_server, lasts=LONG),
+    Cell("host of the database", "dies", _host_restarts, _DOWN, setup=distant_server, lasts=LONG),
     _name_cell("name of the database", "dies", _names(), _DOWN),
     _name_cell("name of the database (dead address)", "lies", _names(_DEAD_ADDRESS), _DOWN),
     _name_cell("name of the database (one dead address of two)", "lies", _names(_DEAD_ADDRESS, _RIGHT)),
