@@ -56,7 +56,7 @@ def test_the_ages_of_the_tables_are_listed(shell):
 
 
 def test_old_revisions_move_into_a_file_and_back(command, own_url, shell, tmp_path):
-    _, archive, restore = lines()
+    _, archive, restore, _ = lines()
     before = revisions(own_url)
     ran = shell(archive.replace("2026-01-01", "2026-11-21T22:10:55Z"))
     assert ran.returncode == 0, ran.stderr

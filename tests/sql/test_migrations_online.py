@@ -13,10 +13,11 @@ import psycopg
 import pytest
 
 from stackmgr import paths
-from stackmgr.access import api_keys
+from stackmgr.access import api_keys, erasure
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import migrations
 from stackmgr.database.pool import Database
+from stackmgr.database.single_connection import operating
 from stackmgr.errors import CommandError
 from stackmgr.http.app import create_app
 from tests.support.clusters import new_database
@@ -24,6 +25,7 @@ from tests.support.waiting import eventually
 from tests.support.workload import Manager, Workload, application_transport
 
 CLIENTS = 6
+GROWTH = paths.directory("deploy") / "GROWTH.md"
 
 ADD_COLUMN = """
 SET LOCAL ROLE stackmgr_owner;
@@ -46,10 +48,10 @@ DROP INDEX CONCURRENTLY IF EXISTS stackmgr.stack_revisions_request;
 CREATE INDEX CONCURRENTLY stack_revisions_request ON stackmgr.stack_revisions (request_id);
 """
 
-# Data enough that pg_dump, whose output is not read, stops in the middle and keeps its locks.
+# Data enough, in the first table, that pg_dump, whose output is not read, stops there and keeps its locks.
 FILL = b"""
-INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)
-SELECT id, id, id::text FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 20000)) AS made
+INSERT INTO stackmgr.api_key_quota_slots (quota_id, slot)
+SELECT gen_random_uuid(), 1 FROM generate_series(1, 40000)
 """
 # It locks all tables before its first COPY.
 DUMP_IS_STOPPED = b"""
@@ -66,6 +68,54 @@ VALIDITY = (
 IS_VALIDATED = (
     b"SELECT convalidated FROM pg_constraint WHERE conname = 'stack_revisions_request_id_is_bounded'"
 )
+PARTITIONS = b"""
+SELECT inhparent::regclass::text, count(*) FROM pg_inherits WHERE inhparent IN (
+    'stackmgr.stack_revisions'::regclass, 'stackmgr.creation_receipts'::regclass
+)
+GROUP BY inhparent ORDER BY 1
+"""
+# What differs between the schema of the migrations and that of partitions: nothing but the parts.
+SCHEMA = b"""
+SELECT conname, conrelid::regclass::text, pg_get_constraintdef(oid), obj_description(conrelid, 'pg_class')
+FROM pg_constraint
+WHERE conrelid IN ('stackmgr.stack_revisions'::regclass, 'stackmgr.creation_receipts'::regclass)
+    AND contype IN ('c', 'f', 'p')
+UNION ALL SELECT relname, relacl::text, NULL, NULL
+FROM pg_class
+WHERE oid IN ('stackmgr.stack_revisions'::regclass, 'stackmgr.creation_receipts'::regclass)
+UNION ALL SELECT viewname, definition, NULL, NULL
+FROM pg_views
+WHERE schemaname = 'stackmgr'
+UNION ALL SELECT attname, attrelid::regclass::text, attstorage::text, col_description(attrelid, attnum)
+FROM pg_attribute
+WHERE attrelid IN ('stackmgr.stack_revisions'::regclass, 'stackmgr.creation_receipts'::regclass)
+    AND attnum > 0
+ORDER BY 1, 2
+"""
+PART_OPTIONS = b"""
+SELECT DISTINCT relkind, reloptions FROM pg_class
+WHERE oid IN (SELECT inhrelid FROM pg_inherits) AND relkind = 'r' AND relnamespace = 'stackmgr'::regnamespace
+"""
+INCOMPLETE = b"""
+SELECT count(*) FROM stackmgr.stacks
+WHERE revision_number <> (
+    SELECT count(*) FROM stackmgr.stack_revisions AS revisions
+    WHERE (revisions.manager_id, revisions.stack_id) = (stacks.manager_id, stacks.stack_id)
+)
+OR 1 <> (
+    SELECT count(*) FROM stackmgr.creation_receipts AS receipts
+    WHERE (receipts.manager_id, receipts.stack_id) = (stacks.manager_id, stacks.stack_id)
+)
+"""
+MANAGERS = b"SELECT manager_id::text, external_id::text FROM stackmgr.managers"
+LOST = b"""
+SELECT saved::text FROM stackmgr.stack_revisions_old AS saved
+EXCEPT SELECT saved::text FROM stackmgr.stack_revisions AS saved
+UNION ALL (
+    SELECT saved::text FROM stackmgr.creation_receipts_old AS saved
+    EXCEPT SELECT saved::text FROM stackmgr.creation_receipts AS saved
+)
+"""
 
 
 @pytest.fixture
@@ -202,3 +252,40 @@ def test_an_index_that_failed_is_removed_and_created_by_the_next_run(url, add):
     assert one(url, VALIDITY) is False
     assert [str(migration) for migration in migrations.apply(url)] == names
     assert one(url, VALIDITY) is True
+
+
+def test_the_history_is_partitioned_by_the_page_while_the_service_runs(url, workload, binaries, monkeypatch):
+    monkeypatch.setattr(erasure, "REQUEST_SECONDS", 0)
+    line = re.search(r"^ {4}(psql .* deploy/postgresql/partition\.sql)$", GROWTH.read_text(), re.MULTILINE)
+    with psycopg.connect(url, autocommit=True) as admin:
+        before = admin.execute(SCHEMA).fetchall()
+        command = line[1].replace("-d stackmgr ", f"-d '{url}' ")
+        subprocess.run(
+            ["/bin/sh", "-euc", command],
+            cwd=paths.directory("deploy").parent,
+            env={"PATH": f"{binaries}:/usr/bin:/bin"},
+            check=True,
+            timeout=300,
+        )
+        served = len(workload.operations)
+        eventually(lambda: len(workload.operations) > served + 50)
+        workload.stop()
+        assert {operation.status for operation in workload.operations} <= {200, 201, 404, 409}
+        assert admin.execute(PARTITIONS).fetchall() == [
+            ("stackmgr.creation_receipts", 16),
+            ("stackmgr.stack_revisions", 16),
+        ]
+        assert admin.execute(SCHEMA).fetchall() == before
+        [(_, options)] = admin.execute(PART_OPTIONS).fetchall()
+        assert "autovacuum_freeze_min_age=0" in options
+        assert 201 in {operation.status for operation in workload.operations[served:]}
+        assert admin.execute(INCOMPLETE).fetchone() == (0,)
+        assert admin.execute(LOST).fetchall() == []
+        admin.execute(b"DROP TABLE stackmgr.stack_revisions_old, stackmgr.creation_receipts_old")
+        managers = admin.execute(MANAGERS).fetchall()
+        assert migrations.apply(url) == []
+        with operating(url) as operator:
+            for manager_id, external_id in managers:
+                assert erasure.erase(operator, manager_id, external_id, lambda *_: None)
+        for table in ("stacks", "stack_revisions", "creation_receipts"):
+            assert admin.execute(f"TABLE stackmgr.{table}".encode()).fetchall() == []
