@@ -131,7 +131,15 @@ class Unit:
             os.killpg(self.pid, signal.SIGKILL)
 
     def await_readiness(self) -> None:
-        assert send_request(self.admin_port, "/ready", timeout=_PATIENCE)[0] == 200, self.log
+        """Return once `/ready` responds with 200, which may be some time after a fault."""
+
+        def is_ready() -> bool:
+            return send_request(self.admin_port, "/ready", timeout=_PATIENCE)[0] == 200
+
+        try:
+            eventually(is_ready, _PATIENCE)
+        except AssertionError as ex:
+            raise AssertionError(self.log) from ex
 
     def check(self) -> str:
         """Do what a reload begins with: return why it would fail, or nothing."""
