@@ -1,9 +1,12 @@
 """The normal form of an allocation: every allocation has one, and one that is normal is its own."""
 
 import json
+import random
 
-from hypothesis import given, settings
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
+from stackmgr.commands.audit.rules import allocation_fault
 from stackmgr.stacks import configuration
 from tests.properties.strategies import (
     allocations,
@@ -13,6 +16,7 @@ from tests.properties.strategies import (
     normal,
     written,
 )
+from tests.support.examples import ADDRESSES
 
 
 def items_of(text):
@@ -51,3 +55,58 @@ def test_what_is_saved_is_what_was_sent_in_normal_form(make_client, document, la
     assert updated == ids | {"current_revision_id": updated["current_revision_id"]} | normal(document | later)
     assert updated["current_revision_id"] != created["current_revision_id"]
     assert client.get(created["id"]).json == updated
+
+
+def exchange(text, chance):
+    """Exchange two items, which takes their order."""
+    items = json.loads(text)
+    first, second = chance.randrange(len(items)), chance.randrange(len(items))
+    items[first], items[second] = items[second], items[first]
+    return json.dumps(items, separators=(",", ":"))
+
+
+def repeat(text, chance):
+    """Repeat an item with no weight, which makes 31 of 30."""
+    items = json.loads(text)
+    item = chance.choice([*(item["token_address"] for item in items), *ADDRESSES])
+    items = sorted([*items, {"token_address": item, "weight_bps": 0}], key=lambda i: i["token_address"])
+    return json.dumps(items, separators=(",", ":"))
+
+
+def shift(text, chance):
+    """Add a little to the weight of an item, and take it from another one or not."""
+    items = json.loads(text)
+    amount = chance.choice([1, -1, 10000])
+    chance.choice(items)["weight_bps"] += amount
+    chance.choice(items)["weight_bps"] -= chance.choice([0, amount])
+    return json.dumps(items, separators=(",", ":"))
+
+
+def replace_character(text, chance):
+    """Put another character, or none, in place of one."""
+    position = chance.randrange(len(text))
+    return text[:position] + chance.choice(["", *'0aAgx9 -.,"\n']) + text[position + 1 :]
+
+
+EDITS = [exchange, repeat, shift, replace_character]
+
+
+@settings(max_examples=300)
+@given(allocations(), st.lists(st.sampled_from(EDITS), max_size=2), st.integers(0, 2**32))
+def test_the_database_accepts_exactly_the_allocations_that_the_audit_finds_right(
+    admin, spellings, allocation, edits, seed
+):
+    chance = random.Random(seed)  # noqa: S311 - to be repeatable
+    text = configuration.normalize_allocation(allocation, spellings)
+    for edit in edits:
+        try:
+            text = edit(text, chance)
+            json.loads(text)
+        except (ValueError, LookupError, TypeError):
+            return
+    accepted = allocation_fault(text) is None
+    event("accepted" if accepted else "rejected")
+    checked = admin.execute(
+        b"SELECT stackmgr.allocation_is_normalised(%s::text::json) IS TRUE", [text]
+    ).fetchone()
+    assert checked == (accepted,)
