@@ -34,9 +34,9 @@ REQUEST_SECONDS = 30.0
 _MANY = 10_000
 _VACUUM_AGAIN_SECONDS = 10.0
 
-_BATCH = 1000
-# After each batch, as a part of its time: leaves the database to requests.
-_PAUSE = 0.5
+_BATCH = 500
+# The wait after each batch, as a multiple of its time: leaves the database to requests.
+_PAUSE = 1.0
 
 # Called with the number of rows deleted, their total, and what the erasure waits for, if anything.
 Progress = Callable[[int, int, str], None]

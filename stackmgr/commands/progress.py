@@ -37,15 +37,18 @@ class Progress:
         self.clear()
 
     def report(self, done: int, total: int, remark: str = "") -> None:
-        """Print how much is done, unless *total* is 0, and *remark*, if it is time to."""
+        """Print how much is done, and *remark*, if it is time to.
+
+        A *total* below *done* is not known.
+        """
         now = time.monotonic()
-        if self._first is None and total:
+        if self._first is None and done:
             self._first = now, done
         if now < self._next:
             return
         self._next = now + self._interval
-        counts = f"{done:,} of about {total:,} {self._units}" if total else ""
-        text = ", ".join(filter(None, (counts, self._left(now, done, total), remark)))
+        counts = f"{done:,} of about {total:,} {self._units}" if total >= done else f"{done:,} {self._units}"
+        text = ", ".join(filter(None, (counts if done else "", self._left(now, done, total), remark)))
         if self._is_terminal:
             print(f"\r{text:{_WIDTH}}", end="", file=sys.stderr, flush=True)
         else:
@@ -54,7 +57,7 @@ class Progress:
     def _left(self, now: float, done: int, total: int) -> str:
         """Return the remaining time at the rate since the first report; nothing at that one."""
         since, at_first = self._first or (now, done)
-        if done == at_first:
+        if done == at_first or total < done:
             return ""
         return f"about {_duration((now - since) * (total - done) / (done - at_first))} left"
 

@@ -162,12 +162,16 @@ def test_a_stack_of_another_manager_with_the_same_id_is_another_stack(command, o
 
 
 def test_progress_has_an_estimate_of_the_remaining_time(command, own_url, monkeypatch):
+    """As soon as the planner has one of the number of stacks."""
+    monkeypatch.setattr(progress, "_TERMINAL_SECONDS", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.stderr, "isatty", lambda: True)
+        assert re.search(r"\r3 stacks, \d+ stacks/s, 0 found +\r", command("audit").err)
     with psycopg.connect(own_url, autocommit=True) as admin:
         admin.execute(b"ANALYZE stackmgr.stacks")
     monkeypatch.setattr(ranges, "_MANAGERS_AT_A_TIME", 1)
     assert "about" not in command("audit").err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(progress, "_TERMINAL_SECONDS", 0)
     shown = command("audit").err.split("\r")
     assert any(re.match(r"2 of about 3 stacks, \d+ stacks/s, 0 found +$", line) for line in shown)
     assert any(

@@ -39,8 +39,7 @@ class Report:
         self._stacks += part.stacks
         self._revisions += part.revisions
         self._receipts += part.receipts
-        total = max(self._estimate, self._stacks)
-        self._progress.report(self._stacks, total, f"{self._rate()}, {self.findings} found")
+        self._progress.report(self._stacks, self._estimate, f"{self._rate()}, {self.findings} found")
 
     def _print(self, kind: str, manager_id: str, stack_id: str, text: str) -> None:
         if self._as_json:
