@@ -178,22 +178,6 @@ def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):
         assert len(responses) > 2
 
 
-def test_a_worker_that_cannot_boot_is_tried_again_while_the_others_serve(database_url, releases):
-    with running_service(database_url, env={"WEB_CONCURRENCY": "2"}) as service:
-        eventually(lambda: len(list(releases.glob("booted-*"))) == 2)
-        application = releases / "old/stackmgr/http/app.py"
-        intact = application.read_text()
-        application.write_text(f"{intact}\nimport nonexisting\n")
-        killed, kept = workers(service)
-        killed.kill()
-        eventually(lambda: any("cannot boot" in said for said in messages(service)))
-        assert is_serving(service)
-        application.write_text(intact)
-        eventually(lambda: len(workers(service)) == 2 and killed not in workers(service), 60)
-        assert kept in workers(service)
-        assert is_serving(service)
-
-
 def test_a_worker_that_hangs_at_its_boot_is_replaced(database_url, releases):
     with running_service(database_url, args=["-c", str(impatient(releases))]) as service:
         hang = releases / "hang"
@@ -206,24 +190,6 @@ def test_a_worker_that_hangs_at_its_boot_is_replaced(database_url, releases):
         [worker] = workers(service)
         worker.kill()
         eventually(lambda: not hang.exists())
-        assert is_serving(service)
-
-
-def test_a_worker_that_cannot_be_forked_is_tried_again(database_url, tmp_path):
-    # As where the limit of processes is reached.
-    settings = tmp_path / "gunicorn.conf.py"
-    shutil.copy(paths.directory("deploy") / "gunicorn.conf.py", settings)
-    with settings.open("a") as file:
-        file.write(
-            "\nforks = []\n\ndef fork(fork=os.fork):\n    forks.append(1)\n    if len(forks) == 2:\n"
-            "        raise BlockingIOError(11, 'Resource temporarily unavailable')\n    return fork()\n\n"
-            "_start = on_starting\n\ndef on_starting(server):\n    _start(server)\n    os.fork = fork\n"
-        )
-    with running_service(database_url, args=["-c", str(settings)]) as service:
-        [worker] = workers(service)
-        worker.kill()
-        eventually(lambda: any("could not be started: Resource" in said for said in messages(service)))
-        eventually(lambda: workers(service) - {worker})
         assert is_serving(service)
 
 

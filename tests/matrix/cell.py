@@ -66,7 +66,7 @@ class Cell:
     fault: Fault
     bound: Bound = Bound()
     lasts: float = 1.0
-    rest: float = 2.5
+    rest: float = 2.0
     clients: int = CLIENTS
     setup: Callable[[Setup], AbstractContextManager[object]] | None = None
     control: bool = False

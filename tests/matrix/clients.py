@@ -137,9 +137,15 @@ EMPTY = {
 CELLS = [
     Cell("clients (silent)", "hangs", be_silent, Bound(), lasts=3.0),
     Cell("clients (reset at once)", "dies", resetting(b"GET"), Bound(), lasts=3.0),
-    Cell("clients (reset before the response)", "dies", resetting(_PAGE), Bound(), lasts=3.0, short=True),
+    Cell(
+        "clients (reset before the response)",
+        "dies",
+        resetting(_PAGE),
+        Bound(),
+        lasts=3.0,
+    ),
     Cell("clients (readers)", "hangs", read_nothing, Bound(), lasts=3.0),
     Cell("clients (writers)", "is slow", trickle, Bound(), lasts=3.0),
     Cell("clients", "lies", send_garbage, Bound(), lasts=3.0),
-    Cell("operator's listener", "is full", crowd_the_operator, Bound(), lasts=3.0, short=True),
+    Cell("operator's listener", "is full", crowd_the_operator, Bound(), lasts=3.0),
 ]

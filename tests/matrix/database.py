@@ -105,5 +105,5 @@ CELLS = [
         clients=_CROWD,
         short=True,
     ),
-    Cell("commit (control)", "lies", commit_carelessly, _DOWN, control=True, short=True),
+    Cell("commit (control)", "lies", commit_carelessly, _DOWN, control=True),
 ]

@@ -33,6 +33,7 @@ class Report:
     failed: Counter[str] = field(default_factory=Counter)
     violations: list[Violation] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    rejections: list[str] = field(default_factory=list)
     slowest: float = 0.0
     live: float = 0.0
     not_ready: float = 0.0
@@ -57,13 +58,13 @@ class Report:
         return found
 
     def delays(self) -> list[str]:
-        """Return, in words, what came too late."""
+        """Return, in words, what came too late: 503 too, where no bound names it, is a matter of time."""
         measured = {
             "a response": (self.slowest, self.bound.slowest),
             "/live": (self.live, self.bound.live),
             "full service": (self.recovery, self.bound.recovery),
         }
-        return [
+        return self.rejections + [
             f"{what} took {seconds:.2f} s"
             for what, (seconds, bound) in measured.items()
             if bound is not None and seconds > bound
@@ -100,10 +101,14 @@ def failure(operation: Operation) -> str:
 
 def _judge_failures(report: Report, operations: list[Operation]) -> None:
     report.failed = Counter(filter(None, map(failure, operations)))
-    bound = report.bound
-    if unexpected := sorted(set(report.failed) - set(bound.kinds.split())):
-        report.problems.append(f"failures that are not in the bound: {', '.join(unexpected)}")
-    if bound.most is not None and report.failed.total() > bound.most * report.faults:
+    bound, unexpected = report.bound, Counter(report.failed)
+    for kind in bound.kinds.split():
+        del unexpected[kind]
+    if rejected := unexpected.pop("503", 0):
+        report.rejections.append(f"{rejected} requests got 503")
+    if unexpected:
+        report.problems.append(f"failures that are not in the bound: {', '.join(sorted(unexpected))}")
+    if bound.most is not None and report.failed.total() - rejected > bound.most * report.faults:
         report.problems.append(f"{report.failed.total()} requests failed")
 
 
@@ -117,7 +122,9 @@ def _judge_probes(report: Report, probes: list[Probe], faults: list[tuple[float,
     if report.bound.live is not None and any(probe.status != 200 for probe in live):
         report.problems.append(f"/live returned {sorted({probe.status for probe in live})}")
     if report.bound.ready == "stays" and unready:
-        report.problems.append(f"/ready returned {sorted({probe.status for probe in unready})}")
+        statuses = {probe.status for probe in unready}
+        found = report.rejections if statuses == {503} else report.problems
+        found.append(f"/ready returned {sorted(statuses)}")
     if probes and report.bound.ready == "fails":
         unnoticed = [
             began

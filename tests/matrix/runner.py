@@ -32,6 +32,9 @@ def run(cell: Cell, server: FaultyPostgres, seed: int, times: int = 1) -> Report
             for _ in range(times):
                 inject(cell, stage)
                 time.sleep(cell.rest)
+        except BaseException:
+            stage.service.close()  # or clients would wait for a service that does not return
+            raise
         finally:
             workload.stop()
             probes = prober.stop()

@@ -124,6 +124,7 @@ CELLS = [
         setup=on_a_volume,
         lasts=3.0,
         trace=_NOT_STARTED,
+        short=True,
     ),
     Cell(
         *("heartbeats", "dies", remove_heartbeats, _CUT),
