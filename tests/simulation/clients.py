@@ -15,6 +15,7 @@ from tests.simulation.world import World
 
 # Seconds to wait, or None to wait until something has changed.
 Steps = Iterator[float | None]
+_LONG_STALL_SECONDS = 0.1
 _HEAD = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [^\r]*\r\n")
 
 
@@ -164,6 +165,7 @@ class Client:
         self._backlog = backlog
         self._judge = judge
         self._parser = Parser()
+        self._stalled_before = 0.0
         self.end.noticed = self._notice
         self.end.holder = self
         self._sender = Agent(self.world, self._send())
@@ -195,6 +197,7 @@ class Client:
             if manners.thinks and number:
                 yield manners.thinks
             self.requests.append(request)
+            self._stalled_before = world.stalled
             sent = yield from self._send_request(request, sent)
             if not request.sent_at:
                 return
@@ -292,7 +295,8 @@ class Client:
         """Fail the run if a patient client has a request without a response."""
         if self.responded < len(self.requests) and self.manners.is_patient and not self.excuse:
             request = self.requests[self.responded]
-            if request.path.startswith("/late"):
+            is_stalled = self.world.stalled - self._stalled_before > _LONG_STALL_SECONDS
+            if request.path.startswith("/late") or is_stalled:  # this client, too, has not run meanwhile
                 return
             self.world.fail("each request has one response, in order", f"{request.name}: none")
 

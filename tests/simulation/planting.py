@@ -3,7 +3,6 @@
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -38,14 +37,16 @@ class Mutant:
 
 
 @cache
-def _edited(edit: Edit) -> Callable[..., Any]:
+def _edited(edit: Edit) -> Any:
     """Return the function as edited.  Raises LookupError if the edit no longer fits the source."""
     source = textwrap.dedent(inspect.getsource(edit.owner.__dict__[edit.function]))
     if source.count(edit.old) != 1:
         raise LookupError(f"{edit.function} has {source.count(edit.old)} times {edit.old!r}")
     module = sys.modules[edit.owner.__module__ if inspect.isclass(edit.owner) else edit.owner.__name__]
     scope: dict[str, Any] = {}
-    code = compile(source.replace(edit.old, edit.new), module.__file__ or "", "exec")
+    source = source.replace(edit.old, edit.new)
+    code = compile(source, module.__file__ or "", "exec")
     exec(code, vars(module), scope)  # noqa: S102 - the source is this repository's
-    edited: Callable[..., Any] = scope[edit.function]
+    edited: Any = scope[edit.function]
+    edited.source = source  # `inspect` would read the original
     return edited

@@ -9,7 +9,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -46,6 +46,17 @@ def _compiled(function: FunctionType) -> CodeType:
     return next(each for each in module.co_consts if isinstance(each, CodeType))
 
 
+def preempt_or_delay(world: World) -> None:
+    """Perhaps let another thread run; the main thread may have to wait for its turn."""
+    world.preempt()
+    thread = world.current
+    if thread is None or thread.name != "main" or not world.chance("late main thread"):
+        return
+    thread.is_late = True
+    world.block(world.between(0.001, 0.2), is_lock=True)
+    thread.is_late = False
+
+
 def functions(owner: type) -> Sequence[FunctionType]:
     """Return the methods of a class that can be recompiled: those that are not bound to its scope."""
     found = [each for each in vars(owner).values() if isinstance(each, FunctionType)]
@@ -55,11 +66,12 @@ def functions(owner: type) -> Sequence[FunctionType]:
 @contextmanager
 def preemptible(world: World, found: Sequence[FunctionType]) -> Iterator[None]:
     """Let the threads of *world* be pre-empted before each statement of the functions."""
+    preempt = partial(preempt_or_delay, world)
     before = [(each, each.__code__) for each in found]
     spaces: list[dict[str, Any]] = [each.__globals__ for each in found]
     try:
         for each in found:
-            each.__globals__[_NAME] = world.preempt
+            each.__globals__[_NAME] = preempt
             each.__code__ = _compiled(each)
         yield
     finally:

@@ -7,10 +7,11 @@ from tests.simulation import database, web
 from tests.simulation.database_mutants import MUTANTS as DATABASE_MUTANTS
 from tests.simulation.planting import Mutant
 from tests.simulation.scenario import Plan, Scenario, run_seed
+from tests.simulation.web_mutants import MUTANTS as WEB_MUTANTS
 from tests.simulation.world import World
 
 SCENARIOS: tuple[Scenario, ...] = (database, web)
-MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in DATABASE_MUTANTS}
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*DATABASE_MUTANTS, *WEB_MUTANTS)}
 
 
 def run(seed: int, plan: Plan | None = None, mutant: str | None = None) -> World:

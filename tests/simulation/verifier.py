@@ -216,7 +216,7 @@ class WatchedVerifier:
             raise
         finally:
             seconds = world.now - started - (world.stalled - stalled)
-            if seconds > TIMEOUT + _SLACK + 0.1 * world.plan["threads"]:
+            if seconds > TIMEOUT + _SLACK:
                 world.fail("a call ends within its time-out", f"{seconds:.3f} s")
 
     def check_end(self) -> None:

@@ -22,14 +22,17 @@ from tests.simulation.world import World
 
 name = "web"
 
-_FAULTS = {"preemption": 0.3, "stall": 0.002, "short transfers": 0.5, "no more threads": 0.3,
-           "slow resolver": 0.3, "unknown host": 0.2, "a dropped connect": 0.2}  # fmt: skip
+_FAULTS = {
+    "preemption": 0.3, "stall": 0.002, "late main thread": 0.05, "short transfers": 0.5,
+    "no more threads": 0.3, "slow resolver": 0.3, "unknown host": 0.2, "a dropped connect": 0.2,
+}  # fmt: skip
 _KINDS = (
     "quick", "pipelining", "slow sender", "slow reader", "no reader", "leaving", "resetting", "half-closing",
     "malformed", "silent",
 )  # fmt: skip
 _PATHS = ("fast/10", "fast/700", "sleep/30", "sleep/300", "page/2500", "page/6000", "pieces/2000", "raise/0",
           "late/0", "thread/40", "spin/4", "echo/300", "echo/900", "verify/0", "verify/0")  # fmt: skip
+_SLOW_PATHS = ("sleep/300", "sleep/700", "page/6000", "verify/0", "thread/40")
 _MODES = (
     "ok",
     "ok",
@@ -52,13 +55,14 @@ _SECONDS = 90.0
 def plan(random: Random) -> Plan:
     """Return what a seed chooses."""
     choice, hangs = random.choice, random.random() < 0.03
+    crowd = random.random() < 0.25  # of requests that are slow, most of one key
     return {
-        "clients": random.randint(2, 8),
+        "clients": random.randint(6, 10) if crowd else random.randint(2, 8),
         "kinds": ["quick", *random.sample(_KINDS, random.randint(1, 4))],
-        "paths": random.sample(_PATHS, random.randint(2, 5)) + ["hang/30"] * hangs,
-        "keys": random.randint(1, 3),
-        "seconds": choice((0.05, 0.5, 2.0)),  # in which the clients start
-        "threads": choice((1, 2, 4)),
+        "paths": random.sample(_SLOW_PATHS if crowd else _PATHS, random.randint(1, 3)) + ["hang/30"] * hangs,
+        "keys": choice((1, 2)) if crowd else random.randint(1, 3),
+        "seconds": 0.05 if crowd else choice((0.05, 0.5, 2.0)),  # in which the clients start
+        "threads": 4 if crowd else choice((1, 2, 4)),
         "keepalive": choice((0, 1, 2)),
         "worker_connections": choice((3, 6, 30, 30)),
         "descriptors": choice((0, 0, 4, 8)),  # that are free for connections; 0: many
@@ -66,13 +70,14 @@ def plan(random: Random) -> Plan:
         "max requests": choice((0, 0, 0, 4)),
         "queue seconds": choice((0.0, 0.5, 1.0)),
         "stops": choice(("at end", "at end", "early", "reload")),
+        "stops after": choice((0.02, 0.2)),
         "hangs": hangs,
         "verifier": random.sample(_MODES, random.randint(1, 3)),
         "reuse seconds": choice((0.0, 0.5)),
         "limits": {
             "tick": _TICK,
             "linger": 0.5,
-            "waiting": choice((1, 3, 8)),
+            "waiting": 8 if crowd else choice((1, 3, 8)),
             "read deadline": choice((0.6, 2.0)),
             "write deadline": choice((1.0, 3.0)),
             "write progress": choice((200, 1000)),
@@ -94,7 +99,7 @@ def plan(random: Random) -> Plan:
 
 def run(world: World, cleanup: ExitStack) -> None:
     """Run the clients to their end, then stop the worker.  Raises Violation."""
-    chosen = world.plan
+    chosen = world.plan = {**world.plan, "threads": world.plan["threads"] or 1}
     kernel = Kernel(world)
     network = Network(kernel, world)
     found = dict(of_production(world, kernel)) | dict(names(world, kernel, chosen["limits"]))
@@ -105,9 +110,9 @@ def run(world: World, cleanup: ExitStack) -> None:
     service.start_worker()
     clients = [_client(world, service, number) for number in range(chosen["clients"])]
     if chosen["stops"] == "early":
-        world.at(chosen["seconds"] * world.random.random() + 0.2, service.stop)
+        world.at(chosen["seconds"] * world.random.random() + chosen["stops after"], service.stop)
     elif chosen["stops"] == "reload":
-        world.at(chosen["seconds"] * world.random.random() + 0.2, service.reload)
+        world.at(chosen["seconds"] * world.random.random() + chosen["stops after"], service.reload)
     world.invariants.append(service.check)
     world.invariants_at_rest.append(service.check_at_rest)
     world.run(
@@ -151,7 +156,8 @@ class _Service:
 
     def _prepared(self, process: Process) -> None:
         self._invariants.append(WorkerInvariants(process, self.network, self._owners))
-        if free := self._world.plan["descriptors"]:
+        free = self._world.plan["descriptors"]
+        if free and len(self._invariants) == len(self._processes):
             self._kernel.limit = len(self._kernel.files) + free
 
     def reload(self) -> None:
@@ -229,7 +235,7 @@ class _Service:
 def _client(world: World, service: _Service, number: int) -> Client:
     """Return a client of one of the kinds of the plan."""
     random, chosen = world.random, world.plan
-    kind = random.choice(chosen["kinds"])
+    kind = random.choice(chosen["kinds"] or ["quick"])
     requests = [_request(world, f"{number}-{each}") for each in range(random.randint(1, 3))]
     length = sum(len(request.raw) for request in requests)
     manners = Manners(requests, starts_at=random.random() * chosen["seconds"])
@@ -237,7 +243,7 @@ def _client(world: World, service: _Service, number: int) -> Client:
         case "pipelining":
             manners.is_pipelining = True
         case "slow sender":
-            manners.piece, manners.sends_every = random.choice(((40, 0.05), (60, 0.4)))
+            manners.piece, manners.sends_every = random.choice(((40, 0.05), (20, 0.4)))
         case "slow reader":
             manners.reads, manners.reads_every = random.choice(((300, 0.05), (100, 0.3)))
         case "no reader":
@@ -252,14 +258,15 @@ def _client(world: World, service: _Service, number: int) -> Client:
         case "silent":
             manners.leaves_after = random.randint(1, 20)
             manners.leaves = "stay"
-    manners.thinks = random.choice((0.0, 0.1)) if chosen["keepalive"] else 0.0
+    if chosen["keepalive"]:
+        manners.thinks = random.choice((0.0, 0.1, chosen["keepalive"] * world.between(0.9, 1.5)))
     manners.stays = random.random() < 0.3
     return Client(f"client {number}", service.network, service.backlogs[0], manners, judge)
 
 
 def _request(world: World, name: str) -> Request:
     random, chosen = world.random, world.plan
-    path = random.choice(chosen["paths"])
+    path = random.choice(chosen["paths"] or ["fast/10"])
     key = f"key{random.randrange(chosen['keys'])}"
     kind, number = path.split("/")
     if kind == "echo":

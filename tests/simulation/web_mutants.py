@@ -1,0 +1,160 @@
+"""Mistakes in the server, its shares and its memory, and in the calls of a verifier."""
+
+from typing import Any
+
+from stackmgr.access.verifiers import remote
+from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
+from stackmgr.scheduler import Scheduler
+from stackmgr.server.connections import HttpConnections
+from stackmgr.server.handler import RequestHandler
+from stackmgr.server.listeners import Listeners
+from stackmgr.server.memory import ResponseMemory
+from stackmgr.server.outbox import Outbox
+from stackmgr.server.shares import Shares
+from stackmgr.server.worker import Worker
+from tests.simulation.planting import Edit, Mutant
+from tests.simulation.verifier import copied_bounded
+
+
+def _mutant(name: str, breaks: str, owner: Any, function: str, old: str, new: str, seed: int) -> Mutant:
+    return Mutant(name, breaks, "web", (Edit(owner, function, old, new),), seed)
+
+
+MUTANTS = [
+    # A race that careful reading had found before the simulation.
+    _mutant(
+        "sweep against queue", "the sweep ends a connection that a greenlet has just served",
+        HttpConnections, "claim",
+        "if taken is conn and applies(conn):", "if taken is conn:", 0,
+    ),
+    # What the simulation has found.
+    _mutant(
+        "arrived and closed", "a deadline ends a connection whose request waits for a greenlet",
+        Worker, "_expire",
+        "(conn.yielded or conn.has_input())", "conn.ready_since", 0,
+    ),
+    _mutant(
+        "wrong announcement", "a response written early announces that the connection stays open",
+        RequestHandler, "_run_application",
+        "if not self._worker.alive or not self._keeps_alive:\n        response.must_close = True\n    result",
+        "result", 0,
+    ),
+    # Mistakes that nobody has made yet.
+    _mutant(
+        "lost event", "what the main thread has looked at is not watched again",
+        HttpConnections, "poll_waiting",
+        "self.arm(fd, conn.events)", "pass", 0,
+    ),
+    _mutant(
+        "lost marker", "the marker is taken out of the queue, but counts as queued",
+        Worker, "_handle_event",
+        "connections.marker_is_queued = False", "pass", 0,
+    ),
+    _mutant(
+        "events left", "the scheduler forgets that there are more events than idle greenlets",
+        Scheduler, "_start",
+        "return True", "return False", 0,
+    ),
+    _mutant(
+        "deaf listener", "a listener is not watched again after all that waited is accepted",
+        Listeners, "accept",
+        "self._connections.arm(fd, READ)\n    return None", "return None", 0,
+    ),
+    _mutant(
+        "paused for ever", "a listener is not watched again after descriptors were exhausted",
+        HttpConnections, "resume_listeners",
+        "self.arm(self.paused.pop(), READ)", "self.paused.pop()", 0,
+    ),
+    _mutant(
+        "reset at stop", "a stopping worker closes its listeners without accepting what waits",
+        Listeners, "close",
+        "while True:\n                    self._accept_one(listener)", "pass", 0,
+    ),
+    _mutant(
+        "heartbeat of the main thread", "a worker whose request thread hangs is not replaced",
+        Worker, "_beat",
+        "self.scheduler.turns != turns", "True", 0,
+    ),
+    _mutant(
+        "early close", "a connection is closed after its last response, with unread bytes",
+        HttpConnections, "park",
+        "phase, seconds = DRAINING, DRAIN_SECONDS\n", "raise OSError\n", 0,
+    ),
+    _mutant(
+        "forgotten request", "a second request that has arrived with the first is not continued with",
+        RequestHandler, "_serve_arrived",
+        "conn.yielded = bool(conn.inbox)", "pass", 0,
+    ),
+    _mutant(
+        "two responses in one", "an error follows the first bytes of a failed response",
+        RequestHandler, "serve",
+        "if conn.sent:", "if False:", 0,
+    ),
+    _mutant(
+        "byte sent twice", "the rest of a piece begins one byte early",
+        Outbox, "_remove",
+        "memoryview(piece)[count:]", "memoryview(piece)[max(0, count - 1):]", 0,
+    ),
+    _mutant(
+        "not released", "an exception in the application keeps its share",
+        RequestHandler, "_respond_in_turn",
+        "try:\n        self._respond(conn, request)\n    finally:\n        self.shares.leave(key)",
+        "self._respond(conn, request)\n    self.shares.leave(key)", 0,
+    ),
+    _mutant(
+        "ghost in line", "a request that has given up is admitted",
+        Shares, "enter",
+        "self._waiting.remove(turn)", "pass", 0,
+    ),
+    _mutant(
+        "last first", "the last of those that wait for a share is admitted",
+        Shares, "leave",
+        "enumerate(self._waiting)", "reversed(list(enumerate(self._waiting)))", 0,
+    ),
+    _mutant(
+        "turn not passed on", "nobody is admitted when a request of another key ends",
+        Shares, "leave",
+        "if self._admit(waiting):", "if waiting == key and self._admit(waiting):", 0,
+    ),
+    _mutant(
+        "not reserved", "a page that has room does not reserve it",
+        ResponseMemory, "_reserve",
+        "capacity.reserved = size", "pass", 0,
+    ),
+    _mutant(
+        "waits counted up", "a page that has waited for room counts as waiting for ever",
+        ResponseMemory, "wait_for_room",
+        "self._waiting -= 1", "pass", 0,
+    ),
+    _mutant(
+        "trickle", "each byte of a request moves its deadline",
+        HttpConnections, "park",
+        "if phase is not conn.phase:", "if True:", 0,
+    ),
+    _mutant(
+        "permit not released", "a failed call of the verifier keeps its permit",
+        remote.Endpoint, "post",
+        "finally:\n", "except ZeroDivisionError:\n        pass\n    else:\n", 0,
+    ),
+    _mutant(
+        "failures forgotten", "calls that fail one after the other do not open the circuit",
+        CircuitBreaker, "_fail",
+        "self._failures += 1", "self._failures = 1", 0,
+    ),
+    _mutant(
+        "deadline of each read", "each wait for the verifier may take as long as the whole call",
+        copied_bounded.Socket, "_finished",
+        "except BlockingIOError:\n            wait_for(self.fileno(), events, call.left())",
+        "except BlockingIOError:\n            wait_for(self.fileno(), events, 0.8)", 0,
+    ),
+    _mutant(
+        "deadline not looked at", "a verifier that sends byte after byte is waited for without end",
+        copied_bounded.Call, "left",
+        "if left <= 0:", "if False:", 0,
+    ),
+    _mutant(
+        "leaked descriptor", "a socket whose connection attempt has failed stays open",
+        copied_bounded.Connection, "_connect",
+        "connecting.close()", "pass", 0,
+    ),
+]  # fmt: skip
