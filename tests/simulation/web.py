@@ -179,6 +179,7 @@ class _Service:
     def _look(self) -> None:
         """Replace workers that have ended, kill those that hang."""
         world, grace = self._world, self._world.plan["graceful_timeout"]
+        late = 5.0 if "late main thread" in world.faults else 0.0
         for process in self._processes:
             application = process.worker.wsgi
             if process.has_ended:
