@@ -50,6 +50,7 @@ FAULTS = {
     "connection refused": 0.3,
     "pool fails": 0.05,
 }
+_RARER_FAULTS = {"other settings": 0.2, "idle connection lost": 0.1, "unusable parameter": 0.1}
 _EVENTS = ("restart", "crash", "freeze", "fail_over", "migrate", "kill_one", "move_key")
 # With these and without events, every request succeeds.
 _HARMLESS = {"preemption", "partial read"}
@@ -135,7 +136,7 @@ class RequestThread:
 
 def plan(random: Random) -> Plan:
     seconds = random.choice((0.05, 0.3, 3.0))
-    return {
+    chosen = {
         "clients": random.randint(1, 5),
         "keys": random.randint(1, 3),
         "requests": random.randint(1, 5),  # of each client
@@ -148,6 +149,9 @@ def plan(random: Random) -> Plan:
         "events": [_event(random, seconds) for _ in range(random.choice((0, 0, 1, 1, 2, 3)))],
         "faults": chosen_faults(random, FAULTS, random.choice((0.1, 0.3, 0.5))),
     }
+    if random.random() < 0.3:
+        chosen["faults"] |= chosen_faults(random, _RARER_FAULTS, 0.5)
+    return chosen
 
 
 def _event(random: Random, seconds: float) -> tuple[Any, ...]:
@@ -160,12 +164,12 @@ def _event(random: Random, seconds: float) -> tuple[Any, ...]:
 
 def run(world: World, cleanup: ExitStack) -> None:
     parts = DatabaseParts(world, cleanup)
+    tables = parts.server.tables
+    keys = [Key(number, tables) for number in range(world.plan["keys"])]
     opening = world.start("opening", parts.database.open)
     world.run(lambda: not opening.is_alive, 10)
     requests = RequestThread(parts, world.plan["greenlets"])
-    tables = parts.server.tables
     is_healthy = not world.plan["events"] and world.faults.keys() <= _HARMLESS
-    keys = [Key(number, tables) for number in range(world.plan["keys"])]
     running = set()
     for number in range(world.plan["clients"] + world.plan["threads"]):
         client = Client(world, number, keys[number % len(keys)], parts.database, tables)

@@ -141,7 +141,7 @@ MUTANTS = [
     _mutant(
         "drain of the pool only", "a drain leaves the connections in frequent use",
         Database, "drain",
-        "self._return_hot()", "pass", 6,
+        "self._return_hot()", "pass", 372,
     ),
     _mutant(
         "late result", "a connection is used again after a deadline has passed on it",
@@ -161,7 +161,7 @@ MUTANTS = [
     _mutant(
         "unconfirmed write", "a write that no standby has confirmed is acknowledged",
         DatabaseConnection, "run",
-        "self._warned and statement.writes", "False", 14,
+        "self._warned and statement.writes", "False", 6,
     ),
     _mutant(
         "prefetch of another manager", "rows prefetched for a hint count whoever the key is",
@@ -171,7 +171,7 @@ MUTANTS = [
     _mutant(
         "rows exchanged", "the two results of a prefetch are taken for each other",
         DatabaseConnection, "run_with_prefetch",
-        "result, other = self", "other, result = self", 6,
+        "result, other = self", "other, result = self", 14,
     ),
     _mutant(
         "pipeline mode kept", "a connection stays in pipeline mode after a prefetch",

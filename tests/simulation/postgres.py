@@ -103,11 +103,13 @@ class ServerSession:
             self.is_running = True
             self.world.at(self.server.frozen_until - self.world.now, self._run)
             return
-        command = self.commands.popleft()
+        command, world = self.commands.popleft(), self.world
         if command.kind == SYNC:
             self.is_aborted = False
             self.lent = None
             self._answer((SYNC,))
+            if world.chance("idle connection lost"):
+                world.at(world.between(0, 0.5), self.end)
         elif self.is_aborted:
             self._answer(("result", Result(pq.ExecStatus.PIPELINE_ABORTED, asker=command.asker)))
         else:
@@ -239,6 +241,8 @@ class Server:
         ]
         given = dict(zip(statement.parameters, values, strict=True))
         rows = self.tables.run(statement.name, given)
+        if statement.name == "session_settings" and world.chance("other settings"):
+            rows = [(name, "other", wanted) for name, _, wanted in rows]
         request = given.get("request_id") if statement.writes else None
         if request is not None:
             if self.tables.applied[statement.name, request] > 1:

@@ -25,6 +25,8 @@ from tests.simulation.tables import Tables
 from tests.simulation.world import World
 
 _OUTCOME_UNKNOWN = (RetryAction.RETRY_IF_READ, RetryAction.CLOSE)
+# Faults by which a request may end with an exception that production code does not foresee.
+_UNFORESEEN = {"unforeseen exception", "pool fails", "unusable parameter"}
 _LIMIT = 50  # of a list
 
 
@@ -89,9 +91,9 @@ class Client:
             operation(request)
         except ServiceError as ex:
             outcome = f"{ex.reason} {getattr(ex, 'sqlstate', None)}"
-        except (MemoryError, psycopg.Error) as ex:
+        except (MemoryError, ValueError, psycopg.Error) as ex:
             outcome = repr(ex)
-            if not {"unforeseen exception", "pool fails"} & world.faults.keys():
+            if not _UNFORESEEN & world.faults.keys():
                 world.fail("requests fail in foreseen ways", f"{request}: {ex!r}", ex)
         except Exception as ex:  # noqa: BLE001 - whatever production code raises
             outcome = repr(ex)
@@ -171,13 +173,17 @@ class Client:
         stack_id = self._any_stack()
         known = self.key.stacks[stack_id]
         with self.database.session() as session:
-            session.planned_read = repository.plan_get(stack_id)
+            session.planned_read = repository.plan_get(stack_id + self._unusable())
             manager_id = self._verified(session)
             try:
                 self._seen(known, repository.get(session, manager_id), stack_id, manager_id)
             except NotFound:
                 if self._owner(stack_id) == manager_id:
                     self._wrong("not found", stack_id)
+
+    def _unusable(self) -> str:
+        """Return, as a fault, what cannot be part of a text parameter."""
+        return "\0" if self.world.chance("unusable parameter") else ""
 
     def _seen(self, known: int, stack: Any, stack_id: str, manager_id: str) -> None:
         """Check that *stack* is the manager's, in a revision that is not older than the *known* ones."""
@@ -208,7 +214,7 @@ class Client:
         with self.database.session() as session:
             manager_id = self._verified(session)
             self._pause(session)
-            changes = Changes(f"name {request}", None, None)
+            changes = Changes(f"name {request}{self._unusable()}", None, None)
             actor = Actor(manager_id, "identity", request)
             update = partial(repository.update, session, actor, stack_id, changes)
             try:
