@@ -186,7 +186,7 @@ class _Service:
                 continue
             if (
                 process.stopped_at is not None
-                and world.now > process.stopped_at + grace + 2.0 + world.stalled
+                and world.now > process.stopped_at + grace + 2.0 + late + world.stalled
             ):
                 world.fail(
                     "a stop ends within the graceful time-out", f"{world.now - process.stopped_at:.1f} s"
