@@ -216,7 +216,10 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         return results[0]
 
     def _two_results(self, statement: Statement, deadline: float) -> list[pq.abc.PGresult]:
-        """Return both results of a pipeline, errors included, once the server is ready again."""
+        """Return both results of a pipeline, errors included, once the server is ready again.
+
+        An error of the commit, which follows them, is returned in place of the second.
+        """
         self._flush(deadline)
         results: list[pq.abc.PGresult] = []
         try:
@@ -226,7 +229,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             for result in results[:1]:
                 _require_success(statement, result)
             raise
-        return results
+        return [results[0], results[-1]]
 
     def _next_in_pipeline(self, deadline: float) -> pq.abc.PGresult:
         # None follows the result of each statement, but not the last result, which is the sync's.

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from stackmgr.database import statements
 from stackmgr.monitoring.logs import JsonFormatter
 from tests.faults.service import DEADLINE, POOL_SIZE, ends_within
 from tests.support.waiting import eventually
@@ -89,6 +90,17 @@ def test_a_failure_at_the_commit_itself_is_not_taken_for_success(service, sabota
     assert service.operations()["update"]() == 500
     assert service.operations()["create"]() == 500
     assert service.client.get(service.stack_id).json == before
+    service.assert_whole()
+
+
+def test_a_failed_commit_of_a_statement_that_a_pooler_has_lost_is_classified_too(service, sabotage):
+    assert service.operations()["update"]() == 200
+    with service.database.session() as session:
+        session.row(statements.load("api_key_verify"), {"key_digest": b""})
+        session._connection.execute(b"DEALLOCATE ALL")
+    sabotage("stack_revisions", "40001", 1, deferred=True)
+    assert service.operations()["update"]() == 200
+    assert service.client.statements == ["api_key_verify", "stack_update", "stack_update"]
     service.assert_whole()
 
 
