@@ -65,7 +65,14 @@ class HttpConnections:
                 conn.unread = conn.count_unread()
         conn.events, conn.ready_since = events, 0.0
         self.parked[conn.fd] = conn
-        self.arm(conn.fd, events)
+        self._watch(conn)
+
+    def _watch(self, conn: ClientConnection) -> None:
+        """Watch a parked connection, or the one that has got its descriptor since the caller looked."""
+        self.arm(conn.fd, conn.events)
+        found = self.parked.get(conn.fd)
+        if found is not None and found is not conn:
+            self._watch(found)
 
     def arm(self, fd: int, events: int) -> None:
         """Watch a descriptor for one event."""
@@ -103,7 +110,7 @@ class HttpConnections:
                 continue
             conn.ready_since = conn.ready_since or now
             waiting.append(conn)
-            self.arm(fd, conn.events)
+            self._watch(conn)
         return waiting, others
 
     def take_overdue(self, waiting: list[ClientConnection], seconds: float) -> Iterator[ClientConnection]:

@@ -98,7 +98,10 @@ class ResponseMemory:
 
         def order(conn: ClientConnection) -> tuple[bool, float, float]:
             seconds = now - (conn.deadline - WRITE_DEADLINE)
-            read = conn.unread - conn.count_unread()
+            try:
+                read = conn.unread - conn.count_unread()
+            except OSError:  # another thread has just closed it
+                read = 0
             return seconds < ROOM_SECONDS, read / max(seconds, ROOM_SECONDS), conn.deadline
 
         def is_writing(conn: ClientConnection) -> bool:

@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Iterator
 from errno import EMFILE
-from select import EPOLLIN
+from select import EPOLLIN, EPOLLOUT
 from time import monotonic, sleep
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from stackmgr.capacity import UNLIMITED
 from stackmgr.server import SERVING
 from stackmgr.server.connection import ClientConnection
-from stackmgr.server.connections import HttpConnections
+from stackmgr.server.connections import WRITE, HttpConnections
 from stackmgr.server.listeners import Listeners
 
 
@@ -84,6 +84,31 @@ def test_a_connection_that_was_served_meanwhile_is_not_the_longest_parked(parked
     connections.parked = Served(connections)
     connections.close_longest_parked()
     assert connections.open == {conn}
+
+
+class Replaced(dict[int, ClientConnection]):
+    """Parked connections, of which another thread replaces one that this one has just found."""
+
+    def __init__(self, connections: HttpConnections, new: ClientConnection) -> None:
+        super().__init__(connections.parked)
+        self._new = new
+        self._arm = connections.arm
+
+    def get(self, fd: int, *default: None) -> ClientConnection | None:  # type: ignore[override]
+        found = super().get(fd, *default)
+        if found is not None and found is not self._new:
+            self[fd] = self._new
+            self._arm(fd, self._new.events)
+        return found
+
+
+def test_a_connection_that_gets_the_descriptor_of_one_that_was_just_found_is_watched(parked):
+    connections, conn = parked
+    new = ClientConnection(conn.sock, "", "", UNLIMITED)
+    new.events = WRITE
+    connections.parked = Replaced(connections, new)
+    assert connections.poll_waiting() == ([conn], [])
+    assert connections.epoll.poll(0) == [(conn.fd, EPOLLOUT)]
 
 
 class FullListener:

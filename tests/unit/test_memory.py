@@ -51,6 +51,16 @@ def test_a_response_that_has_been_reserved_and_is_queued_counts_once(connections
     assert len(connections.open) == 2
 
 
+def test_a_connection_that_is_closed_meanwhile_does_not_keep_a_response_waiting(
+    connections, connect, monkeypatch
+):
+    responses = ResponseMemory(connections)
+    connect(queued=b"x" * 100).sock.close()
+    monkeypatch.setattr(memory, "MEMORY_LIMIT_BYTES", 99)
+    responses.enforce()
+    assert connections.parked == {}
+
+
 def test_only_two_pages_wait_for_room(connections, connect):
     responses = ResponseMemory(connections)
     full = connect(reserved=MEMORY_LIMIT_BYTES)
