@@ -1,6 +1,7 @@
 """The command: run cells, print one row for each, and fail if a bound does not hold."""
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -44,6 +45,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Return the exit status: 0 if every bound holds."""
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or what it has started would go on
     if arguments.list:
         print("\n".join([*CELLS, *_OTHERS]))
         print("\n".join(f"{what}: {why}" for what, why in EMPTY.items()))
