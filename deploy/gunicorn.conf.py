@@ -4,6 +4,7 @@ The master checks the environment (see the README) before anything is served.  S
 gunicorn's defaults; WEB_CONCURRENCY is the number of workers.
 """
 
+import gc
 import importlib
 import json
 import logging.config
@@ -30,6 +31,7 @@ if not _settings["problems"]:
     for _name in [name for name in sys.modules if name.partition(".")[0] == "stackmgr"]:
         del sys.modules[_name]
     importlib.invalidate_caches()
+    gc.collect()  # the modules of an earlier reload, which are cycles
 
 from stackmgr.monitoring import logs, metrics_store  # noqa: E402 - the modules of the release that was checked
 from stackmgr.server.master import Master  # noqa: E402

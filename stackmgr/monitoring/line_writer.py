@@ -15,6 +15,7 @@ import stat
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -58,6 +59,17 @@ def _is_stream(fd: int) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that calls a *method* unless its object is gone."""
+    reference = weakref.WeakMethod(method)
+
+    def call() -> None:
+        if (found := reference()) is not None:
+            found()
+
+    return call
+
+
 class LineWriter:
     """Writes complete lines to a file descriptor, in order.  Safe for threads, signal handlers and a fork.
 
@@ -68,8 +80,9 @@ class LineWriter:
         self._fd = fd
         self._report = report
         self._start_anew()
-        os.register_at_fork(after_in_child=self._start_anew)
-        atexit.register(self.flush)
+        # Neither can be undone: a writer of modules that a reload has replaced must not stay for their sake.
+        os.register_at_fork(after_in_child=_weakly(self._start_anew))
+        atexit.register(_weakly(self.flush))
 
     def _start_anew(self) -> None:
         """Reset after a fork, which copies no thread: start without one and without the parent's lines."""

@@ -201,3 +201,26 @@ def test_what_is_wrong_with_the_environment_is_named_before_anything_listens(tmp
     assert ended.returncode == 1
     said = [json.loads(line)["message"].partition(" ")[0] for line in ended.stderr.splitlines()]
     assert said == ["STACKMGR_DATABASE_URL", "STACKMGR_CONCURRENCY"]
+
+
+# Without the automatic collection, what the settings leave behind does not depend on chance.
+_LOADED_THREE_TIMES = """
+import gc, runpy, sys
+from types import ModuleType
+gc.disable()
+for _ in range(3):
+    runpy.run_path(sys.argv[1])
+modules = [each for each in gc.get_objects() if isinstance(each, ModuleType)]
+print([module.__name__ for module in modules].count("stackmgr.monitoring.logs"))
+"""
+
+
+def test_a_reload_frees_the_modules_of_earlier_ones(database_url):
+    loaded = subprocess.run(
+        [sys.executable, "-c", _LOADED_THREE_TIMES, str(SETTINGS)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"STACKMGR_DATABASE_URL": database_url},
+    )
+    assert int(loaded.stdout) <= 2

@@ -1,7 +1,9 @@
 """Lines are written at once where that cannot block, and by a thread, in order, where it could."""
 
+import gc
 import os
 import socket
+import weakref
 
 import pytest
 
@@ -90,3 +92,10 @@ def test_lines_that_do_not_fit_follow_in_order_once_there_is_room(ends):
     lines.write(b"last\n")
     assert os.read(reading, 100) == b"last\n"
     assert lines.dropped == 0
+
+
+def test_a_writer_that_nothing_uses_is_not_kept_for_a_fork_or_the_exit(ends):
+    _, writing = ends
+    lines = weakref.ref(writer(writing))
+    gc.collect()
+    assert lines() is None
