@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO
 
@@ -131,10 +132,13 @@ class Unit:
             os.killpg(self.pid, signal.SIGKILL)
 
     def await_readiness(self) -> None:
-        """Return once `/ready` responds with 200, which may be some time after a fault."""
+        """Return once `/ready` responds with 200, which may be some time after a fault; probes are judged."""
 
         def is_ready() -> bool:
-            return send_request(self.admin_port, "/ready", timeout=_PATIENCE)[0] == 200
+            try:
+                return send_request(self.admin_port, "/ready", timeout=_PATIENCE)[0] == 200
+            except (OSError, HTTPException):  # the worker that accepted it has ended
+                return False
 
         try:
             eventually(is_ready, _PATIENCE)
