@@ -43,7 +43,7 @@ MUTANTS = [
     _mutant(
         "lost event", "what the main thread has looked at is not watched again",
         HttpConnections, "poll_waiting",
-        "self.arm(fd, conn.events)", "pass", 1,
+        "self._watch(conn)", "pass", 1,
     ),
     _mutant(
         "lost marker", "the marker is taken out of the queue, but counts as queued",

@@ -103,7 +103,10 @@ def kept(request: pytest.FixtureRequest, url: str) -> Iterator[DatabaseConnectio
             completed_conninfo(url, "stackmgr_app", DEADLINE), autocommit=True
         ) as connection,
     ):
-        admin.execute(b"TRUNCATE stackmgr.managers, stackmgr.api_keys, stackmgr.api_key_quota_slots CASCADE")
+        admin.execute(
+            b"TRUNCATE stackmgr.managers, stackmgr.stacks, stackmgr.api_keys, stackmgr.api_key_quota_slots"
+            b" CASCADE"
+        )
         insert(admin, managers, (0, managers - 1), (0, FIRST_ROWS - 1))
         admin.execute(b"ANALYZE")
         for name in CALLS:

@@ -53,8 +53,8 @@ def test_a_full_page_has_room_for_an_update_whatever_the_number_of_tokens(admin,
         for address, weight in zip(ADDRESSES, weights, strict=False)
     ]
     with admin.transaction(force_rollback=True):
-        # Empties the table's file, and is undone with the rest.
-        admin.execute(b"TRUNCATE stackmgr.managers CASCADE")
+        # Empties the tables' files, and is undone with the rest.
+        admin.execute(b"TRUNCATE stackmgr.managers, stackmgr.stacks CASCADE")
         admin.execute(SEED, (f"[{','.join(items)}]",))
         assert admin.execute(COMPRESSED).fetchone() == (0,)
         moves = admin.execute(UPDATE).fetchall()

@@ -92,12 +92,12 @@ def test_an_unexpected_error_is_logged_by_kind_and_place_and_not_by_its_words(lo
 
 
 def test_what_the_database_says_of_a_row_is_not_logged(logged, log):
-    # No such manager: the server's message about the foreign key quotes the id.
-    manager_id = str(uuid4())
+    # The server's message about its syntax quotes the id.
+    manager_id = f"no UUID {uuid4()}"
     sender = logged(FixedVerifier(Identity("identity", str(uuid4()), manager_id)))
     assert sender.create(configuration(name=CANARY), key=CANARY).status_int == 500
     (line,) = (json.loads(line) for line in log.lines(logs.JsonFormatter()))
-    assert line["causes"][0] == "DatabaseError rejected stack_create 23503"
+    assert line["causes"][0] == "DatabaseError rejected stack_create 22P02"
     assert CANARY not in log.text()
     # The request's own line names the manager, as every such line does.
     assert manager_id not in "\n".join(log.lines(logs.JsonFormatter()))
