@@ -180,7 +180,7 @@ class RequestHandler:
         result = self._worker.wsgi(environ, response.start_response)
         try:
             if not self._worker.alive:
-                response.must_close = True
+                response.announce_close()
             for item in result:
                 conn.wait_for_client()
                 response.write(item)

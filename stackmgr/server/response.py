@@ -109,6 +109,11 @@ class ResponseWriter:
         self._fields = None
         self._conn.queue(head.encode("latin-1"))
 
+    def announce_close(self) -> None:
+        """Close the connection after this response, unless its head has said that it stays open."""
+        if self._fields is not None or not self.status:
+            self.must_close = True
+
     def write(self, piece: bytes) -> None:
         """Queue a piece of the body, the head before the first; never more than was announced."""
         if not piece:

@@ -81,13 +81,14 @@ class WorkerInvariants:
         worker.admin.parked = Parked(self._world, owners)
         self._most_open = plan["worker_connections"] + plan["threads"] + worker_waiting(worker) + 2
         self._tickets: list[tuple[str, object]] = []
+        self._excuses: dict[Any, str] = {}  # by thread
         worker._expire = self._checked_expiry(worker._expire)
         worker.connections.poll_waiting = self._counted_look(worker.connections.poll_waiting)
         worker.handler.shares.enter = self._checked_enter(worker.handler.shares.enter)
         for one in (worker.connections, worker.admin):
-            one.close_longest_parked = self._excusing(one, one.close_longest_parked, "too many connections")
-        stalled = self._excusing(worker.connections, worker.memory._close_stalled, "memory")
-        worker.memory._close_stalled = stalled
+            one.close = self._noted_close(one.close)
+            one.close_longest_parked = self._excusing(one.close_longest_parked, "too many connections")
+        worker.memory._close_stalled = self._excusing(worker.memory._close_stalled, "memory")
 
     @property
     def has_ended(self) -> bool:
@@ -131,16 +132,25 @@ class WorkerInvariants:
 
         return counted
 
-    def _excusing(self, connections: Any, close: Callable[..., Any], excuse: str) -> Callable[..., Any]:
-        """Let the clients whose connections are closed meanwhile expect nothing."""
+    def _noted_close(self, close: Callable[[Any], None]) -> Callable[[Any], None]:
+        def noted(conn: Any) -> None:
+            excuse, holder = self._excuses.get(self._world.current), conn.sock.remote.holder
+            if excuse is not None and holder is not None:
+                holder.excuse = excuse
+            close(conn)
+
+        return noted
+
+    def _excusing(self, close: Callable[..., Any], excuse: str) -> Callable[..., Any]:
+        """Let the clients whose connections this thread closes meanwhile expect nothing."""
 
         def excused(*arguments: Any) -> Any:
-            before = set(connections.open)
-            result = close(*arguments)
-            for conn in before - connections.open:
-                if conn.sock.remote.holder is not None:
-                    conn.sock.remote.holder.excuse = excuse
-            return result
+            thread = self._world.current
+            self._excuses[thread] = excuse
+            try:
+                return close(*arguments)
+            finally:
+                del self._excuses[thread]
 
         return excused
 

@@ -25,7 +25,7 @@ MUTANTS = [
     _mutant(
         "sweep against queue", "the sweep ends a connection that a greenlet has just served",
         HttpConnections, "claim",
-        "if taken is conn and applies(conn):", "if taken is conn:", 61,
+        "if taken is conn and applies(conn):", "if taken is conn:", 3263,
     ),
     # What the simulation has found.
     _mutant(
@@ -34,10 +34,9 @@ MUTANTS = [
         "(conn.yielded or conn.has_input())", "conn.ready_since", 631,
     ),
     _mutant(
-        "wrong announcement", "a response written early announces that the connection stays open",
+        "broken announcement", "a worker that stops closes a connection whose response said that it stays open",
         RequestHandler, "_run_application",
-        "if not self._worker.alive or not self._keeps_alive:\n        response.must_close = True\n    result",
-        "result", 2355,
+        "response.announce_close()", "response.must_close = True", 8877,
     ),
     # Mistakes that nobody has made yet.
     _mutant(
