@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import psutil
 import psycopg
 
-from tests.matrix.cell import Bound, Cell, Fault, How
+from tests.matrix.cell import CLIENTS, Bound, Cell, Fault, How
 from tests.matrix.stage import NoPlace, Setup, Stage
 from tests.support.nginx import NGINX, nginx_before
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer, socket_path
@@ -56,7 +56,7 @@ def _with_nginx(setup: Setup) -> Iterator[None]:
     setup.port = free_port()
     folder = setup.folder / "nginx"
     folder.mkdir()
-    with nginx_before(folder, setup.port) as proxy, ExitStack() as connections:
+    with nginx_before(folder, setup.port, has_workers=True) as proxy, ExitStack() as connections:
         context = ssl.create_default_context(cafile=folder / "tls/fullchain.pem")
 
         def connect() -> http.client.HTTPSConnection:
@@ -67,10 +67,7 @@ def _with_nginx(setup: Setup) -> Iterator[None]:
             return connection
 
         setup.transport = kept_transport(connect)
-        try:
-            yield
-        finally:
-            _end("nginx")
+        yield
 
 
 def _hangs(name: str) -> Fault:
@@ -112,6 +109,27 @@ def _dies(name: str) -> Fault:
     return fault
 
 
+@contextmanager
+def _workers_of_nginx_die(stage: Stage) -> Iterator[None]:
+    [master] = _children("nginx")
+    for worker in master.children():
+        worker.kill()
+    yield
+
+
+@contextmanager
+def _workers_of_nginx_hang(stage: Stage) -> Iterator[None]:
+    [master] = _children("nginx")
+    workers = master.children()
+    for worker in workers:
+        worker.suspend()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.resume()
+
+
 def _reloads(name: str) -> Fault:
     @contextmanager
     def fault(stage: Stage) -> Iterator[None]:
@@ -149,9 +167,10 @@ CELLS = [
     _pgbouncer_cell("hangs", _hangs(PROGRAM.name)),
     _pgbouncer_cell("is full", _transactions_are_left_open),
     Cell("PgBouncer (reload)", "is slow", _reloads(PROGRAM.name), setup=_with_pgbouncer),
-    Cell("nginx", "dies", _dies("nginx"), Bound("cut refused"), setup=_with_nginx),
-    Cell("nginx", "hangs", _hangs("nginx"), Bound(slowest=4.0), setup=_with_nginx, lasts=3.0),
-    Cell("nginx (reload)", "is slow", _reloads("nginx"), setup=_with_nginx),
+    Cell("nginx", "dies", _workers_of_nginx_die, Bound("cut", most=CLIENTS), setup=_with_nginx),
+    Cell("nginx", "hangs", _workers_of_nginx_hang, Bound(slowest=4.0), setup=_with_nginx, lasts=3.0),
+    # It closes each idle connection, which its client may be about to use.
+    Cell("nginx (reload)", "is slow", _reloads("nginx"), Bound("cut", most=CLIENTS), setup=_with_nginx),
 ]
 
 EMPTY = {

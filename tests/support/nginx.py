@@ -1,5 +1,6 @@
 """nginx with the real deploy/nginx.conf in front of whatever listens on a port of this machine."""
 
+import getpass
 import http.client
 import io
 import os
@@ -28,7 +29,7 @@ _RESPONSE_DEADLINE = 60.0
 # What a distribution's nginx.conf may bring along, at its worst for this site.
 _SURROUNDINGS = """
 daemon off;
-master_process off;
+{processes}
 pid {folder}/nginx.pid;
 error_log {folder}/nginx.log info;
 events {{ worker_connections 512; }}
@@ -144,14 +145,18 @@ def make_certificate(folder: Path) -> None:
 
 @contextmanager
 def running_proxy(
-    folder: Path, upstream_port: int, changes: Mapping[str, str] | None = None
+    folder: Path, upstream_port: int, changes: Mapping[str, str] | None = None, *, has_workers: bool = False
 ) -> Iterator[Proxy]:
-    """Run nginx, in a process of its own, until the context ends; its files go to *folder*, an empty one."""
+    """Run nginx until the context ends; its files go to *folder*, an empty one.
+
+    It is one process unless it *has_workers*: a reload needs a master with workers.
+    """
     nginx = require(NGINX, "nginx")
     make_certificate(folder / "tls")
     port = free_port()
     (folder / "stackmgr.conf").write_text(site(folder, port, upstream_port, changes or {}))
-    (folder / "nginx.conf").write_text(_SURROUNDINGS.format(folder=folder))
+    processes = f"user {getpass.getuser()};" if has_workers else "master_process off;"
+    (folder / "nginx.conf").write_text(_SURROUNDINGS.format(folder=folder, processes=processes))
     command = [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf")]
     tested = subprocess.run([*command, "-t"], capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stderr
@@ -166,10 +171,12 @@ def running_proxy(
 
 
 @contextmanager
-def nginx_before(folder: Path, *ports: int, changes: Mapping[str, str] | None = None) -> Iterator[Proxy]:
+def nginx_before(
+    folder: Path, *ports: int, changes: Mapping[str, str] | None = None, has_workers: bool = False
+) -> Iterator[Proxy]:
     """Run nginx with one upstream server, or with two."""
     every = dict(changes or {})
     if len(ports) == 2:
         every[_SECOND_SERVER] = f"server 127.0.0.1:{ports[1]} "
-    with running_proxy(folder, ports[0], every) as proxy:
+    with running_proxy(folder, ports[0], every, has_workers=has_workers) as proxy:
         yield proxy
