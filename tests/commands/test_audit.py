@@ -94,7 +94,7 @@ def findings(outcome) -> list[list[str]]:
 def test_a_good_database_has_no_finding(on_saved):
     ran = on_saved("audit")
     assert (ran.status, ran.out) == (0, "")
-    counts = r"3 stacks, 7 revisions, 3 receipts read in \d+ s, \d+ stacks/s\. Findings: 0\.\n"
+    counts = r"3 stacks, 7 revisions, 3 receipts read in \d+ s, [\d,]+ stacks/s\. Findings: 0\.\n"
     assert re.fullmatch(counts, ran.err)
 
 
@@ -166,16 +166,16 @@ def test_progress_has_an_estimate_of_the_remaining_time(command, own_url, monkey
     monkeypatch.setattr(progress, "_TERMINAL_SECONDS", 0)
     with monkeypatch.context() as patched:
         patched.setattr(sys.stderr, "isatty", lambda: True)
-        assert re.search(r"\r3 stacks, \d+ stacks/s, 0 found +\r", command("audit").err)
+        assert re.search(r"\r3 stacks, [\d,]+ stacks/s, 0 found +\r", command("audit").err)
     with psycopg.connect(own_url, autocommit=True) as admin:
         admin.execute(b"ANALYZE stackmgr.stacks")
     monkeypatch.setattr(ranges, "_MANAGERS_AT_A_TIME", 1)
     assert "about" not in command("audit").err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     shown = command("audit").err.split("\r")
-    assert any(re.match(r"2 of about 3 stacks, \d+ stacks/s, 0 found +$", line) for line in shown)
+    assert any(re.match(r"2 of about 3 stacks, [\d,]+ stacks/s, 0 found +$", line) for line in shown)
     assert any(
-        re.match(r"3 of about 3 stacks, about 0 s left, \d+ stacks/s, 0 found +$", line) for line in shown
+        re.match(r"3 of about 3 stacks, about 0 s left, [\d,]+ stacks/s, 0 found +$", line) for line in shown
     )
 
 
