@@ -62,18 +62,18 @@ def _distribute(connections: Iterable[Connection], todo: Iterator[Range]) -> Ite
     busy: dict[Connection, Range] = {}
     idle = list(connections)
     while True:
-        while idle and (managers := next(todo, None)) is not None:
-            connection = idle.pop()
-            connection.send(managers)
-            busy[connection] = managers
-        if not busy:
-            return
-        ready = wait(busy.keys())
-        for connection in [each for each in busy if each in ready]:
-            try:
-                message = connection.recv()
-            except (EOFError, OSError) as ex:
-                raise CommandError("a process of the audit was ended from outside") from ex
+        try:
+            while idle and (managers := next(todo, None)) is not None:
+                connection = idle.pop()
+                connection.send(managers)
+                busy[connection] = managers
+            if not busy:
+                return
+            ready = wait(busy.keys())
+            received = [(each, each.recv()) for each in busy if each in ready]
+        except (EOFError, OSError) as ex:
+            raise CommandError("a process of the audit was ended from outside") from ex
+        for connection, message in received:
             if isinstance(message, str):
                 raise CommandError(message)
             yield busy[connection], message
