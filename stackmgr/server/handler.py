@@ -144,7 +144,9 @@ class RequestHandler:
 
     def _respond(self, conn: ClientConnection, request: ReceivedRequest) -> None:
         conn.phase, conn.sent = SERVING, False
-        response = ResponseWriter(request, conn)
+        response = ResponseWriter(request, conn, self._worker)
+        if not self._keeps_alive:
+            response.must_close = True
         environ = self._environ(conn, request)
         try:
             if self._pre_request:
@@ -174,13 +176,8 @@ class RequestHandler:
         self, response: ResponseWriter, conn: ClientConnection, environ: dict[str, Any]
     ) -> None:
         started = monotonic()
-        # The application may send the head before it returns, and the worker may have to stop meanwhile.
-        if not self._worker.alive or not self._keeps_alive:
-            response.must_close = True
         result = self._worker.wsgi(environ, response.start_response)
         try:
-            if not self._worker.alive:
-                response.announce_close()
             for item in result:
                 conn.wait_for_client()
                 response.write(item)

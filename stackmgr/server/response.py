@@ -41,13 +41,14 @@ class ResponseWriter:
     """
 
     __slots__ = (
-        "_bodiless", "_chunked", "_conn", "_fields", "_length", "headers", "must_close", "request", "sent",
-        "status",
+        "_bodiless", "_chunked", "_conn", "_fields", "_length", "_worker", "headers", "must_close", "request",
+        "sent", "status",
     )  # fmt: skip
 
-    def __init__(self, request: ReceivedRequest, conn: ClientConnection) -> None:
+    def __init__(self, request: ReceivedRequest, conn: ClientConnection, worker: Any) -> None:
         self.request = request
         self._conn = conn
+        self._worker = worker
         self.status = ""
         self.headers: list[tuple[str, str]] = []
         self.must_close = request.must_close
@@ -99,6 +100,8 @@ class ResponseWriter:
             if not self.status:
                 raise RuntimeError("the application did not call start_response")
             return
+        if not self._worker.alive:  # later, the client has read that the connection stays open
+            self.must_close = True
         connection = "close" if self.must_close else "keep-alive"
         coding = "Transfer-Encoding: chunked\r\n" if self._chunked else ""
         minor = min(self.request.version[1], 1)
@@ -108,11 +111,6 @@ class ResponseWriter:
         )
         self._fields = None
         self._conn.queue(head.encode("latin-1"))
-
-    def announce_close(self) -> None:
-        """Close the connection after this response, unless its head has said that it stays open."""
-        if self._fields is not None or not self.status:
-            self.must_close = True
 
     def write(self, piece: bytes) -> None:
         """Queue a piece of the body, the head before the first; never more than was announced."""

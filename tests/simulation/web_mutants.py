@@ -35,8 +35,8 @@ MUTANTS = [
     ),
     _mutant(
         "broken announcement", "a worker that stops closes a connection whose response said that it stays open",
-        RequestHandler, "_run_application",
-        "response.announce_close()", "response.must_close = True", 8877,
+        RequestHandler, "_respond",
+        "conn.closing = response.must_close", "conn.closing = response.must_close or not self._worker.alive", 8877,
     ),
     # Mistakes that nobody has made yet.
     _mutant(
