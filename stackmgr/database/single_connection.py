@@ -114,11 +114,10 @@ class SingleConnection:
     observer: Observer | None = None
     variants: Mapping[str, Statement] = MappingProxyType({})
 
-    def __init__(self, url: str, role: str, seconds: float) -> None:
+    def __init__(self, url: str, role: str) -> None:
         self.hints = PrefetchHints()
         self._url = url
         self._role = role
-        self._seconds = seconds
         self._connection: DatabaseConnection | None = None
 
     def open(self) -> DatabaseConnection:
@@ -126,7 +125,7 @@ class SingleConnection:
         # The service's role is a start-up option, as in the pool.  The owner's is assumed once connected: a
         # refusal to connect has no SQLSTATE.
         is_service = self._role == SERVICE_ROLE
-        conninfo = completed_conninfo(self._url, self._role if is_service else None, self._seconds)
+        conninfo = completed_conninfo(self._url, self._role if is_service else None, SESSION_SECONDS)
         try:
             with time_limit():
                 self._connection = connect(conninfo, DatabaseConnection)
@@ -162,7 +161,7 @@ class SingleConnection:
 @contextmanager
 def operator_session(url: str) -> Iterator[Session]:
     """Open a session with the owner's rights.  Raises CommandError."""
-    with closing(SingleConnection(url, OWNER, SESSION_SECONDS)) as source:
+    with closing(SingleConnection(url, OWNER)) as source:
         source.open()
         with worded(), Session(source, SESSION_SECONDS) as session:
             yield session
@@ -172,7 +171,7 @@ def operator_session(url: str) -> Iterator[Session]:
 def service_session(url: str) -> Iterator[Session]:
     """Open a session as a request has it; without a connection its statements raise DatabaseError."""
     with (
-        closing(SingleConnection(url, SERVICE_ROLE, SESSION_SECONDS)) as source,
+        closing(SingleConnection(url, SERVICE_ROLE)) as source,
         Session(source, SESSION_SECONDS) as session,
     ):
         yield session
