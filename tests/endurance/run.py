@@ -3,11 +3,10 @@
 import os
 import signal
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from tests.matrix.stage import ENVIRONMENT, WORKERS, Stage, new_setup, secrets_i
 from tests.support.memory import memory
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer, socket_path
 from tests.support.postgres import FaultyPostgres
+from tests.support.repeating import repeated
 
 SETTINGS = ("plain", "verifier", "pgbouncer", "reloads")
 _VERIFIER_SECONDS = 0.005
@@ -165,23 +165,14 @@ def _soak(plan: Plan, stage: Stage, roles: soak.Roles, process: ClientProcess, r
             assert process.acknowledged >= 0
 
 
-@contextmanager
-def _reloading(stage: Stage, report: Report) -> Iterator[None]:
-    """Send SIGHUP each minute until the context ends."""
-    ended = threading.Event()
+def _reloading(stage: Stage, report: Report) -> AbstractContextManager[None]:
+    """Return a context in which SIGHUP is sent each minute."""
 
-    def work() -> None:
-        while not ended.wait(_RELOAD_SECONDS):
-            os.kill(stage.service.pid, signal.SIGHUP)
-            report.faults["reload in the soak"] += 1
+    def reload() -> None:
+        os.kill(stage.service.pid, signal.SIGHUP)
+        report.faults["reload in the soak"] += 1
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return repeated(reload, _RELOAD_SECONDS)
 
 
 @contextmanager

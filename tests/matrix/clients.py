@@ -2,13 +2,13 @@
 
 import itertools
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
 from tests.matrix.cell import Bound, Cell, Fault
 from tests.matrix.stage import Stage
+from tests.support.repeating import repeated
 from tests.support.tcp_proxy import RESET_ON_CLOSE
 
 _SILENT = 1500
@@ -29,23 +29,14 @@ def connect(port: int) -> socket.socket:
     return connection
 
 
-@contextmanager
-def _repeated(act: Callable[[], None]) -> Iterator[None]:
-    """Do something again and again, in a thread, until the context ends."""
-    ended = threading.Event()
+def _acting(act: Callable[[], None]) -> AbstractContextManager[None]:
+    """Return a context in which clients do something again and again, whatever becomes of it."""
 
-    def work() -> None:
-        while not ended.wait(_INTERVAL):
-            with suppress(OSError):
-                act()
+    def try_to_act() -> None:
+        with suppress(OSError):
+            act()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return repeated(try_to_act, _INTERVAL)
 
 
 @contextmanager
@@ -80,7 +71,7 @@ def resetting(request: bytes) -> Fault:
                     connection.send(sent)
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
 
-        with _repeated(act):
+        with _acting(act):
             yield
 
     return fault
@@ -112,7 +103,7 @@ def trickle(stage: Stage) -> Iterator[None]:
             for connection in itertools.islice(turn, len(connections)):
                 connection.send(b" ")
 
-        undo.enter_context(_repeated(act))
+        undo.enter_context(_acting(act))
         yield
 
 
@@ -124,7 +115,7 @@ def send_garbage(stage: Stage) -> Iterator[None]:
                 connection.send(stage.chance.randbytes(200) + b"\r\n\r\n")
                 time.sleep(0.001)
 
-    with _repeated(act):
+    with _acting(act):
         yield
 
 

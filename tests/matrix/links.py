@@ -1,9 +1,8 @@
 """Cells of the way to the database: a slow or broken network, and a name server that fails."""
 
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from tests.matrix.cell import Bound, Cell, Fault, How
 from tests.matrix.name_server import NameServer, with_resolver
@@ -12,6 +11,7 @@ from tests.matrix.server_objects import end_connections
 from tests.matrix.server_processes import LONG, OUTAGE
 from tests.matrix.stage import Setup, Stage
 from tests.matrix.verifier import with_unkey
+from tests.support.repeating import repeated
 from tests.support.waiting import eventually
 
 _DELAY_SECONDS = 0.1
@@ -48,22 +48,9 @@ def _loses_responses(stage: Stage) -> Iterator[None]:
         stage.proxy.release()
 
 
-@contextmanager
-def _resets(stage: Stage) -> Iterator[None]:
+def _resets(stage: Stage) -> AbstractContextManager[None]:
     """Reset every connection ten times a second."""
-    over = threading.Event()
-
-    def reset() -> None:
-        while not over.wait(_RESET_INTERVAL):
-            stage.proxy.cut()
-
-    thread = threading.Thread(target=reset)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return repeated(stage.proxy.cut, _RESET_INTERVAL)
 
 
 @contextmanager
@@ -93,24 +80,15 @@ def _network(stage: Stage) -> Network:
     return stage.server.network
 
 
-@contextmanager
-def _loses_some_packets(stage: Stage) -> Iterator[None]:
+def _loses_some_packets(stage: Stage) -> AbstractContextManager[None]:
     """Lose all packets for a moment, again and again."""
-    over = threading.Event()
 
     def lose() -> None:
-        while not over.wait(_CARRYING_SECONDS):
-            _network(stage).lose()
-            over.wait(_LOSING_SECONDS)
-            _network(stage).carry()
+        _network(stage).lose()
+        time.sleep(_LOSING_SECONDS)
+        _network(stage).carry()
 
-    thread = threading.Thread(target=lose)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return repeated(lose, _CARRYING_SECONDS)
 
 
 @contextmanager

@@ -5,13 +5,13 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.matrix.cell import Cell
 from tests.matrix.stage import Setup, Stage
-from tests.matrix.volume import mounted
+from tests.matrix.volume import kept_full, mounted
 
 _PIPE_BYTES = 4096
 
@@ -86,14 +86,8 @@ def to_a_volume(setup: Setup) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def fill_volume(stage: Stage) -> Iterator[None]:
-    ballast = stage.folder / "log-volume" / "ballast"
-    with suppress(OSError), ballast.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
-    yield
-    ballast.unlink()
+def fill_volume(stage: Stage) -> AbstractContextManager[None]:
+    return kept_full(stage.folder / "log-volume")
 
 
 def closed(setup: Setup) -> Iterator[None]:

@@ -3,12 +3,12 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from tests.matrix.cell import CLIENTS, Bound, Cell
 from tests.matrix.stage import Setup, Stage
-from tests.matrix.volume import mounted
+from tests.matrix.volume import kept_full, mounted
 
 
 def _metrics(folder: Path) -> Path:
@@ -67,14 +67,8 @@ def truncate_metrics(stage: Stage) -> Iterator[None]:
     yield
 
 
-@contextmanager
-def fill_volume(stage: Stage) -> Iterator[None]:
-    ballast = stage.folder / "volume" / "ballast"
-    with suppress(OSError), ballast.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
-    yield
-    ballast.unlink()
+def fill_volume(stage: Stage) -> AbstractContextManager[None]:
+    return kept_full(stage.folder / "volume")
 
 
 @contextmanager

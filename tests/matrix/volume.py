@@ -29,6 +29,19 @@ _NOTED = ' 53100"'
 _WITHIN = 60.0
 
 
+@contextmanager
+def kept_full(volume: Path) -> Iterator[None]:
+    """Leave no room on *volume*, the root of a file system, until the context ends."""
+    ballast = volume / "ballast"
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
 class SmallVolume(FaultyPostgres):
     """A server on *volume*, the root of a file system; its log is elsewhere, in *folder*."""
 
