@@ -65,11 +65,11 @@ def p99(sample: Sample) -> float:
 
 
 def _service_cpu(sample: Sample) -> float:
-    return sample.cost.service / max(sample.load.requests, 1) * 1000
+    return sample.processor_us[0]
 
 
 def _postgres_cpu(sample: Sample) -> float:
-    return sample.cost.postgres / max(sample.load.requests, 1) * 1000
+    return sample.processor_us[1]
 
 
 def _spread(samples: list[Sample]) -> str:
@@ -104,20 +104,20 @@ def throughput(part: list[Sample]) -> str:
         rows.append(
             [
                 *("any" if is_bare else scenario, contender, _show(median(mine, rate), ".0f"), _spread(mine)),
+                _show(median(mine, _service_cpu) if has_processes else None, ".0f"),
+                _show(median(mine, _postgres_cpu) if has_postgres else None, ".0f"),
                 *(_show(ratio(mine, select(alike, contender=name), rate)) for name in against),
                 *(_show(ratio(mine, select(part, contender=name), rate)) for name in FALCONS),
                 *(_show(median(mine, p50)), _show(median(mine, p99))),
-                _show(median(mine, _service_cpu) if has_processes else None, ".3f"),
-                _show(median(mine, _postgres_cpu) if has_postgres else None, ".3f"),
                 _show(median(mine, lambda sample: sample.rss) if has_processes else None, ".0f"),
                 _show(median(mine, lambda sample: sample.pss) if has_processes else None, ".0f"),
                 *_reliability(mine),
             ]
         )
     headings = [
-        *("scenario", "contender", "requests/s", "spread"),
+        *("scenario", "contender", "requests/s", "spread", "CPU µs service", "CPU µs PostgreSQL"),
         *("/ stackmgr", "/ pgbench", "/ gthread", "/ worker", "p50 ms", "p99 ms"),
-        *("CPU s/1000 service", "CPU s/1000 PostgreSQL", "RSS MB", "PSS MB"),
+        *("RSS MB", "PSS MB"),
     ]
     return _table(headings, rows)
 

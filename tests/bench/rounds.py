@@ -29,9 +29,16 @@ class Sample(Task):
     rss: float
     pss: float
 
+    @property
+    def processor_us(self) -> tuple[float, float]:
+        """Processor time of a request in microseconds: of the service, and of PostgreSQL."""
+        requests = max(self.load.requests, 1)
+        return self.cost.service / requests * 1e6, self.cost.postgres / requests * 1e6
+
     def as_dict(self) -> dict[str, object]:
         """Return it for a JSON document."""
-        return asdict(self) | {"rate": self.load.rate, "disturbed": self.cost.disturbed}
+        derived = {"rate": self.load.rate, "processor_us": self.processor_us}
+        return asdict(self) | derived | {"disturbed": self.cost.disturbed}
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,8 @@ def _tell(sample: Sample) -> None:
         f"{sample.part} {sample.round}: {sample.contender} {sample.scenario}, {sample.connections}",
         *(["new"] if sample.close else ["kept"]),
         *([f"offering {sample.offered:.0f}/s"] if sample.offered else []),
-        f"{sample.load.rate:.0f}/s, p50 {sample.load.p50:.2f} ms, p99 {sample.load.p99:.2f} ms",
+        "{:.0f}/s, CPU {:.0f} + {:.0f} µs".format(sample.load.rate, *sample.processor_us),
+        f"p50 {sample.load.p50:.2f} ms, p99 {sample.load.p99:.2f} ms",
         *([f"{sample.load.errors} ERRORS"] if sample.load.errors else []),
         *([f"DISTURBED by {sample.cost.noise:.0%} of the machine"] if sample.cost.disturbed else []),
     ]

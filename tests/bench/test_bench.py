@@ -24,7 +24,7 @@ needs_pgbench = pytest.mark.skipif(load.find_pgbench() is None, reason="there is
 SMALL = ("--rounds=1", "--seconds=1", "--again=0", "--managers=2", "--stacks=30", "--workers=1")
 
 
-def sample(number: int, contender: str, rate: int, *, others: float = 0.0) -> Sample:
+def sample(number: int, contender: str, rate: int, **cost: float) -> Sample:
     return Sample(
         scenario="get",
         connections=1,
@@ -33,10 +33,10 @@ def sample(number: int, contender: str, rate: int, *, others: float = 0.0) -> Sa
         round=number,
         contender=contender,
         is_bare=False,
-        rss=0.0,
-        pss=0.0,
+        rss=1.0,
+        pss=1.0,
         load=Load(rate, 1.0, 1.0, 2.0, 0),
-        cost=Cost(others=others),
+        cost=Cost(**cost),
     )
 
 
@@ -50,6 +50,18 @@ def test_a_disturbed_round_counts_only_where_there_is_no_other():
     disturbed = sample(1, "a", 10, others=TOLERATED * 2)
     assert report.median([disturbed], report.rate) == 10
     assert report.median([disturbed, sample(2, "a", 100)], report.rate) == 100
+
+
+def test_the_processor_time_of_a_request_stands_next_to_its_rate():
+    table = report.throughput([sample(1, "a", 10_000, service=2.0, postgres=1.0)])
+    cells = dict(
+        zip(*([cell.strip() for cell in row.split("|")] for row in table.splitlines()[::2]), strict=True)
+    )
+    assert (cells["requests/s"], cells["CPU µs service"], cells["CPU µs PostgreSQL"]) == (
+        "10000",
+        "200",
+        "100",
+    )
 
 
 @pytest.fixture(scope="module")
