@@ -11,6 +11,8 @@ Load, service and PostgreSQL share the machine: ratios are worth quoting, absolu
 - overload: 512 clients that pause between a response and their next request, so that with immediate responses
   they would send twice the rate that the service has just been measured to serve.  At most 512 requests are
   open at once: latency settles where both rates are equal, as behind a proxy with bounded connections.
+- slices: the longest processor time for which one request, or one step of it, has kept the request thread of
+  a worker from all others, in each scenario.  The service runs with a clock at every switch of its greenlets.
 
 The ceilings: `pgbench` runs the statements of sql/, the key's verification and the operation's, prepared and
 with the settings and the kind of connection of the service; the bare Falcon returns 600 constant bytes.

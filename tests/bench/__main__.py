@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -20,7 +21,7 @@ from tests.bench.contenders import Checkout, Contender, Surroundings
 from tests.bench.requests import SCENARIOS
 from tests.bench.rounds import KEPT_CONNECTIONS, LATENCY_CONNECTIONS, Plan, Rounds
 
-PARTS = ("throughput", "latency", "overload")
+PARTS = ("throughput", "latency", "overload", "slices")
 CEILINGS = ("pgbench", *report.FALCONS)
 # The log's disk is not what is measured: no checkpoint but the last falls into a run.
 _CALM = (
@@ -159,6 +160,9 @@ def _enter(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitSta
         services[_unused(other.folder.name, services)] = (other_seed, env)
     away = Surroundings(arguments.database_delay, arguments.verifier_delay)
     found = [contenders.service(name, *what, folder, away) for name, what in services.items()]
+    if "slices" in arguments.parts:
+        timed = replace(away, has_slices=True)
+        found += [contenders.service(name, *what, folder, timed) for name, what in services.items()]
     if "pgbench" in arguments.ceilings:
         if load.find_pgbench() is None:
             print("there is no pgbench: its ceiling is left out", file=sys.stderr)

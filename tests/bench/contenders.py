@@ -20,11 +20,14 @@ from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
 from tests.bench import delay, load, requests, scripts, verifier
 from tests.bench.load import Load
+from tests.bench.measure import Slices
 from tests.bench.requests import Manager, Task
 from tests.support.clusters import new_database
 from tests.support.server import RunningService, running
 
 HERE = paths.directory("sql").parent
+PRODUCTION_CONF = Path("deploy/gunicorn.conf.py")  # of the checkout
+SLICES_CONF = HERE / "tests/bench/slices_conf.py"
 _CLIENTS = 8
 _BARE_THREADS = 4
 # Managers without requests: in tables of one page PostgreSQL would not use an index.
@@ -68,13 +71,14 @@ class Contender:
     """Something that is put under load.
 
     `pid` is the root of its processes, if it has any of its own; `helpers` are those between it and what it
-    uses, which count as load.
+    uses, which count as load.  `slices` are those of its greenlets, if they are measured.
     """
 
     name: str
     pid: int | None = None
     is_bare: bool = False
     helpers: list[int] = field(default_factory=list)
+    slices: Slices | None = None
 
     def run(self, task: Task) -> Load:
         """Put it under load."""
@@ -125,11 +129,12 @@ class Seed:
         return new_database(self.server_url, template=self.database)
 
 
-def _serve(
-    checkout: Checkout, url: str, env: Mapping[str, str]
+def serve(
+    checkout: Checkout, env: Mapping[str, str], settings: Path = PRODUCTION_CONF
 ) -> contextlib.AbstractContextManager[RunningService]:
-    gunicorn = [checkout.python, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py"]
-    return running(gunicorn, env={**env, "STACKMGR_DATABASE_URL": url}, folder=checkout.folder)
+    """Run the service of *checkout*."""
+    gunicorn = [checkout.python, "-m", "gunicorn", "-c", str(settings)]
+    return running(gunicorn, env=env, folder=checkout.folder)
 
 
 def _create(port: int, manager: Manager, count: int) -> None:
@@ -161,7 +166,7 @@ def seeded(checkout: Checkout, server_url: str, *, managers: int, stacks: int):
 
         with ThreadPoolExecutor(_CLIENTS) as pool:
             made = list(pool.map(issue, [str(uuid4()) for _ in range(managers)]))
-            with _serve(checkout, url, {}) as service:
+            with serve(checkout, env) as service:
                 list(pool.map(lambda manager: _create(service.port, manager, stacks), made))
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(_OTHERS)
@@ -172,10 +177,14 @@ def seeded(checkout: Checkout, server_url: str, *, managers: int, stacks: int):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """How far away what the service uses is, in seconds.  Without *verifier_delay* it verifies the keys."""
+    """How far away what the service uses is, in seconds, and whether its slices are measured.
+
+    Without *verifier_delay* it verifies the keys.
+    """
 
     database_delay: float = 0.0
     verifier_delay: float | None = None
+    has_slices: bool = False
 
     @contextlib.contextmanager
     def database(self, seed: Seed, helpers: list[int]):
@@ -203,15 +212,23 @@ NEARBY = Surroundings()
 
 @contextlib.contextmanager
 def service(name: str, seed: Seed, env: Mapping[str, str], folder: Path, surroundings: Surroundings = NEARBY):
-    """Yield the service as in production, of the checkout that made the seed, on a copy of it."""
+    """Yield the service of the checkout that made the seed, on a copy of it.
+
+    It runs as in production, or with slices_conf.py if its slices are to be measured.
+    """
     helpers: list[int] = []
+    slices = Slices(folder / f"{name}-slices") if surroundings.has_slices else None
     with (
         surroundings.database(seed, helpers) as url,
         surroundings.verifier(seed, helpers) as settings,
-        _serve(seed.checkout, url, {**settings, **env}) as running_service,
+        serve(
+            seed.checkout,
+            {"STACKMGR_DATABASE_URL": url, **settings, **env, **(slices.env if slices else {})},
+            SLICES_CONF if slices else PRODUCTION_CONF,
+        ) as running_service,
     ):
         contender = _server(name, running_service, seed.managers, list(requests.SCENARIOS), folder)
-        contender.helpers = helpers
+        contender.helpers, contender.slices = helpers, slices
         yield contender
 
 

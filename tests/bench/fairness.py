@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -25,11 +24,12 @@ import psutil
 
 from tests.bench.__main__ import postgres
 from tests.bench.attacks import ATTACKS, COLLECTION, Attack, Attacker, Door, Reader, Target, request
-from tests.bench.contenders import HERE, Checkout
+from tests.bench.contenders import HERE, SLICES_CONF, Checkout, serve
+from tests.bench.measure import Slices
 from tests.support import examples
 from tests.support.clusters import new_database
 from tests.support.nginx import running_proxy
-from tests.support.server import RunningService, running, send_request
+from tests.support.server import RunningService, send_request
 
 _PROCESSES = 4
 _LARGE_STACKS = 100
@@ -56,7 +56,7 @@ class Stage:
     """The service under attack, as the kernel accounts for it, and the two clients."""
 
     service: RunningService
-    slices: Path
+    slices: Slices
     door: Door
     target: Target
     light: bytes
@@ -70,17 +70,10 @@ class Stage:
                 total += int((path / "schedstat").read_text().split()[0])
         return total
 
-    def longest_slice(self) -> float:
-        """Return the longest slice since the last call, in ms."""
-        longest = int.from_bytes(self.slices.read_bytes(), sys.byteorder)
-        with self.slices.open("r+b") as file:
-            file.write(bytes(8))
-        return longest / 1e6
-
     def watch(self, seconds: float) -> Measured:
         """Send GETs of the light client for *seconds*."""
         found, end = Measured(), time.monotonic() + seconds
-        self.longest_slice()
+        self.slices.longest_ms()
         while time.monotonic() < end:
             try:
                 with self.door.connect("127.0.0.1") as sock:
@@ -90,7 +83,7 @@ class Stage:
                         time.sleep(_PAUSE_SECONDS)
             except OSError as ex:
                 found.failures[type(ex).__name__] += 1
-        found.slice = self.longest_slice()
+        found.slice = self.slices.longest_ms()
         return found
 
     def _get(self, sock: socket.socket, reader: Reader, found: Measured) -> None:
@@ -177,9 +170,8 @@ def _prepare(service: RunningService, keys: list[str]) -> tuple[Target, bytes]:
 @contextmanager
 def served(checkout: Checkout, url: str, folder: Path, *, nginx: bool) -> Iterator[Stage]:
     """Run the service of *checkout* with one worker."""
-    slices = folder / "slices"
-    slices.write_bytes(bytes(8))
-    env = {"STACKMGR_DATABASE_URL": url, "WEB_CONCURRENCY": "1", "STACKMGR_BENCH_SLICES": str(slices)}
+    slices = Slices(folder / "slices")
+    env = {"STACKMGR_DATABASE_URL": url, "WEB_CONCURRENCY": "1"} | slices.env
     checkout.run("-m", "stackmgr", "migrate", **env)
 
     def issue(*options: str) -> str:
@@ -191,9 +183,8 @@ def served(checkout: Checkout, url: str, folder: Path, *, nginx: bool) -> Iterat
         issue("--external-id", attacker, "--quota", "1/60"),
         issue("--external-id", light),
     ]
-    gunicorn = [checkout.python, "-m", "gunicorn", "-c", str(HERE / "tests/bench/slices_conf.py")]
     with ExitStack() as stack:
-        service = stack.enter_context(running(gunicorn, env=env, folder=checkout.folder))
+        service = stack.enter_context(serve(checkout, env, SLICES_CONF))
         target, request_of_light = _prepare(service, keys)
         door = Door(service.port)
         if nginx:

@@ -2,10 +2,12 @@
 
 import os
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -59,6 +61,22 @@ def memory(pid: int) -> tuple[float, float]:
         full = process.memory_full_info()
         rss, pss = rss + full.rss, pss + full.pss
     return rss / 1e6, pss / 1e6
+
+
+class Slices:
+    """The file in which a service that has `env` and tests/bench/slices_conf.py keeps its longest slice."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.env = {"STACKMGR_BENCH_SLICES": str(path)}
+        path.write_bytes(bytes(8))
+
+    def longest_ms(self) -> float:
+        """Return the longest slice since the last call."""
+        longest = int.from_bytes(self._path.read_bytes(), sys.byteorder)
+        with self._path.open("r+b") as file:
+            file.write(bytes(8))
+        return longest / 1e6
 
 
 def _own() -> float:

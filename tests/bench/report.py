@@ -162,7 +162,17 @@ def overload(part: list[Sample]) -> str:
     return _table([*headings, "served / can", "p50 ms", "p99 ms"], rows)
 
 
-_TABLES = {"throughput": throughput, "latency": latency, "overload": overload}
+def slices(part: list[Sample]) -> str:
+    """Return the table of the slices part."""
+    rows = []
+    for (scenario, contender), mine in groups(part, "scenario", "contender").items():
+        longest = max(sample.longest_slice_ms or 0.0 for sample in mine)
+        requests = sum(sample.load.requests for sample in mine)
+        rows.append([scenario, contender, str(requests), _show(longest, ".1f"), *_reliability(mine)])
+    return _table(["scenario", "contender", "requests", "longest slice ms"], rows)
+
+
+_TABLES = {"throughput": throughput, "latency": latency, "overload": overload, "slices": slices}
 
 
 def _machine() -> dict[str, object]:

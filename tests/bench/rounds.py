@@ -28,6 +28,7 @@ class Sample(Task):
     cost: Cost
     rss: float
     pss: float
+    longest_slice_ms: float | None = None
 
     @property
     def processor_us(self) -> tuple[float, float]:
@@ -61,14 +62,20 @@ class Rounds:
     def __init__(self, plan: Plan, contenders: list[Contender], postgres: int | None) -> None:
         self.plan = plan
         self.samples: list[Sample] = []
-        self._contenders = contenders
+        self._contenders = [each for each in contenders if not each.slices]
+        self._with_slices = [each for each in contenders if each.slices]
         self._postgres = postgres
         self._round = 0
 
     def run(self) -> None:
         """Measure every part in every round."""
         self._warm_up()
-        parts = {"throughput": self._throughput, "latency": self._latency, "overload": self._overload}
+        parts = {
+            "throughput": self._throughput,
+            "latency": self._latency,
+            "overload": self._overload,
+            "slices": self._slices,
+        }
         for number in range(1, self.plan.rounds + 1):
             self._round = number
             for part in self.plan.parts:
@@ -84,7 +91,7 @@ class Rounds:
         return Task(scenario=scenario, connections=connections, seconds=self.plan.seconds, **more)
 
     def _warm_up(self) -> None:
-        for contender in self._contenders:
+        for contender in self._contenders + self._with_slices:
             for scenario in ["get"] if contender.is_bare else self.plan.scenarios:
                 task = Task(scenario=scenario, connections=self.plan.connections, seconds=1)
                 if self.plan.fails:
@@ -120,6 +127,11 @@ class Rounds:
                 task = self._task(scenario, CLIENTS_OF_OVERLOAD, close=close, offered=2 * served)
                 self._take("overload", contender, task)
 
+    def _slices(self) -> None:
+        for scenario in self.plan.scenarios:
+            for contender in self._in_turn(self._with_slices):
+                self._take("slices", contender, self._task(scenario, self.plan.connections))
+
     def _take(self, part: str, contender: Contender, task: Task) -> Sample:
         """Measure, again if the machine was busy with something else, and keep the calmest run."""
         runs = [self._measure(part, contender, task)]
@@ -131,6 +143,9 @@ class Rounds:
         return calmest
 
     def _measure(self, part: str, contender: Contender, task: Task) -> Sample:
+        slices = contender.slices
+        if slices:
+            slices.longest_ms()  # until now
         with measured(contender.pid, self._postgres, contender.helpers) as cost:
             load = contender.run(task)
         rss, pss = memory(contender.pid) if contender.pid else (0.0, 0.0)
@@ -144,6 +159,7 @@ class Rounds:
             cost=cost,
             rss=rss,
             pss=pss,
+            longest_slice_ms=slices.longest_ms() if slices else None,
         )
 
 
@@ -158,6 +174,7 @@ def _tell(sample: Sample) -> None:
         *([f"offering {sample.offered:.0f}/s"] if sample.offered else []),
         "{:.0f}/s, CPU {:.0f} + {:.0f} µs".format(sample.load.rate, *sample.processor_us),
         f"p50 {sample.load.p50:.2f} ms, p99 {sample.load.p99:.2f} ms",
+        *([f"longest slice {sample.longest_slice_ms:.1f} ms"] if sample.longest_slice_ms else []),
         *([f"{sample.load.errors} ERRORS"] if sample.load.errors else []),
         *([f"DISTURBED by {sample.cost.noise:.0%} of the machine"] if sample.cost.disturbed else []),
     ]

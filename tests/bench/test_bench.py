@@ -98,7 +98,7 @@ def test_pgbench_does_the_work_of_each_scenario(seed, tmp_path, scenario):
 def test_every_create_that_is_counted_has_made_a_stack(seed, tmp_path):
     with ExitStack() as stack:
         url = stack.enter_context(seed.copied())
-        service = stack.enter_context(contenders._serve(seed.checkout, url, {}))
+        service = stack.enter_context(contenders.serve(seed.checkout, {"STACKMGR_DATABASE_URL": url}))
         contender = contenders._server("stackmgr", service, seed.managers, ["create"], tmp_path)
         before = rows(url, "stacks")
         done = contender.run(Task(scenario="create", connections=2, seconds=1, close=True))
@@ -121,6 +121,9 @@ def test_the_command_leaves_results_tables_and_a_plot(server_url, tmp_path, monk
     assert {who for part, who in measured if part == "throughput"} == everybody
     assert {who for part, who in measured if part == "latency"} == everybody
     assert {who for part, who in measured if part == "overload"} == services
+    assert {who for part, who in measured if part == "slices"} == services
+    assert all((each["longest_slice_ms"] is not None) == (each["part"] == "slices") for each in samples)
+    assert all(each["longest_slice_ms"] > 0 for each in samples if each["part"] == "slices")
     assert [each for each in samples if not each["offered"] and each["load"]["errors"]] == []
     for kind in ("service", "postgres", "load"):
         assert sum(each["cost"][kind] for each in samples) > 0
