@@ -86,6 +86,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> None:
     """Run the command; exit 1 with a line on stderr for each reason why it cannot be carried out."""
+    output.accept_any_text()
     arguments = _arguments()
     try:
         arguments.run(arguments)

@@ -4,22 +4,21 @@ import argparse
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from uuid import UUID
+
+from stackmgr.limits import CANONICAL_UUID
 
 _LONGEST_LABEL = 200
 # Bounded, because int() refuses thousands of digits with an error of its own.
 _DIGITS = re.compile(r"[0-9]{1,9}")
+_UUID = re.compile(CANONICAL_UUID)
 
 
 def canonical_uuid(text: str) -> str:
-    """Return *text* if it is a UUID as the service writes them."""
-    try:
-        canonical = str(UUID(text))
-    except ValueError:
-        canonical = ""
-    if not canonical or text != canonical:
-        raise argparse.ArgumentTypeError("must be a UUID in lowercase with hyphens")
-    return text
+    """Return the hyphenated UUID *text*, in either case, as the service writes it."""
+    canonical = text.lower()
+    if not _UUID.fullmatch(canonical):
+        raise argparse.ArgumentTypeError("must be a UUID with hyphens")
+    return canonical
 
 
 def instant(text: str) -> datetime:

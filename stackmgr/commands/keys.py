@@ -27,7 +27,8 @@ LARGEST_QUOTA = Quota(10000, 86400)
 LONGEST_OVERLAP = 366 * 86400
 
 _COLUMNS = (
-    "KEY_ID", "EXTERNAL_ID", "KEY", "STATE", "CREATED", "EXPIRES", "REVOKED", "LAST_USED", "QUOTA", "LABEL",
+    "KEY_ID", "EXTERNAL_ID", "KEY", "STATE", "CREATED", "EXPIRES", "REVOKED", "LAST_USED_HOUR", "QUOTA",
+    "LABEL",
 )  # fmt: skip
 _QUOTA = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
@@ -49,6 +50,11 @@ def _state(record: KeyRecord) -> str:
     return "expired" if record.is_expired() else "active"
 
 
+def _last_used(record: KeyRecord) -> str | None:
+    """Return the hour of the last use; in the hour of its creation, the time of the creation."""
+    return moment(record.last_used_at and max(record.last_used_at, record.created_at))
+
+
 def _document(record: KeyRecord) -> dict[str, Any]:
     return {
         "key_id": record.key_id,
@@ -59,7 +65,7 @@ def _document(record: KeyRecord) -> dict[str, Any]:
         "created_at": moment(record.created_at),
         "expires_at": moment(record.expires_at),
         "revoked_at": moment(record.revoked_at),
-        "last_used_hour": moment(record.last_used_at),
+        "last_used_hour": _last_used(record),
         "quota": None if record.quota is None else str(record.quota),
         "successor_id": record.successor_id,
     }
@@ -74,7 +80,7 @@ def _row(record: KeyRecord) -> tuple[str | None, ...]:
         moment(record.created_at),
         moment(record.expires_at),
         moment(record.revoked_at),
-        moment(record.last_used_at),
+        _last_used(record),
         None if record.quota is None else str(record.quota),
         record.label,
     )

@@ -1,5 +1,7 @@
 """The commands' output: tables, one JSON document with `--json`, times in UTC."""
 
+import codecs
+import io
 import itertools
 import json
 import os
@@ -12,6 +14,30 @@ from typing import Any
 
 # Aligned together on a terminal; a longer table is printed in blocks.
 _BLOCK_ROWS = 1000
+
+# What the commands print themselves, for an encoding without it.
+_SUBSTITUTES = {"…": "...", "→": "->"}
+
+
+def _substitute(ex: UnicodeError) -> tuple[str, int]:
+    """Return what is printed for the characters that the encoding lacks, and where they end."""
+    if not isinstance(ex, UnicodeEncodeError):
+        raise ex
+    escaped = (
+        _SUBSTITUTES.get(each) or each.encode("ascii", "backslashreplace").decode()
+        for each in ex.object[ex.start : ex.end]
+    )
+    return "".join(escaped), ex.end
+
+
+codecs.register_error("stackmgr", _substitute)
+
+
+def accept_any_text() -> None:
+    """Let standard output and standard error take every character, whatever their encoding."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="stackmgr")
 
 
 def moment(value: datetime | None) -> str | None:
@@ -44,6 +70,11 @@ def percent(weight_bps: int) -> str:
 def printable(text: str) -> str:
     """Return *text* on one line, without a character that a terminal acts on."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def quoted(text: str) -> str:
+    """Return *text* in quotation marks, on one line; its letters stay readable."""
+    return printable(json.dumps(text, ensure_ascii=False))
 
 
 def _width(text: str) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from stackmgr.commands.output import moment, percent, printable
+from stackmgr.commands.output import moment, percent, printable, quoted
 from stackmgr.database import statements
 from stackmgr.database.single_connection import Reader
 from stackmgr.errors import CommandError
@@ -92,7 +92,7 @@ def differences(before: Revision, after: Revision, listed: Whitelist) -> list[tu
     """Return (what, before, after) for each thing that differs, as text."""
     found = []
     if before.name != after.name:
-        found.append(("name", json.dumps(before.name), json.dumps(after.name)))
+        found.append(("name", quoted(before.name), quoted(after.name)))
     if before.preset != after.preset:
         found.append(("preset", before.preset, after.preset))
     old, new = before.weights, after.weights
@@ -108,7 +108,7 @@ def summary(before: Revision | None, after: Revision, listed: Whitelist) -> str:
     if before is None:
         weights = sorted((listed.symbol(address), bps) for address, bps in after.weights.items())
         tokens = ", ".join(f"{printable(symbol)} {percent(bps)}" for symbol, bps in weights)
-        return f"created {json.dumps(after.name)}, {after.preset}: {tokens}"
+        return f"created {quoted(after.name)}, {after.preset}: {tokens}"
     changed = differences(before, after, listed)
     return ", ".join(f"{what} {old} → {new}" for what, old, new in changed) or "nothing"
 

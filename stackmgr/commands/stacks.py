@@ -1,7 +1,6 @@
 """`stackmgr stacks`: a stack of any manager, what was changed in it, when, by which key and which request."""
 
 import argparse
-import json
 import sys
 from itertools import pairwise
 
@@ -15,7 +14,7 @@ from stackmgr.commands.command import (
     argument,
     database_url,
 )
-from stackmgr.commands.output import moment, percent, print_json, print_note, print_table, printable
+from stackmgr.commands.output import moment, percent, print_json, print_note, print_table, printable, quoted
 from stackmgr.commands.revisions import Located, Revision
 from stackmgr.database.single_connection import reading
 from stackmgr.errors import CommandError
@@ -28,7 +27,7 @@ def _print_revision(stack: Located, revision: Revision, listed: Whitelist) -> No
     fields = [
         ("stack", stack.stack_id),
         ("manager", stack.external_id),
-        ("name", json.dumps(revision.name)),
+        ("name", quoted(revision.name)),
         ("preset", revision.preset),
         ("revision", f"{revision.number} of {stack.revision_number}"),
         ("revision_id", revision.revision_id),

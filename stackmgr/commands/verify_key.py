@@ -18,12 +18,18 @@ from stackmgr.commands.command import EVERYTHING, FOUND, Command
 from stackmgr.commands.output import print_json
 from stackmgr.database.session import Session
 from stackmgr.database.single_connection import service_session
-from stackmgr.errors import CommandError, ServiceError
+from stackmgr.errors import CommandError, DatabaseError, ServiceError, ServiceUnavailable
 from stackmgr.http import requests
 
 _LONGEST_LINE = 65536
 # Without a word of what was given: it is a key, and this goes to terminals and logs.
 _KEY_AS_ARGUMENT = "no arguments are taken: the key is read from standard input"
+
+_HEADINGS = {
+    True: "accepted: requests with this key are authenticated",
+    False: "not accepted",
+    None: "not verified: the verifier or the database failed",
+}
 
 
 def _read_key() -> str:
@@ -36,7 +42,10 @@ def _read_key() -> str:
 
 
 def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
-    """Return the outcome: the identity of the key, or the error of a request with it."""
+    """Return the outcome: the identity of the key, or the error of a request with it.
+
+    `accepted` is None where the verifier or the database failed, so that nothing is known of the key.
+    """
     outcome: dict[str, Any] = {
         "accepted": False,
         "status": 200,
@@ -64,11 +73,13 @@ def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
     except ServiceError as ex:
         outcome |= {"status": ex.status, "code": ex.code, "reason": ex.reason}
         outcome["retry_after"] = getattr(ex, "retry_after", None)
+        if isinstance(ex, ServiceUnavailable | DatabaseError):
+            outcome["accepted"] = None
     return outcome
 
 
 def _print_text(outcome: dict[str, Any]) -> None:
-    print("accepted: requests with this key are authenticated" if outcome["accepted"] else "not accepted")
+    print(_HEADINGS[outcome["accepted"]])
     for name, value in outcome.items():
         if name != "accepted" and value is not None:
             print(f"{name}\t{value}")
@@ -87,7 +98,7 @@ def _verify_key(arguments: argparse.Namespace) -> None:
     else:
         _print_text(document)
     if not outcome["accepted"]:
-        sys.exit(FOUND)
+        sys.exit(1 if outcome["accepted"] is None else FOUND)
 
 
 COMMAND = Command(

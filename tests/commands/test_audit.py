@@ -88,7 +88,9 @@ def plant(url: str, statements: str) -> None:
 
 
 def findings(outcome) -> list[list[str]]:
-    return [line.split("\t") for line in outcome.out.splitlines()]
+    head, *rows = [line.split("\t") for line in outcome.out.splitlines()]
+    assert head == ["KIND", "MANAGER_ID", "STACK_ID", "FINDING"]
+    return rows
 
 
 def test_a_good_database_has_no_finding(on_saved):

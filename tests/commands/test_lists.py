@@ -52,6 +52,11 @@ def test_an_id_that_the_list_does_not_have_is_an_error(on_saved, group, ids):
     assert ran.err == f"stackmgr: the list has no {unknown}\n"
 
 
+def test_an_id_is_accepted_in_uppercase_as_the_api_does(on_saved):
+    ran = on_saved("keys", "list", "--external-id", MANAGER.upper(), "--after", PRODUCTION.upper())
+    assert (ran.status, ids_of(ran)) == (0, [SUPPORT])
+
+
 def test_the_keys_of_an_account_have_pages_too(on_saved):
     ran = on_saved("keys", "list", "--external-id", MANAGER, "--after", PRODUCTION)
     assert ids_of(ran) == [SUPPORT]

@@ -129,6 +129,26 @@ def test_a_key_that_is_issued_listed_and_revoked(database_url, app, statements_r
     assert (again.returncode, again.stdout) == (0, revoked.stdout)
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_every_encoding_of_the_output_takes_every_label(database_url, encoding):
+    label = "Zo\xeb \u2192 \u20ac"
+    arguments = ("--external-id", str(uuid4()))
+    run("keys", "issue", *arguments, "--label", label, url=database_url, PYTHONUTF8="1")
+    listed = subprocess.run(
+        [COMMAND, "keys", "list", *arguments],
+        env={"STACKMGR_DATABASE_URL": database_url, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    shown = {
+        "ascii": "Zo\\xeb -> \\u20ac",
+        "latin-1": "Zo\xeb -> \\u20ac",
+        "utf-8": label,
+    }
+    assert listed.stdout.decode(encoding).endswith(f"\t{shown[encoding]}\n")
+
+
 def test_a_key_id_that_was_never_issued_cannot_be_revoked(database_url):
     assert problems(run("keys", "revoke", EXTERNAL_ID, url=database_url)) == [
         f"there is no key {EXTERNAL_ID}"
@@ -140,7 +160,7 @@ def test_invalid_arguments_end_with_the_usage_and_status_2():
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr.startswith("usage: stackmgr keys revoke")
-    assert "must be a UUID in lowercase with hyphens" in ended.stderr
+    assert "must be a UUID with hyphens" in ended.stderr
 
 
 @pytest.mark.parametrize("arguments", [("check",), ("migrate",), ("keys", "list")], ids=" ".join)
@@ -233,6 +253,12 @@ def test_a_command_ends_though_the_database_accepts_and_says_nothing():
         # At once, because each waits for its time-out.
         ended = list(threads.map(lambda arguments: run(*arguments, url=url, stdin="key\n"), commands))
     assert [process.args for process in ended if process.returncode not in (1, 3)] == []
+
+
+def test_an_outage_is_no_rejection_of_a_key():
+    ended = run("verify-key", url=NOWHERE, stdin=f"{api_keys.generate()}\n")
+    assert ended.returncode == 1
+    assert ended.stdout.startswith("not verified: the verifier or the database failed\n")
 
 
 def test_check_does_not_warn_an_operator_of_being_one(database_url):

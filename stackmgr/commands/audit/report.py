@@ -7,6 +7,8 @@ from stackmgr.commands.audit.ranges import Part
 from stackmgr.commands.output import print_note, printable
 from stackmgr.commands.progress import Progress
 
+_HEAD = ("KIND", "MANAGER_ID", "STACK_ID", "FINDING")
+
 
 class Report:
     """Findings, one line each or one JSON document, with the progress."""
@@ -46,6 +48,8 @@ class Report:
             row = {"kind": kind, "manager_id": manager_id, "stack_id": stack_id, "finding": text}
             print(f"{',' if self.findings else ''}\n  {json.dumps(row)}", end="")
         else:
+            if not self.findings:
+                print("\t".join(_HEAD))
             print("\t".join((kind, manager_id, stack_id or "-", printable(text))))
         self.findings += 1
 
