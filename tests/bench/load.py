@@ -113,7 +113,7 @@ def pgbench(conninfo: str, scripts: Sequence[str], variables: Mapping[str, str],
             for log in Path(folder).glob("pgbench_log.*")
             for line in log.read_bytes().splitlines()
         ]
-    rate = float(re.search(r"^tps = ([0-9.]+)", said, re.MULTILINE)[1])
-    failed = int(re.search(r"^number of failed transactions: ([0-9]+)", said, re.MULTILINE)[1])
+    [rate] = re.findall(r"^tps = ([0-9.]+)", said, re.MULTILINE)
+    [failed] = re.findall(r"^number of failed transactions: ([0-9]+)", said, re.MULTILINE)
     hundredths = statistics.quantiles(times, n=100, method="inclusive")
-    return Load(len(times), len(times) / rate, hundredths[49], hundredths[98], failed)
+    return Load(len(times), len(times) / float(rate), hundredths[49], hundredths[98], int(failed))

@@ -1,0 +1,243 @@
+"""A shortened day of creates on a server with lowered freeze ages: `python -m tests.endurance.day --help`.
+
+In a day at 200 creates a second, autovacuum visits each append-only table 17 times, once for a million rows.
+The run has as many visits: the number of rows between two is lowered in proportion to the creates of the run.
+A day's 17.28 million transactions are 9 % of what a vacuum against wraparound waits for.  Freeze ages are
+lowered to the least that PostgreSQL allows, 1/2000 of the defaults (multixacts: 1/40,000), so 20 minutes have
+2.4 of these vacuums for each table that nothing else freezes, as many as 28 days.  The limit of an age, 2^31,
+is lowered to the 240,000 transactions of 20 minutes: half of it is reached 100 s after such a vacuum is due.
+The size of the tables, the rate and the cost limits of autovacuum are not scaled.
+"""
+
+import argparse
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.bench import load, requests
+from tests.bench.load import Load
+from tests.bench.measure import Cost, measured
+from tests.bench.requests import Manager, Task
+from tests.matrix.stage import new_managers
+from tests.scale.load import load as fill
+from tests.support.memory import memory
+from tests.support.postgres import FaultyPostgres
+from tests.support.repeating import repeated
+from tests.support.server import RunningService, running_service
+
+SETTINGS = {
+    "autovacuum_freeze_max_age": 100_000,
+    "vacuum_freeze_table_age": 75_000,
+    "vacuum_freeze_min_age": 25_000,
+    "autovacuum_multixact_freeze_max_age": 10_000,
+    "vacuum_multixact_freeze_table_age": 3_750,
+    "vacuum_multixact_freeze_min_age": 125,
+    "autovacuum_naptime": "1s",  # 60 s, as seldom as the visits
+    "log_autovacuum_min_duration": 0,
+    "log_lock_waits": "on",
+    "deadlock_timeout": "10ms",  # waits that are shorter are not logged
+}
+AGE_LIMIT = 240_000
+MULTIXACT_LIMIT = AGE_LIMIT // 10
+_SLOWER = 1.2  # the last quarter of the run, beside the first
+_ROWS_OF_A_DAY = 17_280_000
+_ROWS_BETWEEN_VISITS = 1_000_000  # by migration 0012
+_CONNECTIONS = 64
+_QUARTERS = 4
+_SAMPLE_SECONDS = 0.2
+
+_VISIT_AFTER = """
+ALTER TABLE stackmgr.stack_revisions SET (autovacuum_vacuum_insert_threshold = {rows});
+ALTER TABLE stackmgr.creation_receipts SET (autovacuum_vacuum_insert_threshold = {rows});
+"""
+_AGES = b"""
+SELECT oid::regclass::text, age(relfrozenxid), mxid_age(relminmxid)
+FROM pg_class
+WHERE relkind IN ('r', 'm', 't')
+UNION ALL
+SELECT datname, age(datfrozenxid), mxid_age(datminmxid) FROM pg_database
+"""
+_BLOCKED = b"""
+SELECT a.query, b.query
+FROM pg_stat_activity a
+CROSS JOIN unnest(pg_blocking_pids(a.pid)) AS blocking
+JOIN pg_stat_activity b ON b.pid = blocking
+WHERE a.wait_event_type = 'Lock' AND (b.backend_type = 'autovacuum worker' OR b.query ILIKE 'vacuum%')
+"""
+_VACUUM = re.compile(
+    r"\[([0-9]+)\] LOG:  automatic (aggressive )?vacuum(?: to prevent wraparound)? of table"
+    r" \"stackmgr\.(\S+)\":.*\n(?:\t.*\n)*\tsystem usage: .* elapsed: ([0-9.]+) s"
+)
+_LOCK_WAIT = re.compile(
+    r"still waiting for (.*) after .*\n.*DETAIL:  Process(?:es)? holding the lock: ([0-9, ]+)\. "
+)
+_CANCELLED = "canceling autovacuum task"
+
+
+@dataclass
+class Samples:
+    """What was seen while the load ran: the greatest ages with their tables, and requests behind a vacuum."""
+
+    taken: int = 0
+    age: tuple[int, str] = (0, "")
+    multixact_age: tuple[int, str] = (0, "")
+    blocked: list[str] = field(default_factory=list)
+
+    def take(self, connection: psycopg.Connection) -> None:
+        rows: list[Any] = connection.execute(_AGES).fetchall()
+        self.age = max(self.age, *((age, name) for name, age, _ in rows))
+        self.multixact_age = max(self.multixact_age, *((age, name) for name, _, age in rows))
+        self.blocked += [
+            f"{blocked!r} waits for {vacuum!r}" for blocked, vacuum in connection.execute(_BLOCKED)
+        ]
+        self.taken += 1
+
+
+@dataclass
+class Vacuums:
+    """What the log of the server says: vacuums of each table, those against wraparound, the longest."""
+
+    visits: Counter[str] = field(default_factory=Counter)
+    aggressive: Counter[str] = field(default_factory=Counter)
+    longest_seconds: float = 0.0
+    lock_waits: Counter[str] = field(default_factory=Counter)
+    blocking: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, log: str) -> "Vacuums":
+        found = cls()
+        workers = set()
+        for pid, aggressive, table, seconds in _VACUUM.findall(log):
+            workers.add(pid)
+            found.visits[table] += 1
+            found.aggressive[table] += bool(aggressive)
+            found.longest_seconds = max(found.longest_seconds, float(seconds))
+        for what, holders in _LOCK_WAIT.findall(log):
+            found.lock_waits[re.sub("[0-9]+", "N", what)] += 1
+            if workers & set(holders.split(", ")):
+                found.blocking.append(f"a vacuum held {what}")
+        found.blocking += [line for line in log.splitlines() if _CANCELLED in line]
+        return found
+
+
+@dataclass
+class Report:
+    """What came of a run; `loads` has a quarter of it each, `costs` what the machine did meanwhile."""
+
+    loads: list[Load] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+    samples: Samples = field(default_factory=Samples)
+    vacuums: Vacuums = field(default_factory=Vacuums)
+
+    @property
+    def slower(self) -> float:
+        return self.loads[-1].p99 / self.loads[0].p99
+
+    def lines(self) -> Iterator[str]:
+        """Yield what was measured."""
+        for number, (quarter, cost) in enumerate(zip(self.loads, self.costs, strict=True), 1):
+            yield (
+                f"quarter {number}: {quarter.requests} creates, {quarter.rate:.0f}/s,"
+                f" p50 {quarter.p50:.2f} ms, p99 {quarter.p99:.2f} ms, {quarter.errors} errors;"
+                f" CPU of the service {cost.service:.1f} s,"
+                f" of PostgreSQL {cost.postgres:.1f} s; {cost.noise:.0%} of the machine used by others"
+            )
+        yield f"p99, last quarter / first: {self.slower:.2f}"
+        ages = self.samples.age, self.samples.multixact_age
+        for name, (age, table), limit in zip(
+            ("transactions", "multixacts"), ages, (AGE_LIMIT, MULTIXACT_LIMIT), strict=True
+        ):
+            yield f"greatest age in {name}: {age}, {age / limit:.0%} of its limit of {limit}, of {table}"
+        found = self.vacuums
+        for table, visits in sorted(found.visits.items()):
+            yield f"vacuums of {table}: {visits}, aggressive {found.aggressive[table]}"
+        yield f"longest vacuum: {found.longest_seconds:.1f} s"
+        blocked = len(self.samples.blocked) + len(found.blocking)
+        yield f"requests behind a vacuum: {blocked}, in {self.samples.taken} samples and the log"
+        yield f"other waits for locks of over 10 ms: {dict(found.lock_waits) or 0}"
+
+    def problems(self) -> list[str]:
+        """Return, in words, what exceeds its bound."""
+        found = [*self.samples.blocked, *self.vacuums.blocking]
+        if errors := sum(quarter.errors for quarter in self.loads):
+            found.append(f"{errors} requests failed")
+        if self.samples.age[0] > AGE_LIMIT / 2 or self.samples.multixact_age[0] > MULTIXACT_LIMIT / 2:
+            found.append("an age exceeds half of its limit")
+        if self.slower > _SLOWER:
+            found.append(f"p99 of the last quarter is {self.slower:.2f} of the first, over {_SLOWER}")
+        return found
+
+
+class _Server(FaultyPostgres):
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | SETTINGS
+
+
+@contextmanager
+def _staged(stacks: int, creates: float) -> Iterator[tuple[_Server, RunningService, Path]]:
+    """Yield a server with so many stacks, the service on it, and the prepared requests."""
+    with ExitStack() as undo:
+        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-day-")))
+        server = undo.enter_context(_Server(folder / "data"))
+        server.ensure_database()
+        fill(server.url(), stacks, seed=1)
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            rows = max(1, round(_ROWS_BETWEEN_VISITS * creates / _ROWS_OF_A_DAY))
+            connection.execute(_VISIT_AFTER.format(rows=rows).encode())
+            connection.execute(b"VACUUM (FREEZE, ANALYZE)")
+        managers = [Manager(made.external_id, made.api_key, []) for made in new_managers(server.url())]
+        prepared = folder / "requests.lua"
+        requests.write_lua(prepared, requests.prepare("create", managers), close=False)
+        url = server.ensure_service_login()
+        yield server, undo.enter_context(running_service(url, env={"WEB_CONCURRENCY": "2"})), prepared
+
+
+def run(minutes: float, rate: float, stacks: int) -> Report:
+    """Create at *rate* a second, beside *stacks* that are there already, for so many minutes."""
+    report = Report()
+    seconds = max(1, round(minutes * 60 / _QUARTERS))
+    task = Task(scenario="create", connections=_CONNECTIONS, seconds=seconds, offered=rate)
+    with (
+        _staged(stacks, _QUARTERS * seconds * rate) as (server, service, prepared),
+        psycopg.connect(server.url(), autocommit=True) as connection,
+        repeated(lambda: report.samples.take(connection), _SAMPLE_SECONDS),
+    ):
+        postgres, already = server.processes()[0].pid, len(server.read_log())
+        for _ in range(_QUARTERS):
+            with measured(service.pid, postgres, []) as cost:
+                report.loads.append(load.wrk(service.port, prepared, task))
+            report.costs.append(cost)
+        report.vacuums = Vacuums.read(server.read_log()[already:])
+    return report
+
+
+def main() -> int:
+    """Return the exit status: 0 when every bound holds."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.endurance.day",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--rate", type=float, default=200, help="creates a second")
+    parser.add_argument("--stacks", type=int, default=1_000_000, help="that are there before")
+    parser.add_argument("--folder", default=memory(), help="of the data; by default in memory")
+    arguments = parser.parse_args()
+    tempfile.tempdir = arguments.folder
+    report = run(arguments.minutes, arguments.rate, arguments.stacks)
+    print(*report.lines(), sep="\n", flush=True)
+    problems = report.problems()
+    print(*problems, sep="\n", file=sys.stderr)
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
