@@ -54,6 +54,7 @@ class RequestContext:
         """Run before routing.  Raises Overloaded for a request that the server rejects."""
         assign_request_id(req, resp)
         req.context.started = time.perf_counter()
+        req.context.trace = requests.parse_trace_context(req)
         if seconds := req.env.get(CAPACITY, UNLIMITED).retry_after:
             raise Overloaded(ReasonSlug.QUEUE_TIMEOUT, seconds)
 
@@ -65,21 +66,22 @@ class RequestContext:
             return
         context, error = req.context, req.context.error
         actor = getattr(context, "actor", None)
-        self._log(
-            {
-                "request_id": context.request_id,
-                "manager_id": actor and actor.manager_id,
-                "key_id": getattr(context, "key_id", None),
-                "stack_id": getattr(context, "stack_id", None),
-                "method": req.method,
-                "route": req.uri_template,
-                "status": resp.status_code,
-                "code": error and error.code,
-                "reason": error and error.reason,
-                "verifier": getattr(context, "verifier", None),
-                "duration_ms": round((time.perf_counter() - context.started) * 1000, 3),
-            }
-        )
+        fields = {
+            "request_id": context.request_id,
+            "manager_id": actor and actor.manager_id,
+            "key_id": getattr(context, "key_id", None),
+            "stack_id": getattr(context, "stack_id", None),
+            "method": req.method,
+            "route": req.uri_template,
+            "status": resp.status_code,
+            "code": error and error.code,
+            "reason": error and error.reason,
+            "verifier": getattr(context, "verifier", None),
+            "duration_ms": round((time.perf_counter() - context.started) * 1000, 3),
+        }
+        if context.trace is not None:
+            fields["trace_id"] = context.trace["traceparent"].split("-")[1]
+        self._log(fields)
 
 
 class Authentication:
@@ -110,7 +112,10 @@ class Authentication:
         key = requests.bearer_token(req)
         try:
             verifier = self._verifier
-            identity = verifier.verify(key, session) if verifier.needs_connection else verifier.verify(key)
+            if verifier.needs_connection:
+                identity = verifier.verify(key, session)
+            else:
+                identity = verifier.verify(key, req.context.trace)
         except ServiceError as ex:
             req.context.verifier = ex.code
             raise

@@ -30,6 +30,12 @@ from stackmgr.stacks.cursor import Position
 
 # RFC 9110 section 11.4: a scheme in any case, spaces, one token68.
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE | re.ASCII)
+# W3C Trace Context: version, trace id and parent id, flags.  A version above 00 may append more; ff is none.
+# Repeated header fields are joined by a comma, which makes them invalid.
+_TRACEPARENT = re.compile(
+    r"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-[^,]*)?"
+)
+_TRACESTATE = re.compile(r"[\t -~]{1,512}")
 _UUID = re.compile(CANONICAL_UUID, re.IGNORECASE | re.ASCII)
 _MALFORMED_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _DIGITS = re.compile(r"[0-9]+")
@@ -67,6 +73,28 @@ def parse_credential(authorization: str) -> str:
     if match is None:
         raise Unauthorized(ReasonSlug.AUTHORIZATION_HEADER)
     return match[1]
+
+
+def parse_trace_context(req: falcon.Request) -> dict[str, str] | None:
+    """Return the fields of the W3C Trace Context to send with calls of this request, or None if it has none.
+
+    The service records no spans, so it forwards `traceparent` unchanged, and that of a later version as 00.
+    """
+    traceparent = req.env.get("HTTP_TRACEPARENT")
+    if traceparent is None:
+        return None
+    match = _TRACEPARENT.fullmatch(traceparent)
+    if match is None:
+        return None
+    version, ids, flags, more = match.groups()
+    if version != "00":
+        traceparent = f"00-{ids}-{int(flags, 16) & 1:02x}"
+    elif more is not None:
+        return None
+    fields = {"traceparent": traceparent}
+    if _TRACESTATE.fullmatch(tracestate := req.env.get("HTTP_TRACESTATE", "")):
+        fields["tracestate"] = tracestate
+    return fields
 
 
 def parse_stack_id(text: str) -> str:

@@ -166,6 +166,13 @@ def test_a_request_id_is_echoed_byte_for_byte(manager, request_id, path):
     assert manager.request("GET", path, X_Request_Id=request_id).headers["X-Request-Id"] == request_id
 
 
+def test_a_trace_context_reaches_the_service(manager, service):
+    trace_id, request_id = "4bf92f3577b34da6a3ce929d0e0e4736", str(uuid4())
+    manager.request("GET", STACKS, X_Request_Id=request_id, traceparent=f"00-{trace_id}-00f067aa0ba902b7-01")
+    (line,) = (line for line in service.log().splitlines() if request_id in line)
+    assert json.loads(line)["trace_id"] == trace_id
+
+
 @pytest.mark.parametrize("blank", ["", "   ", " \t "])
 def test_a_blank_request_id_is_replaced_by_a_uuid(manager, blank):
     given = manager.request("GET", STACKS, X_Request_Id=blank).headers["X-Request-Id"]

@@ -1,5 +1,7 @@
 """A verifier with a fixed outcome for every key, for outcomes that the real ones return rarely."""
 
+from collections.abc import Mapping
+
 from stackmgr.access.verifiers import Identity
 
 
@@ -12,7 +14,7 @@ class FixedVerifier:
         self._outcome = outcome
         self.calls = 0
 
-    def verify(self, key: str) -> Identity:
+    def verify(self, key: str, trace: Mapping[str, str] | None = None) -> Identity:
         self.calls += 1
         if isinstance(self._outcome, Exception):
             raise self._outcome

@@ -55,8 +55,11 @@ class RemoteVerifier(_Verifier, Protocol):
 
     needs_connection: ClassVar[Literal[False]]
 
-    def verify(self, key: str) -> Identity:
-        """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
+    def verify(self, key: str, trace: Mapping[str, str] | None = None) -> Identity:
+        """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable.
+
+        *trace* has the header fields of the request's W3C Trace Context, to be sent with the call.
+        """
 
 
 class SessionVerifier(_Verifier, Protocol):

@@ -107,8 +107,16 @@ class Endpoint:
         self._pool: urllib3.HTTPConnectionPool
         self._resolver: bounded.Resolver
 
-    def post(self, path: str, *, credential: str, media_type: str, body: bytes) -> dict[str, Any]:
-        """Send a POST and return the JSON object of the 200 response.
+    def post(
+        self,
+        path: str,
+        *,
+        credential: str,
+        media_type: str,
+        body: bytes,
+        trace: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Send a POST, with the fields of *trace*, and return the JSON object of the 200 response.
 
         Raises RateLimited for 429, and ServiceUnavailable for every other status, for a failure on the way,
         for a response that is late, too long or no JSON object, and at once while the circuit is open.
@@ -119,6 +127,7 @@ class Endpoint:
             "Accept": "application/json",
             "Accept-Encoding": "identity",
             "User-Agent": f"stackmgr/{__version__}",
+            **(trace or {}),
         }
         permit = self._breaker.acquire()
         status = 0

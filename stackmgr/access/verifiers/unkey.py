@@ -6,6 +6,7 @@ verified; 429 is the rate limit of the root key's workspace.
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from stackmgr.access.verifiers import Identity, checked_identity
@@ -60,7 +61,7 @@ class UnkeyVerifier:
         endpoint = Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout, connections=chosen.concurrency)
         return cls(endpoint, chosen.unkey_root_key, reuse_seconds=chosen.verify_reuse_seconds)
 
-    def verify(self, key: str) -> Identity:
+    def verify(self, key: str, trace: Mapping[str, str] | None = None) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
         if len(key) > LONGEST_KEY:
             raise Unauthorized(ReasonSlug.KEY_TOO_LONG)
@@ -72,6 +73,7 @@ class UnkeyVerifier:
                 credential=self._root_key,
                 media_type="application/json",
                 body=json.dumps({"key": key}).encode("ascii"),
+                trace=trace,
             )
             identity = read_verification(response)
             self._recent.add(key, identity, asked_at)
