@@ -255,7 +255,8 @@ def test_an_index_that_failed_is_removed_and_created_by_the_next_run(url, add):
 
 
 def test_the_history_is_partitioned_by_the_page_while_the_service_runs(url, workload, binaries, monkeypatch):
-    monkeypatch.setattr(erasure, "REQUEST_SECONDS", 0)
+    for name, value in {"REQUEST_SECONDS": 0, "_MANY": 2, "_VACUUM_AGAIN_SECONDS": 0}.items():
+        monkeypatch.setattr(erasure, name, value)
     line = re.search(r"^ {4}(psql .* deploy/postgresql/partition\.sql)$", GROWTH.read_text(), re.MULTILINE)
     with psycopg.connect(url, autocommit=True) as admin:
         before = admin.execute(SCHEMA).fetchall()
@@ -284,8 +285,18 @@ def test_the_history_is_partitioned_by_the_page_while_the_service_runs(url, work
         admin.execute(b"DROP TABLE stackmgr.stack_revisions_old, stackmgr.creation_receipts_old")
         managers = admin.execute(MANAGERS).fetchall()
         assert migrations.apply(url) == []
-        with operating(url) as operator:
+        with operating(url) as operator, psycopg.connect(url) as older:
+            older.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            older.execute(MANAGERS)
+            waits: list[str] = []
+
+            def report(_done: int, _total: int, wait: str) -> None:
+                if "may still read" in wait:
+                    waits.append(wait)
+                    older.rollback()
+
             for manager_id, external_id in managers:
-                assert erasure.erase(operator, manager_id, external_id, lambda *_: None)
+                assert erasure.erase(operator, manager_id, external_id, report)
+            assert len(waits) == 1
         for table in ("stacks", "stack_revisions", "creation_receipts"):
             assert admin.execute(f"TABLE stackmgr.{table}".encode()).fetchall() == []
