@@ -14,13 +14,7 @@ from uuid import uuid4
 import httpx
 from stack_manager import AuthenticatedClient
 from stack_manager.api.stacks import create_stack, get_stack, list_stacks, update_stack
-from stack_manager.models import (
-    AllocationItem,
-    CreateRequest,
-    Schedule,
-    SchedulePreset,
-    UpdateRequest,
-)
+from stack_manager.models import AllocationItemRequest, Preset, Schedule, StackCreate, StackUpdate
 from stack_manager.types import UNSET
 
 RETRIED = {429, 500, 503}
@@ -50,10 +44,10 @@ def send(operation, **arguments):
 
 
 def create(key, name):
-    body = CreateRequest(
+    body = StackCreate(
         name=name,
-        allocation=[AllocationItem(token_address=TOKEN, weight_bps=10000)],
-        schedule=Schedule(preset=SchedulePreset.WEEKLY),
+        allocation=[AllocationItemRequest(token_address=TOKEN, weight_bps=10000)],
+        schedule=Schedule(preset=Preset.WEEKLY),
     )
     return send(create_stack, body=body, idempotency_key=key)
 
@@ -91,5 +85,5 @@ with AuthenticatedClient(base_url=os.environ["BASE_URL"], token=os.environ["API_
     names = [found.name for found in all_stacks()]
     conflict = create(key, "Other").code
     read = send(get_stack, id=stack.id)
-    updated = update(read, UpdateRequest(schedule=Schedule(preset=SchedulePreset.MONTHLY)))
+    updated = update(read, StackUpdate(schedule=Schedule(preset=Preset.MONTHLY)))
 print(json.dumps({"id": stack.id, "names": names, "conflict": conflict, "preset": updated.schedule.preset}))

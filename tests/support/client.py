@@ -14,7 +14,7 @@ from tests.support.greenlets import in_greenlets
 
 _STACK = compile_schema("stack.json")
 _PAGE = compile_schema("stack_page.json")
-_ERROR = compile_schema("error.json")
+_ERROR = compile_schema("error_object.json")
 _ETAG = re.compile(r'"[0-9a-f-]{36}"')
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -37,7 +37,6 @@ COMMON_KEYWORDS = {
     "pattern",
     "properties",
     "required",
-    "title",
     "type",
 }
 PARTS = read_schema("stack_parts.json")["definitions"]
@@ -127,11 +126,11 @@ def test_the_limits_are_those_of_the_code():
 
 
 def test_the_error_codes_are_those_of_the_code():
-    assert read_schema("error.json")["properties"]["code"]["enum"] == list(STATUS)
+    assert read_schema("error_object.json")["definitions"]["error_code"]["enum"] == list(STATUS)
 
 
 def test_the_presets_are_those_of_the_tables():
-    presets = PARTS["schedule"]["properties"]["preset"]["enum"]
+    presets = PARTS["preset"]["enum"]
     migrations = sorted((paths.directory("sql") / "migrations").glob("*.sql"))
     checks = [
         check for path in migrations for check in re.findall(r"VALUE IN \(([^)]*)\)", path.read_text("utf-8"))

@@ -35,7 +35,7 @@ async function retried<T extends { response: Response }>(send: () => Promise<T>)
   }
 }
 
-function data<T>(result: { data?: T; error?: components["schemas"]["Error"] }): T {
+function data<T>(result: { data?: T; error?: components["schemas"]["ErrorObject"] }): T {
   if (result.error) throw new Error(`${result.error.code}: ${result.error.message} (${result.error.request_id})`);
   return result.data as T;
 }
