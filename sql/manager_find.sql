@@ -3,7 +3,7 @@
 -- returns: up to two rows (manager_id, external_id, identity_id); two, or one that differs, is a conflict
 -- index:   managers_external_id_key, managers_identity_id_key
 -- locks:   none
--- called by: access.managers.find, access.managers.look_up
+-- called by: access.managers.look_up
 -- why:     in an order that no index has, so that no kept plan reads a whole index for it.
 SELECT
     manager_id::text,

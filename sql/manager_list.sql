@@ -1,13 +1,14 @@
--- manager_list: list the bindings of managers, oldest first, from one of them on.
+-- manager_list: list managers with their bindings, oldest first, from one of them on.
 -- params:  first uuid or null, row_limit integer or null
--- returns: many (manager_id, external_id, identity_id); none if there is no manager with the id first
+-- returns: many (manager_id, external_id, identity_id, created_at); none if there is no manager with the id first
 -- index:   none (the whole table, for an operator)
 -- locks:   none
 -- called by: access.managers.list_all
 SELECT
     manager_id::text,
     external_id::text,
-    identity_id
+    identity_id,
+    created_at
 FROM stackmgr.managers AS managers
 WHERE
     %(first)s::uuid IS NULL

@@ -1,7 +1,7 @@
 -- stack_list_holding: list the stacks of any manager whose current allocation names one of some tokens.
--- params:  addresses text[], row_limit integer
+-- params:  addresses text[], manager_id uuid or null, row_limit integer
 -- returns: up to row_limit rows (external_id, stack_id, name, allocation)
--- index:   none (every stack is read, for an operator)
+-- index:   none (every stack is read, or every one of the manager's, for an operator)
 -- locks:   none
 -- called by: commands.tokens._impact_document, commands.find._by_token
 -- why:     an address has a fixed length and cannot be a part of another text of an allocation, so that a
@@ -15,6 +15,7 @@ WITH page AS MATERIALIZED (
         SELECT FROM unnest(%(addresses)s::text[]) AS wanted (address)
         WHERE strpos(allocation::text, wanted.address) > 0
     )
+        AND (%(manager_id)s::uuid IS NULL OR manager_id = %(manager_id)s::uuid)
     ORDER BY (manager_id, stack_id)
     LIMIT %(row_limit)s::integer
 )

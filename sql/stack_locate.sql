@@ -1,5 +1,5 @@
--- stack_locate: return one stack of any manager, by its id alone.
--- params:  stack_id uuid
+-- stack_locate: return one stack of any manager, by its id, and its manager's where that is known.
+-- params:  manager_id uuid or null, stack_id uuid
 -- returns: at most one row (external_id, manager_id, name, allocation, preset, revision_number, revision_id,
 --          created_at)
 -- index:   stacks_pkey
@@ -25,4 +25,5 @@ CROSS JOIN LATERAL (
         AND stacks.stack_id = %(stack_id)s::uuid
     LIMIT 1
 ) AS stack
+WHERE %(manager_id)s::uuid IS NULL OR managers.manager_id = %(manager_id)s::uuid
 LIMIT 1;

@@ -1,7 +1,7 @@
 -- stack_search_name: list the stacks of any manager whose current name contains a text, in any case.
--- params:  part text, row_limit integer
+-- params:  part text, manager_id uuid or null, row_limit integer
 -- returns: up to row_limit rows (external_id, stack_id, name)
--- index:   none (every stack is read, for an operator's eyes)
+-- index:   none (every stack is read, or every one of the manager's, for an operator)
 -- locks:   none
 -- called by: commands.find._by_name
 -- why:     ordered by one record for the reason of stack_list_holding.
@@ -9,6 +9,7 @@ WITH page AS MATERIALIZED (
     SELECT manager_id, stack_id, name
     FROM stackmgr.stacks
     WHERE strpos(lower(name), lower(%(part)s::text)) > 0
+        AND (%(manager_id)s::uuid IS NULL OR manager_id = %(manager_id)s::uuid)
     ORDER BY (manager_id, stack_id)
     LIMIT %(row_limit)s::integer
 )

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import uuid4
 
 from stackmgr.access.verifiers import Identity
@@ -15,6 +16,7 @@ from stackmgr.reasons import ReasonSlug
 _FIND = statements.load("manager_find")
 _INSERT = statements.load("manager_insert")
 _LIST = statements.load("manager_list")
+_LOCATE = statements.load("manager_locate")
 _REBIND = statements.load("manager_rebind")
 
 _log = logging.getLogger("stackmgr")
@@ -29,10 +31,17 @@ class Binding:
     identity_id: str
 
 
-def find(reads: Reads, *, external_id: str | None = None, identity_id: str | None = None) -> list[Binding]:
-    """Return the bindings that have either of the two ids: none, one, or two that conflict."""
-    rows = reads.rows(_FIND, {"external_id": external_id, "identity_id": identity_id})
-    return [Binding(*row) for row in rows]
+@dataclass(frozen=True, slots=True)
+class Manager(Binding):
+    """A manager's record, for operators."""
+
+    created_at: datetime
+
+
+def locate(reads: Reads, any_id: str | None = None, *, identity_id: str | None = None) -> list[Manager]:
+    """Return the managers with a manager id or external id *any_id*, or with the identity id."""
+    rows = reads.rows(_LOCATE, {"any_id": any_id, "identity_id": identity_id})
+    return [Manager(*row) for row in rows]
 
 
 def look_up(session: Session, identity: Identity) -> str | None:
@@ -83,12 +92,12 @@ def bind(session: Session, identity: Identity) -> str:
     return manager_id
 
 
-def list_all(streams: Streams, *, first: str | None = None, limit: int | None = None) -> Iterator[Binding]:
-    """Yield at most *limit* bindings, oldest first, from that of the manager *first* on.
+def list_all(streams: Streams, *, first: str | None = None, limit: int | None = None) -> Iterator[Manager]:
+    """Yield at most *limit* managers, oldest first, from the manager *first* on.
 
     None if there is no manager *first*.
     """
-    return (Binding(*row) for row in streams.iterate(_LIST, {"first": first, "row_limit": limit}))
+    return (Manager(*row) for row in streams.iterate(_LIST, {"first": first, "row_limit": limit}))
 
 
 def rebind(

@@ -58,6 +58,15 @@ def whole_number(smallest: int, largest: int) -> Callable[[str], int]:
 row_limit = whole_number(1, 1_000_000)
 
 
+def unicode_text(text: str) -> str:
+    """Return *text* if it is valid in the encoding of the shell."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as ex:
+        raise argparse.ArgumentTypeError("is not valid in the encoding of this shell") from ex
+    return text
+
+
 def label(text: str) -> str:
     """Return *text* if it can stand in a column of a list."""
     if not text.isprintable():

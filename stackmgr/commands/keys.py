@@ -7,14 +7,14 @@ from typing import Any
 
 from stackmgr.access import api_keys
 from stackmgr.access.api_keys import IssuedKey, KeyRecord, Quota
-from stackmgr.commands import paging
+from stackmgr.commands import managers, paging
 from stackmgr.commands.arguments import canonical_uuid, future, label, whole_number
 from stackmgr.commands.command import DATABASE, NEEDS_READER, Command, argument, database_url
 from stackmgr.commands.output import (
     discard,
     moment,
     print_json,
-    print_json_list,
+    print_json_page,
     print_note,
     print_table,
 )
@@ -116,7 +116,7 @@ def _issue(arguments: argparse.Namespace) -> None:
     with operator_session(database_url()) as session:
         issued = api_keys.create(
             session,
-            arguments.external_id,
+            managers.external_id(session, arguments.external_id),
             label=arguments.label,
             expires_at=arguments.expires_at,
             quota=arguments.quota,
@@ -126,14 +126,15 @@ def _issue(arguments: argparse.Namespace) -> None:
 
 def _list(arguments: argparse.Namespace) -> None:
     with reading(database_url()) as reader:
+        account = arguments.external_id and managers.external_id(reader, arguments.external_id)
         page = Page(
-            lambda first, limit: api_keys.list_all(reader, arguments.external_id, first=first, limit=limit),
+            lambda first, limit: api_keys.list_all(reader, account, first=first, limit=limit),
             lambda record: record.key_id,
             arguments.after,
             arguments.limit,
         )
         if arguments.json:
-            print_json_list(map(_document, page))
+            print_json_page(map(_document, page), page.has_more)
         else:
             print_table(_COLUMNS, map(_row, page))
     page.print_rest()
@@ -181,7 +182,11 @@ COMMAND = Command(
             run=_issue,
             arguments=[
                 argument(
-                    "--external-id", type=canonical_uuid, required=True, help="the manager's account, a UUID"
+                    "--external-id",
+                    type=canonical_uuid,
+                    required=True,
+                    metavar="UUID",
+                    help="the manager's account; the manager id of an existing one is taken as well",
                 ),
                 argument("--label", type=label, default="", help="a note, shown in lists"),
                 argument("--expires-at", type=future, help="expiry: an ISO 8601 time with an offset"),
@@ -199,7 +204,7 @@ COMMAND = Command(
             description=NEEDS_READER,
             run=_list,
             arguments=[
-                argument("--external-id", type=canonical_uuid, help="only keys of this account"),
+                managers.MANAGER,
                 *paging.arguments("KEY_ID"),
             ],
         ),

@@ -8,7 +8,7 @@ import os
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -53,13 +53,14 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2))
 
 
-def print_json_list(documents: Iterable[Any]) -> None:
-    """Print one JSON document, a list, whose members are printed one by one."""
-    separator = "[\n"
+def print_json_page(documents: Iterable[Any], has_more: Callable[[], bool]) -> None:
+    """Print one JSON document: `items`, one by one, and whether there are more than those."""
+    print('{\n  "items": [', end="")
+    separator = end = ""
     for document in documents:
-        print(separator, textwrap.indent(json.dumps(document, indent=2), "  "), sep="", end="")
-        separator = ",\n"
-    print("\n]" if separator == ",\n" else "[]")
+        print(separator, textwrap.indent(json.dumps(document, indent=2), "    "), sep="\n", end="")
+        separator, end = ",", "\n  "
+    print(f'{end}],\n  "has_more": {json.dumps(has_more())}\n}}')
 
 
 def percent(weight_bps: int) -> str:

@@ -55,6 +55,10 @@ class Page(Generic[T]):
             last = self._id_of(row)
             yield row
 
+    def has_more(self) -> bool:
+        """Whether there are more rows than those returned."""
+        return self._continue_after is not None
+
     def print_rest(self) -> None:
         """Print how to continue, if there are more rows."""
         if self._continue_after is not None:

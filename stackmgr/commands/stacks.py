@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from datetime import UTC
 from itertools import pairwise
 
 from stackmgr.commands import find, revisions
@@ -14,8 +15,17 @@ from stackmgr.commands.command import (
     argument,
     database_url,
 )
-from stackmgr.commands.output import moment, percent, print_json, print_note, print_table, printable, quoted
-from stackmgr.commands.revisions import Located, Revision
+from stackmgr.commands.output import (
+    moment,
+    percent,
+    print_json,
+    print_json_page,
+    print_note,
+    print_table,
+    printable,
+    quoted,
+)
+from stackmgr.commands.revisions import Located, Revision, weights
 from stackmgr.database.single_connection import reading
 from stackmgr.errors import CommandError
 from stackmgr.stacks import whitelist
@@ -25,8 +35,9 @@ from stackmgr.stacks.whitelist import Whitelist
 def _print_revision(stack: Located, revision: Revision, listed: Whitelist) -> None:
     """Print the configuration of a revision, and who made it."""
     fields = [
-        ("stack", stack.stack_id),
-        ("manager", stack.external_id),
+        ("stack_id", stack.stack_id),
+        ("external_id", stack.external_id),
+        ("manager_id", stack.manager_id),
         ("name", quoted(revision.name)),
         ("preset", revision.preset),
         ("revision", f"{revision.number} of {stack.revision_number}"),
@@ -34,20 +45,25 @@ def _print_revision(stack: Located, revision: Revision, listed: Whitelist) -> No
         ("changed", moment(revision.created_at)),
         ("key", revision.key),
         ("key_id", printable(revision.key_id or "-")),
-        ("request", printable(revision.request_id)),
+        ("request_id", printable(revision.request_id)),
         ("created", moment(stack.created_at)),
     ]
     print_table(("FIELD", "VALUE"), [*fields])
     print()
-    weights = sorted((listed.symbol(address), address, bps) for address, bps in revision.weights.items())
-    rows = [(printable(symbol), percent(bps), address) for symbol, address, bps in weights]
+    items = sorted((listed.symbol(address), address, bps) for address, bps in weights(revision).items())
+    rows = [(printable(symbol), percent(bps), address) for symbol, address, bps in items]
     print_table(("TOKEN", "WEIGHT", "ADDRESS"), [*rows])
 
 
 def _print(arguments: argparse.Namespace, stack: Located, revision: Revision) -> None:
     if arguments.json:
-        head = {"stack_id": stack.stack_id, "external_id": stack.external_id}
-        print_json(head | {"created_at": moment(stack.created_at)} | revisions.document(revision))
+        head = {
+            "stack_id": stack.stack_id,
+            "external_id": stack.external_id,
+            "manager_id": stack.manager_id,
+            "stack_created_at": moment(stack.created_at),
+        }
+        print_json(head | revisions.document(revision))
     else:
         _print_revision(stack, revision, whitelist.load_configured())
 
@@ -78,18 +94,19 @@ def _history(arguments: argparse.Namespace) -> None:
     shown = list(pairwise([*found, None]))[: arguments.limit]
     listed = whitelist.load_configured()
     if arguments.json:
-        print_json(
-            [
+        print_json_page(
+            (
                 revisions.document(after) | {"changed": revisions.summary(before, after, listed)}
                 for after, before in shown
                 if after is not None
-            ]
+            ),
+            lambda: len(found) > arguments.limit,
         )
         return
     rows = [
         (
             str(after.number),
-            f"{after.created_at:%Y-%m-%d %H:%M:%S}",
+            f"{after.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
             after.key,
             printable(after.request_id),
             revisions.summary(before, after, listed),
@@ -97,7 +114,7 @@ def _history(arguments: argparse.Namespace) -> None:
         for after, before in shown
         if after is not None
     ]
-    print_table(("#", "WHEN (UTC)", "KEY", "REQUEST", "CHANGED"), [*rows])
+    print_table(("#", "WHEN (UTC)", "KEY", "REQUEST_ID", "CHANGED"), [*rows])
     if len(found) > arguments.limit:
         print_note(f"Older revisions: {found[-1].number}; --limit {2 * arguments.limit} shows more.")
 

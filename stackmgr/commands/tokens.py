@@ -116,7 +116,7 @@ def weights(allocation: str, listed: Whitelist, addresses: Iterable[str]) -> dic
 def _impact_document(reader: Reader, old: Whitelist, new: Whitelist, limit: int) -> dict[str, Any]:
     leaving = sorted(old.tokens.keys() - new.tokens.keys())
     holders = {row[0]: row[1:] for row in reader.rows(_HOLDERS, {"addresses": leaving})}
-    stacks = reader.rows(_STACKS, {"addresses": leaving, "row_limit": limit + 1})
+    stacks = reader.rows(_STACKS, {"addresses": leaving, "manager_id": None, "row_limit": limit + 1})
     [(receipts,)] = reader.rows(_RECEIPTS, {"addresses": leaving})
     return {
         "compared_with": str(old.path),
@@ -137,7 +137,7 @@ def _impact_document(reader: Reader, old: Whitelist, new: Whitelist, limit: int)
             }
             for row in stacks[:limit]
         ],
-        "more_stacks": len(stacks) > limit,
+        "has_more": len(stacks) > limit,
         "retries_from_200_to_400": receipts,
     }
 
@@ -165,8 +165,8 @@ def _print_impact(document: dict[str, Any], file: Path) -> None:
         )
         for stack in document["stacks"]
     ]
-    print_table(("MANAGER", "STACK", "HOLDS", "NAME"), [*rows])
-    if document["more_stacks"]:
+    print_table(("EXTERNAL_ID", "STACK_ID", "HOLDS", "NAME"), [*rows])
+    if document["has_more"]:
         print_note(f"More stacks hold these tokens: --limit {2 * len(rows)} shows more.")
 
 

@@ -125,10 +125,15 @@ def _total_message(total: int) -> str:
     return f"weights total {total}, not {TOTAL_BPS} ({off})"
 
 
+def header_value(argument: str) -> str:
+    """Return what the service reads of a header field, given as a shell or an HTTP client sends it."""
+    # A header field is a sequence of bytes without the spaces around it; the service reads it as Latin-1.
+    return os.fsencode(argument).decode("latin-1").strip(" \t")
+
+
 def key_reasons(argument: str) -> list[Reason]:
     """Return why an Idempotency-Key, given as a shell or an HTTP client sends it, does not fit."""
-    # A header field is a sequence of bytes without the spaces around it; the service reads it as Latin-1.
-    key = os.fsencode(argument).decode("latin-1").strip(" \t")
+    key = header_value(argument)
     size = len(key.encode("utf-8"))
     place = ("Idempotency-Key",)
     if not key.strip():

@@ -18,6 +18,10 @@ TOKENS_FILE = paths.default_whitelist()
 
 MANAGER = "3b241101-e2bb-4255-8caf-4136c566a962"
 OTHER_MANAGER = "5f0c8d0e-3c3c-4c59-9a55-0d6a8b1f2e77"
+# The manager id of each external id.
+MANAGER_ID = "1d9f6c02-7a4e-4b0d-9c55-2f3e8a6b7d10"
+OTHER_MANAGER_ID = "6e2b8f47-1c3d-4f5a-8b9e-0a7d5c4f3e20"
+MANAGER_IDS = {MANAGER: MANAGER_ID, OTHER_MANAGER: OTHER_MANAGER_ID}
 PRODUCTION = "0b6e7a54-0f0f-4a34-9a4e-7a1f3c0d9e11"
 SUPPORT = "c2f1d2ce-91b3-4f0a-8a52-8f6b0d4e5a22"
 STACK = "ac2ff8ab-6f3e-4c55-9a40-1f0d2f5b7c01"
@@ -102,8 +106,8 @@ def _row(connection: psycopg.Connection[Any], table: str, row: dict[str, object]
 
 def save(connection: psycopg.Connection[Any]) -> None:
     """Insert the managers, the keys and the stacks."""
-    for external_id in (MANAGER, OTHER_MANAGER):
-        manager = {"manager_id": external_id, "external_id": external_id, "identity_id": f"id:{external_id}"}
+    for external_id, manager_id in MANAGER_IDS.items():
+        manager = {"manager_id": manager_id, "external_id": external_id, "identity_id": f"id:{external_id}"}
         _row(connection, "managers", manager)
     for key_id, label, last_four in ((PRODUCTION, "production", "dZFx"), (SUPPORT, "support desk", "Qq07")):
         owner = {"external_id": MANAGER, "identity_id": f"id:{MANAGER}"}
@@ -116,7 +120,7 @@ def save(connection: psycopg.Connection[Any]) -> None:
 
 def _save_stack(connection: psycopg.Connection[Any], stack: SavedStack) -> None:
     first, last = stack.revisions[0], stack.revisions[-1]
-    ids = {"manager_id": stack.external_id, "stack_id": stack.stack_id}
+    ids = {"manager_id": MANAGER_IDS[stack.external_id], "stack_id": stack.stack_id}
     number = len(stack.revisions)
     current = {"revision_id": stack.revision_id(number), "revision_number": number}
     _row(connection, "stacks", ids | current | _columns(last) | {"created_at": first.at})

@@ -16,7 +16,15 @@ from stackmgr.commands.audit.report import Report
 from stackmgr.commands.audit.rules import allocation_fault
 from stackmgr.database import migrations
 from stackmgr.errors import CommandError
-from tests.commands.saved import ADDRESS, MANAGER, OTHER_MANAGER, OTHERS_STACK, QUIET_STACK, STACK
+from tests.commands.saved import (
+    ADDRESS,
+    MANAGER,
+    MANAGER_ID,
+    OTHER_MANAGER_ID,
+    OTHERS_STACK,
+    QUIET_STACK,
+    STACK,
+)
 from tests.support.clusters import new_database
 
 # Nothing but a broken disk, a restored table or a superuser brings such rows about.
@@ -27,7 +35,7 @@ ALTER DOMAIN stackmgr.preset DROP CONSTRAINT IF EXISTS preset_is_known;
 ALTER TABLE stackmgr.managers DROP CONSTRAINT IF EXISTS managers_identity_id_is_not_empty;
 """
 HERE = f"stack_id = '{STACK}'"
-ITS_MANAGER = f"manager_id = '{MANAGER}'"
+ITS_MANAGER = f"manager_id = '{MANAGER_ID}'"
 LAST = f"{HERE} AND revision_number = 4"
 
 
@@ -73,7 +81,7 @@ FAULTS = {
     "another digest": (update("creation_receipts", "input_digest = sha256('')"), "receipt_digest"),
     "no stack": (delete("stacks"), "no_stack"),
     "an empty identity": (
-        update("managers", "identity_id = ''", f"manager_id = '{MANAGER}'"),
+        update("managers", "identity_id = ''", f"manager_id = '{MANAGER_ID}'"),
         "manager_rule",
     ),
     "no manager": (delete("managers", ITS_MANAGER), "no_manager"),
@@ -108,7 +116,7 @@ def test_a_planted_fault_is_found_where_it_is_and_nothing_else(command, own_url,
     assert {kind for kind, *_ in found} == set(kinds.split())
     assert ran.status == 3
     for kind, manager_id, stack_id, text in found:
-        assert manager_id == MANAGER
+        assert manager_id == MANAGER_ID
         assert stack_id in {"manager_rule": ("-",), "no_manager": (STACK, QUIET_STACK)}.get(kind, (STACK,))
         assert text
 
@@ -133,11 +141,12 @@ def test_archived_revisions_may_be_missing_after_the_first_if_the_operator_says_
 def test_a_run_takes_some_managers_at_a_time_and_can_continue_after_any(command, own_url, monkeypatch):
     monkeypatch.setattr(ranges, "_MANAGERS_AT_A_TIME", 1)
     assert command("audit").err.startswith("3 stacks, 7 revisions, 3 receipts")
-    assert MANAGER < OTHER_MANAGER
+    assert MANAGER_ID < OTHER_MANAGER_ID
     plant(own_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
     assert [row[2] for row in findings(command("audit"))] == [STACK, OTHERS_STACK]
-    assert [row[2] for row in findings(command("audit", "--after", MANAGER))] == [OTHERS_STACK]
-    assert command("audit", "--after", OTHER_MANAGER).err.startswith("0 stacks, 0 revisions")
+    for any_id in (MANAGER_ID, MANAGER):
+        assert [row[2] for row in findings(command("audit", "--after", any_id))] == [OTHERS_STACK]
+    assert command("audit", "--after", OTHER_MANAGER_ID).err.startswith("0 stacks, 0 revisions")
 
 
 def test_an_interrupted_run_says_where_to_continue(command, own_url, monkeypatch):
@@ -152,7 +161,7 @@ def test_an_interrupted_run_says_where_to_continue(command, own_url, monkeypatch
     monkeypatch.setattr(jobs, "audit_range", interrupted)
     ran = command("audit")
     assert ran.status == 1
-    assert f"To continue: stackmgr audit --after {MANAGER}\n" in ran.err
+    assert f"To continue: stackmgr audit --after {MANAGER_ID}\n" in ran.err
     assert "2 stacks, 5 revisions, 2 receipts" in ran.err
 
 
@@ -211,7 +220,7 @@ def test_a_process_that_fails_fails_the_audit_with_its_reason(saved_url):
 
 
 def test_a_process_that_is_killed_fails_the_audit(own_url):
-    todo = iter([ranges.Range(None, MANAGER), ranges.Range(MANAGER, None)])
+    todo = iter([ranges.Range(None, MANAGER_ID), ranges.Range(MANAGER_ID, None)])
     results = jobs.in_processes(own_url, todo, Rules(frozenset(), archived=False), 1)
     next(results)
     for process in multiprocessing.active_children():

@@ -3,13 +3,14 @@
 import json
 from uuid import uuid4
 
+import psycopg
 import pytest
 
-from stackmgr.commands import output
+from stackmgr.commands import managers, output
 from stackmgr.database import single_connection
-from tests.commands.saved import MANAGER, OTHER_MANAGER, PRODUCTION, SUPPORT
+from tests.commands.saved import MANAGER, MANAGER_ID, OTHER_MANAGER, OTHER_MANAGER_ID, PRODUCTION, SUPPORT
 
-LISTS = {"keys": (PRODUCTION, SUPPORT), "managers": (MANAGER, OTHER_MANAGER)}
+LISTS = {"keys": (PRODUCTION, SUPPORT), "managers": (MANAGER_ID, OTHER_MANAGER_ID)}
 each_list = pytest.mark.parametrize(("group", "ids"), LISTS.items(), ids=LISTS)
 
 
@@ -36,12 +37,17 @@ def test_a_page_says_how_to_continue_and_the_last_one_does_not(on_saved, group, 
 
 
 @each_list
-def test_json_is_a_list_of_the_same_rows(on_saved, group, ids):
+def test_json_has_the_same_rows_and_whether_there_are_more(on_saved, group, ids):
     name = "key_id" if group == "keys" else "manager_id"
     ran = on_saved(group, "list", "--json")
-    assert [row[name] for row in ran.json] == [*ids]
+    assert [row[name] for row in ran.json["items"]] == [*ids]
+    assert ran.json["has_more"] is False
     assert ran.out == json.dumps(ran.json, indent=2) + "\n"
-    assert on_saved(group, "list", "--json", "--after", ids[1]).out == "[]\n"
+    first = on_saved(group, "list", "--json", "--limit", "1").json
+    assert ([row[name] for row in first["items"]], first["has_more"]) == ([ids[0]], True)
+    end = on_saved(group, "list", "--json", "--after", ids[1])
+    assert end.json == {"items": [], "has_more": False}
+    assert end.out == json.dumps(end.json, indent=2) + "\n"
 
 
 @each_list
@@ -50,6 +56,33 @@ def test_an_id_that_the_list_does_not_have_is_an_error(on_saved, group, ids):
     ran = on_saved(group, "list", "--after", unknown)
     assert (ran.status, ran.out) == (1, "")
     assert ran.err == f"stackmgr: the list has no {unknown}\n"
+
+
+def test_a_manager_is_named_by_either_id(on_saved):
+    for any_id in (MANAGER, MANAGER_ID):
+        assert ids_of(on_saved("keys", "list", "--external-id", any_id)) == [PRODUCTION, SUPPORT]
+        assert ids_of(on_saved("managers", "show", "--external-id", any_id)) == [MANAGER_ID]
+        assert ids_of(on_saved("managers", "list", "--after", any_id)) == [OTHER_MANAGER_ID]
+
+
+def test_managers_are_listed_with_their_creation_and_on_request_their_number_of_stacks(on_saved, monkeypatch):
+    monkeypatch.setattr(managers, "_COUNTED_AT_A_TIME", 1)
+    listed = on_saved("managers", "list", "--json").json["items"]
+    assert [set(each) for each in listed] == [{"manager_id", "external_id", "identity_id", "created_at"}] * 2
+    counted = on_saved("managers", "list", "--stacks", "--json").json["items"]
+    assert [each["stacks"] for each in counted] == [2, 1]
+    assert on_saved("managers", "list", "--stacks").out.splitlines()[1].endswith("Z\t2")
+
+
+def test_an_id_that_names_two_managers_is_an_error(command, own_url):
+    with psycopg.connect(own_url, autocommit=True) as admin:
+        admin.execute(
+            "UPDATE stackmgr.managers SET external_id = %s WHERE manager_id = %s",
+            [MANAGER_ID, OTHER_MANAGER_ID],
+        )
+    ran = command("keys", "list", "--external-id", MANAGER_ID)
+    message = f"{MANAGER_ID} is the manager id of one manager and the external id of another"
+    assert (ran.status, ran.err) == (1, f"stackmgr: {message}\n")
 
 
 def test_an_id_is_accepted_in_uppercase_as_the_api_does(on_saved):

@@ -42,6 +42,7 @@ def run_line(on_saved, conformance, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Path("tokens.json").write_bytes(saved.TOKENS_FILE.read_bytes())
     Path("stack.json").write_text(STACK)
     Path("fixed.json").write_text(FIXED)
+    Path("daily.json").write_text(FIXED.replace("weekly", "daily"))
     Path("new-tokens.json").write_text(saved.whitelist_without("AMD"))
 
     def run(line: str) -> str:

@@ -114,6 +114,7 @@ SAMPLES: dict[str, Any] = {
     "text": "text",
     "bytea": bytes(32),
     "integer": 1,
+    "uuid[]": [MANAGER],
     "bigint": 1,
     "timestamptz": "2026-01-01T00:00:00Z",
     "stackmgr.stack_name": "Growth",
@@ -306,6 +307,14 @@ def test_the_keys_of_an_account_are_found_by_their_index(owner):
     owner.execute(b"SET plan_cache_mode = force_custom_plan")
     plan = explain(owner, "api_key_list", first=None, row_limit=None)
     assert indexes(plan) == {"api_keys_external_id"}
+
+
+def test_the_receipt_of_a_key_is_found_by_its_index(owner):
+    """Planned as the list of keys is."""
+    owner.execute(b"SET plan_cache_mode = force_custom_plan")
+    plan = explain(owner, "receipt_locate", stack_id=None)
+    assert indexes(plan) == {"creation_receipts_pkey"}
+    only_scan(plan)
 
 
 def test_the_predecessor_of_a_deleted_key_is_found_by_its_index(owner):

@@ -21,6 +21,7 @@ OF_ALL_MANAGERS = {
     "token_count_holders": "likewise",
     "stack_list_holding": "likewise",
     "revision_search": "finds the manager of a revision or a request",
+    "stack_count": "counts the stacks of several managers",
     "stack_locate": "finds the manager of a stack",
     "stack_search_name": "finds the manager of a name",
 }

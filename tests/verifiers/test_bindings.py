@@ -56,10 +56,10 @@ def test_show_finds_a_binding_by_either_id(bound, command):
         (external_id, identity_id)
     ]
     assert command("managers", "show", "--json", "--identity-id", identity_id).json == by_external_id
-    assert by_external_id[0] in command("managers", "list", "--json").json
-    assert (
-        "\t".join(by_external_id[0].values()) in command("managers", "show", "--external-id", external_id).out
-    )
+    listed = command("managers", "list", "--stacks", "--json").json
+    assert by_external_id[0] in listed["items"]
+    row = "\t".join(map(str, by_external_id[0].values()))
+    assert row in command("managers", "show", "--external-id", external_id).out
     assert command("managers", "show", "--external-id", str(uuid4())).status == 1
 
 
@@ -92,7 +92,11 @@ def test_after_a_change_of_verifier_a_manager_is_rebound_and_keeps_its_stacks(
 def test_an_external_id_can_be_corrected(bound, client_as, command):
     _, identity_id, external_id = bound
     corrected = str(uuid4())
-    assert rebind(command, external_id, identity_id, "--to-external-id", corrected).status == 0
+    rebound = command(
+        "managers", "rebind", external_id, "--confirm-external-id", external_id,
+        "--confirm-identity-id", identity_id, "--to-external-id", corrected,
+    )  # fmt: skip
+    assert rebound.status == 0
     assert len(client_as(identity_id, corrected).page().json["items"]) == 1
 
 

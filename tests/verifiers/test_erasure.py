@@ -106,6 +106,13 @@ def test_everything_of_the_manager_is_deleted_and_counted(erasable, command, adm
     assert other.get(stack["id"]).json == stack
 
 
+def test_the_external_id_names_the_manager_too(erasable, command, admin):
+    client, manager_id = erasable
+    result = command("managers", "erase", client.external_id, "--confirm", client.external_id, "--json")
+    assert result.json["manager_id"] == manager_id
+    assert rows_of(admin, manager_id) == 0
+
+
 def test_nothing_is_deleted_unless_the_external_id_is_confirmed(erasable, command, admin, contents):
     client, manager_id = erasable
     before = contents()
@@ -130,7 +137,8 @@ def test_an_interrupted_erasure_is_continued(erasable, command, admin, monkeypat
         patched.setattr(Operator, "rows", interrupted)
         ran = command("managers", "erase", manager_id, "--confirm", client.external_id)
     assert (ran.status, ran.out) == (1, "")
-    assert ran.err == "stackmgr: interrupted: to continue, run the command again\n"
+    again = f"stackmgr managers erase {manager_id} --confirm {client.external_id}"
+    assert ran.err == f"stackmgr: interrupted. To continue: {again}\n"
     assert client.page().status_int == 401
     assert admin.execute(RECORD, [manager_id]).fetchone() == (0, 5, 3, False, True)
     assert command("managers", "erase", manager_id, "--confirm", client.external_id).status == 0

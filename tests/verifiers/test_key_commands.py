@@ -40,7 +40,7 @@ def test_list_shows_everything_except_the_key(command, holder):
     key = command(
         "keys", "issue", "--external-id", external_id, "--quota", "100/10", "--label", "robot äöü"
     ).out.strip()
-    (record,) = command("keys", "list", "--json", "--external-id", external_id).json
+    (record,) = command("keys", "list", "--json", "--external-id", external_id).json["items"]
     assert record.pop("created_at")
     assert record == {
         "key_id": record["key_id"],
@@ -61,6 +61,16 @@ def test_list_shows_everything_except_the_key(command, holder):
     assert line.split("\t")[-3:] == ["-", "100/10", "robot äöü"]
 
 
+def test_a_key_is_issued_by_the_manager_id_to_the_account_of_the_manager(command, holder):
+    external_id = str(uuid4())
+    first = command("keys", "issue", "--external-id", external_id).out
+    holder(first).page()
+    [manager] = command("managers", "show", "--json", "--external-id", external_id).json
+    second = command("keys", "issue", "--json", "--external-id", manager["manager_id"]).json
+    [_, listed] = command("keys", "list", "--json", "--external-id", external_id).json["items"]
+    assert listed["key_id"] == second["key_id"]
+
+
 def test_a_key_is_never_shown_as_used_before_it_was_created(command, admin):
     key_id = command("keys", "issue", "--json", "--external-id", EXTERNAL).json["key_id"]
 
@@ -70,7 +80,7 @@ def test_a_key_is_never_shown_as_used_before_it_was_created(command, admin):
             b" SET last_used_at = date_trunc('hour', created_at) + %s * interval '1 hour' WHERE key_id = %s",
             [hours, key_id],
         )
-        listed = command("keys", "list", "--json", "--external-id", EXTERNAL).json
+        listed = command("keys", "list", "--json", "--external-id", EXTERNAL).json["items"]
         [record] = [each for each in listed if each["key_id"] == key_id]
         return record["created_at"], record["last_used_hour"]
 
@@ -105,7 +115,7 @@ def test_rotate_with_an_overlap_leaves_both_good(command, holder):
     assert holder(new["key"]).page().status_int == 200
     states = {
         record["key_id"]: (record["state"], record["successor_id"])
-        for record in command("keys", "list", "--json").json
+        for record in command("keys", "list", "--json").json["items"]
     }
     assert states[old["key_id"]] == ("active", new["key_id"])
     assert states[new["key_id"]] == ("active", None)
@@ -153,7 +163,9 @@ def test_an_error_is_reported_in_one_line(command):
 def test_invalid_arguments_are_rejected_before_anything_changes(command, arguments):
     def saved():
         # The application of the other tests may write a use of their keys meanwhile.
-        return [record | {"last_used_hour": None} for record in command("keys", "list", "--json").json]
+        return [
+            record | {"last_used_hour": None} for record in command("keys", "list", "--json").json["items"]
+        ]
 
     before = saved()
     result = command("keys", *arguments)

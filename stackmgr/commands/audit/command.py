@@ -21,6 +21,7 @@ from stackmgr.commands.command import (
     argument,
     database_url,
 )
+from stackmgr.commands.managers import find
 from stackmgr.commands.output import print_note
 from stackmgr.commands.progress import Progress
 from stackmgr.database import statements
@@ -49,6 +50,8 @@ class Audit:
     def run(self, url: str, jobs: int) -> None:
         """Audit all managers after `done`.  Raises CommandError."""
         with reader_connection(url) as connection:
+            if self.done is not None:
+                self.done = _manager_id(connection, self.done)
             self._report.begin(_estimate(connection, self.done))
             todo = self._todo(connection)
             results = (
@@ -73,6 +76,13 @@ class Audit:
         while self._unfinished and not self._unfinished[first := next(iter(self._unfinished))]:
             del self._unfinished[first]
             self.done = first.last
+
+
+def _manager_id(connection: ReaderConnection, any_id: str) -> str:
+    """Return the manager id of the manager that *any_id* names; without one it is a manager id itself."""
+    with reader_transaction(connection) as reader:
+        found = find(reader, any_id)
+    return any_id if found is None else found.manager_id
 
 
 def _estimate(connection: ReaderConnection, after: str | None) -> int:
