@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import stackmgr
 from stackmgr import paths
 from tests.deploy.units import values
 from tests.support.server import free_port, running_service
@@ -58,6 +59,10 @@ def test_the_health_check_detects_whether_the_service_responds(database_url):
     with running_service(database_url, env={"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}"}):
         assert health_check(port) == 0
     assert health_check(port) != 0
+
+
+def test_compose_names_the_image_of_this_version():
+    assert COMPOSE["x-image"]["image"] == f"localhost/stackmgr:{stackmgr.__version__}"
 
 
 def test_compose_repeats_the_health_check_of_the_image():
