@@ -158,7 +158,8 @@ class Report:
             yield f"greatest age in {name}: {age}, {age / limit:.0%} of its limit of {limit}, of {table}"
         found = self.vacuums
         for table, visits in sorted(found.visits.items()):
-            yield f"vacuums of {table}: {visits}, aggressive {found.aggressive[table]}"
+            if table.startswith("stackmgr."):
+                yield f"vacuums of {table}: {visits}, aggressive {found.aggressive[table]}"
         yield f"longest vacuum: {found.longest_seconds:.1f} s"
         blocked = len(self.samples.blocked) + len(found.blocking)
         yield f"requests behind a vacuum: {blocked}, in {self.samples.taken} samples and the log"
