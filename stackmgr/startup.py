@@ -1,6 +1,8 @@
 """From the environment to the parts of a service, with every problem reported at once."""
 
+import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -26,6 +28,9 @@ VERIFIERS: Mapping[str, type[Verifier]] = MappingProxyType(
 
 # Set by gunicorn's master in the environment of each worker, after the fork: see deploy/gunicorn.conf.py.
 CHECKED = "STACKMGR.CHECKED"
+
+
+_WORKERS = re.compile(r"[1-9][0-9]{0,2}")
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,9 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
     url = settings.OPTIONS["database_url"].read(environ, [])
     if url and not is_conninfo(url):
         problems.append(INVALID_DATABASE_URL)
+    # gunicorn reads it before any file of this package, and without a number it cannot start.
+    if not _WORKERS.fullmatch(environ.get("WEB_CONCURRENCY", "1")):
+        problems.append("WEB_CONCURRENCY must be a whole number from 1 to 999")
     spellings: Mapping[str, str] = {}
     try:
         spellings = whitelist.load_configured(environ).spellings
@@ -66,6 +74,18 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
     if problems or chosen is None:
         raise SettingsError(problems)
     return Prepared(settings=chosen, spellings=spellings)
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a warning for each variable that has the prefix of the service's and is none of them."""
+    options = settings.OPTIONS.values()
+    known = {name for option in options for name in (option.variable, option.former)}
+    known |= {f"{option.variable}_FILE" for option in options if option.is_secret}
+    warnings = []
+    for name in sorted(each for each in environ if each.startswith("STACKMGR_") and each not in known):
+        similar = difflib.get_close_matches(name, known, 1, cutoff=0.8)
+        warnings.append(f"{name} is not read" + "".join(f": is {each} meant?" for each in similar))
+    return warnings
 
 
 def check_database_and_metrics_folder(chosen: Settings) -> list[str]:

@@ -16,7 +16,7 @@ def _findings() -> preflight.Findings:
     try:
         chosen = startup.prepare(os.environ).settings
     except SettingsError as ex:
-        return preflight.Findings(problems=ex.problems, reachable=False)
+        return preflight.Findings(problems=ex.problems, warnings=startup.unknown_variables(os.environ))
     findings = preflight.examine(
         chosen.database_url,
         chosen.database_timeout,
@@ -24,6 +24,7 @@ def _findings() -> preflight.Findings:
         is_service_login=False,
     )
     findings.problems += startup.metrics_problems(chosen)
+    findings.warnings += startup.unknown_variables(os.environ)
     return findings
 
 
@@ -50,7 +51,8 @@ def _check(arguments: argparse.Namespace) -> None:
 COMMAND = Command(
     name="check",
     summary="check whether the service can serve here",
-    description="Check the environment, the whitelist and the database, and report every problem.",
+    description="Check the environment, the whitelist and the database, and report every problem. A "
+    "database that cannot be reached keeps no service from starting: then the exit status is 1.",
     reads=EVERYTHING,
     found="the service would not start",
     run=_check,

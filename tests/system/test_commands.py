@@ -44,9 +44,9 @@ def run(*arguments, url=None, command=(COMMAND,), stdin=None, **environ):
     return ended
 
 
-def problems(ended):
+def problems(ended, status=1):
     """Return the lines of a command's complaint, after asserting that it failed and printed nothing else."""
-    assert ended.returncode == 1
+    assert ended.returncode == status
     assert ended.stdout == ""
     return [
         json.loads(line)["message"] if line.startswith("{") else line.removeprefix("stackmgr: ")
@@ -266,6 +266,23 @@ def test_check_does_not_warn_an_operator_of_being_one(database_url):
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "ok\n", "")
 
 
+@pytest.mark.parametrize("workers", ["two", "", "0", "-1", "1.5"])
+def test_check_finds_a_number_of_workers_with_which_gunicorn_does_not_serve(database_url, workers):
+    checked = run("check", url=database_url, WEB_CONCURRENCY=workers)
+    assert problems(checked, 3) == ["WEB_CONCURRENCY must be a whole number from 1 to 999"]
+
+
+def test_check_warns_of_a_variable_that_nothing_reads(database_url):
+    unread = {"STACKMGR_CONCURENCY": "7", "STACKMGR_THREADS": "7", "STACKMGR_X": "hunter2"}
+    checked = run("check", url=database_url, WEB_CONCURRENCY="2", **unread)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert checked.stdout.splitlines() == [
+        "warning: STACKMGR_CONCURENCY is not read: is STACKMGR_CONCURRENCY meant?",
+        "warning: STACKMGR_X is not read",
+        "ok",
+    ]
+
+
 def test_check_reports_its_findings_to_scripts(empty_database):
     checked = run("check", "--json", url=empty_database)
     assert (checked.returncode, checked.stderr) == (3, "")
@@ -361,15 +378,20 @@ EVERYTHING_WRONG = {
 GUNICORN = (sys.executable, "-m", "gunicorn", "--check-config", "-c", "deploy/gunicorn.conf.py")
 
 
-@pytest.mark.parametrize("command", [(COMMAND, "check"), GUNICORN], ids=["stackmgr check", "gunicorn"])
-def test_everything_that_is_wrong_with_the_environment_is_named_at_once(command, monkeypatch):
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [((COMMAND, "check"), 3), ((COMMAND, "config"), 1), (GUNICORN, 1)],
+    ids=["stackmgr check", "stackmgr config", "gunicorn"],
+)
+def test_everything_that_is_wrong_with_the_environment_is_named_at_once(command, status, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2])
     found = problems(
         run(
             url=EVERYTHING_WRONG["url"],
             command=command,
             **{name: text for name, text in EVERYTHING_WRONG.items() if name != "url"},
-        )
+        ),
+        status,
     )
     assert {line.partition(" ")[0] for line in found} == {
         "STACKMGR_DATABASE_URL",
