@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,12 +188,16 @@ def test_a_restored_dump_passes_its_checks_and_returns_the_same_stacks_to_retrie
         return Client(app, key, "", [])
 
     created = [client(database).create(configuration(name=name), name).json for name in ("one", "two")]
-    *commands, no_stack, no_receipt = printed("Backup and restore")
+    *commands, no_stack, no_receipt, audit = printed("Backup and restore")
     for command in commands:
         if not command.startswith("pg_amcheck ") or has_amcheck(dba):
             dba.run(command)
     for count in (no_stack, no_receipt):
         assert re.search(r"^ +0$", dba.run(count), re.MULTILINE)
+    (dba.folder / "stackmgr.env").write_text("STACKMGR_LOG_LEVEL=info\n")
+    operators = dba.login("stackmgr_operator", "stackmgr_restored")
+    audit = re.sub(r"postgresql://[^']+", operators, audit)
+    dba.run(audit.replace("/etc/stackmgr/", "./").replace("/opt/stackmgr/current", sys.prefix))
     url = dba.login("stackmgr_service", "stackmgr_restored")
     assert preflight.examine(url).problems == []
     restored = Database(url, pool_size=1)
@@ -209,10 +214,10 @@ def test_pg_amcheck_runs_by_the_path_that_the_runbook_gives_for_debian():
     """The wheel has no amcheck, so that the restored dump above is not always checked."""
     debian = Path("/usr/lib/postgresql/15/bin")
     require("there" if (debian / "initdb").exists() else None, "postgresql-15")
-    [path] = re.findall(r"`(/usr/lib/postgresql/18/bin/pg_amcheck)`", RUNBOOK.read_text())
+    [path] = re.findall(r"`(export PATH=\S+[^`]+)`", RUNBOOK.read_text())
     [command] = [line for line in printed("Backup and restore") if line.startswith("pg_amcheck ")]
     with cluster(debian) as url, psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE DATABASE stackmgr_restored ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0")
         dba = Dba(url, Path("/nonexistent"), Path.cwd())
         migrations.apply(dba.login("postgres", "stackmgr_restored"))
-        dba.run(command.replace("pg_amcheck", path.replace("/18/", "/15/"), 1))
+        dba.run(f"{path}; {command}")

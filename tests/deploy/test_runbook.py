@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from stackmgr import paths
 from tests.deploy.runbook import block
 from tests.deploy.units import DEPLOY
 from tests.support.clusters import new_database
@@ -22,6 +23,10 @@ class Host:
         self.folder = folder
         (folder / "etc").mkdir()
         (folder / "etc" / "operator.env").write_text(f"STACKMGR_DATABASE_URL='{database_url}'\n")
+        # The secret of the service is in a file that the operator's commands do not use.
+        (folder / "etc" / "stackmgr.env").write_text(
+            f"STACKMGR_DATABASE_URL_FILE=/nowhere\nSTACKMGR_TOKENS='{paths.default_whitelist()}'\n"
+        )
 
     def sh(self, commands: str, *, master: int | None = None) -> str:
         """Run commands of the runbook from a source that is deleted afterwards."""
