@@ -244,3 +244,20 @@ def test_every_operation_requires_a_key():
     assert BUNDLE["security"] == [{"ApiKey": []}]
     assert all("security" not in operation for operation in OPERATIONS.values())
     assert BUNDLE["components"]["securitySchemes"]["ApiKey"]["scheme"] == "bearer"
+
+
+@pytest.mark.parametrize("operation", ["listStacks", "getStack"])
+def test_no_text_of_a_read_says_how_to_retry_a_write(operation):
+    [found] = [
+        each
+        for item in BUNDLE["paths"].values()
+        for each in item.values()
+        if isinstance(each, dict) and each.get("operationId") == operation
+    ]
+    responses = [
+        BUNDLE["components"]["responses"][each["$ref"].rpartition("/")[2]] if "$ref" in each else each
+        for each in found["responses"].values()
+    ]
+    texts = [response["description"] for response in responses]
+    assert len(texts) > 4
+    assert [text for text in texts if re.search("Idempotency-Key|create|update|committed", text)] == []
