@@ -1,8 +1,6 @@
 """The scheduler of a worker: one thread serves many requests at once, each in a greenlet.
 
-The threads of a process compute one at a time in any case, and a thread that waits costs several switches
-between threads.  So the requests of a worker share one thread: a request that has to wait switches to the
-scheduler, which goes on with another.
+A request that has to wait switches to the scheduler, which goes on with another.  DECISIONS.md says why.
 
 Whatever waits during a request does so by `wait_for`, `Signal`, `sleep`, `result` or `call_in_thread`; what
 blocks in any other way stops the whole worker.  In a thread without a scheduler, as in commands, they block.

@@ -1,8 +1,7 @@
 """One connection to PostgreSQL: run a prepared statement within a deadline.
 
-Written on psycopg's libpq layer.  A statement here is one prepared execution with a few text parameters.  A
-general cursor costs three times as much, and waits without limit for a server that has stopped responding.
-Here every wait ends at the deadline.
+Written on psycopg's libpq layer (see DECISIONS.md): a statement here is one prepared execution with a few
+text parameters, and every wait ends at the deadline.
 """
 
 import select

@@ -1,9 +1,8 @@
 """The gunicorn worker: one thread serves all requests, each in a greenlet, and none waits for a client.
 
-Why not gthread: there, four half-sent requests stop a worker, a silent connection costs a thread for seconds,
-a closing one blocks the main loop, and the server's own errors are HTML that repeats the client's bytes. Here
-a connection waits in an epoll instance, owned by no greenlet, until there is something to do. The greenlet
-that takes the event parses, calls the application and responds; while it waits, others run: see `scheduler`.
+DECISIONS.md says why gunicorn's own workers are not used. A connection waits in an epoll instance, owned by
+no greenlet, until there is something to do. The greenlet that takes the event parses, calls the application
+and responds; while it waits, others run: see `scheduler`.
 
 The main thread rejects requests that have waited too long, ends connections whose deadline has passed and
 runs the graceful stop. It sends the heartbeat as long as the request thread takes its turns: without one for

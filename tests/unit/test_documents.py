@@ -19,6 +19,7 @@ DOCUMENTS = [
     "README.md",
     "CHANGELOG.md",
     ".github/CONTRIBUTING.md",
+    "stackmgr/DECISIONS.md",
     "stackmgr/README.md",
     "stackmgr/access/verifiers/README.md",
     "tests/README.md",
