@@ -59,6 +59,11 @@ def printed(section: str) -> list[str]:
     return [line for block in blocks(section) for line in block.splitlines()]
 
 
+def role_script() -> str:
+    [line] = [line for line in printed("Installation") if line.endswith("roles.sql")]
+    return line
+
+
 @pytest.fixture(scope="module")
 def dba(binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dba]:
     """A cluster on which the roles were made, and the schema by the operator's login."""
@@ -66,8 +71,7 @@ def dba(binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Db
     (folder / "deploy").symlink_to(ROOT / "deploy")
     with cluster(binaries) as url:
         dba = Dba(url, binaries, folder)
-        make_roles = printed("Installation")[0]
-        assert make_roles.endswith("roles.sql")
+        make_roles = role_script()
         dba.run(make_roles)
         dba.run(make_roles)
         migrations.apply(dba.login("stackmgr_operator"))
@@ -152,7 +156,7 @@ def test_a_session_of_the_service_has_the_recommended_settings(dba, setting, val
 
 
 def test_roles_sql_names_the_settings_of_the_server_that_fall_short(dba):
-    advice = dba.run(printed("Installation")[0])
+    advice = dba.run(role_script())
     assert re.search(r"archive_mode +\| off +\| on", advice)
     assert "fsync" not in advice
 

@@ -1,4 +1,4 @@
-"""The runbook's installation and upgrade commands, run as printed; the source is deleted afterwards."""
+"""The runbook's installation and upgrade commands, run as printed in the folder of two releases."""
 
 import os
 import re
@@ -8,12 +8,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+import stackmgr
 from stackmgr import paths
 from tests.deploy.runbook import block
 from tests.deploy.units import DEPLOY
 from tests.support.clusters import new_database
 from tests.support.server import running, send_request, workers_replaced
 from tests.support.source import copy_source
+
+
+def command(folder: Path, text: str) -> str:
+    ended = subprocess.run(
+        ["/bin/sh", "-c", text],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.defpath}"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
 
 
 class Host:
@@ -28,25 +42,29 @@ class Host:
             f"STACKMGR_DATABASE_URL_FILE=/nowhere\nSTACKMGR_TOKENS='{paths.default_whitelist()}'\n"
         )
 
+        for version in ("1.0.0", "1.1.0"):
+            self._make_release(version)
+        (folder / "release" / "SHA256SUMS").write_text(command(folder / "release", "sha256sum *"))
+
+    def _make_release(self, version: str) -> None:
+        """Make what an installation needs of a release of this source with another version."""
+        source, release = copy_source(self.folder / "source"), self.folder / "release"
+        module = source / "stackmgr" / "__init__.py"
+        module.write_text(module.read_text().replace(stackmgr.__version__, version))
+        wheel = "-m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation"
+        command(source, f"'{sys.executable}' {wheel} -w '{release}' .")
+        locked = release / f"stackmgr-{version}-requirements.txt"
+        shutil.copy(DEPLOY / "locks" / "runtime.txt", locked)
+        shutil.rmtree(source)
+
     def sh(self, commands: str, *, master: int | None = None) -> str:
-        """Run commands of the runbook from a source that is deleted afterwards."""
-        source = copy_source(self.folder / "source")
+        """Run commands of the runbook in the folder with the files of the releases."""
         reload = f"systemctl() {{ [ \"$*\" = 'reload stackmgr' ] && kill -s HUP {master}; }}"
         text = f"set -eu\n{block('Runbook', 'stackmgr() {')}\n{reload}\n{commands}"
         text = text.replace("/opt/stackmgr", f"{self.folder}/opt").replace(
             "/etc/stackmgr", f"{self.folder}/etc"
         )
-        ended = subprocess.run(
-            ["/bin/sh", "-c", text],
-            cwd=source,
-            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.defpath}"},
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        shutil.rmtree(source)
-        return ended.stdout
+        return command(self.folder / "release", text)
 
     def service(self, database_url: str):
         """Start what stackmgr.service starts."""
