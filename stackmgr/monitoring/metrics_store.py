@@ -99,11 +99,16 @@ def mark_process_dead(folder: Path, pid: int) -> None:
     try:
         with _locked(folder, fcntl.LOCK_EX):
             sums, counted = _read(ended), _read(worker)
-            _merge(sums, {key: counted[key] for key in counted if INSTRUMENTS[key[0]].kind != "gauge"})
+            _merge(sums, without_gauges(counted))
             write(ended, sums)
             worker.unlink(missing_ok=True)
     except (OSError, ValueError) as ex:
         _log.warning("the counters of worker %s are lost: %s", pid, getattr(ex, "strerror", "malformed"))
+
+
+def without_gauges(values: Values) -> Values:
+    """Return the counters and histograms, which outlive their worker."""
+    return {key: numbers for key, numbers in values.items() if INSTRUMENTS[key[0]].kind != "gauge"}
 
 
 def totals(folder: Path) -> Values:

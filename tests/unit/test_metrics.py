@@ -47,6 +47,19 @@ def test_workers_are_added_up_and_one_that_ended_has_no_connection_in_use(folder
     assert LEASED not in found
 
 
+def test_a_worker_that_ends_leaves_no_gauge_to_the_master_of_another_release(folder):
+    worker = Metrics(folder)
+    worker.sample(metrics_store.LONGEST_SLICE_SECONDS, lambda: 0.5)
+    worker.acquired(0.5)
+    worker.flush()
+    assert {LEASED, (metrics_store.LONGEST_SLICE_SECONDS,)} <= metrics_store.totals(folder).keys()
+    worker.end()
+    worker.flush()
+    found = metrics_store.totals(folder)
+    assert {metrics_store.INSTRUMENTS[name].kind for name, *_ in found} == {"counter", "histogram"}
+    assert (sum(found[WAIT][:-1]), found[WAIT][-1]) == (1, 0.5)
+
+
 def test_clear_removes_the_files_of_an_earlier_run_and_no_other(folder):
     worker = Metrics(folder)
     worker.acquired(0.5)
