@@ -44,4 +44,12 @@ check_version() {
     exit 1
 }
 
-pip() { .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@"; }
+pip() {
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" 2>.venv/pip.log && return
+    if grep -Eq 'establish a new connection|NameResolutionError|ConnectTimeoutError|ProxyError' .venv/pip.log; then
+        echo "the package index cannot be reached, and not all packages are installed yet: see .venv/pip.log" >&2
+    else
+        cat .venv/pip.log >&2
+    fi
+    return 1
+}

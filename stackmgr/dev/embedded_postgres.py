@@ -5,6 +5,7 @@ user and makes the parent folders readable by all users when run by root, does n
 blank in its path, and leaves the server running once a process that used it was killed.
 """
 
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -39,6 +40,9 @@ DO $$ BEGIN
 EXCEPTION WHEN duplicate_object THEN NULL;
 END $$
 """
+
+# The attribute of a folder that is open for the time of a server.  Only root opens folders.
+_OPENED = "trusted.stackmgr.opened"
 
 _PORT = 5432
 # What the shortest of the usual limits on the address of a socket (104 bytes) leaves for its folder.
@@ -99,12 +103,49 @@ def programs() -> Path:
     return Path(package.origin).parent / "pginstall18" / "bin"
 
 
-def allow_traversal(path: Path) -> list[Path]:
-    """Let every user traverse, but not read, the parents of *path*.  Return those changed."""
-    closed = [folder for folder in path.parents if not folder.stat().st_mode & stat.S_IXOTH]
-    for folder in closed:
-        folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
-    return closed
+@contextmanager
+def traversable(path: Path) -> Iterator[list[Path]]:
+    """Let every user traverse, but not read, the parents of *path* in the body; yield those it opens.
+
+    A folder is marked while it is open, and locked by each server that needs it: the last of them closes it,
+    also where another one was killed.
+    """
+    with ExitStack() as undo:
+        yield [folder for folder in path.parents if _open(folder, undo)]
+
+
+def _open(folder: Path, undo: ExitStack) -> bool:
+    """Open *folder* until *undo* is closed, unless it is open to every user anyway; return whether it is."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    undo.callback(os.close, descriptor)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if not os.fstat(descriptor).st_mode & stat.S_IXOTH:
+        with suppress(OSError):  # a file system without such attributes
+            os.setxattr(descriptor, _OPENED, b"")
+        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) | stat.S_IXOTH)
+    elif not _is_marked(descriptor):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return False
+    undo.callback(_close, descriptor)
+    return True
+
+
+def _is_marked(descriptor: int) -> bool:
+    try:
+        return _OPENED in os.listxattr(descriptor)
+    except OSError:
+        return False
+
+
+def _close(descriptor: int) -> None:
+    """Close a folder to other users again, unless another server needs it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & ~stat.S_IXOTH)
+    with suppress(OSError):
+        os.removexattr(descriptor, _OPENED)
 
 
 def allow_read(folder: Path) -> None:
@@ -118,7 +159,8 @@ class EmbeddedPostgres:
     """A server with its data in *folder*.  It stops with the context.
 
     PostgreSQL does not run as root.  For root it runs as the owner of its data, at first `nobody`; `opened`
-    holds the folders that had to be opened to that user.  `process` is the postmaster, None before the start.
+    holds the folders that are opened to that user meanwhile.  `process` is the postmaster, None before the
+    start.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -171,7 +213,8 @@ class EmbeddedPostgres:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
             self.choose_user()
-            self.opened = allow_traversal(self.folder) + allow_traversal(programs / "postgres")
+            for path in (self.folder, programs / "postgres"):
+                self.opened += self._undo.enter_context(traversable(path))
             if not (programs / "postgres").stat().st_mode & stat.S_IXOTH:
                 allow_read(programs.parent)
         if not (self.folder / "PG_VERSION").exists():
@@ -259,7 +302,7 @@ class EmbeddedPostgres:
             self.socket_folder = Path(tempfile.gettempdir()).resolve() / name
             self.take_ownership(self.socket_folder)
             if self.run_as:
-                self.opened += allow_traversal(self.socket_folder)
+                self.opened += self._undo.enter_context(traversable(self.socket_folder))
             self._undo.callback(shutil.rmtree, self.socket_folder, ignore_errors=True)
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes], log_path: Path) -> None:

@@ -175,8 +175,8 @@ def _announce(port: int, folder: Path, server: EmbeddedPostgres, key: str) -> No
     base = f"http://127.0.0.1:{port}"
     lines = "\n\n".join(curl_lines(base, key))
     opened = "".join(
-        f"\nPostgreSQL does not run as root: every user may now traverse (not read) {path}"
-        for path in server.opened
+        f"\nPostgreSQL does not run as root: until it ends, every user may traverse (not read) {path}"
+        for path in dict.fromkeys(server.opened)
     )
     print(
         f"{opened}\n"

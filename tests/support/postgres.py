@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -46,9 +46,13 @@ class FaultyPostgres(EmbeddedPostgres):
 
     def follow(self, conninfo: str) -> None:
         """Become, before the first start, a standby of the server that *conninfo* leads to."""
-        if os.geteuid() == 0:
-            self.choose_user()
-            embedded_postgres.allow_traversal(self.folder)
+        with ExitStack() as opened:
+            if os.geteuid() == 0:
+                self.choose_user()
+                opened.enter_context(embedded_postgres.traversable(self.folder))
+            self._copy(conninfo)
+
+    def _copy(self, conninfo: str) -> None:
         self.take_ownership(self.folder)
         program = embedded_postgres.programs() / "pg_basebackup"
         options = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync")

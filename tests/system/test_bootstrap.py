@@ -115,6 +115,26 @@ def test_recreates_an_environment_whose_python_is_gone(checkout):
     assert (checkout / ".venv" / "bin" / "python").exists()
 
 
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ("Failed to establish a new connection: [Errno 111]", "the package index cannot be reached"),
+        ("ERROR: No space left on device", "ERROR: No space left on device"),
+    ],
+)
+def test_an_index_that_cannot_be_reached_is_one_sentence(checkout, failure, message):
+    python = quick_python(checkout)
+    text = python.read_text().replace(': >"$(', f'echo "import sys; sys.exit({failure!r})" >"$(')
+    python.write_text(text)
+    with start(checkout, python, pip="") as process:
+        _, messages = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    creating, installing, *rest = messages.splitlines()
+    assert (creating.split()[0], installing.split()[0], len(rest)) == ("creating", "installing", 1)
+    assert rest[0].startswith(message)
+    assert (checkout / ".venv.incomplete").exists()
+
+
 @pytest.mark.parametrize("moment", [".venv/bin/python", "installing"])
 def test_recovers_from_an_interruption_on_the_next_run(checkout, moment):
     python = None if moment.startswith(".venv") else quick_python(checkout)

@@ -2,6 +2,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -57,6 +58,11 @@ def test_a_path_unsuitable_for_a_socket_works(folder, name):
         sockets = Path(query(server, "SHOW unix_socket_directories").strip('"'))
         assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
     assert not sockets.exists()
+
+
+def test_a_path_with_an_apostrophe_works(folder):
+    with EmbeddedPostgres(folder / "it's" / "data") as server:
+        assert query(server, "SHOW data_directory") == str(folder / "it's" / "data")
 
 
 def test_a_stop_signal_waits_until_a_process_that_was_started_is_known():
@@ -128,15 +134,47 @@ def test_the_locale_of_the_machine_does_not_matter(folder, monkeypatch):
 
 
 @as_root
-def test_folders_of_root_become_searchable_and_not_readable(folder):
+def test_folders_of_root_are_searchable_while_a_server_runs_and_not_readable(folder):
     closed = folder / "home"
     closed.mkdir(mode=0o700)
     with EmbeddedPostgres(closed / "data") as server:
         assert closed in server.opened
         assert postmaster(closed / "data").username() == "nobody"
+        assert stat.S_IMODE(closed.stat().st_mode) == 0o701
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+
+
+@as_root
+def test_the_last_server_closes_a_folder_that_another_one_opened_and_no_other_folder(folder):
+    closed, always_open = folder / "shared", folder / "shared" / "open"
+    closed.mkdir(mode=0o700)
+    always_open.mkdir()
+    always_open.chmod(0o755)
+
+    def modes() -> list[int]:
+        return [stat.S_IMODE(path.stat().st_mode) for path in (closed, always_open)]
+
+    with embedded_postgres.traversable(always_open / "second") as opened:
+        with embedded_postgres.traversable(always_open / "first") as first:
+            assert closed in first
+            assert closed in opened
+        assert modes() == [0o701, 0o755]
+    assert modes() == [0o700, 0o755]
+
+
+@as_root
+def test_a_folder_that_a_killed_server_left_open_is_closed_by_the_next_one(folder):
+    closed = folder / "killed"
+    closed.mkdir(mode=0o700)
+    script = (
+        "import os, sys; from pathlib import Path; from stackmgr.dev.embedded_postgres import traversable\n"
+        "with traversable(Path(sys.argv[1])): os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", script, closed / "data"], check=True, timeout=60)
     assert stat.S_IMODE(closed.stat().st_mode) == 0o701
-    with EmbeddedPostgres(closed / "data") as server:
-        assert server.opened == []
+    with embedded_postgres.traversable(closed / "data"):
+        pass
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o700
 
 
 def test_programs_installed_for_one_user_alone_are_opened_to_read_and_run(tmp_path):
