@@ -11,6 +11,7 @@ from stackmgr.database import statements
 from stackmgr.database.session import Session
 from stackmgr.database.statements import Reads, Streams
 from stackmgr.errors import BindingConflict
+from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
 
 _FIND = statements.load("manager_find")
@@ -19,7 +20,9 @@ _LIST = statements.load("manager_list")
 _LOCATE = statements.load("manager_locate")
 _REBIND = statements.load("manager_rebind")
 
-_log = logging.getLogger("stackmgr")
+_log = logging.getLogger("stackmgr.managers")
+# A client may send one request after the other under a conflicting binding.
+_log.addFilter(RateLimitFilter(by_arguments=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ def locate(reads: Reads, any_id: str | None = None, *, identity_id: str | None =
 def look_up(session: Session, identity: Identity) -> str | None:
     """Return the id of the manager that *identity* is bound to, or None when neither half is bound yet.
 
-    Raises BindingConflict, and logs both sides, when a saved binding has one half only in common.
+    Raises BindingConflict when a saved binding has one half only in common, and logs both sides at intervals.
     """
     ids = {"external_id": identity.external_id, "identity_id": identity.identity_id}
     pair = (identity.external_id, identity.identity_id)

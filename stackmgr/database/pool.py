@@ -28,9 +28,7 @@ _READY_SECONDS = 0.001  # how long a connection may take that is ready in the po
 # A server that is read-only for every session must not be flooded with new connections.
 MIN_DRAIN_INTERVAL = 0.25  # seconds
 
-_LOG_INTERVAL = 10.0  # seconds
-
-_log_filter = RateLimitFilter(_LOG_INTERVAL)
+_log_filter = RateLimitFilter()
 
 
 class Database:

@@ -5,7 +5,15 @@ from typing import Any
 
 import falcon
 
-from stackmgr.errors import CircuitOpen, InvalidRequest, NotFound, Overloaded, ServiceError, error_object
+from stackmgr.errors import (
+    BindingConflict,
+    CircuitOpen,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    ServiceError,
+    error_object,
+)
 from stackmgr.http import middleware
 from stackmgr.monitoring import logs
 from stackmgr.reasons import ReasonSlug
@@ -35,8 +43,8 @@ def on_service_error(
     req: falcon.Request, resp: falcon.Response, ex: ServiceError, params: dict[str, Any]
 ) -> None:
     """Respond with one of the service's errors."""
-    # Overload and an open circuit are logged once, not for each request.
-    if ex.status >= 500 and not isinstance(ex, Overloaded | CircuitOpen):
+    # Overload, an open circuit and a conflicting binding are logged at intervals, not for each request.
+    if ex.status >= 500 and not isinstance(ex, Overloaded | CircuitOpen | BindingConflict):
         _log_failure(req, ex)
     _respond(req, resp, ex)
 

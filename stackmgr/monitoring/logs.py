@@ -18,6 +18,10 @@ from stackmgr.monitoring.line_writer import stderr_writer
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("json", "text", "dev")
 
+_LIMIT_INTERVAL_SECONDS = 10.0
+# Kept by each filter.
+_LIMITED_MESSAGES = 1000
+
 _DROPPED = "Log lines were dropped because standard error could not be written"
 
 
@@ -105,19 +109,25 @@ _stderr = _Stderr()
 
 
 class RateLimitFilter(logging.Filter):
-    """Passes each message once per *interval* seconds: an outage is one event, not a thousand."""
+    """Passes each message once in ten seconds: an outage is one event, not a thousand.
 
-    def __init__(self, interval: float) -> None:
+    Messages that differ in their arguments alone are one message, unless *by_arguments*.
+    """
+
+    def __init__(self, *, by_arguments: bool = False) -> None:
         super().__init__()
-        self._interval = interval
+        self._by_arguments = by_arguments
         self._next: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to log *record*."""
         now = time.monotonic()
-        if now < self._next.get(record.msg, 0.0):
+        message = record.getMessage() if self._by_arguments else record.msg
+        if now < self._next.get(message, 0.0):
             return False
-        self._next[record.msg] = now + self._interval
+        if len(self._next) >= _LIMITED_MESSAGES:
+            self._next.clear()
+        self._next[message] = now + _LIMIT_INTERVAL_SECONDS
         return True
 
 

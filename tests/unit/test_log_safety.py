@@ -187,3 +187,20 @@ def test_a_message_cannot_begin_a_line_of_its_own(formatter):
     line = formatter.format(record)
     assert line.isascii()
     assert len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize("by_arguments", [False, True])
+def test_a_limited_message_passes_once_in_a_while_and_what_is_kept_of_it_is_bounded(
+    by_arguments, monkeypatch
+):
+    limited = logs.RateLimitFilter(by_arguments=by_arguments)
+
+    def passes(text: str) -> bool:
+        return bool(limited.filter(logging.makeLogRecord({"msg": "conflict of %s", "args": (text,)})))
+
+    assert [passes(text) for text in ("a", "a", "b", "b")] == [True, False, by_arguments, False]
+    monkeypatch.setattr(logs, "_LIMIT_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(logs, "_LIMITED_MESSAGES", 3)
+    later = logs.RateLimitFilter(by_arguments=by_arguments)
+    assert all(later.filter(logging.makeLogRecord({"msg": str(number)})) for number in range(9))
+    assert len(later._next) <= 3

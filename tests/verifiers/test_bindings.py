@@ -47,6 +47,8 @@ def test_a_conflict_in_either_direction_is_an_error_that_names_both_sides_to_the
     assert identity_id in caplog.text
     assert external_id in caplog.text
     assert f"stackmgr managers show --external-id {other.external_id}" in caplog.text
+    assert caplog.text.count("binding conflict") == 1
+    assert "a request failed" not in caplog.text
 
 
 def test_show_finds_a_binding_by_either_id(bound, command):

@@ -33,6 +33,7 @@ from stackmgr import __version__
 from stackmgr.access.verifiers import Gauges, bounded
 from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
 from stackmgr.errors import RateLimited, ServiceUnavailable, VerificationError
+from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.monitoring.metrics_store import VERIFIER_CIRCUIT_OPEN
 from stackmgr.reasons import ReasonSlug
 
@@ -45,7 +46,8 @@ _REQUEST_REJECTED = (
     "The verifier rejects the service's own request with HTTP %d: check its URL and the credential"
 )
 
-_log = logging.getLogger("stackmgr")
+_log = logging.getLogger("stackmgr.verifiers")
+_log.addFilter(RateLimitFilter())
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
 # urllib3 quotes malformed responses in its warnings, and those may quote our own request.
