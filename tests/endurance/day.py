@@ -40,7 +40,7 @@ SETTINGS = {
     "autovacuum_multixact_freeze_max_age": 10_000,
     "vacuum_multixact_freeze_table_age": 3_750,
     "vacuum_multixact_freeze_min_age": 125,
-    "autovacuum_naptime": "1s",  # 60 s, as seldom as the visits
+    "autovacuum_naptime": "1s",  # 60 s by default; a visit is due each 70 s
     "log_autovacuum_min_duration": 0,
     "log_lock_waits": "on",
     "deadlock_timeout": "10ms",  # waits that are shorter are not logged
@@ -144,11 +144,12 @@ class Report:
     def lines(self) -> Iterator[str]:
         """Yield what was measured."""
         for number, (quarter, cost) in enumerate(zip(self.loads, self.costs, strict=True), 1):
+            service, postgres = (1e6 * used / quarter.requests for used in (cost.service, cost.postgres))
             yield (
                 f"quarter {number}: {quarter.requests} creates, {quarter.rate:.0f}/s,"
                 f" p50 {quarter.p50:.2f} ms, p99 {quarter.p99:.2f} ms, {quarter.errors} errors;"
-                f" CPU of the service {cost.service:.1f} s,"
-                f" of PostgreSQL {cost.postgres:.1f} s; {cost.noise:.0%} of the machine used by others"
+                f" CPU of a create {service:.0f} us in the service, {postgres:.0f} us in PostgreSQL;"
+                f" {cost.noise:.0%} of the machine used by others"
             )
         yield f"p99, last quarter / first: {self.slower:.2f}"
         ages = self.samples.age, self.samples.multixact_age
