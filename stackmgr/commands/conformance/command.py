@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 
 import urllib3
 
+from stackmgr.commands.arguments import base_url
 from stackmgr.commands.command import FOUND, TOKENS, Command, argument
 from stackmgr.commands.conformance.checks import CHECKS, Check
 from stackmgr.commands.conformance.client import Client, Deployment, Failed
@@ -120,19 +121,6 @@ def _conformance(arguments: argparse.Namespace) -> None:
         sys.exit(FOUND)
 
 
-def _base_url(text: str) -> str:
-    parsed = urllib3.util.parse_url(text)
-    if (
-        parsed.scheme not in ("http", "https")
-        or not parsed.host
-        or parsed.query
-        or parsed.fragment
-        or parsed.auth
-    ):
-        raise argparse.ArgumentTypeError("must be http:// or https://, a host, and perhaps a port and a path")
-    return text
-
-
 COMMAND = Command(
     name="conformance",
     summary="check a deployment against the specification, as its clients see it",
@@ -143,7 +131,7 @@ COMMAND = Command(
     found="a check failed",
     run=_conformance,
     arguments=[
-        argument("base_url", type=_base_url, metavar="BASE_URL", help="as https://stackmgr.example.com"),
+        argument("base_url", type=base_url, metavar="BASE_URL", help="as https://stackmgr.example.com"),
         argument("--junit", type=Path, metavar="FILE", help="also write the results as JUnit XML"),
     ],
 )
