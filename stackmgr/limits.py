@@ -5,6 +5,9 @@ Schemas and migrations state those of a stack too, in their own languages; tests
 
 BODY_LIMIT_BYTES = 262144
 
+# From the first byte of a request to its last.
+REQUEST_SECONDS = 10
+
 # The exact number of tokens in the whitelist, and the largest of an allocation.
 TOKEN_COUNT = 30
 

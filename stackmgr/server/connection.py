@@ -19,14 +19,14 @@ from gunicorn.util import http_date
 
 from stackmgr.capacity import CAPACITY, Capacity
 from stackmgr.errors import ServiceError, error_object
-from stackmgr.limits import BODY_LIMIT_BYTES
+from stackmgr.limits import BODY_LIMIT_BYTES, REQUEST_SECONDS
 from stackmgr.scheduler import WRITABLE, wait_for
 from stackmgr.server import SERVING, Phase
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
 from stackmgr.server.outbox import Outbox
 from stackmgr.server.request import HeadLimits, ReceivedRequest, find_section_end
 
-READ_DEADLINE = 10.0  # seconds from the first byte of a request to its last
+READ_DEADLINE = float(REQUEST_SECONDS)
 WRITE_DEADLINE = 30.0  # seconds for a client to take the next WRITE_PROGRESS bytes of a response
 WRITE_PROGRESS = 65_536
 DRAIN_SECONDS = 2.0  # how long a closing connection waits for the client to close
