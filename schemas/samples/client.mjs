@@ -1,4 +1,4 @@
-// A client of the API with fetch: BASE_URL=… API_KEY=… node javascript_fetch.mjs
+// BASE_URL=… API_KEY=… node client.mjs
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -17,7 +17,7 @@ const request = (method, path, body, headers = {}) =>
 // Wait for Retry-After, or else exponentially longer, with jitter.
 const pause = (attempt, response) => {
   const given = response?.headers.get("Retry-After");
-  return sleep(given ? Number(given) * 1000 : Math.random() * 100 * 2 ** attempt);
+  return sleep(given ? Number(given) * 1000 : Math.random() * 500 * 2 ** attempt);
 };
 
 // Send a request that is safe to repeat, until a response arrives that is not to be retried.

@@ -1,4 +1,4 @@
-"""A client of the API with httpx: BASE_URL=… API_KEY=… python python_httpx.py"""
+# pip install httpx; BASE_URL=… API_KEY=… python client.py
 
 import json
 import os
@@ -16,22 +16,23 @@ TOKEN = "0xaf3d76f1834a1d425780943c99ea8a608f8a93f9"
 def pause(attempt, response=None):
     """Wait for Retry-After, or else exponentially longer, with jitter."""
     given = None if response is None else response.headers.get("Retry-After")
-    time.sleep(float(given) if given else random.uniform(0, 0.1 * 2**attempt))
+    time.sleep(float(given) if given else random.uniform(0, 0.5 * 2**attempt))
 
 
 def send(client, method, path, **arguments):
     """Send a request that is safe to repeat, until a response arrives that is not to be retried."""
-    for attempt in range(ATTEMPTS):
-        response = None
+    attempt = 0
+    while True:
+        response, is_last = None, attempt == ATTEMPTS - 1
         try:
             response = client.request(method, path, **arguments)
-            if response.status_code not in RETRIED:
-                return response
         except httpx.TransportError:
-            if attempt == ATTEMPTS - 1:
+            if is_last:
                 raise
+        if response is not None and (is_last or response.status_code not in RETRIED):
+            return response
         pause(attempt, response)
-    return response
+        attempt += 1
 
 
 def create(client, key, name):

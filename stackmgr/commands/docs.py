@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stackmgr import extras
 from stackmgr.commands import openapi
-from stackmgr.commands.command import NOTHING, Command, argument
+from stackmgr.commands.command import TOKENS, Command, argument
 from stackmgr.errors import CommandError
 from stackmgr.http.schemas import Document
 
@@ -31,6 +31,11 @@ _PAGE = """<!doctype html>
 body {{ margin: 0 }}
 #reference td, #reference th {{ padding: 6px 8px }}
 #reference td code {{ word-break: normal; overflow-wrap: break-word; font-size: 12px }}
+#reference .redoc-markdown pre code {{ font-size: 12px; white-space: pre-wrap }}
+@media (max-width: 600px) {{
+  #reference td, #reference th {{ padding: 4px; font-size: 13px }}
+  #reference td code {{ overflow-wrap: anywhere; font-size: 11px }}
+}}
 </style>
 </head>
 <body>
@@ -92,7 +97,7 @@ def _page(document: Document) -> str:
 
 
 def _docs(arguments: argparse.Namespace) -> None:
-    redoc, folder, document = _redoc(), arguments.folder, openapi.bundle()
+    redoc, folder, document = _redoc(), arguments.folder, openapi.bundle(arguments.base_url)
     script = (redoc / "bundles" / _SCRIPT).read_text(encoding="utf-8").replace(_REMOTE_LOGO, _EMPTY_IMAGE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,8 +117,8 @@ COMMAND = Command(
     summary="write the API reference as a static page",
     description="Write the API reference to DIR: index.html, which works without a network, the OpenAPI "
     "document, and the renderer Redoc (extra 'docs'). Prints the path of the page.",
-    reads=NOTHING,
+    reads=TOKENS,
     run=_docs,
-    arguments=[argument("folder", type=Path, metavar="DIR", help="created if missing")],
+    arguments=[argument("folder", type=Path, metavar="DIR", help="created if missing"), openapi.BASE_URL],
     has_json=False,
 )

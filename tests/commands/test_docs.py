@@ -5,13 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from stackmgr import cli
+from stackmgr import cli, paths
 from stackmgr.commands import docs
 from tests.commands.browser import running_browser
 from tests.support.openapi import OPERATIONS
 from tests.support.waiting import eventually
 
-SECTIONS = ("Authentication", "Tokens", "Idempotency and retries", "Errors")
+SECTIONS = [
+    line[2:]
+    for line in (paths.directory("schemas") / "guide.md").read_text().splitlines()
+    if line[:2] == "# "
+]
 SHOWN_OPERATIONS = (
     "[...document.querySelectorAll('[id^=\"tag/stacks/operation/\"]')].map(e => e.id.split('/').pop())"
 )

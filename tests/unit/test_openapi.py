@@ -10,6 +10,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from stackmgr import cli, errors, limits, paths
 from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.commands import openapi as openapi_command
 from stackmgr.database.pool import Database
 from stackmgr.http import resources
 from stackmgr.http.app import create_app
@@ -95,6 +96,49 @@ def test_the_bundled_document_is_current():
     assert read_schema("openapi.bundled.json") == BUNDLE
 
 
+def test_the_bundle_has_the_base_address_that_is_given(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["stackmgr", "openapi", "--base-url", "https://api.example.com/base"])
+    cli.main()
+    document = json.loads(capsys.readouterr().out)
+    assert [server["url"] for server in document["servers"]] == ["https://api.example.com/base"]
+    assert "\nexport BASE_URL=https://api.example.com/base\n" in document["info"]["description"]
+    assert BUNDLE["servers"][0]["variables"]["base_url"]["default"] == "http://127.0.0.1:8000"
+    assert "\nexport BASE_URL=http://127.0.0.1:8000\n" in BUNDLE["info"]["description"]
+
+
+@pytest.mark.parametrize(
+    "text", ["api.example.com", "ftp://example.com", "https://", "https://example.com/?q"]
+)
+def test_another_base_address_is_wrong_usage(monkeypatch, capsys, text):
+    monkeypatch.setattr(sys, "argv", ["stackmgr", "openapi", "--base-url", text])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "must be http:// or https://" in capsys.readouterr().err
+
+
+def test_the_guide_lists_the_tokens_in_force(monkeypatch, tmp_path):
+    document = json.loads(paths.default_whitelist().read_text())
+    document["tokens"][0] |= {"symbol": "A|B", "name": "<b>A</b>"}
+    (tmp_path / "tokens.json").write_text(json.dumps(document))
+    monkeypatch.setenv("STACKMGR_TOKENS", str(tmp_path / "tokens.json"))
+    guide = openapi_command.bundle()["info"]["description"]
+    listed = [row.strip("| ").split(" | ") for row in guide.splitlines() if "| `0x" in row]
+    assert ["A&#124;B", "&lt;b&gt;A&lt;/b&gt;", f"`{document['tokens'][0]['address']}`"] in listed
+    assert sorted(row[2] for row in listed) == sorted(f"`{token['address']}`" for token in document["tokens"])
+
+
+def test_the_guide_names_no_command_but_those_that_run_the_service_for_a_client_developer():
+    assert set(re.findall(r"`((?:deploy|stackmgr)\b[^`]*)`", json.dumps(BUNDLE))) == {
+        "deploy/dev",
+        "stackmgr dev",
+    }
+
+
+def test_every_name_in_double_braces_is_replaced():
+    assert "{{" not in json.dumps(BUNDLE)
+
+
 def test_a_reference_that_leads_nowhere_is_an_error():
     with pytest.raises(KeyError):
         resolve_reference("stack_parts.json#/definitions/nothing")
@@ -123,10 +167,10 @@ def test_the_operations_are_the_routes_of_the_application(spellings):
 
 def test_the_length_of_an_idempotency_key_is_that_of_the_code():
     """Each byte beyond ASCII is two in the database's UTF-8."""
-    always, ascii_only = f"{limits.LONGEST_KEY_BYTES // 2:,}", f"{limits.LONGEST_KEY_BYTES:,}"
+    always, ascii_only = limits.LONGEST_KEY_BYTES // 2, limits.LONGEST_KEY_BYTES
     description = BUNDLE["components"]["parameters"]["IdempotencyKey"]["description"]
     assert f"{always} bytes always fit, and {ascii_only} if all are ASCII" in description
-    assert f"{ascii_only} bytes if ASCII ({always} always fit)" in README
+    assert f"{ascii_only:,} bytes if ASCII ({always:,} always fit)" in README
 
 
 @pytest.mark.parametrize("operation_id", STATUSES)

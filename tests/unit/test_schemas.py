@@ -16,6 +16,7 @@ from stackmgr.limits import MAX_PAGE_SIZE, PRESETS, TOKEN_COUNT, TOTAL_BPS
 from stackmgr.stacks import configuration
 from tests.support.client import STATUS
 from tests.support.examples import ADDRESSES
+from tests.support.openapi import BUNDLE
 
 NAMES = sorted(
     path.name for path in paths.directory("schemas").glob("*.json") if not path.name.startswith("openapi.")
@@ -94,8 +95,12 @@ def code_points(text: str) -> list[int]:
 
 @pytest.mark.parametrize(
     "text",
-    [PARTS["name"]["description"], (paths.directory("schemas").parent / "README.md").read_text()],
-    ids=["schema", "README"],
+    [
+        BUNDLE["components"]["schemas"]["Name"]["description"],
+        BUNDLE["info"]["description"].partition(" Other invisible")[0],
+        (paths.directory("schemas").parent / "README.md").read_text(),
+    ],
+    ids=["schema", "guide", "README"],
 )
 def test_the_whitespace_of_a_name_is_documented_as_it_is(text):
     blank = [
