@@ -31,6 +31,11 @@ SETTINGS = "listen_addresses = ''\nunix_socket_directories = '{}'\nwal_level = l
 SUPERUSER = "the login is a superuser: the service needs no more than stackmgr_app"
 SPELLINGS = dict(whitelist.load(paths.default_whitelist()).spellings)
 STACKS = b"SELECT name FROM stackmgr.stacks ORDER BY created_at"
+ROWS = "SELECT saved::text FROM stackmgr.{} AS saved"
+TABLES = b"""
+SELECT relname, array_to_string(reloptions, ' ') FROM pg_class
+WHERE relnamespace = 'stackmgr'::regnamespace AND relkind = 'r'
+"""
 
 
 def lines(section: str) -> list[str]:
@@ -111,8 +116,10 @@ def create(url: str, *names: str) -> None:
         else:
             app = create_app(database=database, verifier=DatabaseVerifier(), spellings=SPELLINGS)
             for name in names:
-                response = Client(app, key, external_id, []).create(configuration(name=name), key=name)
+                client = Client(app, key, external_id, [])
+                response = client.create(configuration(name=name), key=name)
                 assert response.status_int == 201
+                assert client.update(response.json["id"], {"name": name}).status_int == 200
         database.close()
 
 
@@ -121,8 +128,17 @@ def names_in(url: str) -> list[str]:
         return [name for (name,) in connection.execute(STACKS)]
 
 
-def assert_complete(url: str, *names: str) -> None:
-    assert names_in(url) == list(names)
+def contents(url: str) -> dict[str, tuple[str, list[str]]]:
+    """Return the storage parameters and the rows of each table."""
+    with psycopg.connect(url, options="-c TimeZone=UTC") as connection:
+        return {
+            name: (parameters, sorted(row for (row,) in connection.execute(ROWS.format(name).encode())))
+            for name, parameters in connection.execute(TABLES).fetchall()
+        }
+
+
+def assert_complete(url: str, saved: dict[str, tuple[str, list[str]]]) -> None:
+    assert contents(url) == saved
     assert preflight.examine(url).problems == []
 
 
@@ -137,6 +153,7 @@ def test_point_in_time_recovery_ends_at_the_time_it_was_given(shell):
     for command in commands[:4]:
         shell.run(command)
     create(url, "before")
+    saved = contents(url)
     with psycopg.connect(url, autocommit=True) as admin:
         shell.variables["TIME"] = str(admin.execute(b"SELECT clock_timestamp()").fetchone()[0])
     create(url, "after")
@@ -150,16 +167,16 @@ def test_point_in_time_recovery_ends_at_the_time_it_was_given(shell):
         file.write(f"unix_socket_directories = '{new}.sock'\n")
     shell.run(commands[-1])
     eventually(lambda: preflight.examine(shell.url(new)).warnings == [SUPERUSER])
-    assert_complete(shell.url(new), "before")
+    assert_complete(shell.url(new), saved)
 
 
 def test_a_parallel_dump_is_restored_and_analysed(shell):
     data = shell.make("data")
-    create(shell.begin(data), "one", "two")
+    create(url := shell.begin(data), "one", "two")
     for command in lines("Parallel dump and restore"):
         shell.run(command)
     restored = shell.url(data, "stackmgr_parallel")
-    assert_complete(restored, "one", "two")
+    assert_complete(restored, contents(url))
     with psycopg.connect(restored) as connection:
         query = b"SELECT reltuples FROM pg_class WHERE oid = 'stackmgr.stacks'::regclass"
         assert connection.execute(query).fetchone() == (2,)
@@ -175,7 +192,8 @@ def test_pg_upgrade_carries_everything_from_the_oldest_to_the_newest(shell):
         pytest.skip("the block is printed for 18")
     old = shell.make("old", f"{DEBIAN}/initdb")
     shell.variables["PATH"] = f"{DEBIAN}:{path}"
-    create(shell.begin(old), "one", "two")
+    create(url := shell.begin(old), "one", "two")
+    saved = contents(url)
     shell.run(f"pg_ctl -D {old} -m fast stop")
     new = f"{shell.folder}/new"
     shell.variables |= {"PATH": path, "OLD": old, "NEW": new, "PGHOST": f"{new}.sock"}
@@ -184,7 +202,7 @@ def test_pg_upgrade_carries_everything_from_the_oldest_to_the_newest(shell):
     shell.settle(Path(new))
     for command in rest:
         shell.run(command)
-    assert_complete(shell.url(new), "one", "two")
+    assert_complete(shell.url(new), saved)
 
 
 def test_logical_replication_copies_everything(shell):
@@ -198,4 +216,4 @@ def test_logical_replication_copies_everything(shell):
     create(source_url, "two")
     eventually(lambda: names_in(shell.url(target)) == ["one", "two"], 30)
     shell.run("psql -X \"$TARGET\" -c 'DROP SUBSCRIPTION stackmgr_all'")
-    assert_complete(shell.url(target), "one", "two")
+    assert_complete(shell.url(target), contents(source_url))
