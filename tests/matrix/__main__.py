@@ -18,6 +18,8 @@ from tests.support.memory import memory
 from tests.support.nginx import NGINX
 from tests.support.postgres import FaultyPostgres
 
+# Seconds after the end of the primary's key: etcd notices, the standby takes over, the service follows.
+_TAKEOVER = 4.0
 _OTHERS = (MIXED.name, patroni.NAME, upgrade.NAME)
 
 
@@ -116,12 +118,20 @@ def _upgrade(arguments: argparse.Namespace) -> list[str]:
 
 def _patroni(arguments: argparse.Namespace) -> list[str]:
     try:
-        report = patroni.run(arguments.seed, arguments.times or 1)
+        report, gaps = patroni.run(arguments.seed, arguments.times or 1)
     except NoPlace as ex:
         print(f"{patroni.NAME}: left out: {ex}", file=sys.stderr, flush=True)
         return []
     _print_headings(HEADINGS)
-    return _print_report(report)
+    problems = _print_report(report)
+    promised = patroni.seconds("ttl") + _TAKEOVER
+    print()
+    _print_headings(("kill", "the standby took over after", "no write acknowledged for"))
+    for number, gap in enumerate(gaps, 1):
+        _print_row((str(number), f"{gap.failover:.1f} s", f"{gap.seconds:.1f} s"))
+        if gap.seconds > promised:
+            problems.append(f"{patroni.NAME}: no write was acknowledged for {gap.seconds:.1f} s")
+    return problems
 
 
 def _print_headings(headings: Sequence[str]) -> None:

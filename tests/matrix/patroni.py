@@ -7,6 +7,8 @@ addresses.  Each fault kills Patroni and PostgreSQL of the primary; the node rej
 import json
 import os
 import pwd
+import random
+import re
 import shutil
 import signal
 import string
@@ -26,7 +28,7 @@ import psycopg
 
 from stackmgr import paths
 from tests.matrix.cell import Bound, Cell
-from tests.matrix.report import Report, judged
+from tests.matrix.report import Gap, Report, gaps, judged
 from tests.matrix.stage import ENVIRONMENT, Evidence, NoPlace, new_managers
 from tests.support.server import free_port, running_service
 from tests.support.waiting import eventually
@@ -34,6 +36,7 @@ from tests.support.workload import Workload, http_transport
 
 NAME = "patroni"
 
+_TEMPLATE = paths.directory("deploy") / "patroni" / "patroni.yml"
 _BINARIES = Path("/usr/lib/postgresql/15/bin")
 # PostgreSQL refuses to run as root.
 _UNPRIVILEGED = "nobody"
@@ -65,7 +68,7 @@ class _Node:
 
     def _configuration(self, folder: Path, etcd: str) -> str:
         """Return the deployed file for this node.  Fails where it no longer has what is replaced."""
-        template = (paths.directory("deploy") / "patroni" / "patroni.yml").read_text(encoding="utf-8")
+        template = _TEMPLATE.read_text(encoding="utf-8")
         passwords = ("REWIND_PASSWORD", "REPLICATION_PASSWORD", "SUPERUSER_PASSWORD", "API_PASSWORD")
         text = string.Template(template).substitute(
             {"NODE": self.name, "ADDRESS": self.address, "ETCD": etcd}
@@ -191,10 +194,10 @@ class _Cluster:
             )
             assert ended.returncode == 0, ended.stdout + ended.stderr
 
-    def fail_over(self) -> tuple[float, float]:
-        """Kill the primary, and return when that was and when the other node took over."""
+    def fail_over(self, settle: float) -> tuple[float, float]:
+        """Kill the primary after *settle* seconds, and return when that was and when the other took over."""
         self.rejoin()
-        time.sleep(_SETTLE)
+        time.sleep(settle)
         [primary] = [node for node in self.nodes if node.accepts_writes()]
         [other] = [node for node in self.nodes if node is not primary]
         began = time.monotonic()
@@ -217,11 +220,20 @@ class _Cluster:
         )
 
 
+def seconds(setting: str) -> int:
+    """Return the value of *setting* in the deployed file."""
+    return int(re.findall(rf"^ +{setting}: (\d+)$", _TEMPLATE.read_text(encoding="utf-8"), re.MULTILINE)[0])
+
+
 _CELL = Cell("primary (Patroni)", "dies", lambda _: nullcontext(), Bound("500 503", ready="may fail"))
 
 
-def run(seed: int, times: int) -> Report:
-    """Carry out the drill.  Raises NoPlace where a program of Debian's packages is missing."""
+def run(seed: int, times: int) -> tuple[Report, list[Gap]]:
+    """Carry out the drill, and return also how long no write succeeded at each kill.
+
+    Raises NoPlace where a program of Debian's packages is missing.
+    """
+    chance = random.Random(seed)  # noqa: S311 - to be repeatable
     with _cluster() as cluster, ExitStack() as running:
         cluster.prepare()
         operator = cluster.url("stackmgr_operator")
@@ -234,14 +246,16 @@ def run(seed: int, times: int) -> Report:
         faults = []
         try:
             for _ in range(times):
-                faults.append(cluster.fail_over())
+                # At any age of the key, which is renewed every loop_wait seconds.
+                faults.append(cluster.fail_over(_SETTLE + chance.uniform(0, seconds("loop_wait"))))
                 time.sleep(_SETTLE)
             cluster.rejoin()
         finally:
             workload.stop()
         service.stop()
         logs = [service.log_path.read_text(), *(node.log for node in cluster.nodes)]
-        return judged(_CELL, Evidence(operator, managers, faults, logs), workload, [])
+        report = judged(_CELL, Evidence(operator, managers, faults, logs), workload, [])
+        return report, gaps(workload.operations, faults)
 
 
 @contextmanager

@@ -152,6 +152,23 @@ def _recovery(operations: list[Operation], probes: list[Probe], faults: list[tup
     return longest
 
 
+@dataclass(frozen=True)
+class Gap:
+    """The seconds in which no write was acknowledged, and when in them a failover was complete."""
+
+    seconds: float
+    failover: float
+
+
+def gaps(operations: list[Operation], faults: list[tuple[float, float]]) -> list[Gap]:
+    """Return for each fault the longest time between two acknowledged writes that it has a part in."""
+    times = sorted(o.completed for o in operations if o.writes and o.acknowledged)
+    return [
+        Gap(max(b - a for a, b in itertools.pairwise(times) if a <= ended and b >= began), ended - began)
+        for began, ended in faults
+    ]
+
+
 HEADINGS = (
     *("cell", "bound", "faults", "acknowledged", "failed", "lost", "duplicated", "other violations"),
     *("slowest", "/live", "not ready", "full service", "verdict"),
