@@ -41,6 +41,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="repeats a run")
     parser.add_argument("--short", action="store_true", help="only the cells that the tests run")
     parser.add_argument("--times", type=int, default=0, help="inject each fault so many times")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="FOLDER",
+        help="upgrade: a checkout of the old release; by default this one without a new migration",
+    )
     return parser.parse_args()
 
 
@@ -109,7 +116,7 @@ def _upgrade(arguments: argparse.Namespace) -> list[str]:
         tempfile.TemporaryDirectory(prefix="stackmgr-matrix-") as folder,
         FaultyPostgres(Path(folder) / "data") as server,
     ):
-        report = upgrade.run(server.url("postgres"), arguments.seed, arguments.times or 1)
+        report = upgrade.run(server.url("postgres"), arguments.seed, arguments.times or 1, arguments.source)
     _print_headings(upgrade.HEADINGS)
     for phase in report.phases:
         _print_row(upgrade.row(phase))

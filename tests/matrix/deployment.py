@@ -33,19 +33,7 @@ class Deployment:
 
     def command(self, release: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Run the operator's command of *release*."""
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(self.folder / release),
-            "STACKMGR_DATABASE_URL": self.database_url,
-        }
-        return subprocess.run(
-            [sys.executable, "-m", "stackmgr", *words],
-            env=environment,
-            cwd=self.folder,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+        return run_command(self.folder / release, self.database_url, *words)
 
     def connect(self) -> http.client.HTTPSConnection:
         """Return a client's connection, not yet made; it is closed with the deployment."""
@@ -57,6 +45,18 @@ class Deployment:
         return connection
 
 
+def run_command(release: Path, database_url: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the operator's command of the release in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "stackmgr", *words],
+        env={**os.environ, "PYTHONPATH": str(release), "STACKMGR_DATABASE_URL": database_url},
+        cwd=release.parent,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
 @contextmanager
 def deployed(folder: Path, database_url: str, release: str) -> Iterator[Deployment]:
     """Run *release*, one of those in *folder*, on two hosts until the context ends."""
@@ -64,6 +64,7 @@ def deployed(folder: Path, database_url: str, release: str) -> Iterator[Deployme
     environment = {
         "PYTHONPATH": str(folder / "current"),
         "STACKMGR_DATABASE_URL": database_url,
+        "STACKMGR_METRICS_DIR": "metrics",
         # The drill does not measure a slow machine.
         "STACKMGR_DATABASE_TIMEOUT": "20",
     }

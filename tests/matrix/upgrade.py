@@ -9,12 +9,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psycopg
 
 from stackmgr.database import migrations
-from tests.matrix.deployment import Deployment, deployed
+from tests.matrix.deployment import Deployment, deployed, run_command
 from tests.matrix.stage import new_managers, secrets_in
 from tests.support import history
 from tests.support.clusters import new_database
@@ -36,6 +37,9 @@ CREATE TABLE stackmgr.drills (drill_id uuid PRIMARY KEY);
 """
 
 
+_Act = Callable[[Deployment], None]
+
+
 def reload_each(deployment: Deployment) -> None:
     for instance in deployment.instances:
         instance.reload()
@@ -48,24 +52,29 @@ def restart_each(deployment: Deployment) -> None:
         instance.start()
 
 
-def upgrade(deployment: Deployment) -> None:
-    """Check, migrate, and only then start the new release: it does not serve on the old schema."""
+def migrate(deployment: Deployment) -> None:
+    """Check, and migrate while the old release serves: the new one does not serve on the old schema."""
     checked = deployment.command(_NEW, "check")
     assert checked.returncode == 3
-    assert "_drill is not applied" in checked.stderr + checked.stdout
+    assert "is not applied" in checked.stderr + checked.stdout
     migrated = deployment.command(_NEW, "migrate")
     assert migrated.returncode == 0, migrated.stderr
-    time.sleep(_SETTLE)  # the old release on the new schema
+    time.sleep(_SETTLE)
     assert all(_OLD in instance.says() for instance in deployment.instances)
+
+
+def upgrade(deployment: Deployment, replace: _Act) -> None:
     deployment.use(_NEW)
-    restart_each(deployment)
+    replace(deployment)
     assert all(_NEW in instance.says() for instance in deployment.instances)
+    audited = deployment.command(_NEW, "audit")
+    assert audited.returncode == 0, audited.stdout + audited.stderr
 
 
-def roll_back(deployment: Deployment) -> None:
+def roll_back(deployment: Deployment, replace: _Act) -> None:
     """The schema stays as it is."""
     deployment.use(_OLD)
-    reload_each(deployment)
+    replace(deployment)
     assert all(_OLD in instance.says() for instance in deployment.instances)
     assert all("the schema is newer" in instance.log for instance in deployment.instances)
 
@@ -116,6 +125,7 @@ class Report:
     phases: list[Phase]
     violations: list[Violation]
     leaks: list[str]
+    errors: list[str]
 
     def contradictions(self) -> list[str]:
         """Return, in words, what is wrong however slow the machine is."""
@@ -126,21 +136,23 @@ class Report:
             if not any(operation.acknowledged for operation in phase.operations):
                 found.append(f"{phase.name}: nothing was acknowledged, so nothing is proved")
         found += [f"{what} has come into a log" for what in self.leaks]
-        return found
+        return found + [f"a log has: {line}" for line in self.errors]
 
 
-def run(server_url: str, seed: int, times: int, pause: float = _PAUSE) -> Report:
+def run(server_url: str, seed: int, times: int, source: Path | None = None, pause: float = _PAUSE) -> Report:
     """Carry out the drill on a database of its own, reloads and restarts so many *times*.
 
-    *pause* is how long a client rests between two requests, in the mean.
+    *source* is a checkout of the old release: without one, it is this one without a new migration.  *pause*
+    is how long a client rests between two requests, in the mean.
     """
     with (
         tempfile.TemporaryDirectory(prefix="stackmgr-upgrade-") as name,
         new_database(server_url) as url,
     ):
         folder = Path(name)
-        _make_releases(folder)
-        migrations.apply(url)
+        _make_releases(folder, source)
+        migrated = run_command(folder / _OLD, url, "migrate")
+        assert migrated.returncode == 0, migrated.stderr
         managers = new_managers(url)
         with deployed(folder, url, _OLD) as deployment:
             workload = Workload(seed, managers, kept_transport(deployment.connect))
@@ -154,18 +166,19 @@ def run(server_url: str, seed: int, times: int, pause: float = _PAUSE) -> Report
             phase.operations = [o for o in workload.operations if phase.began <= o.sent < phase.ended]
         with psycopg.connect(url) as connection:
             found = history.dump(connection, {manager.external_id for manager in managers})
-        return Report(phases, history.check(workload.operations, found), secrets_in(logs, managers))
-
-
-_Act = Callable[[Deployment], None]
+        errors = [line for log in logs for line in log.splitlines() if '"level": "error"' in line]
+        return Report(phases, history.check(workload.operations, found), secrets_in(logs, managers), errors)
 
 
 def _work(times: int) -> list[tuple[str, int, _Act]]:
     return [
         ("rolling reload", times, reload_each),
         ("rolling restart", times, restart_each),
-        ("upgrade", 1, upgrade),
-        ("roll back", 1, roll_back),
+        ("migration", 1, migrate),
+        ("upgrade by reloads", 1, partial(upgrade, replace=reload_each)),
+        ("rollback by reloads", 1, partial(roll_back, replace=reload_each)),
+        ("upgrade by restarts", 1, partial(upgrade, replace=restart_each)),
+        ("rollback by restarts", min(times, 1), partial(roll_back, replace=restart_each)),
     ]
 
 
@@ -178,8 +191,9 @@ def _act(deployment: Deployment, name: str, times: int, act: _Act) -> Phase:
     return Phase(name, times, began, time.monotonic())
 
 
-def _make_releases(folder: Path) -> None:
+def _make_releases(folder: Path, source: Path | None) -> None:
     for release in (_OLD, _NEW):
-        make_release(folder / release, f"Said by the {release} release.")
-    version = migrations.available()[-1].version + 1
-    (folder / _NEW / "sql" / "migrations" / f"{version:04d}_drill.sql").write_text(_MIGRATION)
+        make_release(folder / release, f"Said by the {release} release.", source if release == _OLD else None)
+    if source is None:
+        version = migrations.available()[-1].version + 1
+        (folder / _NEW / "sql" / "migrations" / f"{version:04d}_drill.sql").write_text(_MIGRATION)

@@ -9,10 +9,12 @@ _SOURCE = paths.directory("deploy").parent
 _NOT_FOUND = "The resource was not found."
 
 
-def make_release(folder: Path, not_found: str) -> None:
-    """Put a release into *folder* whose 404 says *not_found*."""
+def make_release(folder: Path, not_found: str, source: Path | None = None) -> None:
+    """Put a release of *source*, or of this checkout, into *folder*, and let its 404 say *not_found*."""
     for name in ("stackmgr", "sql", "schemas", "deploy"):
-        shutil.copytree(_SOURCE / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            (source or _SOURCE) / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     errors = folder / "stackmgr" / "errors.py"
     text = errors.read_text()
     assert _NOT_FOUND in text
