@@ -38,7 +38,7 @@ def test_every_name_the_service_accepts_can_be_stored(admin, name):
 
 
 def test_every_preset_the_service_accepts_can_be_stored(admin):
-    presets = read_schema("stack_parts.json")["definitions"]["schedule"]["properties"]["preset"]["enum"]
+    presets = read_schema("stack_parts.json")["definitions"]["preset"]["enum"]
     for preset in presets:
         admin.execute("SELECT %s::stackmgr.preset", (preset,))
 
