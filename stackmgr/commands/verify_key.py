@@ -106,7 +106,7 @@ COMMAND = Command(
     summary="verify the key on standard input as a request would be",
     description="Verify the key on standard input with the configured verifier. Print whom it "
     "identifies, the status of a request with it, and the duration. Stores nothing and uses up no "
-    "quota of the database verifier.",
+    "quota of the database verifier. An outage of the verifier or the database is exit status 1.",
     reads=EVERYTHING,
     found="the key is not accepted",
     run=_verify_key,

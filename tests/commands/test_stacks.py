@@ -4,6 +4,7 @@ import json
 from uuid import uuid4
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tests.commands import saved
 from tests.commands.saved import (
@@ -33,6 +34,16 @@ def test_history_says_who_changed_what_and_when(on_saved):
         ["2", "2026-11-21 08:02:11", "…dZFx production", "7d0f", "preset weekly → monthly"],
         ["1", "2026-11-20 09:15:00", "-", "import-17", 'created "Growth", weekly: AAPL 100 %'],
     ]
+
+
+def test_the_times_of_a_history_are_in_utc_whatever_the_time_zone_of_the_session(
+    on_saved, saved_url, monkeypatch
+):
+    expected = on_saved("stacks", "history", STACK).out
+    away = make_conninfo(saved_url, options="-c TimeZone=Asia/Tokyo")
+    monkeypatch.setenv("STACKMGR_DATABASE_URL", away)
+    assert on_saved("stacks", "history", STACK).out == expected
+    assert "2026-11-21T22:10:54Z" in on_saved("request", "support-daily").out
 
 
 def test_history_names_what_has_left_and_a_new_name(on_saved):
