@@ -46,8 +46,8 @@ class Reason:
 
 
 def quoted(value: Any) -> str:
-    """Return *value* as JSON in ASCII, cut after some characters."""
-    text = json.dumps(value)
+    """Return *value* as JSON with readable letters, cut after some characters."""
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
 
 

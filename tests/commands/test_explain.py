@@ -100,6 +100,12 @@ def test_text_names_the_symbol_and_the_right_spelling(command, tmp_path):
     assert "weights total 9999, not 10000 (1 missing)" in ran.out
 
 
+def test_letters_outside_of_ascii_stay_readable(command, tmp_path):
+    path = tmp_path / "stack.json"
+    path.write_text(json.dumps(configuration() | {"schedule": {"preset": "t\xe4glich"}}))
+    assert '"t\xe4glich" is not one of' in command("explain", path).out
+
+
 def test_an_accepted_body_is_shown_normalized_with_its_identity(explain):
     one = explain(configuration())
     assert (one.status, one.json["accepted"], one.json["reasons"]) == (0, True, [])
