@@ -3,13 +3,13 @@
 Run by the operator, never at the start of a worker.  An advisory lock admits one run at a time to a
 database; the checksum of each applied file shows whether it has changed on disk since.
 
-A file runs in one transaction.  While `ALTER TABLE` waits for its lock, every later statement on that table
-waits behind it, so a file waits 0.25 s at most; then it is rolled back and repeated after a growing pause.
+A file runs in one transaction, statement by statement: Citus parses the string that it is sent again for
+some of them.  While `ALTER TABLE` waits for its lock, every later statement on that table waits behind it, so
+a file waits 0.25 s at most; then it is rolled back and repeated after a growing pause.
 
-A file with the line `-- transaction: none` runs statement by statement, for `CREATE INDEX CONCURRENTLY`, as
+A file with the line `-- transaction: none` runs without one, for `CREATE INDEX CONCURRENTLY`, as
 stackmgr_owner.  A failed run starts again with the first statement, so each must be repeatable: drop the
-index if it exists, which also removes the invalid one of a failed run, then create it.  No statement of such
-a file may contain a semicolon.
+index if it exists, which also removes the invalid one of a failed run, then create it.
 
 A constraint on a large table takes two files: `ADD CONSTRAINT ... NOT VALID`, which locks the table for a
 moment, then `VALIDATE CONSTRAINT`, which reads the complete table and blocks no request.
@@ -50,7 +50,9 @@ _RECORD = statements.load("migration_record")
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
 _NO_TRANSACTION = re.compile(rb"^-- transaction: none$", re.MULTILINE)
-_COMMENT = re.compile(rb"--[^\n]*\n")
+_COMMENT = re.compile(rb"--[^\n]*")
+# All up to a semicolon outside of comments, strings, quoted names and dollar quotes.
+_STATEMENT = re.compile(rb"""(?:--[^\n]*|'[^']*'|"[^"]*"|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$|[^;])+""", re.DOTALL)
 
 # How long to retry, all in all.
 DEFAULT_WAIT_SECONDS = 300.0
@@ -88,11 +90,14 @@ class Migration:
 
     @property
     def parts(self) -> list["Migration"]:
-        """The statements of a file without a transaction; empty for any other file."""
-        if not _NO_TRANSACTION.search(self.text):
-            return []
-        texts = (part.strip() for part in _COMMENT.sub(b"", self.text).split(b";"))
-        return [replace(self, text=text) for text in texts if text]
+        """The statements of the file."""
+        texts = (match[0] for match in _STATEMENT.finditer(self.text))
+        return [replace(self, text=text) for text in texts if _COMMENT.sub(b"", text).strip()]
+
+    @property
+    def needs_transaction(self) -> bool:
+        """Whether the file runs in one transaction."""
+        return not _NO_TRANSACTION.search(self.text)
 
     def __str__(self) -> str:
         return f"{self.version:04d}_{self.slug}"
@@ -157,10 +162,10 @@ def apply(
             connection.execute(_ONE_SHARD_AT_A_TIME)
             for migration in _pending(connection):
                 current = f"migration {migration}: "
-                if migration.parts:
-                    _apply_without_transaction(connection, migration, report)
-                else:
+                if migration.needs_transaction:
                     _apply_in_transaction(connection, migration, deadline, report)
+                else:
+                    _apply_without_transaction(connection, migration, report)
                 done.append(migration)
     except psycopg.Error as ex:
         applied = f" (applied before that: {', '.join(map(str, done))})" if done else ""
@@ -218,7 +223,7 @@ def _apply_in_transaction(
     for attempt in itertools.count():
         try:
             with connection.transaction():
-                connection.execute(migration.text)
+                _run(connection, migration)
                 assume(connection, OWNER, local=True)
                 _record(connection, migration)
         except _RETRIABLE:
@@ -237,10 +242,14 @@ def _apply_without_transaction(connection: Connection, migration: Migration, rep
     connection.execute(_NO_WAIT_LIMIT)
     report(f"migration {migration} runs without a transaction: {_blockers(connection)}")
     assume(connection, OWNER)
-    for part in migration.parts:
-        connection.execute(part.text)
+    _run(connection, migration)
     _record(connection, migration)
     connection.execute(_RESET_OWNER)
+
+
+def _run(connection: Connection, migration: Migration) -> None:
+    for part in migration.parts:
+        connection.execute(part.text)
 
 
 def _record(connection: Connection, migration: Migration) -> None:
