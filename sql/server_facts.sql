@@ -1,12 +1,14 @@
 -- server_facts: return what the service relies on in a server and in its own login.
 -- params:  none
 -- returns: one row (server_version, server_encoding, fsync, full_page_writes, takes_writes,
---          checks_foreign_keys, clock, role_exists, role_allowed, login_is_superuser, login_is_owner, schema_exists)
+--          checks_foreign_keys, clock, role_exists, role_allowed, login_is_superuser, login_is_owner, schema_exists,
+--          receipts_are_deferred)
 -- index:   none (catalogs)
 -- locks:   none
 -- called by: database.preflight.examine
 -- why:     from PostgreSQL 16 on, only the SET option of a membership lets its holder assume the role. The
 --          schema is searched in the catalog, which a login without rights to the schema may read.
+--          deploy/citus.sql defers the check of receipts.
 SELECT
     current_setting('server_version_num')::integer AS server_version,
     current_setting('server_encoding') AS server_encoding,
@@ -23,7 +25,13 @@ SELECT
         SELECT FROM pg_catalog.pg_class
         WHERE relnamespace = to_regnamespace('stackmgr')
             AND relname = 'schema_migrations'
-    ) AS schema_exists
+    ) AS schema_exists,
+    EXISTS (
+        SELECT FROM pg_catalog.pg_constraint
+        WHERE connamespace = to_regnamespace('stackmgr')
+            AND conname = 'creation_receipts_stack_fkey'
+            AND condeferred
+    ) AS receipts_are_deferred
 FROM pg_catalog.pg_roles AS login
 CROSS JOIN (
     SELECT CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END

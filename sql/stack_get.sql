@@ -7,9 +7,9 @@
 SELECT
     stack_id::text,
     revision_id::text,
-    name,
+    name::text,
     allocation::text,
-    preset
+    preset::text
 FROM stackmgr.stacks
 WHERE manager_id = %(manager_id)s::uuid
     AND stack_id = %(stack_id)s::uuid;

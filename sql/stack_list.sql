@@ -10,9 +10,9 @@
 SELECT
     stack_id::text,
     revision_id::text,
-    name,
+    name::text,
     allocation::text,
-    preset,
+    preset::text,
     created_at
 FROM stackmgr.stacks AS stacks
 WHERE manager_id = %(manager_id)s::uuid

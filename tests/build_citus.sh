@@ -19,6 +19,8 @@ sed -i 's/-Wmissing-variable-declarations//' "$server/lib/postgresql/pgxs/src/Ma
 chmod -R a+rX "$prefix"
 cd "$source"
 ./configure PG_CONFIG="$server/bin/pg_config" --without-libcurl --without-lz4 --without-zstd
-make -j "$(nproc)" install
+make -j "$(nproc)"
+# One job: the decoders are installed while others build them.
+make install
 chmod -R a+rX "$prefix"
 echo "$server/bin"

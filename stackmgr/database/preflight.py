@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
-from psycopg import pq
 from psycopg.rows import namedtuple_row
 
 from stackmgr.database import migrations, session_settings, statements
@@ -57,6 +56,8 @@ def examine(
             facts = _server_facts(completed_conninfo(url, None, deadline))
             _examine_server(facts, findings)
             _examine_login(facts, findings, is_service_login=is_service_login)
+            if variant == "citus" and not facts.receipts_are_deferred:
+                findings.problems.append("STACKMGR_SQL_VARIANT=citus needs deploy/citus.sql: run it")
             if facts.schema_exists and facts.role_allowed:
                 with connect(
                     completed_conninfo(url, SERVICE_ROLE, deadline), DatabaseConnection
@@ -110,14 +111,8 @@ def _examine_login(facts: Any, findings: Findings, *, is_service_login: bool) ->
 
 
 def _examine_variant(connection: DatabaseConnection, variant: str, findings: Findings) -> None:
-    replacements = statements.load_variant(variant)
-    for name, statement in replacements.items():
-        if connection.pgconn.prepare(b"", statement.text).status != pq.ExecStatus.COMMAND_OK:
-            findings.problems.append(
-                f"{name} of STACKMGR_SQL_VARIANT={variant} cannot be prepared: run deploy/{variant}.sql"
-            )
     settings = session_settings.requested(connection.pgconn.options.decode())
-    if replacements and settings["plan_cache_mode"] == "force_generic_plan":
+    if statements.load_variant(variant) and settings["plan_cache_mode"] == "force_generic_plan":
         findings.problems.append(
             f"STACKMGR_SQL_VARIANT={variant} needs options=-c plan_cache_mode=auto in STACKMGR_DATABASE_URL"
         )

@@ -66,8 +66,9 @@ def _read_all(folder: Path) -> dict[str, SqlFile]:
 
 SQL_FILES = _read_all(paths.directory("sql"))
 CITUS_FILES = _read_all(paths.directory("sql") / "citus")
+_MIGRATIONS = sorted((paths.directory("sql") / "migrations").glob("*.sql"))
 CITUS_FUNCTIONS: list[str] = re.findall(
     r"^CREATE FUNCTION .*?^\$\$;$",
-    (paths.directory("deploy") / "citus.sql").read_text(encoding="utf-8"),
+    "".join(path.read_text(encoding="utf-8") for path in _MIGRATIONS if "_citus_" in path.name),
     re.MULTILINE | re.DOTALL,
 )

@@ -14,6 +14,8 @@ from tests.support.server import free_port
 
 WORKERS = 2
 SETTINGS = ("shared_preload_libraries=citus",)
+# Of the connections to the coordinator, as on the page.
+OPTIONS = "-c plan_cache_mode=auto -c citus.select_opens_transaction_block=off"
 _SET_COORDINATOR = "SELECT citus_set_coordinator_host('127.0.0.1', %s)"
 _ADD_NODE = "SELECT citus_add_node('127.0.0.1', %s)"
 
@@ -27,7 +29,7 @@ def citus(binaries: Path) -> Iterator[list[str]]:
             port = free_port()
             network = ("listen_addresses=127.0.0.1", f"port={port}")
             url = nodes.enter_context(cluster(binaries, *SETTINGS, *network))
-            urls.append(make_conninfo(url, port=port, options="-c plan_cache_mode=auto"))
+            urls.append(make_conninfo(url, port=port, options=OPTIONS))
         yield urls
 
 
@@ -41,6 +43,9 @@ def distribute(binaries: Path, nodes: list[str], url: str) -> None:
         with psycopg.connect(node, dbname=name, autocommit=True) as connection:
             connection.execute(b"CREATE EXTENSION citus")
     with psycopg.connect(url, autocommit=True) as coordinator:
+        # Nodes connect to each other as the role that a session has assumed.
+        for role in ("stackmgr_owner", "stackmgr_app", "stackmgr_reader"):
+            coordinator.execute(f"ALTER ROLE {role} LOGIN".encode())
         for node, query in zip(nodes, (_SET_COORDINATOR, *[_ADD_NODE] * WORKERS), strict=True):
             coordinator.execute(query, [conninfo_to_dict(node)["port"]])
     script = paths.directory("deploy") / "citus.sql"
