@@ -13,7 +13,8 @@ WITH finished AS (
     SET finished_at = now()
     WHERE manager_id = %(manager_id)s::uuid
         AND NOT EXISTS (
-            SELECT FROM stackmgr.stacks
+            SELECT stack_id
+            FROM stackmgr.stacks
             WHERE manager_id = %(manager_id)s::uuid
         )
     RETURNING begun_at, stacks, revisions, receipts

@@ -5,32 +5,47 @@
 -- index:   stack_revisions_pkey, api_keys_key_id_key
 -- locks:   none
 -- called by: commands.revisions.revisions
--- why:     key_id is the text of a remote verifier, or the UUID of a key in api_keys.
+-- why:     key_id is the text of a remote verifier, or the UUID of a key in api_keys. The join is
+--          outside for the reason of revision_search.
+WITH revisions AS MATERIALIZED (
+    SELECT
+        revision_number,
+        revision_id::text,
+        created_at,
+        name::text,
+        allocation::text,
+        preset::text,
+        identity_id,
+        key_id,
+        request_id
+    FROM stackmgr.stack_revisions AS stack_revisions
+    WHERE manager_id = %(manager_id)s::uuid
+        AND stack_id = %(stack_id)s::uuid
+        AND revision_number <= %(newest)s::integer
+        AND created_at <= %(not_after)s::timestamptz
+    ORDER BY stack_revisions.revision_number DESC
+    LIMIT %(row_limit)s::integer
+)
 SELECT
-    stack_revisions.revision_number,
-    stack_revisions.revision_id::text,
-    stack_revisions.created_at,
-    stack_revisions.name::text,
-    stack_revisions.allocation::text,
-    stack_revisions.preset::text,
-    stack_revisions.identity_id,
-    stack_revisions.key_id,
+    revisions.revision_number,
+    revisions.revision_id,
+    revisions.created_at,
+    revisions.name,
+    revisions.allocation,
+    revisions.preset,
+    revisions.identity_id,
+    revisions.key_id,
     api_keys.label AS key_label,
     api_keys.last_four AS key_last_four,
-    stack_revisions.request_id
-FROM stackmgr.stack_revisions AS stack_revisions
+    revisions.request_id
+FROM revisions
 LEFT JOIN LATERAL (
     SELECT label, last_four
     FROM stackmgr.api_keys AS api_keys
     WHERE api_keys.key_id = CASE
-        WHEN stack_revisions.key_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
-            THEN stack_revisions.key_id::uuid
+        WHEN revisions.key_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+            THEN revisions.key_id::uuid
     END
     LIMIT 1
 ) AS api_keys ON true
-WHERE stack_revisions.manager_id = %(manager_id)s::uuid
-    AND stack_revisions.stack_id = %(stack_id)s::uuid
-    AND stack_revisions.revision_number <= %(newest)s::integer
-    AND stack_revisions.created_at <= %(not_after)s::timestamptz
-ORDER BY stack_revisions.revision_number DESC
-LIMIT %(row_limit)s::integer;
+ORDER BY revisions.revision_number DESC;

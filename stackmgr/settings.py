@@ -205,7 +205,7 @@ class Settings:
         "STACKMGR_SQL_VARIANT",
         _one_of("plain", "citus"),
         "plain",
-        "statements of create and update: plain, or citus (functions that deploy/citus.sql creates)",
+        "statements of create, update and the command `stacks`: plain, or citus (deploy/CITUS.md)",
     )
     concurrency: int = _option(
         "STACKMGR_CONCURRENCY",

@@ -22,6 +22,7 @@ NOTHING = "Reads no STACKMGR_* variable."
 DATABASE = "Reads STACKMGR_DATABASE_URL, or STACKMGR_DATABASE_URL_FILE."
 TOKENS = "Reads STACKMGR_TOKENS."
 TOKENS_AND_DATABASE = "Reads STACKMGR_TOKENS, and STACKMGR_DATABASE_URL or STACKMGR_DATABASE_URL_FILE."
+STACKS = f"{TOKENS_AND_DATABASE} On Citus also STACKMGR_SQL_VARIANT."
 EVERYTHING = "Reads the whole environment that 'stackmgr --help' lists."
 
 NEEDS_READER = "Reads only: needs a login that may assume stackmgr_reader."
@@ -108,6 +109,15 @@ def _add_arguments(parser: argparse.ArgumentParser, command: Command, file: obje
         if file and (action.type is Path or action.metavar == "FILE"):
             action.complete = file  # type: ignore[attr-defined]
     parser.set_defaults(run=command.run, error=parser.error, unexpected=command.unexpected)
+
+
+def sql_variant() -> str:
+    """Return STACKMGR_SQL_VARIANT.  Raises CommandError."""
+    problems: list[str] = []
+    variant: str = settings.OPTIONS["sql_variant"].read(os.environ, problems)
+    if problems:
+        raise CommandError(problems[0])
+    return variant
 
 
 def database_url() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from stackmgr.commands import managers, revisions
 from stackmgr.commands.arguments import row_limit, unicode_text
-from stackmgr.commands.command import NEEDS_READER, TOKENS_AND_DATABASE, Command, argument, database_url
+from stackmgr.commands.command import NEEDS_READER, STACKS, Command, argument, database_url
 from stackmgr.commands.output import print_json_page, print_note, print_table, printable, quoted
 from stackmgr.database import statements
 from stackmgr.database.connection import Row
@@ -118,7 +118,7 @@ COMMAND = Command(
     description="Show the revisions that a request made, newest first: the place of each in the history of "
     "its stack, the key, the receipt of a creation, and where its log line is. Without --external-id every "
     f"revision is read. {NEEDS_READER}",
-    reads=TOKENS_AND_DATABASE,
+    reads=STACKS,
     run=_request,
     arguments=[
         argument("request_id", type=unicode_text, metavar="ID", help="the X-Request-Id of a response"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from stackmgr.commands.command import sql_variant
 from stackmgr.commands.output import moment, percent, printable, quoted
 from stackmgr.database import statements
 from stackmgr.database.single_connection import Reader
@@ -70,7 +71,8 @@ class Receipt:
 
 def locate(reader: Reader, stack_id: str, manager_id: str | None = None) -> Located:
     """Return the stack, at once if its manager is known.  Raises CommandError where there is none."""
-    rows = reader.rows(_LOCATE, {"stack_id": stack_id, "manager_id": manager_id})
+    statement = statements.load_variant(sql_variant()).get(_LOCATE.name, _LOCATE)
+    rows = reader.rows(statement, {"stack_id": stack_id, "manager_id": manager_id})
     if not rows:
         raise CommandError(f"there is no stack {stack_id}")
     return Located(stack_id, *rows[0])

@@ -10,7 +10,7 @@ from stackmgr.commands.arguments import canonical_uuid, instant, row_limit, whol
 from stackmgr.commands.command import (
     FOUND,
     NEEDS_READER,
-    TOKENS_AND_DATABASE,
+    STACKS,
     Command,
     argument,
     database_url,
@@ -145,7 +145,7 @@ _number = whole_number(1, 999_999_999)
 COMMAND = Command(
     name="stacks",
     summary="stacks of all managers, and every revision of them",
-    reads=TOKENS_AND_DATABASE,
+    reads=STACKS,
     found="something was found",
     commands=[
         Command(
