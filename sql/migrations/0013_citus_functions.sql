@@ -104,9 +104,12 @@ BEGIN
         updated.name, updated.allocation, updated.preset,
         update_stack.identity_id, left(update_stack.request_id, 255), update_stack.key_id
     );
-    RETURN QUERY SELECT
-        updated.stack_id::text, updated.revision_id::text, updated.name::text, updated.allocation::text,
-        updated.preset::text;
+    stack_id := updated.stack_id;
+    revision_id := updated.revision_id;
+    name := updated.name;
+    allocation := updated.allocation;
+    preset := updated.preset;
+    RETURN NEXT;
 END
 $$;
 
