@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from stackmgr import paths
-from tests.commands.saved import MANAGER, OTHER_MANAGER, STACK
+from tests.commands.saved import MANAGER_ID, OTHER_MANAGER_ID, STACK
 
 ROOT = paths.directory("deploy").parent
 # Stands for `sync` from its call number CALL on.
@@ -103,8 +103,8 @@ def test_a_manager_is_erased_from_archived_files(shell, tmp_path):
     [erase] = re.findall(r"^ {4}(sed .*)$", (ROOT / "deploy" / "GROWTH.md").read_text(), re.MULTILINE)
     assert shell(lines()[1].replace("2026-01-01", "2027-01-01")).returncode == 0
     assert len(archived(tmp_path)) == 2
-    for manager, left in ((OTHER_MANAGER, 2), (MANAGER, 0)):
-        assert shell(f"MANAGER_ID={manager}; {erase}").returncode == 0
+    for manager_id, left in ((OTHER_MANAGER_ID, 2), (MANAGER_ID, 0)):
+        assert shell(f"MANAGER_ID={manager_id}; {erase}").returncode == 0
         assert len(archived(tmp_path)) == left
 
 
