@@ -67,6 +67,7 @@ class Scheduler:
         self._next_deadline = inf  # or earlier: a wait that has ended does not move it
         self._signals: deque[Signal] = deque()  # that have been set
         self._deferred: list[Callable[[], None]] = []
+        self._ending_turn: deque[greenlet] = deque()
         self._giving_way: deque[greenlet] = deque()
         self._urgent: dict[int, tuple[select.epoll, Callable[[int], None]]] = {}  # by descriptor
         self._wake_up = os.eventfd(0)
@@ -87,6 +88,8 @@ class Scheduler:
             has_events = self._handle_ready(has_events and self._wanted() > 0) or has_events
             if has_events and (wanted := self._wanted()):
                 has_events = self._start(wanted)
+            while self._ending_turn:
+                self._switch(self._ending_turn.popleft(), None)
             if self._giving_way:
                 self._switch(self._giving_way.popleft(), None)
 
@@ -159,7 +162,7 @@ class Scheduler:
 
     def _idle_seconds(self, is_busy: bool) -> float | None:
         """Return how long to wait for events: None is without limit."""
-        if is_busy or self._signals or self._giving_way:
+        if is_busy or self._signals or self._ending_turn or self._giving_way:
             return 0
         if self._deferred:
             return _DEFER_SECONDS
@@ -207,6 +210,11 @@ class Scheduler:
     def give_way(self) -> None:
         """See the function of this name: this greenlet continues once all runnable ones have had a turn."""
         self._giving_way.append(getcurrent())
+        self._main.switch()
+
+    def end_turn(self) -> None:
+        """See the function of this name."""
+        self._ending_turn.append(getcurrent())
         self._main.switch()
 
     def notice(self, signal: "Signal") -> None:
@@ -273,6 +281,17 @@ def give_way(since: float) -> float:
         return since
     _this.scheduler.give_way()
     return monotonic()
+
+
+def has_scheduler() -> bool:
+    """Whether this is the thread of a scheduler."""
+    return _this.scheduler is not None
+
+
+def end_turn() -> None:
+    """Let all that is ready now start or continue, and then this greenlet."""
+    if _this.scheduler is not None:
+        _this.scheduler.end_turn()
 
 
 def result(future: Future[_Result], seconds: float | None = None) -> _Result:

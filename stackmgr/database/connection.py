@@ -6,9 +6,9 @@ text parameters, and every wait ends at the deadline.
 
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import psycopg
 from psycopg import pq
@@ -23,7 +23,6 @@ from stackmgr.scheduler import READABLE, WRITABLE, give_way, wait_for
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
-Query = tuple[Statement, Parameters]
 
 _ROWS_AT_ONCE = 32  # a page of ordinary size; of the largest stacks, 8 MB
 
@@ -42,10 +41,20 @@ def _encoded(value: Any) -> bytes | None:
     return (value.isoformat() if isinstance(value, datetime) else str(value)).encode("ascii")
 
 
-def _arguments(statement: Statement, parameters: Parameters) -> tuple[list[bytes | None], list[int]]:
-    """Return the encoded values of *statement*'s parameters, and which of them are binary."""
+class Execution(NamedTuple):
+    """A statement and its encoded parameters; a format is 1 where the value is binary."""
+
+    statement: Statement
+    values: list[bytes | None]
+    formats: list[int]
+
+
+def execution(statement: Statement, parameters: Parameters) -> Execution:
+    """Encode the parameters of *statement*.  Raises ValueError for one that cannot be sent."""
     given = [parameters[name] for name in statement.parameters]
-    return [_encoded(value) for value in given], [isinstance(value, bytes) for value in given]
+    return Execution(
+        statement, [_encoded(value) for value in given], [isinstance(value, bytes) for value in given]
+    )
 
 
 def _sqlstate(result: pq.abc.PGresult) -> str | None:
@@ -85,10 +94,11 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         respond, its `sqlstate` is None, this connection is closed, and the statement may have run or not.
         """
         is_first = statement.name not in self._statement_names
+        encoded = execution(statement, parameters)
         try:
             if is_first:
                 self._prepare(statement, deadline)
-            result = self._execute(statement, parameters, deadline)
+            result = self._execute(encoded, deadline)
             if self._warned and statement.writes:
                 raise DatabaseError(ReasonSlug.UNCONFIRMED, sqlstate=_WARNING)  # noqa: TRY301
             return self._rows(result)
@@ -98,30 +108,26 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
                 self._statement_names.pop(statement.name, None)  # it is the first the next time, too
             self._fail(statement, ex)
 
-    def run_with_prefetch(
-        self, statement: Statement, parameters: Parameters, prefetch: Query, deadline: float
-    ) -> tuple[list[Row], list[Row] | None]:
-        """Run *statement* as `run` does, and *prefetch* in the same round trip; neither may write.
+    def run_together(self, reads: Sequence[Execution], deadline: float) -> list[list[Row]]:
+        """Run statements that only read, in one round trip, and return the rows of each.
 
-        Returns the rows of both.  Those of *prefetch* are None if it failed, or if it was not sent because
-        one of the two is not prepared yet on this connection.
+        Raises DatabaseError if one of them fails; then no other counts.
         """
-        if statement.name not in self._statement_names or prefetch[0].name not in self._statement_names:
-            return self.run(statement, parameters, deadline), None
         try:
+            for statement in {read.statement.name: read.statement for read in reads}.values():
+                if statement.name not in self._statement_names:
+                    self._prepare(statement, deadline)
             self.pgconn.enter_pipeline_mode()
-            self._send(statement, parameters)
-            self._send(*prefetch)
+            for read in reads:
+                self._send(read)
             self.pgconn.pipeline_sync()
-            result, other = self._two_results(statement, deadline)
+            results = self._pipeline_results(reads[0].statement, deadline)
             self.pgconn.exit_pipeline_mode()
-            if result.status not in _SUCCESS:
-                if _sqlstate(result) == retries.INVALID_STATEMENT_NAME:
-                    result = self._execute_unprepared(statement, parameters, deadline)
-                _require_success(statement, result)
-            return self._rows(result), self._rows(other) if other.status in _SUCCESS else None
+            for result in results:
+                _require_success(reads[0].statement, result)
+            return [self._rows(result) for result in results]
         except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
-            self._fail(statement, ex)
+            self._fail(reads[0].statement, ex)
 
     def _fail(self, statement: Statement, ex: BaseException) -> NoReturn:
         """Raise *ex*, as a DatabaseError of *statement* where the connection or the server failed.
@@ -156,41 +162,39 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
                 raise
         self._statement_names[statement.name] = statement.prepared_name
 
-    def _execute(self, statement: Statement, parameters: Parameters, deadline: float) -> pq.abc.PGresult:
-        self._send(statement, parameters)
+    def _execute(self, execution: Execution, deadline: float) -> pq.abc.PGresult:
+        self._send(execution)
         try:
-            return self._result(statement, deadline)
+            return self._result(execution.statement, deadline)
         except DatabaseError as ex:
             if ex.sqlstate != retries.INVALID_STATEMENT_NAME:
                 raise
-        return self._execute_unprepared(statement, parameters, deadline)
+        return self._execute_unprepared(execution, deadline)
 
-    def _execute_unprepared(
-        self, statement: Statement, parameters: Parameters, deadline: float
-    ) -> pq.abc.PGresult:
+    def _execute_unprepared(self, execution: Execution, deadline: float) -> pq.abc.PGresult:
         """Prepare and execute, where a pooler has led to a server session without the statement.
 
         In one pipeline, because between two round trips the pooler may change the server session again.
         Where another client has prepared the statement since, it is executed without a name.
         """
+        statement, values, formats = execution
         self.pgconn.enter_pipeline_mode()
         self.pgconn.send_prepare(statement.prepared_name, statement.text)
-        self._send(statement, parameters)
+        self._send(execution)
         self.pgconn.pipeline_sync()
-        prepared, result = self._two_results(statement, deadline)
+        results = self._pipeline_results(statement, deadline)
         self.pgconn.exit_pipeline_mode()
-        if _sqlstate(prepared) == retries.DUPLICATE_PREPARED_STATEMENT:
-            values, formats = _arguments(statement, parameters)
+        if _sqlstate(results[0]) == retries.DUPLICATE_PREPARED_STATEMENT:
             self.pgconn.send_query_params(statement.text, values, None, formats)
             return self._result(statement, deadline)
-        _require_success(statement, prepared)
-        _require_success(statement, result)
-        return result
+        for result in results:
+            _require_success(statement, result)
+        return results[1]
 
-    def _send(self, statement: Statement, parameters: Parameters) -> None:
-        values, formats = _arguments(statement, parameters)
+    def _send(self, execution: Execution) -> None:
         self._warned = False
-        self.pgconn.send_query_prepared(self._statement_names[statement.name], values, formats)
+        name = self._statement_names[execution.statement.name]
+        self.pgconn.send_query_prepared(name, execution.values, execution.formats)
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         self._warned = self._warned or diagnostic.severity_nonlocalized == "WARNING"
@@ -214,10 +218,10 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             _require_success(statement, result)
         return results[0]
 
-    def _two_results(self, statement: Statement, deadline: float) -> list[pq.abc.PGresult]:
-        """Return both results of a pipeline, errors included, once the server is ready again.
+    def _pipeline_results(self, statement: Statement, deadline: float) -> list[pq.abc.PGresult]:
+        """Return the results of a pipeline, errors included, once the server is ready again.
 
-        An error of the commit, which follows them, is returned in place of the second.
+        An error of the commit follows the others.
         """
         self._flush(deadline)
         results: list[pq.abc.PGresult] = []
@@ -225,10 +229,12 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             while (result := self._next_in_pipeline(deadline)).status != pq.ExecStatus.PIPELINE_SYNC:
                 results.append(result)
         except psycopg.OperationalError:
-            for result in results[:1]:
+            self.close()
+            # The last that a server sends before it closes the connection may be the reason.
+            for result in results[-1:]:
                 _require_success(statement, result)
             raise
-        return [results[0], results[-1]]
+        return results
 
     def _next_in_pipeline(self, deadline: float) -> pq.abc.PGresult:
         # None follows the result of each statement, but not the last result, which is the sync's.

@@ -10,7 +10,8 @@ from stackmgr.database import session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.hot_connections import HotConnections
-from stackmgr.database.session import SESSION_SECONDS, Observer, PrefetchHints, Session
+from stackmgr.database.session import SESSION_SECONDS, PrefetchHints, Session
+from stackmgr.database.shared_reads import Observer, SharedReads
 from stackmgr.errors import DatabaseError
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
@@ -52,6 +53,7 @@ class Database:
         self.observer = observer
         self.variants = statements.load_variant(variant)
         self.hints = PrefetchHints()
+        self.shared_reads = SharedReads(self)
         self._deadline = deadline
         self._pid = 0
         self._drained_at = 0.0
@@ -80,7 +82,7 @@ class Database:
         self._pool.close()
 
     def session(self) -> Session:
-        """Return a new session; it acquires a connection for its first statement."""
+        """Return a new session; it acquires a connection when it needs one."""
         return Session(self, self._deadline)
 
     def acquire(self, deadline: float) -> DatabaseConnection:

@@ -1,28 +1,34 @@
 """A session: one request's use of the database, within one deadline.
 
 Every operation is one statement in autocommit: it is atomic by itself, leaves no transaction open, and costs
-one round trip.  The session acquires a connection for its first statement and keeps it to the end of the
-request, so that verifying the key and doing the work share one checkout.
+one round trip.  A look-up, as of a key, shares one with those of other requests.  For any other statement the
+session acquires a connection and keeps it to the end of the request.
 """
 
 import itertools
 import time
 from collections.abc import Hashable, Mapping
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from stackmgr.database import retries
-from stackmgr.database.connection import DatabaseConnection, Parameters, Query, Row
+from stackmgr.database.connection import DatabaseConnection, Parameters, Row, execution
+from stackmgr.database.shared_reads import Connections, SharedReads
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.settings import Settings
-
-# A statement that reads for one manager, and its parameters but for `manager_id`, which the session adds.
-PlannedRead = tuple[Statement, dict[str, Any]]
 
 # Seconds that one session may wait for the database, unless it is given another number.
 SESSION_SECONDS = float(Settings.database_timeout)
 
 _MAX_HINTS = 10_000
+
+
+class PlannedRead(NamedTuple):
+    """A statement that reads for one manager.  The session adds the parameter `manager_id`."""
+
+    statement: Statement
+    parameters: dict[str, Any]
+    max_rows: int
 
 
 class PrefetchHints:
@@ -48,34 +54,12 @@ class PrefetchHints:
         self._managers.pop(known, None)
 
 
-class Observer(Protocol):
-    """Receives each use of the database; times are in seconds."""
-
-    def statement(self, name: str, seconds: float) -> None:
-        """Record that a statement was run, with or without success."""
-
-    def acquired(self, seconds: float) -> None:
-        """Record that a connection was acquired after a wait."""
-
-    def released(self) -> None:
-        """Record that a connection was released."""
-
-
-class ConnectionSource(Protocol):
+class ConnectionSource(Connections, Protocol):
     """What a session needs of the pool; see `Database`."""
 
-    observer: Observer | None
     variants: Mapping[str, Statement]
     hints: PrefetchHints
-
-    def acquire(self, deadline: float) -> DatabaseConnection:
-        """Return a live connection.  Raises DatabaseError."""
-
-    def release(self, connection: DatabaseConnection) -> None:
-        """Release a connection that `acquire` returned."""
-
-    def drain(self) -> None:
-        """Replace every connection."""
+    shared_reads: SharedReads
 
 
 class Session:
@@ -88,8 +72,7 @@ class Session:
     manager up, by the key or by the identity that a remote verifier has named, is run with a *hint*: if
     `hints` has a manager for it, the planned read for that manager travels with the look-up, in one round
     trip.  `planned_rows` returns those rows if the look-up has named the same manager.  If the key is
-    rejected, the hint is wrong or the read fails, they are discarded, and the read runs as if nothing had
-    been prefetched.
+    rejected or the hint is wrong, they are discarded, and the read runs as if nothing had been prefetched.
     """
 
     __slots__ = ("_connection", "_connections", "_prefetched", "_seconds_left", "hints", "planned_read")
@@ -119,16 +102,17 @@ class Session:
         *hint* is what *statement* looks a manager up by: the planned read is prefetched for the manager that
         `hints` has for it.
         """
-        self._prefetched = prefetch = None
-        if hint is not None and self.planned_read is not None and (manager_id := self.hints.get(hint)):
-            prefetch = self.planned_read
-            prefetch[1]["manager_id"] = manager_id
+        self._prefetched = None
         statement = self._connections.variants.get(statement.name, statement)
         deadline = time.monotonic() + self._seconds_left
         try:
+            if hint is not None and self._connection is None:
+                rows = self._look_up(statement, parameters, hint, deadline)
+                if rows is not None:
+                    return rows
             for attempt in itertools.count(1):
                 try:
-                    return self._run(statement, parameters, prefetch, deadline)
+                    return self._run(statement, parameters, deadline)
                 except DatabaseError as ex:
                     if not retries.should_retry(ex, writes=statement.writes, attempts=attempt):
                         raise
@@ -140,7 +124,7 @@ class Session:
         """Return the rows of the planned read for a manager, prefetched or not.  Raises DatabaseError."""
         if self.planned_read is None:
             raise AssertionError("no read is planned")
-        statement, parameters = self.planned_read
+        statement, parameters, _ = self.planned_read
         prefetched, self._prefetched = self._prefetched, None
         if prefetched is not None and parameters["manager_id"] == manager_id:
             return prefetched
@@ -153,9 +137,22 @@ class Session:
         if connection is not None:
             self._connections.release(connection)
 
-    def _run(
-        self, statement: Statement, parameters: Parameters, prefetch: Query | None, deadline: float
-    ) -> list[Row]:
+    def _look_up(
+        self, statement: Statement, parameters: Parameters, hint: Hashable, deadline: float
+    ) -> list[Row] | None:
+        """Run a look-up with the planned read, if *hint* allows, and the reads of other requests."""
+        reads, planned, max_rows = [execution(statement, parameters)], self.planned_read, 1
+        if planned is not None and (manager_id := self.hints.get(hint)):
+            planned.parameters["manager_id"] = manager_id
+            reads.append(execution(planned.statement, planned.parameters))
+            max_rows = planned.max_rows
+        found = self._connections.shared_reads.run(reads, deadline, max_rows=max_rows)
+        if found is None:
+            return None
+        self._prefetched = found[1] if len(found) > 1 else None
+        return found[0]
+
+    def _run(self, statement: Statement, parameters: Parameters, deadline: float) -> list[Row]:
         if self._connection is not None and statement.writes and self._connection.is_stale():
             # It died since the last statement.  A read would fail and run again; a write may not run again.
             self._connection.close()
@@ -165,22 +162,13 @@ class Session:
         observer = self._connections.observer
         started = time.perf_counter() if observer else 0.0
         try:
-            if prefetch is None:
-                return self._connection.run(statement, parameters, deadline)
-            rows, self._prefetched = self._connection.run_with_prefetch(
-                statement, parameters, prefetch, deadline
-            )
+            return self._connection.run(statement, parameters, deadline)
         except DatabaseError as ex:
             if retries.retry_action(ex) is retries.RetryAction.RECONNECT_ALL:
                 self._connections.drain()
             if self._connection.closed:
                 self.close()
             raise
-        else:
-            return rows
         finally:
             if observer is not None:
-                seconds = time.perf_counter() - started
-                observer.statement(statement.name, seconds)
-                if prefetch is not None and self._prefetched is not None:
-                    observer.statement(prefetch[0].name, seconds)
+                observer.statement(statement.name, time.perf_counter() - started)

@@ -16,7 +16,8 @@ from psycopg.raw_cursor import RawCursor, RawServerCursor
 from stackmgr.database import session_settings, statements
 from stackmgr.database.connection import DatabaseConnection, Parameters, Row
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
-from stackmgr.database.session import SESSION_SECONDS, Observer, PrefetchHints, Session
+from stackmgr.database.session import SESSION_SECONDS, PrefetchHints, Session
+from stackmgr.database.shared_reads import Observer, SharedReads
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.reasons import ReasonSlug
@@ -116,6 +117,7 @@ class SingleConnection:
 
     def __init__(self, url: str, role: str) -> None:
         self.hints = PrefetchHints()
+        self.shared_reads = SharedReads(self)
         self._url = url
         self._role = role
         self._connection: DatabaseConnection | None = None

@@ -90,7 +90,7 @@ def _created_before(session: Session, actor: Actor, key: str, digest: bytes) -> 
 
 def plan_get(stack_id: str) -> PlannedRead:
     """Return the read that `get` runs."""
-    return _GET, {"stack_id": stack_id}
+    return PlannedRead(_GET, {"stack_id": stack_id}, max_rows=1)
 
 
 def get(session: Session, manager_id: str) -> Stack:
@@ -103,11 +103,8 @@ def get(session: Session, manager_id: str) -> Stack:
 
 def plan_list(after: Position, limit: int) -> PlannedRead:
     """Return the read that `list_page` runs: up to *limit* stacks after a position."""
-    return _LIST, {
-        "after_created_at": after.created_at,
-        "after_stack_id": after.stack_id,
-        "row_limit": limit + 1,
-    }
+    position = {"after_created_at": after.created_at, "after_stack_id": after.stack_id}
+    return PlannedRead(_LIST, {**position, "row_limit": limit + 1}, max_rows=limit + 1)
 
 
 def list_page(session: Session, manager_id: str, limit: int) -> tuple[list[Stack], Position | None]:

@@ -85,7 +85,8 @@ def response_before_commit(patch: Patch) -> None:
     update = repository.update
 
     def wrong(session: Any, actor: Any, stack_id: str, changes: Any) -> repository.Stack:
-        connections, connection = session._connections, session._connection
+        connections = session._connections
+        connection = session._connection = session._connection or connections.acquire(float("inf"))
         connection.execute(b"BEGIN")
 
         def commit() -> None:

@@ -100,7 +100,7 @@ def test_a_failed_commit_of_a_statement_that_a_pooler_has_lost_is_classified_too
         session._connection.execute(b"DEALLOCATE ALL")
     sabotage("stack_revisions", "40001", 1, deferred=True)
     assert service.operations()["update"]() == 200
-    assert service.client.statements == ["api_key_verify", "stack_update", "stack_update"]
+    assert service.client.statements == ["api_key_verify", "api_key_verify", "stack_update", "stack_update"]
     service.assert_whole()
 
 
@@ -156,7 +156,7 @@ def test_a_migration_that_changes_a_column_under_prepared_statements_fails_no_re
     login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE bigint")
     try:
         assert service.operations()["get"]() == 200
-        assert service.client.statements == ["api_key_verify", "api_key_verify", "stack_get"]
+        assert service.client.statements == 2 * ["api_key_verify", "stack_get"]
         for _ in range(2 * POOL_SIZE):
             assert service.operations()["get"]() == 200
             assert service.client.statements == ["api_key_verify", "stack_get"]

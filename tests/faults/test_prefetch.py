@@ -36,7 +36,7 @@ def test_a_connection_that_dies_during_both_statements_costs_one_retry(server, w
         server.terminate_backend(waiting)
         eventually(lambda: waiting not in watcher.waiting())
     assert status.result() == 200
-    assert warm.client.statements == ["api_key_verify", "api_key_verify", READS[read]]
+    assert warm.client.statements == 2 * ["api_key_verify", READS[read]]
     warm.assert_whole()
 
 
@@ -53,7 +53,7 @@ def test_a_read_that_fails_fails_after_a_verification_that_did_not(warm, login, 
         login.execute(LOCK_TABLE)
         with ends_within(DEADLINE):
             assert warm.operations()[read]() == 500
-    assert warm.client.statements == ["api_key_verify", READS[read]]
+    assert warm.client.statements == 2 * ["api_key_verify", READS[read]]
     assert warm.operations()[read]() == 200
     warm.assert_whole()
 

@@ -21,6 +21,7 @@ from tests.simulation.postgres import Server
 from tests.simulation.requests import Client, Key, random_ids
 from tests.simulation.scenario import Plan, chosen_faults
 from tests.simulation.scheduling import Schedule
+from tests.simulation.sharing import WatchedReads
 from tests.simulation.world import Violation, World
 
 name = "database"
@@ -78,6 +79,8 @@ class DatabaseParts:
         )
         self.database = WatchedDatabase(_URL, pool_size=plan["pool_size"], deadline=plan["deadline"])
         self.database.requester = asker
+        self.database.shared_reads = WatchedReads(self.database)
+        self.database.shared_reads.world = world
         cleanup.callback(setattr, self.database._pool, "_closed", "yes")  # nor does its finalizer wait
         self.line = self.database.line = Line(world, self.database, plan["pool_size"])
         for at, event, *arguments in plan["events"]:

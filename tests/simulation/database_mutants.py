@@ -8,6 +8,7 @@ from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.hot_connections import HotConnections
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
+from stackmgr.database.shared_reads import SharedReads
 from stackmgr.scheduler import Scheduler, Signal
 from tests.simulation.planting import Edit, Mutant
 
@@ -26,7 +27,9 @@ MUTANTS = [
             Edit(Database, "_next_connection", "found.woken.wait(left)\n",
                  "if not found.woken.wait(left):\n            self._hot.leave(found)\n"
                  "            found.connection = None\n"),
-        ), 970,
+            # The moment comes more often where requests give up early.
+            Edit(Database, "acquire", "_ACQUIRE_SHARE", "0.1"),
+        ), 2284,
     ),
     Mutant(
         "overtaken", "the first in line is told of a connection, which a later request may take", "database",
@@ -50,12 +53,12 @@ MUTANTS = [
     _mutant(
         "first deadline only", "a wait with an earlier deadline does not shorten the scheduler's wait",
         Scheduler, "wait",
-        "min(self._next_deadline, deadline)", "deadline if self._next_deadline == inf else self._next_deadline", 0,
+        "min(self._next_deadline, deadline)", "deadline if self._next_deadline == inf else self._next_deadline", 2,
     ),
     _mutant(
         "late event", "a descriptor stays with the greenlet whose wait for it has timed out",
         Scheduler, "wait_for",
-        "del self._waiting[descriptor]", "pass", 4,
+        "del self._waiting[descriptor]", "pass", 24,
     ),
     _mutant(
         "event for the last one", "a descriptor stays with the greenlet that has waited for it",
@@ -65,7 +68,7 @@ MUTANTS = [
     _mutant(
         "timed out for ever", "a greenlet whose time has passed is not resumed",
         Scheduler, "_expire",
-        "self._resume(waiting, is_ready=False)", "self._deadlines[waiting] += 1.0", 0,
+        "self._resume(waiting, is_ready=False)", "self._deadlines[waiting] += 1.0", 2,
     ),
     _mutant(
         "wake-up not read", "the scheduler does not reset the descriptor that wakes it",
@@ -75,28 +78,28 @@ MUTANTS = [
     _mutant(
         "blocking wait", "a request waits for a thread by blocking all others",
         scheduler, "sleep",
-        "Signal().wait(seconds)", "time.sleep(seconds)", 0,
+        "Signal().wait(seconds)", "time.sleep(seconds)", 2,
     ),
     _mutant(
         "deadline of each attempt", "a retry starts the deadline of the session again",
         Session, "rows",
-        "return self._run(statement, parameters, prefetch, deadline)",
-        "return self._run(statement, parameters, prefetch, time.monotonic() + self._seconds_left)", 260,
+        "return self._run(statement, parameters, deadline)",
+        "return self._run(statement, parameters, time.monotonic() + self._seconds_left)", 19598,
     ),
     _mutant(
         "deadline of each wait", "each wait for the server may take as long as the whole exchange",
         DatabaseConnection, "_wait",
-        "deadline - time.monotonic()", "2.0", 4,
+        "deadline - time.monotonic()", "2.0", 84,
     ),
     _mutant(
         "released twice", "a closed session still has its connection",
         Session, "close",
-        "connection, self._connection = self._connection, None", "connection = self._connection", 0,
+        "connection, self._connection = self._connection, None", "connection = self._connection", 2,
     ),
     _mutant(
         "returned early", "a failed write releases its connection, which the session goes on to use",
         Session, "_run",
-        "if self._connection.closed:\n            self.close()", "self._connections.release(self._connection)", 0,
+        "if self._connection.closed:\n            self.close()", "self._connections.release(self._connection)", 2,
     ),
     _mutant(
         "check-out without an end", "an exception of the pool skips the end of a check-out",
@@ -116,7 +119,7 @@ MUTANTS = [
     _mutant(
         "line not served", "who makes room does not look at the line",
         Database, "_return_to_pool",
-        "self._serve_line()", "pass", 4,
+        "self._serve_line()", "pass", 38,
     ),
     _mutant(
         "stale connection dropped", "a connection that died while idle is not returned to the pool",
@@ -131,27 +134,27 @@ MUTANTS = [
     _mutant(
         "closed connection kept", "a closed connection is passed to the next request",
         HotConnections, "keep",
-        "connection.closed or ", "", 2,
+        "connection.closed or ", "", 0,
     ),
     _mutant(
         "kept for ever", "a connection in frequent use never returns to the pool",
         HotConnections, "keep",
-        " or time.monotonic() - connection.acquired_at > HOT_SECONDS", "", 0,
+        " or time.monotonic() - connection.acquired_at > HOT_SECONDS", "", 4,
     ),
     _mutant(
         "drain of the pool only", "a drain leaves the connections in frequent use",
         Database, "drain",
-        "self._return_hot()", "pass", 372,
+        "self._return_hot()", "pass", 6,
     ),
     _mutant(
         "late result", "a connection is used again after a deadline has passed on it",
         retries, "must_close",
-        "RetryAction.RETRY_IF_READ, RetryAction.CLOSE)", "RetryAction.RETRY_IF_READ)", 30,
+        "RetryAction.RETRY_IF_READ, RetryAction.CLOSE)", "RetryAction.RETRY_IF_READ)", 86,
     ),
     _mutant(
         "repeated write", "a write of unknown outcome is run again",
         retries, "should_retry",
-        "action is RetryAction.RETRY_IF_READ and writes", "False", 72,
+        "action is RetryAction.RETRY_IF_READ and writes", "False", 2,
     ),
     _mutant(
         "rows before the commit", "a result counts before the server is ready for the next statement",
@@ -161,7 +164,7 @@ MUTANTS = [
     _mutant(
         "unconfirmed write", "a write that no standby has confirmed is acknowledged",
         DatabaseConnection, "run",
-        "self._warned and statement.writes", "False", 6,
+        "self._warned and statement.writes", "False", 18,
     ),
     _mutant(
         "prefetch of another manager", "rows prefetched for a hint count whoever the key is",
@@ -170,18 +173,69 @@ MUTANTS = [
     ),
     _mutant(
         "rows exchanged", "the two results of a prefetch are taken for each other",
-        DatabaseConnection, "run_with_prefetch",
-        "result, other = self", "other, result = self", 14,
+        DatabaseConnection, "run_together",
+        "for result in results]", "for result in results[::-1]]", 14,
     ),
     _mutant(
         "pipeline mode kept", "a connection stays in pipeline mode after a prefetch",
-        DatabaseConnection, "run_with_prefetch",
+        DatabaseConnection, "run_together",
         "self.pgconn.exit_pipeline_mode()", "pass", 6,
+    ),
+    # Mistakes in what requests share.
+    _mutant(
+        "rows of a neighbour", "the rows of a batch go to its requests in another order",
+        SharedReads, "_run",
+        "for request in batch:", "for request in reversed(batch):", 22,
+    ),
+    _mutant(
+        "no rows for a failed batch", "the requests of a failed batch take it that nothing was found",
+        SharedReads, "_join",
+        "return request.rows", "return request.rows or [[] for _ in request.reads]", 2,
+    ),
+    _mutant(
+        "failure of a neighbour", "the error of a batch is the outcome of its leader, whichever statement failed",
+        SharedReads, "_lead",
+        "action is retries.RetryAction.CLOSE", "not retries.should_retry(ex, writes=False, attempts=1)", 2,
+    ),
+    _mutant(
+        "first result only", "a batch succeeds if its first statement does",
+        DatabaseConnection, "run_together",
+        "for result in results:", "for result in results[:1]:", 10,
+    ),
+    _mutant(
+        "late to a batch", "requests join a batch that has been sent",
+        SharedReads, "_close",
+        "self._open = None", "pass", 0,
+    ),
+    _mutant(
+        "batch too large", "a batch never is complete",
+        SharedReads, "_join",
+        "self._open = None", "pass", 10,
+    ),
+    _mutant(
+        "neighbours forgotten", "the end of a batch resumes nobody",
+        SharedReads, "_lead",
+        "request.has_ended.set()", "pass", 2,
+    ),
+    _mutant(
+        "shared too early", "a batch's connection is released before its rows have arrived",
+        SharedReads, "_lead",
+        "self._run(batch", "self._connections.release(connection)\n        self._run(batch", 0,
+    ),
+    _mutant(
+        "connection of a failed batch", "a batch that fails does not release its connection",
+        SharedReads, "_lead",
+        "if connection is not None:\n            self", "if connection is not None and batch[0].rows:\n            self", 2,
+    ),
+    _mutant(
+        "other threads", "a request of any thread joins the batch of the scheduler's",
+        SharedReads, "run",
+        " and has_scheduler()", "", 2,
     ),
     # What the simulation has found in this code.
     _mutant(
         "rejected connection left open", "a connection whose settings cannot be read stays open",
         session_settings, "verify",
-        "connection.close()  # the pool", "pass  # the pool", 478,
+        "connection.close()  # the pool", "pass  # the pool", 126,
     ),
 ]  # fmt: skip

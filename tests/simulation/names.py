@@ -15,7 +15,7 @@ import psycopg_pool.pool
 import psycopg_pool.sched
 
 from stackmgr import scheduler
-from stackmgr.database import connection, hot_connections, pool, session, session_settings
+from stackmgr.database import connection, hot_connections, pool, session, session_settings, shared_reads
 from tests.simulation.kernel import Kernel, Os, Select
 from tests.simulation.threads import Condition, Event, Local, Queue, RLock, StartedThread, Threading
 from tests.simulation.world import World
@@ -50,7 +50,7 @@ def of_production(world: World, kernel: Kernel) -> dict[tuple[ModuleType, str], 
         (scheduler, "monotonic"): world.monotonic,
         (scheduler, "_this"): Local(world, scheduler=None),
     }
-    for module in (scheduler, connection, hot_connections, pool, session, session_settings):
+    for module in (scheduler, connection, hot_connections, pool, session, session_settings, shared_reads):
         for name, simulated in {"time": time, "threading": threading, "select": select, "os": os}.items():
             if hasattr(module, name):
                 names[module, name] = simulated

@@ -242,7 +242,7 @@ class Server:
         given = dict(zip(statement.parameters, values, strict=True))
         rows = self.tables.run(statement.name, given)
         if statement.name == "session_settings" and world.chance("other settings"):
-            rows = [(name, "other", wanted) for name, _, wanted in rows]
+            rows = self._other_settings(rows)
         request = given.get("request_id") if statement.writes else None
         if request is not None:
             if self.tables.applied[statement.name, request] > 1:
@@ -250,6 +250,11 @@ class Server:
             if rows:
                 world.note("committed", statement.name, request)
         return rows, request
+
+    def _other_settings(self, rows: list[Row]) -> list[Row]:
+        if self.world.random.random() < 0.5:
+            raise ServerError("57014")
+        return [(name, "other", wanted) for name, _, wanted in rows]
 
     # What an operator, a failure or a network does.
 

@@ -17,7 +17,7 @@ from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import retries
 from stackmgr.database.pool import Database
 from stackmgr.database.retries import RetryAction
-from stackmgr.errors import DatabaseError, NotFound, ServiceError
+from stackmgr.errors import DatabaseError, NotFound, ServiceError, Unauthorized
 from stackmgr.stacks import cursor, repository
 from stackmgr.stacks.configuration import Changes, Configuration
 from stackmgr.stacks.repository import Actor
@@ -111,7 +111,11 @@ class Client:
     def _verified(self, session: Any) -> str:
         """Return the manager as whom the key is verified."""
         before = self.key.manager_id
-        manager_id = self.verifier._verified(self.key.digest, session).manager_id
+        try:
+            manager_id = self.verifier._verified(self.key.digest, session).manager_id
+        except Unauthorized as ex:
+            self._wrong("a key that exists is rejected", ex.reason)
+            raise
         if manager_id is None or manager_id not in (before, self.key.manager_id):
             self._wrong("verified as", manager_id)
         return manager_id or ""

@@ -24,7 +24,7 @@ class Schedule:
         scheduler = self.scheduler
         if scheduler._signals:
             raise Violation("a signal resumes what waits for it", f"{len(scheduler._signals)} are set")
-        if scheduler._giving_way or scheduler._deferred:
+        if scheduler._giving_way or scheduler._ending_turn or scheduler._deferred:
             raise Violation("what can run runs", "greenlets that gave way, or deferred calls, wait")
         first = min(scheduler._deadlines.values(), default=inf)
         if first < self.world.now - _SLACK - self.world.last_stall:

@@ -183,15 +183,15 @@ def test_each_request_is_verified_anew_over_one_connection(known, unkey):
 def sent_together(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The pairs of statements that travelled in one round trip."""
     sent: list[tuple[str, str]] = []
-    original = DatabaseConnection.run_with_prefetch
+    original = DatabaseConnection.run_together
 
-    def run(self, statement, parameters, prefetch, deadline):
-        rows, others = original(self, statement, parameters, prefetch, deadline)
-        if others is not None:
-            sent.append((statement.name, prefetch[0].name))
-        return rows, others
+    def run(self, reads, deadline):
+        rows = original(self, reads, deadline)
+        if len(reads) > 1:
+            sent.append(tuple(read.statement.name for read in reads))
+        return rows
 
-    monkeypatch.setattr(DatabaseConnection, "run_with_prefetch", run)
+    monkeypatch.setattr(DatabaseConnection, "run_together", run)
     return sent
 
 
