@@ -91,7 +91,7 @@ class Migration:
     @property
     def parts(self) -> list["Migration"]:
         """The statements of the file."""
-        texts = (match[0] for match in _STATEMENT.finditer(self.text))
+        texts = (match[0].strip() for match in _STATEMENT.finditer(self.text))
         return [replace(self, text=text) for text in texts if _COMMENT.sub(b"", text).strip()]
 
     @property
