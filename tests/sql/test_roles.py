@@ -24,7 +24,7 @@ UPDATABLE = {
     "api_key_quota_slots": {"granted_at"},
     "api_key_quota_queues": {"granted_at"},
 }
-FUNCTIONS = {"name_is_blank", "allocation_is_normalised"}
+FUNCTIONS = {"name_is_blank", "allocation_is_normalised", "create_stack", "update_stack"}
 
 ATTEMPTS = {
     "SELECT": "SELECT FROM stackmgr.{table}",
