@@ -52,7 +52,7 @@ def test_a_request_that_waits_for_a_vacuum_is_seen(server_url: str) -> None:
         holder.commit()
         holder.execute(b"SELECT FROM stacks")
         vacuum.pgconn.send_query(b"VACUUM FULL stacks")
-        eventually(observer.execute(_WAITS % vacuum.info.backend_pid).fetchall)
+        eventually(lambda: observer.execute(_WAITS % vacuum.info.backend_pid).fetchall())
         samples.take(observer)
         assert samples.blocked == []
         request.pgconn.send_query(b"SELECT FROM stacks")
