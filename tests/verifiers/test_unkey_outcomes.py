@@ -1,9 +1,12 @@
 """Unkey's responses and the service's: each row of the mapping, through all four operations."""
 
+import logging
+
 import pytest
 
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.session import PrefetchHints
+from stackmgr.monitoring.logs import RateLimitFilter
 from tests.support.examples import configuration
 from tests.support.unkey_server import ROOT_KEY, accepted, respond, response, unkey_server, verification
 from tests.support.unkey_server import raw as exactly
@@ -245,8 +248,9 @@ def test_the_longest_key_that_unkey_accepts_is_verified(known, unkey):
     assert len(unkey.requests) == 1
 
 
-def test_a_configuration_mistake_is_logged_without_secrets(known, unkey, caplog):
+def test_a_configuration_mistake_is_logged_without_secrets(known, unkey, caplog, monkeypatch):
     client, stack_id = known
+    monkeypatch.setattr(logging.getLogger("stackmgr.verifiers"), "filters", [RateLimitFilter()])
     unkey.behave = respond(403, b'{"error": "%s"}' % ROOT_KEY.encode())
     client.get(stack_id)
     assert "check its URL and the credential" in caplog.text
