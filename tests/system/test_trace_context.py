@@ -17,7 +17,7 @@ STATE = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
 @pytest.fixture(scope="module")
 def unkey():
     with unkey_server() as server:
-        server.behave = respond(200, accepted("c0f5a2b6-5d0e-4c8e-9a55-0d6e3f2b7a18"))
+        server.behave = respond(200, accepted(str(uuid4()), str(uuid4())))
         yield server
 
 
