@@ -23,7 +23,7 @@ class ServiceError(Exception):
     message = "An unexpected error occurred."
     headers = _NO_HEADERS
 
-    def __init__(self, reason: ReasonSlug | None = None) -> None:
+    def __init__(self, reason: ReasonSlug | str | None = None) -> None:
         self.reason = str(reason or "")
         super().__init__(self.reason)
 

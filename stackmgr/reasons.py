@@ -1,6 +1,7 @@
 """The slugs that the log shows as `reason`: for operators, never part of a response.
 
-`deploy/REASONS.md` says of each what it means and what to do; a test compares both.
+`http/requests.py` composes those of the JSON Schemas.  `deploy/REASONS.md` says of each slug what it means and
+what to do; a test compares both.
 """
 
 from enum import StrEnum
@@ -34,36 +35,6 @@ class ReasonSlug(StrEnum):
     NOT_JSON = "not_json"
     REPEATED_MEMBER = "repeated_member"
     BODY_STRUCTURE = "body_structure"
-    # The JSON Schemas: see requests.rule_slug
-    BODY_TYPE = "body_type"
-    BODY_NULL = "body_null"
-    BODY_EMPTY = "body_empty"
-    BODY_MISSING_FIELD = "body_missing_field"
-    BODY_UNKNOWN_FIELD = "body_unknown_field"
-    NAME_TYPE = "name_type"
-    NAME_NULL = "name_null"
-    NAME_EMPTY = "name_empty"
-    ALLOCATION_TYPE = "allocation_type"
-    ALLOCATION_NULL = "allocation_null"
-    ALLOCATION_EMPTY = "allocation_empty"
-    ALLOCATION_TOO_LONG = "allocation_too_long"
-    ALLOCATION_ITEM_TYPE = "allocation_item_type"
-    ALLOCATION_ITEM_NULL = "allocation_item_null"
-    ALLOCATION_ITEM_MISSING_FIELD = "allocation_item_missing_field"
-    ALLOCATION_ITEM_UNKNOWN_FIELD = "allocation_item_unknown_field"
-    TOKEN_ADDRESS_TYPE = "token_address_type"
-    TOKEN_ADDRESS_NULL = "token_address_null"
-    TOKEN_ADDRESS_FORM = "token_address_form"
-    WEIGHT_BPS_TYPE = "weight_bps_type"
-    WEIGHT_BPS_NULL = "weight_bps_null"
-    WEIGHT_BPS_RANGE = "weight_bps_range"
-    SCHEDULE_TYPE = "schedule_type"
-    SCHEDULE_NULL = "schedule_null"
-    SCHEDULE_MISSING_FIELD = "schedule_missing_field"
-    SCHEDULE_UNKNOWN_FIELD = "schedule_unknown_field"
-    PRESET_TYPE = "preset_type"
-    PRESET_NULL = "preset_null"
-    PRESET_UNKNOWN = "preset_unknown"
     # The rules that a JSON Schema cannot state
     NAME_BLANK = "name_blank"
     NAME_NUL = "name_nul"

@@ -46,7 +46,7 @@ _COUNTED_BYTES = 4096
 _MAX_STRUCTURE = 1000
 _MAX_DIGITS = 4300  # of an integer: int() rejects longer ones
 
-# The ending of a slug for each keyword of the schemas.
+# The ending of a slug for each keyword of the schemas; that of another keyword is the keyword.
 _KEYWORD_SLUGS = {
     "additionalProperties": "unknown_field",
     "enum": "unknown",
@@ -261,17 +261,17 @@ def parse_json(body: bytes) -> Any:
         raise InvalidBody(ReasonSlug.NOT_JSON) from ex
 
 
-def rule_slug(path: list[str], keyword: str, value: Any) -> ReasonSlug:
+def rule_slug(path: list[str], keyword: str, value: Any) -> str:
     """Return the slug of a broken rule, as `weight_bps_range`, `schedule_null` or `body_unknown_field`.
 
     *path* leads from the body to the *value* that breaks *keyword*.  It consists of names from the schema and
     of array indexes, so that no part of a slug comes from the request.
     """
-    field = path[-1] if path else "body"
+    field, *parents = *reversed(path), "body"
     if field.isdigit():
-        field = f"{path[-2]}_item"
-    ending = "null" if keyword == "type" and value is None else _KEYWORD_SLUGS[keyword]
-    return ReasonSlug(f"{field}_{ending}")
+        field = f"{parents[0]}_item"
+    ending = "null" if keyword == "type" and value is None else _KEYWORD_SLUGS.get(keyword, keyword)
+    return f"{field}_{ending}"
 
 
 class RequestSchema:

@@ -178,21 +178,20 @@ def test_missing_fields_have_their_own_slug(schema, slug):
     assert caught.value.reason == slug
 
 
-def test_every_keyword_of_a_request_schema_has_a_slug():
-    def keywords(schema):
-        yield from schema
-        for part in [*schema.get("properties", {}).values(), *filter(None, [schema.get("items")])]:
-            yield from keywords(part)
-
-    for name in ("stack_create.json", "stack_update.json"):
-        used = set(keywords(schemas.inline_references(schemas.read_schema(name))))
-        assert used - requests._KEYWORD_SLUGS.keys() == {
-            "$schema",
-            "id",
-            "description",
-            "properties",
-            "items",
-        }
+@pytest.mark.parametrize(
+    ("body", "slug"),
+    [
+        (b'{"name":"four"}', "name_maxLength"),
+        (b'{"allocation":[[1]]}', "allocation_item_too_long"),
+        (b'{"name":"","allocation":[],"schedule":{}}', "body_maxProperties"),
+    ],
+)
+def test_a_rule_of_any_field_and_keyword_has_a_slug(monkeypatch, body, slug):
+    properties = {"name": {"maxLength": 3}, "allocation": {"items": {"items": {}, "maxItems": 0}}}
+    monkeypatch.setattr(requests, "read_schema", lambda _: {"properties": properties, "maxProperties": 2})
+    with pytest.raises(InvalidConfiguration) as caught:
+        requests.RequestSchema("stack_create.json").parse(body)
+    assert caught.value.reason == slug
 
 
 @pytest.mark.parametrize(
