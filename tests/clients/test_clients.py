@@ -18,8 +18,8 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.access import api_keys
-from stackmgr.commands import openapi
 from tests.clients.lossy_proxy import lossy_proxy
+from tests.support.openapi import BUNDLE
 from tests.support.programs import require
 from tests.support.server import RunningService, running_service, send_request
 
@@ -156,7 +156,7 @@ def test_the_samples_of_the_reference_are_accepted(suffix, service, manager, adm
 
 
 def test_every_operation_has_a_sample_in_each_language():
-    described = openapi.bundle()["paths"].values()
+    described = BUNDLE["paths"].values()
     operations = {operation["operationId"] for item in described for operation in item.values()}
     samples = {path.name for path in (SCHEMAS / "samples").iterdir()} - {"client.py", "client.mjs"}
     assert samples == {f"{operation}.{suffix}" for operation in operations for suffix in PROGRAMS}

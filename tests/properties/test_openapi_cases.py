@@ -19,7 +19,7 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.access import api_keys
-from stackmgr.commands import openapi
+from tests.support.openapi import BUNDLE
 from tests.support.server import running_service
 
 CASES = int(os.environ.get("STACKMGR_OPENAPI_CASES", "300"))
@@ -62,7 +62,7 @@ def folder(tmp_path, operator) -> Path:
         header = {"name": "Authorization", "value": f"Bearer {key}"}
         users.append({"name": name, "fixedHeaders": [header]})
     (tmp_path / "keys.json").write_text(json.dumps({"auth": users}))
-    (tmp_path / "openapi.json").write_text(json.dumps(openapi.bundle()))
+    (tmp_path / "openapi.json").write_text(json.dumps(BUNDLE))
     (tmp_path / "schemathesis.toml").write_text(SETTINGS)
     return tmp_path
 

@@ -1,13 +1,16 @@
 """The OpenAPI document by operation."""
 
+import runpy
 from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 
-from stackmgr.commands import openapi
+from stackmgr import paths
 
-BUNDLE = openapi.bundle()
+SCRIPT = str(paths.directory("deploy") / "reference.py")
+reference = runpy.run_path(SCRIPT)
+BUNDLE = reference["bundle"]()
 
 
 def resolved(node: dict[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import pytest
 
 import stackmgr
 from stackmgr import cli, paths
-from stackmgr.commands import openapi
 from stackmgr.settings import OPTIONS
 from tests.support.client import STATUS
+from tests.support.openapi import BUNDLE
 
 ROOT = paths.directory("schemas").parent
 TESTS = ROOT / "tests"
@@ -210,6 +210,6 @@ def test_the_error_table_is_that_of_the_code():
 
 
 def test_the_interface_and_the_package_have_the_versions_that_are_announced():
-    assert openapi.bundle()["info"]["version"] == "1.0.0"
+    assert BUNDLE["info"]["version"] == "1.0.0"
     [newest, *_] = re.findall(r"^## (\S+)", text_of("CHANGELOG.md"), re.MULTILINE)
     assert newest == stackmgr.__version__

@@ -1,5 +1,6 @@
 import json
 import re
+import runpy
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -8,9 +9,8 @@ import falcon.inspect
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from stackmgr import cli, errors, limits, paths
+from stackmgr import errors, limits, paths
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.commands import openapi as openapi_command
 from stackmgr.database.pool import Database
 from stackmgr.http import resources
 from stackmgr.http.app import create_app
@@ -85,20 +85,20 @@ def test_what_client_generators_make_types_of_has_one_name_in_all_of_them():
     assert [path for path, node in nodes(BUNDLE["components"]["schemas"]) if "title" in node] == []
 
 
-def test_the_command_prints_the_bundle(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["stackmgr", "openapi"])
-    cli.main()
+def test_the_script_prints_the_bundle(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [openapi.SCRIPT])
+    runpy.run_path(openapi.SCRIPT, run_name="__main__")
     assert json.loads(capsys.readouterr().out) == BUNDLE
 
 
 def test_the_bundled_document_is_current():
-    # Written by: stackmgr openapi > schemas/openapi.bundled.json
+    # Written by: python deploy/reference.py > schemas/openapi.bundled.json
     assert read_schema("openapi.bundled.json") == BUNDLE
 
 
 def test_the_bundle_has_the_base_address_that_is_given(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["stackmgr", "openapi", "--base-url", "https://api.example.com/base"])
-    cli.main()
+    monkeypatch.setattr(sys, "argv", [openapi.SCRIPT, "--base-url", "https://api.example.com/base"])
+    runpy.run_path(openapi.SCRIPT, run_name="__main__")
     document = json.loads(capsys.readouterr().out)
     assert [server["url"] for server in document["servers"]] == ["https://api.example.com/base"]
     assert "\nexport BASE_URL=https://api.example.com/base\n" in document["info"]["description"]
@@ -110,9 +110,9 @@ def test_the_bundle_has_the_base_address_that_is_given(monkeypatch, capsys):
     "text", ["api.example.com", "ftp://example.com", "https://", "https://example.com/?q"]
 )
 def test_another_base_address_is_wrong_usage(monkeypatch, capsys, text):
-    monkeypatch.setattr(sys, "argv", ["stackmgr", "openapi", "--base-url", text])
+    monkeypatch.setattr(sys, "argv", [openapi.SCRIPT, "--base-url", text])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        runpy.run_path(openapi.SCRIPT, run_name="__main__")
     assert ended.value.code == 2
     assert "must be http:// or https://" in capsys.readouterr().err
 
@@ -122,7 +122,7 @@ def test_the_guide_lists_the_tokens_in_force(monkeypatch, tmp_path):
     document["tokens"][0] |= {"symbol": "A|B", "name": "<b>A</b>"}
     (tmp_path / "tokens.json").write_text(json.dumps(document))
     monkeypatch.setenv("STACKMGR_TOKENS", str(tmp_path / "tokens.json"))
-    guide = openapi_command.bundle()["info"]["description"]
+    guide = openapi.reference["bundle"]()["info"]["description"]
     listed = [row.strip("| ").split(" | ") for row in guide.splitlines() if "| `0x" in row]
     assert ["A&#124;B", "&lt;b&gt;A&lt;/b&gt;", f"`{document['tokens'][0]['address']}`"] in listed
     assert sorted(row[2] for row in listed) == sorted(f"`{token['address']}`" for token in document["tokens"])

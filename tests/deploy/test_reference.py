@@ -1,14 +1,14 @@
 """The API reference: complete, without errors in a browser, and readable on a wide and a narrow screen."""
 
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
-from stackmgr import cli, paths
-from stackmgr.commands import docs
-from tests.commands.browser import running_browser
-from tests.support.openapi import OPERATIONS
+from stackmgr import paths
+from tests.deploy.browser import running_browser
+from tests.support.openapi import OPERATIONS, SCRIPT, reference
 from tests.support.waiting import eventually
 
 SECTIONS = [
@@ -26,18 +26,18 @@ OVERFLOWING_TABLES = (
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs") / "new" / "folder"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["stackmgr", "docs", str(folder)])
-        cli.main()
+        patch.setattr(sys, "argv", [SCRIPT, "--page", str(folder)])
+        runpy.run_path(SCRIPT, run_name="__main__")
     return folder
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_reference_shows_every_operation_without_an_error_in_the_console(reference, width):
+def test_the_reference_shows_every_operation_without_an_error_in_the_console(page, width):
     with running_browser(width) as browser:
-        browser.open((reference / "index.html").as_uri())
+        browser.open((page / "index.html").as_uri())
         eventually(lambda: browser.run(SHOWN_OPERATIONS), 30)
         assert sorted(set(browser.run(SHOWN_OPERATIONS))) == sorted(OPERATIONS)
         text = browser.run("document.body.innerText")
@@ -50,8 +50,8 @@ def test_the_reference_shows_every_operation_without_an_error_in_the_console(ref
         assert browser.console() == []
 
 
-def test_the_reference_comes_with_the_document_and_the_licences_of_the_renderer(reference):
-    assert sorted(path.name for path in reference.iterdir()) == [
+def test_the_reference_comes_with_the_document_and_the_licences_of_the_renderer(page):
+    assert sorted(path.name for path in page.iterdir()) == [
         "index.html",
         "openapi.json",
         "redoc.LICENSE.txt",
@@ -61,18 +61,10 @@ def test_the_reference_comes_with_the_document_and_the_licences_of_the_renderer(
 
 
 def test_no_text_of_the_document_can_end_the_script():
-    assert "</script" not in docs._in_script({"description": "</script><script>alert(1)"})
+    assert "</script" not in reference["_in_script"]({"description": "</script><script>alert(1)"})
 
 
-def test_a_missing_renderer_is_named_with_what_installs_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(docs, "_CARRIER", "no_such_package")
-    monkeypatch.setattr(sys, "argv", ["stackmgr", "docs", str(tmp_path)])
-    with pytest.raises(SystemExit, match=r"-m pip install .*drf-spectacular-sidecar"):
-        cli.main()
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(sys, "argv", ["stackmgr", "docs", str(tmp_path / "file")])
-    with pytest.raises(SystemExit, match="cannot be written"):
-        cli.main()
+def test_a_missing_renderer_is_named_with_its_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(reference["_redoc"].__globals__, "_CARRIER", "no_such_package")
+    with pytest.raises(SystemExit, match="install the extra 'docs'"):
+        reference["write_page"](tmp_path, {})

@@ -1,23 +1,27 @@
-"""`stackmgr openapi`: the OpenAPI document bundled into one, for client generators and other tools.
+"""The API reference, with the tokens in force and, by --base-url, the address of a deployment.
+
+    python deploy/reference.py > schemas/openapi.bundled.json    # one document, for client generators
+    python deploy/reference.py --page DIR                        # a static page that works without a network
 
 `schemas/openapi.json` refers to the schemas that the service compiles.  Not every tool resolves references
 to other files or supports their dialect, so each of them becomes a named component.  `schemas/guide.md` and
 `schemas/samples/` hold what is easier to write and to run outside a JSON file.  Wherever they have a name in
 double braces, the bundle has its value: a limit of `limits.py`, the whitelist in force, a sample.
+The page needs the extra `docs`, whose package carries the renderer Redoc.
 """
 
 import argparse
 import html
+import importlib.util
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from stackmgr import limits, paths
-from stackmgr.commands.arguments import base_url
-from stackmgr.commands.command import TOKENS, Command, argument
-from stackmgr.commands.output import print_json
 from stackmgr.http.schemas import Document, read_schema, resolve_reference
 from stackmgr.stacks import whitelist
 
@@ -25,6 +29,60 @@ from stackmgr.stacks import whitelist
 _SAMPLE_LANGUAGES = {"Shell": "sh", "Python": "py", "JavaScript": "mjs"}
 
 _NAME = re.compile(r"\{\{([A-Za-z_.]+)\}\}")
+
+# The Django package of the extra `docs` only carries Redoc's files.  Nothing of it is imported.
+_CARRIER = "drf_spectacular_sidecar"
+_SCRIPT = "redoc.standalone.js"
+
+# The only resource that Redoc would fetch from elsewhere.
+_REMOTE_LOGO = "https://cdn.redoc.ly/redoc/logo-mini.svg"
+_EMPTY_IMAGE = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<link rel="icon" href="{icon}">
+<style>
+body {{ margin: 0 }}
+#reference td, #reference th {{ padding: 6px 8px }}
+#reference td code {{ word-break: normal; overflow-wrap: break-word; font-size: 12px }}
+#reference .redoc-markdown pre code {{ font-size: 12px; white-space: pre-wrap }}
+@media (max-width: 600px) {{
+  #reference td, #reference th {{ padding: 4px; font-size: 13px }}
+  #reference td code {{ overflow-wrap: anywhere; font-size: 11px }}
+}}
+</style>
+</head>
+<body>
+<div id="reference"></div>
+<script src="{script}"></script>
+<script>
+const description = {document};
+// JavaScript sorts keys that look like integers.  Responses keep the order of the document.
+for (const [path, method, statuses] of {order}) {{
+  const operation = description.paths[path][method];
+  operation.responses = new Proxy(operation.responses, {{ ownKeys: () => statuses }});
+}}
+Redoc.init(description, {options}, document.getElementById("reference"));
+</script>
+</body>
+</html>
+"""
+_OPTIONS = {
+    "expandResponses": "200,201",
+    "hideDownloadButton": False,
+    "downloadUrls": [{"title": "OpenAPI document", "url": "openapi.json"}],
+    "requiredPropsFirst": True,
+    "theme": {
+        "typography": {
+            "fontFamily": "system-ui, sans-serif",
+            "headings": {"fontFamily": "system-ui, sans-serif"},
+        }
+    },
+}
 
 
 def _component_name(reference: str) -> str:
@@ -120,22 +178,68 @@ def bundle(address: str | None = None) -> Document:
     return dict(json.loads(filled))
 
 
-def _openapi(arguments: argparse.Namespace) -> None:
-    print_json(bundle(arguments.base_url))
+def _redoc() -> Path:
+    """Return the folder of Redoc."""
+    package = importlib.util.find_spec(_CARRIER)
+    if package is None or package.origin is None:
+        sys.exit("the renderer is missing: install the extra 'docs'")
+    return Path(package.origin).parent / "static" / _CARRIER / "redoc"
 
 
-BASE_URL = argument(
-    "--base-url",
-    type=base_url,
-    metavar="URL",
-    help="the address of the deployment, in the document",
-)
-COMMAND = Command(
-    name="openapi",
-    summary="print the OpenAPI document",
-    description="Print the OpenAPI document, with the tokens in force.",
-    reads=TOKENS,
-    run=_openapi,
-    arguments=[BASE_URL],
-    has_json=False,
-)
+def _in_script(value: object) -> str:
+    """Return *value* as JSON that is safe inside a script element."""
+    return json.dumps(value).replace("<", "\\u003c")
+
+
+def _page(document: Document) -> str:
+    order = [
+        [path, method, list(operation["responses"])]
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    ]
+    return _PAGE.format(
+        title=document["info"]["title"],
+        icon=_EMPTY_IMAGE,
+        script=_SCRIPT,
+        document=_in_script(document),
+        order=_in_script(order),
+        options=_in_script(_OPTIONS),
+    )
+
+
+def write_page(folder: Path, document: Document) -> None:
+    """Write the page, the document and the renderer to *folder*."""
+    redoc = _redoc()
+    script = (redoc / "bundles" / _SCRIPT).read_text(encoding="utf-8").replace(_REMOTE_LOGO, _EMPTY_IMAGE)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _SCRIPT).write_text(script, encoding="utf-8")
+    shutil.copyfile(redoc / "LICENSE", folder / "redoc.LICENSE.txt")
+    notices = f"{_SCRIPT}.LICENSE.txt"
+    shutil.copyfile(redoc / "bundles" / notices, folder / notices)
+    (folder / "openapi.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    (folder / "index.html").write_text(_page(document), encoding="utf-8")
+
+
+def _base_url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", text):
+        raise argparse.ArgumentTypeError("must be http:// or https://, a host, and perhaps a port and a path")
+    return text
+
+
+def main() -> None:
+    """Print the document, or write the page."""
+    parser = argparse.ArgumentParser(description="Print the OpenAPI document as one file.")
+    parser.add_argument("--base-url", type=_base_url, metavar="URL", help="the address of the deployment")
+    parser.add_argument(
+        "--page", type=Path, metavar="DIR", help="write the reference as a static page to DIR"
+    )
+    arguments = parser.parse_args()
+    document = bundle(arguments.base_url)
+    if arguments.page:
+        write_page(arguments.page, document)
+    else:
+        print(json.dumps(document, indent=2))
+
+
+if __name__ == "__main__":
+    main()
