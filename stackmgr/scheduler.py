@@ -32,7 +32,6 @@ WRITABLE = select.EPOLLOUT
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
 _DEFER_SECONDS = 0.001
 _TURN_SECONDS = 0.001
-_SLICE_PERIOD_SECONDS = 30.0
 
 _Result = TypeVar("_Result")
 
@@ -43,10 +42,6 @@ class Scheduler:
     Each takes one event after the other from *events* and calls *handle* with its descriptor.  While all are
     busy, or *room* returns 0, events stay there.  *handle* must not raise.
     """
-
-    # The longest time between two switches of greenlets in this process, in seconds, of two periods.
-    _longest_slices = (0.0, 0.0)
-    _period_ends = 0.0
 
     def __init__(
         self,
@@ -89,9 +84,9 @@ class Scheduler:
             if has_events and (wanted := self._wanted()):
                 has_events = self._start(wanted)
             while self._ending_turn:
-                self._switch(self._ending_turn.popleft(), None)
+                self._ending_turn.popleft().switch(None)
             if self._giving_way:
-                self._switch(self._giving_way.popleft(), None)
+                self._giving_way.popleft().switch(None)
 
     def add_urgent(self, events: select.epoll, handle: Callable[[int], None]) -> None:
         """Handle each event of *events* at once, in a greenlet of its own.  *handle* must not raise."""
@@ -101,14 +96,6 @@ class Scheduler:
     def wake(self) -> None:
         """Make the thread take a turn even without an event.  Any thread may call this."""
         os.eventfd_write(self._wake_up, 1)
-
-    @classmethod
-    def longest_slice(cls) -> float:
-        """Return the longest time between two switches of greenlets, in seconds, of the last minute or so."""
-        now, (current, before) = monotonic(), cls._longest_slices
-        if now >= cls._period_ends:
-            cls._longest_slices, cls._period_ends = (0.0, current), now + _SLICE_PERIOD_SECONDS
-        return max(current, before)
 
     def defer(self, call: Callable[[], None]) -> None:
         """Make *call* once what is ready now has had its turn, after a millisecond at the latest."""
@@ -127,7 +114,7 @@ class Scheduler:
         """Handle up to *wanted* events, each in an idle greenlet; return whether there may be more."""
         found = self._events.poll(0, wanted)
         for descriptor, _ in found:
-            self._switch(self._idle.pop(), descriptor)
+            self._idle.pop().switch(descriptor)
         if len(found) == wanted:
             return True
         self._epoll.modify(self._events.fileno(), READABLE | select.EPOLLONESHOT)
@@ -135,7 +122,7 @@ class Scheduler:
 
     def _start_urgent(self, events: select.epoll, handle: Callable[[int], None]) -> None:
         for descriptor, _ in events.poll(0, _MAX_EVENTS):
-            self._switch(greenlet(handle), descriptor)
+            greenlet(handle).switch(descriptor)
 
     def _handle_ready(self, is_busy: bool) -> bool:
         """Resume the greenlets that need not wait any longer; return whether there are new events."""
@@ -178,14 +165,7 @@ class Scheduler:
 
     def _resume(self, waiting: greenlet, *, is_ready: bool) -> None:
         del self._deadlines[waiting]
-        self._switch(waiting, is_ready)
-
-    def _switch(self, to: greenlet, value: object) -> None:
-        started = monotonic()
-        to.switch(value)
-        seconds = monotonic() - started
-        if seconds > Scheduler._longest_slices[0]:
-            Scheduler._longest_slices = seconds, Scheduler._longest_slices[1]
+        waiting.switch(is_ready)
 
     def wait(self, seconds: float) -> bool:
         """Let other greenlets run; return whether this one was resumed within *seconds*."""

@@ -19,8 +19,6 @@ from stackmgr.http.app import create_app
 from stackmgr.http.health import WsgiApplication
 from stackmgr.monitoring import logs
 from stackmgr.monitoring.metrics import Metrics
-from stackmgr.monitoring.metrics_store import LONGEST_SLICE_SECONDS
-from stackmgr.scheduler import Scheduler
 from stackmgr.settings import SettingsError
 from stackmgr.startup import Prepared
 
@@ -47,7 +45,6 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
     chosen = prepared.settings
     metrics = Metrics(chosen.metrics_dir) if chosen.metrics_dir else None
     if metrics is not None:
-        metrics.sample(LONGEST_SLICE_SECONDS, Scheduler.longest_slice)
         metrics.start()
     database = Database(
         chosen.database_url,

@@ -43,7 +43,6 @@ POOL_LEASED = "stackmgr_pool_leased"
 LOG_LINES_DROPPED = "stackmgr_log_lines_dropped"
 VERIFIER_CIRCUIT_OPEN = "stackmgr_verifier_circuit_open"
 QUEUE_TIMEOUTS = "stackmgr_queue_timeouts"
-LONGEST_SLICE_SECONDS = "stackmgr_longest_slice_seconds"
 
 INSTRUMENTS = {
     REQUESTS: Instrument("counter", "Requests completed", ("method", "route", "status", "code")),
@@ -56,11 +55,6 @@ INSTRUMENTS = {
         "gauge", "Workers that respond 503 because the verifier does not respond"
     ),
     QUEUE_TIMEOUTS: Instrument("counter", "Requests that got 503 because they could not be started in time"),
-    LONGEST_SLICE_SECONDS: Instrument(
-        "gauge",
-        "Longest time for which a request held up the others of its worker, of about a minute",
-        combine=max,
-    ),
     LOG_LINES_DROPPED: Instrument("counter", "Log lines dropped because standard error could not be written"),
 }
 

@@ -1,8 +1,7 @@
 """gunicorn's settings of a checkout, with a clock at every switch of a worker's greenlets.
 
 The longest time on the processor between two switches, in nanoseconds, is kept in the file that
-STACKMGR_BENCH_SLICES names, where whoever writes a zero resets it.  (The service's own gauge of slices has
-the time on the clock, in which others have used the processor.)
+STACKMGR_BENCH_SLICES names, where whoever writes a zero resets it.
 """
 
 import mmap

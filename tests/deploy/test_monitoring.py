@@ -50,7 +50,6 @@ FIRES_ON = {
     },
     "StackmgrVerifierCircuitOpen": {'stackmgr_verifier_circuit_open{instance="a"}': "1x90"},
     "StackmgrQueueTimeouts": {'stackmgr_queue_timeouts_total{instance="a"}': "0+1x90"},
-    "StackmgrLongSlice": {'stackmgr_longest_slice_seconds{instance="a"}': "0.11x90"},
     "StackmgrSlowRequests": {
         'stackmgr_request_seconds_bucket{instance="a", route="/", le="1.0"}': "0+98x90",
         'stackmgr_request_seconds_bucket{instance="a", route="/", le="2.5"}': "0+100x90",
@@ -86,7 +85,6 @@ HEALTHY = {
     'pg_database_wraparound_age_datminmxid_seconds{datname="stackmgr"}': "500000000x90",
     'stackmgr_verifier_circuit_open{instance="a"}': "0x90",
     'stackmgr_queue_timeouts_total{instance="a"}': "9x90",
-    'stackmgr_longest_slice_seconds{instance="a"}': "0.1x90",
     'stackmgr_log_lines_dropped_total{instance="a"}': "9x90",
     'up{job="stackmgr", instance="a"}': "1x90",
     'stackmgr_requests_total{instance="a", code="internal_error"}': "0+0.9x90",
@@ -114,7 +112,6 @@ def labels(tmp_path_factory) -> dict[str, set[str]]:
     worker.statement("stack_get", 0.1)
     worker.acquired(0.1)
     worker.sample(metrics_store.VERIFIER_CIRCUIT_OPEN, lambda: 0)
-    worker.sample(metrics_store.LONGEST_SLICE_SECONDS, lambda: 0)
     text, _ = worker.exposition()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text.decode()):

@@ -12,7 +12,6 @@ from typing import Any
 
 from gunicorn.config import Config
 
-from stackmgr.scheduler import Scheduler
 from stackmgr.server import body, connection, connections, handler, listeners, memory, outbox, worker
 from tests.simulation import kernel as kernels
 from tests.simulation.names import Names
@@ -78,7 +77,6 @@ def names(world: World, kernel: kernels.Kernel, limits: dict[str, Any]) -> Names
         (connections, "select"): select, (connections, "os"): system, (connection, "ioctl"): ioctl,
         (handler, "randint"): world.random.randint,
         (memory, "gc"): SimpleNamespace(collect=gc.isenabled), (memory, "_libc"): None,
-        (Scheduler, "_longest_slices"): (0.0, 0.0), (Scheduler, "_period_ends"): 0.0,
     }  # fmt: skip
     for module in (worker, connections, handler, memory):
         found[module, "monotonic"] = world.monotonic

@@ -49,10 +49,9 @@ def test_workers_are_added_up_and_one_that_ended_has_no_connection_in_use(folder
 
 def test_a_worker_that_ends_leaves_no_gauge_to_the_master_of_another_release(folder):
     worker = Metrics(folder)
-    worker.sample(metrics_store.LONGEST_SLICE_SECONDS, lambda: 0.5)
     worker.acquired(0.5)
     worker.flush()
-    assert {LEASED, (metrics_store.LONGEST_SLICE_SECONDS,)} <= metrics_store.totals(folder).keys()
+    assert {LEASED} <= metrics_store.totals(folder).keys()
     worker.end()
     worker.flush()
     found = metrics_store.totals(folder)
@@ -91,15 +90,6 @@ def test_the_problem_of_a_folder_that_cannot_be_made_is_in_words(tmp_path, monke
     monkeypatch.setattr(metrics_store.os, "access", lambda path, _: path != tmp_path)
     assert metrics_store.folder_problem(tmp_path / "new" / "metrics") == f"{tmp_path} is not writable"
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
-
-
-def test_the_longest_slice_of_several_workers_is_the_longest(folder):
-    for pid, seconds in ((11, 0.5), (12, 0.25)):
-        values = {(metrics_store.LONGEST_SLICE_SECONDS,): [seconds], ("stackmgr_of_another_release",): [1]}
-        metrics_store.write(metrics_store.file_of(folder, pid), values)
-    assert metrics_store.totals(folder) == {(metrics_store.LONGEST_SLICE_SECONDS,): [0.5]}
-    metrics_store.mark_process_dead(folder, 11)
-    assert metrics_store.totals(folder) == {(metrics_store.LONGEST_SLICE_SECONDS,): [0.25]}
 
 
 def test_a_malformed_file_ends_no_master(folder, caplog):

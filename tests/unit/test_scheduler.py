@@ -15,7 +15,6 @@ from stackmgr.access.verifiers import bounded
 from stackmgr.scheduler import (
     READABLE,
     WRITABLE,
-    Scheduler,
     Signal,
     call_in_thread,
     give_way,
@@ -30,14 +29,6 @@ from tests.support.waiting import eventually
 def running() -> Iterator[Callable[[int], Running]]:
     with ExitStack() as cleanup:
         yield lambda number: Running(number, cleanup)
-
-
-def test_the_longest_slice_is_that_of_the_greenlet_that_ran_longest(running, monkeypatch):
-    monkeypatch.setattr(Scheduler, "_longest_slices", (0.0, 0.0))  # of all schedulers of this process
-    scheduler = running(2)
-    scheduler.do(lambda: time.sleep(0.2))  # blocks the thread
-    scheduler.do(lambda: sleep(1.0))  # lets others run
-    assert 0.2 <= Scheduler.longest_slice() < 1.0
 
 
 def test_the_thread_takes_turns_when_woken(running):
