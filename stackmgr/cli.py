@@ -9,7 +9,6 @@ from stackmgr.commands import (
     check,
     completion,
     config,
-    conformance,
     dev,
     due,
     explain,
@@ -46,7 +45,6 @@ _MODULES = (
     due,
     explain,
     audit,
-    conformance,
 )
 COMMANDS = [module.COMMAND for module in _MODULES]
 

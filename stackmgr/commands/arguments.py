@@ -5,8 +5,6 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-import urllib3
-
 from stackmgr.limits import CANONICAL_UUID
 
 _LONGEST_LABEL = 200
@@ -44,20 +42,6 @@ def future(text: str) -> datetime:
     if named <= datetime.now(UTC):
         raise argparse.ArgumentTypeError("is in the past")
     return named
-
-
-def base_url(text: str) -> str:
-    """Return the address of a deployment."""
-    parsed = urllib3.util.parse_url(text)
-    if (
-        parsed.scheme not in ("http", "https")
-        or not parsed.host
-        or parsed.query
-        or parsed.fragment
-        or parsed.auth
-    ):
-        raise argparse.ArgumentTypeError("must be http:// or https://, a host, and perhaps a port and a path")
-    return text
 
 
 def whole_number(smallest: int, largest: int) -> Callable[[str], int]:

@@ -3,13 +3,10 @@
 import re
 import shlex
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
-from stackmgr.access import api_keys
 from tests.commands import saved, transcripts
-from tests.support.server import running_service
 
 STACK = """\
 {"name": "Growth",
@@ -20,22 +17,7 @@ FIXED = STACK.replace("0xAF3D", "0xaF3D").replace("9999", "10000").replace("Week
 
 
 @pytest.fixture
-def conformance(command, database_url: str, operator):
-    """Return a function that runs `conformance` on a service of its own."""
-
-    def run(*arguments: str) -> str:
-        with operator.session() as session:
-            keys = "".join(f"{api_keys.issue(session, str(uuid4()))}\n" for _ in range(2))
-        with running_service(database_url) as service:
-            ran = command(arguments[0], service.base, stdin=keys)
-        assert ran.status == 0
-        return ran.out + ran.err
-
-    return run
-
-
-@pytest.fixture
-def run_line(on_saved, conformance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def run_line(on_saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Return a function that runs a command line of the page, in a folder with the files that it names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STACKMGR_TOKENS", "tokens.json")
@@ -50,8 +32,6 @@ def run_line(on_saved, conformance, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if program == "cat":
             return Path(arguments[0]).read_text(encoding="utf-8")
         assert program == "stackmgr", line
-        if arguments[0] == "conformance":
-            return conformance(*arguments)
         ran = on_saved(*arguments, terminal=True)
         status = f"[exit {ran.status}]\n" if ran.status else ""
         # The rate of an audit is another one in each run.

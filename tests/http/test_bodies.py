@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stackmgr.commands.conformance.bad_bodies import body_with
+from tests.support.bad_bodies import body_with
 from tests.support.corpus import BODIES, FAULTS, NOT_AN_OBJECT, NOT_JSON, UNKNOWN_FIELDS, field_text
 from tests.support.examples import ADDRESSES, CONFIGURATION, configuration, spread
 

@@ -1,6 +1,6 @@
 """Bodies that the service rejects: not JSON, not a configuration, or with one invalid field.
 
-They extend the bodies that `stackmgr conformance` sends.  `NOT_JSON`, `NOT_AN_OBJECT` and `UNKNOWN_FIELDS`
+They extend the bodies that `tests/conformance/` sends.  `NOT_JSON`, `NOT_AN_OBJECT` and `UNKNOWN_FIELDS`
 are complete bodies, `FAULTS` single fields as (name, JSON text).  `BODIES` has all of them as the bodies of a
 create and an update, `REASONS` the paths and the slugs of the reasons for some titles.
 """
@@ -9,10 +9,10 @@ import json
 from typing import Any
 
 from stackmgr import paths
-from stackmgr.commands.conformance import bad_bodies
-from stackmgr.commands.conformance.bad_bodies import body_with
 from stackmgr.stacks import whitelist
 from stackmgr.stacks.eip55 import eip55
+from tests.support import bad_bodies
+from tests.support.bad_bodies import body_with
 from tests.support.examples import ADDRESSES, CONFIGURATION, TOKENS, allocation, spread
 
 FIRST, SECOND = ADDRESSES[:2]

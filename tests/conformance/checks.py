@@ -8,14 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from stackmgr.commands.conformance.bad_bodies import (
-    NOT_AN_OBJECT,
-    NOT_JSON,
-    bad_fields,
-    body_with,
-    cased_token,
-)
-from stackmgr.commands.conformance.client import (
+from stackmgr.limits import BODY_LIMIT_BYTES, PRESETS
+from tests.conformance.client import (
     STACKS,
     Deployment,
     check_stack,
@@ -23,7 +17,13 @@ from stackmgr.commands.conformance.client import (
     stack_of,
     status,
 )
-from stackmgr.limits import BODY_LIMIT_BYTES, PRESETS
+from tests.support.bad_bodies import (
+    NOT_AN_OBJECT,
+    NOT_JSON,
+    bad_fields,
+    body_with,
+    cased_token,
+)
 
 # A manager with more stacks than these pages hold is not followed to its last page.
 _MOST_PAGES = 100

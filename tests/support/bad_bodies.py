@@ -1,6 +1,6 @@
 """Request bodies that break one rule of the specification each: the service rejects them with 400.
 
-Conformance sends them to a deployment, and the tests add more in `tests/support/corpus.py`.
+`tests/conformance/` sends them to a deployment, with its whitelist; `corpus.py` adds more.
 """
 
 import json
