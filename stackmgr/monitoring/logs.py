@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from stackmgr.monitoring.line_writer import stderr_writer
+from stackmgr.monitoring.line_writer import LineWriter, stderr
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("json", "text", "dev")
@@ -97,7 +97,7 @@ class _Stderr:
 
     def __init__(self) -> None:
         self.style = "json"
-        self.writer = stderr_writer(self._report)
+        self.writer = LineWriter(stderr(), self._report)
 
     def _report(self, dropped: int) -> bytes:
         record = logging.LogRecord("stackmgr", logging.WARNING, "", 0, _DROPPED, None, None)
@@ -144,11 +144,6 @@ class StderrHandler(logging.Handler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
         """Count the line; the traceback that logging would print could block or fail."""
         _stderr.writer.drop()
-
-
-def flush() -> None:
-    """Wait a moment until what was logged is written."""
-    _stderr.writer.flush()
 
 
 def dropped_lines() -> int:

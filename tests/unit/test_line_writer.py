@@ -1,14 +1,16 @@
-"""Lines are written at once where that cannot block, and by a thread, in order, where it could."""
+"""Lines are written by a thread, in order; those that it cannot write are counted and reported."""
 
 import gc
 import os
 import socket
+import subprocess
+import sys
 import weakref
 
 import pytest
 
 from stackmgr.monitoring import line_writer
-from stackmgr.monitoring.line_writer import LineWriter
+from stackmgr.monitoring.line_writer import MAX_PENDING_BYTES, LineWriter
 from tests.support.waiting import eventually
 
 PATIENCE = 60
@@ -48,19 +50,6 @@ def writer(fd: int) -> LineWriter:
     return LineWriter(fd, lambda dropped: b"%d dropped\n" % dropped)
 
 
-def test_a_line_is_written_at_once_and_by_no_thread(ends):
-    reading, writing = ends
-    try:
-        os.pwritev(writing, [b"zero\n"], -1, os.RWF_NOWAIT)
-    except OSError as ex:
-        pytest.skip(f"this kernel has no non-blocking write to a pipe: {ex}")
-    assert os.read(reading, 100) == b"zero\n"
-    lines = writer(writing)
-    lines.write(b"one\n")
-    assert os.read(reading, 100) == b"one\n"
-    assert lines._thread is None
-
-
 def test_lines_for_a_file_are_written_in_order_by_a_thread_that_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(line_writer, "_IDLE_GATHERS", 2)
     with (tmp_path / "log").open("ab") as file:
@@ -68,7 +57,6 @@ def test_lines_for_a_file_are_written_in_order_by_a_thread_that_ends(tmp_path, m
         for _ in range(2):
             for number in range(20_000):
                 lines.write(b"%d\n" % number)
-            lines.flush(PATIENCE)
             eventually(lambda: lines._thread is None)
     assert (tmp_path / "log").read_bytes() == 2 * b"".join(b"%d\n" % number for number in range(20_000))
 
@@ -88,10 +76,57 @@ def test_lines_that_do_not_fit_follow_in_order_once_there_is_room(ends):
     while len(received) < len(expected):
         received += os.read(reading, 4096)
     assert received == expected
-    eventually(lambda: lines._is_idle)
-    lines.write(b"last\n")
-    assert os.read(reading, 100) == b"last\n"
     assert lines.dropped == 0
+
+
+def test_the_bound_is_of_the_lines_that_wait_and_not_of_all_that_were_written(tmp_path):
+    line = 1023 * b"x" + b"\n"
+    with (tmp_path / "log").open("ab") as file:
+        lines = writer(file.fileno())
+        for _ in range(3):
+            for _ in range(MAX_PENDING_BYTES // len(line)):
+                lines.write(line)
+            lines.write(b"dropped\n")
+            eventually(lambda: not lines._pending)
+            lines.flush()
+    assert lines.dropped == 3
+    written = (tmp_path / "log").read_bytes()
+    assert written.replace(line, b"") == 3 * b"1 dropped\n"
+    assert written.count(line) == 3 * MAX_PENDING_BYTES // len(line)
+
+
+def test_a_piece_of_a_file_has_many_lines_but_no_more_than_64_kib(tmp_path, monkeypatch):
+    sizes = []
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, text: sizes.append(len(text)) or write(fd, text))
+    with (tmp_path / "log").open("ab") as file:
+        lines = writer(file.fileno())
+        for _ in range(1000):
+            lines.write(199 * b"x" + b"\n")
+        lines.flush()
+    assert sum(sizes) == 200_000
+    assert len(sizes) < 10
+    assert max(sizes) <= 65_536
+
+
+def test_a_line_that_a_full_disk_has_torn_is_ended_before_the_next_one(tmp_path):
+    """The limit on the size of a file takes the beginning of a line, as a full disk does."""
+    script = """
+import resource, signal, sys
+from stackmgr.monitoring.line_writer import MAX_PENDING_BYTES, LineWriter
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+lines = LineWriter(1, lambda dropped: b"%d dropped\\n" % dropped)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+lines.write(b"one\\n")
+lines.flush()
+lines.write(b"two, torn\\n")
+lines.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+lines.write(b"three\\n")
+"""
+    with (tmp_path / "log").open("ab") as file:
+        subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE, stdout=file)
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo, t\nthree\n1 dropped\n"
 
 
 def test_a_writer_that_nothing_uses_is_not_kept_for_a_fork_or_the_exit(ends):

@@ -172,7 +172,7 @@ def test_a_record_is_one_line_of_plain_ascii_whatever_the_request_id(logged, log
 @pytest.mark.parametrize("style", logs.FORMATS)
 def test_the_line_of_a_request_is_one_line_of_plain_ascii(style, capfd):
     logs.request_writer(style)({"request_id": REQUEST_ID, "method": "GET\n", "status": 200, "reason": None})
-    logs.flush()
+    logs._stderr.writer.flush()
     written = capfd.readouterr().err
     assert written.isascii()
     assert len(written.splitlines()) == 1
