@@ -45,8 +45,7 @@ class Secret(str):
 class Option:
     """One variable.  *parse* returns the value of a text, or raises ValueError with the rule.
 
-    *missing* says why the service cannot do without it; *verifier* is the only verifier that reads it;
-    *former* is another name that is read as well.
+    *missing* says why the service cannot do without it; *verifier* is the only verifier that reads it.
     """
 
     variable: str
@@ -55,7 +54,6 @@ class Option:
     description: str
     missing: str = ""
     verifier: str = ""
-    former: str = ""
 
     @property
     def is_secret(self) -> bool:
@@ -75,24 +73,18 @@ class Option:
 
     def read(self, environ: Mapping[str, str], problems: list[str]) -> Any:
         """Return the value, or the default where the variable is unset, empty or wrong."""
-        variable, text = self._given(environ, problems)
         if self.is_secret:
-            text = secret(environ, variable, problems)
+            text: str = secret(environ, self.variable, problems)
+        else:
+            text = environ.get(self.variable, "")
         try:
             if text:
                 return self.parse(text)
             if self.missing:
                 raise ValueError(self.missing)  # noqa: TRY301 - both are the same problem to an operator
         except ValueError as ex:
-            problems.append(f"{variable} {ex}")
+            problems.append(f"{self.variable} {ex}")
         return self.default
-
-    def _given(self, environ: Mapping[str, str], problems: list[str]) -> tuple[str, str]:
-        """Return the name by which the variable is set, and its text."""
-        text, former = environ.get(self.variable, ""), environ.get(self.former, "")
-        if text and former and text != former:
-            problems.append(f"{self.variable} and {self.former}, its former name, have different values")
-        return (self.former, former) if former and not text else (self.variable, text)
 
     def restored(self, value: Any) -> Any:
         """Return the value that JSON has turned into a plain string."""
@@ -213,7 +205,6 @@ class Settings:
         64,
         "concurrent requests of each worker, three quarters of them of one key; with the verifier `database`"
         " at most one for each database connection",
-        former="STACKMGR_THREADS",
     )
     database_connections: int = _option(
         "STACKMGR_DATABASE_CONNECTIONS",

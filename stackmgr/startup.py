@@ -79,7 +79,7 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Return a warning for each variable that has the prefix of the service's and is none of them."""
     options = settings.OPTIONS.values()
-    known = {name for option in options for name in (option.variable, option.former)}
+    known = {option.variable for option in options}
     known |= {f"{option.variable}_FILE" for option in options if option.is_secret}
     warnings = []
     for name in sorted(each for each in environ if each.startswith("STACKMGR_") and each not in known):

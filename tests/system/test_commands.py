@@ -273,7 +273,7 @@ def test_check_finds_a_number_of_workers_with_which_gunicorn_does_not_serve(data
 
 
 def test_check_warns_of_a_variable_that_nothing_reads(database_url):
-    unread = {"STACKMGR_CONCURENCY": "7", "STACKMGR_THREADS": "7", "STACKMGR_X": "hunter2"}
+    unread = {"STACKMGR_CONCURENCY": "7", "STACKMGR_X": "hunter2"}
     checked = run("check", url=database_url, WEB_CONCURRENCY="2", **unread)
     assert (checked.returncode, checked.stderr) == (0, "")
     assert checked.stdout.splitlines() == [

@@ -58,21 +58,6 @@ def test_a_number_of_requests_or_of_seconds_is_accepted(text, number):
     assert prepared(STACKMGR_DATABASE_TIMEOUT=text).database_timeout == number
 
 
-def test_the_former_name_of_a_variable_is_read_as_well():
-    assert prepared(STACKMGR_THREADS="7").concurrency == 7
-    assert prepared(STACKMGR_THREADS="7", STACKMGR_CONCURRENCY="").concurrency == 7
-    assert prepared(STACKMGR_THREADS="7", STACKMGR_CONCURRENCY="7").concurrency == 7
-    [problem] = problems({"STACKMGR_DATABASE_URL": URL, "STACKMGR_THREADS": "none"})
-    assert problem.startswith("STACKMGR_THREADS must be")
-
-
-def test_a_variable_and_its_former_name_must_not_differ():
-    both = {"STACKMGR_DATABASE_URL": URL, "STACKMGR_CONCURRENCY": "8", "STACKMGR_THREADS": "7"}
-    assert problems(both) == [
-        "STACKMGR_CONCURRENCY and STACKMGR_THREADS, its former name, have different values"
-    ]
-
-
 @pytest.mark.parametrize(
     "text",
     [
