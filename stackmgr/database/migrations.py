@@ -197,8 +197,8 @@ def _read_versions(connection: Connection) -> dict[int, bytes]:
     try:
         assume(connection, READER)
         return applied_versions(connection)
-    except (CommandError, psycopg.errors.InsufficientPrivilege):
-        # The service's login, or a schema from before migration 0005, which made the reader.
+    except CommandError:
+        # The service's login.
         with suppress(psycopg.errors.InsufficientPrivilege):
             connection.execute(_AS_SERVICE)
             return applied_versions(connection)

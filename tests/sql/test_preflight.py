@@ -44,12 +44,13 @@ def test_each_migration_that_is_missing_is_named(own_url):
     damage(own_url, "DELETE FROM stackmgr.schema_migrations WHERE version >= 2")
     problems = preflight.examine(own_url).problems
     assert len(problems) == len(migrations.available()) - 1
-    assert "0002_tables" in problems[0]
+    assert str(migrations.available()[1]) in problems[0]
 
 
 def test_a_migration_that_was_another_when_it_was_applied_is_named(own_url):
     damage(own_url, "UPDATE stackmgr.schema_migrations SET checksum = sha256('another') WHERE version = 2")
-    assert ["0002_tables differs" in problem for problem in preflight.examine(own_url).problems] == [True]
+    [problem] = preflight.examine(own_url).problems
+    assert f"{migrations.available()[1]} differs" in problem
 
 
 def test_a_newer_schema_is_a_warning_so_that_an_older_release_can_go_on(own_url):

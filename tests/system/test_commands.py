@@ -77,7 +77,7 @@ def test_migrate_brings_the_schema_up_to_date_once_and_then_has_nothing_to_do(em
     first = run("migrate", url=empty_database)
     assert (first.returncode, first.stderr) == (0, "")
     *applied, last = first.stdout.splitlines()
-    assert applied[0] == "applied 0001_roles_and_schema"
+    assert applied[0].startswith("applied 0001_")
     assert last == "the schema is up to date"
 
     second = run("migrate", url=empty_database)
@@ -309,7 +309,7 @@ def test_migrate_lists_what_is_applied_and_what_is_not(empty_database, service_l
     with psycopg.connect(empty_database, autocommit=True) as connection:
         connection.execute("UPDATE stackmgr.schema_migrations SET checksum = sha256('x') WHERE version = 2")
         connection.execute("UPDATE stackmgr.schema_migrations SET version = 9000 WHERE version = 1")
-    assert listed() == (3, {"applied", "changed", "pending", "unknown"})
+    assert listed() == (3, {"changed", "pending", "unknown"})
 
 
 def test_config_prints_every_setting_and_no_secret():

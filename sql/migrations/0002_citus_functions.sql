@@ -1,4 +1,4 @@
--- 0013_citus_functions: the writes of sql/citus, each a function that runs on the node of its manager.
+-- 0002_citus_functions: the writes of sql/citus, each a function that runs on the node of its manager.
 --
 -- Called with STACKMGR_SQL_VARIANT=citus only; deploy/citus.sql distributes them. Citus sends a replaced function to
 -- every node. A function of other parameters is another function, which its migration distributes where stacks is
@@ -120,5 +120,3 @@ COMMENT ON FUNCTION stackmgr.update_stack IS
 
 GRANT EXECUTE ON FUNCTION stackmgr.create_stack, stackmgr.update_stack TO stackmgr_app;
 
--- A node checks the values of a domain again that it receives from another one.
-GRANT EXECUTE ON FUNCTION stackmgr.name_is_blank, stackmgr.allocation_is_normalised TO stackmgr_reader;
