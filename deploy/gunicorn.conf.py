@@ -6,27 +6,20 @@ gunicorn's defaults; WEB_CONCURRENCY is the number of workers.
 
 import gc
 import importlib
-import json
 import logging.config
 import os
 import resource
 import socket
-import subprocess
 import sys
 from pathlib import Path
+
+from stackmgr.server.master import checked_release
 
 # glibc repeats a lost DNS query after 5 seconds, which no request waits for a connection.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:3")
 
-# A reload reads this file again in the same master, and workers inherit the modules that the master imported:
-# after an upgrade they would run modules of two releases.  So the check of release, settings and database is
-# a process of its own, which imports all that a worker imports, and then the old modules are dropped.
-_check = subprocess.run(
-    [sys.executable, "-m", "stackmgr.wsgi"], stdout=subprocess.PIPE, check=False, timeout=30
-)
-if _check.returncode != 0:
-    sys.exit(_check.returncode)
-_settings = json.loads(_check.stdout)
+# A reload reads this file again in the same master, where these are modules of the release before it.
+_settings = checked_release()
 if not _settings["problems"]:
     for _name in [name for name in sys.modules if name.partition(".")[0] == "stackmgr"]:
         del sys.modules[_name]
@@ -108,7 +101,11 @@ def nworkers_changed(server, new_value, old_value):
 
 def when_ready(server):
     """Check the listeners again: the sockets of systemd are not in `bind`."""
-    _require_admin_port_of_its_own(listener.sock.getsockname() for listener in server.LISTENERS)
+    addresses = [listener.sock.getsockname() for listener in server.LISTENERS]
+    _require_admin_port_of_its_own(addresses)
+    port = _settings["admin_port"]
+    if port and not any(isinstance(address, tuple) and address[1] == port for address in addresses):
+        _log.warning("STACKMGR_ADMIN_BIND: no listener has the port %d: add it to stackmgr.socket", port)
 
 
 def post_fork(server, worker):

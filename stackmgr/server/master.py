@@ -1,6 +1,7 @@
 """gunicorn's master, changed where one failure would stop or end the whole service.
 
-- A reload that cannot succeed is refused: the workers keep serving.
+- A reload that cannot succeed is refused: the workers keep serving, and are replaced as before if they die.
+- The release on disk is checked before a reload, while the master still replaces workers and heeds signals.
 - At a reload, the old workers end once the new ones serve, not when those have been forked.
 - A signal to stop ends a reload that waits.
 - A worker that hangs at its boot is replaced; gunicorn replaces only those that have served.
@@ -10,27 +11,71 @@
 The master imports this module: it must import nothing of the service.
 """
 
+import json
 import os
+import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from types import FrameType, ModuleType
-from typing import Any
+from typing import IO, Any, cast
 
 from gunicorn import __version__, systemd
 
 BOOT_SECONDS = 30.0  # in which a worker must serve
+CHECK_SECONDS = 120.0  # of the check of a release: TimeoutStartSec of deploy/stackmgr.service is longer
 POLL_INTERVAL = 0.05  # seconds
 
 _REQUIRED = (
     "WORKERS", "app", "cfg", "handle_int", "handle_quit", "handle_term", "kill_worker", "manage_workers",
-    "num_workers", "pid", "reap_workers", "reload", "setup", "signal", "spawn_worker", "worker_age",
+    "murder_workers", "num_workers", "pid", "reap_workers", "reload", "setup", "signal", "spawn_worker",
+    "worker_age",
 )  # fmt: skip
 
 
+# The result of the check that a reload has made, in the environment for the settings file.
+_CHECKED = "STACKMGR.RELEASE"
+
+
 class _ReloadRefused(Exception):
-    """The new workers do not serve."""
+    """The release on disk did not pass its check, or the new workers do not serve."""
+
+
+def _run_check(turn: Callable[[], None]) -> str | None:
+    """Return the JSON document of the check of the release on disk, or None if it did not complete.
+
+    It is a process of its own, because workers inherit the modules that the master imports: after an upgrade
+    those of two releases.  *turn* is called every POLL_INTERVAL meanwhile.
+    """
+    deadline, output = time.monotonic() + CHECK_SECONDS, b""
+    with subprocess.Popen([sys.executable, "-m", "stackmgr.wsgi"], stdout=subprocess.PIPE) as process:
+        pipe = cast("IO[bytes]", process.stdout).fileno()
+        try:
+            while time.monotonic() < deadline:
+                turn()
+                if select.select([pipe], [], [], POLL_INTERVAL)[0]:
+                    piece = os.read(pipe, 65536)
+                    output += piece
+                    if not piece:  # its exit status may have been reaped by gunicorn
+                        return output.decode() or None
+        finally:
+            process.kill()
+    print(f"The check of the release took longer than {CHECK_SECONDS:g} s", file=sys.stderr)
+    return None
+
+
+def checked_release() -> dict[str, Any]:
+    """Return the result of the check of the release on disk.  Raises SystemExit if it cannot be imported.
+
+    The settings file calls this at the start and at each reload.
+    """
+    output = os.environ.pop(_CHECKED, None) or _run_check(lambda: None)
+    if output is None:
+        sys.exit(1)
+    found: dict[str, Any] = json.loads(output)
+    return found
 
 
 def _serves(worker: Any) -> bool:
@@ -43,10 +88,7 @@ def _serves(worker: Any) -> bool:
 
 def _hangs(worker: Any) -> bool:
     """Whether the worker has sent no heartbeat since it was forked, BOOT_SECONDS ago."""
-    try:
-        return bool(time.monotonic() < worker.tmp.last_update() < time.time() - BOOT_SECONDS)
-    except (OSError, ValueError):
-        return False
+    return time.monotonic() - worker.forked_at > BOOT_SECONDS and not _serves(worker)
 
 
 def _service_modules() -> dict[str, ModuleType]:
@@ -91,10 +133,11 @@ class Master:
         self._is_reload_queued = False
         if self._stop is not None:
             return
-        server, cfg, number = self._server, self._server.app.cfg, self._server.num_workers
-        modules = _service_modules()
-        self._oldest_new = server.worker_age + 1
+        server, number = self._server, self._server.num_workers
+        application, modules = dict(vars(server.app)), _service_modules()
         try:
+            self._check_release()
+            self._oldest_new = server.worker_age + 1
             self._reload()
         except StopIteration:  # by the handler of a signal to stop
             raise
@@ -110,12 +153,27 @@ class Master:
             for name in _service_modules():
                 del sys.modules[name]
             sys.modules.update(modules)
-            server.app.cfg = cfg
-            if server.cfg is not cfg:
+            vars(server.app).update(application)  # gunicorn resets more of it than its settings
+            if server.cfg is not server.app.cfg:
                 server.setup(server.app)
                 server.num_workers = number
         finally:
             self._oldest_new = None
+
+    def _check_release(self) -> None:
+        """Check the release on disk, for the settings file.  Raises _ReloadRefused if it cannot be run."""
+        output = _run_check(self._supervise)
+        if output is None:
+            raise _ReloadRefused
+        os.environ[_CHECKED] = output
+
+    def _supervise(self) -> None:
+        """Do what the master does between two signals, and stop if one says so."""
+        if self._stop is not None:
+            self._stop()
+        self.reap_workers()
+        self._server.murder_workers()
+        self.manage_workers()
 
     def reap_workers(self) -> None:
         """Reap workers.  During a reload, whose waits call this, stop if a signal says so."""
@@ -127,7 +185,7 @@ class Master:
     def spawn_worker(self) -> None:
         """Fork a worker; if that fails, the next `manage_workers` tries again."""
         try:
-            self._spawn_worker()
+            self._server.WORKERS[self._spawn_worker()].forked_at = time.monotonic()
         except (OSError, RuntimeError) as ex:  # the latter if the folder of heartbeats is missing
             reason = getattr(ex, "strerror", None) or ex
             self._server.log.error("A worker could not be started: %s; trying again", reason)  # noqa: TRY400

@@ -52,6 +52,11 @@ def test_a_whitelist_that_is_broken_is_named_and_once_repaired_reloaded(own_url,
     with running_service(own_url, env={"STACKMGR_TOKENS": str(whitelist)}) as service:
         whitelist.write_text("{")
         assert rejected_reload(service) == f"whitelist {whitelist}: is not a JSON document"
+        before = psutil.Process(service.pid).children()
+        for worker in before:
+            worker.kill()
+        eventually(lambda: {*psutil.Process(service.pid).children()} - {*before})
+        assert send_request(service.port, "/")[0] == 404
         shutil.copy(paths.default_whitelist(), whitelist)
         with workers_replaced(service.pid):
             os.kill(service.pid, signal.SIGHUP)

@@ -69,6 +69,14 @@ def rejected_reload(service: RunningService) -> None:
     assert is_serving(service)
 
 
+def every_worker_dies_and_is_replaced(service: RunningService) -> None:
+    before = workers(service)
+    for worker in before:
+        worker.kill()
+    eventually(lambda: len(workers(service) - before) == len(before), 60)
+    assert is_serving(service)
+
+
 def test_a_release_that_cannot_be_imported_is_rejected_and_the_workers_keep_serving(database_url, releases):
     with running_service(database_url) as service:
         with (releases / "new/stackmgr/http/app.py").open("a") as module:
@@ -76,6 +84,8 @@ def test_a_release_that_cannot_be_imported_is_rejected_and_the_workers_keep_serv
         switch(releases / "current", "new")
         rejected_reload(service)
         assert "Said by the old release." in send_request(service.port, "/")[1]
+        switch(releases / "current", "old")
+        every_worker_dies_and_is_replaced(service)
 
 
 def test_a_release_whose_workers_cannot_boot_is_rejected_and_the_workers_keep_serving(database_url, releases):
@@ -86,6 +96,8 @@ def test_a_release_whose_workers_cannot_boot_is_rejected_and_the_workers_keep_se
         rejected_reload(service)
         assert "The new workers do not serve" in messages(service)
         assert "Said by the old release." in send_request(service.port, "/")[1]
+        switch(releases / "current", "old")
+        every_worker_dies_and_is_replaced(service)
 
 
 def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(database_url, releases):
@@ -99,14 +111,16 @@ def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(datab
         time.sleep(1)  # in which an old worker would end if it had received a signal
         assert workers(service) == before
         assert "Said by the old release." in send_request(service.port, "/")[1]
+        switch(releases / "current", "old")
+        every_worker_dies_and_is_replaced(service)
 
 
 def impatient(folder: Path) -> Path:
-    """Return settings of gunicorn with which a worker has eight seconds for its boot."""
+    """Return settings with which the check of a release and the boot of a worker have eight seconds each."""
     settings = folder / "gunicorn.conf.py"
     shutil.copy(paths.directory("deploy") / "gunicorn.conf.py", settings)
     with settings.open("a") as file:
-        file.write("\nimport stackmgr.server.master\n\nstackmgr.server.master.BOOT_SECONDS = 8\n")
+        file.write("\nfrom stackmgr.server import master\nmaster.BOOT_SECONDS = master.CHECK_SECONDS = 8\n")
     return settings
 
 
@@ -118,26 +132,58 @@ def test_a_release_whose_workers_hang_is_rejected_and_takes_no_place(database_ur
         switch(releases / "current", "new")
         rejected_reload(service)
         switch(releases / "current", "old")
-        for worker in before:
-            worker.kill()
-        eventually(lambda: workers(service) - before)
-        assert is_serving(service)
+        assert workers(service) == before
+        every_worker_dies_and_is_replaced(service)
 
 
+@pytest.mark.parametrize("module", ["server/worker.py", "monitoring/logs.py"])
 def test_a_release_that_the_master_cannot_import_is_rejected_and_the_workers_keep_serving(
-    database_url, releases
+    database_url, releases, module
 ):
     # As where the files change after the check.
     with running_service(database_url) as service:
-        with (releases / "new/stackmgr/server/worker.py").open("a") as module:
-            module.write('\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError\n')
+        with (releases / "new/stackmgr" / module).open("a") as file:
+            file.write('\nimport sys\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError\n')
         switch(releases / "current", "new")
         rejected_reload(service)
         switch(releases / "current", "old")
-        [before] = workers(service)
-        before.kill()
-        eventually(lambda: workers(service) - {before})
+        every_worker_dies_and_is_replaced(service)
         assert "Said by the old release." in send_request(service.port, "/")[1]
+
+
+def hanging_check(folder: Path) -> None:
+    """Switch to the new release, whose check leaves a file `checking` and waits."""
+    with (folder / "new/stackmgr/errors.py").open("a") as module:
+        module.write(f"\nimport time\nopen({str(folder / 'checking')!r}, 'w').close()\ntime.sleep(100)\n")
+    switch(folder / "current", "new")
+
+
+def test_while_a_release_is_checked_dead_workers_are_replaced_and_a_signal_stops_the_service(
+    database_url, releases
+):
+    with running_service(database_url) as service:
+        hanging_check(releases)
+        before = workers(service)
+        os.kill(service.pid, signal.SIGHUP)
+        eventually((releases / "checking").exists)
+        check = workers(service) - before
+        for worker in before:
+            worker.kill()
+        # The replacement imports the release on disk, which hangs as well.
+        eventually(lambda: workers(service) - before - check)
+        started = time.monotonic()
+        assert service.stop() == 0
+        assert time.monotonic() - started < 10
+
+
+def test_a_check_that_takes_too_long_is_stated_and_refuses_the_reload(database_url, releases):
+    with running_service(database_url, args=["-c", str(impatient(releases))]) as service:
+        hanging_check(releases)
+        rejected_reload(service)
+        assert "The check of the release took longer than 8 s" in service.log_path.read_text()
+        assert "Traceback" not in service.log_path.read_text()
+        switch(releases / "current", "old")
+        every_worker_dies_and_is_replaced(service)
 
 
 def test_a_signal_to_stop_ends_a_reload_that_waits(database_url, releases):
