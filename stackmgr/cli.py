@@ -7,17 +7,11 @@ from stackmgr import __version__
 from stackmgr.commands import (
     audit,
     check,
-    completion,
-    config,
     dev,
-    due,
-    explain,
     keys,
     managers,
     migrate,
     output,
-    request,
-    stacks,
     tokens,
     verify_key,
 )
@@ -34,16 +28,10 @@ _MODULES = (
     dev,
     migrate,
     check,
-    config,
-    completion,
     keys,
     managers,
     verify_key,
     tokens,
-    stacks,
-    request,
-    due,
-    explain,
     audit,
 )
 COMMANDS = [module.COMMAND for module in _MODULES]
@@ -52,12 +40,12 @@ COMMANDS = [module.COMMAND for module in _MODULES]
 def _options() -> str:
     """Return the table of the environment for `--help`."""
     rows = (f"  {each.variable:<31}{each.description} [{each.default_text}]" for each in OPTIONS.values())
-    head = "The environment, with defaults ('stackmgr config' checks and prints it):"
+    head = "The environment, with defaults ('stackmgr check' checks and prints it):"
     return "\n".join((head, *rows, "", _SECRET_FILES))
 
 
-def make_parser(file: object = None) -> argparse.ArgumentParser:
-    """Return the parser; for a completion script, *file* marks what completes file names."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser."""
     parser = argparse.ArgumentParser(
         prog="stackmgr",
         description=__doc__,
@@ -65,8 +53,7 @@ def make_parser(file: object = None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"stackmgr {__version__}")
-    parser.set_defaults(make_parser=make_parser)  # for `completion`
-    add_commands(parser, COMMANDS, file=file)
+    add_commands(parser, COMMANDS)
     return parser
 
 

@@ -1,7 +1,7 @@
 """Configuration: the environment, checked completely, with every problem reported at once.
 
 The fields of `Settings` are the one table of options: variable, parser, default and description.  Parsing,
-`stackmgr config`, `stackmgr --help`, the README's table and `deploy/stackmgr.env.example` follow it.
+`stackmgr check`, `stackmgr --help`, the README's table and `deploy/stackmgr.env.example` follow it.
 """
 
 import dataclasses
@@ -197,7 +197,7 @@ class Settings:
         "STACKMGR_SQL_VARIANT",
         _one_of("plain", "citus"),
         "plain",
-        "statements of create, update and the command `stacks`: plain, or citus (deploy/CITUS.md)",
+        "statements of create and update: plain, or citus (deploy/CITUS.md)",
     )
     concurrency: int = _option(
         "STACKMGR_CONCURRENCY",
@@ -268,7 +268,7 @@ class Settings:
         "STACKMGR_LOG_FORMAT",
         _one_of(*logs.FORMATS),
         "json",
-        "json, text, or dev (text with every reason of a 400)",
+        "json or text",
     )
     admin_bind: str | None = _option(
         "STACKMGR_ADMIN_BIND",

@@ -55,13 +55,6 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
     )
     database.open()
     atexit.register(database.close)
-    log = _request_observer(prepared, metrics)
-    rejection_log = None
-    if chosen.log_format == "dev" and log is not None:
-        from stackmgr.dev.rejection_log import RejectionLog  # noqa: PLC0415 - production imports none of it
-
-        rejection_log = RejectionLog(chosen.tokens)
-        log = rejection_log.explaining(log)
     verifier = startup.make_verifier(chosen, database)
     if metrics is not None:
         for name, read in verifier.gauges.items():
@@ -70,10 +63,8 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
         database=database,
         verifier=verifier,
         spellings=prepared.spellings,
-        log=log,
+        log=_request_observer(prepared, metrics),
     )
-    if rejection_log is not None:
-        app = rejection_log.recording(app)
     if not chosen.admin_port:
         return app
     return health.by_listener(app, health.create_admin_app(database, metrics), chosen.admin_port)

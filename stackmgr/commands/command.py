@@ -7,7 +7,6 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from stackmgr import settings
@@ -22,7 +21,6 @@ NOTHING = "Reads no STACKMGR_* variable."
 DATABASE = "Reads STACKMGR_DATABASE_URL, or STACKMGR_DATABASE_URL_FILE."
 TOKENS = "Reads STACKMGR_TOKENS."
 TOKENS_AND_DATABASE = "Reads STACKMGR_TOKENS, and STACKMGR_DATABASE_URL or STACKMGR_DATABASE_URL_FILE."
-STACKS = f"{TOKENS_AND_DATABASE} On Citus also STACKMGR_SQL_VARIANT."
 EVERYTHING = "Reads the whole environment that 'stackmgr --help' lists."
 
 NEEDS_READER = "Reads only: needs a login that may assume stackmgr_reader."
@@ -49,8 +47,8 @@ class Command:
     """A command, or a group of *commands*.
 
     *description* is that of `--help`, by default the summary.  *reads* states the environment, by default
-    that of the group.  *found* says what exit status 3 means, if the command has it.  Of *one_of* at most
-    one may be given, with *needs_one* exactly one.  *unexpected* is the message for further arguments.
+    that of the group.  *found* says what exit status 3 means, if the command has it.
+    *unexpected* is the message for further arguments.
     """
 
     name: str
@@ -60,8 +58,6 @@ class Command:
     found: str = ""
     run: Callable[[argparse.Namespace], None] | None = None
     arguments: Sequence[Argument] = ()
-    one_of: Sequence[Argument] = ()
-    needs_one: bool = False
     has_json: bool = True
     unexpected: str = ""
     commands: Sequence["Command"] = field(default=())
@@ -78,46 +74,27 @@ def exit_statuses(found: str = "") -> str:
     return f"Exit status: 0 done, 1 the command could not run, 2 wrong usage{last}."
 
 
-def add_commands(
-    parser: argparse.ArgumentParser, commands: Sequence[Command], reads: str = "", *, file: object = None
-) -> None:
-    """Add *commands* to *parser*.
-
-    For a completion script, *file* marks what completes file names; a command then has no description, so
-    that the script shows its summary.
-    """
+def add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command], reads: str = "") -> None:
+    """Add *commands* to *parser*."""
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in commands:
         environment = command.reads or reads
         added = subparsers.add_parser(
             command.name,
             help=command.summary,
-            description=None if file else command.purpose,
+            description=command.purpose,
             epilog=f"{exit_statuses(command.found)} {environment}",
         )
         if command.commands:
-            add_commands(added, command.commands, environment, file=file)
+            add_commands(added, command.commands, environment)
         else:
-            _add_arguments(added, command, file)
+            _add_arguments(added, command)
 
 
-def _add_arguments(parser: argparse.ArgumentParser, command: Command, file: object) -> None:
-    one_of = parser.add_mutually_exclusive_group(required=command.needs_one) if command.one_of else parser
-    groups = [(one_of, each) for each in command.one_of] + [(parser, each) for each in command.arguments]
-    for group, each in [*groups, *([(parser, _JSON)] if command.has_json else [])]:
-        action = group.add_argument(*each.names, **each.options)
-        if file and (action.type is Path or action.metavar == "FILE"):
-            action.complete = file  # type: ignore[attr-defined]
+def _add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
+    for each in [*command.arguments, *([_JSON] if command.has_json else [])]:
+        parser.add_argument(*each.names, **each.options)
     parser.set_defaults(run=command.run, error=parser.error, unexpected=command.unexpected)
-
-
-def sql_variant() -> str:
-    """Return STACKMGR_SQL_VARIANT.  Raises CommandError."""
-    problems: list[str] = []
-    variant: str = settings.OPTIONS["sql_variant"].read(os.environ, problems)
-    if problems:
-        raise CommandError(problems[0])
-    return variant
 
 
 def database_url() -> str:

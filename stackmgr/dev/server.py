@@ -104,7 +104,7 @@ def _stop_left_over_service(pid_file: Path) -> None:
 def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run gunicorn in a session of its own, so that a Ctrl-C reaches it once, from here."""
     command = [sys.executable, "-m", "gunicorn", "-c", str(paths.directory("deploy") / "gunicorn.conf.py")]
-    env = {"STACKMGR_LOG_FORMAT": "dev", "STACKMGR_ADMIN_BIND": f"127.0.0.1:{_free_port()}"} | os.environ
+    env = {"STACKMGR_LOG_FORMAT": "text", "STACKMGR_ADMIN_BIND": f"127.0.0.1:{_free_port()}"} | os.environ
     own = {"STACKMGR_DATABASE_URL": url, "STACKMGR_DATABASE_URL_FILE": "", "STACKMGR_VERIFIER": "database"}
     server: subprocess.Popen[bytes] | None = None
     try:

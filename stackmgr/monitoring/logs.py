@@ -16,7 +16,7 @@ from typing import Any
 from stackmgr.monitoring.line_writer import LineWriter, stderr
 
 LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("json", "text", "dev")
+FORMATS = ("json", "text")
 
 _LIMIT_INTERVAL_SECONDS = 10.0
 # Kept by each filter.
@@ -89,7 +89,7 @@ class TextFormatter(logging.Formatter):
         return f"{_timestamp(record.created)} {record.levelname.lower()} {_plain(record.getMessage())}{extra}"
 
 
-_FORMATTERS = {"json": JsonFormatter, "text": TextFormatter, "dev": TextFormatter}
+_FORMATTERS = {"json": JsonFormatter, "text": TextFormatter}
 
 
 class _Stderr:

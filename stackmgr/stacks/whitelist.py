@@ -53,17 +53,6 @@ class Whitelist:
     settlement: Token
     spellings: Mapping[str, str]
 
-    def symbol(self, address: str) -> str:
-        """Return the symbol of a lowercase address, or a short form of an address that is not listed."""
-        token = self.tokens.get(address)
-        return f"{address[:6]}…{address[-4:]}" if token is None else token.symbol
-
-    def find(self, text: str) -> Token | None:
-        """Return the token with this symbol or address, in any case."""
-        wanted = text.lower()
-        named = (token for token in self.tokens.values() if wanted in (token.symbol.lower(), token.address))
-        return next(named, None)
-
 
 def _object(problems: list[str], members: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object.  Of a repeated member one reader takes the first value, another the last."""

@@ -309,40 +309,11 @@ def test_the_keys_of_an_account_are_found_by_their_index(owner):
     assert indexes(plan) == {"api_keys_external_id"}
 
 
-def test_the_receipt_of_a_key_is_found_by_its_index(owner):
-    """Planned as the list of keys is."""
-    owner.execute(b"SET plan_cache_mode = force_custom_plan")
-    plan = explain(owner, "receipt_locate", stack_id=None)
-    assert indexes(plan) == {"creation_receipts_pkey"}
-    only_scan(plan)
-
-
 def test_the_predecessor_of_a_deleted_key_is_found_by_its_index(owner):
     """The statement is that of the foreign key."""
     owner.execute(PREDECESSOR)
     explained: Any = owner.execute(EXPLAIN_PREDECESSOR).fetchone()
     assert indexes(list(nodes(explained[0][0]["Plan"]))) == {"api_keys_successor_id"}
-
-
-def test_a_stack_is_located_by_one_look_into_the_index_for_each_manager(owner, ends):
-    """Without its manager, which leads the key; not by a scan of the stacks."""
-    plan = explain(owner, "stack_locate", stack_id=str(ends["last"].stack_id))
-    assert indexes(plan) == {"stacks_pkey"}
-    read = {node["Relation Name"]: node for node in plan if "Relation Name" in node}
-    assert read["stacks"]["Node Type"] == "Index Scan"
-    assert "Filter" not in read["stacks"]
-    assert read["stacks"]["Actual Loops"] <= 2001
-
-
-@pytest.mark.parametrize("limit", [1, 2])
-def test_the_revisions_of_a_stack_are_read_in_the_order_of_the_index(owner, ends, limit):
-    plan = explain(
-        owner, "revision_list", manager_id=MANAGER, stack_id=str(ends["last"].stack_id), row_limit=limit
-    )
-    assert indexes(plan) >= {"stack_revisions_pkey"}
-    assert not [node for node in plan if node["Node Type"] == "Seq Scan"]
-    # Only what the index has returned is sorted.
-    assert all(node["Actual Rows"] <= limit for node in plan if node["Node Type"] == "Sort")
 
 
 @pytest.mark.parametrize("state", ["fresh statistics"], indirect=True)

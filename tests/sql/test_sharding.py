@@ -17,13 +17,7 @@ OF_ALL_MANAGERS = {
     "audit_receipts": "checks every row",
     "audit_revisions": "checks every row",
     "audit_stacks": "checks every row",
-    "receipt_count_naming": "counts what a token's removal affects, of all managers",
-    "token_count_holders": "likewise",
-    "stack_list_holding": "likewise",
-    "revision_search": "finds the manager of a revision or a request",
     "stack_count": "counts the stacks of several managers",
-    "stack_locate": "finds the manager of a stack",
-    "stack_search_name": "finds the manager of a name",
 }
 
 KEYS = b"""

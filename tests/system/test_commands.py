@@ -167,7 +167,7 @@ def test_invalid_arguments_end_with_the_usage_and_status_2():
 def test_a_database_that_does_not_respond_ends_a_command_with_a_reason(arguments):
     ended = run(*arguments, url=NOWHERE)
     assert ended.returncode == 1
-    assert ended.stdout == ""
+    assert arguments == ("check",) or ended.stdout == ""
     assert "Connection refused" in ended.stderr
 
 
@@ -246,7 +246,7 @@ def login(server_url: str, attributes: str) -> Iterator[str]:
 
 
 def test_a_command_ends_though_the_database_accepts_and_says_nothing():
-    commands = [*OPERATORS, *READERS, ("check",), ("tokens", "impact", "/dev/null"), ("verify-key",)]
+    commands = [*OPERATORS, *READERS, ("check",), ("verify-key",)]
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(len(commands)) as threads:
         port = silent.getsockname()[1]
         url = f"postgresql://operator:hunter2@127.0.0.1:{port}/stackmgr"
@@ -263,7 +263,9 @@ def test_an_outage_is_no_rejection_of_a_key():
 
 def test_check_does_not_warn_an_operator_of_being_one(database_url):
     checked = run("check", url=database_url)
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "ok\n", "")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert "warning" not in checked.stdout
+    assert checked.stdout.endswith("\nok\n")
 
 
 @pytest.mark.parametrize("workers", ["two", "", "0", "-1", "1.5"])
@@ -276,7 +278,7 @@ def test_check_warns_of_a_variable_that_nothing_reads(database_url):
     unread = {"STACKMGR_CONCURENCY": "7", "STACKMGR_X": "hunter2"}
     checked = run("check", url=database_url, WEB_CONCURRENCY="2", **unread)
     assert (checked.returncode, checked.stderr) == (0, "")
-    assert checked.stdout.splitlines() == [
+    assert checked.stdout.splitlines()[-3:] == [
         "warning: STACKMGR_CONCURENCY is not read: is STACKMGR_CONCURRENCY meant?",
         "warning: STACKMGR_X is not read",
         "ok",
@@ -312,23 +314,23 @@ def test_migrate_lists_what_is_applied_and_what_is_not(empty_database, service_l
     assert listed() == (3, {"changed", "pending", "unknown"})
 
 
-def test_config_prints_every_setting_and_no_secret():
+def test_check_prints_every_setting_and_no_secret():
     environ = {
         "STACKMGR_VERIFIER": "unkey",
         "STACKMGR_UNKEY_ROOT_KEY": "hunter3",
         "STACKMGR_CONCURRENCY": "7",
     }
-    shown = run("config", url="postgresql://operator:hunter2@db.example/stackmgr", **environ)
-    assert (shown.returncode, shown.stderr) == (0, "")
+    shown = run("check", url="postgresql://operator:hunter2@127.0.0.1:1/stackmgr", **environ)
+    assert shown.returncode == 1
     rows = {name: rest for name, *rest in (line.split("\t") for line in shown.stdout.splitlines())}
     assert rows.keys() - {"VARIABLE"} == {option.variable for option in OPTIONS.values()}
     assert rows["STACKMGR_CONCURRENCY"] == ["7", "set"]
     assert rows["STACKMGR_DATABASE_TIMEOUT"] == ["5", "default"]
     assert rows["STACKMGR_UNKEY_ROOT_KEY"] == ["[redacted]", "set"]
     assert "password=[redacted]" in rows["STACKMGR_DATABASE_URL"][0]
-    assert "host=db.example" in rows["STACKMGR_DATABASE_URL"][0]
-    as_json = run("config", "--json", url=NOWHERE)
-    assert {each["variable"] for each in json.loads(as_json.stdout)} == rows.keys() - {"VARIABLE"}
+    assert "host=127.0.0.1" in rows["STACKMGR_DATABASE_URL"][0]
+    as_json = json.loads(run("check", "--json", url=NOWHERE).stdout)["settings"]
+    assert {each["variable"] for each in as_json} == rows.keys() - {"VARIABLE"}
 
 
 def test_the_version_is_that_of_the_package():
@@ -380,8 +382,8 @@ GUNICORN = (sys.executable, "-m", "gunicorn", "--check-config", "-c", "deploy/gu
 
 @pytest.mark.parametrize(
     ("command", "status"),
-    [((COMMAND, "check"), 3), ((COMMAND, "config"), 1), (GUNICORN, 1)],
-    ids=["stackmgr check", "stackmgr config", "gunicorn"],
+    [((COMMAND, "check"), 3), (GUNICORN, 1)],
+    ids=["stackmgr check", "gunicorn"],
 )
 def test_everything_that_is_wrong_with_the_environment_is_named_at_once(command, status, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2])

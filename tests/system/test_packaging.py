@@ -245,15 +245,17 @@ def connect(connection: http.client.HTTPConnection, server: subprocess.Popen[byt
 
 def test_what_a_command_prints_for_a_missing_extra_installs_it(programs, tmp_path):
     """Into a folder of the test, by pip's own variable: the environment stays as it is."""
-    script = [programs / "stackmgr", "completion", "bash"]
+    script = [programs / "stackmgr", "dev", "--data", tmp_path / "data"]
     folder = tmp_path / "packages"
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     missing = subprocess.run(script, check=False, capture_output=True, text=True, env=environ)
     assert (missing.returncode, missing.stdout) == (1, "")
-    _, _, install = missing.stderr.partition("the generator is missing: ")
+    _, _, install = missing.stderr.partition("the embedded PostgreSQL is missing: ")
     assert shlex.split(install)[:4] == [str(programs / "python"), "-m", "pip", "install"]
     run("/bin/sh", "-c", install, env=environ | {"PIP_TARGET": str(folder)})
-    assert "stackmgr" in run(*script, env=environ | {"PYTHONPATH": str(folder)})
+    found = "from stackmgr.dev import embedded_postgres; print(embedded_postgres.programs())"
+    installed = run(programs / "python", "-c", found, env=environ | {"PYTHONPATH": str(folder)})
+    assert installed.startswith(f"{folder}/")
 
 
 def test_the_wheel_with_its_extra_for_developers_serves_the_first_stack(distributions):
