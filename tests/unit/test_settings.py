@@ -91,7 +91,7 @@ def test_any_other_number_of_requests_or_of_seconds_is_rejected(text):
         ("STACKMGR_VERIFIER", "database, unkey"),
         ("STACKMGR_SQL_VARIANT", "plain, citus"),
         ("STACKMGR_LOG_LEVEL", "debug, info, warning, error"),
-        ("STACKMGR_LOG_FORMAT", "json, text, dev"),
+        ("STACKMGR_LOG_FORMAT", "json, text"),
     ],
 )
 @pytest.mark.parametrize("text", ["Database", "JSON", "INFO", "database ", "none", " "])
