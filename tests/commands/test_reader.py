@@ -45,7 +45,7 @@ def test_with_a_schema_of_an_earlier_release(run_reader, server_url):
     with new_database(server_url) as url:
         migrations.apply(url)
         with psycopg.connect(url) as admin:
-            admin.execute(b"ALTER TABLE stackmgr.api_keys DROP COLUMN label")
+            admin.execute(b"ALTER TABLE stackmgr.api_keys DROP COLUMN label CASCADE")
         assert_rejected(run_reader(url), "run 'stackmgr migrate' first")
 
 
