@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -86,29 +88,43 @@ def test_the_admin_port_on_another_address_is_rejected_at_start(database_url):
         pass
 
 
+@contextmanager
+def activated(database_url: str, held: socket.socket, admin_port: int) -> Iterator[subprocess.Popen[str]]:
+    """Start gunicorn as systemd does, with a socket that listens."""
+    hand_over = (
+        "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = str(os.getpid()); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'gunicorn', '-c', sys.argv[2]])"
+    )
+    environment = {
+        "STACKMGR_DATABASE_URL": database_url,
+        "STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}",
+        "LISTEN_FDS": "1",
+    }
+    command = [sys.executable, "-c", hand_over, str(held.fileno()), str(SETTINGS)]
+    with subprocess.Popen(
+        command, env=os.environ | environment, pass_fds=[held.fileno()], stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
 def test_the_admin_port_on_another_socket_of_systemd_is_rejected_at_start(database_url):
     port = free_port()
-    with socket.create_server(("127.0.0.2", port)) as held:
-        hand_over = (
-            "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = str(os.getpid()); "
-            "os.execv(sys.executable, [sys.executable, '-m', 'gunicorn', '-c', sys.argv[2]])"
-        )
-        environment = {
-            "STACKMGR_DATABASE_URL": database_url,
-            "STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}",
-            "LISTEN_FDS": "1",
-        }
-        ended = subprocess.run(
-            [sys.executable, "-c", hand_over, str(held.fileno()), str(SETTINGS)],
-            env=os.environ | environment,
-            pass_fds=[held.fileno()],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-    assert ended.returncode == 1
-    assert SAME_PORT in ended.stderr
+    with socket.create_server(("127.0.0.2", port)) as held, activated(database_url, held, port) as process:
+        _, printed = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert SAME_PORT in printed
+
+
+def test_a_socket_unit_without_the_admin_port_is_stated(database_url):
+    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as held, activated(database_url, held, port) as process:
+        assert send_request(held.getsockname()[1], "/", timeout=PATIENCE)[0] == 404
+        process.terminate()
+        _, printed = process.communicate(timeout=PATIENCE)
+    assert f"no listener has the port {port}: add it to stackmgr.socket" in printed
 
 
 def test_the_admin_port_on_another_address_is_rejected_at_a_reload(database_url, tmp_path):
