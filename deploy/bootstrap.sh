@@ -16,14 +16,22 @@ bootstrap() {
         rm -rf .venv
         "$python" -m venv .venv >.venv.incomplete 2>&1 || { cat .venv.incomplete >&2; exit 1; }
     fi
-    if ! cmp -s "deploy/locks/$1.txt" ".venv/$1.txt"; then
-        echo "installing deploy/locks/$1.txt (first run, or it has changed; about $2 s) ..." >&2
+    if ! state "$1" | cmp -s - ".venv/$1.state"; then
+        echo "installing deploy/locks/$1.txt (first run, or something has changed; about $2 s) ..." >&2
+        # Two calls: pip takes no checkout together with packages that must have a hash.
+        pip --require-hashes --requirement deploy/locks/build.txt --requirement "deploy/locks/$1.txt"
+        pip --no-deps --no-build-isolation --editable .
+        state "$1" >".venv/$1.state"
     fi
-    pip --require-hashes --requirement deploy/locks/build.txt --requirement "deploy/locks/$1.txt"
-    pip --no-deps --no-build-isolation --editable .
-    cp "deploy/locks/$1.txt" .venv
     rm -f .venv.incomplete
     trap - INT
+}
+
+# Print what an installation of deploy/locks/$1.txt follows from, and what is installed.
+state() {
+    pwd
+    cat deploy/locks/build.txt "deploy/locks/$1.txt" setup.cfg pyproject.toml stackmgr/__init__.py
+    ls -d .venv/lib/python3*/site-packages/*.dist-info 2>/dev/null || :
 }
 
 # Whether .venv is complete and runs Python 3.11 or newer, or exactly the version $1 if given.

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +13,10 @@ import pytest
 
 from tests.support.source import ROOT
 
-INSTALLS = 'pip() { echo "pip $*"; }'
+# A package appears, as pip makes one.
+INSTALLS = (
+    'pip() { echo "pip $*" >>pip; mkdir -p "$(echo .venv/lib/python3*/site-packages)/one-1.dist-info"; }'
+)
 # The file appears in what becomes `sleep`: a subshell has no traps, so SIGINT ends it at any moment.
 HANGS = "pip() ( : >installing; exec sleep 60 )"
 PATIENCE = 60.0
@@ -23,7 +27,11 @@ def checkout(tmp_path):
     """A folder with the script and a lock; packages are not really installed."""
     (tmp_path / "deploy" / "locks").mkdir(parents=True)
     shutil.copy(ROOT / "deploy" / "bootstrap.sh", tmp_path / "deploy")
-    shutil.copy(ROOT / "deploy" / "locks" / "dev.txt", tmp_path / "deploy" / "locks")
+    for name in ("build.txt", "dev.txt"):
+        shutil.copy(ROOT / "deploy" / "locks" / name, tmp_path / "deploy" / "locks")
+    (tmp_path / "stackmgr").mkdir()
+    for name in ("setup.cfg", "pyproject.toml", "stackmgr/__init__.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
@@ -82,14 +90,64 @@ def test_names_a_missing_python(checkout):
     assert "python3.99 is not found" in messages
 
 
-def test_reports_progress_on_the_first_run_and_after_a_lock_change(checkout):
+def test_reports_progress_on_the_first_run(checkout):
     python = quick_python(checkout)
     status, messages = bootstrap(checkout, python)
     assert status == 0
     assert [line.split()[0] for line in messages.splitlines()] == ["creating", "installing"]
     assert bootstrap(checkout, python) == (0, "")
-    (checkout / "deploy" / "locks" / "dev.txt").write_text("# changed\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "echo '# changed' >>deploy/locks/dev.txt",
+        "echo '# changed' >>deploy/locks/build.txt",
+        "echo '# changed' >>setup.cfg",
+        "echo '# changed' >>pyproject.toml",
+        "echo '__version__ = \"9\"' >>stackmgr/__init__.py",
+        "rm -r .venv/lib/python3*/site-packages/one-1.dist-info",
+        'mkdir "$(echo .venv/lib/python3*/site-packages)/two-1.dist-info"',
+        "rm .venv/dev.state",
+    ],
+)
+def test_installs_again_once_something_has_changed_and_not_before(checkout, change):
+    python = quick_python(checkout)
+    bootstrap(checkout, python)
+    calls = (checkout / "pip").read_text()
+    assert bootstrap(checkout, python) == (0, "")
+    assert (checkout / "pip").read_text() == calls
+    subprocess.run(["/bin/sh", "-c", change], check=True, cwd=checkout)
     assert "installing deploy/locks/dev.txt" in bootstrap(checkout, python)[1]
+    assert (checkout / "pip").read_text() == 2 * calls
+    assert bootstrap(checkout, python) == (0, "")
+
+
+def test_an_installation_that_failed_is_repeated(checkout):
+    python = quick_python(checkout)
+    with start(checkout, python, "pip() { return 1; }") as process:
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert bootstrap(checkout, python)[0] == 0
+    assert (checkout / "pip").exists()
+
+
+def test_a_moved_checkout_is_installed_again(checkout):
+    bootstrap(checkout, quick_python(checkout))
+    moved = checkout.rename(checkout.with_name("moved"))
+    assert "installing deploy/locks/dev.txt" in bootstrap(moved)[1]
+
+
+@pytest.mark.parametrize("arguments", [["--port", "PORT"], ["--port=PORT", "--data", "elsewhere"]])
+def test_a_port_in_use_is_named_before_anything_is_installed(checkout, arguments):
+    shutil.copy(ROOT / "deploy" / "dev", checkout / "deploy")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [checkout / "deploy" / "dev", *(each.replace("PORT", port) for each in arguments)]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f"port {port} is in use or not permitted; choose another with --port\n"
+    assert not (checkout / ".venv").exists()
 
 
 def test_recreates_the_environment_only_for_another_python_in_the_variable(checkout):
