@@ -28,7 +28,7 @@ from stackmgr.stacks import whitelist
 from tests.support.citus import citus, distribute
 from tests.support.client import Client
 from tests.support.clusters import binaries_of, new_database
-from tests.support.memory import memory
+from tests.support.memory import memory, reachable
 from tests.support.pgbouncer import make_pooled_login, pgbouncer
 from tests.support.recorder import Recorder
 
@@ -124,7 +124,7 @@ def server_url(citus_nodes: list[str]) -> Iterator[str]:
         return
     with (
         tempfile.TemporaryDirectory(prefix="stackmgr-", dir=memory()) as folder,
-        EmbeddedPostgres(Path(folder) / "data") as server,
+        EmbeddedPostgres(reachable(folder) / "data") as server,
     ):
         yield server.url("postgres")
 

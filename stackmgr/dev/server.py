@@ -174,14 +174,9 @@ def curl_lines(base: str, key: str) -> list[str]:
 def _announce(port: int, folder: Path, server: EmbeddedPostgres, key: str) -> None:
     base = f"http://127.0.0.1:{port}"
     lines = "\n\n".join(curl_lines(base, key))
-    opened = "".join(
-        f"\nPostgreSQL does not run as root: until it ends, every user may traverse (not read) {path}"
-        for path in dict.fromkeys(server.opened)
-    )
     print(
-        f"{opened}\n"
-        f"stackmgr is serving at  {base}\n"
-        f"data is kept in         {folder}\n"
+        f"\nstackmgr is serving at  {base}\n"
+        f"data is kept in         {server.folder}\n"
         f"API key                 {key}\n\n"
         f"Create, list, get and update a stack:\n\n{lines}\n\n"
         f"Other commands, such as 'stackmgr keys list', use this database after\n\n"

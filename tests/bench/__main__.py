@@ -20,6 +20,7 @@ from tests.bench import contenders, delay, load, report, verifier
 from tests.bench.contenders import Checkout, Contender, Surroundings
 from tests.bench.requests import SCENARIOS
 from tests.bench.rounds import KEPT_CONNECTIONS, LATENCY_CONNECTIONS, Plan, Rounds
+from tests.support.memory import reachable
 
 PARTS = ("throughput", "latency", "overload", "slices")
 CEILINGS = ("pgbench", *report.FALCONS)
@@ -121,7 +122,7 @@ def postgres(folder: Path) -> Iterator[str]:
     if given:
         yield given
         return
-    with EmbeddedPostgres(folder / "data") as server:
+    with EmbeddedPostgres(reachable(folder) / "data") as server:
         url = server.url("postgres")
         with psycopg.connect(url, autocommit=True) as connection:
             for statement in _CALM:

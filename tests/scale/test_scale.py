@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,6 +12,7 @@ from tests.scale import load, report, server
 from tests.scale.subject import buffers_of
 from tests.support.clusters import new_database
 from tests.support.command_line import runner
+from tests.support.memory import reachable
 
 STACKS = 2000
 SUMS = b"""
@@ -91,7 +91,7 @@ def test_the_buffers_of_a_plan_include_what_runs_after_it() -> None:
 def test_the_server_of_the_report_runs_with_its_settings() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="stackmgr-") as folder,
-        server.open_server(Path(folder) / "data") as postgres,
+        server.open_server(reachable(folder) / "data") as postgres,
         psycopg.connect(postgres.url("postgres")) as connection,
     ):
         in_effect = {row[0]: row[1] for row in connection.execute(SETTINGS, [list(server.SETTINGS)])}

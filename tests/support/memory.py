@@ -14,3 +14,10 @@ def memory() -> str | None:
     if not Path(folder).is_dir() or os.statvfs(folder).f_flag & (os.ST_NOEXEC | os.ST_NODEV):
         return None
     return folder if shutil.disk_usage(folder).free > 2**31 else None
+
+
+def reachable(folder: str | Path) -> Path:
+    """Open a folder of `tempfile` to other users: PostgreSQL does not run as root."""
+    path = Path(folder)
+    path.chmod(0o755)
+    return path

@@ -4,15 +4,15 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import psycopg
 
 from stackmgr.database import migrations
-from stackmgr.dev import embedded_postgres
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
+from tests.support.memory import reachable
 from tests.support.waiting import eventually
 
 _CARELESS = b"""
@@ -37,6 +37,7 @@ class FaultyPostgres(EmbeddedPostgres):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        reachable(folder.parent)
         self.logs: list[str] = []
 
     def prepare(self) -> None:
@@ -46,17 +47,17 @@ class FaultyPostgres(EmbeddedPostgres):
 
     def follow(self, conninfo: str) -> None:
         """Become, before the first start, a standby of the server that *conninfo* leads to."""
-        with ExitStack() as opened:
-            if os.geteuid() == 0:
-                self.choose_user()
-                opened.enter_context(embedded_postgres.traversable(self.folder))
-            self._copy(conninfo)
-
-    def _copy(self, conninfo: str) -> None:
+        self.choose_user()
         self.take_ownership(self.folder)
-        program = embedded_postgres.programs() / "pg_basebackup"
         options = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync")
-        command = [str(program), "--dbname", conninfo, "--pgdata", str(self.folder), *options]
+        command = [
+            str(self.programs / "pg_basebackup"),
+            "--dbname",
+            conninfo,
+            "--pgdata",
+            str(self.folder),
+            *options,
+        ]
         copied = subprocess.run(command, check=False, cwd="/", capture_output=True, **self.run_as)
         assert copied.returncode == 0, copied.stderr
         # The other's socket lies among its data, and so does the claim to it.

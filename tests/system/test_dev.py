@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.memory import reachable
 from tests.support.waiting import eventually
 from tests.system.dev_process import failed_dev, free_port, running_dev
 
@@ -26,7 +27,7 @@ EXPORT = "^(export STACKMGR_DATABASE_URL=.*)$"
 def folder():
     """A folder of this module's own, where a server that does not run as root can reach it."""
     with tempfile.TemporaryDirectory(prefix="stackmgr dev ") as name:
-        yield Path(name)
+        yield reachable(name)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,8 @@ def test_an_interrupt_while_starting_leaves_no_trace(folder, stage):
     # A program that initdb started may still write for a moment after it.
     data_folder = tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True)
     with data_folder as data, (folder / "interrupted").open("w+") as log:
-        command = [sys.executable, "-m", "stackmgr", "dev", "--port", str(free_port()), "--data", data]
+        command = [sys.executable, "-m", "stackmgr", "dev", "--port", str(free_port())]
+        command += ["--data", str(reachable(data))]
         process = subprocess.Popen(command, stdout=log, stderr=log)
         while not any(stage in line for line in commands_below(process.pid)):
             assert process.poll() is None

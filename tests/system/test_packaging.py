@@ -20,6 +20,7 @@ from psycopg.conninfo import make_conninfo
 
 import stackmgr
 from tests.support.examples import configuration
+from tests.support.memory import reachable
 from tests.support.server import free_port
 from tests.support.source import DATA, ROOT, copy_source
 from tests.system.dev_process import running_dev
@@ -266,6 +267,6 @@ def test_the_wheel_with_its_extra_for_developers_serves_the_first_stack(distribu
     assert "editable_project_location" not in installed["stackmgr"]
     with tempfile.TemporaryDirectory(prefix="stackmgr-dev-") as folder:
         command = (str(programs / "stackmgr"), "dev")
-        with running_dev(Path(folder) / "data", Path(folder) / "log", command=command) as dev:
+        with running_dev(reachable(folder) / "data", Path(folder) / "log", command=command) as dev:
             assert " 201 " in run("/bin/sh", "-c", dev.curl_lines[0]).partition("\n")[0]
             assert dev.stop() == 0
