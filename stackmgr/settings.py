@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,12 @@ class Option:
     *missing* says why the service cannot do without it; *verifier* is the only verifier that reads it.
     """
 
-    variable: str
     parse: Callable[[str], Any]
     default: Any
     description: str
     missing: str = ""
     verifier: str = ""
+    variable: str = ""
 
     @property
     def is_secret(self) -> bool:
@@ -148,97 +149,69 @@ def _listener(text: str) -> str:
     return text
 
 
-def _base_url(text: str) -> str:
-    parts = urlsplit(text)
-    if not (
-        parts.scheme in ("http", "https")
-        and _HOST.fullmatch(parts.hostname or "")
-        and parts.port != 0
-        and not parts.netloc.endswith(":")
-        and "@" not in parts.netloc
-        and _PATH.fullmatch(parts.path)
-        and "?" not in text
-        and "#" not in text
-    ):
-        raise ValueError
-    return text
-
-
 def _unkey_url(text: str) -> str:
-    try:
-        return _base_url(text)
-    except ValueError:  # urlsplit's own repeats what it was given
-        raise ValueError("must be an https (or http) address: host, port and path, nothing more") from None
+    with suppress(ValueError):  # urlsplit's own repeats what it was given
+        parts = urlsplit(text)
+        if (
+            parts.scheme in ("http", "https")
+            and _HOST.fullmatch(parts.hostname or "")
+            and parts.port != 0
+            and not parts.netloc.endswith(":")
+            and not {"@", "?", "#"}.intersection(text)
+            and _PATH.fullmatch(parts.path)
+        ):
+            return text
+    raise ValueError("must be an https (or http) address: host, port and path, nothing more")
 
 
-def _option(variable: str, parse: Callable[[str], Any], default: Any, description: str, **other: str) -> Any:
-    option = Option(variable, parse, default, description, **other)
+def _option(parse: Callable[[str], Any], default: Any, description: str, **other: str) -> Any:
+    option = Option(parse, default, description, **other)
     return dataclasses.field(default=default, metadata={"option": option})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The configuration of a running service.  Times are in seconds."""
+    """The configuration of a running service.  Times are in seconds.
+
+    The variable of a field is its name in capitals after STACKMGR_, such as STACKMGR_DATABASE_URL.
+    """
 
     database_url: Secret = _option(
-        "STACKMGR_DATABASE_URL",
         Secret,
         Secret(""),
         "PostgreSQL 15 to 18, as a libpq connection string; its options may set plan_cache_mode",
         missing="is not set: a PostgreSQL connection string is needed",
     )
     database_timeout: int = _option(
-        "STACKMGR_DATABASE_TIMEOUT",
-        _whole_number(1000),
-        5,
-        "seconds that one request may wait for the database in total",
+        _whole_number(1000), 5, "seconds that one request may wait for the database in total"
     )
     sql_variant: str = _option(
-        "STACKMGR_SQL_VARIANT",
         _one_of("plain", "citus"),
         "plain",
         "statements of create and update: plain, or citus (deploy/CITUS.md)",
     )
     concurrency: int = _option(
-        "STACKMGR_CONCURRENCY",
         _whole_number(1000),
         64,
         "concurrent requests of each worker, three quarters of them of one key; with the verifier `database`"
         " at most one for each database connection",
     )
     database_connections: int = _option(
-        "STACKMGR_DATABASE_CONNECTIONS",
-        _whole_number(1000),
-        8,
-        "database connections of each worker, opened as needed",
+        _whole_number(1000), 8, "database connections of each worker, opened as needed"
     )
     queue_timeout: float = _option(
-        "STACKMGR_QUEUE_TIMEOUT",
         _seconds(0.1, 20.0),
         1.0,
         "seconds that a request may wait to be started before it gets 503, 0.1 to 20",
     )
-    tokens: Path = _option(
-        "STACKMGR_TOKENS",
-        Path,
-        paths.default_whitelist(),
-        "whitelist file: exactly 30 tokens of chain 4663",
-    )
+    tokens: Path = _option(Path, paths.default_whitelist(), "whitelist file: exactly 30 tokens of chain 4663")
     verifier: str = _option(
-        "STACKMGR_VERIFIER",
-        _one_of("database", "unkey"),
-        "database",
-        "verifier of API keys: database or unkey",
+        _one_of("database", "unkey"), "database", "verifier of API keys: database or unkey"
     )
     unkey_url: str = _option(
-        "STACKMGR_UNKEY_URL",
-        _unkey_url,
-        "https://api.unkey.com",
-        "address of Unkey, in the cloud or self-hosted",
-        verifier="unkey",
+        _unkey_url, "https://api.unkey.com", "address of Unkey, in the cloud or self-hosted", verifier="unkey"
     )
     unkey_root_key: Secret = _option(
-        "STACKMGR_UNKEY_ROOT_KEY",
         _credential,
         Secret(""),
         "root key for Unkey",
@@ -247,40 +220,22 @@ class Settings:
     )
     # A verification must end well before the time-outs of gunicorn and of a proxy.
     verify_timeout: float = _option(
-        "STACKMGR_VERIFY_TIMEOUT",
-        _seconds(0.1, 20.0),
-        3.0,
-        "seconds for one verification by Unkey, 0.1 to 20",
+        _seconds(0.1, 20.0), 3.0, "seconds for one verification by Unkey, 0.1 to 20"
     )
     verify_reuse_seconds: float = _option(
-        "STACKMGR_VERIFY_REUSE_SECONDS",
-        _seconds(0.0, 60.0),
-        0.0,
-        "seconds for which Unkey's acceptance of a key is reused, 0 to 60",
+        _seconds(0.0, 60.0), 0.0, "seconds for which Unkey's acceptance of a key is reused, 0 to 60"
     )
     log_level: str = _option(
-        "STACKMGR_LOG_LEVEL",
-        _one_of(*logs.LEVELS),
-        "info",
-        "debug, info (one line per request), warning or error",
+        _one_of(*logs.LEVELS), "info", "debug, info (one line per request), warning or error"
     )
-    log_format: str = _option(
-        "STACKMGR_LOG_FORMAT",
-        _one_of(*logs.FORMATS),
-        "json",
-        "json or text",
-    )
+    log_format: str = _option(_one_of(*logs.FORMATS), "json", "json or text")
     admin_bind: str | None = _option(
-        "STACKMGR_ADMIN_BIND",
         _listener,
         None,
         "host:port of a listener for /live, /ready and /metrics, with a port of its own; not to be published",
     )
     metrics_dir: Path | None = _option(
-        "STACKMGR_METRICS_DIR",
-        Path,
-        None,
-        "folder that the workers share; turns metrics on (extra 'metrics')",
+        Path, None, "folder that the workers share; turns metrics on (extra 'metrics')"
     )
 
     @property
@@ -290,7 +245,8 @@ class Settings:
 
 
 OPTIONS: Mapping[str, Option] = {
-    field.name: field.metadata["option"] for field in dataclasses.fields(Settings)
+    field.name: dataclasses.replace(field.metadata["option"], variable=f"STACKMGR_{field.name.upper()}")
+    for field in dataclasses.fields(Settings)
 }
 
 
