@@ -19,6 +19,10 @@ PRESETS = ("hourly", "daily", "weekly", "monthly")
 DEFAULT_PAGE_SIZE = 25
 MAX_PAGE_SIZE = 100
 
+# UTF-8 bytes of the names on a page of more than one stack.  With four times as many, a page took up to 9 ms
+# of processor time; with these, up to 2 ms.
+PAGE_NAME_BYTES = 262144
+
 # Of an Idempotency-Key: what PostgreSQL's index on (manager_id, idempotency_key) holds beside the UUID.
 LONGEST_KEY_BYTES = 2676
 

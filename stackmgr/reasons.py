@@ -74,7 +74,6 @@ class ReasonSlug(StrEnum):
     VERIFIER_RESPONSE_CONTRADICTORY = "verifier_response_contradictory"
     # The capacity of a worker
     QUEUE_TIMEOUT = "queue_timeout"
-    LARGE_PAGES = "large_pages"
     # The database, after the verification; also among the causes of another error
     MANAGER_BINDING = "manager_binding"
     NO_CONNECTION = "no_connection"

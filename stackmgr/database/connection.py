@@ -19,12 +19,10 @@ from stackmgr.database import retries
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.reasons import ReasonSlug
-from stackmgr.scheduler import READABLE, WRITABLE, give_way, wait_for
+from stackmgr.scheduler import READABLE, WRITABLE, wait_for
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
-
-_ROWS_AT_ONCE = 32  # a page of ordinary size; of the largest stacks, 8 MB
 
 _WARNING = "01000"
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
@@ -144,13 +142,9 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         raise ex
 
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:
-        number, since = result.ntuples, time.monotonic()
         self._transformer.set_pgresult(result)
-        rows = self._transformer.load_rows(0, min(_ROWS_AT_ONCE, number), tuple)
-        while len(rows) < number:
-            since = give_way(since)
-            rows += self._transformer.load_rows(len(rows), min(len(rows) + _ROWS_AT_ONCE, number), tuple)
-        self._transformer.set_pgresult(None)  # or each connection would keep up to 26 MB of its last page
+        rows = self._transformer.load_rows(0, result.ntuples, tuple)
+        self._transformer.set_pgresult(None)  # or each connection would keep its last page
         return rows
 
     def _prepare(self, statement: Statement, deadline: float) -> None:

@@ -120,8 +120,11 @@ class Session:
         finally:
             self._seconds_left = deadline - time.monotonic()
 
-    def planned_rows(self, manager_id: str) -> list[Row]:
-        """Return the rows of the planned read for a manager, prefetched or not.  Raises DatabaseError."""
+    def planned_rows(self, manager_id: str, instead: Statement | None = None) -> list[Row]:
+        """Return the rows of the planned read for a manager, prefetched or not.  Raises DatabaseError.
+
+        With *instead*, run that statement with the parameters of the planned read.
+        """
         if self.planned_read is None:
             raise AssertionError("no read is planned")
         statement, parameters, _ = self.planned_read
@@ -129,7 +132,7 @@ class Session:
         if prefetched is not None and parameters["manager_id"] == manager_id:
             return prefetched
         parameters["manager_id"] = manager_id
-        return self.rows(statement, parameters)
+        return self.rows(instead or statement, parameters)
 
     def close(self) -> None:
         """Release the connection.  A closed session may be used again and acquires another."""

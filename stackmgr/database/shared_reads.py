@@ -10,7 +10,9 @@ from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import Signal, end_turn, has_scheduler
 
 _MAX_REQUESTS = 4
-_MAX_ROWS = 32  # of a statement
+# Of a statement.  Such a page has up to 170 kB, as sql/stack_list.sql omits long names, and a single stack up to
+# 265 kB: a batch has at most 1.1 MB, which takes the server 3 ms.
+_MAX_ROWS = 32
 
 # The shares of its seconds for which a request waits for a batch that another leads, and for one that it
 # leads: by then the server has ended a statement that is too slow.
@@ -63,7 +65,7 @@ class SharedReads:
     Sent apart, each would wake a server process and this one.  The first request of a batch leads it: it lets
     the turn end, acquires the connection, and sends what has joined until then.  The invariants:
 
-    - The reads find a few rows by an index, and may run twice.  Nothing else is in a batch.
+    - The reads find a few rows of bounded size by an index, and may run twice.  Nothing else is in a batch.
     - A batch is complete before it is sent: no request waits for one that was under way before it.
     - Only the leader uses the connection, from `acquire` to `release`.  What it passes on are rows.
     - Each request gets the rows of its own reads, or None.  All get None if one statement fails, the

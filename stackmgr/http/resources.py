@@ -4,35 +4,19 @@ A responder checks the request in the order of the contract, calls the repositor
 result.  Errors are raised here and become responses in error_handlers.
 """
 
-from collections.abc import Iterator, Mapping
-from time import monotonic
+from collections.abc import Mapping
 from typing import Any
 
 import falcon
 
-from stackmgr.capacity import CAPACITY, UNLIMITED
 from stackmgr.database.session import PlannedRead
-from stackmgr.errors import Overloaded
 from stackmgr.http import requests, responses
 from stackmgr.http.requests import RequestSchema
-from stackmgr.reasons import ReasonSlug
-from stackmgr.scheduler import give_way
 from stackmgr.stacks import configuration, cursor, repository
 from stackmgr.stacks.repository import Stack
 
 COLLECTION_PATH = "/manager/stacks"
 ITEM_PATH = "/manager/stacks/{stack_id}"
-
-# A larger page waits until the server has room (stackmgr/server/memory.py) and is built in turns with others.
-LARGE_PAGE_BYTES = 1_048_576
-
-
-def _in_turns(pieces: list[bytes]) -> Iterator[bytes]:
-    """Yield the pieces of a large body; let other requests run meanwhile."""
-    started = monotonic()
-    for piece in pieces:
-        yield piece
-        started = give_way(started)
 
 
 def _respond(req: falcon.Request, resp: falcon.Response, stack: Stack) -> None:
@@ -71,17 +55,7 @@ class StackCollection:
     def on_get(self, req: falcon.Request, resp: falcon.Response, limit: int) -> None:
         """List one page of stacks."""
         page, position = repository.list_page(req.context.session, req.context.actor.manager_id, limit)
-        next_cursor = None if position is None else cursor.encode(position)
-        size = responses.estimate_page_bytes(page)
-        if size <= LARGE_PAGE_BYTES:
-            resp.data = responses.serialize_page(page, next_cursor)
-            return
-        req.context.session.close()  # others may need the connection while this page waits
-        if seconds := req.env.get(CAPACITY, UNLIMITED).wait_for_room(size):
-            raise Overloaded(ReasonSlug.LARGE_PAGES, seconds)
-        pieces = responses.serialize_in_turns(page, next_cursor)
-        resp.content_length = sum([len(piece) for piece in pieces])
-        resp.stream = _in_turns(pieces)
+        resp.data = responses.serialize_page(page, None if position is None else cursor.encode(position))
 
     on_head = on_get
 

@@ -1,6 +1,7 @@
 """The repository of stacks: one function per operation, each of which runs one SQL file.
 
-The exception is the retry of a create: a second statement reads the receipt, in a later snapshot.
+The exceptions run a second statement, in a later snapshot: the retry of a create reads the receipt, and a
+page with a long name is read again.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from uuid import UUID, uuid4
 from stackmgr.database import retries, statements
 from stackmgr.database.session import PlannedRead, Session
 from stackmgr.errors import Conflict, DatabaseError, InvalidIdempotencyKey, NotFound
+from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import cursor
 from stackmgr.stacks.configuration import Changes, Configuration
@@ -20,7 +22,10 @@ _CREATE = statements.load("stack_create")
 _FIND_RECEIPT = statements.load("receipt_find")
 _GET = statements.load("stack_get")
 _LIST = statements.load("stack_list")
+_LIST_LONG_NAMES = statements.load("stack_list_long_names")
 _UPDATE = statements.load("stack_update")
+
+_NAME = 2  # the column of a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +108,28 @@ def get(session: Session, manager_id: str) -> Stack:
 
 def plan_list(after: Position, limit: int) -> PlannedRead:
     """Return the read that `list_page` runs: up to *limit* stacks after a position."""
-    position = {"after_created_at": after.created_at, "after_stack_id": after.stack_id}
-    return PlannedRead(_LIST, {**position, "row_limit": limit + 1}, max_rows=limit + 1)
+    parameters = {
+        "after_created_at": after.created_at,
+        "after_stack_id": after.stack_id,
+        "row_limit": limit + 1,
+        "page_bytes": PAGE_NAME_BYTES,
+    }
+    return PlannedRead(_LIST, parameters, max_rows=limit + 1)
 
 
 def list_page(session: Session, manager_id: str, limit: int) -> tuple[list[Stack], Position | None]:
-    """Return a page by the planned read, and the position of the next page if there is one."""
+    """Return a page by the planned read, and the position of the next page if there is one.
+
+    `stack_list` omits each long name.  A page with one is read again by the statement that ends it once its
+    names exceed PAGE_NAME_BYTES; that statement omits the name of the first stack of the next page.
+    """
     rows = session.planned_rows(manager_id)
-    page = [Stack(*row[:5]) for row in rows[:limit]]
-    if len(rows) <= limit:
+    if None in [row[_NAME] for row in rows[:limit]]:
+        rows = session.planned_rows(manager_id, _LIST_LONG_NAMES)
+    page = [Stack(*row[:5]) for row in rows[:limit] if row[_NAME] is not None]
+    if len(page) == len(rows):
         return page, None
-    last = rows[limit - 1]
+    last = rows[len(page) - 1]
     return page, cursor.Position(last[5], UUID(last[0]))
 
 

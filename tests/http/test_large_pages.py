@@ -1,57 +1,188 @@
-"""Pages of more than a megabyte: they wait for room, and are built in turns with other requests."""
+"""Pages that end early, because their names take PAGE_NAME_BYTES."""
 
 import json
-import time
 
 import pytest
 
-from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.capacity import CAPACITY, Capacity
-from stackmgr.database.pool import Database
-from tests.http.raw_wsgi import Input, call
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.limits import PAGE_NAME_BYTES
 from tests.support.client import STACKS
-from tests.support.examples import configuration
+from tests.support.examples import ADDRESSES, configuration, spread
 
-BODY = json.dumps(configuration(name='"\N{GRINNING FACE}' * 43_000), ensure_ascii=False).encode()
+LONGEST_ORDINARY = PAGE_NAME_BYTES // 100
+ORDINARY = ["api_key_verify", "stack_list"]
+READ_AGAIN = [*ORDINARY, "stack_list_long_names"]
+
+
+def body(name):
+    return json.dumps(configuration(name=name), ensure_ascii=False).encode()
 
 
 @pytest.fixture
-def page_of(client, app):
-    """Return a function that lists six large stacks, with other members of the environ."""
-    for _ in range(6):
-        assert client.create(BODY).status_int == 201
+def save(client):
+    """Return a function that creates stacks of some names and returns their ids, newest first."""
+    client.page()
 
-    def page(application=app, method="GET", **environ):
-        return call(application, client, method, STACKS, Input(b""), **environ)
+    def save(*names):
+        responses = [client.create(body(name)) for name in names]
+        assert [response.status_int for response in responses] == [201] * len(names)
+        return [response.json["id"] for response in responses][::-1]
 
-    return page
-
-
-def test_a_large_page_has_its_length_and_the_responses_of_get(client, page_of):
-    page = page_of()
-    assert len(page.body) == int(page.headers["Content-Length"]) > 1_048_576
-    assert [client.get(item["id"]).json for item in page.json["items"]] == page.json["items"]
-    assert page_of(method="HEAD").headers["Content-Length"] == page.headers["Content-Length"]
+    return save
 
 
-def test_a_page_waits_for_room_without_a_connection(page_of, serving, service_url, database):
-    only = Database(service_url, pool_size=1, deadline=20, variant="citus" if database.variants else "plain")
-    only.open()
+@pytest.fixture
+def before_long_names(monkeypatch):
+    """Return a function that has a call made between the two statements of a page."""
+
+    def arrange(call):
+        original = DatabaseConnection.run
+
+        def run(self, statement, parameters, deadline):
+            if statement.name == "stack_list_long_names":
+                call()
+            return original(self, statement, parameters, deadline)
+
+        monkeypatch.setattr(DatabaseConnection, "run", run)
+
+    return arrange
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """How many bytes the rows of each shared round trip had."""
     sizes = []
+    original = DatabaseConnection.run_together
 
-    def wait_for_room(_, size):
-        sizes.append(size)
-        only.release(only.acquire(time.monotonic() + 5))
-        return 0
+    def run_together(self, reads, deadline):
+        results = original(self, reads, deadline)
+        sizes.append(sum(len(str(value).encode()) for rows in results for row in rows for value in row))
+        return results
 
-    try:
-        page = page_of(serving(DatabaseVerifier(), only), **{CAPACITY: Capacity(wait_for_room)})
-    finally:
-        only.close()
-    assert (page.status_int, len(sizes)) == (200, 1)
+    monkeypatch.setattr(DatabaseConnection, "run_together", run_together)
+    return sizes
 
 
-def test_a_page_without_room_is_503(page_of):
-    page = page_of(**{CAPACITY: Capacity(lambda *_: 7)})
-    assert (page.status_int, page.json["code"]) == (503, "service_unavailable")
-    assert page.headers["Retry-After"] == "7"
+def ids(page):
+    return [item["id"] for item in page.json["items"]]
+
+
+def rest(client, page):
+    """Return the ids of the pages after *page*."""
+    found = []
+    while cursor := page.json["next_cursor"]:
+        page = client.page(f"limit=100&cursor={cursor}")
+        found.append(ids(page))
+    return found
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("character", ["x", "\xe9", "\N{GRINNING FACE}", '"'])
+def test_the_names_of_a_page_take_at_most_so_many_bytes(client, save, character, more):
+    size = len(character.encode())
+    each = PAGE_NAME_BYTES // 4 // size
+    saved = save("x" * more + character * each, *[character * each] * 3)
+    page = client.page()
+    assert client.statements == READ_AGAIN
+    assert [ids(page), *rest(client, page)] == [saved[: 4 - more], *([saved[3:]] if more else [])]
+
+
+def test_the_items_of_a_page_that_ends_early_equal_the_responses_of_get(client, save):
+    saved = save(*[f"{number}{'x' * 100_000}" for number in range(3)])
+    page = client.page("limit=3")
+    assert [client.get(stack_id).json for stack_id in saved[:2]] == page.json["items"]
+    head = client.request("HEAD", f"{STACKS}?limit=3")
+    assert head.headers["Content-Length"] == str(len(page.body)) == page.headers["Content-Length"]
+
+
+@pytest.mark.parametrize("character", ["x", "\xe9", "\1"])
+def test_a_page_of_100_ordinary_names_is_one_statement(client, save, character):
+    name = character * (LONGEST_ORDINARY // len(character.encode()))
+    saved = save(*[name] * 100)
+    assert ids(client.page("limit=100")) == saved
+    assert client.statements == ORDINARY
+
+
+@pytest.mark.parametrize(("length", "statements"), [(0, ORDINARY), (1, READ_AGAIN)])
+def test_only_a_page_with_a_long_name_is_read_again(client, save, length, statements):
+    saved = save("\xe9" + "x" * (LONGEST_ORDINARY - 2 + length), "short")
+    assert ids(client.page()) == saved
+    assert client.statements == statements
+    assert ids(client.page("limit=1")) == saved[:1]  # the long name is that of the next page
+    assert client.statements == ORDINARY
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_a_walk_meets_every_stack_of_the_longest_names(client, save, limit):
+    longest = 262_144 - len(body(""))
+    saved = save(*["x" * longest, "short"] * 2, "x" * longest)
+    assert client.walk(limit) == saved
+
+
+def test_a_name_of_another_writer_that_is_too_long_for_any_page_is_alone_on_one(client, save, admin):
+    saved = save("a", "b", "c")
+    change_name(admin, saved[1], "x" * (PAGE_NAME_BYTES + 1))
+    page = client.page()
+    assert [ids(page), *rest(client, page)] == [[stack_id] for stack_id in saved]
+
+
+def change_name(admin, stack_id, name):
+    changed = admin.execute("UPDATE stackmgr.stacks SET name = %s WHERE stack_id = %s", (name, stack_id))
+    assert changed.rowcount == 1
+
+
+def test_what_is_read_again_is_the_page(client, save, admin, before_long_names):
+    """The two statements see different snapshots: in the second, the page ends at another stack."""
+    saved = save(*["x" * 10_000] * 3)
+    changes = iter([lambda: change_name(admin, saved[1], "x" * PAGE_NAME_BYTES)])
+    before_long_names(lambda: [change() for change in changes])
+    page = client.page()
+    assert [ids(page), *rest(client, page)] == [[stack_id] for stack_id in saved]
+
+
+def test_a_page_read_again_has_no_long_name_any_more(client, save, admin, before_long_names):
+    saved = save("a", "x" * 10_000, "b")
+    before_long_names(lambda: change_name(admin, saved[1], "short"))
+    page = client.page("limit=2")
+    assert page.json["items"][1]["name"] == "short"
+    assert [ids(page), *rest(client, page)] == [saved[:2], saved[2:]]
+
+
+def test_a_stack_that_is_first_only_in_between_is_on_the_page_that_is_read_again(
+    client, save, admin, before_long_names
+):
+    created, *saved = save("a", "x" * 10_000, "new")
+    moves = iter([lambda: date(admin, created, "now")])
+    date(admin, created, "2000-01-01")
+    before_long_names(lambda: [move() for move in moves])
+    page = client.page("limit=2")
+    assert [ids(page), *rest(client, page)] == [[created, saved[0]], saved[1:]]
+
+
+def date(admin, stack_id, moment):
+    admin.execute("UPDATE stackmgr.stacks SET created_at = %s WHERE stack_id = %s", (moment, stack_id))
+
+
+def test_a_list_that_is_erased_in_between_is_empty(client, save, admin, before_long_names):
+    [stack_id] = save("x" * 10_000)
+    statement = "DELETE FROM stackmgr.{} WHERE stack_id = %s"
+
+    def erase():
+        for table in ("creation_receipts", "stack_revisions", "stacks"):
+            admin.execute(statement.format(table), (stack_id,))
+
+    before_long_names(erase)
+    assert client.page().json == {"items": [], "next_cursor": None}
+
+
+def test_a_shared_round_trip_of_one_request_has_bounded_bytes(client, save, shared):
+    """Four requests share one at most."""
+    *ordinary, longest = save("x" * (262_144 - len(body(""))), *["x" * LONGEST_ORDINARY] * 32)
+    for stack_id in (*ordinary, longest):
+        client.update(stack_id, {"allocation": spread(ADDRESSES)})
+    shared.clear()
+    client.page("limit=31")
+    client.get(longest)
+    [page, stack] = shared
+    assert 160_000 < page < 170_000
+    assert 260_000 < stack < 265_000

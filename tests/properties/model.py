@@ -5,6 +5,7 @@ response, once it is certain that they are new.
 """
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from uuid import UUID
 
 from tests.properties.strategies import Document, normal
@@ -19,11 +20,18 @@ class Account:
     receipts: dict[str, tuple[Document, str]] = field(default_factory=dict)
 
 
+def page_size(name_bytes: list[int], limit: int, page_bytes: int) -> int:
+    """Return how many of the next stacks are on a page: at least one, if there is one."""
+    fitting = [total for total in accumulate(name_bytes[:limit]) if total <= page_bytes]
+    return max(len(fitting), min(len(name_bytes), 1))
+
+
 class Model:
     """What the service must be like after the requests so far."""
 
-    def __init__(self, managers: int) -> None:
+    def __init__(self, managers: int, page_bytes: int) -> None:
         self.accounts = [Account() for _ in range(managers)]
+        self._page_bytes = page_bytes
         self._seen: set[str] = set()
         self._created = 0
 
@@ -58,8 +66,9 @@ class Model:
         places = [place for place in account.places.values() if before is None or place < before]
         newest = sorted(places, reverse=True)
         by_place = {place: account.stacks[stack_id] for stack_id, place in account.places.items()}
-        more = len(newest) > limit
-        return [by_place[place] for place in newest[:limit]], newest[limit - 1] if more else None
+        sizes = [len(by_place[place]["name"].encode()) for place in newest]
+        size = page_size(sizes, limit, self._page_bytes)
+        return [by_place[place] for place in newest[:size]], newest[size - 1] if size < len(newest) else None
 
     def _new(self, identifier: str) -> None:
         assert str(UUID(identifier)) == identifier

@@ -3,6 +3,7 @@
 import os
 from typing import NamedTuple
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -14,11 +15,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from stackmgr.limits import PAGE_NAME_BYTES
+from stackmgr.stacks import repository
 from tests.properties.model import Model
 from tests.properties.strategies import Document, chances, changes, configurations, written
 from tests.support.corpus import NOT_JSON, field_text
 
-HISTORIES = int(os.environ.get("STACKMGR_PROPERTY_HISTORIES", "60"))
+HISTORIES = int(os.environ.get("STACKMGR_PROPERTY_HISTORIES", "30"))  # for each size of a page
 
 managers = st.integers(0, 1)
 # Few keys and few configurations, so that histories are full of retries and conflicts.
@@ -51,7 +54,7 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clients = [self.make_client() for _ in range(2)]
-        self.model = Model(len(self.clients))
+        self.model = Model(len(self.clients), repository.PAGE_NAME_BYTES)
 
     @initialize(target=documents, drawn=st.lists(configurations(), min_size=2, max_size=3))
     def think_of_some(self, drawn):
@@ -102,9 +105,10 @@ class Histories(RuleBasedStateMachine):
         return self._page(manager, limit, f"&cursor={text}", place)
 
     def teardown(self) -> None:
-        for manager, client in enumerate(self.clients):
-            everything, _ = self.model.page(manager, 100, None)
-            assert client.page("limit=100").json == {"items": everything, "next_cursor": None}
+        for manager in range(len(self.clients)):
+            text, place = self._check_page(manager, 100, "", None)
+            while place is not None:
+                text, place = self._check_page(manager, 100, f"&cursor={text}", place)
 
     def _create(self, manager, key, document, chance):
         """Return the stack that was created, or None where the key was used before."""
@@ -125,13 +129,19 @@ class Histories(RuleBasedStateMachine):
         assert expected is None or response.json == expected
 
     def _page(self, manager, limit, query, before):
+        text, place = self._check_page(manager, limit, query, before)
+        return multiple() if place is None else (text, place)
+
+    def _check_page(self, manager, limit, query, before):
         page = self.clients[manager].page(f"limit={limit}{query}").json
         items, place = self.model.page(manager, limit, before)
         assert page["items"] == items
         assert (page["next_cursor"] is None) == (place is None)
-        return multiple() if place is None else (page["next_cursor"], place)
+        return page["next_cursor"], place
 
 
-def test_a_history_of_two_managers_matches_the_model(make_client):
+@pytest.mark.parametrize("page_bytes", [50, PAGE_NAME_BYTES], ids=["pages end early", "full pages"])
+def test_a_history_of_two_managers_matches_the_model(make_client, monkeypatch, page_bytes):
+    monkeypatch.setattr(repository, "PAGE_NAME_BYTES", page_bytes)
     histories = type("Histories", (Histories,), {"make_client": staticmethod(make_client)})
     run_state_machine_as_test(histories, settings=settings(max_examples=HISTORIES, stateful_step_count=40))

@@ -18,6 +18,7 @@ from stackmgr.database import retries
 from stackmgr.database.pool import Database
 from stackmgr.database.retries import RetryAction
 from stackmgr.errors import DatabaseError, NotFound, ServiceError, Unauthorized
+from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.stacks import cursor, repository
 from stackmgr.stacks.configuration import Changes, Configuration
 from stackmgr.stacks.repository import Actor
@@ -28,6 +29,7 @@ _OUTCOME_UNKNOWN = (RetryAction.RETRY_IF_READ, RetryAction.CLOSE)
 # Faults by which a request may end with an exception that production code does not foresee.
 _UNFORESEEN = {"unforeseen exception", "pool fails", "unusable parameter"}
 _LIMIT = 50  # of a list
+_LONG = " " * (PAGE_NAME_BYTES // 100)  # makes a name long: a list reads its page again
 
 
 class Key:
@@ -151,8 +153,9 @@ class Client:
         return returned
 
     def _create(self, request: str) -> None:
+        name = f"name {request}" + _LONG * (self.sent % 4 == 0)
         key, configuration = self.retried or (
-            f"idempotency {request}", Configuration(f"name {request}", "{}", "daily"),
+            f"idempotency {request}", Configuration(name, "{}", "daily"),
         )  # fmt: skip
         self.retried = key, configuration
         with self.database.session() as session:

@@ -68,8 +68,17 @@ class Tables:
              if stack[0] == given["manager_id"]),
             reverse=True,
         )  # fmt: skip
-        page = [place for place in found if place < after][: int(given["row_limit"])]
-        return [(str(stack_id), *self.stacks[str(stack_id)][1:]) for _, stack_id in page]
+        page = [str(stack_id) for place in found if place < after for stack_id in place[1:]]
+        longest = int(given["page_bytes"]) // 100
+        return [
+            (stack_id, revision_id, name if len(name.encode()) <= longest else None, *others)
+            for stack_id in page[: int(given["row_limit"])]
+            for _, revision_id, name, *others in [self.stacks[stack_id]]
+        ]
+
+    def _stack_list_long_names(self, given: Parameters) -> list[Row]:
+        """Return the page with all of its names: those of a simulation are not long enough to end it."""
+        return self._stack_list({**given, "page_bytes": 100 * int(given["page_bytes"])})
 
     def _stack_create(self, given: Parameters) -> list[Row]:
         receipt = (given["manager_id"], given["idempotency_key"])

@@ -16,6 +16,7 @@ import pytest
 from stackmgr.database import migrations, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.stacks import cursor
 from tests.support.clusters import cluster, new_database
 from tests.support.examples import ADDRESSES
@@ -64,6 +65,12 @@ FROM pg_stat_xact_user_tables WHERE schemaname = 'stackmgr'
 """
 ACTOR = {"identity_id": "identity", "request_id": "request", "key_id": None}
 CONFIGURATION = {"name": "Growth", "allocation": ALLOCATION, "preset": "daily"}
+PAGE = {
+    "after_created_at": cursor.START.created_at,
+    "after_stack_id": cursor.START.stack_id,
+    "row_limit": 26,
+    "page_bytes": PAGE_NAME_BYTES,
+}
 # What the service runs, and how many rows of the tables each may read.
 CALLS: dict[str, tuple[int, dict[str, Any]]] = {
     "api_key_verify": (2, {"key_digest": sha256(MANAGER.encode()).digest()}),
@@ -74,14 +81,8 @@ CALLS: dict[str, tuple[int, dict[str, Any]]] = {
     "stack_create": (3, {"idempotency_key": "new", "input_digest": bytes(32), **ACTOR, **CONFIGURATION}),
     "receipt_find": (2, {"idempotency_key": MANAGER}),
     "stack_get": (1, {"stack_id": MANAGER}),
-    "stack_list": (
-        26,
-        {
-            "after_created_at": cursor.START.created_at,
-            "after_stack_id": cursor.START.stack_id,
-            "row_limit": 26,
-        },
-    ),
+    "stack_list": (26, PAGE),
+    "stack_list_long_names": (26, PAGE),
     "stack_update": (2, {"stack_id": MANAGER, **ACTOR, **CONFIGURATION}),
 }
 

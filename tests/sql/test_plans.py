@@ -16,6 +16,7 @@ from stackmgr.database import migrations, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
+from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.stacks import cursor
 from stackmgr.stacks.cursor import Position
 from tests.sql.headers import SQL_FILES
@@ -249,16 +250,21 @@ def indexes(plan: list[dict[str, Any]]) -> set[str]:
 
 @pytest.mark.parametrize("limit", [1, 25, 100])
 @pytest.mark.parametrize("end", ["first", "last"])
-def test_a_page_reads_no_row_it_does_not_need_and_sorts_nothing(service, ends, end, limit):
+@pytest.mark.parametrize(("name", "above"), [("stack_list", []), ("stack_list_long_names", ["WindowAgg"])])
+def test_a_page_reads_no_row_it_does_not_need_and_sorts_nothing(  # noqa: PLR0913 - parameters
+    *, service, ends, name, above, end, limit
+):
     plan = explain(
         service,
-        "stack_list",
+        name,
         manager_id=MANAGER,
         after_created_at=ends[end].created_at.isoformat(),
         after_stack_id=str(ends[end].stack_id),
         row_limit=limit + 1,
+        page_bytes=PAGE_NAME_BYTES,
     )
-    assert [node["Node Type"] for node in plan] == ["Limit", "Index Scan"]
+    kinds = [node["Node Type"] for node in plan if node["Node Type"] != "Subquery Scan"]
+    assert kinds == [*above, "Limit", "Index Scan"]
     assert indexes(plan) == {"stacks_page"}
     assert only_scan(plan)["Actual Rows"] == limit + 1
 
