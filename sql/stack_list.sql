@@ -3,7 +3,7 @@
 -- returns: up to row_limit rows (stack_id, revision_id, name or null, allocation, preset, created_at)
 -- index:   stacks_page
 -- locks:   none
--- called by: stacks.repository.plan_list, commands.find._of_manager
+-- called by: stacks.repository.plan_list
 -- why:     the first page starts after the greatest possible position, so that all pages share one statement
 --          and one plan. The row comparison is one index condition. In ORDER BY, an unqualified stack_id
 --          would be the output column, which is text and not in the index. A name longer than a hundredth of

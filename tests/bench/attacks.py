@@ -132,7 +132,7 @@ ATTACKS = [
     Attack("empty objects", _body(_list("{}"))),
     Attack("26,000 members", _body(_members())),
     Attack("floats", _body(_list("1e1", "0.1"))),
-    Attack("pages of 26 MB", _list_pages("limit=100")),
+    Attack("pages of 100", _list_pages("limit=100")),
     Attack("one-byte chunks, 8", _TINY_CHUNKS, 8),
     Attack("one-byte chunks, 64", _TINY_CHUNKS, 64),
     Attack("integers of 4,300 digits", _body(_list("9" * 4_300))),
