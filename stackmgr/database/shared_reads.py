@@ -10,8 +10,8 @@ from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import Signal, end_turn, has_scheduler
 
 _MAX_REQUESTS = 4
-# Of a statement.  Such a page has up to 170 kB, as sql/stack_list.sql omits long names, and a single stack up to
-# 265 kB: a batch has at most 1.1 MB, which takes the server 3 ms.
+# Of a statement.  Such a page has up to 170 kB, as sql/stack_list.sql omits long names, and a single stack up
+# to 265 kB: a batch has at most 1.1 MB, which takes the server 3 ms.
 _MAX_ROWS = 32
 
 # The shares of its seconds for which a request waits for a batch that another leads, and for one that it

@@ -29,7 +29,7 @@ MUTANTS = [
                  "            found.connection = None\n"),
             # The moment comes more often where requests give up early.
             Edit(Database, "acquire", "_ACQUIRE_SHARE", "0.1"),
-        ), 2284,
+        ), 2850,
     ),
     Mutant(
         "overtaken", "the first in line is told of a connection, which a later request may take", "database",
@@ -84,7 +84,7 @@ MUTANTS = [
         "deadline of each attempt", "a retry starts the deadline of the session again",
         Session, "rows",
         "return self._run(statement, parameters, deadline)",
-        "return self._run(statement, parameters, time.monotonic() + self._seconds_left)", 19598,
+        "return self._run(statement, parameters, time.monotonic() + self._seconds_left)", 1798,
     ),
     _mutant(
         "deadline of each wait", "each wait for the server may take as long as the whole exchange",
