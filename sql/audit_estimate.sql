@@ -3,7 +3,7 @@
 -- returns: one row (stacks); -1 before the first ANALYZE, no row without the schema
 -- index:   none (catalog)
 -- locks:   none
--- called by: commands.audit.command._estimate
+-- called by: operate.audit.command._estimate
 SELECT reltuples::bigint AS stacks
 FROM pg_catalog.pg_class
 WHERE oid = to_regclass('stackmgr.stacks');

@@ -3,7 +3,7 @@
 -- returns: many (manager_id, identity_id)
 -- index:   none (the whole table, some rows at a time, by its primary key where it is large)
 -- locks:   none
--- called by: commands.audit.ranges.ranges, commands.audit.ranges.audit_range
+-- called by: operate.audit.ranges.ranges, operate.audit.ranges.audit_range
 SELECT manager_id::text, identity_id
 FROM stackmgr.managers AS managers
 WHERE (%(after)s::uuid IS NULL OR manager_id > %(after)s::uuid)

@@ -3,7 +3,7 @@
 -- returns: many (manager_id, stack_id, input_digest)
 -- index:   none (all of the table in the end, by its primary key, and a sort)
 -- locks:   none
--- called by: commands.audit.ranges.audit_range
+-- called by: operate.audit.ranges.audit_range
 SELECT manager_id::text, stack_id::text, input_digest
 FROM stackmgr.creation_receipts AS creation_receipts
 WHERE (%(after)s::uuid IS NULL OR manager_id > %(after)s::uuid)

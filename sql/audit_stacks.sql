@@ -3,7 +3,7 @@
 -- returns: many (manager_id, stack_id, revision_number, revision_id, name, allocation, preset)
 -- index:   none (all of the table in the end, by its primary key)
 -- locks:   none
--- called by: commands.audit.ranges.audit_range
+-- called by: operate.audit.ranges.audit_range
 SELECT
     manager_id::text,
     stack_id::text,

@@ -4,7 +4,7 @@
 -- index:   managers_pkey or managers_external_id_key, manager_rebindings_pkey, api_keys_external_id,
 --          manager_erasures_pkey, manager_erasures_pkey (arbiter)
 -- locks:   the manager's row, the rows of its keys and rebindings, the record's row
--- called by: access.erasure.erase
+-- called by: operate.erasure.erase
 -- why:     committed before any row is deleted: no request that starts afterwards finds the manager, also where a
 --          remote verifier still accepts the key. A repeated run continues the record of an interrupted one.
 WITH manager AS (

@@ -3,7 +3,7 @@
 -- returns: one row (receipts)
 -- index:   none (statistics)
 -- locks:   none
--- called by: access.erasure.erase
+-- called by: operate.erasure.erase
 -- why:     a transaction that began before their deletion may still read them. A partitioned table has none of its own.
 SELECT coalesce(sum(n_dead_tup), 0)::bigint AS receipts
 FROM pg_catalog.pg_stat_all_tables

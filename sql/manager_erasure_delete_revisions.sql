@@ -3,7 +3,7 @@
 -- returns: one row (revisions): how many were deleted
 -- index:   none (the positions)
 -- locks:   the deleted rows
--- called by: access.erasure.erase
+-- called by: operate.erasure.erase
 WITH deleted AS (
     DELETE FROM stackmgr.stack_revisions
     WHERE manager_id = %(manager_id)s::uuid

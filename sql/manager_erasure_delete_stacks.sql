@@ -3,7 +3,7 @@
 -- returns: one row (stacks): how many were deleted
 -- index:   none (the positions)
 -- locks:   the deleted rows
--- called by: access.erasure.erase
+-- called by: operate.erasure.erase
 -- why:     the receipts and the revisions are deleted before. No index serves the foreign key of the receipts from the
 --          stack's side: for each deleted stack, all entries that the index has of the manager's receipts are read.
 WITH deleted AS (

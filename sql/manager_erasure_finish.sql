@@ -5,7 +5,7 @@
 -- index:   stacks_pkey or stacks_page, api_keys_external_id, api_key_quota_slots_pkey, api_key_quota_queues_pkey,
 --          manager_erasures_pkey
 -- locks:   the deleted rows, the record's row
--- called by: access.erasure.erase
+-- called by: operate.erasure.erase
 -- why:     no foreign key rejects a stack without a manager. Revisions and receipts have one to their stack. A key
 --          issued since the erasure began belongs to a new manager.
 WITH finished AS (

@@ -3,7 +3,7 @@
 -- returns: one row (stacks, revisions, receipts): all that were deleted so far
 -- index:   manager_erasures_pkey
 -- locks:   the record's row
--- called by: access.erasure.erase
+-- called by: operate.erasure.erase
 -- why:     in the transaction of the batch, so that a run that is repeated counts each row once.
 UPDATE stackmgr.manager_erasures
 SET

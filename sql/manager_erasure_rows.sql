@@ -3,7 +3,7 @@
 -- returns: many (step, position, total): step 1 for receipts, 2 for revisions, 3 for stacks; total of all rows
 -- index:   none (each row of the manager)
 -- locks:   none
--- called by: access.erasure.erase
+-- called by: operate.erasure.erase
 -- why:     in the order of the heap, so that each page is written once. The stacks come last: the others refer to
 --          them.
 WITH found AS (

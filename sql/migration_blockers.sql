@@ -3,7 +3,7 @@
 -- returns: up to 3 rows (pid, application_name, seconds, state, query), oldest first
 -- index:   none (system views)
 -- locks:   none
--- called by: database.migrations.apply
+-- called by: operate.migrations.apply
 -- why:     a migration that waits for a lock waits for one of these. Without pg_read_all_stats a login sees
 --          only its own roles' transactions here.
 SELECT

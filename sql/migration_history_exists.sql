@@ -3,7 +3,7 @@
 -- returns: one row (history_exists)
 -- index:   none (catalog)
 -- locks:   none
--- called by: database.migrations.has_history
+-- called by: operate.migrations.has_history
 -- why:     a login that does not inherit the rights of its roles may not use the schema, so that to_regclass
 --          would fail; every login may read the catalog.
 SELECT EXISTS (

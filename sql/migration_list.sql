@@ -3,7 +3,7 @@
 -- returns: many (version, checksum)
 -- index:   none (a row for each migration)
 -- locks:   none
--- called by: database.migrations.applied_versions
+-- called by: operate.migrations.applied_versions
 SELECT version, checksum
 FROM stackmgr.schema_migrations
 ORDER BY version;

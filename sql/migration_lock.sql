@@ -3,5 +3,5 @@
 -- returns: one row (pg_advisory_lock), empty
 -- index:   none
 -- locks:   advisory lock 4663001; a second run waits for the first, up to its lock_timeout
--- called by: database.migrations.apply
+-- called by: operate.migrations.apply
 SELECT pg_advisory_lock(4663001);

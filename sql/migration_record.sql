@@ -3,7 +3,7 @@
 -- returns: one row (version)
 -- index:   none
 -- locks:   none
--- called by: database.migrations.apply
+-- called by: operate.migrations.apply
 INSERT INTO stackmgr.schema_migrations (version, slug, checksum)
 VALUES (%(version)s::integer, %(slug)s::text, %(checksum)s::bytea)
 RETURNING version;

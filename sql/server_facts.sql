@@ -5,7 +5,7 @@
 --          receipts_are_deferred)
 -- index:   none (catalogs)
 -- locks:   none
--- called by: database.preflight.examine
+-- called by: operate.preflight.examine
 -- why:     from PostgreSQL 16 on, only the SET option of a membership lets its holder assume the role. The
 --          schema is searched in the catalog, which a login without rights to the schema may read.
 --          deploy/citus.sql defers the check of receipts.

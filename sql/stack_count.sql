@@ -3,7 +3,7 @@
 -- returns: many (manager_id, stacks); none for a manager without a stack
 -- index:   stacks_pkey or stacks_page
 -- locks:   none
--- called by: commands.managers._with_stacks
+-- called by: operate.managers._with_stacks
 SELECT
     manager_id::text,
     count(stack_id) AS stacks

@@ -4,10 +4,11 @@ import argparse
 import sys
 
 from stackmgr import __version__
-from stackmgr.commands import (
+from stackmgr.dev import command as dev
+from stackmgr.errors import CommandError
+from stackmgr.operate import (
     audit,
     check,
-    dev,
     keys,
     managers,
     migrate,
@@ -15,8 +16,7 @@ from stackmgr.commands import (
     tokens,
     verify_key,
 )
-from stackmgr.commands.command import add_commands, exit_statuses
-from stackmgr.errors import CommandError
+from stackmgr.operate.command import add_commands, exit_statuses
 from stackmgr.settings import OPTIONS, SettingsError
 from stackmgr.stacks.whitelist import WhitelistError
 

@@ -11,10 +11,10 @@ from stackmgr import settings
 from stackmgr.access.verifiers import Verifier
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.access.verifiers.unkey import UnkeyVerifier
-from stackmgr.database import preflight
 from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
 from stackmgr.database.pool import Database
 from stackmgr.monitoring import metrics_store
+from stackmgr.operate import preflight
 from stackmgr.settings import Settings, SettingsError
 from stackmgr.stacks import whitelist
 

@@ -21,8 +21,8 @@ import psutil
 from psycopg.conninfo import conninfo_to_dict
 
 from stackmgr.access import api_keys
-from stackmgr.database import migrations
 from stackmgr.database.pool import Database
+from stackmgr.operate import migrations
 from tests.support.citus import SETTINGS, citus, distribute
 from tests.support.client import STACKS
 from tests.support.clusters import cluster, new_database

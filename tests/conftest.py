@@ -19,11 +19,11 @@ from psycopg import sql
 from stackmgr import paths
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database import migrations
 from stackmgr.database.pool import Database
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.http.app import Application, create_app
+from stackmgr.operate import migrations
 from stackmgr.stacks import whitelist
 from tests.support.citus import citus, distribute
 from tests.support.client import Client

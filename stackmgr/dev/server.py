@@ -18,12 +18,12 @@ from uuid import uuid4
 from stackmgr import paths, settings
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database import migrations
 from stackmgr.database.session import Session
-from stackmgr.database.single_connection import operator_session
 from stackmgr.dev import embedded_postgres
 from stackmgr.dev.embedded_postgres import STOP_SIGNALS, EmbeddedPostgres, uninterrupted
 from stackmgr.errors import CommandError, Unauthorized
+from stackmgr.operate import migrations
+from stackmgr.operate.connection import operator_session
 
 _START_DEADLINE = 20.0
 _STOP_DEADLINE = 35.0

@@ -10,11 +10,12 @@ from typing import Any
 import falcon
 
 from stackmgr import __version__
-from stackmgr.database import migrations, statements
+from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
 from stackmgr.http import error_handlers
 from stackmgr.monitoring.metrics import Metrics
+from stackmgr.operate import migrations
 from stackmgr.scheduler import call_in_thread
 
 _READINESS = statements.load("readiness")

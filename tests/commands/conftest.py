@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from stackmgr.database import migrations
+from stackmgr.operate import migrations
 from tests.commands import saved
 from tests.support.clusters import new_database
 from tests.support.command_line import Outcome, runner

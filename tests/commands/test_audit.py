@@ -8,14 +8,13 @@ import sys
 import psycopg
 import pytest
 
-from stackmgr.commands import progress
-from stackmgr.commands.audit import jobs, ranges
-from stackmgr.commands.audit.command import Audit
-from stackmgr.commands.audit.ranges import Rules
-from stackmgr.commands.audit.report import Report
-from stackmgr.commands.audit.rules import allocation_fault
-from stackmgr.database import migrations
 from stackmgr.errors import CommandError
+from stackmgr.operate import migrations, progress
+from stackmgr.operate.audit import jobs, ranges
+from stackmgr.operate.audit.command import Audit
+from stackmgr.operate.audit.ranges import Rules
+from stackmgr.operate.audit.report import Report
+from stackmgr.operate.audit.rules import allocation_fault
 from tests.commands.saved import (
     ADDRESS,
     MANAGER,

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from stackmgr import cli, paths
-from stackmgr.commands.command import NOTHING, Command
+from stackmgr.operate.command import NOTHING, Command
 from stackmgr.settings import OPTIONS
 
 LEAVES: dict[tuple[str, ...], Command] = {

@@ -6,8 +6,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from stackmgr.commands import managers, output
-from stackmgr.database import single_connection
+from stackmgr.operate import connection, managers, output
 from tests.commands.saved import MANAGER, MANAGER_ID, OTHER_MANAGER, OTHER_MANAGER_ID, PRODUCTION, SUPPORT
 
 LISTS = {"keys": (PRODUCTION, SUPPORT), "managers": (MANAGER_ID, OTHER_MANAGER_ID)}
@@ -20,7 +19,7 @@ def ids_of(outcome) -> list[str]:
 
 @each_list
 def test_a_list_is_complete_without_a_limit(on_saved, group, ids, monkeypatch):
-    monkeypatch.setattr(single_connection, "_FETCHED_ROWS", 1)
+    monkeypatch.setattr(connection, "_FETCHED_ROWS", 1)
     ran = on_saved(group, "list")
     assert (ran.status, ids_of(ran), ran.err) == (0, [*ids], "")
 

@@ -4,7 +4,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr.database import migrations, single_connection
+from stackmgr.operate import migrations
+from stackmgr.operate.connection import reader_connection, reader_transaction
 from tests.support.clusters import new_database
 
 
@@ -75,8 +76,8 @@ def test_with_a_login_that_may_do_nothing_but_assume_the_reader(run_reader, save
 
 def test_the_transaction_writes_nothing_and_keeps_its_snapshot(saved_url):
     with (
-        single_connection.reader_connection(saved_url) as connection,
-        single_connection.reader_transaction(connection),
+        reader_connection(saved_url) as connection,
+        reader_transaction(connection),
     ):
         settings = ("transaction_read_only", "transaction_isolation", "role")
         found = [connection.execute("SELECT current_setting(%s)", [name]).fetchone() for name in settings]

@@ -18,8 +18,7 @@ import psycopg
 import pytest
 
 from stackmgr import paths
-from stackmgr.access import erasure
-from stackmgr.database import migrations
+from stackmgr.operate import erasure, migrations
 from tests.deploy.runbook import blocks
 from tests.support.client import STACKS
 from tests.support.command_line import Outcome, runner

@@ -16,9 +16,9 @@ import pytest
 from stackmgr import paths
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database import migrations, preflight
 from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
+from stackmgr.operate import migrations, preflight
 from stackmgr.stacks import whitelist
 from tests.deploy.runbook import blocks
 from tests.support.client import Client

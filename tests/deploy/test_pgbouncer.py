@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from stackmgr import paths
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database import migrations, preflight, session_settings
+from stackmgr.database import session_settings
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
 from stackmgr.database.pool import Database
@@ -24,6 +24,7 @@ from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.http.app import create_app
+from stackmgr.operate import migrations, preflight
 from tests.support import history
 from tests.support.nginx import require
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer

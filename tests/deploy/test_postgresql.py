@@ -16,9 +16,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from stackmgr import paths
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database import migrations, preflight
 from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
+from stackmgr.operate import migrations, preflight
 from tests.deploy.runbook import RUNBOOK, blocks
 from tests.support.client import Client
 from tests.support.clusters import cluster

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from stackmgr import paths
-from stackmgr.database import migrations
+from stackmgr.operate import migrations
 from tests.support.clusters import new_database
 from tests.support.postgres import eventually
 from tests.support.server import RunningService, running_service, send_request, workers_replaced

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from stackmgr.database import migrations
+from stackmgr.operate import migrations
 from tests.endurance import check, soak
 from tests.endurance.records import (
     CONFLICT,

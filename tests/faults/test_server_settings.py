@@ -9,10 +9,10 @@ import psutil
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr.database import migrations, preflight
 from stackmgr.database.conninfo import DEFAULT_SETTINGS, SERVER_SETTINGS
 from stackmgr.database.pool import Database
 from stackmgr.database.statements import Statement
+from stackmgr.operate import migrations, preflight
 from tests.faults.service import held_row
 from tests.support.client import Client
 from tests.support.clusters import new_database

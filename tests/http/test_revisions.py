@@ -11,7 +11,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from stackmgr.access import api_keys
-from stackmgr.database.single_connection import reading
+from stackmgr.operate.connection import reading
 from tests.support.examples import ADDRESSES, allocation, configuration
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 
-from stackmgr.database import migrations
+from stackmgr.operate import migrations
 from tests.matrix.deployment import Deployment, deployed, run_command
 from tests.matrix.stage import new_managers, secrets_in
 from tests.support import history

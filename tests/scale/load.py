@@ -17,7 +17,7 @@ from uuid import UUID
 
 import psycopg
 
-from stackmgr.database import migrations
+from stackmgr.operate import migrations
 from stackmgr.stacks.configuration import Configuration
 from tests.support.examples import ADDRESSES, PRESETS
 

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stackmgr.database import preflight
+from stackmgr.operate import preflight
 from tests.scale import load, report, server
 from tests.scale.subject import buffers_of
 from tests.support.clusters import new_database

@@ -12,12 +12,13 @@ from psycopg.conninfo import make_conninfo
 
 from stackmgr.access import managers
 from stackmgr.access.verifiers import Identity
-from stackmgr.database import migrations, preflight, statements
+from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.pool import Database
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.errors import ServiceError
+from stackmgr.operate import migrations, preflight
 from stackmgr.stacks import repository
 from stackmgr.stacks.configuration import Changes, Configuration
 from tests.sql.headers import CITUS_FILES, SQL_FILES, SqlFile

@@ -13,10 +13,11 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from stackmgr.database import migrations, statements
+from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.limits import PAGE_NAME_BYTES
+from stackmgr.operate import migrations
 from stackmgr.stacks import cursor
 from tests.support.clusters import cluster, new_database
 from tests.support.examples import ADDRESSES

@@ -9,10 +9,10 @@ from psycopg.conninfo import make_conninfo
 
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database import migrations, preflight
 from stackmgr.database.pool import Database
 from stackmgr.errors import CommandError
 from stackmgr.http.app import create_app
+from stackmgr.operate import migrations, preflight
 from tests.support.client import Client
 from tests.support.examples import configuration
 

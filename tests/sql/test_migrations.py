@@ -16,8 +16,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from stackmgr import paths
-from stackmgr.database import migrations
 from stackmgr.errors import CommandError
+from stackmgr.operate import migrations
 from tests.support.clusters import new_database
 from tests.support.waiting import eventually
 

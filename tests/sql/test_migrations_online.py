@@ -13,13 +13,13 @@ import psycopg
 import pytest
 
 from stackmgr import paths
-from stackmgr.access import api_keys, erasure
+from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database import migrations
 from stackmgr.database.pool import Database
-from stackmgr.database.single_connection import operating
 from stackmgr.errors import CommandError
 from stackmgr.http.app import create_app
+from stackmgr.operate import erasure, migrations
+from stackmgr.operate.connection import operating
 from tests.support.clusters import new_database
 from tests.support.waiting import eventually
 from tests.support.workload import Manager, Workload, application_transport

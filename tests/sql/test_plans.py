@@ -12,11 +12,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from stackmgr.database import migrations, statements
+from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.limits import PAGE_NAME_BYTES
+from stackmgr.operate import migrations
 from stackmgr.stacks import cursor
 from stackmgr.stacks.cursor import Position
 from tests.sql.headers import SQL_FILES

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr.database import migrations, preflight
+from stackmgr.operate import migrations, preflight
 from tests.support.clusters import new_database
 
 

@@ -61,7 +61,7 @@ def assert_filtered(body: str) -> None:
 def test_only_an_operators_command_runs_a_statement_of_all_managers():
     assert {name for name, file in SQL_FILES.items() if uses(file.body)} >= OF_ALL_MANAGERS.keys()
     for name in OF_ALL_MANAGERS:
-        assert all(caller.startswith("commands.") for caller in SQL_FILES[name].listed("called by")), name
+        assert all(caller.startswith("operate.") for caller in SQL_FILES[name].listed("called by")), name
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from stackmgr.database import migrations, statements
+from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.operate import migrations
 from tests.sql.headers import SQL_FILES
 from tests.support.clusters import cluster, new_database
 

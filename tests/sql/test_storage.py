@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from stackmgr.database import migrations
+from stackmgr.operate import migrations
 from tests.support.clusters import cluster
 from tests.support.examples import ADDRESSES, configuration
 from tests.support.waiting import eventually

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from stackmgr.database import migrations
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
+from stackmgr.operate import migrations
 from tests.support.memory import reachable
 from tests.support.waiting import eventually
 

@@ -13,7 +13,7 @@ PACKAGE = Path(stackmgr.__file__).parent
 PROBE = """
 import sys
 from stackmgr import wsgi
-print(sorted(name for name in sys.modules if name.startswith(("stackmgr.commands", "stackmgr.dev"))))
+print(sorted(name for name in sys.modules if name.startswith(("stackmgr.operate", "stackmgr.dev"))))
 """
 
 

@@ -11,10 +11,11 @@ import psycopg
 import pytest
 
 from stackmgr import paths
-from stackmgr.access import api_keys, erasure, managers
+from stackmgr.access import api_keys, managers
 from stackmgr.access.verifiers import Identity
 from stackmgr.database.session import Session
-from stackmgr.database.single_connection import Operator, operating
+from stackmgr.operate import erasure
+from stackmgr.operate.connection import Operator, operating
 from tests.support.examples import configuration
 
 TABLES = ("stacks", "stack_revisions", "creation_receipts", "managers", "manager_rebindings")

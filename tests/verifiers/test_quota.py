@@ -13,10 +13,10 @@ import pytest
 from stackmgr.access import api_keys
 from stackmgr.access.api_keys import Quota
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database import migrations
 from stackmgr.database.pool import Database
 from stackmgr.errors import RateLimited
 from stackmgr.http.app import Application, create_app
+from stackmgr.operate import migrations
 from tests.support.client import Client
 from tests.support.clusters import cluster, new_database
 from tests.support.examples import configuration

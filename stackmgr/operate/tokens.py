@@ -4,10 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from stackmgr.commands.command import FOUND, NOTHING, TOKENS, Command, argument
-from stackmgr.commands.output import print_json, print_note, print_table, printable
 from stackmgr.errors import CommandError
 from stackmgr.limits import TOKEN_COUNT
+from stackmgr.operate.command import FOUND, NOTHING, TOKENS, Command, argument
+from stackmgr.operate.output import print_json, print_note, print_table, printable
 from stackmgr.stacks import whitelist
 from stackmgr.stacks.whitelist import Token
 

@@ -6,19 +6,19 @@ from dataclasses import asdict
 from itertools import islice, starmap
 from typing import Any
 
-from stackmgr.access import erasure, managers
+from stackmgr.access import managers
 from stackmgr.access.managers import Binding, Manager
 from stackmgr.access.verifiers import is_identity_id
-from stackmgr.commands import paging
-from stackmgr.commands.arguments import canonical_uuid
-from stackmgr.commands.command import DATABASE, NEEDS_READER, Command, argument, database_url
-from stackmgr.commands.output import moment, print_json, print_json_page, print_table
-from stackmgr.commands.paging import Page
-from stackmgr.commands.progress import Progress
 from stackmgr.database import statements
-from stackmgr.database.single_connection import Reader, operating, operator_session, reading
 from stackmgr.database.statements import Reads
 from stackmgr.errors import CommandError, DatabaseError
+from stackmgr.operate import erasure, paging
+from stackmgr.operate.arguments import canonical_uuid
+from stackmgr.operate.command import DATABASE, NEEDS_READER, Command, argument, database_url
+from stackmgr.operate.connection import Reader, operating, operator_session, reading
+from stackmgr.operate.output import moment, print_json, print_json_page, print_table
+from stackmgr.operate.paging import Page
+from stackmgr.operate.progress import Progress
 
 _COUNT_STACKS = statements.load("stack_count")
 

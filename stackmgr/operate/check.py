@@ -8,9 +8,9 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import startup
-from stackmgr.commands.command import EVERYTHING, FOUND, Command
-from stackmgr.commands.output import print_json, print_table
-from stackmgr.database import preflight
+from stackmgr.operate import preflight
+from stackmgr.operate.command import EVERYTHING, FOUND, Command
+from stackmgr.operate.output import print_json, print_table
 from stackmgr.settings import OPTIONS, Option, Secret, Settings, SettingsError
 
 _REDACTED = "[redacted]"

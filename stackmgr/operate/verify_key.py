@@ -14,12 +14,12 @@ from typing import Any
 from stackmgr import startup
 from stackmgr.access import managers
 from stackmgr.access.verifiers import Verifier
-from stackmgr.commands.command import EVERYTHING, FOUND, Command
-from stackmgr.commands.output import print_json
 from stackmgr.database.session import Session
-from stackmgr.database.single_connection import service_session
 from stackmgr.errors import CommandError, DatabaseError, ServiceError, ServiceUnavailable
 from stackmgr.http import requests
+from stackmgr.operate.command import EVERYTHING, FOUND, Command
+from stackmgr.operate.connection import service_session
+from stackmgr.operate.output import print_json
 
 _LONGEST_LINE = 65536
 # Without a word of what was given: it is a key, and this goes to terminals and logs.

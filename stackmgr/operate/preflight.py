@@ -11,13 +11,14 @@ from typing import Any
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from stackmgr.database import migrations, session_settings, statements
+from stackmgr.database import session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.session_settings import SessionSettingsError
-from stackmgr.database.single_connection import NO_SCHEMA, connect, time_limit
 from stackmgr.errors import CommandError
+from stackmgr.operate import migrations
+from stackmgr.operate.connection import NO_SCHEMA, connect, time_limit
 from stackmgr.settings import Settings
 
 _FACTS = statements.load("server_facts")

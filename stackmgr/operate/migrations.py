@@ -31,7 +31,8 @@ from stackmgr import paths
 from stackmgr.database import statements
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
-from stackmgr.database.single_connection import (
+from stackmgr.errors import CommandError
+from stackmgr.operate.connection import (
     OWNER,
     READER,
     assume,
@@ -39,7 +40,6 @@ from stackmgr.database.single_connection import (
     time_limit,
     worded,
 )
-from stackmgr.errors import CommandError
 
 _BLOCKERS = statements.load("migration_blockers")
 _HISTORY_EXISTS = statements.load("migration_history_exists")

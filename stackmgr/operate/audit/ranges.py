@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stackmgr.access.verifiers import is_identity_id
-from stackmgr.commands.audit.rules import Fault, RevisionAudit, StoredRevision, current_faults, receipt_faults
 from stackmgr.database import statements
-from stackmgr.database.single_connection import Reader, ReaderConnection, reader_transaction
+from stackmgr.operate.audit.rules import Fault, RevisionAudit, StoredRevision, current_faults, receipt_faults
+from stackmgr.operate.connection import Reader, ReaderConnection, reader_transaction
 
 _MANAGERS = statements.load("audit_managers")
 _STACKS = statements.load("audit_stacks")

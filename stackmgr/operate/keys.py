@@ -7,10 +7,13 @@ from typing import Any
 
 from stackmgr.access import api_keys
 from stackmgr.access.api_keys import IssuedKey, KeyRecord, Quota
-from stackmgr.commands import managers, paging
-from stackmgr.commands.arguments import canonical_uuid, future, label, whole_number
-from stackmgr.commands.command import DATABASE, NEEDS_READER, Command, argument, database_url
-from stackmgr.commands.output import (
+from stackmgr.database.session import Session
+from stackmgr.errors import CommandError
+from stackmgr.operate import managers, paging
+from stackmgr.operate.arguments import canonical_uuid, future, label, whole_number
+from stackmgr.operate.command import DATABASE, NEEDS_READER, Command, argument, database_url
+from stackmgr.operate.connection import operator_session, reading
+from stackmgr.operate.output import (
     discard,
     moment,
     print_json,
@@ -18,10 +21,7 @@ from stackmgr.commands.output import (
     print_note,
     print_table,
 )
-from stackmgr.commands.paging import Page
-from stackmgr.database.session import Session
-from stackmgr.database.single_connection import operator_session, reading
-from stackmgr.errors import CommandError
+from stackmgr.operate.paging import Page
 
 LARGEST_QUOTA = Quota(10000, 86400)
 LONGEST_OVERLAP = 366 * 86400

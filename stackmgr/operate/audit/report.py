@@ -3,9 +3,9 @@
 import json
 import time
 
-from stackmgr.commands.audit.ranges import Part
-from stackmgr.commands.output import print_note, printable
-from stackmgr.commands.progress import Progress
+from stackmgr.operate.audit.ranges import Part
+from stackmgr.operate.output import print_note, printable
+from stackmgr.operate.progress import Progress
 
 _HEAD = ("KIND", "MANAGER_ID", "STACK_ID", "FINDING")
 

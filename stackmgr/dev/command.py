@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from stackmgr.commands.command import EVERYTHING, Command, argument
 from stackmgr.dev import server
+from stackmgr.operate.command import EVERYTHING, Command, argument
 
 
 def _dev(arguments: argparse.Namespace) -> None:

@@ -1,5 +1,5 @@
 """`stackmgr audit`: the command, the rules that stored rows must keep, and the report."""
 
-from stackmgr.commands.audit.command import COMMAND
+from stackmgr.operate.audit.command import COMMAND
 
 __all__ = ["COMMAND"]

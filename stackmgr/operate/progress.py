@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Self
 
-from stackmgr.commands.output import print_note
+from stackmgr.operate.output import print_note
 
 _TERMINAL_SECONDS = 0.5
 _LINE_SECONDS = 30.0

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from stackmgr.commands.arguments import canonical_uuid, row_limit
-from stackmgr.commands.command import Argument, argument
-from stackmgr.commands.output import print_note
 from stackmgr.errors import CommandError
+from stackmgr.operate.arguments import canonical_uuid, row_limit
+from stackmgr.operate.command import Argument, argument
+from stackmgr.operate.output import print_note
 
 T = TypeVar("T")
 

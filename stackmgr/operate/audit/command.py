@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from uuid import UUID
 
-from stackmgr.commands.arguments import canonical_uuid, whole_number
-from stackmgr.commands.audit.jobs import in_processes, in_this_process
-from stackmgr.commands.audit.ranges import Range, Rules, ranges
-from stackmgr.commands.audit.report import Report
-from stackmgr.commands.command import (
+from stackmgr.database import statements
+from stackmgr.errors import CommandError
+from stackmgr.operate.arguments import canonical_uuid, whole_number
+from stackmgr.operate.audit.jobs import in_processes, in_this_process
+from stackmgr.operate.audit.ranges import Range, Rules, ranges
+from stackmgr.operate.audit.report import Report
+from stackmgr.operate.command import (
     FOUND,
     NEEDS_READER,
     TOKENS_AND_DATABASE,
@@ -21,17 +23,15 @@ from stackmgr.commands.command import (
     argument,
     database_url,
 )
-from stackmgr.commands.managers import find
-from stackmgr.commands.output import print_note
-from stackmgr.commands.progress import Progress
-from stackmgr.database import statements
-from stackmgr.database.single_connection import (
+from stackmgr.operate.connection import (
     NO_SCHEMA,
     ReaderConnection,
     reader_connection,
     reader_transaction,
 )
-from stackmgr.errors import CommandError
+from stackmgr.operate.managers import find
+from stackmgr.operate.output import print_note
+from stackmgr.operate.progress import Progress
 from stackmgr.stacks import whitelist
 
 _ESTIMATE = statements.load("audit_estimate")

@@ -8,15 +8,15 @@ import psycopg
 import pytest
 
 from stackmgr.access import api_keys
-from stackmgr.database import single_connection
 from stackmgr.errors import CommandError, DatabaseError
+from stackmgr.operate import connection
 from tests.support.clusters import new_database
 
 
 def test_a_time_limit_ends_the_body_and_leaves_no_alarm():
     with (
         pytest.raises(CommandError, match=r"^the database did not respond within 0\.1 s$"),
-        single_connection.time_limit(0.1),
+        connection.time_limit(0.1),
     ):
         time.sleep(5)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
@@ -24,7 +24,7 @@ def test_a_time_limit_ends_the_body_and_leaves_no_alarm():
 
 def test_a_lost_connection_is_replaced_within_the_session(database_url):
     with (
-        single_connection.operator_session(database_url) as session,
+        connection.operator_session(database_url) as session,
         psycopg.connect(database_url, autocommit=True) as admin,
     ):
         issued = api_keys.create(session, str(uuid4()))
@@ -38,14 +38,14 @@ def test_a_failed_statement_of_an_operator_is_worded_without_a_schema(server_url
     with (
         new_database(server_url) as url,
         pytest.raises(CommandError, match="no schema of this release: run 'stackmgr migrate' first"),
-        single_connection.operator_session(url) as session,
+        connection.operator_session(url) as session,
     ):
         api_keys.find(session, str(uuid4()))
 
 
 def test_a_session_as_the_service_has_the_failures_of_a_request():
     with (
-        single_connection.service_session("postgresql://somebody:hush@127.0.0.1:1/x") as session,
+        connection.service_session("postgresql://somebody:hush@127.0.0.1:1/x") as session,
         pytest.raises(DatabaseError, match="no_connection"),
     ):
         api_keys.find(session, str(uuid4()))

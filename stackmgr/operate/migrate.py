@@ -3,10 +3,10 @@
 import argparse
 import sys
 
-from stackmgr.commands.arguments import whole_number
-from stackmgr.commands.command import DATABASE, FOUND, Command, argument, database_url
-from stackmgr.commands.output import print_table
-from stackmgr.database import migrations
+from stackmgr.operate import migrations
+from stackmgr.operate.arguments import whole_number
+from stackmgr.operate.command import DATABASE, FOUND, Command, argument, database_url
+from stackmgr.operate.output import print_table
 
 
 def _report(text: str) -> None:

@@ -14,7 +14,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 
 from stackmgr.database import statements
-from stackmgr.database.single_connection import Operator
+from stackmgr.operate.connection import Operator
 
 _BEGIN = statements.load("manager_erasure_begin")
 _ROWS = statements.load("manager_erasure_rows")

@@ -5,9 +5,9 @@ import signal
 from collections.abc import Generator, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 
-from stackmgr.commands.audit.ranges import Part, Range, Rules, audit_range
-from stackmgr.database.single_connection import ReaderConnection, reader_connection
 from stackmgr.errors import CommandError
+from stackmgr.operate.audit.ranges import Part, Range, Rules, audit_range
+from stackmgr.operate.connection import ReaderConnection, reader_connection
 
 # A part of a range, or None once the range is complete.
 Result = tuple[Range, Part | None]
