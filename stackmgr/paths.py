@@ -15,6 +15,11 @@ def directory(name: str) -> Path:
     return packaged if packaged.is_dir() else _PACKAGE.parent / name
 
 
+def schema_version() -> int:
+    """Return the version of the newest migration: the schema that the service requires."""
+    return max(int(path.name[:4]) for path in (directory("sql") / "migrations").glob("*.sql"))
+
+
 def default_whitelist() -> Path:
     """Return the whitelist that the package ships."""
     return _PACKAGE / "tokens.json"

@@ -1,11 +1,12 @@
-"""From the environment to the parts of a service, with every problem reported at once."""
+"""From the environment to the application of a worker, with every problem reported at once."""
 
-import difflib
+import atexit
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
+from typing import Any
 
 from stackmgr import settings
 from stackmgr.access.verifiers import Verifier
@@ -13,8 +14,11 @@ from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
 from stackmgr.database.pool import Database
-from stackmgr.monitoring import metrics_store
-from stackmgr.operate import preflight
+from stackmgr.http import health
+from stackmgr.http.app import create_app
+from stackmgr.http.health import WsgiApplication
+from stackmgr.monitoring import logs
+from stackmgr.monitoring.metrics import Metrics
 from stackmgr.settings import Settings, SettingsError
 from stackmgr.stacks import whitelist
 
@@ -28,7 +32,6 @@ VERIFIERS: Mapping[str, type[Verifier]] = MappingProxyType(
 
 # Set by gunicorn's master in the environment of each worker, after the fork: see deploy/gunicorn.conf.py.
 CHECKED = "STACKMGR.CHECKED"
-
 
 _WORKERS = re.compile(r"[1-9][0-9]{0,2}")
 
@@ -76,35 +79,6 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
     return Prepared(settings=chosen, spellings=spellings)
 
 
-def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable that has the prefix of the service's and is none of them."""
-    options = settings.OPTIONS.values()
-    known = {option.variable for option in options}
-    known |= {f"{option.variable}_FILE" for option in options if option.is_secret}
-    warnings = []
-    for name in sorted(each for each in environ if each.startswith("STACKMGR_") and each not in known):
-        similar = difflib.get_close_matches(name, known, 1, cutoff=0.8)
-        warnings.append(f"{name} is not read" + "".join(f": is {each} meant?" for each in similar))
-    return warnings
-
-
-def check_database_and_metrics_folder(chosen: Settings) -> list[str]:
-    """Return warnings about the database.
-
-    Raises SettingsError with every problem of the database and the metrics folder.
-    """
-    findings = preflight.examine(chosen.database_url, chosen.database_timeout, variant=chosen.sql_variant)
-    if problems := findings.problems + metrics_problems(chosen):
-        raise SettingsError(problems)
-    return findings.warnings
-
-
-def metrics_problems(chosen: Settings) -> list[str]:
-    """Return what is wrong with the metrics folder, if metrics are on."""
-    problem = metrics_store.folder_problem(chosen.metrics_dir) if chosen.metrics_dir else None
-    return [f"STACKMGR_METRICS_DIR: {problem}"] if problem else []
-
-
 def make_verifier(chosen: Settings, database: Database | None) -> Verifier:
     """Return the verifier that the settings name; without a *database* it records nothing."""
     return VERIFIERS[chosen.verifier].from_settings(chosen, database)
@@ -119,3 +93,50 @@ def concurrent_requests(chosen: Settings) -> int:
     if VERIFIERS[chosen.verifier].needs_connection:
         return min(chosen.concurrency, chosen.database_connections)
     return chosen.concurrency
+
+
+def _request_observer(
+    prepared: Prepared, metrics: Metrics | None
+) -> Callable[[Mapping[str, Any]], None] | None:
+    write = None
+    if prepared.settings.log_level in {"debug", "info"}:
+        write = logs.request_writer(prepared.settings.log_format)
+    if metrics is None or write is None:
+        return write if metrics is None else metrics.request
+
+    def observe(fields: Mapping[str, Any]) -> None:
+        write(fields)
+        metrics.request(fields)
+
+    return observe
+
+
+def build(environ: Mapping[str, str]) -> WsgiApplication:
+    """Return the application for *environ*, with its pool open.  Raises SettingsError."""
+    prepared = prepare(environ)
+    chosen = prepared.settings
+    metrics = Metrics(chosen.metrics_dir) if chosen.metrics_dir else None
+    if metrics is not None:
+        metrics.start()
+    database = Database(
+        chosen.database_url,
+        pool_size=chosen.database_connections,
+        deadline=chosen.database_timeout,
+        observer=metrics,
+        variant=chosen.sql_variant,
+    )
+    database.open()
+    atexit.register(database.close)
+    verifier = make_verifier(chosen, database)
+    if metrics is not None:
+        for name, read in verifier.gauges.items():
+            metrics.sample(name, read)
+    app: WsgiApplication = create_app(
+        database=database,
+        verifier=verifier,
+        spellings=prepared.spellings,
+        log=_request_observer(prepared, metrics),
+    )
+    if not chosen.admin_port:
+        return app
+    return health.by_listener(app, health.create_admin_app(database, metrics), chosen.admin_port)

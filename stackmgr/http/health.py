@@ -9,13 +9,12 @@ from typing import Any
 
 import falcon
 
-from stackmgr import __version__
+from stackmgr import __version__, paths
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
 from stackmgr.http import error_handlers
 from stackmgr.monitoring.metrics import Metrics
-from stackmgr.operate import migrations
 from stackmgr.scheduler import call_in_thread
 
 _READINESS = statements.load("readiness")
@@ -36,7 +35,7 @@ class Ready:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._newest = max(migration.version for migration in migrations.available())
+        self._schema_version = paths.schema_version()
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return 200, or 503 with the reason."""
@@ -53,7 +52,7 @@ class Ready:
         takes_writes, schema_version = row or (False, 0)
         if not takes_writes:
             return "the database accepts no writes"
-        if schema_version < self._newest:
+        if schema_version < self._schema_version:
             return "the schema is older than the service"
         return None
 

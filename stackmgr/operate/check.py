@@ -1,19 +1,52 @@
-"""`stackmgr check`: the settings in effect, and whether the service can serve with them and this database."""
+"""Whether the service can serve with this environment and this database.
+
+`stackmgr check` is for operators.  gunicorn's master runs `python -m stackmgr.operate.check` before workers.
+"""
 
 import argparse
+import difflib
+import json
 import os
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from stackmgr import startup
+from stackmgr import __version__, settings, startup
+from stackmgr.monitoring import metrics_store
 from stackmgr.operate import preflight
 from stackmgr.operate.command import EVERYTHING, FOUND, Command
 from stackmgr.operate.output import print_json, print_table
+from stackmgr.operate.preflight import Findings
 from stackmgr.settings import OPTIONS, Option, Secret, Settings, SettingsError
 
 _REDACTED = "[redacted]"
+
+
+def _findings(chosen: Settings, *, is_service_login: bool) -> Findings:
+    """Return what is wrong with the database and the metrics folder."""
+    findings = preflight.examine(
+        chosen.database_url,
+        chosen.database_timeout,
+        variant=chosen.sql_variant,
+        is_service_login=is_service_login,
+    )
+    problem = metrics_store.folder_problem(chosen.metrics_dir) if chosen.metrics_dir else None
+    findings.problems += [f"STACKMGR_METRICS_DIR: {problem}"] if problem else []
+    return findings
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a warning for each variable that has the prefix of the service's and is none of them."""
+    known = {option.variable for option in OPTIONS.values()}
+    known |= {f"{option.variable}_FILE" for option in OPTIONS.values() if option.is_secret}
+    warnings = []
+    for name in sorted(each for each in environ if each.startswith("STACKMGR_") and each not in known):
+        similar = difflib.get_close_matches(name, known, 1, cutoff=0.8)
+        warnings.append(f"{name} is not read" + "".join(f": is {each} meant?" for each in similar))
+    return warnings
 
 
 def _shown(option: Option, value: Any) -> str | None:
@@ -38,26 +71,15 @@ def _settings(chosen: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def _findings(chosen: Settings) -> preflight.Findings:
-    findings = preflight.examine(
-        chosen.database_url,
-        chosen.database_timeout,
-        variant=chosen.sql_variant,
-        is_service_login=False,
-    )
-    findings.problems += startup.metrics_problems(chosen)
-    return findings
-
-
 def _check(arguments: argparse.Namespace) -> None:
     shown: list[dict[str, Any]] = []
     try:
         chosen = startup.prepare(os.environ).settings
     except SettingsError as ex:
-        findings = preflight.Findings(problems=ex.problems)
+        findings = Findings(problems=ex.problems)
     else:
-        shown, findings = _settings(chosen), _findings(chosen)
-    findings.warnings += startup.unknown_variables(os.environ)
+        shown, findings = _settings(chosen), _findings(chosen, is_service_login=False)
+    findings.warnings += unknown_variables(os.environ)
     is_ok = findings.reachable and not findings.problems
     if arguments.json:
         document = {"ok": is_ok, "problems": findings.problems, "warnings": findings.warnings}
@@ -68,7 +90,7 @@ def _check(arguments: argparse.Namespace) -> None:
         sys.exit(FOUND if findings.reachable else 1)
 
 
-def _print_text(shown: list[dict[str, Any]], findings: preflight.Findings) -> None:
+def _print_text(shown: list[dict[str, Any]], findings: Findings) -> None:
     if shown:
         rows = [
             (each["variable"], each["value"], "default" if each["is_default"] else "set") for each in shown
@@ -82,6 +104,45 @@ def _print_text(shown: list[dict[str, Any]], findings: preflight.Findings) -> No
         print("ok")
 
 
+def check_start() -> None:
+    """Print whether workers can start, for gunicorn's master, as one JSON document.
+
+    `problems` is empty if they can.  All that a worker imports has been imported by then: the master must not
+    do so itself, because its workers would inherit the modules, after an upgrade those of two releases.  The
+    document holds secrets, so it is not printed on a terminal.
+    """
+    if os.isatty(1):
+        sys.exit("for gunicorn's master: run 'stackmgr check'")
+    import stackmgr.server.worker  # noqa: F401, PLC0415 - not needed under another WSGI server
+
+    known: dict[str, Any] = {
+        "version": __version__,
+        "log_format": settings.log_format(os.environ),
+        "warnings": [],
+        "problems": [],
+    }
+    try:
+        prepared = startup.prepare(os.environ)
+        chosen = prepared.settings
+        findings = _findings(chosen, is_service_login=True)
+        known |= {
+            "warnings": findings.warnings,
+            "problems": findings.problems,
+            "concurrency": startup.concurrent_requests(chosen),
+            "queue_timeout": chosen.queue_timeout,
+            "admin_port": chosen.admin_port,
+            "log_level": chosen.log_level,
+            "admin_bind": chosen.admin_bind,
+            "metrics_dir": chosen.metrics_dir and str(chosen.metrics_dir),
+            "prepared": prepared.dump(),
+        }
+    except SettingsError as ex:
+        known["problems"] = ex.problems
+    # The master may have been stopped while it waited.
+    with suppress(BrokenPipeError):
+        os.write(1, json.dumps(known).encode("ascii"))
+
+
 COMMAND = Command(
     name="check",
     summary="print the settings in effect, and check whether the service can serve here",
@@ -92,3 +153,6 @@ COMMAND = Command(
     found="the service would not start",
     run=_check,
 )
+
+if __name__ == "__main__":
+    check_start()

@@ -50,7 +50,9 @@ def _run_check(turn: Callable[[], None]) -> str | None:
     those of two releases.  *turn* is called every POLL_INTERVAL meanwhile.
     """
     deadline, output = time.monotonic() + CHECK_SECONDS, b""
-    with subprocess.Popen([sys.executable, "-m", "stackmgr.wsgi"], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "stackmgr.operate.check"], stdout=subprocess.PIPE
+    ) as process:
         pipe = cast("IO[bytes]", process.stdout).fileno()
         try:
             while time.monotonic() < deadline:

@@ -6,9 +6,10 @@ import pytest
 import webtest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr import __version__
+from stackmgr import __version__, paths
 from stackmgr.database.pool import Database
 from stackmgr.http import health
+from stackmgr.operate import migrations
 from tests.support.greenlets import in_greenlets
 
 
@@ -51,9 +52,9 @@ def test_a_worker_whose_server_takes_no_writes_is_not_ready(admin_app, database_
 
 
 def test_a_worker_newer_than_its_schema_is_not_ready(admin_app, database_url, monkeypatch):
-    newest = health.migrations.available()[-1]
-    later = type(newest)(newest.version + 1, "later", b"")
-    monkeypatch.setattr(health.migrations, "available", lambda: [newest, later])
+    required = migrations.available()[-1].version
+    assert paths.schema_version() == required
+    monkeypatch.setattr(paths, "schema_version", lambda: required + 1)
     response = admin_app(database_url).get("/ready", status=503)
     assert response.json == {"status": "not ready", "reason": "the schema is older than the service"}
 
