@@ -16,10 +16,12 @@ WORKER = {
     "stackmgr": "capacity errors extras limits paths reasons scheduler settings startup wsgi",
     "stackmgr.access": "api_keys managers",
     "stackmgr.access.verifiers": "bounded circuit_breaker database last_use remote reuse unkey",
-    "stackmgr.database": "connection conninfo hot_connections pool retries session session_settings shared_reads statements",
+    "stackmgr.database": "connection conninfo hot_connections pool retries session session_settings"
+    " shared_reads statements",
     "stackmgr.http": "app error_handlers health middleware requests resources responses schemas",
     "stackmgr.monitoring": "line_writer logs metrics metrics_store",
-    "stackmgr.server": "body connection connections handler listeners memory outbox request response shares worker",
+    "stackmgr.server": "body connection connections handler listeners memory outbox request response shares"
+    " worker",
     "stackmgr.stacks": "configuration cursor eip55 repository whitelist",
 }
 WORKER_LINES = 7400
