@@ -14,6 +14,9 @@ SET LOCAL citus.multi_shard_modify_mode = 'sequential';
 ALTER TABLE stackmgr.stack_revisions DROP CONSTRAINT stack_revisions_stack_fkey;
 ALTER TABLE stackmgr.creation_receipts DROP CONSTRAINT creation_receipts_stack_fkey;
 
+-- Citus sends the default of created_at to a shard as a value, for which rights to the other columns do not suffice.
+GRANT INSERT ON stackmgr.stacks, stackmgr.stack_revisions, stackmgr.creation_receipts TO stackmgr_app;
+
 SELECT create_distributed_table('stackmgr.stacks', 'manager_id');
 SELECT create_distributed_table('stackmgr.stack_revisions', 'manager_id', colocate_with => 'stackmgr.stacks');
 SELECT create_distributed_table('stackmgr.creation_receipts', 'manager_id', colocate_with => 'stackmgr.stacks');

@@ -51,6 +51,13 @@ BEGIN
             SELECT format('GRANT %s ON stackmgr.%I TO %s', acl.privilege_type, name || '_new', acl.grantee::regrole)
             FROM pg_class, aclexplode(relacl) AS acl
             WHERE oid = format('stackmgr.%I', name)::regclass AND acl.grantee <> relowner
+            UNION ALL
+            SELECT format(
+                'GRANT %s (%I) ON stackmgr.%I TO %s',
+                acl.privilege_type, attname, name || '_new', acl.grantee::regrole
+            )
+            FROM pg_attribute, aclexplode(attacl) AS acl
+            WHERE attrelid = format('stackmgr.%I', name)::regclass
         LOOP
             EXECUTE clause;
         END LOOP;
@@ -58,13 +65,18 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION stackmgr.copy_revision() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE INDEX stack_revisions_new_created_at ON stackmgr.stack_revisions_new USING brin (created_at);
+
+-- With the owner's rights: the service may not insert created_at.
+CREATE FUNCTION stackmgr.copy_revision() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO stackmgr.stack_revisions_new VALUES (NEW.*) ON CONFLICT DO NOTHING;
     RETURN NULL;
 END
 $$;
-CREATE FUNCTION stackmgr.copy_receipt() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION stackmgr.copy_receipt() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO stackmgr.creation_receipts_new VALUES (NEW.*) ON CONFLICT DO NOTHING;
     RETURN NULL;
@@ -164,6 +176,8 @@ BEGIN
                     name, name || '_stack_fkey'
                 );
             END LOOP;
+            ALTER INDEX stackmgr.stack_revisions_created_at RENAME TO stack_revisions_old_created_at;
+            ALTER INDEX stackmgr.stack_revisions_new_created_at RENAME TO stack_revisions_created_at;
             FOREACH view IN ARRAY views LOOP
                 EXECUTE view;
             END LOOP;

@@ -4,6 +4,9 @@
 -- every node. A function of other parameters is another function, which its migration distributes where stacks is
 -- distributed; the old one is dropped a release later. No table is locked.
 --
+-- They repeat the columns of sql/stack_create.sql and sql/stack_update.sql, whose common table expressions Citus runs
+-- one by one in a distributed transaction. tests/sql/test_citus.py compares every column that both write.
+--
 -- Citus 14.0.1 adds a plan of the shard to each kept plan whenever it runs: 90 kB of memory a write. It keeps none
 -- of EXECUTE, and none of an insertion with a volatile function, which an update may not have. The parameters are
 -- text so that the value of a domain is checked once, here, and not on the coordinator as well.

@@ -30,13 +30,13 @@ DEFERRED = b"""
     ALTER TABLE stackmgr.creation_receipts
         ALTER CONSTRAINT creation_receipts_stack_fkey DEFERRABLE INITIALLY DEFERRED
 """
+# Every column but the ids and times, which differ: also one that is added later, and forgotten in a function.
 STORED = b"""
-    SELECT
-        revisions.revision_number, revisions.name, revisions.allocation::text, revisions.preset,
-        identity_id, request_id, key_id, encode(input_digest, 'hex'), idempotency_key
+    SELECT to_jsonb(revisions) - differing, to_jsonb(stacks) - differing, to_jsonb(receipts) - differing
     FROM stackmgr.stack_revisions AS revisions
     JOIN stackmgr.stacks USING (manager_id, stack_id)
-    JOIN stackmgr.creation_receipts USING (manager_id, stack_id)
+    JOIN stackmgr.creation_receipts AS receipts USING (manager_id, stack_id)
+    CROSS JOIN (VALUES (ARRAY['manager_id', 'stack_id', 'revision_id', 'created_at'])) AS ids (differing)
     WHERE manager_id = %s::text::uuid
     ORDER BY stacks.created_at, revisions.revision_number
 """

@@ -1,4 +1,4 @@
-"""What statements read by plans that were made when the tables had 60 analysed rows and have been kept since.
+"""What statements read by plans that were made when the tables had few rows, analysed, and were kept since.
 
 The plans are those of one connection like the service's own, those of its foreign-key checks included.
 """
@@ -23,11 +23,14 @@ from tests.support.clusters import cluster, new_database
 from tests.support.examples import ADDRESSES
 
 DEADLINE = 60.0
-FIRST_ROWS, ROWS = 60, 6000
+ROWS = 6000
+# Of the first rows: managers, stacks, and the number of managers that have more than one and that then grow.
+FLEETS = {"1 manager": (1, 60, 1), "20 managers": (20, 60, 20), "single stacks": (5000, 5130, 1)}
 MANAGER = str(UUID(int=0))
 ALLOCATION = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'
 
-# Rows from *first* to *last* of each table; those of stacks in turns for each of so many *managers*.
+# Rows from *first* to *last* of each table: a stack for each of the first *managers*, then in turns for those
+# that grow.
 INSERT = """
 WITH manager AS (
     SELECT lpad(to_hex(n), 32, '0')::uuid AS id
@@ -46,7 +49,8 @@ WITH manager AS (
         manager_id, stack_id, revision_id, revision_number, name, allocation, preset, created_at
     )
     SELECT
-        lpad(to_hex(n %% %(managers)s::int), 32, '0')::uuid, lpad(to_hex(n), 32, '0')::uuid,
+        lpad(to_hex(CASE WHEN n < %(managers)s::int THEN n ELSE n %% %(growing)s::int END), 32, '0')::uuid,
+        lpad(to_hex(n), 32, '0')::uuid,
         gen_random_uuid(), 1, 'Growth', %(allocation)s, 'daily', now() + n * interval '1 s'
     FROM generate_series(%(first)s::int, %(last)s) AS n
     RETURNING manager_id, stack_id, revision_id, name, allocation, preset
@@ -64,6 +68,8 @@ ROWS_READ = b"""
 SELECT relname, seq_scan, seq_tup_read + coalesce(idx_tup_fetch, 0)
 FROM pg_stat_xact_user_tables WHERE schemaname = 'stackmgr'
 """
+# Its entries are read by manager, whatever else is known of the stack.
+PAGE_SCANS = b"SELECT pg_stat_get_xact_numscans('stackmgr.stacks_page'::regclass)"
 ACTOR = {"identity_id": "identity", "request_id": "request", "key_id": None}
 CONFIGURATION = {"name": "Growth", "allocation": ALLOCATION, "preset": "daily"}
 PAGE = {
@@ -96,9 +102,9 @@ def url(binaries: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="module", params=[1, 20], ids=["1 manager", "20 managers"])
+@pytest.fixture(scope="module", params=FLEETS.values(), ids=FLEETS)
 def kept(request: pytest.FixtureRequest, url: str) -> Iterator[DatabaseConnection]:
-    managers = request.param
+    managers, stacks, growing = request.param
     with (
         psycopg.connect(url, autocommit=True) as admin,
         DatabaseConnection.connect(
@@ -109,46 +115,55 @@ def kept(request: pytest.FixtureRequest, url: str) -> Iterator[DatabaseConnectio
             b"TRUNCATE stackmgr.managers, stackmgr.stacks, stackmgr.api_keys, stackmgr.api_key_quota_slots"
             b" CASCADE"
         )
-        insert(admin, managers, (0, managers - 1), (0, FIRST_ROWS - 1))
+        insert(admin, (managers, growing), (0, managers - 1), (0, stacks - 1))
         admin.execute(b"ANALYZE")
         for name in CALLS:
             run(connection, name)
-        insert(admin, managers, (managers, ROWS), (FIRST_ROWS, ROWS))
+        insert(admin, (managers, growing), (managers, ROWS), (stacks, stacks + ROWS))
         yield connection
 
 
 def insert(
-    admin: psycopg.Connection, managers: int, new_managers: tuple[int, int], new_stacks: tuple[int, int]
+    admin: psycopg.Connection,
+    fleet: tuple[int, int],
+    new_managers: tuple[int, int],
+    new_stacks: tuple[int, int],
 ) -> None:
     # The keys of the rows are right by construction.
     admin.execute(b"SET session_replication_role = replica")
-    (first_manager, last_manager), (first, last) = new_managers, new_stacks
+    (managers, growing), (first_manager, last_manager), (first, last) = fleet, new_managers, new_stacks
     given = {"first_manager": first_manager, "last_manager": last_manager, "first": first, "last": last}
-    admin.execute(INSERT, {**given, "managers": managers, "allocation": ALLOCATION})
+    admin.execute(INSERT, {**given, "managers": managers, "growing": growing, "allocation": ALLOCATION})
 
 
-def run(connection: DatabaseConnection, name: str) -> dict[str, tuple[int, int]]:
-    """Run a statement and undo it; return what it read of each table: sequential scans and rows."""
+def run(connection: DatabaseConnection, name: str) -> tuple[dict[str, tuple[int, int]], int]:
+    """Run a statement and undo it.
+
+    Return what it read of each table, sequential scans and rows, and the scans of the index of pages.
+    """
     statement = statements.load(name)
     _, given = CALLS[name]
     parameters = {"manager_id": MANAGER, "stack_id": str(uuid4()), "revision_id": str(uuid4())} | given
     with connection.transaction(force_rollback=True):
-        before = rows_read(connection)
+        before, pages_before = rows_read(connection)
         connection.run(statement, parameters, time.monotonic() + DEADLINE)
-        after = rows_read(connection)
-    return {
+        after, pages = rows_read(connection)
+    read = {
         table: (scans - before.get(table, (0, 0))[0], rows - before.get(table, (0, 0))[1])
         for table, (scans, rows) in after.items()
     }
+    return read, pages - pages_before
 
 
-def rows_read(connection: DatabaseConnection) -> dict[str, tuple[int, int]]:
-    return {table: (scans, rows) for table, scans, rows in connection.execute(ROWS_READ)}
+def rows_read(connection: DatabaseConnection) -> tuple[dict[str, tuple[int, int]], int]:
+    scanned: Any = connection.execute(PAGE_SCANS).fetchone()
+    return {table: (scans, rows) for table, scans, rows in connection.execute(ROWS_READ)}, scanned[0]
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_plan_made_for_a_tiny_table_reads_few_rows_of_one_that_has_grown(kept, name):
     limit, _ = CALLS[name]
-    read = run(kept, name)
+    read, page_scans = run(kept, name)
+    assert page_scans == (name == "stack_list")
     assert {table: scans for table, (scans, _) in read.items() if scans} == {}
     assert 0 < sum(rows for _, rows in read.values()) <= limit

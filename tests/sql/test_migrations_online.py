@@ -86,11 +86,15 @@ WHERE oid IN ('stackmgr.stack_revisions'::regclass, 'stackmgr.creation_receipts'
 UNION ALL SELECT viewname, definition, NULL, NULL
 FROM pg_views
 WHERE schemaname = 'stackmgr'
-UNION ALL SELECT attname, attrelid::regclass::text, attstorage::text, col_description(attrelid, attnum)
+UNION ALL SELECT attname, attrelid::regclass::text, attstorage::text || coalesce(attacl::text, ''),
+    col_description(attrelid, attnum)
 FROM pg_attribute
 WHERE attrelid IN ('stackmgr.stack_revisions'::regclass, 'stackmgr.creation_receipts'::regclass)
     AND attnum > 0
-ORDER BY 1, 2
+UNION ALL SELECT relname, indrelid::regclass::text, amname || indkey::text, indisprimary::text
+FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid JOIN pg_am ON pg_am.oid = relam
+WHERE indrelid IN ('stackmgr.stack_revisions'::regclass, 'stackmgr.creation_receipts'::regclass)
+ORDER BY 1, 2, 3
 """
 PART_OPTIONS = b"""
 SELECT DISTINCT relkind, reloptions FROM pg_class

@@ -15,7 +15,7 @@ WHERE relnamespace = 'stackmgr'::regnamespace AND relkind IN ('r', 'v')
     AND obj_description(oid, 'pg_class') IS NULL
 UNION ALL
 SELECT relname || '.' || attname FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
-WHERE relnamespace = 'stackmgr'::regnamespace AND relkind = 'r' AND attnum > 0 AND NOT attisdropped
+WHERE relnamespace = 'stackmgr'::regnamespace AND relkind IN ('r', 'v') AND attnum > 0 AND NOT attisdropped
     AND col_description(attrelid, attnum) IS NULL
 UNION ALL
 SELECT proname::text FROM pg_proc
@@ -38,7 +38,7 @@ def reader(admin: psycopg.Connection):
         yield admin
 
 
-def test_every_object_and_every_column_of_a_table_has_a_comment(admin):
+def test_every_object_and_every_column_has_a_comment(admin):
     assert admin.execute(UNCOMMENTED).fetchall() == []
 
 

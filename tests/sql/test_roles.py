@@ -4,6 +4,7 @@ import itertools
 
 import psycopg
 import pytest
+from psycopg import sql
 
 # What the application role may do with each table, and a column that it may not update.
 TABLES: dict[str, tuple[set[str], str]] = {
@@ -17,6 +18,18 @@ TABLES: dict[str, tuple[set[str], str]] = {
     "stacks": ({"SELECT", "INSERT"}, "created_at"),
     "stack_revisions": ({"INSERT"}, "name"),
     "creation_receipts": ({"SELECT", "INSERT"}, "input_digest"),
+}
+# All but created_at, which the server's clock sets.
+INSERTABLE = {
+    "managers": {"manager_id", "external_id", "identity_id"},
+    "stacks": {
+        *("manager_id", "stack_id", "revision_id", "revision_number", "name", "allocation", "preset"),
+    },
+    "stack_revisions": {
+        *("manager_id", "stack_id", "revision_number", "revision_id", "name", "allocation", "preset"),
+        *("identity_id", "request_id", "key_id"),
+    },
+    "creation_receipts": {"manager_id", "idempotency_key", "input_digest", "stack_id"},
 }
 UPDATABLE = {
     "stacks": {"revision_id", "revision_number", "name", "allocation", "preset"},
@@ -84,6 +97,19 @@ def test_the_application_role_is_rejected_every_verb_it_does_not_need(applicatio
         application.execute(command.encode())
 
 
+@pytest.mark.parametrize("table", INSERTABLE)
+def test_the_application_role_cannot_choose_the_time_of_a_row(application, table):
+    columns = sorted({*INSERTABLE[table], "created_at"})
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        application.execute(
+            sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
+                sql.Identifier("stackmgr", table),
+                sql.SQL(", ").join(map(sql.Identifier, columns)),
+                sql.SQL(", ").join([sql.SQL("DEFAULT")] * len(columns)),
+            )
+        )
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -103,8 +129,9 @@ def test_the_application_role_cannot_bypass_its_rights(application, command):
 
 
 def test_the_application_role_has_exactly_the_rights_it_needs(admin):
-    needed = {(table, verb) for table, (verbs, _) in TABLES.items() for verb in verbs}
-    needed |= {(f"{table}.{column}", "UPDATE") for table, names in UPDATABLE.items() for column in names}
+    needed = {(table, verb) for table, (verbs, _) in TABLES.items() for verb in verbs - {"INSERT"}}
+    for verb, tables in {"INSERT": INSERTABLE, "UPDATE": UPDATABLE}.items():
+        needed |= {(f"{table}.{column}", verb) for table, names in tables.items() for column in names}
     needed |= {(function, "EXECUTE") for function in FUNCTIONS} | {("stackmgr", "USAGE")}
     assert rights_of("stackmgr_app", admin) == needed
 
