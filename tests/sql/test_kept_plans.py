@@ -164,6 +164,6 @@ def rows_read(connection: DatabaseConnection) -> tuple[dict[str, tuple[int, int]
 def test_a_plan_made_for_a_tiny_table_reads_few_rows_of_one_that_has_grown(kept, name):
     limit, _ = CALLS[name]
     read, page_scans = run(kept, name)
-    assert page_scans == (name == "stack_list")
+    assert page_scans == name.startswith("stack_list")
     assert {table: scans for table, (scans, _) in read.items() if scans} == {}
     assert 0 < sum(rows for _, rows in read.values()) <= limit
