@@ -222,9 +222,6 @@ class Settings:
     verify_timeout: float = _option(
         _seconds(0.1, 20.0), 3.0, "seconds for one verification by Unkey, 0.1 to 20"
     )
-    verify_reuse_seconds: float = _option(
-        _seconds(0.0, 60.0), 0.0, "seconds for which Unkey's acceptance of a key is reused, 0 to 60"
-    )
     log_level: str = _option(
         _one_of(*logs.LEVELS), "info", "debug, info (one line per request), warning or error"
     )

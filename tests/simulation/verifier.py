@@ -12,7 +12,7 @@ from uuid import UUID, uuid5
 
 import urllib3.connection
 
-from stackmgr.access.verifiers import bounded, circuit_breaker, remote, reuse, unkey
+from stackmgr.access.verifiers import bounded, circuit_breaker, remote, unkey
 from stackmgr.access.verifiers.circuit_breaker import FAILURES_TO_OPEN, CircuitBreaker, Permit
 from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.errors import CircuitOpen, ServiceError
@@ -86,7 +86,7 @@ def names(world: World, network: Network) -> Names:
         (remote, "bounded"): copied_bounded,
         (urllib3.connection, "wait_for_read"): _has_input,
     }
-    for module in (remote, reuse, unkey, circuit_breaker, copied_bounded):
+    for module in (remote, unkey, circuit_breaker, copied_bounded):
         for name, simulated in {"time": time, "threading": threading}.items():
             if hasattr(module, name):
                 found[module, name] = simulated
@@ -181,14 +181,14 @@ class _WatchedBreaker(CircuitBreaker):
 class WatchedVerifier:
     """The verifier of a worker; checks each outcome, and that nothing is left."""
 
-    def __init__(self, network: Network, connections: int, reuse_seconds: float) -> None:
+    def __init__(self, network: Network, connections: int) -> None:
         self._world = network.world
         self._network = network
         with self._watched():
             self._endpoint = remote.Endpoint(
                 f"http://verifier.example:{PORT}", timeout=TIMEOUT, connections=connections
             )
-        self._verifier = UnkeyVerifier(self._endpoint, Secret("root"), reuse_seconds=reuse_seconds)
+        self._verifier = UnkeyVerifier(self._endpoint, Secret("root"))
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

@@ -73,7 +73,6 @@ def plan(random: Random) -> Plan:
         "stops after": choice((0.02, 0.2)),
         "hangs": hangs,
         "verifier": random.sample(_MODES, random.randint(1, 3)),
-        "reuse seconds": choice((0.0, 0.5)),
         "limits": {
             "tick": _TICK,
             "linger": 0.5,
@@ -147,7 +146,7 @@ class _Service:
         """Start a worker process."""
         self._kernel.limit = 1000
         plan = self._world.plan
-        verifies = verifier.WatchedVerifier(self.network, plan["threads"], plan["reuse seconds"])
+        verifies = verifier.WatchedVerifier(self.network, plan["threads"])
         self._verifiers.append(verifies)
         application = Application(self._world, plan["threads"], verifies.verify)
         process = Process(self._world, self.network, application, self.backlogs)

@@ -5,13 +5,11 @@ verified; 429 is the rate limit of the root key's workspace.
 """
 
 import json
-import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from stackmgr.access.verifiers import Identity, checked_identity
 from stackmgr.access.verifiers.remote import Endpoint
-from stackmgr.access.verifiers.reuse import RecentIdentities
 from stackmgr.database.pool import Database
 from stackmgr.errors import RateLimited, ServiceUnavailable, Unauthorized
 from stackmgr.reasons import ReasonSlug
@@ -45,36 +43,30 @@ def read_verification(document: dict[str, Any]) -> Identity:
 
 
 class UnkeyVerifier:
-    """Verifies a key by one call to Unkey, unless it was verified within the last *reuse_seconds*."""
+    """Verifies a key by one call to Unkey."""
 
     needs_connection: ClassVar[Literal[False]] = False
 
-    def __init__(self, endpoint: Endpoint, root_key: Secret, *, reuse_seconds: float = 0.0) -> None:
+    def __init__(self, endpoint: Endpoint, root_key: Secret) -> None:
         self.gauges = endpoint.gauges
         self._endpoint = endpoint
-        self._recent = RecentIdentities(reuse_seconds)
         self._root_key = root_key
 
     @classmethod
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
         """Return the verifier; it records nothing in the *database*."""
         endpoint = Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout, connections=chosen.concurrency)
-        return cls(endpoint, chosen.unkey_root_key, reuse_seconds=chosen.verify_reuse_seconds)
+        return cls(endpoint, chosen.unkey_root_key)
 
     def verify(self, key: str, trace: Mapping[str, str] | None = None) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
         if len(key) > LONGEST_KEY:
             raise Unauthorized(ReasonSlug.KEY_TOO_LONG)
-        identity = self._recent.get(key)
-        if identity is None:
-            asked_at = time.monotonic()
-            response = self._endpoint.post(
-                _PATH,
-                credential=self._root_key,
-                media_type="application/json",
-                body=json.dumps({"key": key}).encode("ascii"),
-                trace=trace,
-            )
-            identity = read_verification(response)
-            self._recent.add(key, identity, asked_at)
-        return identity
+        response = self._endpoint.post(
+            _PATH,
+            credential=self._root_key,
+            media_type="application/json",
+            body=json.dumps({"key": key}).encode("ascii"),
+            trace=trace,
+        )
+        return read_verification(response)
