@@ -111,11 +111,7 @@ class Authentication:
     def _authenticate(self, req: falcon.Request, session: Session) -> None:
         key = requests.bearer_token(req)
         try:
-            verifier = self._verifier
-            if verifier.needs_connection:
-                identity = verifier.verify(key, session)
-            else:
-                identity = verifier.verify(key, req.context.trace)
+            identity = self._verifier.verify(key, session, req.context.trace)
         except ServiceError as ex:
             req.context.verifier = ex.code
             raise

@@ -57,10 +57,7 @@ def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
     try:
         try:
             credential = requests.parse_credential(f"Bearer {key}")
-            if verifier.needs_connection:
-                identity = verifier.verify(credential, session)
-            else:
-                identity = verifier.verify(credential)
+            identity = verifier.verify(credential, session)
         finally:
             outcome["duration_ms"] = round((time.perf_counter() - started) * 1000, 3)
         outcome |= {

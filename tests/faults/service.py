@@ -1,7 +1,7 @@
 """The application on a PostgreSQL that a test may damage."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -63,13 +63,11 @@ def held_row(login: psycopg.Connection, stack_id: str) -> Iterator[None]:
 class PausingVerifier:
     """The database verifier, with something that happens after it has verified and before anything else."""
 
-    needs_connection = True
-
     afterwards: Callable[[], object] = lambda: None
     _verifier: DatabaseVerifier = field(default_factory=DatabaseVerifier)
 
-    def verify(self, key: str, session: Session) -> Identity:
-        identity = self._verifier.verify(key, session)
+    def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
+        identity = self._verifier.verify(key, session, trace)
         self.afterwards()
         return identity
 

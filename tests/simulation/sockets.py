@@ -6,11 +6,11 @@ kernel, closing an end that has unread bytes resets the connection, and a reset 
 other end has not read yet.
 """
 
-import io
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
-from errno import EBADF, ECONNREFUSED, EINPROGRESS, EMFILE, ENOTCONN
+from errno import EALREADY, EBADF, ECONNREFUSED, EINPROGRESS, EMFILE, ENOTCONN
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import Any
 
@@ -31,9 +31,7 @@ class LocalSocket(File):
         self.is_reset = False
         self.failure = 0  # of the attempt to connect
         self.bytes_since: float | None = None  # when unread bytes arrived
-        self._io_refs = 0
-        self._is_close_wanted = False
-        self._timeout: float | None = None
+        self._is_connecting = False
         super().__init__(network.kernel)
         if remote is not None:
             remote.local = self
@@ -69,20 +67,11 @@ class LocalSocket(File):
     def setblocking(self, _: bool) -> None:
         self.use()
 
-    def settimeout(self, seconds: float | None) -> None:
-        self._timeout = seconds
-
-    def gettimeout(self) -> float | None:
-        return self._timeout
+    def settimeout(self, _: float) -> None:
+        self.use()
 
     def setsockopt(self, *_: Any) -> None:
         self.use()
-
-    def getsockopt(self, *_: Any) -> int:
-        """Return SO_ERROR, the only option that the service reads."""
-        self.use()
-        failure, self.failure = self.failure, 0
-        return failure
 
     def use(self) -> None:
         """Take part in the schedule, and have the use of this descriptor checked."""
@@ -148,21 +137,7 @@ class LocalSocket(File):
         """Return how many sent bytes the other end has not read: TIOCOUTQ."""
         return 0 if self.remote is None else len(self.remote.receives.content)
 
-    def makefile(self, mode: str = "r", buffering: int | None = None, **_: Any) -> Any:
-        self._io_refs += 1
-        return io.BufferedReader(socket.SocketIO(self, "r"))  # type: ignore[arg-type]
-
-    def _decref_socketios(self) -> None:
-        self._io_refs -= 1
-        if self._io_refs <= 0 and self._is_close_wanted:
-            self._close()
-
     def close(self) -> None:
-        self._is_close_wanted = True
-        if self._io_refs <= 0:
-            self._close()
-
-    def _close(self) -> None:
         self.world.preempt()
         if self.number >= 0:
             self.network.used(self)
@@ -181,9 +156,15 @@ class LocalSocket(File):
         remote.receives.has_ended = remote.sends.has_ended = True
         remote.notice()
 
-    def connect_ex(self, address: Any) -> int:
+    def connect(self, address: Any) -> None:
+        """Begin to connect, or say how far an attempt is."""
         self.use()
-        return self.network.connect_from(self, address)
+        if self.remote is not None:
+            return
+        began, self._is_connecting = self._is_connecting, True
+        failure = self.failure or (EALREADY if began else self.network.connect_from(self, address))
+        self.failure = 0
+        raise OSError(failure, os.strerror(failure))
 
 
 class Backlog:

@@ -1,24 +1,19 @@
-"""A simulated remote verifier, and the real code that calls it: circuit breaker, urllib3, bounded sockets."""
+"""A simulated remote verifier, and the real code that calls it: circuit breaker, connections, names."""
 
 import json
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 from uuid import UUID, uuid5
 
-import urllib3.connection
-
-from stackmgr.access.verifiers import bounded, circuit_breaker, remote, unkey
+from stackmgr.access.verifiers import circuit_breaker, http_connection, remote
 from stackmgr.access.verifiers.circuit_breaker import FAILURES_TO_OPEN, CircuitBreaker, Permit
 from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.errors import CircuitOpen, ServiceError
 from stackmgr.settings import Secret
 from tests.simulation.clients import Agent, Steps
-from tests.simulation.kernel import IN
 from tests.simulation.names import Names, Time
 from tests.simulation.remote_ends import RemoteEnd
 from tests.simulation.sockets import LocalSocket, Network
@@ -28,11 +23,12 @@ from tests.simulation.world import World
 PORT = 9000
 TIMEOUT = 0.8
 _NAMESPACE = UUID(int=1)
+_NO_SESSION: Any = None  # Unkey needs none
 _SLACK = 0.05  # seconds beyond a time-out
 
 
 class OutgoingSocket(LocalSocket):
-    """What `socket.socket` is for the copy of `bounded`."""
+    """What `socket.socket` is for the verifier's connections."""
 
     network_of_run: Network
 
@@ -41,7 +37,7 @@ class OutgoingSocket(LocalSocket):
 
 
 class _SocketModule(ModuleType):
-    """The module `socket` for that copy."""
+    """The module `socket` for them."""
 
     socket = OutgoingSocket
 
@@ -49,7 +45,7 @@ class _SocketModule(ModuleType):
         return getattr(socket, name)
 
     @staticmethod
-    def getaddrinfo(_: str, port: int, **__: Any) -> list[bounded.Address]:
+    def getaddrinfo(_: str, port: int, **__: Any) -> list[http_connection.Address]:
         world = OutgoingSocket.network_of_run.world
         if world.chance("slow resolver"):
             world.sleep(world.between(0.1, 2.0))
@@ -58,39 +54,22 @@ class _SocketModule(ModuleType):
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", port))]
 
 
-def _copied_bounded() -> Any:
-    """Return `bounded` with simulated sockets: its classes have the real ones as bases."""
-    copied = ModuleType("tests.simulation.copied_bounded")
-    copied.__file__ = bounded.__file__
-    real, sys.modules["socket"] = sys.modules["socket"], _SocketModule("socket")
-    try:
-        exec(compile(Path(str(bounded.__file__)).read_text(), str(bounded.__file__), "exec"), vars(copied))  # noqa: S102 - this repository's
-    finally:
-        sys.modules["socket"] = real
-    sys.modules[copied.__name__] = copied
-    return copied
-
-
-copied_bounded = _copied_bounded()
-
-
-def _has_input(sock: LocalSocket, **_: Any) -> bool:
-    return bool(sock.events() & IN)
-
-
 def names(world: World, network: Network) -> Names:
     """Return the simulated names of the verifier's modules."""
     OutgoingSocket.network_of_run = network
-    time, threading = Time(world), Threading(world)
-    found: dict[tuple[Any, str], Any] = {
-        (remote, "bounded"): copied_bounded,
-        (urllib3.connection, "wait_for_read"): _has_input,
+    simulated = {
+        "time": Time(world),
+        "monotonic": world.monotonic,
+        "threading": Threading(world),
+        "socket": _SocketModule("socket"),
     }
-    for module in (remote, unkey, circuit_breaker, copied_bounded):
-        for name, simulated in {"time": time, "threading": threading}.items():
-            if hasattr(module, name):
-                found[module, name] = simulated
-    return found
+    modules = (remote, circuit_breaker, http_connection)
+    return {
+        (module, name): value
+        for module in modules
+        for name, value in simulated.items()
+        if hasattr(module, name)
+    }
 
 
 class RemoteVerifier:
@@ -181,13 +160,11 @@ class _WatchedBreaker(CircuitBreaker):
 class WatchedVerifier:
     """The verifier of a worker; checks each outcome, and that nothing is left."""
 
-    def __init__(self, network: Network, connections: int) -> None:
+    def __init__(self, network: Network) -> None:
         self._world = network.world
         self._network = network
         with self._watched():
-            self._endpoint = remote.Endpoint(
-                f"http://verifier.example:{PORT}", timeout=TIMEOUT, connections=connections
-            )
+            self._endpoint = remote.Endpoint(f"http://verifier.example:{PORT}", timeout=TIMEOUT)
         self._verifier = UnkeyVerifier(self._endpoint, Secret("root"))
 
     @contextmanager
@@ -204,7 +181,7 @@ class WatchedVerifier:
         world = self._world
         started, stalled = world.now, world.stalled
         try:
-            identity = self._verifier.verify(key)
+            identity = self._verifier.verify(key, _NO_SESSION)
             if identity.external_id != str(uuid5(_NAMESPACE, key)) or key.endswith("0"):
                 world.fail("no key has another's identity", f"{key}: {identity}")
         except CircuitOpen:
@@ -225,7 +202,6 @@ class WatchedVerifier:
         if breaker._calls:
             self._world.fail("each permit is released", f"{len(breaker._calls)} are not")
         sockets = [file for file in self._network.kernel.files.values() if isinstance(file, OutgoingSocket)]
-        pool = getattr(self._endpoint, "_pool", None)
-        kept = [each.sock for each in pool.pool.queue if each is not None] if pool is not None else []
+        kept = [each._socket for each in self._endpoint._idle]
         if lost := [each.number for each in sockets if each not in kept]:
             self._world.fail("no descriptor is left", f"of calls of the verifier: {lost}")

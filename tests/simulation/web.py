@@ -146,7 +146,7 @@ class _Service:
         """Start a worker process."""
         self._kernel.limit = 1000
         plan = self._world.plan
-        verifies = verifier.WatchedVerifier(self.network, plan["threads"])
+        verifies = verifier.WatchedVerifier(self.network)
         self._verifiers.append(verifies)
         application = Application(self._world, plan["threads"], verifies.verify)
         process = Process(self._world, self.network, application, self.backlogs)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stackmgr.access.verifiers import remote
+from stackmgr.access.verifiers import http_connection, remote
 from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
 from stackmgr.scheduler import Scheduler
 from stackmgr.server.connections import HttpConnections
@@ -13,7 +13,6 @@ from stackmgr.server.outbox import Outbox
 from stackmgr.server.shares import Shares
 from stackmgr.server.worker import Worker
 from tests.simulation.planting import Edit, Mutant
-from tests.simulation.verifier import copied_bounded
 
 
 def _mutant(name: str, breaks: str, owner: Any, function: str, old: str, new: str, seed: int) -> Mutant:
@@ -31,7 +30,7 @@ MUTANTS = [
     _mutant(
         "arrived and closed", "a deadline ends a connection whose request waits for a greenlet",
         Worker, "_expire",
-        "(conn.yielded or conn.has_input())", "conn.ready_since", 631,
+        "(conn.yielded or conn.has_input())", "conn.ready_since", 453,
     ),
     _mutant(
         "broken announcement", "a worker that stops closes a connection whose response said that it stays open",
@@ -72,7 +71,7 @@ MUTANTS = [
     _mutant(
         "early close", "a connection is closed after its last response, with unread bytes",
         HttpConnections, "park",
-        "phase, seconds = DRAINING, DRAIN_SECONDS\n", "raise OSError\n", 225,
+        "phase, seconds = DRAINING, DRAIN_SECONDS\n", "raise OSError\n", 369,
     ),
     _mutant(
         "forgotten request", "a second request that has arrived with the first is not continued with",
@@ -122,18 +121,18 @@ MUTANTS = [
     ),
     _mutant(
         "deadline of each read", "each wait for the verifier may take as long as the whole call",
-        copied_bounded.Socket, "_finished",
-        "except BlockingIOError:\n            wait_for(self.fileno(), events, call.left())",
-        "except BlockingIOError:\n            wait_for(self.fileno(), events, 0.8)", 549,
+        http_connection.Connection, "_finished",
+        "except BlockingIOError:\n            wait_for(self._socket.fileno(), events, left)",
+        "except BlockingIOError:\n            wait_for(self._socket.fileno(), events, 0.8)", 73,
     ),
     _mutant(
         "deadline not looked at", "a verifier that sends byte after byte is waited for without end",
-        copied_bounded.Call, "left",
-        "if left <= 0:", "if False:", 1,
+        http_connection.Connection, "_finished",
+        "(left := self._deadline - monotonic()) > 0", "(left := self._deadline - monotonic()) or True", 1,
     ),
     _mutant(
         "leaked descriptor", "a socket whose connection attempt has failed stays open",
-        copied_bounded.Connection, "_connect",
-        "connecting.close()", "pass", 117,
+        http_connection.Connection, "__init__",
+        "self.close()", "pass", 117,
     ),
 ]  # fmt: skip

@@ -1,20 +1,22 @@
 """A verifier with a fixed outcome for every key, for outcomes that the real ones return rarely."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
-from stackmgr.access.verifiers import Identity
+from stackmgr.access.verifiers import Gauges, Identity
+from stackmgr.database.session import Session
 
 
 class FixedVerifier:
     """Returns *outcome*, or raises it if it is an exception.  `calls` counts the calls."""
 
-    needs_connection = False
+    gauges: Gauges = MappingProxyType({})
 
     def __init__(self, outcome: Identity | Exception) -> None:
         self._outcome = outcome
         self.calls = 0
 
-    def verify(self, key: str, trace: Mapping[str, str] | None = None) -> Identity:
+    def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
         self.calls += 1
         if isinstance(self._outcome, Exception):
             raise self._outcome

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from stackmgr import scheduler
-from stackmgr.access.verifiers import bounded
+from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.scheduler import (
     READABLE,
     WRITABLE,
@@ -304,6 +304,7 @@ def test_a_look_up_of_a_name_lets_others_run(running, monkeypatch):
     two = running(2)
     let_go = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [let_go.wait(PATIENCE)])
-    found = two.start(lambda: bounded.Resolver().addresses("unkey.test", 443, PATIENCE))
+    endpoint = Endpoint("http://unkey.test", timeout=1)
+    found = two.start(lambda: endpoint._addresses(time.monotonic() + PATIENCE))
     two.do(let_go.set)
     assert found.result(PATIENCE) == [True]

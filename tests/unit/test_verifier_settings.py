@@ -23,29 +23,15 @@ def test_every_verifier_that_the_settings_name_is_registered():
     assert f"STACKMGR_VERIFIER must be one of: {', '.join(startup.VERIFIERS)}" in message
 
 
-class _RemoteVerifier:
-    needs_connection = False
-
-
-class _SessionVerifier:
-    needs_connection = True
-
-
 @pytest.mark.parametrize(
-    ("kind", "concurrency", "connections", "concurrent"),
-    [(_RemoteVerifier, 64, 8, 64), (_SessionVerifier, 64, 8, 8), (_SessionVerifier, 4, 8, 4)],
+    ("name", "concurrency", "connections", "concurrent"),
+    [("unkey", 64, 8, 64), ("database", 64, 8, 8), ("database", 4, 8, 4)],
 )
-def test_only_a_verifier_in_the_session_limits_requests_to_the_number_of_connections(
-    monkeypatch, kind, concurrency, connections, concurrent
+def test_only_the_verifier_in_the_database_limits_requests_to_the_number_of_connections(
+    name, concurrency, connections, concurrent
 ):
-    monkeypatch.setattr(startup, "VERIFIERS", {**startup.VERIFIERS, "unkey": kind})
     numbers = {"STACKMGR_CONCURRENCY": str(concurrency), "STACKMGR_DATABASE_CONNECTIONS": str(connections)}
-    assert startup.concurrent_requests(settings.from_environ(GOOD | numbers)) == concurrent
-
-
-@pytest.mark.parametrize(("name", "concurrent"), [("database", 8), ("unkey", 64)])
-def test_each_verifier_states_whether_it_needs_a_connection(name, concurrent):
-    chosen = settings.from_environ(GOOD | {"STACKMGR_VERIFIER": name})
+    chosen = settings.from_environ(GOOD | numbers | {"STACKMGR_VERIFIER": name})
     assert startup.concurrent_requests(chosen) == concurrent
 
 

@@ -45,7 +45,7 @@ def make_verifier() -> Callable[..., UnkeyVerifier]:
     """Return a function that makes a verifier that calls the Unkey at a URL."""
 
     def make(url: str, timeout: float = 10.0) -> UnkeyVerifier:
-        return UnkeyVerifier(Endpoint(url, timeout=timeout, connections=4), Secret(ROOT_KEY))
+        return UnkeyVerifier(Endpoint(url, timeout=timeout), Secret(ROOT_KEY))
 
     return make
 

@@ -24,7 +24,7 @@ def client(unkey, database, spellings):
     """A client of an application with the example's verifier, which calls the test's server."""
     defined: dict = {}
     exec(compile(EXAMPLE, "README.md", "exec"), defined)  # noqa: S102 - our own page
-    endpoint = Endpoint(unkey.url, timeout=10, connections=1)
+    endpoint = Endpoint(unkey.url, timeout=10)
     verifier = defined["IntrospectionVerifier"](endpoint, Secret("introspector"), "stackmgr")
     return Client(
         create_app(database=database, verifier=verifier, spellings=spellings), "tok+en/1", SUBJECT, []

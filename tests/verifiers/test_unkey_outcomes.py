@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from stackmgr.access.verifiers.http_connection import RESPONSE_LIMIT_BYTES
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.session import PrefetchHints
 from stackmgr.monitoring.logs import RateLimitFilter
@@ -16,6 +17,7 @@ from tests.verifiers.outcomes import check
 pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
 
 EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"
+
 
 REJECTED = {
     "not found": verification("NOT_FOUND"),
@@ -45,6 +47,14 @@ REJECTED = {
     "external id with a line feed": accepted(f"{EXTERNAL}\n"),
     "external id no uuid": accepted("acme"),
 }
+
+
+def respond_longest(body: bytes, excess: int = 0):
+    """Respond with *body* and spaces, of the longest allowed length, head included, plus *excess*."""
+    head = len(response(200, b" " * RESPONSE_LIMIT_BYTES)) - RESPONSE_LIMIT_BYTES
+    return respond(200, body.ljust(RESPONSE_LIMIT_BYTES - head + excess))
+
+
 LIMITED = {
     "rate limited": respond(200, verification("RATE_LIMITED")),
     "usage exceeded": respond(200, verification("USAGE_EXCEEDED")),
@@ -73,7 +83,7 @@ UNAVAILABLE = {
     "HTML": respond(200, b"<html>down for maintenance</html>"),
     "UTF-16": respond(200, '{"data": {"valid": true}}'.encode("utf-16")),
     "a thousand brackets": respond(200, b"[" * 60000),
-    "65537 bytes": respond(200, b" " * 65537),
+    "a byte too long": respond_longest(b"{}", excess=1),
     "compressed": respond(200, b"\x1f\x8b\x08\x00", "Content-Encoding: gzip"),
 }
 
@@ -121,7 +131,7 @@ def test_a_redirect_is_not_followed(known, unkey, contents, status):
 def test_the_largest_allowed_response_is_read(known, unkey):
     client, stack_id = known
     body = response(200, accepted(client.external_id, f"id_{client.external_id}")).partition(b"\r\n\r\n")[2]
-    unkey.behave = respond(200, body.ljust(65536))
+    unkey.behave = respond_longest(body)
     assert client.get(stack_id).status_int == 200
 
 

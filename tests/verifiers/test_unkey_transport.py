@@ -1,19 +1,19 @@
 """Network failures towards Unkey: nothing is granted, nothing changes, no request waits for long."""
 
-import os
 import socket
 import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from uuid import uuid4
 
 import pytest
 import trustme
 
-from stackmgr.access.verifiers import bounded
-from stackmgr.access.verifiers.remote import Endpoint
+from stackmgr.access.verifiers import http_connection
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
+from stackmgr.errors import ServiceUnavailable
 from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.unkey_server import accepted, drip, hang_up, raw, reset, respond, response, unkey_server
@@ -143,6 +143,39 @@ def test_the_second_address_is_tried_when_the_first_rejects(unkey, make_unkey_cl
         assert client.page().status_int == 200
 
 
+def test_an_address_that_drops_packets_leaves_time_for_the_next_one(unkey, make_unkey_client, monkeypatch):
+    client = make_unkey_client(f"http://unkey.example.org:{unkey.port}", 2.0)
+    unkey.behave = respond(200, accepted(client.external_id, client.external_id))
+    real = socket.getaddrinfo
+    with ExitStack() as cleanup:
+        full = cleanup.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            waiting = cleanup.enter_context(socket.socket())
+            waiting.settimeout(0)
+            waiting.connect_ex(full.getsockname())
+        addresses = real(*full.getsockname(), type=socket.SOCK_STREAM)
+        addresses += real("127.0.0.1", unkey.port, type=socket.SOCK_STREAM)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+        assert client.page().status_int == 200
+
+
+def test_a_name_is_resolved_again_for_each_new_connection(make_unkey_client, monkeypatch):
+    with unkey_server() as first, unkey_server() as second:
+        client = make_unkey_client("http://unkey.example.org")
+        first.behave = second.behave = respond(200, accepted(client.external_id, client.external_id))
+        now, real = first, socket.getaddrinfo
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda *_, **options: real("127.0.0.1", now.port, **options)
+        )
+        assert client.page().status_int == 200
+        now = second
+        assert client.page().status_int == 200
+        assert (first.connections, second.connections) == (1, 0)
+        first.behave = hang_up
+        assert client.page().status_int == 200
+        assert second.connections == 1
+
+
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
     return trustme.CA()
@@ -242,34 +275,46 @@ def test_a_kept_connection_that_dies_after_a_byte_is_not_replaced(known, unkey):
     assert len(unkey.requests) == 1
 
 
+def test_a_late_response_is_not_read_as_that_of_the_next_request(known, unkey, make_unkey_client):
+    client = make_unkey_client(unkey.url, IMPATIENT, known[0].external_id)
+    good = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
+    unkey.behave = good
+    assert client.page().status_int == 200
+    connections = unkey.connections
+    unkey.behave = unkey.silence
+    assert client.page().status_int == 503
+    unkey.behave = good
+    assert client.page().status_int == 200
+    assert unkey.connections == connections + 1
+
+
+def test_a_connection_that_the_server_gives_up_is_not_used_again(unkey, make_unkey_client):
+    client = make_unkey_client(unkey.url)
+    body = accepted(client.external_id, client.external_id)
+    unkey.behave = respond(200, body, "Connection: close")
+    assert [client.page().status_int for _ in range(2)] == [200, 200]
+    assert unkey.connections == 2
+
+
+def test_a_response_that_ends_early_is_called_broken(unkey, make_verifier, database):
+    unkey.behave = raw(GOOD[:-10])
+    with database.session() as session, pytest.raises(ServiceUnavailable, match="verifier_response_broken"):
+        make_verifier(unkey.url).verify("key", session)
+
+
 def test_a_connection_that_idled_too_long_is_not_used_again(known, unkey, monkeypatch):
     client, stack_id = known
     connections = unkey.connections
-    monkeypatch.setattr(bounded, "LONGEST_IDLE", 0.0)
+    monkeypatch.setattr(http_connection, "LONGEST_IDLE_SECONDS", 0.0)
     assert client.get(stack_id).status_int == 200
     assert unkey.connections == connections + 1
 
 
-def test_another_process_connects_for_itself(unkey, monkeypatch):
-    unkey.behave = respond(200, {})
-    endpoint = Endpoint(unkey.url, timeout=10, connections=1)
-
-    def post():
-        endpoint.post("/", credential="root", media_type="application/json", body=b"{}")
-
-    post()
-    post()
-    assert unkey.connections == 1
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    post()
-    assert unkey.connections == 2
-
-
-def test_eight_threads_share_one_endpoint(unkey, make_verifier):
+def test_eight_threads_share_one_endpoint(unkey, make_verifier, database):
     unkey.behave = respond(200, accepted(EXTERNAL))
     verifier = make_verifier(unkey.url)
-    with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda number: verifier.verify(f"key{number}"), range(80)))
+    with database.session() as session, ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda number: verifier.verify(f"key{number}", session), range(80)))
     assert {identity.external_id for identity in found} == {EXTERNAL}
     assert {request.body for request in unkey.requests} == {
         b'{"key": "key%d"}' % number for number in range(80)

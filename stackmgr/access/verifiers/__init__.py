@@ -8,7 +8,7 @@ block the thread, which serves the other requests of the worker: see `stackmgr.s
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, Self
+from typing import Protocol, Self
 
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
@@ -38,7 +38,7 @@ class Identity:
     key_id: str | None = None
 
 
-class _Verifier(Protocol):
+class Verifier(Protocol):
     """What every verifier has."""
 
     @property
@@ -49,32 +49,12 @@ class _Verifier(Protocol):
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
         """Return the verifier that the settings describe; without a *database* it must record nothing."""
 
-
-class RemoteVerifier(_Verifier, Protocol):
-    """A verifier that calls another service.  No database connection is held meanwhile."""
-
-    needs_connection: ClassVar[Literal[False]]
-
-    def verify(self, key: str, trace: Mapping[str, str] | None = None) -> Identity:
+    def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable.
 
-        *trace* has the header fields of the request's W3C Trace Context, to be sent with the call.
+        *session* is that of the request: it has a connection once a statement has run.  *trace* has the
+        header fields of the request's W3C Trace Context, for a call of another service.
         """
-
-
-class SessionVerifier(_Verifier, Protocol):
-    """A verifier that runs statements in the session of the request.
-
-    A request needs a connection from its start: a worker serves at most one request for each connection.
-    """
-
-    needs_connection: ClassVar[Literal[True]]
-
-    def verify(self, key: str, session: Session) -> Identity:
-        """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
-
-
-Verifier = RemoteVerifier | SessionVerifier
 
 
 def is_identity_id(text: str) -> bool:

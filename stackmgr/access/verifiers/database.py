@@ -1,7 +1,8 @@
 """The default verifier: keys issued by the operator, kept as SHA-256 in the service's own database."""
 
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, Literal, Self
+from typing import Self
 
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers import Gauges, Identity
@@ -25,7 +26,6 @@ class DatabaseVerifier:
     With *consumes* false it only checks whether one is left.  *last_use*, if given, records keys in use.
     """
 
-    needs_connection: ClassVar[Literal[True]] = True
     gauges: Gauges = MappingProxyType({})
 
     def __init__(self, last_use: LastUse | None = None, *, consumes: bool = True) -> None:
@@ -37,7 +37,7 @@ class DatabaseVerifier:
         """Return the verifier; without a *database* it records no last use and no use of a quota."""
         return cls(consumes=False) if database is None else cls(LastUse(database))
 
-    def verify(self, key: str, session: Session) -> Identity:
+    def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
         if not api_keys.is_well_formed(key):
             raise Unauthorized(ReasonSlug.KEY_MALFORMED)

@@ -1,43 +1,35 @@
 """Requests to a remote verifier over HTTP, each with one deadline from name resolution to the last byte.
 
-urllib3 provides the pool, TLS and HTTP, but its time-outs bound each read separately: a server that sends one
-byte per second never exceeds one.  Here every wait has what is left of one deadline, and the response has a
-maximum size.  Redirects are not followed and proxies of the environment are not used: the credential is sent
-to one host only.
+Redirects are not followed and proxies of the environment are not used: the credential is sent to one host
+only.
 """
 
 import json
 import logging
-import os
 import re
+import socket
 import ssl
 import threading
-import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
+from http.client import HTTPException
 from math import ceil
+from time import monotonic
 from typing import Any
-
-import urllib3
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    NameResolutionError,
-    NewConnectionError,
-    SSLError,
-)
-from urllib3.exceptions import TimeoutError as PhaseTimeoutError
+from urllib.parse import urlsplit
 
 from stackmgr import __version__
-from stackmgr.access.verifiers import Gauges, bounded
 from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
+from stackmgr.access.verifiers.http_connection import Address, Connection, Response, ResponseTooLong
 from stackmgr.errors import RateLimited, ServiceUnavailable, VerificationError
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.monitoring.metrics_store import VERIFIER_CIRCUIT_OPEN
 from stackmgr.reasons import ReasonSlug
-
-RESPONSE_LIMIT_BYTES = 65536
+from stackmgr.scheduler import result, start_thread
 
 # Statuses by which a server, or a proxy before it, says that there was no response in time.
 _NO_RESPONSE = (408, 499)
@@ -50,16 +42,10 @@ _log = logging.getLogger("stackmgr.verifiers")
 _log.addFilter(RateLimitFilter())
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
-# urllib3 quotes malformed responses in its warnings, and those may quote our own request.
-logging.getLogger("urllib3").setLevel(logging.CRITICAL)
-
 _REASONS: tuple[tuple[type[Exception], ReasonSlug], ...] = (
-    (NameResolutionError, ReasonSlug.VERIFIER_DNS),
-    (NewConnectionError, ReasonSlug.VERIFIER_CONNECT),
-    (ConnectTimeoutError, ReasonSlug.VERIFIER_TIMEOUT),
-    (PhaseTimeoutError, ReasonSlug.VERIFIER_TIMEOUT),
-    (SSLError, ReasonSlug.VERIFIER_TLS),
-    (Exception, ReasonSlug.VERIFIER_RESPONSE_BROKEN),
+    (ResponseTooLong, ReasonSlug.VERIFIER_RESPONSE_TOO_LONG),
+    (TimeoutError, ReasonSlug.VERIFIER_TIMEOUT),
+    (ssl.SSLError, ReasonSlug.VERIFIER_TLS),
 )
 
 
@@ -89,25 +75,46 @@ def _object(body: bytes) -> dict[str, Any]:
     return document
 
 
-class Endpoint:
-    """The HTTP API of one verifier.  Thread-safe; each process opens its own connections.
+def _error(status: int, wait: str | None) -> VerificationError:
+    """Return the error of a response other than 200, with its Retry-After."""
+    error: VerificationError
+    if status == 429:
+        error = RateLimited(ReasonSlug.VERIFIER_HTTP_STATUS, retry_after(wait))
+    elif status >= 500 or status in _NO_RESPONSE:
+        error = ServiceUnavailable(ReasonSlug.VERIFIER_HTTP_STATUS, retry_after(wait))
+    else:
+        error = ServiceUnavailable(ReasonSlug.VERIFIER_HTTP_STATUS)
+        _log.error(_REQUEST_REJECTED, status)
+    error.reason = error.reason.replace("STATUS", str(status))
+    return error
 
-    *timeout* is in seconds and covers name resolution, connecting, TLS, sending and receiving;
-    *connections* is how many stay open between requests.
+
+def _unavailable(failure: Exception, otherwise: ReasonSlug) -> ServiceUnavailable:
+    """Return the error of a request that failed on its way."""
+    return ServiceUnavailable(next((slug for kind, slug in _REASONS if isinstance(failure, kind)), otherwise))
+
+
+class Endpoint:
+    """The HTTP API of one verifier.  Thread-safe; not to be used before a fork.
+
+    *timeout* is in seconds and covers name resolution, connecting, TLS, sending and receiving.
     """
 
-    def __init__(self, url: str, *, timeout: float, connections: int) -> None:
-        parts = urllib3.util.parse_url(url)
-        self._scheme, self._host, self._port = parts.scheme, parts.host or "", parts.port
-        self._path = (parts.path or "").rstrip("/")
-        self._timeout = timeout
+    def __init__(self, url: str, *, timeout: float) -> None:
+        self._idle: deque[Connection] = deque()  # the last used one is the last
+        parts = urlsplit(url)
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._authority, self._host = parts.netloc, parts.hostname or ""
+        self._port = parts.port or (443 if self._tls else 80)
+        self._path = parts.path.rstrip("/")
         self._breaker = CircuitBreaker(timeout)
-        self.gauges: Gauges = {VERIFIER_CIRCUIT_OPEN: lambda: self._breaker.is_open}
-        self._connections = connections
+        self.gauges = {VERIFIER_CIRCUIT_OPEN: lambda: self._breaker.is_open}
         self._lock = threading.Lock()
-        self._pid = 0
-        self._pool: urllib3.HTTPConnectionPool
-        self._resolver: bounded.Resolver
+        self._look_up: Future[Sequence[Address]] | None = None
+
+    def __del__(self) -> None:
+        for connection in self._idle:
+            connection.close()
 
     def post(
         self,
@@ -123,91 +130,90 @@ class Endpoint:
         Raises RateLimited for 429, and ServiceUnavailable for every other status, for a failure on the way,
         for a response that is late, too long or no JSON object, and at once while the circuit is open.
         """
-        headers = {
+        fields = {
+            "Host": self._authority,
             "Authorization": f"Bearer {credential}",
             "Content-Type": media_type,
+            "Content-Length": str(len(body)),
             "Accept": "application/json",
-            "Accept-Encoding": "identity",
             "User-Agent": f"stackmgr/{__version__}",
             **(trace or {}),
         }
+        lines = [f"POST {self._path}{path} HTTP/1.1", *(f"{name}: {fields[name]}" for name in fields), "", ""]
+        request = "\r\n".join(lines).encode("ascii") + body
         permit = self._breaker.acquire()
         status = 0
         try:
-            status, response_headers, content = self._exchange(
-                self._path + path, headers, body, permit.seconds
-            )
+            status, received, content = self._exchange(request, monotonic() + permit.seconds)
         finally:
             self._breaker.release(permit, responded=0 < status < 500 and status not in _NO_RESPONSE)
         if status == 200:
             return _object(content)
-        wait = retry_after(response_headers.get("Retry-After"))
-        error: VerificationError
-        if status == 429:
-            error = RateLimited(ReasonSlug.VERIFIER_HTTP_STATUS, wait)
-        elif status >= 500 or status in _NO_RESPONSE:
-            error = ServiceUnavailable(ReasonSlug.VERIFIER_HTTP_STATUS, wait)
-        else:
-            error = ServiceUnavailable(ReasonSlug.VERIFIER_HTTP_STATUS)
-            _log.error(_REQUEST_REJECTED, status)
-        error.reason = error.reason.replace("STATUS", str(status))
-        raise error
+        raise _error(status, received.get("Retry-After"))
 
-    def _exchange(
-        self, path: str, headers: Mapping[str, str], body: bytes, seconds: float
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        pool, resolver = self._own_pool()
-        deadline = time.monotonic() + seconds
-        with bounded.call(resolver, deadline) as call:
-            try:
-                try:
-                    return self._attempt(pool, path, headers, body)
-                except HTTPError as ex:
-                    # A kept connection may close just as it is used.  Without a byte of a response the
-                    # request is sent once more, over a new connection: the pool no longer has the old one.
-                    if isinstance(ex, PhaseTimeoutError) or not call.died_idle:
-                        raise
-                    return self._attempt(pool, path, headers, body)
-            except (HTTPError, OSError) as ex:
-                reason = next(reason for kind, reason in _REASONS if isinstance(ex, kind))
-                raise ServiceUnavailable(reason) from ex
-
-    def _attempt(
-        self, pool: urllib3.HTTPConnectionPool, path: str, headers: Mapping[str, str], body: bytes
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        response = pool.urlopen(
-            "POST",
-            path,
-            body=body,
-            headers=dict(headers),
-            retries=False,
-            redirect=False,
-            preload_content=False,
-            timeout=self._timeout,
-        )
+    def _exchange(self, request: bytes, deadline: float) -> Response:
         try:
-            content = response.read(RESPONSE_LIMIT_BYTES + 1, decode_content=False)
+            if (connection := self._kept()) is not None:
+                try:
+                    return self._attempt(connection, request, deadline)
+                except (OSError, HTTPException) as ex:
+                    # A kept connection may close just as it is used.  Without a byte of a response the
+                    # request is sent once more, over a new connection.
+                    if isinstance(ex, TimeoutError) or connection.received:
+                        raise
+            return self._attempt(self._connect(deadline), request, deadline)
+        except (OSError, HTTPException) as ex:
+            raise _unavailable(ex, ReasonSlug.VERIFIER_RESPONSE_BROKEN) from ex
+
+    def _attempt(self, connection: Connection, request: bytes, deadline: float) -> Response:
+        try:
+            return connection.exchange(request, deadline)
         finally:
-            # A response read to its end has returned its connection; otherwise this closes both.
-            response.close()
-        if len(content) > RESPONSE_LIMIT_BYTES:
-            raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_TOO_LONG)
-        return response.status, response.headers, content
+            if connection.can_be_kept:
+                self._keep(connection)
+            else:
+                connection.close()
 
-    def _own_pool(self) -> tuple[urllib3.HTTPConnectionPool, bounded.Resolver]:
-        """Return the pool of this process, created by its first request."""
+    def _keep(self, connection: Connection) -> None:
         with self._lock:
-            if self._pid != os.getpid():
-                self._resolver = bounded.Resolver()
-                self._pool = self._make_pool()
-                self._pid = os.getpid()
-            return self._pool, self._resolver
+            self._idle.append(connection)
+            while self._idle and not self._idle[0].is_fresh():
+                self._idle.popleft().close()
 
-    def _make_pool(self) -> urllib3.HTTPConnectionPool:
-        if self._scheme == "http":
-            return bounded.ConnectionPool(self._host, self._port, maxsize=self._connections)
-        context = ssl.create_default_context()
-        context.sslsocket_class = bounded.TLSSocket
-        return bounded.TLSConnectionPool(
-            self._host, self._port, maxsize=self._connections, ssl_context=context
-        )
+    def _kept(self) -> Connection | None:
+        """Return an idle connection, if there is one that can be used."""
+        with self._lock:
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.is_usable():
+                    return connection
+                connection.close()
+        return None
+
+    def _connect(self, deadline: float) -> Connection:
+        """Return a new connection.  Raises ServiceUnavailable."""
+        failure: Exception
+        try:
+            addresses = self._addresses(deadline)
+        except (OSError, UnicodeError, RuntimeError) as ex:
+            raise _unavailable(ex, ReasonSlug.VERIFIER_DNS) from ex
+        for position, address in enumerate(addresses):
+            # An address that drops packets must leave time for the next one.
+            left = (deadline - (now := monotonic())) / (len(addresses) - position)
+            try:
+                return Connection(address, self._tls, self._host, now + left)
+            except OSError as ex:
+                failure = ex
+        raise _unavailable(failure, ReasonSlug.VERIFIER_CONNECT) from failure
+
+    def _addresses(self, deadline: float) -> Sequence[Address]:
+        """Return the host's addresses, looked up anew.
+
+        `getaddrinfo` cannot be bounded in time, so it runs in a thread; while one hangs, no other is started.
+        """
+        with self._lock:
+            if self._look_up is None or self._look_up.done():
+                look_up = partial(socket.getaddrinfo, self._host, self._port, type=socket.SOCK_STREAM)
+                self._look_up = start_thread(look_up)
+            current = self._look_up
+        return result(current, deadline - monotonic())

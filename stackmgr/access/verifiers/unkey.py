@@ -6,11 +6,12 @@ verified; 429 is the rate limit of the root key's workspace.
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Self
 
 from stackmgr.access.verifiers import Identity, checked_identity
 from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.database.pool import Database
+from stackmgr.database.session import Session
 from stackmgr.errors import RateLimited, ServiceUnavailable, Unauthorized
 from stackmgr.reasons import ReasonSlug
 from stackmgr.settings import Secret, Settings
@@ -43,9 +44,7 @@ def read_verification(document: dict[str, Any]) -> Identity:
 
 
 class UnkeyVerifier:
-    """Verifies a key by one call to Unkey."""
-
-    needs_connection: ClassVar[Literal[False]] = False
+    """Verifies each key by one call to Unkey.  No database connection is held meanwhile."""
 
     def __init__(self, endpoint: Endpoint, root_key: Secret) -> None:
         self.gauges = endpoint.gauges
@@ -55,10 +54,9 @@ class UnkeyVerifier:
     @classmethod
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
         """Return the verifier; it records nothing in the *database*."""
-        endpoint = Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout, connections=chosen.concurrency)
-        return cls(endpoint, chosen.unkey_root_key)
+        return cls(Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout), chosen.unkey_root_key)
 
-    def verify(self, key: str, trace: Mapping[str, str] | None = None) -> Identity:
+    def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
         if len(key) > LONGEST_KEY:
             raise Unauthorized(ReasonSlug.KEY_TOO_LONG)
