@@ -30,7 +30,7 @@ MUTANTS = [
     _mutant(
         "arrived and closed", "a deadline ends a connection whose request waits for a greenlet",
         Worker, "_expire",
-        "(conn.yielded or conn.has_input())", "conn.ready_since", 453,
+        "(conn.yielded or conn.has_input())", "conn.ready_since", 249,
     ),
     _mutant(
         "broken announcement", "a worker that stops closes a connection whose response said that it stays open",
