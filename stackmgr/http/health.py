@@ -12,7 +12,7 @@ import falcon
 from stackmgr import __version__, paths
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
-from stackmgr.errors import DatabaseError
+from stackmgr.errors import DatabaseError, MethodNotAllowed
 from stackmgr.http import error_handlers
 from stackmgr.monitoring.metrics import Metrics
 from stackmgr.scheduler import call_in_thread
@@ -29,6 +29,8 @@ class Live:
         """Return 200 and the release that runs."""
         resp.media = {"status": "live", "version": __version__}
 
+    on_head = on_get
+
 
 class Ready:
     """Readiness: this worker can write to a database with the required schema."""
@@ -42,6 +44,8 @@ class Ready:
         reason = self._not_ready_reason()
         resp.status = falcon.HTTP_503 if reason else falcon.HTTP_200
         resp.media = {"status": "not ready", "reason": reason} if reason else {"status": "ready"}
+
+    on_head = on_get
 
     def _not_ready_reason(self) -> str | None:
         try:
@@ -67,10 +71,23 @@ class MetricsPage:
         """Return the text format of Prometheus."""
         resp.data, resp.content_type = call_in_thread(self._metrics.exposition)
 
+    on_head = on_get
+
+
+class ReadsOnly:
+    """Reject every other method, also those that Falcon responds to by itself."""
+
+    def process_resource(
+        self, req: falcon.Request, resp: falcon.Response, resource: Any, params: dict[str, Any]
+    ) -> None:
+        """Run for a routed request, before its responder."""
+        if req.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed("GET, HEAD")
+
 
 def create_admin_app(database: Database, metrics: Metrics | None) -> WsgiApplication:
     """Return the WSGI application of the operator's listener."""
-    app: falcon.App[falcon.Request, falcon.Response] = falcon.App()
+    app: falcon.App[falcon.Request, falcon.Response] = falcon.App(middleware=ReadsOnly())
     error_handlers.install(app)
     app.add_route("/live", Live())
     app.add_route("/ready", Ready(database))

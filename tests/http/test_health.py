@@ -62,3 +62,16 @@ def test_a_worker_newer_than_its_schema_is_not_ready(admin_app, database_url, mo
 @pytest.mark.parametrize("path", ["/", "/metrics", "/manager/stacks"])
 def test_the_operators_listener_has_nothing_else_while_metrics_are_off(admin_app, database_url, path):
     assert admin_app(database_url).get(path, status=404).json["code"] == "not_found"
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready"])
+def test_the_operators_listener_is_only_read(admin_app, database_url, path):
+    app = admin_app(database_url)
+    got, head = app.get(path), app.head(path)
+    assert (head.status_int, head.body) == (200, b"")
+    assert head.headers["Content-Length"] == got.headers["Content-Length"]
+    for method in ("POST", "TRACE", "OPTIONS", "PATCH", "PUT"):
+        response = app.request(path, method=method, status=405)
+        assert response.headers["Allow"] == "GET, HEAD"
+        assert response.json["message"] == "The method is not allowed for this resource."
+    assert app.request("/", method="POST", status=404).json["code"] == "not_found"
