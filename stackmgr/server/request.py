@@ -31,9 +31,8 @@ _HOST_FIELD = re.compile(rf"(?:{_HOST})?(?::[0-9]{{0,5}})?")
 _ABSOLUTE_FORM = re.compile(rf"https?://{_HOST}(?::[0-9]{{0,5}})?((?:[/?].*)?)", re.IGNORECASE)
 _AUTHORITY_FORM = re.compile(rf"{_HOST}:[0-9]{{1,5}}")
 
-# RFC 9110 section 5.3: fields that are no lists, so that a second one makes the request ambiguous. If two
-# proxies joined two Idempotency-Keys in two ways, a retry would create a second stack.
-_SINGLE = {"HTTP_HOST", "CONTENT_TYPE", "CONTENT_LENGTH", "HTTP_IDEMPOTENCY_KEY"}
+# RFC 9110 section 5.3: fields that are no lists, so that a second one makes the request ambiguous.
+_SINGLE = {"HTTP_HOST", "CONTENT_TYPE", "CONTENT_LENGTH"}
 # RFC 9110 section 6.5.1: fields that are not allowed in trailers.
 _NO_TRAILER = {
     "HTTP_HOST", "CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING", "HTTP_TRAILER", "HTTP_AUTHORIZATION", "HTTP_TE",
@@ -177,7 +176,9 @@ class ReceivedRequest:
             if key in fields:
                 if key in _SINGLE:
                     raise BadRequest("field repeated")
-                value = f"{fields[key]},{value}"
+                # If two proxies joined two Idempotency-Keys in two ways, a retry would create a second stack:
+                # two are none, which the application rejects in its order.
+                value = "" if key == "HTTP_IDEMPOTENCY_KEY" else f"{fields[key]},{value}"
             fields[key] = value
         return fields
 

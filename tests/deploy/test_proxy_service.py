@@ -5,6 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from stackmgr import errors
 from tests.support.client import STACKS, check_response
 from tests.support.examples import configuration
 from tests.support.http_wire import Response
@@ -144,16 +145,21 @@ def test_long_idempotency_keys_reach_the_service(manager, length, status):
         assert message(response) == "The Idempotency-Key header is missing, blank or too long."
 
 
-def test_an_idempotency_key_sent_twice_reaches_the_service_and_is_rejected(proxy, new_key):
-    body = json.dumps(configuration())
-    head = (
-        f"POST {STACKS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {new_key()}\r\n"
-        f"Connection: close\r\nContent-Length: {len(body)}\r\nX-Request-Id: {ODD_ID}\r\n"
-        "Idempotency-Key: one\r\nIdempotency-Key: two\r\n\r\n"
-    )
-    [response] = parse_responses(proxy.send((head + body).encode("latin-1")), head=False)
-    check_response("POST", STACKS, response.status, response.headers, response.body)
-    assert (response.status, response.headers["X-Request-Id"]) == (400, ODD_ID)
+def test_an_idempotency_key_sent_twice_is_none_and_is_rejected_in_its_order(proxy, service, new_key):
+    def send(line: str, key: str) -> tuple[int, str]:
+        head = (
+            f"{line} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n"
+            f"Content-Length: 1\r\nX-Request-Id: {ODD_ID}\r\n" + 2 * "Idempotency-Key: one\r\n" + "\r\n["
+        )
+        [response] = parse_responses(proxy.send(head.encode("latin-1")), head=False)
+        check_response(line.partition(" ")[0], STACKS, response.status, response.headers, response.body)
+        assert response.headers["X-Request-Id"] == ODD_ID
+        return response.status, json.loads(response.body).get("message")
+
+    key = new_key()
+    assert send(f"POST {STACKS}", key) == (400, errors.InvalidIdempotencyKey.message)
+    assert send(f"POST {STACKS}", "unknown") == (401, errors.Unauthorized.message)
+    assert send(f"GET {STACKS}", key) == (200, None)
 
 
 @pytest.mark.parametrize(
