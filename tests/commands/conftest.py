@@ -1,10 +1,14 @@
 """Fixtures: a function that runs a command, and a database of stacks that are always the same."""
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from stackmgr.operate import migrations
 from tests.commands import saved
@@ -51,3 +55,29 @@ def on_saved(command, saved_url: str, monkeypatch: pytest.MonkeyPatch) -> Callab
     """Return a function that runs `stackmgr` on the database of `saved_url`."""
     monkeypatch.setenv("STACKMGR_DATABASE_URL", saved_url)
     return command
+
+
+@pytest.fixture(scope="session")
+def support_login(server_url: str, saved_url: str) -> Iterator[str]:
+    """A login that may do nothing but assume the reader's role, which the schema of `saved_url` has made."""
+    with psycopg.connect(server_url, autocommit=True) as admin:
+        admin.execute(b"CREATE ROLE stackmgr_support LOGIN NOINHERIT IN ROLE stackmgr_reader")
+        yield "stackmgr_support"
+        admin.execute(b"DROP ROLE stackmgr_support")
+
+
+@pytest.fixture
+def run_psql(binaries: Path, support_login: str) -> Callable[..., Outcome]:
+    """Return a function that runs psql as support's login on the database of a URL."""
+
+    def run(url: str, *arguments: str | Path, **environ: str) -> Outcome:
+        ran = subprocess.run(
+            [binaries / "psql", "-X", "-d", make_conninfo(url, user=support_login), *arguments],
+            env=os.environ | environ,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        return Outcome(ran.returncode, ran.stdout, ran.stderr)
+
+    return run

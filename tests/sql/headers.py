@@ -58,14 +58,14 @@ def _read(name: str, text: str) -> SqlFile:
     return SqlFile(name, text, title, purpose, fields, "\n".join(lines[length:]))
 
 
-def _read_all(folder: Path) -> dict[str, SqlFile]:
+def read_all(folder: Path) -> dict[str, SqlFile]:
     return {
         path.stem: _read(path.stem, path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.sql"))
     }
 
 
-SQL_FILES = _read_all(paths.directory("sql"))
-CITUS_FILES = _read_all(paths.directory("sql") / "citus")
+SQL_FILES = read_all(paths.directory("sql"))
+CITUS_FILES = read_all(paths.directory("sql") / "citus")
 _MIGRATIONS = sorted((paths.directory("sql") / "migrations").glob("*.sql"))
 CITUS_FUNCTIONS: list[str] = re.findall(
     r"^CREATE FUNCTION .*?^\$\$;$",
