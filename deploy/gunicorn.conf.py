@@ -26,7 +26,7 @@ if not _settings["problems"]:
     importlib.invalidate_caches()
     gc.collect()  # the modules of an earlier reload, which are cycles
 
-from stackmgr.monitoring import logs, metrics_store  # noqa: E402 - the modules of the release that was checked
+from stackmgr.monitoring import logs, metrics  # noqa: E402 - the modules of the release that was checked
 from stackmgr.server.master import Master  # noqa: E402
 
 # gunicorn's messages in the service's log format; the service logs requests itself.
@@ -120,16 +120,10 @@ def on_starting(server):
     Master(server)
     if _metrics_dir:
         try:
-            metrics_store.clear(_metrics_dir)
+            metrics.clear(_metrics_dir)
         except OSError as ex:
             _log.error("STACKMGR_METRICS_DIR: %s: %s", ex.filename, ex.strerror)
             sys.exit(1)
-
-
-def child_exit(server, worker):
-    """Keep the counters of a worker that has ended, and drop its gauges."""
-    if _metrics_dir:
-        metrics_store.mark_process_dead(_metrics_dir, worker.pid)
 
 
 # gunicorn's control socket is not used.

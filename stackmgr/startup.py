@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -111,29 +112,32 @@ def _request_observer(
     return observe
 
 
+def _metrics(chosen: Settings) -> Metrics | None:
+    try:
+        return Metrics(chosen.metrics_dir) if chosen.metrics_dir else None
+    except OSError as ex:  # the requests matter more
+        logging.getLogger("stackmgr").warning("this worker has no metrics: %s", ex.strerror)
+        return None
+
+
 def build(environ: Mapping[str, str]) -> WsgiApplication:
     """Return the application for *environ*, with its pool open.  Raises SettingsError."""
     prepared = prepare(environ)
     chosen = prepared.settings
-    metrics = Metrics(chosen.metrics_dir) if chosen.metrics_dir else None
-    if metrics is not None:
-        metrics.start()
+    metrics = _metrics(chosen)
     database = Database(
         chosen.database_url,
         pool_size=chosen.database_connections,
         deadline=chosen.database_timeout,
-        observer=metrics,
         variant=chosen.sql_variant,
     )
     database.open()
     atexit.register(database.close)
-    verifier = make_verifier(chosen, database)
     if metrics is not None:
-        for name, read in verifier.gauges.items():
-            metrics.sample(name, read)
+        metrics.start(database.pop_stats)
     app: WsgiApplication = create_app(
         database=database,
-        verifier=verifier,
+        verifier=make_verifier(chosen, database),
         spellings=prepared.spellings,
         log=_request_observer(prepared, metrics),
     )

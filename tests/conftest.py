@@ -30,7 +30,7 @@ from tests.support.client import Client
 from tests.support.clusters import binaries_of, new_database
 from tests.support.memory import memory, reachable
 from tests.support.pgbouncer import make_pooled_login, pgbouncer
-from tests.support.recorder import Recorder
+from tests.support.recorder import RecordedDatabase
 
 # Seconds that a session may wait for the database.  A third of them is the lock timeout: by then a test that
 # sees a request wait for a lock must have ended the wait, however busy the machine is.
@@ -158,24 +158,17 @@ def service_url(database_url: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture(scope="session")
-def statements_run(recorder: Recorder) -> list[str]:
+def statements_run(database: RecordedDatabase) -> list[str]:
     """The names of the statements that the application's database has run, in order."""
-    return recorder.names
+    return database.names
 
 
 @pytest.fixture(scope="session")
-def database(
-    service_url: str, database_url: str, recorder: Recorder, citus_nodes: list[str]
-) -> Iterator[Database]:
+def database(service_url: str, database_url: str, citus_nodes: list[str]) -> Iterator[RecordedDatabase]:
     # A pooler's sessions have the time-outs of the default deadline.
     deadline = PATIENCE if service_url == database_url else SESSION_SECONDS
     variant = "citus" if citus_nodes else "plain"
-    database = Database(service_url, pool_size=4, observer=recorder, deadline=deadline, variant=variant)
+    database = RecordedDatabase(service_url, pool_size=4, deadline=deadline, variant=variant)
     database.open()
     yield database
     database.close()

@@ -11,7 +11,7 @@ from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.hot_connections import HotConnections
 from stackmgr.database.session import SESSION_SECONDS, PrefetchHints, Session
-from stackmgr.database.shared_reads import Observer, SharedReads
+from stackmgr.database.shared_reads import SharedReads
 from stackmgr.errors import DatabaseError
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
@@ -35,22 +35,19 @@ _log_filter = RateLimitFilter()
 class Database:
     """The pool of one process.  Opened after the fork: two processes must not share a connection.
 
-    *role* is assumed by every connection; *observer*, if given, receives each use of the database;
-    *deadline* is how many seconds a session may wait for the database in total.  *variant* names a folder of
-    `sql/` whose statements are run in place of those of the same names.
+    *role* is assumed by every connection; *deadline* is how many seconds a session may wait for the database
+    in total.  *variant* names a folder of `sql/` whose statements replace those of the same names.
     """
 
-    def __init__(  # noqa: PLR0913 - by keyword
+    def __init__(
         self,
         url: str,
         *,
         role: str = "stackmgr_app",
         pool_size: int,
-        observer: Observer | None = None,
         deadline: float = SESSION_SECONDS,
         variant: str = Settings.sql_variant,
     ) -> None:
-        self.observer = observer
         self.variants = statements.load_variant(variant)
         self.hints = PrefetchHints()
         self.shared_reads = SharedReads(self)
@@ -85,17 +82,18 @@ class Database:
         """Return a new session; it acquires a connection when it needs one."""
         return Session(self, self._deadline)
 
+    def pop_stats(self) -> dict[str, int]:
+        """Return the statistics of psycopg's pool, with the counters since the last call."""
+        return self._pool.pop_stats()
+
     def acquire(self, deadline: float) -> DatabaseConnection:
         """Return a live connection; replace those that died while idle.  Raises DatabaseError."""
         if self._pid != os.getpid():
             raise AssertionError("the pool belongs to another process: open it after the fork")
-        started = time.monotonic()
-        give_up_at = min(deadline, started + _ACQUIRE_SHARE * self._deadline)
+        give_up_at = min(deadline, time.monotonic() + _ACQUIRE_SHARE * self._deadline)
         while (connection := self._next_connection(give_up_at)).is_stale():
             connection.close()
             self._return_to_pool(connection)
-        if self.observer is not None:
-            self.observer.acquired(time.monotonic() - started)
         return connection
 
     def _next_connection(self, give_up_at: float) -> DatabaseConnection:
@@ -156,8 +154,6 @@ class Database:
 
     def release(self, connection: DatabaseConnection) -> None:
         """Release a connection that `acquire` returned."""
-        if self.observer is not None:
-            self.observer.released()
         self._put_back(connection)
 
     def _put_back(self, connection: DatabaseConnection) -> None:

@@ -162,8 +162,6 @@ class Session:
             self.close()
         if self._connection is None:
             self._connection = self._connections.acquire(deadline)
-        observer = self._connections.observer
-        started = time.perf_counter() if observer else 0.0
         try:
             return self._connection.run(statement, parameters, deadline)
         except DatabaseError as ex:
@@ -172,6 +170,3 @@ class Session:
             if self._connection.closed:
                 self.close()
             raise
-        finally:
-            if observer is not None:
-                observer.statement(statement.name, time.perf_counter() - started)

@@ -20,23 +20,8 @@ _PATIENCE_SHARE = 0.1
 _LEADER_SHARE = 0.7
 
 
-class Observer(Protocol):
-    """Receives each use of the database; times are in seconds."""
-
-    def statement(self, name: str, seconds: float) -> None:
-        """Record that a statement was run, with or without success."""
-
-    def acquired(self, seconds: float) -> None:
-        """Record that a connection was acquired after a wait."""
-
-    def released(self) -> None:
-        """Record that a connection was released."""
-
-
 class Connections(Protocol):
     """What acquires and releases connections: the pool, or an operator's one connection."""
-
-    observer: Observer | None
 
     def acquire(self, deadline: float) -> DatabaseConnection:
         """Return a live connection.  Raises DatabaseError."""
@@ -128,14 +113,6 @@ class SharedReads:
         reads = [read for request in batch for read in request.reads]
         if len(batch) > 1:
             deadline -= (1 - _LEADER_SHARE) * (deadline - time.monotonic())
-        observer = self._connections.observer
-        started = time.perf_counter() if observer else 0.0
-        try:
-            rows = iter(connection.run_together(reads, deadline))
-            for request in batch:
-                request.rows = list(islice(rows, len(request.reads)))
-        finally:
-            if observer is not None:
-                seconds = time.perf_counter() - started
-                for read in reads:
-                    observer.statement(read.statement.name, seconds)
+        rows = iter(connection.run_together(reads, deadline))
+        for request in batch:
+            request.rows = list(islice(rows, len(request.reads)))

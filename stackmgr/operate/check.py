@@ -15,7 +15,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import __version__, settings, startup
-from stackmgr.monitoring import metrics_store
+from stackmgr.monitoring import metrics
 from stackmgr.operate import preflight
 from stackmgr.operate.command import EVERYTHING, FOUND, Command
 from stackmgr.operate.output import print_json, print_table
@@ -33,7 +33,7 @@ def _findings(chosen: Settings, *, is_service_login: bool) -> Findings:
         variant=chosen.sql_variant,
         is_service_login=is_service_login,
     )
-    problem = metrics_store.folder_problem(chosen.metrics_dir) if chosen.metrics_dir else None
+    problem = metrics.folder_problem(chosen.metrics_dir) if chosen.metrics_dir else None
     findings.problems += [f"STACKMGR_METRICS_DIR: {problem}"] if problem else []
     return findings
 

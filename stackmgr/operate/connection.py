@@ -17,7 +17,7 @@ from stackmgr.database import session_settings, statements
 from stackmgr.database.connection import DatabaseConnection, Parameters, Row
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS, PrefetchHints, Session
-from stackmgr.database.shared_reads import Observer, SharedReads
+from stackmgr.database.shared_reads import SharedReads
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.reasons import ReasonSlug
@@ -112,7 +112,6 @@ def assume(connection: psycopg.Connection[Any], role: str, *, local: bool = Fals
 class SingleConnection:
     """What `Session` needs of a pool, with one connection, which is replaced if it was lost."""
 
-    observer: Observer | None = None
     variants: Mapping[str, Statement] = MappingProxyType({})
 
     def __init__(self, url: str, role: str) -> None:

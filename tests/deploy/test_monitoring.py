@@ -6,25 +6,31 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import psycopg
 import pytest
 import yaml
+from prometheus_client import values
 from prometheus_client.parser import text_string_to_metric_families
 
 from stackmgr import paths
-from stackmgr.monitoring import metrics_store
 from stackmgr.monitoring.metrics import Metrics
 from tests.deploy.runbook import block
+from tests.support.clusters import cluster, new_database
 from tests.support.nginx import require
 
 DEPLOY = paths.directory("deploy")
-PANELS = [
-    target["expr"]
+TARGETS = [
+    target
     for panel in json.loads((DEPLOY / "grafana.json").read_bytes())["panels"]
     for target in panel["targets"]
 ]
+PANELS = [target["expr"] for target in TARGETS if "expr" in target]
 ALERTS = DEPLOY / "alerts.yml"
 RULES = {rule["alert"]: rule for rule in yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]}
-NAMES = re.compile(r"(?:stackmgr|process)_\w+")
+# Debian's, which has the extension; the embedded server has none.
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+LIBRARY = Path("/usr/lib/postgresql/15/lib/pg_stat_statements.so")
+NAMES = re.compile(r"stackmgr_\w+")
 GROUPED_BY = re.compile(r"by \(([^)]*)\)")
 MATCHED = re.compile(r"(\w+)(?:=|!=|=~|!~)\"")
 OF_PROMETHEUS = {"instance", "job"}
@@ -33,8 +39,8 @@ REQUEST = {
     "route": "/",
     "status": 200,
     "code": None,
+    "reason": None,
     "duration_ms": 1.0,
-    "verifier": "accepted",
 }
 
 # Series on which each alert fires, in promtool's notation: one value per minute for 90 minutes.
@@ -48,25 +54,20 @@ FIRES_ON = {
         'stackmgr_requests_total{instance="a", code="service_unavailable"}': "0+2x90",
         'stackmgr_requests_total{instance="a", code=""}': "0+98x90",
     },
-    "StackmgrVerifierCircuitOpen": {'stackmgr_verifier_circuit_open{instance="a"}': "1x90"},
-    "StackmgrQueueTimeouts": {'stackmgr_queue_timeouts_total{instance="a"}': "0+1x90"},
+    "StackmgrVerifierCircuitOpen": {
+        'stackmgr_unavailable_total{instance="a", reason="verifier_circuit_open"}': "0+1x90"
+    },
+    "StackmgrQueueTimeouts": {'stackmgr_unavailable_total{instance="a", reason="queue_timeout"}': "0+1x90"},
     "StackmgrSlowRequests": {
         'stackmgr_request_seconds_bucket{instance="a", route="/", le="1.0"}': "0+98x90",
         'stackmgr_request_seconds_bucket{instance="a", route="/", le="2.5"}': "0+100x90",
         'stackmgr_request_seconds_bucket{instance="a", route="/", le="+Inf"}': "0+100x90",
     },
     "StackmgrConnectionWait": {
-        'stackmgr_pool_wait_seconds_bucket{instance="a", le="0.1"}': "0+98x90",
-        'stackmgr_pool_wait_seconds_bucket{instance="a", le="0.25"}': "0+100x90",
-        'stackmgr_pool_wait_seconds_bucket{instance="a", le="+Inf"}': "0+100x90",
+        'stackmgr_pool_wait_seconds_total{instance="a"}': "0+1.01x90",
+        'stackmgr_pool_requests_total{instance="a"}': "0+100x90",
     },
-    "StackmgrWorkersRestarting": {
-        'process_start_time_seconds{job="stackmgr", instance="a", role="worker", pid="1"}': "0+60x90",
-    },
-    "StackmgrFileDescriptors": {
-        'process_open_fds{job="stackmgr", instance="a", pid="1"}': "81x90",
-        'process_max_fds{job="stackmgr", instance="a", pid="1"}': "100x90",
-    },
+    "StackmgrWorkersRestarting": {'stackmgr_worker_starts_total{instance="a"}': "2+1x90"},
     "StackmgrLogLinesDropped": {'stackmgr_log_lines_dropped_total{instance="a"}': "0+1x90"},
     "StackmgrVersionsDiffer": {
         'stackmgr_build_info{instance="a", version="1.0.0"}': "1x90",
@@ -83,8 +84,9 @@ FIRES_ON = {
 HEALTHY = {
     'pg_database_wraparound_age_datfrozenxid_seconds{datname="stackmgr"}': "500000000x90",
     'pg_database_wraparound_age_datminmxid_seconds{datname="stackmgr"}': "500000000x90",
-    'stackmgr_verifier_circuit_open{instance="a"}': "0x90",
-    'stackmgr_queue_timeouts_total{instance="a"}': "9x90",
+    'stackmgr_unavailable_total{instance="a", reason="verifier_circuit_open"}': "9x90",
+    'stackmgr_unavailable_total{instance="a", reason="queue_timeout"}': "9x90",
+    'stackmgr_unavailable_total{instance="a", reason="database"}': "0+9x90",
     'stackmgr_log_lines_dropped_total{instance="a"}': "9x90",
     'up{job="stackmgr", instance="a"}': "1x90",
     'stackmgr_requests_total{instance="a", code="internal_error"}': "0+0.9x90",
@@ -92,11 +94,9 @@ HEALTHY = {
     'stackmgr_requests_total{instance="a", code=""}': "0+99x90",
     'stackmgr_request_seconds_bucket{instance="a", route="/", le="1.0"}': "0+99.5x90",
     'stackmgr_request_seconds_bucket{instance="a", route="/", le="+Inf"}': "0+100x90",
-    'stackmgr_pool_wait_seconds_bucket{instance="a", le="0.1"}': "0+99.5x90",
-    'stackmgr_pool_wait_seconds_bucket{instance="a", le="+Inf"}': "0+100x90",
-    'process_start_time_seconds{job="stackmgr", instance="a", role="worker", pid="1"}': "0x90",
-    'process_open_fds{job="stackmgr", instance="a", pid="1"}': "79x90",
-    'process_max_fds{job="stackmgr", instance="a", pid="1"}': "100x90",
+    'stackmgr_pool_wait_seconds_total{instance="a"}': "0+0.99x90",
+    'stackmgr_pool_requests_total{instance="a"}': "0+100x90",
+    'stackmgr_worker_starts_total{instance="a"}': "2x75 4x15",
     'stackmgr_build_info{instance="a", version="1.0.0"}': "1x90",
     'stackmgr_build_info{instance="b", version="1.0.0"}': "1x90",
 }
@@ -105,14 +105,13 @@ HEALTHY = {
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory) -> dict[str, set[str]]:
     """The labels of each series of /metrics, by name."""
-    folder = tmp_path_factory.mktemp("metrics")
-    metrics_store.clear(folder)
-    worker = Metrics(folder)
-    worker.request(REQUEST)
-    worker.statement("stack_get", 0.1)
-    worker.acquired(0.1)
-    worker.sample(metrics_store.VERIFIER_CIRCUIT_OPEN, lambda: 0)
-    text, _ = worker.exposition()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(values, "ValueClass", values.ValueClass)
+        patch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
+        worker = Metrics(tmp_path_factory.mktemp("metrics"))
+        worker.request(REQUEST)
+        text, _ = worker.exposition()
+        values.close_all_multiprocess_files()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
@@ -131,6 +130,30 @@ def test_every_metric_and_label_of_an_expression_exists(labels, expression):
     for name in names:
         assert name in labels
         assert {*grouped, *MATCHED.findall(expression)} <= labels[name] | OF_PROMETHEUS
+
+
+def test_the_statements_of_the_dashboard_are_those_of_the_runbook():
+    [target] = [target for target in TARGETS if "rawSql" in target]
+    assert block("Monitoring", "pg_stat_statements") == target["rawSql"] + ";\n"
+
+
+@pytest.mark.skipif(not LIBRARY.exists(), reason="needs Debian's postgresql-15")
+def test_a_login_that_reads_statistics_sees_the_times_of_each_statement():
+    with (
+        cluster(DEBIAN, "shared_preload_libraries=pg_stat_statements") as server_url,
+        new_database(server_url) as url,
+        psycopg.connect(url, autocommit=True) as connection,
+    ):
+        connection.execute(b"CREATE EXTENSION pg_stat_statements")
+        connection.execute(b"CREATE ROLE grafana IN ROLE pg_read_all_stats")
+        for _ in range(3):
+            connection.execute(b"SELECT /* stack_get */ pg_catalog.now()")
+        connection.execute(b"SELECT /* stack_list */ pg_catalog.version()")
+        connection.execute(b"SET ROLE grafana")
+        rows = connection.execute(block("Monitoring", "pg_stat_statements").encode()).fetchall()
+    assert {(name, int(calls)) for name, calls, *_ in rows} == {("stack_get", 3), ("stack_list", 1)}
+    assert all(0 < mean_ms <= max_ms for _, _, mean_ms, max_ms, _ in rows)
+    assert sum(percent for *_, percent in rows) == pytest.approx(100)
 
 
 def promtool(*arguments: str | Path) -> None:

@@ -20,7 +20,7 @@ from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.examples import configuration
 from tests.support.postgres import FaultyPostgres
-from tests.support.recorder import Recorder
+from tests.support.recorder import RecordedDatabase
 from tests.support.waiting import eventually
 
 # Seconds that a session may wait for the database: where the deadline is under test, and everywhere else.  A
@@ -154,13 +154,12 @@ class ServiceMaker:
         return twin
 
     def _open(self, url: str, key: str, external_id: str, deadline: float) -> Service:
-        recorder = Recorder()
-        database = Database(url, pool_size=POOL_SIZE, observer=recorder, deadline=deadline)
+        database = RecordedDatabase(url, pool_size=POOL_SIZE, deadline=deadline)
         database.open()
         self._cleanup.callback(database.close)
         verifier = PausingVerifier()
         app = create_app(database=database, verifier=verifier, spellings=self._spellings)
-        return Service(database, verifier, Client(app, key, external_id, recorder.names))
+        return Service(database, verifier, Client(app, key, external_id, database.names))
 
 
 @contextmanager

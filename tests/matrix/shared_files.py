@@ -42,26 +42,27 @@ def in_a_folder(setup: Setup) -> Iterator[None]:
 
 @contextmanager
 def remove_metrics(stage: Stage) -> Iterator[None]:
-    """Remove the folder, and end a worker, whose counters then have no place to go."""
+    """Remove the folder, and end a worker: the next one makes it again."""
     folder = _metrics(stage.folder)
     shutil.rmtree(folder)
     stage.a_worker().terminate()
     yield
-    folder.mkdir()
 
 
 @contextmanager
 def falsify_metrics(stage: Stage) -> Iterator[None]:
-    """Put other text into each file, and end a worker, whose counters are then read."""
-    for path in _metrics(stage.folder).glob("*.json"):
-        path.write_text("[[]]garbage")
+    """Overwrite each file, and end a worker: the next one continues its files."""
+    for path in _metrics(stage.folder).glob("*.db"):
+        with path.open("r+b") as file:
+            file.write(b"[[]]garbage")
     stage.a_worker().terminate()
     yield
 
 
 @contextmanager
 def truncate_metrics(stage: Stage) -> Iterator[None]:
-    for path in _metrics(stage.folder).glob("*.json"):
+    """Truncate each file, which ends the workers that have mapped its pages (SIGBUS)."""
+    for path in _metrics(stage.folder).glob("*.db"):
         os.truncate(path, 10)
     stage.a_worker().terminate()
     yield
@@ -111,7 +112,7 @@ _CUT = Bound("cut", CLIENTS)
 CELLS = [
     Cell("metrics", "dies", remove_metrics, setup=on_a_volume, lasts=3.0),
     Cell("metrics", "lies", falsify_metrics, setup=on_a_volume, lasts=2.0),
-    Cell("metrics (truncated)", "lies", truncate_metrics, setup=on_a_volume, lasts=2.0),
+    Cell("metrics (truncated)", "lies", truncate_metrics, _CUT, setup=on_a_volume, lasts=2.0),
     Cell("volume of metrics and heartbeats", "is full", fill_volume, setup=on_a_volume, lasts=3.0),
     Cell(
         *("heartbeats (no file)", "is full", use_up_inodes, _CUT),
@@ -133,5 +134,5 @@ CELLS = [
 EMPTY = {
     "heartbeats: lies": "a heartbeat is the time of an open file without a name, which only its worker has",
     "heartbeats: hangs": "they are in memory",
-    "metrics: hangs": "a thread of its own writes them, once in a second; see the disk of the log",
+    "metrics: hangs": "they are in memory, as deploy/RUNBOOK.md says",
 }

@@ -15,7 +15,6 @@ from stackmgr.access.verifiers import Identity
 from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
-from stackmgr.database.pool import Database
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.errors import ServiceError
 from stackmgr.operate import migrations, preflight
@@ -23,7 +22,7 @@ from stackmgr.stacks import repository
 from stackmgr.stacks.configuration import Changes, Configuration
 from tests.sql.headers import CITUS_FILES, SQL_FILES, SqlFile
 from tests.support.clusters import new_database
-from tests.support.recorder import Recorder
+from tests.support.recorder import RecordedDatabase
 
 # As deploy/citus.sql does.
 DEFERRED = b"""
@@ -93,8 +92,7 @@ def test_the_check_reports_an_undistributed_schema_and_a_plan_cache_mode_that_ci
 
 def outcomes(url: str, variant: str) -> list[Any]:
     """Return what a sequence of writes returns and stores, without the ids, which differ."""
-    recorder = Recorder()
-    database = Database(url, pool_size=1, variant=variant, observer=recorder)
+    database = RecordedDatabase(url, pool_size=1, variant=variant)
     database.open()
     found: list[Any] = []
     identity = Identity(external_id=str(uuid4()), identity_id=str(uuid4()))
@@ -123,7 +121,7 @@ def outcomes(url: str, variant: str) -> list[Any]:
     database.close()
     with psycopg.connect(url) as connection:
         found += connection.execute(STORED, [manager_id]).fetchall()
-    return [*found, recorder.names]
+    return [*found, database.names]
 
 
 def test_a_function_writes_and_returns_what_the_plain_statement_does(url: str):

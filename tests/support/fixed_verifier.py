@@ -1,16 +1,13 @@
 """A verifier with a fixed outcome for every key, for outcomes that the real ones return rarely."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
-from stackmgr.access.verifiers import Gauges, Identity
+from stackmgr.access.verifiers import Identity
 from stackmgr.database.session import Session
 
 
 class FixedVerifier:
     """Returns *outcome*, or raises it if it is an exception.  `calls` counts the calls."""
-
-    gauges: Gauges = MappingProxyType({})
 
     def __init__(self, outcome: Identity | Exception) -> None:
         self._outcome = outcome

@@ -1,17 +1,32 @@
-"""Record which statements a database runs."""
+"""A database that records which statements it runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from stackmgr.database.connection import DatabaseConnection, Execution, Parameters
+from stackmgr.database.pool import Database
+from stackmgr.database.statements import Statement
 
 
-class Recorder:
-    """An observer of a database that keeps the names of the statements run, in order."""
+class RecordedDatabase(Database):
+    """The pool of one process; `names` has the names of the statements that were run, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
         self.names: list[str] = []
 
-    def statement(self, name: str, seconds: float) -> None:
-        self.names.append(name)
+    def acquire(self, deadline: float) -> DatabaseConnection:
+        connection = super().acquire(deadline)
+        self._record(connection)
+        return connection
 
-    def acquired(self, seconds: float) -> None:
-        """Connections are not counted."""
+    def _record(self, connection: DatabaseConnection) -> None:
+        def run(statement: Statement, parameters: Parameters, deadline: float) -> Any:
+            self.names.append(statement.name)
+            return type(connection).run(connection, statement, parameters, deadline)
 
-    def released(self) -> None:
-        """Connections are not counted."""
+        def run_together(reads: Sequence[Execution], deadline: float) -> Any:
+            self.names += [read.statement.name for read in reads]
+            return type(connection).run_together(connection, reads, deadline)
+
+        vars(connection).update(run=run, run_together=run_together)

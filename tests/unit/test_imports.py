@@ -19,7 +19,7 @@ WORKER = {
     "stackmgr.database": "connection conninfo hot_connections pool retries session session_settings"
     " shared_reads statements",
     "stackmgr.http": "app error_handlers health middleware requests resources responses schemas",
-    "stackmgr.monitoring": "line_writer logs metrics metrics_store",
+    "stackmgr.monitoring": "line_writer logs metrics",
     "stackmgr.server": "body connection connections handler listeners memory outbox request response shares"
     " worker",
     "stackmgr.stacks": "configuration cursor eip55 repository whitelist",

@@ -6,7 +6,7 @@ block the thread, which serves the other requests of the worker: see `stackmgr.s
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -18,9 +18,6 @@ from stackmgr.reasons import ReasonSlug
 from stackmgr.settings import Settings
 
 _CANONICAL_UUID = re.compile(CANONICAL_UUID)
-
-# The function that reads a gauge, by the gauge's name.
-Gauges = Mapping[str, Callable[[], float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +37,6 @@ class Identity:
 
 class Verifier(Protocol):
     """What every verifier has."""
-
-    @property
-    def gauges(self) -> Gauges:
-        """The gauges of `metrics_store.INSTRUMENTS` that are the verifier's own."""
 
     @classmethod
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:

@@ -1,11 +1,10 @@
 """The default verifier: keys issued by the operator, kept as SHA-256 in the service's own database."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Self
 
 from stackmgr.access import api_keys
-from stackmgr.access.verifiers import Gauges, Identity
+from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
@@ -25,8 +24,6 @@ class DatabaseVerifier:
     A key with a quota costs a second statement, which consumes one of the requests that the quota allows.
     With *consumes* false it only checks whether one is left.  *last_use*, if given, records keys in use.
     """
-
-    gauges: Gauges = MappingProxyType({})
 
     def __init__(self, last_use: LastUse | None = None, *, consumes: bool = True) -> None:
         self._last_use = last_use

@@ -27,7 +27,6 @@ from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
 from stackmgr.access.verifiers.http_connection import Address, Connection, Response, ResponseTooLong
 from stackmgr.errors import RateLimited, ServiceUnavailable, VerificationError
 from stackmgr.monitoring.logs import RateLimitFilter
-from stackmgr.monitoring.metrics_store import VERIFIER_CIRCUIT_OPEN
 from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import result, start_thread
 
@@ -108,7 +107,6 @@ class Endpoint:
         self._port = parts.port or (443 if self._tls else 80)
         self._path = parts.path.rstrip("/")
         self._breaker = CircuitBreaker(timeout)
-        self.gauges = {VERIFIER_CIRCUIT_OPEN: lambda: self._breaker.is_open}
         self._lock = threading.Lock()
         self._look_up: Future[Sequence[Address]] | None = None
 

@@ -47,7 +47,6 @@ class UnkeyVerifier:
     """Verifies each key by one call to Unkey.  No database connection is held meanwhile."""
 
     def __init__(self, endpoint: Endpoint, root_key: Secret) -> None:
-        self.gauges = endpoint.gauges
         self._endpoint = endpoint
         self._root_key = root_key
 
