@@ -138,6 +138,26 @@ def test_a_key_has_at_most_48_requests_in_the_service(tmp_path):
         assert send_request(proxy).status == 200
 
 
+@pytest.mark.parametrize("authorization", [b"", b"Authorization: Basic abc\r\n"])
+def test_unfinished_requests_without_a_key_reject_no_request_with_one(tmp_path, authorization):
+    """With the limits as they are shipped."""
+    unfinished = (
+        f"POST {STACKS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n".encode() + authorization
+    )
+    with ExitStack() as stack:
+        upstream = stack.enter_context(running_upstream(well))
+        proxy = stack.enter_context(nginx_before(tmp_path, upstream.port))
+        held = [stack.enter_context(proxy.connect()) for _ in range(256)]
+        for connection in held:
+            connection.sendall(unfinished + b"\r\n{")
+        eventually(lambda: send_request(proxy, "").status == 429)
+        check_rejected(send_request(proxy, ""))
+        assert [send_request(proxy).status for _ in range(10)] == [200] * 10
+        for connection in held:
+            connection.close()
+        eventually(lambda: send_request(proxy, "").status == 200)
+
+
 def test_32_connections_that_send_without_a_pause_are_never_rejected(proxy, new_key):
     """With the limits as they are shipped."""
     fields = f"GET {STACKS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {new_key()}\r\n"

@@ -7,10 +7,13 @@ from uuid import UUID
 import pytest
 
 from stackmgr import errors
+from stackmgr.http.schemas import read_schema
 from tests.support.client import STACKS, check_response
 from tests.support.http_wire import Response
 from tests.support.nginx import SITE, parse_responses
+from tests.support.waiting import eventually
 
+EXAMPLE_ID = read_schema("openapi.json")["components"]["headers"]["RequestId"]["example"]
 HOST = b"Host: localhost\r\n"
 CLOSE = b"Connection: close\r\n"
 LINE = b"GET /manager/stacks HTTP/1.1\r\n"
@@ -114,7 +117,7 @@ UNFINISHED = {
 def only_error(request: bytes, received: bytes) -> Response:
     head = request.startswith(b"HEAD ")
     (response,) = parse_responses(received, head=head)
-    assert response.status in {400, 413}
+    assert response.status in {400, 405, 413}
     check_response("HEAD" if head else "GET", STACKS, response.status, response.headers, response.body)
     assert response.headers["Server"] in {"nginx", None}
     return response
@@ -125,8 +128,8 @@ def test_a_malformed_request_returns_an_error_object(proxy, request_):
     response = only_error(request_, proxy.send(request_))
     assert b"SECRET" not in response.body
     if not request_.startswith(b"HEAD "):
-        kind = errors.InvalidRequest if response.status == 400 else errors.PayloadTooLarge
-        assert json.loads(response.body)["message"] == kind.message
+        kinds = {400: errors.InvalidRequest, 405: errors.MethodNotAllowed, 413: errors.PayloadTooLarge}
+        assert json.loads(response.body)["message"] == kinds[response.status].message
 
 
 @pytest.mark.parametrize("request_", REJECTED_BY_THE_SERVER.values(), ids=REJECTED_BY_THE_SERVER.keys())
@@ -164,11 +167,12 @@ def test_a_request_without_tls_gets_an_error_object(proxy):
     ("given", "repeated"),
     [
         (b"a.b:c_d-E9", True),
-        (b"r" * 200, True),
-        (b"r" * 201, False),
+        (b"r" * 8000, True),
+        (EXAMPLE_ID.encode(), True),
+        (bytes(each for each in range(0x21, 0x7F) if each not in b'"\\'), True),
+        (b"a b", True),
         (b'a"b', False),
         (b"a\\b", False),
-        (b"a b", False),
         (b"\xe9", False),
         (b"", False),
     ],
@@ -183,9 +187,10 @@ def test_an_error_of_nginx_repeats_an_id_only_where_it_can_break_nothing(proxy, 
 
 
 def test_the_errors_of_nginx_are_those_of_the_service():
-    said = dict(re.findall(r'"code": "(\w+)", "message": "([^"]+)"', SITE.read_text()))
-    classes = (errors.InvalidRequest, errors.NotFound, errors.PayloadTooLarge, errors.RateLimited)
-    assert said == {kind.code: kind.message for kind in (*classes, errors.ServiceError)}
+    said = set(re.findall(r'return (\d+) \'{"code": "(\w+)", "message": "([^"]+)"', SITE.read_text()))
+    classes = (errors.InvalidRequest, errors.MethodNotAllowed, errors.NotFound, errors.PayloadTooLarge)
+    every = (*classes, errors.RateLimited, errors.ServiceError)
+    assert said == {(str(kind.status), kind.code, kind.message) for kind in every}
 
 
 def test_no_status_that_nginx_can_make_up_is_left_to_its_own_page():
@@ -194,6 +199,45 @@ def test_no_status_that_nginx_can_make_up_is_left_to_its_own_page():
     )
     assert mapped >= {*range(400, 407), *range(408, 419), *range(421, 427), 428, 429, 431}
     assert mapped >= {494, 495, 496, 497, *range(500, 506), 507}
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [("9" * 18, 413), ("9" * 19, 413), ("9" * 40, 413), ("9" * 5 + "x", 400)],
+)
+def test_a_length_of_many_digits_is_too_large(proxy, length, status):
+    request = post(b"Authorization: Bearer a", f"Content-Length: {length}".encode())
+    assert only_error(request, proxy.send(request)).status == status
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "allow"),
+    [
+        ("/manager/stacks", 405, "GET, HEAD, POST"),
+        ("/manager/stacks?limit=1", 405, "GET, HEAD, POST"),
+        (f"/manager/stacks/{UUID(int=1)}", 405, "GET, HEAD, PATCH"),
+        ("/manager/stacks/", 404, None),
+        ("/nowhere", 404, None),
+    ],
+)
+def test_a_method_that_nginx_rejects_is_not_allowed(proxy, path, status, allow):
+    [response] = parse_responses(proxy.send(line(f"TRACE {path} HTTP/1.1".encode())), head=False)
+    check_response("GET", path, response.status, response.headers, response.body)
+    assert (response.status, response.headers["Allow"]) == (status, allow)
+
+
+def test_a_line_of_the_log_is_printable_ascii(proxy):
+    for field, target in ((b"run \x9b31m", b"/"), (b"\xff", b"/\xff\xc3\xa9"), (b'"\\', b"/a?b=\xff")):
+        proxy.send(get(b"X-Request-Id: " + field, line=b"GET " + target + b" HTTP/1.1\r\n"))
+
+    def last() -> list[dict]:
+        lines = (proxy.folder / "stackmgr.log").read_bytes().splitlines()[-3:]
+        assert all(re.fullmatch(rb"[ -~]*", entry) for entry in lines), lines
+        return [json.loads(entry) for entry in lines]
+
+    seen = eventually(lambda: (found := last())[-1]["uri"] == "/a?b=" and found)
+    assert [entry["request_id"] for entry in seen] == ["run ", "", '"\\']
+    assert [entry["uri"] for entry in seen] == ["/", "/", "/a?b="]
 
 
 def test_no_log_of_nginx_holds_a_key(proxy):
@@ -205,4 +249,4 @@ def test_no_log_of_nginx_holds_a_key(proxy):
     assert lines
     for name in ("stackmgr.log", "stackmgr.error.log"):
         assert key not in (proxy.folder / name).read_bytes()
-    assert {type(json.loads(entry.decode("latin-1"))) for entry in lines} == {dict}
+    assert {type(json.loads(entry)) for entry in lines} == {dict}
