@@ -7,7 +7,6 @@ from stackmgr import __version__
 from stackmgr.dev import command as dev
 from stackmgr.errors import CommandError
 from stackmgr.operate import (
-    audit,
     check,
     keys,
     managers,
@@ -32,7 +31,6 @@ _MODULES = (
     managers,
     verify_key,
     tokens,
-    audit,
 )
 COMMANDS = [module.COMMAND for module in _MODULES]
 

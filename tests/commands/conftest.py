@@ -1,7 +1,5 @@
 """Fixtures: a function that runs a command, and a database of stacks that are always the same."""
 
-import os
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from psycopg.conninfo import make_conninfo
 
 from stackmgr.operate import migrations
 from tests.commands import saved
+from tests.support import psql
 from tests.support.clusters import new_database
 from tests.support.command_line import Outcome, runner
 
@@ -70,14 +69,8 @@ def support_login(server_url: str, saved_url: str) -> Iterator[str]:
 def run_psql(binaries: Path, support_login: str) -> Callable[..., Outcome]:
     """Return a function that runs psql as support's login on the database of a URL."""
 
-    def run(url: str, *arguments: str | Path, **environ: str) -> Outcome:
-        ran = subprocess.run(
-            [binaries / "psql", "-X", "-d", make_conninfo(url, user=support_login), *arguments],
-            env=os.environ | environ,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+    def run(url: str, *arguments: str | Path) -> Outcome:
+        ran = psql.run_psql(make_conninfo(url, user=support_login), *arguments, binaries=binaries)
         return Outcome(ran.returncode, ran.stdout, ran.stderr)
 
     return run

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,16 +191,11 @@ def test_a_restored_dump_passes_its_checks_and_returns_the_same_stacks_to_retrie
         return Client(app, key, "", [])
 
     created = [client(database).create(configuration(name=name), name).json for name in ("one", "two")]
-    *commands, no_stack, no_receipt, audit = printed("Backup and restore")
+    *commands, audit = printed("Backup and restore")
     for command in commands:
         if not command.startswith("pg_amcheck ") or has_amcheck(dba):
             dba.run(command)
-    for count in (no_stack, no_receipt):
-        assert re.search(r"^ +0$", dba.run(count), re.MULTILINE)
-    (dba.folder / "stackmgr.env").write_text("STACKMGR_LOG_LEVEL=info\n")
-    operators = dba.login("stackmgr_operator", "stackmgr_restored")
-    audit = re.sub(r"postgresql://[^']+", operators, audit)
-    dba.run(audit.replace("/etc/stackmgr/", "./").replace("/opt/stackmgr/current", sys.prefix))
+    assert "(0 rows)" in dba.run(audit)
     url = dba.login("stackmgr_service", "stackmgr_restored")
     assert preflight.examine(url).problems == []
     restored = Database(url, pool_size=1)

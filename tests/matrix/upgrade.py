@@ -20,6 +20,7 @@ from tests.matrix.stage import new_managers, secrets_in
 from tests.support import history
 from tests.support.clusters import new_database
 from tests.support.history import Operation, Violation
+from tests.support.psql import audit
 from tests.support.releases import make_release
 from tests.support.workload import Workload, kept_transport
 
@@ -67,8 +68,7 @@ def upgrade(deployment: Deployment, replace: _Act) -> None:
     deployment.use(_NEW)
     replace(deployment)
     assert all(_NEW in instance.says() for instance in deployment.instances)
-    audited = deployment.command(_NEW, "audit")
-    assert audited.returncode == 0, audited.stdout + audited.stderr
+    assert not (found := audit(deployment.database_url)), found
 
 
 def roll_back(deployment: Deployment, replace: _Act) -> None:

@@ -14,9 +14,6 @@ _FILTER = re.compile(
 )
 # Statements that no request runs, and why they read every shard.
 OF_ALL_MANAGERS = {
-    "audit_receipts": "checks every row",
-    "audit_revisions": "checks every row",
-    "audit_stacks": "checks every row",
     "stack_count": "counts the stacks of several managers",
 }
 

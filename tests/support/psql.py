@@ -1,0 +1,28 @@
+"""Run psql, and by it the files of `deploy/support/`."""
+
+import subprocess
+from pathlib import Path
+
+from stackmgr import paths
+from tests.support.clusters import binaries_of
+
+SUPPORT = paths.directory("deploy") / "support"
+
+
+def run_psql(
+    url: str, *arguments: str | Path, binaries: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run psql on a database, by default the one of its server: a superuser's URL leads to that."""
+    return subprocess.run(
+        [(binaries or binaries_of(url)) / "psql", "-X", "-d", url, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def audit(url: str) -> str:
+    """Return what the audit of a database finds, and nothing where the data is consistent."""
+    ran = run_psql(url, "-At", "-f", SUPPORT / "audit.sql")
+    assert ran.returncode == (3 if ran.stdout else 0), ran.stderr
+    return ran.stdout
