@@ -1,11 +1,53 @@
--- readiness: return whether the server accepts writes, and its schema version.
+-- readiness: return whether the service can write here: the server, its schema, and the privileges of its role.
 -- params:  none
--- returns: one row (takes_writes, schema_version)
--- index:   none (a row for each migration)
+-- returns: one row (takes_writes, schema_version, missing_privileges or null)
+-- index:   none (a row for each migration; catalogs)
 -- locks:   none
--- called by: http.health.Ready.on_get
+-- called by: http.health.Ready.on_get, operate.preflight.examine, operate.migrations.apply
 -- why:     after a failover a pooled connection may still lead to the old primary, where reads succeed and
---          every write fails.
+--          every write fails. The privileges are those that sql/migrations grants: a revoked one would fail
+--          requests of one kind only. A relation that does not exist yet lacks none.
 SELECT
     NOT pg_is_in_recovery() AND NOT current_setting('transaction_read_only')::boolean AS takes_writes,
-    (SELECT max(version) FROM stackmgr.schema_migrations) AS schema_version;
+    (SELECT max(version) FROM stackmgr.schema_migrations) AS schema_version,
+    (
+        SELECT string_agg(lacking.privilege || ' ON stackmgr.' || lacking.object, ', ' ORDER BY lacking.object)
+        FROM (
+            SELECT 'EXECUTE' AS privilege, proname::text AS object
+            FROM pg_catalog.pg_proc
+            WHERE pronamespace = to_regnamespace('stackmgr')
+                AND NOT has_function_privilege('stackmgr_app', oid, 'EXECUTE')
+            UNION ALL
+            SELECT needed.privilege, needed.relation
+            FROM (
+                VALUES
+                ('schema_migrations', 'SELECT', NULL),
+                ('managers', 'SELECT', NULL),
+                ('managers', 'INSERT', '{manager_id,external_id,identity_id}'),
+                ('api_keys', 'SELECT', NULL),
+                ('api_keys', 'UPDATE', '{last_used_at}'),
+                ('api_key_quota_slots', 'SELECT', NULL),
+                ('api_key_quota_slots', 'UPDATE', '{granted_at}'),
+                ('api_key_quota_queues', 'SELECT', NULL),
+                ('api_key_quota_queues', 'UPDATE', '{granted_at}'),
+                ('stacks', 'SELECT', NULL),
+                ('stacks', 'INSERT', '{manager_id,stack_id,revision_id,revision_number,name,allocation,preset}'),
+                ('stacks', 'UPDATE', '{revision_id,revision_number,name,allocation,preset}'),
+                (
+                    'stack_revisions', 'INSERT',
+                    '{manager_id,stack_id,revision_number,revision_id,name,allocation,preset,identity_id,request_id,key_id}'
+                ),
+                ('creation_receipts', 'SELECT', NULL),
+                ('creation_receipts', 'INSERT', '{manager_id,idempotency_key,input_digest,stack_id}')
+            ) AS needed (relation, privilege, columns)
+            CROSS JOIN LATERAL (SELECT to_regclass('stackmgr.' || needed.relation)::oid AS oid) AS found
+            WHERE NOT has_table_privilege('stackmgr_app', found.oid, needed.privilege)
+                AND (
+                    needed.columns IS NULL
+                    OR EXISTS (
+                        SELECT FROM unnest(needed.columns::text[]) AS each (name)
+                        WHERE NOT has_column_privilege('stackmgr_app', found.oid, each.name, needed.privilege)
+                    )
+                )
+        ) AS lacking
+    ) AS missing_privileges;

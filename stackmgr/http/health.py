@@ -51,14 +51,16 @@ class Ready:
         try:
             with self._database.session() as session:
                 row = session.row(_READINESS, {})
-        except DatabaseError:
-            return "the database does not respond"
-        takes_writes, schema_version = row or (False, 0)
+        except DatabaseError as ex:
+            return (
+                f"the database rejects it: {ex.sqlstate}" if ex.sqlstate else "the database does not respond"
+            )
+        takes_writes, schema_version, missing = row or (False, 0, None)
         if not takes_writes:
             return "the database accepts no writes"
         if schema_version < self._schema_version:
             return "the schema is older than the service"
-        return None
+        return missing and f"stackmgr_app lacks {missing}: run 'stackmgr migrate'"
 
 
 class MetricsPage:

@@ -26,7 +26,9 @@ _REDACTED = "[redacted]"
 
 
 def _findings(chosen: Settings, *, is_service_login: bool) -> Findings:
-    """Return what is wrong with the database and the metrics folder."""
+    """Return what is wrong with the database and the metrics folder.  Imports all that a worker does."""
+    import stackmgr.server.worker  # noqa: F401, PLC0415 - not needed under another WSGI server
+
     findings = preflight.examine(
         chosen.database_url,
         chosen.database_timeout,
@@ -113,8 +115,6 @@ def check_start() -> None:
     """
     if os.isatty(1):
         sys.exit("for gunicorn's master: run 'stackmgr check'")
-    import stackmgr.server.worker  # noqa: F401, PLC0415 - not needed under another WSGI server
-
     known: dict[str, Any] = {
         "version": __version__,
         "log_format": settings.log_format(os.environ),

@@ -45,6 +45,7 @@ _BLOCKERS = statements.load("migration_blockers")
 _HISTORY_EXISTS = statements.load("migration_history_exists")
 _LIST = statements.load("migration_list")
 _LOCK = statements.load("migration_lock")
+_READINESS = statements.load("readiness")
 _RECORD = statements.load("migration_record")
 
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
@@ -167,6 +168,8 @@ def apply(
                 else:
                     _apply_without_transaction(connection, migration, report)
                 done.append(migration)
+            current = ""
+            _restore_privileges(connection, report)
     except psycopg.Error as ex:
         applied = f" (applied before that: {', '.join(map(str, done))})" if done else ""
         raise CommandError(f"{current}{ex.diag.message_primary or ex}{applied}") from ex
@@ -245,6 +248,18 @@ def _apply_without_transaction(connection: Connection, migration: Migration, rep
     _run(connection, migration)
     _record(connection, migration)
     connection.execute(_RESET_OWNER)
+
+
+def _restore_privileges(connection: Connection, report: Report) -> None:
+    """Grant again what the files grant, if the service's role lacks any of it."""
+    with connection.transaction():
+        assume(connection, OWNER, local=True)
+        row: Any = connection.execute(_READINESS.text).fetchone()
+        if row[-1]:
+            report(f"stackmgr_app lacked {row[-1]}: granted again")
+            for part in itertools.chain.from_iterable(migration.parts for migration in available()):
+                if _COMMENT.sub(b"", part.text).strip().startswith(b"GRANT "):
+                    connection.execute(part.text)
 
 
 def _run(connection: Connection, migration: Migration) -> None:

@@ -22,6 +22,7 @@ from stackmgr.operate.connection import NO_SCHEMA, connect, time_limit
 from stackmgr.settings import Settings
 
 _FACTS = statements.load("server_facts")
+_READINESS = statements.load("readiness")
 
 OLDEST_SERVER = 150000
 CLOCK_TOLERANCE = timedelta(seconds=5)
@@ -129,5 +130,8 @@ def _examine_schema(
             findings.problems.append(f"migration {migration} is not applied: run 'stackmgr migrate'")
         elif checksum != migration.checksum:
             findings.problems.append(f"migration {migration} differs from the one that was applied")
+    row: Any = connection.execute(_READINESS.text).fetchone() or (None,)
+    if row[-1]:
+        findings.problems.append(f"stackmgr_app lacks {row[-1]}: run 'stackmgr migrate'")
     if applied:
         findings.warnings.append(f"the schema is newer than this version of the service: {max(applied):04d}")

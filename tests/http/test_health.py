@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 import webtest
 from psycopg.conninfo import make_conninfo
@@ -10,6 +11,7 @@ from stackmgr import __version__, paths
 from stackmgr.database.pool import Database
 from stackmgr.http import health
 from stackmgr.operate import migrations
+from tests.support.clusters import new_database
 from tests.support.greenlets import in_greenlets
 
 
@@ -57,6 +59,27 @@ def test_a_worker_newer_than_its_schema_is_not_ready(admin_app, database_url, mo
     monkeypatch.setattr(paths, "schema_version", lambda: required + 1)
     response = admin_app(database_url).get("/ready", status=503)
     assert response.json == {"status": "not ready", "reason": "the schema is older than the service"}
+
+
+def test_a_worker_older_than_its_schema_is_ready(admin_app, database_url, monkeypatch):
+    older = paths.schema_version() - 1
+    monkeypatch.setattr(paths, "schema_version", lambda: older)
+    assert admin_app(database_url).get("/ready").json == {"status": "ready"}
+
+
+def test_a_worker_whose_role_lacks_a_privilege_is_not_ready(admin_app, server_url):
+    with new_database(server_url) as url:
+        migrations.apply(url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("REVOKE UPDATE (name) ON stackmgr.stacks FROM stackmgr_app")
+            response = admin_app(url).get("/ready", status=503)
+            assert (
+                response.json["reason"]
+                == "stackmgr_app lacks UPDATE ON stackmgr.stacks: run 'stackmgr migrate'"
+            )
+            connection.execute("REVOKE USAGE ON SCHEMA stackmgr FROM stackmgr_app")
+            response = admin_app(url).get("/ready", status=503)
+            assert response.json["reason"] == "the database rejects it: 42501"
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/manager/stacks"])

@@ -47,6 +47,17 @@ def test_each_migration_that_is_missing_is_named(own_url):
     assert str(migrations.available()[1]) in problems[0]
 
 
+def test_a_missing_grant_is_named_until_a_migration_restores_it(own_url):
+    damage(own_url, "REVOKE INSERT ON stackmgr.stacks FROM stackmgr_app")
+    damage(own_url, "REVOKE EXECUTE ON FUNCTION stackmgr.name_is_blank FROM stackmgr_app")
+    lacking = "stackmgr_app lacks EXECUTE ON stackmgr.name_is_blank, INSERT ON stackmgr.stacks"
+    assert preflight.examine(own_url).problems == [f"{lacking}: run 'stackmgr migrate'"]
+    reported: list[str] = []
+    assert migrations.apply(own_url, report=reported.append) == []
+    assert reported == [f"{lacking.replace('lacks', 'lacked')}: granted again"]
+    assert preflight.examine(own_url).problems == []
+
+
 def test_a_migration_that_was_another_when_it_was_applied_is_named(own_url):
     damage(own_url, "UPDATE stackmgr.schema_migrations SET checksum = sha256('another') WHERE version = 2")
     [problem] = preflight.examine(own_url).problems

@@ -6,6 +6,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from stackmgr.database import statements
+
 # What the application role may do with each table, and a column that it may not update.
 TABLES: dict[str, tuple[set[str], str]] = {
     "schema_migrations": ({"SELECT"}, "version"),
@@ -134,6 +136,34 @@ def test_the_application_role_has_exactly_the_rights_it_needs(admin):
         needed |= {(f"{table}.{column}", verb) for table, names in tables.items() for column in names}
     needed |= {(function, "EXECUTE") for function in FUNCTIONS} | {("stackmgr", "USAGE")}
     assert rights_of("stackmgr_app", admin) == needed
+
+
+GRANTED = [
+    *(
+        (verb, f"TABLE stackmgr.{table}", table)
+        for table, (verbs, _) in TABLES.items()
+        for verb in verbs - {"INSERT"}
+    ),
+    *(
+        (f"INSERT ({column})", f"TABLE stackmgr.{table}", table)
+        for table in INSERTABLE
+        for column in INSERTABLE[table]
+    ),
+    *(
+        (f"UPDATE ({column})", f"TABLE stackmgr.{table}", table)
+        for table in UPDATABLE
+        for column in UPDATABLE[table]
+    ),
+    *(("EXECUTE", f"FUNCTION stackmgr.{function}", function) for function in FUNCTIONS),
+]
+
+
+@pytest.mark.parametrize(("privilege", "of", "name"), GRANTED, ids=" ".join)
+def test_the_check_of_readiness_names_each_right_that_the_application_role_lacks(admin, privilege, of, name):
+    with admin.transaction(force_rollback=True):
+        admin.execute(f"REVOKE {privilege} ON {of} FROM stackmgr_app".encode())
+        [(_, _, missing)] = admin.execute(statements.load("readiness").text)
+    assert missing == f"{privilege.partition(' ')[0]} ON stackmgr.{name}"
 
 
 def test_no_table_is_without_its_attempts(admin):
