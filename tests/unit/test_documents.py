@@ -52,8 +52,8 @@ def syntax_trees(*patterns: str) -> list[ast.Module]:
 
 
 def variables_in(*patterns: str) -> set[str]:
-    """Return the variables that the code names, with the `_FILE` of each that is read as a secret."""
-    found: set[str] = set()
+    """Return the variables that the code names or that are settings, with the `_FILE` of each secret."""
+    found = {option.variable for option in OPTIONS.values()}
     for node in (node for tree in syntax_trees(*patterns) for node in ast.walk(tree)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and VARIABLE.fullmatch(node.value):
             found.add(node.value)
