@@ -82,7 +82,8 @@ UNAVAILABLE = {
     "empty": respond(200, b""),
     "HTML": respond(200, b"<html>down for maintenance</html>"),
     "UTF-16": respond(200, '{"data": {"valid": true}}'.encode("utf-16")),
-    "a thousand brackets": respond(200, b"[" * 60000),
+    "60000 brackets": respond(200, b"[" * 60000),
+    "more values than are parsed": respond(200, b"[" + b"1," * 200_000 + b"1]"),
     "a byte too long": respond_longest(b"{}", excess=1),
     "compressed": respond(200, b"\x1f\x8b\x08\x00", "Content-Encoding: gzip"),
 }
@@ -132,6 +133,16 @@ def test_the_largest_allowed_response_is_read(known, unkey):
     client, stack_id = known
     body = response(200, accepted(client.external_id, f"id_{client.external_id}")).partition(b"\r\n\r\n")[2]
     unkey.behave = respond_longest(body)
+    assert client.get(stack_id).status_int == 200
+
+
+def test_metadata_of_a_megabyte_each_are_read(known, unkey):
+    client, stack_id = known
+    document = accepted(client.external_id, f"id_{client.external_id}")
+    metadata = {f"member {number:05}": "x" * 20 for number in range(28_000)}
+    document["data"]["meta"] = document["data"]["identity"]["meta"] = metadata
+    assert len(response(200, document)) > 2_200_000
+    unkey.behave = respond(200, document)
     assert client.get(stack_id).status_int == 200
 
 

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 from stackmgr.scheduler import READABLE, WRITABLE, wait_for
 
-# Status line, header fields and body together.
-RESPONSE_LIMIT_BYTES = 65536
+# Status line, header fields and body together.  Unkey returns the metadata of a key and of its identity, each
+# of up to 1 MB, with every verification.
+RESPONSE_LIMIT_BYTES = 2_500_000
 
 # Middleboxes drop connections that are idle for longer, some without a reset.
 LONGEST_IDLE_SECONDS = 30.0
