@@ -15,7 +15,7 @@ PACKAGE = Path(stackmgr.__file__).parent
 WORKER = {
     "stackmgr": "capacity errors extras limits paths reasons scheduler settings startup wsgi",
     "stackmgr.access": "api_keys managers",
-    "stackmgr.access.verifiers": "bounded circuit_breaker database last_use remote reuse unkey",
+    "stackmgr.access.verifiers": "circuit_breaker database http_connection last_use remote unkey",
     "stackmgr.database": "connection conninfo hot_connections pool retries session session_settings"
     " shared_reads statements",
     "stackmgr.http": "app error_handlers health middleware requests resources responses schemas",
