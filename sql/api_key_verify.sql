@@ -1,7 +1,7 @@
--- api_key_verify: return the identity of a valid key, and its manager if that is bound.
+-- api_key_verify: return the state and the identity of a key, and its manager if that is bound.
 -- params:  key_digest bytea
--- returns: one row (external_id, identity_id, key_id, manager_id or null, quota_id or null,
---          quota_seconds or null, used_this_hour); no row for an unknown, revoked or expired key
+-- returns: one row (state: valid, revoked or expired; external_id, identity_id, key_id, manager_id or null,
+--          quota_id or null, quota_seconds or null, used_this_hour); no row for an unknown key
 -- index:   api_keys_key_digest_hash, managers_external_id_key or managers_identity_id_key
 -- locks:   none
 -- called by: access.verifiers.database.DatabaseVerifier.verify
@@ -9,6 +9,11 @@
 --          both ids of the binding agree; manager_find reports a conflict. A plan of a join, made and kept when
 --          there was one manager, would read all of them.
 SELECT
+    CASE
+        WHEN api_keys.revoked_at IS NOT NULL THEN 'revoked'
+        WHEN api_keys.expires_at <= now() THEN 'expired'
+        ELSE 'valid'
+    END AS state,
     api_keys.external_id::text,
     api_keys.identity_id,
     api_keys.key_id::text,
@@ -22,6 +27,4 @@ SELECT
     api_keys.quota_seconds,
     coalesce(api_keys.last_used_at >= date_trunc('hour', now(), 'UTC'), false) AS used_this_hour
 FROM stackmgr.api_keys AS api_keys
-WHERE api_keys.key_digest = %(key_digest)s::bytea
-    AND api_keys.revoked_at IS NULL
-    AND (api_keys.expires_at IS NULL OR api_keys.expires_at > now());
+WHERE api_keys.key_digest = %(key_digest)s::bytea;

@@ -22,6 +22,9 @@ class ServiceError(Exception):
     code = "internal_error"
     message = "An unexpected error occurred."
     headers = _NO_HEADERS
+    # For the log: a verifier's ids of the key that it rejects, and of its own request.
+    key_id: str | None = None
+    verifier_request_id: str | None = None
 
     def __init__(self, reason: ReasonSlug | str | None = None) -> None:
         self.reason = str(reason or "")

@@ -79,6 +79,8 @@ class RequestContext:
             "verifier": getattr(context, "verifier", None),
             "duration_ms": round((time.perf_counter() - context.started) * 1000, 3),
         }
+        if error and error.verifier_request_id:
+            fields["verifier_request_id"] = error.verifier_request_id
         if context.trace is not None:
             fields["trace_id"] = context.trace["traceparent"].split("-")[1]
         self._log(fields)
@@ -113,7 +115,7 @@ class Authentication:
         try:
             identity = self._verifier.verify(key, session, req.context.trace)
         except ServiceError as ex:
-            req.context.verifier = ex.code
+            req.context.verifier, req.context.key_id = ex.code, ex.key_id
             raise
         req.context.verifier = "accepted"
         req.context.key_id = identity.key_id

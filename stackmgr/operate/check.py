@@ -15,6 +15,8 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import __version__, settings, startup
+from stackmgr.access.verifiers.unkey import UnkeyVerifier
+from stackmgr.errors import RateLimited, ServiceUnavailable, Unauthorized
 from stackmgr.monitoring import metrics
 from stackmgr.operate import preflight
 from stackmgr.operate.command import EVERYTHING, FOUND, Command
@@ -38,6 +40,18 @@ def _findings(chosen: Settings, *, is_service_login: bool) -> Findings:
     problem = metrics.folder_problem(chosen.metrics_dir) if chosen.metrics_dir else None
     findings.problems += [f"STACKMGR_METRICS_DIR: {problem}"] if problem else []
     return findings
+
+
+def _verifier_warnings(chosen: Settings) -> list[str]:
+    """Return why Unkey verifies no key, as far as a made-up one shows."""
+    try:
+        if chosen.verifier == "unkey":
+            UnkeyVerifier.from_settings(chosen, None).identify("stackmgr-check")
+    except (RateLimited, ServiceUnavailable) as ex:
+        return [f"Unkey verifies no key now: {ex.reason}"]
+    except Unauthorized:
+        pass
+    return []
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
@@ -81,6 +95,7 @@ def _check(arguments: argparse.Namespace) -> None:
         findings = Findings(problems=ex.problems)
     else:
         shown, findings = _settings(chosen), _findings(chosen, is_service_login=False)
+        findings.warnings += _verifier_warnings(chosen)
     findings.warnings += unknown_variables(os.environ)
     is_ok = findings.reachable and not findings.problems
     if arguments.json:

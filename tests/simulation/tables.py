@@ -52,7 +52,7 @@ class Tables:
 
     def _api_key_verify(self, given: Parameters) -> list[Row]:
         key = self.keys.get(given["key_digest"])
-        return [] if key is None else [(*key, None, None, True)]
+        return [] if key is None else [("valid", *key, None, None, True)]
 
     def _stack_get(self, given: Parameters) -> list[Row]:
         return self._shown(given["manager_id"], given["stack_id"])

@@ -65,7 +65,7 @@ def test_an_exhausted_quota_is_reported_with_its_time(command, app):
 @pytest.mark.parametrize(
     ("behaviour", "status", "reason"),
     [
-        (respond(200, verification("NOT_FOUND")), 401, "key_refused"),
+        (respond(200, verification("NOT_FOUND")), 401, "key_unknown"),
         (respond(200, accepted("no-uuid")), 401, "external_id_not_canonical"),
         (respond(200, verification("RATE_LIMITED")), 429, "key_limited"),
         (respond(503, b"", "Retry-After: 9"), 503, "verifier_http_503"),
@@ -88,6 +88,23 @@ def test_the_outcome_of_unkey_is_reported_with_status_and_reason(
     )
     assert ROOT_KEY not in result.out + result.err
     assert "some_key" not in result.out + result.err
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "warned"),
+    [
+        (respond(200, verification("NOT_FOUND")), ""),
+        (respond(403, {}), "warning: Unkey verifies no key now: verifier_http_403\n"),
+        (hang_up, "warning: Unkey verifies no key now: verifier_response_broken\n"),
+    ],
+    ids=["accepted root key", "rejected root key", "no response"],
+)
+def test_check_tries_the_root_key_with_a_made_up_key(command, with_unkey, behaviour, warned):
+    with_unkey.behave = behaviour
+    out = command("check").out
+    assert "".join(line for line in out.splitlines(keepends=True) if "Unkey verifies" in line) == warned
+    assert ROOT_KEY not in out
+    assert len(with_unkey.requests) == 1
 
 
 def test_a_conflicting_binding_is_reported(command, app, with_unkey, contents):

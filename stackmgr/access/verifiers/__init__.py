@@ -55,6 +55,11 @@ def is_identity_id(text: str) -> bool:
     return 1 <= len(text) <= LONGEST_IDENTITY_ID and text.isprintable()
 
 
+def printable_id(value: object) -> str | None:
+    """Return *value* if it is an id that can be stored and logged."""
+    return value if isinstance(value, str) and is_identity_id(value) else None
+
+
 def checked_identity(identity_id: object, external_id: object, key_id: object = None) -> Identity:
     """Return the identity, or raise Unauthorized if a field is missing or not canonical.
 
@@ -64,5 +69,4 @@ def checked_identity(identity_id: object, external_id: object, key_id: object = 
         raise Unauthorized(ReasonSlug.IDENTITY_ID_MISSING)
     if not isinstance(external_id, str) or not _CANONICAL_UUID.fullmatch(external_id):
         raise Unauthorized(ReasonSlug.EXTERNAL_ID_NOT_CANONICAL)
-    noted = key_id if isinstance(key_id, str) and is_identity_id(key_id) else None
-    return Identity(identity_id=identity_id, external_id=external_id, key_id=noted)
+    return Identity(identity_id=identity_id, external_id=external_id, key_id=printable_id(key_id))

@@ -9,13 +9,16 @@ from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
-from stackmgr.errors import DatabaseError, RateLimited, ServiceUnavailable, Unauthorized
+from stackmgr.errors import DatabaseError, RateLimited, ServiceError, ServiceUnavailable, Unauthorized
 from stackmgr.reasons import ReasonSlug
 from stackmgr.settings import Settings
 
 _VERIFY = statements.load("api_key_verify")
 _CONSUME_QUOTA = statements.load("api_key_quota_consume")
 _PEEK_QUOTA = statements.load("api_key_quota_peek")
+
+# By the state of a key that is known, but not valid.
+_REASONS = {"revoked": ReasonSlug.KEY_REVOKED, "expired": ReasonSlug.KEY_EXPIRED}
 
 
 class DatabaseVerifier:
@@ -48,13 +51,20 @@ class DatabaseVerifier:
         if row is None:
             session.hints.forget(key_digest)
             raise Unauthorized(ReasonSlug.KEY_UNKNOWN)
-        external_id, identity_id, key_id, manager_id, quota_id, quota_seconds, used_this_hour = row
-        if manager_id is not None:
-            session.hints.remember(key_digest, manager_id)
-        if self._last_use is not None and not used_this_hour:
-            self._last_use.notice(key_digest)
-        if quota_id is not None:
-            self._require_quota(session, quota_id, quota_seconds)
+        state, external_id, identity_id, key_id, manager_id, quota_id, quota_seconds, used_this_hour = row
+        try:
+            if state != "valid":
+                session.hints.forget(key_digest)
+                raise Unauthorized(_REASONS[state])
+            if manager_id is not None:
+                session.hints.remember(key_digest, manager_id)
+            if self._last_use is not None and not used_this_hour:
+                self._last_use.notice(key_digest)
+            if quota_id is not None:
+                self._require_quota(session, quota_id, quota_seconds)
+        except ServiceError as ex:
+            ex.key_id = key_id
+            raise
         return Identity(identity_id, external_id, manager_id, key_id)
 
     def _require_quota(self, session: Session, quota_id: str, seconds: int) -> None:

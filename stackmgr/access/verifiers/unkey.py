@@ -5,38 +5,77 @@ verified; 429 is the rate limit of the root key's workspace.
 """
 
 import json
+import logging
 from collections.abc import Mapping
+from time import time
 from typing import Any, Self
 
-from stackmgr.access.verifiers import Identity, checked_identity
+from stackmgr.access.verifiers import Identity, checked_identity, printable_id
 from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
-from stackmgr.errors import RateLimited, ServiceUnavailable, Unauthorized
+from stackmgr.errors import RateLimited, ServiceError, ServiceUnavailable, Unauthorized
 from stackmgr.reasons import ReasonSlug
 from stackmgr.settings import Secret, Settings
 
 LONGEST_KEY = 512
+LONGEST_RETRY_AFTER = 86_400
+UNKNOWN_IN_A_ROW = 20
+
 _PATH = "/v2/keys.verifyKey"
-_LIMITED = ("RATE_LIMITED", "USAGE_EXCEEDED")
+_REJECTED = {
+    "NOT_FOUND": ReasonSlug.KEY_UNKNOWN,
+    "EXPIRED": ReasonSlug.KEY_EXPIRED,
+    "DISABLED": ReasonSlug.KEY_DISABLED,
+    "FORBIDDEN": ReasonSlug.KEY_FORBIDDEN,
+    "INSUFFICIENT_PERMISSIONS": ReasonSlug.KEY_WITHOUT_PERMISSION,
+}
+_log = logging.getLogger("stackmgr")
+
+
+def _seconds_to_reset(ratelimits: object) -> int | None:
+    """Return the seconds until the exceeded limits are reset, or None if that is unknown.
+
+    `reset` is a time by Unkey's clock.  Where this host's differs, a limit's duration bounds the seconds.
+    """
+    now_ms = int(time() * 1000)
+    waits = [
+        max(1, min((each["reset"] - now_ms + 999) // 1000, each["duration"] // 1000, LONGEST_RETRY_AFTER))
+        for each in (ratelimits if isinstance(ratelimits, list) else ())
+        if isinstance(each, dict)
+        and each.get("exceeded") is True
+        and type(each.get("reset")) is type(each.get("duration")) is int
+    ]
+    return max(waits, default=None)
 
 
 def read_verification(document: dict[str, Any]) -> Identity:
     """Return the identity in the response *document*.
 
     Raises Unauthorized or RateLimited for those outcomes, ServiceUnavailable if the outcome is missing or
-    contradictory.
+    contradictory; each with Unkey's ids of the key and of the request.
     """
-    data = document.get("data")
+    data, meta = document.get("data"), document.get("meta")
     if not isinstance(data, dict):
         raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_WITHOUT_DATA)
+    try:
+        return _identity(data)
+    except ServiceError as ex:
+        ex.key_id = printable_id(data.get("keyId"))
+        ex.verifier_request_id = printable_id(meta.get("requestId")) if isinstance(meta, dict) else None
+        raise
+
+
+def _identity(data: dict[str, Any]) -> Identity:
     valid, code = data.get("valid"), data.get("code")
     if not isinstance(valid, bool) or not isinstance(code, str) or valid != (code == "VALID"):
         raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_CONTRADICTORY)
-    if code in _LIMITED:
-        raise RateLimited(ReasonSlug.KEY_LIMITED)
+    if code == "RATE_LIMITED":
+        raise RateLimited(ReasonSlug.KEY_LIMITED, _seconds_to_reset(data.get("ratelimits")))
+    if code == "USAGE_EXCEEDED":
+        raise RateLimited(ReasonSlug.KEY_USAGE_EXCEEDED)
     if not valid:
-        raise Unauthorized(ReasonSlug.KEY_REFUSED)
+        raise Unauthorized(_REJECTED.get(code, ReasonSlug.KEY_REFUSED))
     identity = data.get("identity")
     if not isinstance(identity, dict):
         raise Unauthorized(ReasonSlug.IDENTITY_MISSING)
@@ -49,6 +88,7 @@ class UnkeyVerifier:
     def __init__(self, endpoint: Endpoint, root_key: Secret) -> None:
         self._endpoint = endpoint
         self._root_key = root_key
+        self._unknown = 0  # keys in a row
 
     @classmethod
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
@@ -57,6 +97,10 @@ class UnkeyVerifier:
 
     def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
+        return self.identify(key, trace)
+
+    def identify(self, key: str, trace: Mapping[str, str] | None = None) -> Identity:
+        """Do the same without a session."""
         if len(key) > LONGEST_KEY:
             raise Unauthorized(ReasonSlug.KEY_TOO_LONG)
         response = self._endpoint.post(
@@ -66,4 +110,13 @@ class UnkeyVerifier:
             body=json.dumps({"key": key}).encode("ascii"),
             trace=trace,
         )
-        return read_verification(response)
+        is_unknown = False
+        try:
+            return read_verification(response)
+        except Unauthorized as ex:
+            is_unknown = ex.reason == ReasonSlug.KEY_UNKNOWN
+            raise
+        finally:
+            self._unknown = self._unknown + 1 if is_unknown else 0
+            if self._unknown == UNKNOWN_IN_A_ROW:
+                _log.warning("Unkey knows none of the last %d keys: check the root key", UNKNOWN_IN_A_ROW)
