@@ -166,12 +166,27 @@ def test_a_request_id_is_found_by_what_is_stored_of_it(run_file, own_url):
     assert "revision_number|4\n" in run_file(own_url, "request", request="r" * 300).out
 
 
+@pytest.mark.parametrize("manager", [MANAGER, MANAGER_ID])
+def test_a_receipt_is_found_by_either_id_of_its_manager(run_file, saved_url, manager):
+    assert f"stack_id|{GROWTH}\n" in run_file(saved_url, "receipt", manager=manager, key="growth-2026").out
+
+
 def test_a_key_that_a_manager_has_not_used_has_no_receipt(run_file, saved_url):
     assert run_file(saved_url, "receipt", manager=OTHER_MANAGER_ID, key="growth-2026").out == ""
 
 
 def test_the_whitelist_in_force_lists_every_token_that_is_held(run_file, saved_url):
     assert run_file(saved_url, "tokens", whitelist=str(TOKENS_FILE)).out == "0\n"
+
+
+def test_creations_are_counted_by_what_they_were_made_with(run_file, saved_url, tmp_path: Path):
+    (tmp_path / "new").write_text(whitelist_without("MSFT"))
+    *holders, creations = run_file(saved_url, "tokens", whitelist=str(tmp_path / "new")).out.splitlines()
+    assert holders == [
+        f"{ADDRESS['MSFT']}|1|1|5000",
+        f"{MANAGER}|{INCOME}|{ADDRESS['MSFT']}|5000|Income",
+    ]
+    assert creations == "1"
 
 
 def test_a_list_of_holders_can_be_short(run_file, saved_url, tmp_path: Path):
