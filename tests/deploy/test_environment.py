@@ -11,7 +11,6 @@ from stackmgr import cli, paths
 from stackmgr.settings import OPTIONS
 
 RUNBOOK = paths.directory("deploy") / "RUNBOOK.md"
-README = paths.directory("deploy").parent / "README.md"
 EXAMPLE = paths.directory("deploy") / "stackmgr.env.example"
 NAME = re.compile(r"STACKMGR_[A-Z_]*[A-Z]")
 
@@ -23,10 +22,8 @@ def test_the_example_names_every_option_and_no_other_variable():
     assert {f"{option.variable}_FILE" for option in OPTIONS.values() if option.is_secret} == named - variables
 
 
-def test_the_example_and_the_readme_state_the_defaults():
+def test_the_example_states_the_defaults():
     commented = dict(re.findall(r"^#([A-Z_]+)=(.*)$", EXAMPLE.read_text(), re.MULTILINE))
-    rows = re.findall(r"^\| `(STACKMGR_\w+)` \| .* \| (.*) \|$", README.read_text(), re.MULTILINE)
-    assert dict(rows) == {option.variable: option.default_text for option in OPTIONS.values()}
     for option in OPTIONS.values():
         if option.default not in ("", None, paths.default_whitelist()):
             assert commented[option.variable] == option.default_text
