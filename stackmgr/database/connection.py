@@ -6,7 +6,7 @@ text parameters, and every wait ends at the deadline.
 
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, NoReturn
 
@@ -106,10 +106,10 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
                 self._statement_names.pop(statement.name, None)  # it is the first the next time, too
             self._fail(statement, ex)
 
-    def run_together(self, reads: Sequence[Execution], deadline: float) -> list[list[Row]]:
-        """Run statements that only read, in one round trip, and return the rows of each.
+    def run_together(self, reads: Sequence[Execution], deadline: float) -> Iterator[list[Row]]:
+        """Run statements that only read, in one round trip, and yield the rows of each.
 
-        Raises DatabaseError if one of them fails; then no other counts.
+        Raises DatabaseError at the first that fails: the server skips those after it.
         """
         try:
             for statement in {read.statement.name: read.statement for read in reads}.values():
@@ -123,7 +123,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             self.pgconn.exit_pipeline_mode()
             for result in results:
                 _require_success(reads[0].statement, result)
-            return [self._rows(result) for result in results]
+                yield self._rows(result)
         except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
             self._fail(reads[0].statement, ex)
 

@@ -61,6 +61,9 @@ class ConnectionSource(Connections, Protocol):
     hints: PrefetchHints
     shared_reads: SharedReads
 
+    def drain(self) -> None:
+        """Replace every connection."""
+
 
 class Session:
     """One request's use of the database.  Not for use by two greenlets or threads at once.

@@ -1,5 +1,6 @@
 """Reads of several requests in one round trip, over one connection."""
 
+import logging
 import time
 from itertools import islice
 from typing import Protocol
@@ -14,10 +15,11 @@ _MAX_REQUESTS = 4
 # to 265 kB: a batch has at most 1.1 MB, which takes the server 3 ms.
 _MAX_ROWS = 32
 
-# The shares of its seconds for which a request waits for a batch that another leads, and for one that it
-# leads: by then the server has ended a statement that is too slow.
-_PATIENCE_SHARE = 0.1
-_LEADER_SHARE = 0.7
+# The share of its leader's seconds that a batch may take: by then the server has ended a statement that is
+# too slow.  Each request has the rest to run its reads again.
+_BATCH_SHARE = 0.7
+
+_log = logging.getLogger("stackmgr")
 
 
 class Connections(Protocol):
@@ -28,9 +30,6 @@ class Connections(Protocol):
 
     def release(self, connection: DatabaseConnection) -> None:
         """Release a connection that `acquire` returned."""
-
-    def drain(self) -> None:
-        """Replace every connection."""
 
 
 class _Request:
@@ -53,11 +52,10 @@ class SharedReads:
     - The reads find a few rows of bounded size by an index, and may run twice.  Nothing else is in a batch.
     - A batch is complete before it is sent: no request waits for one that was under way before it.
     - Only the leader uses the connection, from `acquire` to `release`.  What it passes on are rows.
-    - Each request gets the rows of its own reads, or None.  All get None if one statement fails, the
-      connection is lost, or the leader fails in any way.  Then each runs its reads alone, as if there had
-      been no batch: it has its own outcome, and no more than the time until then is lost.
-    - A request that has waited for a share of its time leaves, and runs its reads alone.  Only the leader
-      closes the connection by that.
+    - Each request gets the rows of its own reads, or None: if one of them or of those sent before fails, the
+      connection is lost, or the leader fails in any way.  Then its reads are a batch of their own: it has its
+      own outcome, and no more than the time until then is lost.
+    - The leader ends a batch after a share of its time.  The others wait as long as it does.
     - Requests of other threads than the scheduler's have batches of their own.
     """
 
@@ -66,44 +64,48 @@ class SharedReads:
         self._open: list[_Request] | None = None  # the batch that requests may join
 
     def run(self, reads: list[Execution], deadline: float, *, max_rows: int) -> list[list[Row]] | None:
-        """Return the rows of each read, or None where they must be run alone.
+        """Return the rows of each read, or None where each must be run alone.
 
         No read returns more than *max_rows*.  Raises DatabaseError if no connection can be acquired.
         """
-        batch = [_Request(reads)]
-        if max_rows <= _MAX_ROWS and has_scheduler():
-            if self._open is not None:
-                return self._join(self._open, batch[0], deadline)
-            self._open = batch
+        request, batch = _Request(reads), self._open
+        if max_rows > _MAX_ROWS or not has_scheduler():
+            batch = [request]
+            self._lead(batch, deadline)
+        elif batch is not None:
+            self._join(batch, request, deadline)
+        else:
+            batch = self._open = [request]
             end_turn()
-        return self._lead(batch, deadline)
+            self._lead(batch, deadline)
+        if request.rows is None and len(batch) > 1:
+            self._lead([request], deadline)
+        return request.rows
 
-    def _join(self, batch: list[_Request], request: _Request, deadline: float) -> list[list[Row]] | None:
+    def _join(self, batch: list[_Request], request: _Request, deadline: float) -> None:
         batch.append(request)
         if len(batch) == _MAX_REQUESTS:
             self._open = None
-        request.has_ended.wait(_PATIENCE_SHARE * (deadline - time.monotonic()))
-        return request.rows
+        request.has_ended.wait(deadline - time.monotonic())
 
-    def _lead(self, batch: list[_Request], deadline: float) -> list[list[Row]] | None:
+    def _lead(self, batch: list[_Request], deadline: float) -> None:
         connection = None
         try:
             connection = self._connections.acquire(deadline)
             self._close(batch)
             self._run(batch, connection, deadline)
         except DatabaseError as ex:
-            action = retries.retry_action(ex)
-            if connection is None or (action is retries.RetryAction.CLOSE and len(batch) == 1):
+            if connection is None or (
+                len(batch) == 1 and retries.retry_action(ex) is retries.RetryAction.CLOSE
+            ):
                 raise
-            if action is retries.RetryAction.RECONNECT_ALL:
-                self._connections.drain()
+            _log.debug("a shared round trip of %d requests failed: %s %s", len(batch), ex.reason, ex.sqlstate)
         finally:
             self._close(batch)
             if connection is not None:
                 self._connections.release(connection)
             for request in batch[1:]:
                 request.has_ended.set()
-        return batch[0].rows
 
     def _close(self, batch: list[_Request]) -> None:
         if self._open is batch:
@@ -112,7 +114,8 @@ class SharedReads:
     def _run(self, batch: list[_Request], connection: DatabaseConnection, deadline: float) -> None:
         reads = [read for request in batch for read in request.reads]
         if len(batch) > 1:
-            deadline -= (1 - _LEADER_SHARE) * (deadline - time.monotonic())
-        rows = iter(connection.run_together(reads, deadline))
+            deadline -= (1 - _BATCH_SHARE) * (deadline - time.monotonic())
+        rows = connection.run_together(reads, deadline)
         for request in batch:
             request.rows = list(islice(rows, len(request.reads)))
+        next(rows, None)  # raises the error of the commit, if there is one

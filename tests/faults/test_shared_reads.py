@@ -15,7 +15,8 @@ from stackmgr.database.session import PlannedRead
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import wait_for
-from tests.faults.service import PATIENCE, Service
+from tests.bench.delay import delayed
+from tests.faults.service import PATIENCE, POOL_SIZE, Service
 from tests.support.greenlets import Running
 from tests.support.waiting import eventually
 
@@ -72,6 +73,20 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return numbers
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the statements that had a round trip of their own."""
+    names: list[str] = []
+    original = DatabaseConnection.run
+
+    def run(self, statement, parameters, deadline):
+        names.append(statement.name)
+        return original(self, statement, parameters, deadline)
+
+    monkeypatch.setattr(DatabaseConnection, "run", run)
+    return names
+
+
 def look_up(service: Service, statement: Statement, value: object) -> Callable[[], str]:
     def call() -> str:
         with service.database.session() as session:
@@ -97,6 +112,7 @@ def test_requests_of_one_turn_share_round_trips_of_four(service, start, sent):
 
 @pytest.mark.parametrize("place", [0, 2])
 def test_one_that_fails_fails_alone(service, start, sent, place):
+    """Those after it run again, those before it do not."""
     calls = echoes(service)
     calls.insert(place, look_up(service, DIVIDE, 0))
     futures = start(calls)
@@ -105,22 +121,46 @@ def test_one_that_fails_fails_alone(service, start, sent, place):
     assert failure.value.sqlstate == "22012"
     assert failure.value.statement == DIVIDE.name
     assert_echoes(futures)
-    assert sent == [TOGETHER]
+    assert sent == [TOGETHER, *[1] * (TOGETHER - place)]
     service.assert_whole()
 
 
 @pytest.mark.parametrize("deadline", [4.0])
 @pytest.mark.parametrize("place", [0, 2])
-def test_one_that_is_slow_holds_up_no_other_until_it_ends(service, start, sent, login, place):
+def test_others_wait_for_one_that_is_slow_and_nothing_runs_twice(service, start, sent, place):
     calls = echoes(service)
     calls.insert(place, look_up(service, SLEEP, "1.5"))
     futures = start(calls)
-    slow = futures.pop(place)
+    assert futures.pop(place).result(PATIENCE) == "1.5"
     assert_echoes(futures)
-    assert not slow.done()
-    assert slow.result(PATIENCE) == "1.5"
     assert sent == [TOGETHER]
     service.assert_whole()
+
+
+def prepare(service: Service) -> None:
+    """Prepare ECHO and PLANNED on every connection."""
+    service.backends()
+    connections = [service.database.acquire(time.monotonic() + PATIENCE) for _ in range(POOL_SIZE)]
+    for connection in connections:
+        for statement in (ECHO, PLANNED):
+            values = {"manager_id": "", "value": "", "row_limit": 1}
+            connection.run(statement, values, time.monotonic() + PATIENCE)
+        service.database.release(connection)
+
+
+@pytest.mark.parametrize("deadline", [3.0])
+def test_a_distant_server_serves_a_batch_of_lists_in_one_round_trip(server, make_service, start, sent, alone):
+    """The round trip takes a fifth of the deadline."""
+    with delayed(server.url(), 0.3) as (url, _):
+        service = make_service(url)
+        service.database.hints.remember("known", "a manager")
+        prepare(service)
+        sent.clear()
+        alone.clear()
+        futures = start([lambda: planned(service, "a page", 2)] * TOGETHER)
+        assert [len(future.result(PATIENCE)) for future in futures] == [2] * TOGETHER
+        assert sent == [2 * TOGETHER]
+        assert alone == []
 
 
 @pytest.fixture
@@ -182,7 +222,7 @@ def test_a_leader_that_is_interrupted_fails_alone(service, start, sent, monkeypa
     with pytest.raises(GreenletExit):
         leader.result(PATIENCE)
     assert_echoes(others)
-    assert sent == [TOGETHER]
+    assert sent == [TOGETHER, *[1] * (TOGETHER - 1)]
     service.assert_whole()
 
 
@@ -193,6 +233,19 @@ def test_a_parameter_that_cannot_be_sent_fails_alone(service, start, sent):
         spoiled.result(PATIENCE)
     assert_echoes(others)
     assert sent == [TOGETHER - 1]
+    service.assert_whole()
+
+
+@pytest.mark.parametrize("deadline", [4.0])
+def test_what_runs_again_is_prefetched_again(service, start, sent):
+    service.database.hints.remember("known", "a manager")
+    failing, *others = start(
+        [look_up(service, DIVIDE, 0), *[lambda: planned(service, "a page", 2)] * (TOGETHER - 1)]
+    )
+    with pytest.raises(DatabaseError):
+        failing.result(PATIENCE)
+    assert [len(future.result(PATIENCE)) for future in others] == [2] * (TOGETHER - 1)
+    assert sorted(sent) == [1, *[2] * (TOGETHER - 1), 2 * TOGETHER - 1]
     service.assert_whole()
 
 

@@ -55,9 +55,9 @@ def shared(monkeypatch):
     original = DatabaseConnection.run_together
 
     def run_together(self, reads, deadline):
-        results = original(self, reads, deadline)
+        results = list(original(self, reads, deadline))
         sizes.append(sum(len(str(value).encode()) for rows in results for row in rows for value in row))
-        return results
+        return iter(results)
 
     monkeypatch.setattr(DatabaseConnection, "run_together", run_together)
     return sizes

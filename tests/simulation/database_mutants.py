@@ -174,7 +174,7 @@ MUTANTS = [
     _mutant(
         "rows exchanged", "the two results of a prefetch are taken for each other",
         DatabaseConnection, "run_together",
-        "for result in results]", "for result in results[::-1]]", 14,
+        "for result in results:", "for result in results[::-1]:", 14,
     ),
     _mutant(
         "pipeline mode kept", "a connection stays in pipeline mode after a prefetch",
@@ -189,13 +189,13 @@ MUTANTS = [
     ),
     _mutant(
         "no rows for a failed batch", "the requests of a failed batch take it that nothing was found",
-        SharedReads, "_join",
-        "return request.rows", "return request.rows or [[] for _ in request.reads]", 2,
+        SharedReads, "run",
+        "return request.rows", "return request.rows or [[] for _ in reads]", 2,
     ),
     _mutant(
         "failure of a neighbour", "the error of a batch is the outcome of its leader, whichever statement failed",
         SharedReads, "_lead",
-        "action is retries.RetryAction.CLOSE", "not retries.should_retry(ex, writes=False, attempts=1)", 2,
+        "retries.retry_action(ex) is retries.RetryAction.CLOSE", "not retries.should_retry(ex, writes=False, attempts=1)", 2,
     ),
     _mutant(
         "first result only", "a batch succeeds if its first statement does",
@@ -230,7 +230,7 @@ MUTANTS = [
     _mutant(
         "other threads", "a request of any thread joins the batch of the scheduler's",
         SharedReads, "run",
-        " and has_scheduler()", "", 2,
+        " or not has_scheduler()", "", 2,
     ),
     # What the simulation has found in this code.
     _mutant(
