@@ -144,15 +144,18 @@ class RateLimited(VerificationError):
 
 
 class ServiceUnavailable(VerificationError):
-    """The key could not be verified: access is not granted and nothing changes."""
+    """The key could not be verified: access is not granted and nothing changes.
+
+    The message is the same where a request is not started: nobody has tried to verify its key.
+    """
 
     status = 503
     code = "service_unavailable"
-    message = "The API key could not be verified at the moment."
+    message = "The service is temporarily unavailable. Nothing was changed."
 
 
 class Overloaded(ServiceUnavailable):
-    """The worker could not start the request in time, or has no room for its response: nothing changed."""
+    """The worker could not start the request in time: nothing changed."""
 
 
 class CircuitOpen(ServiceUnavailable):
