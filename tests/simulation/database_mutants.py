@@ -84,7 +84,7 @@ MUTANTS = [
         "deadline of each attempt", "a retry starts the deadline of the session again",
         Session, "rows",
         "return self._run(statement, parameters, deadline)",
-        "return self._run(statement, parameters, time.monotonic() + self._seconds_left)", 1798,
+        "return self._run(statement, parameters, time.monotonic() + self._seconds_left)", 626,
     ),
     _mutant(
         "deadline of each wait", "each wait for the server may take as long as the whole exchange",

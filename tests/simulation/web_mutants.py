@@ -24,7 +24,7 @@ MUTANTS = [
     _mutant(
         "sweep against queue", "the sweep ends a connection that a greenlet has just served",
         HttpConnections, "claim",
-        "if taken is conn and applies(conn):", "if taken is conn:", 5591,
+        "if taken is conn and applies(conn):", "if taken is conn:", 23975,
     ),
     # What the simulation has found.
     _mutant(
