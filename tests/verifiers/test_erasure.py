@@ -1,6 +1,8 @@
 """`stackmgr managers erase`: deletes all rows of one manager, logs it, and changes no other manager."""
 
 import re
+import signal
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +18,7 @@ from stackmgr.access.verifiers import Identity
 from stackmgr.database.session import Session
 from stackmgr.operate import erasure
 from stackmgr.operate.connection import Operator, operating
+from stackmgr.operate.progress import Progress
 from tests.support.examples import configuration
 
 TABLES = ("stacks", "stack_revisions", "creation_receipts", "managers", "manager_rebindings")
@@ -326,3 +329,26 @@ def test_a_first_request_binds_again_if_the_binding_in_its_way_is_erased_meanwhi
     )
     assert found.fetchall() == [(bound,)]
     assert bound != other_id
+
+
+def test_ctrl_c_is_noticed_while_a_command_shows_its_progress():
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends without a word by default
+    try:
+        with pytest.raises(KeyboardInterrupt), Progress("rows"):
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def test_progress_has_an_estimate_of_the_remaining_time(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("stackmgr.operate.progress._TERMINAL_SECONDS", 0)
+    with Progress("rows") as progress:
+        progress.report(1, 3)
+        progress.report(2, 3)
+        progress.report(4, 3)
+    first, second, third = [line.strip() for line in capsys.readouterr().err.split("\r") if line.strip()]
+    assert first == "1 of about 3 rows"
+    assert second == "2 of about 3 rows, about 0 s left"
+    assert third == "4 rows"
