@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import __version__, settings, startup
 from stackmgr.access.verifiers.unkey import UnkeyVerifier
-from stackmgr.errors import RateLimited, ServiceUnavailable, Unauthorized
+from stackmgr.errors import Unauthorized, VerificationError
 from stackmgr.monitoring import metrics
 from stackmgr.operate import preflight
 from stackmgr.operate.command import EVERYTHING, FOUND, Command
@@ -47,9 +47,9 @@ def _verifier_warnings(chosen: Settings) -> list[str]:
     try:
         if chosen.verifier == "unkey":
             UnkeyVerifier.from_settings(chosen, None).identify("stackmgr-check")
-    except (RateLimited, ServiceUnavailable) as ex:
+    except VerificationError as ex:
         return [f"Unkey verifies no key now: {ex.reason}"]
-    except Unauthorized:
+    except Unauthorized:  # as it should be
         pass
     return []
 

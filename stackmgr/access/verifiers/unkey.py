@@ -110,13 +110,9 @@ class UnkeyVerifier:
             body=json.dumps({"key": key}).encode("ascii"),
             trace=trace,
         )
-        is_unknown = False
-        try:
-            return read_verification(response)
-        except Unauthorized as ex:
-            is_unknown = ex.reason == ReasonSlug.KEY_UNKNOWN
-            raise
-        finally:
-            self._unknown = self._unknown + 1 if is_unknown else 0
-            if self._unknown == UNKNOWN_IN_A_ROW:
-                _log.warning("Unkey knows none of the last %d keys: check the root key", UNKNOWN_IN_A_ROW)
+        data = response.get("data")
+        is_unknown = isinstance(data, dict) and data.get("code") == "NOT_FOUND"
+        self._unknown = self._unknown + 1 if is_unknown else 0
+        if self._unknown == UNKNOWN_IN_A_ROW:
+            _log.warning("Unkey knows none of the last %d keys: check the root key", UNKNOWN_IN_A_ROW)
+        return read_verification(response)
