@@ -5,7 +5,7 @@
 --          successor_id or null)
 -- index:   api_keys_key_id_key
 -- locks:   none
--- called by: access.api_keys.find
+-- called by: operate.issued_keys.find
 SELECT
     key_id::text,
     external_id::text,

@@ -5,7 +5,7 @@
 --          there is no key with the id first
 -- index:   none (the whole table, for an operator; api_keys_external_id for one account)
 -- locks:   none
--- called by: access.api_keys.list_all
+-- called by: operate.issued_keys.list_all
 -- why:     planned with the values of its parameters, those that are null cost nothing.
 SELECT
     key_id::text,

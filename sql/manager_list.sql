@@ -3,7 +3,7 @@
 -- returns: many (manager_id, external_id, identity_id, created_at); none if there is no manager with the id first
 -- index:   none (the whole table, for an operator)
 -- locks:   none
--- called by: access.managers.list_all
+-- called by: operate.managers._list
 SELECT
     manager_id::text,
     external_id::text,

@@ -3,7 +3,7 @@
 -- returns: up to three rows (manager_id, external_id, identity_id, created_at)
 -- index:   managers_pkey, managers_external_id_key, managers_identity_id_key
 -- locks:   none
--- called by: access.managers.locate
+-- called by: operate.managers._locate
 -- why:     an operator copies either UUID from a table or a log line.
 SELECT
     manager_id::text,

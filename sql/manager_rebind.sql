@@ -5,7 +5,7 @@
 --          the old one
 -- index:   managers_pkey or managers_external_id_key or managers_identity_id_key
 -- locks:   FOR UPDATE on the manager's row, which no request locks: requests go on
--- called by: access.managers.rebind
+-- called by: operate.managers._rebind
 -- why:     the unique indexes reject ids that another manager is bound to.
 WITH rebound AS (
     UPDATE stackmgr.managers

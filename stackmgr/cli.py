@@ -4,18 +4,10 @@ import argparse
 import sys
 
 from stackmgr import __version__
-from stackmgr.dev import command as dev
+from stackmgr.dev import server
 from stackmgr.errors import CommandError
-from stackmgr.operate import (
-    check,
-    keys,
-    managers,
-    migrate,
-    output,
-    tokens,
-    verify_key,
-)
-from stackmgr.operate.command import add_commands, exit_statuses
+from stackmgr.operate import check, keys, managers, migrate, output, tokens, verify_key
+from stackmgr.operate.command import exit_statuses
 from stackmgr.settings import OPTIONS, SettingsError
 from stackmgr.stacks.whitelist import WhitelistError
 
@@ -23,16 +15,7 @@ _SECRET_FILES = "Secrets may be in files, which {} name instead.".format(
     " and ".join(f"{each.variable}_FILE" for each in OPTIONS.values() if each.is_secret)
 )
 
-_MODULES = (
-    dev,
-    migrate,
-    check,
-    keys,
-    managers,
-    verify_key,
-    tokens,
-)
-COMMANDS = [module.COMMAND for module in _MODULES]
+_COMMANDS = (server, migrate, check, keys, managers, verify_key, tokens)
 
 
 def _options() -> str:
@@ -51,7 +34,9 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"stackmgr {__version__}")
-    add_commands(parser, COMMANDS)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for module in _COMMANDS:
+        module.add_to(commands)
     return parser
 
 

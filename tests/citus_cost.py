@@ -20,9 +20,8 @@ from uuid import uuid4
 import psutil
 from psycopg.conninfo import conninfo_to_dict
 
-from stackmgr.access import api_keys
 from stackmgr.database.pool import Database
-from stackmgr.operate import migrations
+from stackmgr.operate import issued_keys, migrations
 from tests.support.citus import SETTINGS, citus, distribute
 from tests.support.client import STACKS
 from tests.support.clusters import cluster, new_database
@@ -87,7 +86,7 @@ def subject(url: str, servers: list[str], variant: str) -> Iterator[Subject]:
     operator = Database(url, role="stackmgr_owner", pool_size=1)
     operator.open()
     with operator.session() as session:
-        key = api_keys.issue(session, str(uuid4()))
+        key = issued_keys.issue(session, str(uuid4()))
     operator.close()
     body = json.dumps(configuration())
     with running_service(url, env={"STACKMGR_SQL_VARIANT": variant, "WEB_CONCURRENCY": "1"}) as service:

@@ -17,13 +17,12 @@ import pytest
 from psycopg import sql
 
 from stackmgr import paths
-from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.http.app import Application, create_app
-from stackmgr.operate import migrations
+from stackmgr.operate import issued_keys, migrations
 from stackmgr.stacks import whitelist
 from tests.support.citus import citus, distribute
 from tests.support.client import Client
@@ -228,7 +227,7 @@ def make_client(app: Application, operator: Database, statements_run: list[str])
     def make(external_id: str | None = None) -> Client:
         external_id = external_id or str(uuid4())
         with operator.session() as session:
-            key = api_keys.issue(session, external_id)
+            key = issued_keys.issue(session, external_id)
         return Client(app, key, external_id, statements_run)
 
     return make

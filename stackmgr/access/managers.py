@@ -1,24 +1,18 @@
 """The manager record: made by the first authenticated request, and bound anew by an operator only."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from uuid import uuid4
 
 from stackmgr.access.verifiers import Identity
 from stackmgr.database import statements
 from stackmgr.database.session import Session
-from stackmgr.database.statements import Reads, Streams
 from stackmgr.errors import BindingConflict
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
 
 _FIND = statements.load("manager_find")
 _INSERT = statements.load("manager_insert")
-_LIST = statements.load("manager_list")
-_LOCATE = statements.load("manager_locate")
-_REBIND = statements.load("manager_rebind")
 
 _log = logging.getLogger("stackmgr.managers")
 # A client may send one request after the other under a conflicting binding.
@@ -32,19 +26,6 @@ class Binding:
     manager_id: str
     external_id: str
     identity_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Manager(Binding):
-    """A manager's record, for operators."""
-
-    created_at: datetime
-
-
-def locate(reads: Reads, any_id: str | None = None, *, identity_id: str | None = None) -> list[Manager]:
-    """Return the managers with a manager id or external id *any_id*, or with the identity id."""
-    rows = reads.rows(_LOCATE, {"any_id": any_id, "identity_id": identity_id})
-    return [Manager(*row) for row in rows]
 
 
 def look_up(session: Session, identity: Identity) -> str | None:
@@ -93,32 +74,3 @@ def bind(session: Session, identity: Identity) -> str:
         manager_id = look_up(session, identity) if inserted is None else inserted[0]
     session.hints.remember((identity.external_id, identity.identity_id), manager_id)
     return manager_id
-
-
-def list_all(streams: Streams, *, first: str | None = None, limit: int | None = None) -> Iterator[Manager]:
-    """Yield at most *limit* managers, oldest first, from the manager *first* on.
-
-    None if there is no manager *first*.
-    """
-    return (Manager(*row) for row in streams.iterate(_LIST, {"first": first, "row_limit": limit}))
-
-
-def rebind(
-    session: Session, saved: Binding, *, external_id: str | None = None, identity_id: str | None = None
-) -> Binding | None:
-    """Replace one or both ids of a saved binding, and keep a record of it.
-
-    Returns the new binding, or None when *saved* is not what is saved.  Raises DatabaseError with SQLSTATE
-    23505 when another manager is bound to one of the new ids.
-    """
-    row = session.row(
-        _REBIND,
-        {
-            "manager_id": saved.manager_id,
-            "old_external_id": saved.external_id,
-            "old_identity_id": saved.identity_id,
-            "new_external_id": external_id,
-            "new_identity_id": identity_id,
-        },
-    )
-    return None if row is None else Binding(*row)

@@ -62,7 +62,7 @@ INVALID_DATABASE_URL = (
 
 _PORTS = re.compile(r"[0-9,]*")
 
-_CLIENT_SETTINGS = {
+CLIENT_SETTINGS = {
     "application_name": "stackmgr",
     "connect_timeout": "2",
     "keepalives_idle": "10",
@@ -112,7 +112,7 @@ def completed_conninfo(url: str, role: str | None, deadline: float) -> str:
     defaults = DEFAULT_SETTINGS | ({} if keeps_plans else _WITHOUT_KEPT_PLANS)
     options = [_options(defaults), own, _options(server_settings)]
     fixed = {"client_encoding": "UTF8", "options": " ".join(filter(None, options))}
-    return make_conninfo("", **(_CLIENT_SETTINGS | given | fixed))
+    return make_conninfo("", **(CLIENT_SETTINGS | given | fixed))
 
 
 def _options(settings: Mapping[str, str]) -> str:

@@ -6,9 +6,8 @@ stays bytes, so that SQL put together at run time is an error of types before it
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from stackmgr import paths
 
@@ -36,20 +35,6 @@ class Statement:
     def prepared_name(self) -> bytes:
         """The name to prepare it under: behind a pooler, two releases may share a server session."""
         return f"{self.name}_{hashlib.sha256(self.text).hexdigest()[:8]}".encode("ascii")
-
-
-class Reads(Protocol):
-    """What runs a statement that only reads: a session, or the transaction of an operator's command."""
-
-    def rows(self, statement: Statement, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Run *statement* and return its rows."""
-
-
-class Streams(Protocol):
-    """What yields the rows of a statement a few at a time: the transaction of an operator's command."""
-
-    def iterate(self, statement: Statement, parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-        """Run *statement* and yield its rows."""
 
 
 def load(name: str, variant: str = "") -> Statement:

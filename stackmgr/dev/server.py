@@ -16,14 +16,13 @@ from types import FrameType
 from uuid import uuid4
 
 from stackmgr import paths, settings
-from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database.session import Session
 from stackmgr.dev import embedded_postgres
 from stackmgr.dev.embedded_postgres import STOP_SIGNALS, EmbeddedPostgres, uninterrupted
 from stackmgr.errors import CommandError, Unauthorized
-from stackmgr.operate import migrations
-from stackmgr.operate.connection import operator_session
+from stackmgr.operate import issued_keys, migrations
+from stackmgr.operate.command import EVERYTHING, Commands, add_command
+from stackmgr.operate.connection import operating, request_session
 
 _START_DEADLINE = 20.0
 _STOP_DEADLINE = 35.0
@@ -69,9 +68,10 @@ def _require_free(port: int) -> None:
             raise CommandError(f"port {port} is in use or not permitted; choose another with --port") from ex
 
 
-def _verify(key: str, session: Session) -> bool:
+def _is_valid(key: str, url: str) -> bool:
     try:
-        DatabaseVerifier().verify(key, session)
+        with request_session(url) as session:
+            DatabaseVerifier().verify(key, session)
     except Unauthorized:
         return False
     return True
@@ -81,10 +81,10 @@ def _api_key(url: str, folder: Path) -> str:
     """Return the key kept in *folder*, or a new one if that key is not valid in the database."""
     path = folder / "api_key"
     key = path.read_text().strip() if path.exists() else ""
-    with operator_session(url) as session:
-        if _verify(key, session):
-            return key
-        key = api_keys.issue(session, _MANAGER, label="stackmgr dev")
+    if _is_valid(key, url):
+        return key
+    with operating(url) as operator:
+        key = issued_keys.issue(operator, _MANAGER, label="stackmgr dev")
     fresh = folder / "api_key.new"
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(key + "\n")
@@ -214,3 +214,18 @@ def run(port: int, folder: Path) -> None:
         raise CommandError(f"{ex.filename or folder}: {ex.strerror}") from ex
     except _Stop:
         print("stopped", flush=True)
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command `dev`."""
+    parser = add_command(
+        commands,
+        "dev",
+        "run everything locally, with a PostgreSQL of its own",
+        lambda arguments: run(arguments.port, arguments.data),
+        reads=EVERYTHING,
+    )
+    parser.add_argument("--port", type=int, default=8000, help="where to listen on 127.0.0.1 (default 8000)")
+    parser.add_argument(
+        "--data", type=Path, default=Path(".stackmgr"), help="where to keep data (default .stackmgr)"
+    )

@@ -1,5 +1,4 @@
-"""The operator's commands, one module or package each; `stackmgr.cli` combines them.
+"""What operates the service: commands, migrations, the check at start.  No worker imports it.
 
-Each has a `COMMAND`, which declares its name, help, arguments and function; `command` has the form of such a
-declaration.  `arguments` and `output` hold what the commands share.
+A module of a command has `add_to`, by which `stackmgr.cli` adds it.
 """

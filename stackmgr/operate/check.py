@@ -19,7 +19,7 @@ from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.errors import Unauthorized, VerificationError
 from stackmgr.monitoring import metrics
 from stackmgr.operate import preflight
-from stackmgr.operate.command import EVERYTHING, FOUND, Command
+from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command, add_json
 from stackmgr.operate.output import print_json, print_table
 from stackmgr.operate.preflight import Findings
 from stackmgr.settings import OPTIONS, Option, Secret, Settings, SettingsError
@@ -112,7 +112,7 @@ def _print_text(shown: list[dict[str, Any]], findings: Findings) -> None:
         rows = [
             (each["variable"], each["value"], "default" if each["is_default"] else "set") for each in shown
         ]
-        print_table(("VARIABLE", "VALUE", "FROM"), rows)
+        print_table([("VARIABLE", "VALUE", "FROM"), *rows])
     for problem in findings.problems if findings.reachable else findings.problems + findings.warnings:
         print(f"stackmgr: {problem}", file=sys.stderr)
     for warning in findings.warnings if findings.reachable else ():
@@ -158,16 +158,21 @@ def check_start() -> None:
         os.write(1, json.dumps(known).encode("ascii"))
 
 
-COMMAND = Command(
-    name="check",
-    summary="print the settings in effect, and check whether the service can serve here",
-    description="Print the settings in effect, without secrets. Check the environment, the whitelist and "
-    "the database, and report every problem. A database that cannot be reached keeps no service from "
-    "starting: then the exit status is 1.",
-    reads=EVERYTHING,
-    found="the service would not start",
-    run=_check,
-)
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "check",
+        "print the settings in effect, and check whether the service can serve here",
+        _check,
+        reads=EVERYTHING,
+        more="Secrets are not printed. Every problem of the environment, the whitelist and the database is "
+        "reported. A database that cannot be reached keeps no service from starting: then the exit status "
+        "is 1.",
+        found="the service would not start",
+    )
+    add_json(parser)
+
 
 if __name__ == "__main__":
     check_start()

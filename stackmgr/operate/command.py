@@ -1,100 +1,127 @@
-"""How a command is declared, and the parser that argparse makes of the declarations.
-
-Each module of a command has one `COMMAND`, beside the function that runs it.
-"""
+"""What the commands share: their form in argparse, types of arguments, the connection string."""
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from stackmgr import settings
 from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
 from stackmgr.errors import CommandError
+from stackmgr.limits import CANONICAL_UUID
 
-# The exit status of a command that ran and found something: a fault, a difference, a rejected key.
+# The exit status of a command that ran and found something: a problem, a difference, a rejected key.
 FOUND = 3
 
 # What `--help` says of the environment.
 NOTHING = "Reads no STACKMGR_* variable."
 DATABASE = "Reads STACKMGR_DATABASE_URL, or STACKMGR_DATABASE_URL_FILE."
 TOKENS = "Reads STACKMGR_TOKENS."
-TOKENS_AND_DATABASE = "Reads STACKMGR_TOKENS, and STACKMGR_DATABASE_URL or STACKMGR_DATABASE_URL_FILE."
 EVERYTHING = "Reads the whole environment that 'stackmgr --help' lists."
 
-NEEDS_READER = "Reads only: needs a login that may assume stackmgr_reader."
+NEEDS_READER = "Needs a login that may assume stackmgr_reader."
 
+_LONGEST_LABEL = 200
+# Bounded, because int() refuses thousands of digits with an error of its own.
+_DIGITS = re.compile(r"[0-9]{1,9}")
+_UUID = re.compile(CANONICAL_UUID)
 
-@dataclass(frozen=True)
-class Argument:
-    """What `argparse.ArgumentParser.add_argument` is called with."""
-
-    names: tuple[str, ...]
-    options: dict[str, Any]
-
-
-def argument(*names: str, **options: Any) -> Argument:
-    """Return an argument of a command; the parameters are those of argparse's `add_argument`."""
-    return Argument(names, options)
-
-
-_JSON = argument("--json", action="store_true", help="print one JSON document")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """A command, or a group of *commands*.
-
-    *description* is that of `--help`, by default the summary.  *reads* states the environment, by default
-    that of the group.  *found* says what exit status 3 means, if the command has it.
-    *unexpected* is the message for further arguments.
-    """
-
-    name: str
-    summary: str
-    description: str = ""
-    reads: str = ""
-    found: str = ""
-    run: Callable[[argparse.Namespace], None] | None = None
-    arguments: Sequence[Argument] = ()
-    has_json: bool = True
-    unexpected: str = ""
-    commands: Sequence["Command"] = field(default=())
-
-    @property
-    def purpose(self) -> str:
-        """The description, or the summary as a sentence."""
-        return self.description or f"{self.summary[:1].upper()}{self.summary[1:]}."
+Commands = Any  # argparse's action that add_subparsers returns
 
 
 def exit_statuses(found: str = "") -> str:
-    """Return the sentence of `--help` on exit statuses."""
+    """Return the sentence of `--help` on exit statuses; *found* says what status 3 means."""
     last = f", {FOUND} {found}" if found else ""
     return f"Exit status: 0 done, 1 the command could not run, 2 wrong usage{last}."
 
 
-def add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command], reads: str = "") -> None:
-    """Add *commands* to *parser*."""
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in commands:
-        environment = command.reads or reads
-        added = subparsers.add_parser(
-            command.name,
-            help=command.summary,
-            description=command.purpose,
-            epilog=f"{exit_statuses(command.found)} {environment}",
-        )
-        if command.commands:
-            add_commands(added, command.commands, environment)
-        else:
-            _add_arguments(added, command)
+def add_group(commands: Commands, name: str, summary: str, reads: str) -> Commands:
+    """Add a command that has commands, and return what those are added to."""
+    epilog = f"{exit_statuses()} {reads}"
+    group = commands.add_parser(name, help=summary, description=_sentence(summary), epilog=epilog)
+    return group.add_subparsers(required=True, metavar="COMMAND")
 
 
-def _add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
-    for each in [*command.arguments, *([_JSON] if command.has_json else [])]:
-        parser.add_argument(*each.names, **each.options)
-    parser.set_defaults(run=command.run, error=parser.error, unexpected=command.unexpected)
+def add_command(  # noqa: PLR0913 - by keyword
+    commands: Commands,
+    name: str,
+    summary: str,
+    run: Callable[[argparse.Namespace], None],
+    *,
+    reads: str,
+    more: str = "",
+    found: str = "",
+    unexpected: str = "",
+) -> argparse.ArgumentParser:
+    """Add a command and return its parser.
+
+    Its description is the summary and *more*.  *unexpected* is the message for further arguments.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{_sentence(summary)} {more}".rstrip(),
+        epilog=f"{exit_statuses(found)} {reads}",
+    )
+    parser.set_defaults(run=run, error=parser.error, unexpected=unexpected)
+    return parser
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--json`."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _sentence(summary: str) -> str:
+    return f"{summary[:1].upper()}{summary[1:]}."
+
+
+def canonical_uuid(text: str) -> str:
+    """Return the hyphenated UUID *text*, in either case, as the service writes it."""
+    canonical = text.lower()
+    if not _UUID.fullmatch(canonical):
+        raise argparse.ArgumentTypeError("must be a UUID with hyphens")
+    return canonical
+
+
+def future(text: str) -> datetime:
+    """Return the time that *text* names, in UTC, if it is in the future."""
+    try:
+        named = datetime.fromisoformat(text)
+    except ValueError as ex:
+        raise argparse.ArgumentTypeError("must be an ISO 8601 time such as 2027-01-31T00:00:00Z") from ex
+    if named.tzinfo is None:
+        raise argparse.ArgumentTypeError("needs an offset from UTC, such as Z or +02:00")
+    try:
+        # An offset can carry it past the years that have a date.
+        named = named.astimezone(UTC)
+    except OverflowError as ex:
+        raise argparse.ArgumentTypeError("is not between the years 1 and 9999 in UTC") from ex
+    if named <= datetime.now(UTC):
+        raise argparse.ArgumentTypeError("is in the past")
+    return named
+
+
+def whole_number(smallest: int, largest: int) -> Callable[[str], int]:
+    """Return the type of a whole number in decimal digits."""
+
+    def parse(text: str) -> int:
+        if not (_DIGITS.fullmatch(text) and smallest <= int(text) <= largest):
+            raise argparse.ArgumentTypeError(f"must be a whole number from {smallest} to {largest}")
+        return int(text)
+
+    return parse
+
+
+def label(text: str) -> str:
+    """Return *text* if it can stand in a column of a list."""
+    if not text.isprintable():
+        raise argparse.ArgumentTypeError("must be printable text on one line, without tabs")
+    if len(text) > _LONGEST_LABEL:
+        raise argparse.ArgumentTypeError(f"must have at most {_LONGEST_LABEL} characters")
+    return text
 
 
 def database_url() -> str:

@@ -1,26 +1,26 @@
-"""One connection, for what is not a request: commands, migrations and the check at start.
+"""The operator's one connection.  It needs no pool and no thread.
 
-It needs no pool and no thread.  Each failure is worded here, once, as a CommandError without a secret.
+Each failure is worded here, once, as a CommandError without a secret.
 """
 
 import signal
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
-from types import FrameType, MappingProxyType
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol, TypeVar
 
 import psycopg
 from psycopg import IsolationLevel, errors
+from psycopg.pq import TransactionStatus
 from psycopg.raw_cursor import RawCursor, RawServerCursor
 
-from stackmgr.database import session_settings, statements
-from stackmgr.database.connection import DatabaseConnection, Parameters, Row
-from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
-from stackmgr.database.session import SESSION_SECONDS, PrefetchHints, Session
-from stackmgr.database.shared_reads import SharedReads
+from stackmgr.database import statements
+from stackmgr.database.connection import Parameters, Row
+from stackmgr.database.conninfo import CLIENT_SETTINGS
+from stackmgr.database.pool import Database
+from stackmgr.database.session import Session
 from stackmgr.database.statements import Statement
-from stackmgr.errors import CommandError, DatabaseError
-from stackmgr.reasons import ReasonSlug
+from stackmgr.errors import CommandError
 
 _ASSUME = statements.load("role_assume")
 
@@ -42,18 +42,20 @@ _WITHOUT_SCHEMA = (
 )
 
 _TIME_LIMIT_SECONDS = 5.0
-_CONNECT_TIMEOUT_SECONDS = 2  # for each host
 _FETCHED_ROWS = 2000
 
-# A login or a database may limit a statement to the time of a request; a scan of a large table takes longer.
-# It may also name other schemas first, and compile a statement for longer than it runs.
-_READER_SETTINGS = b"SET LOCAL statement_timeout = 0; SET LOCAL search_path = pg_catalog; SET LOCAL jit = off"
+# What a login or a database may set otherwise: a time limit for requests, other schemas first, a commit that
+# does not wait for the disk.
+_SETTINGS = b"""
+SET LOCAL search_path = pg_catalog; SET LOCAL jit = off; SET LOCAL synchronous_commit = on;
+SET LOCAL client_min_messages = warning; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'
+"""
+_RESET_ROLE = b"RESET ROLE"
 # A plain index scan marks the entries of deleted rows as dead; a bitmap scan reads the rows every time.
-_PLAIN_INDEX_SCANS = b"SET enable_seqscan = off; SET enable_bitmapscan = off"
+_PLAIN_INDEX_SCANS = b"SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
 # Without TRUNCATE, which would wait for a lock in the way of all requests.
 _VACUUM_RECEIPTS = b"VACUUM (INDEX_CLEANUP ON, TRUNCATE OFF) stackmgr.creation_receipts"
 
-ReaderConnection = psycopg.Connection[Row]
 AnyConnection = TypeVar("AnyConnection", bound=psycopg.Connection[Any])
 
 
@@ -82,7 +84,7 @@ def worded() -> Iterator[None]:
     """Raise a failed statement of the body as CommandError."""
     try:
         yield
-    except (psycopg.Error, DatabaseError) as ex:
+    except psycopg.Error as ex:
         if ex.sqlstate in _WITHOUT_SCHEMA:
             raise CommandError(NO_SCHEMA) from ex
         reason = ex.sqlstate or "no connection"
@@ -109,163 +111,108 @@ def assume(connection: psycopg.Connection[Any], role: str, *, local: bool = Fals
         raise CommandError(NO_SCHEMA) from ex
 
 
-class SingleConnection:
-    """What `Session` needs of a pool, with one connection, which is replaced if it was lost."""
+class Runs(Protocol):
+    """What runs a statement: an operator, or the session of a request."""
 
-    variants: Mapping[str, Statement] = MappingProxyType({})
-
-    def __init__(self, url: str, role: str) -> None:
-        self.hints = PrefetchHints()
-        self.shared_reads = SharedReads(self)
-        self._url = url
-        self._role = role
-        self._connection: DatabaseConnection | None = None
-
-    def open(self) -> DatabaseConnection:
-        """Connect within five seconds.  Raises CommandError."""
-        # The service's role is a start-up option, as in the pool.  The owner's is assumed once connected: a
-        # refusal to connect has no SQLSTATE.
-        is_service = self._role == SERVICE_ROLE
-        conninfo = completed_conninfo(self._url, self._role if is_service else None, SESSION_SECONDS)
-        try:
-            with time_limit():
-                self._connection = connect(conninfo, DatabaseConnection)
-                if not is_service:
-                    assume(self._connection, self._role)
-                session_settings.verify(self._connection)
-        except (CommandError, session_settings.SessionSettingsError) as ex:
-            self.close()
-            raise CommandError(str(ex)) from ex
-        return self._connection
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
-
-    def acquire(self, deadline: float) -> DatabaseConnection:
-        """Return the connection.  Raises DatabaseError."""
-        if self._connection is not None and not self._connection.closed:
-            return self._connection
-        try:
-            return self.open()
-        except CommandError as ex:
-            raise DatabaseError(ReasonSlug.NO_CONNECTION) from ex
-
-    def release(self, connection: DatabaseConnection) -> None:
-        """Keep the connection for the next statement."""
-
-    def drain(self) -> None:
-        """Replace nothing: the connection is closed by what failed on it."""
+    def rows(self, statement: Statement, parameters: Parameters) -> list[Row]:
+        """Run *statement* and return its rows."""
 
 
-@contextmanager
-def operator_session(url: str) -> Iterator[Session]:
-    """Open a session with the owner's rights.  Raises CommandError."""
-    with closing(SingleConnection(url, OWNER)) as source:
-        source.open()
-        with worded(), Session(source, SESSION_SECONDS) as session:
-            yield session
+class Operator:
+    """Runs statements in transactions that assume a role.
 
+    Each statement is a transaction, unless `transaction` has opened one.  Role and settings end with the
+    transaction, so that nothing is left in the session of a pooler.
+    """
 
-@contextmanager
-def service_session(url: str) -> Iterator[Session]:
-    """Open a session as a request has it; without a connection its statements raise DatabaseError."""
-    with (
-        closing(SingleConnection(url, SERVICE_ROLE)) as source,
-        Session(source, SESSION_SECONDS) as session,
-    ):
-        yield session
-
-
-class _Runner:
-    """Runs statements on one connection, without a deadline."""
-
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+    def __init__(self, connection: psycopg.Connection[Row], role: str) -> None:
         self._connection = connection
+        self._role = role
+        self._warning: str | None = None
+        connection.add_notice_handler(self._notice)
+
+    def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        if diagnostic.severity_nonlocalized == "WARNING":
+            self._warning = diagnostic.message_primary
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Open a transaction, unless one is open.  Raises CommandError if its commit warns.
+
+        It warns if a wait for the synchronous standby was cancelled, so that the commit may be lost.
+        """
+        if self._connection.info.transaction_status != TransactionStatus.IDLE:
+            yield
+            return
+        with self._connection.transaction():
+            assume(self._connection, self._role, local=True)
+            self._connection.execute(_SETTINGS)
+            self._warning = None
+            yield
+        if self._warning is not None:
+            raise CommandError(f"the database warns: {self._warning}")
 
     def rows(self, statement: Statement, parameters: Parameters) -> list[Row]:
         """Run *statement* and return its rows."""
         values = [parameters[name] for name in statement.parameters]
-        return RawCursor(self._connection).execute(statement.text, values, binary=True).fetchall()
+        with self.transaction():
+            return RawCursor(self._connection).execute(statement.text, values, binary=True).fetchall()
 
-    def _iterate(self, statement: Statement, parameters: Parameters, *, withhold: bool) -> Iterator[Row]:
+    def iterate(self, statement: Statement, parameters: Parameters) -> Iterator[Row]:
+        """Run *statement* and yield its rows, holding a few thousand of them at a time.
+
+        Outside of `transaction` the server keeps the rows, and no snapshot.
+        """
         values = [parameters[name] for name in statement.parameters]
-        with RawServerCursor(self._connection, statement.name, withhold=withhold) as cursor:
+        with RawServerCursor(self._connection, statement.name, withhold=True) as cursor:
             cursor.itersize = _FETCHED_ROWS
-            yield from cursor.execute(statement.text, values, binary=True)
-
-
-class Reader(_Runner):
-    """One read-only transaction as stackmgr_reader: every statement sees the same snapshot."""
-
-    def iterate(self, statement: Statement, parameters: Parameters) -> Iterator[Row]:
-        """Run *statement* and yield its rows, holding a few thousand of them at a time."""
-        return self._iterate(statement, parameters, withhold=False)
-
-
-class Operator(_Runner):
-    """A connection with the owner's rights for work that takes long.  Each statement is a transaction."""
-
-    def transaction(self) -> AbstractContextManager[psycopg.Transaction]:
-        """Return a context in which all statements are one transaction."""
-        return self._connection.transaction()
-
-    def iterate(self, statement: Statement, parameters: Parameters) -> Iterator[Row]:
-        """Run *statement* and yield its rows; the server keeps them, and no snapshot."""
-        return self._iterate(statement, parameters, withhold=True)
+            with self.transaction():
+                cursor.execute(statement.text, values, binary=True)
+            yield from cursor
 
     def check_keys_by_index(self) -> None:
-        """Let the checks of foreign keys pass over the entries of rows that were deleted before."""
+        """Let this transaction's checks of foreign keys pass over the entries of rows deleted before."""
         self._connection.execute(_PLAIN_INDEX_SCANS)
 
     def vacuum_receipts(self) -> None:
         """Remove the entries of deleted receipts from their index, if no transaction may read the rows."""
+        assume(self._connection, self._role)
         self._connection.execute(_VACUUM_RECEIPTS)
+        self._connection.execute(_RESET_ROLE)
 
 
 @contextmanager
-def operating(url: str) -> Iterator[Operator]:
-    """Connect with the owner's rights, for work that takes long.  Raises CommandError."""
-    with time_limit():
-        connection = connect(completed_conninfo(url, None, deadline=0), psycopg.Connection[Row])
-        assume(connection, OWNER)
-    with worded(), connection:
-        yield Operator(connection)
-
-
-@contextmanager
-def reader_connection(url: str) -> Iterator[ReaderConnection]:
-    """Connect to read.  Raises CommandError for every failure in the body.
+def operating(url: str, role: str = OWNER) -> Iterator[Operator]:
+    """Connect for an operator's statements.  Raises CommandError for every failure in the body.
 
     Sends no start-up options and prepares no statement, so that it works through any transaction pooler.
     """
+    options = CLIENT_SETTINGS | {"client_encoding": "UTF8"}
     with time_limit():
-        connection = connect(
-            url,
-            ReaderConnection,
-            connect_timeout=_CONNECT_TIMEOUT_SECONDS,
-            application_name="stackmgr",
-            client_encoding="UTF8",
-            prepare_threshold=None,
-        )
-    connection.read_only = True
-    connection.isolation_level = IsolationLevel.REPEATABLE_READ
+        connection = connect(url, psycopg.Connection[Row], prepare_threshold=None, **options)
+    is_reader = role == READER
+    connection.read_only = is_reader
+    connection.isolation_level = (
+        IsolationLevel.REPEATABLE_READ if is_reader else IsolationLevel.READ_COMMITTED
+    )
     with worded(), connection:
-        yield connection
+        yield Operator(connection, role)
 
 
 @contextmanager
-def reader_transaction(connection: ReaderConnection) -> Iterator[Reader]:
-    """Open a read-only transaction.  Raises CommandError."""
-    with connection.transaction():
-        assume(connection, READER, local=True)
-        connection.execute(_READER_SETTINGS)
-        yield Reader(connection)
+def reading(url: str) -> Iterator[Operator]:
+    """Open one read-only transaction as stackmgr_reader: every statement sees the same snapshot."""
+    with operating(url, READER) as operator, operator.transaction():
+        yield operator
 
 
 @contextmanager
-def reading(url: str) -> Iterator[Reader]:
-    """Connect and open the one transaction that most commands need.  Raises CommandError."""
-    with reader_connection(url) as connection, reader_transaction(connection) as reader:
-        yield reader
+def request_session(url: str) -> Iterator[Session]:
+    """Open a session as a request has it.  Its statements raise DatabaseError."""
+    database = Database(url, pool_size=1)
+    database.open()
+    try:
+        with database.session() as session:
+            yield session
+    finally:
+        database.close()

@@ -15,6 +15,7 @@ from operator import itemgetter
 
 from stackmgr.database import statements
 from stackmgr.operate.connection import Operator
+from stackmgr.operate.output import print_note
 
 _BEGIN = statements.load("manager_erasure_begin")
 _ROWS = statements.load("manager_erasure_rows")
@@ -38,8 +39,24 @@ _BATCH = 500
 # The wait after each batch, as a multiple of its time: leaves the database to requests.
 _PAUSE = 1.0
 
+_REPORT_SECONDS = 5.0
+
+
 # Called with the number of rows deleted, their total, and what the erasure waits for, if anything.
-Progress = Callable[[int, int, str], None]
+Report = Callable[[int, int, str], None]
+
+
+class Progress:
+    """Prints now and then how far an erasure is."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, done: int, total: int, remark: str) -> None:
+        """Print a line, or nothing if one was printed a moment ago."""
+        if remark or time.monotonic() >= self._next:
+            self._next = time.monotonic() + _REPORT_SECONDS
+            print_note(remark or f"{done:,} of about {total:,} rows deleted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +69,7 @@ class Erased:
     keys: int
 
 
-def erase(operator: Operator, manager_id: str, external_id: str, progress: Progress) -> Erased | None:
+def erase(operator: Operator, manager_id: str, external_id: str, progress: Report) -> Erased | None:
     """Unbind a manager and revoke its keys, then delete all its data; return what was deleted.
 
     A request that found the manager before may still create a stack: nothing is deleted until no such
@@ -70,12 +87,11 @@ def erase(operator: Operator, manager_id: str, external_id: str, progress: Progr
             return Erased(*finished[0])
 
 
-def _delete_rows(operator: Operator, manager_id: str, progress: Progress) -> None:
+def _delete_rows(operator: Operator, manager_id: str, progress: Report) -> None:
     """Delete the receipts, revisions and stacks that the manager has now."""
     done = 0
     rows = operator.iterate(_ROWS, {"manager_id": manager_id})
     for step, found in groupby(rows, key=itemgetter(0)):
-        operator.check_keys_by_index()
         is_vacuumed = step != _STACKS
         while batch := list(islice(found, _BATCH)):
             total = batch[0][2]
@@ -97,6 +113,7 @@ def _delete_batch(operator: Operator, manager_id: str, step: int, positions: lis
         _STACKS: ("stacks", _DELETE_STACKS),
     }[step]
     with operator.transaction():
+        operator.check_keys_by_index()
         [(count,)] = operator.rows(statement, {"manager_id": manager_id, "positions": positions})
         counts = {"stacks": 0, "revisions": 0, "receipts": 0, name: count}
         operator.rows(_RECORD, {"manager_id": manager_id, **counts})

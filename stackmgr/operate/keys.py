@@ -5,31 +5,28 @@ import re
 import sys
 from typing import Any
 
-from stackmgr.access import api_keys
-from stackmgr.access.api_keys import IssuedKey, KeyRecord, Quota
-from stackmgr.database.session import Session
 from stackmgr.errors import CommandError
-from stackmgr.operate import managers, paging
-from stackmgr.operate.arguments import canonical_uuid, future, label, whole_number
-from stackmgr.operate.command import DATABASE, NEEDS_READER, Command, argument, database_url
-from stackmgr.operate.connection import operator_session, reading
-from stackmgr.operate.output import (
-    discard,
-    moment,
-    print_json,
-    print_json_page,
-    print_note,
-    print_table,
+from stackmgr.operate import issued_keys, managers
+from stackmgr.operate.command import (
+    DATABASE,
+    NEEDS_READER,
+    Commands,
+    add_command,
+    add_group,
+    add_json,
+    canonical_uuid,
+    database_url,
+    future,
+    label,
+    whole_number,
 )
-from stackmgr.operate.paging import Page
+from stackmgr.operate.connection import Operator, operating, reading
+from stackmgr.operate.issued_keys import IssuedKey, KeyRecord, Quota
+from stackmgr.operate.output import add_page, discard, moment, print_json, print_note, print_page
 
 LARGEST_QUOTA = Quota(10000, 86400)
 LONGEST_OVERLAP = 366 * 86400
 
-_COLUMNS = (
-    "KEY_ID", "EXTERNAL_ID", "KEY", "STATE", "CREATED", "EXPIRES", "REVOKED", "LAST_USED_HOUR", "QUOTA",
-    "LABEL",
-)  # fmt: skip
 _QUOTA = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
@@ -44,49 +41,25 @@ def _quota(text: str) -> Quota:
     return quota
 
 
-def _state(record: KeyRecord) -> str:
-    if record.revoked_at is not None:
-        return "revoked"
-    return "expired" if record.is_expired() else "active"
-
-
-def _last_used(record: KeyRecord) -> str | None:
-    """Return the hour of the last use; in the hour of its creation, the time of the creation."""
-    return moment(record.last_used_at and max(record.last_used_at, record.created_at))
-
-
 def _document(record: KeyRecord) -> dict[str, Any]:
+    # In the hour of its creation, the last use is not before the creation.
+    last_used = record.last_used_at and max(record.last_used_at, record.created_at)
     return {
         "key_id": record.key_id,
         "external_id": record.external_id,
-        "state": _state(record),
-        "label": record.label,
+        "state": record.state,
         "last_four": record.last_four,
         "created_at": moment(record.created_at),
         "expires_at": moment(record.expires_at),
         "revoked_at": moment(record.revoked_at),
-        "last_used_hour": _last_used(record),
-        "quota": None if record.quota is None else str(record.quota),
+        "last_used_hour": moment(last_used),
+        "quota": record.quota,
         "successor_id": record.successor_id,
+        "label": record.label,
     }
 
 
-def _row(record: KeyRecord) -> tuple[str | None, ...]:
-    return (
-        record.key_id,
-        record.external_id,
-        f"…{record.last_four}",
-        _state(record),
-        moment(record.created_at),
-        moment(record.expires_at),
-        moment(record.revoked_at),
-        _last_used(record),
-        None if record.quota is None else str(record.quota),
-        record.label,
-    )
-
-
-def _deliver(session: Session, arguments: argparse.Namespace, issued: IssuedKey) -> None:
+def _deliver(operator: Operator, arguments: argparse.Namespace, issued: IssuedKey) -> None:
     """Print a new key, or revoke it if that fails: its text is not stored."""
     if not arguments.json:
         print_note(f"key id {issued.key_id}")
@@ -95,7 +68,7 @@ def _deliver(session: Session, arguments: argparse.Namespace, issued: IssuedKey)
         sys.stdout.flush()
     except OSError as ex:
         discard()
-        api_keys.revoke(session, issued.key_id)
+        issued_keys.revoke(operator, issued.key_id)
         raise CommandError(
             f"the new key could not be printed ({ex.strerror}); {issued.key_id} is revoked again"
         ) from ex
@@ -113,36 +86,30 @@ def _print_issued(arguments: argparse.Namespace, issued: IssuedKey) -> None:
 
 
 def _issue(arguments: argparse.Namespace) -> None:
-    with operator_session(database_url()) as session:
-        issued = api_keys.create(
-            session,
-            managers.external_id(session, arguments.external_id),
+    with operating(database_url()) as operator:
+        issued = issued_keys.create(
+            operator,
+            managers.external_id(operator, arguments.external_id),
             label=arguments.label,
             expires_at=arguments.expires_at,
             quota=arguments.quota,
         )
-        _deliver(session, arguments, issued)
+        _deliver(operator, arguments, issued)
 
 
 def _list(arguments: argparse.Namespace) -> None:
     with reading(database_url()) as reader:
         account = arguments.external_id and managers.external_id(reader, arguments.external_id)
-        page = Page(
-            lambda first, limit: api_keys.list_all(reader, account, first=first, limit=limit),
-            lambda record: record.key_id,
-            arguments.after,
-            arguments.limit,
+        print_page(
+            arguments,
+            lambda first, limit: issued_keys.list_all(reader, account, first=first, limit=limit),
+            _document,
         )
-        if arguments.json:
-            print_json_page(map(_document, page), page.has_more)
-        else:
-            print_table(_COLUMNS, map(_row, page))
-    page.print_rest()
 
 
 def _revoke(arguments: argparse.Namespace) -> None:
-    with operator_session(database_url()) as session:
-        revoked_at = api_keys.revoke(session, arguments.key_id)
+    with operating(database_url()) as operator:
+        revoked_at = issued_keys.revoke(operator, arguments.key_id)
     if revoked_at is None:
         raise CommandError(f"there is no key {arguments.key_id}")
     if arguments.json:
@@ -152,13 +119,13 @@ def _revoke(arguments: argparse.Namespace) -> None:
 
 
 def _rotate(arguments: argparse.Namespace) -> None:
-    with operator_session(database_url()) as session:
-        issued = api_keys.rotate(
-            session, arguments.key_id, overlap_seconds=arguments.overlap, expires_at=arguments.expires_at
+    with operating(database_url()) as operator:
+        issued = issued_keys.rotate(
+            operator, arguments.key_id, overlap_seconds=arguments.overlap, expires_at=arguments.expires_at
         )
         if issued is None:
-            raise CommandError(_why_not(arguments.key_id, api_keys.find(session, arguments.key_id)))
-        _deliver(session, arguments, issued)
+            raise CommandError(_why_not(arguments.key_id, issued_keys.find(operator, arguments.key_id)))
+        _deliver(operator, arguments, issued)
 
 
 def _why_not(key_id: str, record: KeyRecord | None) -> str:
@@ -166,66 +133,65 @@ def _why_not(key_id: str, record: KeyRecord | None) -> str:
         return f"there is no key {key_id}"
     if record.successor_id is not None:
         return f"key {key_id} was rotated before: its successor is {record.successor_id}"
-    return f"key {key_id} is {_state(record)}: issue a new one instead"
+    return f"key {key_id} is {record.state}: issue a new one instead"
 
 
-_KEY_ID = argument("key_id", type=canonical_uuid, metavar="KEY_ID")
-
-COMMAND = Command(
-    name="keys",
-    summary="API keys of the database verifier",
-    reads=DATABASE,
-    commands=[
-        Command(
-            name="issue",
-            summary="issue a key and print it on standard output, alone and only once",
-            run=_issue,
-            arguments=[
-                argument(
-                    "--external-id",
-                    type=canonical_uuid,
-                    required=True,
-                    metavar="UUID",
-                    help="the manager's account; the manager id of an existing one is taken as well",
-                ),
-                argument("--label", type=label, default="", help="a note, shown in lists"),
-                argument("--expires-at", type=future, help="expiry: an ISO 8601 time with an offset"),
-                argument(
-                    "--quota",
-                    type=_quota,
-                    metavar="N/SECONDS",
-                    help="at most N requests in any period of SECONDS",
-                ),
-            ],
-        ),
-        Command(
-            name="list",
-            summary="list every key by its id, never the key itself",
-            description=NEEDS_READER,
-            run=_list,
-            arguments=[
-                managers.MANAGER,
-                *paging.arguments("KEY_ID"),
-            ],
-        ),
-        Command(name="revoke", summary="revoke a key at once", run=_revoke, arguments=[_KEY_ID]),
-        Command(
-            name="rotate",
-            summary="issue the successor of a key, print it as issue does, and let the key expire",
-            run=_rotate,
-            arguments=[
-                _KEY_ID,
-                argument(
-                    "--overlap",
-                    type=whole_number(0, LONGEST_OVERLAP),
-                    default=0,
-                    metavar="SECONDS",
-                    help="how long the key stays valid beside its successor (default 0)",
-                ),
-                argument(
-                    "--expires-at", type=future, help="expiry of the successor, by default that of the key"
-                ),
-            ],
-        ),
-    ],
-)
+def add_to(commands: Commands) -> None:
+    """Add the commands."""
+    group = add_group(commands, "keys", "API keys of the database verifier", DATABASE)
+    issue = add_command(
+        group,
+        "issue",
+        "issue a key and print it on standard output, alone and only once",
+        _issue,
+        reads=DATABASE,
+    )
+    issue.add_argument(
+        "--external-id",
+        type=canonical_uuid,
+        required=True,
+        metavar="UUID",
+        help="the manager's account; the manager id of an existing one is taken as well",
+    )
+    issue.add_argument("--label", type=label, default="", help="a note, shown in lists")
+    issue.add_argument("--expires-at", type=future, help="expiry: an ISO 8601 time with an offset")
+    issue.add_argument(
+        "--quota", type=_quota, metavar="N/SECONDS", help="at most N requests in any period of SECONDS"
+    )
+    keys = add_command(
+        group,
+        "list",
+        "list every key by its id, never the key itself",
+        _list,
+        reads=DATABASE,
+        more=NEEDS_READER,
+    )
+    keys.add_argument(
+        "--external-id",
+        type=canonical_uuid,
+        metavar="UUID",
+        help="only this manager, by its external id or manager id",
+    )
+    add_page(keys, "KEY_ID")
+    revoke = add_command(group, "revoke", "revoke a key at once", _revoke, reads=DATABASE)
+    rotate = add_command(
+        group,
+        "rotate",
+        "issue the successor of a key, print it as issue does, and let the key expire",
+        _rotate,
+        reads=DATABASE,
+    )
+    for parser in (revoke, rotate):
+        parser.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
+    rotate.add_argument(
+        "--overlap",
+        type=whole_number(0, LONGEST_OVERLAP),
+        default=0,
+        metavar="SECONDS",
+        help="how long the key stays valid beside its successor (default 0)",
+    )
+    rotate.add_argument(
+        "--expires-at", type=future, help="expiry of the successor, by default that of the key"
+    )
+    for parser in (issue, revoke, rotate):
+        add_json(parser)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stackmgr.errors import CommandError
 from stackmgr.limits import TOKEN_COUNT
-from stackmgr.operate.command import FOUND, NOTHING, TOKENS, Command, argument
+from stackmgr.operate.command import FOUND, NOTHING, TOKENS, Commands, add_command, add_group, add_json
 from stackmgr.operate.output import print_json, print_note, print_table, printable
 from stackmgr.stacks import whitelist
 from stackmgr.stacks.whitelist import Token
@@ -18,7 +18,7 @@ def _list(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json([_document(token) for token in tokens])
         return
-    print_table(("SYMBOL", "NAME", "ADDRESS"), [_row(token) for token in tokens])
+    print_table([("SYMBOL", "NAME", "ADDRESS"), *map(_row, tokens)])
     print_note(
         f"{len(tokens)} tokens of chain {whitelist.CHAIN_ID} in {listed.path}. "
         f"The settlement asset {printable(listed.settlement.symbol)} is not one of them."
@@ -56,25 +56,26 @@ def _check(arguments: argparse.Namespace) -> None:
         sys.exit(FOUND)
 
 
-COMMAND = Command(
-    name="tokens",
-    summary="the token whitelist",
-    reads=TOKENS,
-    commands=[
-        Command(
-            name="list",
-            summary="list the tokens in force",
-            description="List the tokens of the file that STACKMGR_TOKENS names, by default the shipped one.",
-            run=_list,
-        ),
-        Command(
-            name="check",
-            summary="check a whitelist file",
-            description="Check a whitelist file: exactly 30 tokens, EIP-55 checksums, no settlement asset.",
-            reads=NOTHING,
-            found="the file has a problem",
-            run=_check,
-            arguments=[argument("file", type=Path, metavar="FILE")],
-        ),
-    ],
-)
+def add_to(commands: Commands) -> None:
+    """Add the commands."""
+    group = add_group(commands, "tokens", "the token whitelist", TOKENS)
+    tokens = add_command(
+        group,
+        "list",
+        "list the tokens in force",
+        _list,
+        reads=TOKENS,
+        more="They are those of the file that STACKMGR_TOKENS names, by default the shipped one.",
+    )
+    check = add_command(
+        group,
+        "check",
+        "check a whitelist file",
+        _check,
+        reads=NOTHING,
+        more="It has exactly 30 tokens, EIP-55 checksums and no settlement asset.",
+        found="the file has a problem",
+    )
+    check.add_argument("file", type=Path, metavar="FILE")
+    for parser in (tokens, check):
+        add_json(parser)

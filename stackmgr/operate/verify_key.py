@@ -17,8 +17,8 @@ from stackmgr.access.verifiers import Verifier
 from stackmgr.database.session import Session
 from stackmgr.errors import CommandError, DatabaseError, ServiceError, ServiceUnavailable
 from stackmgr.http import requests
-from stackmgr.operate.command import EVERYTHING, FOUND, Command
-from stackmgr.operate.connection import service_session
+from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command, add_json
+from stackmgr.operate.connection import request_session
 from stackmgr.operate.output import print_json
 
 _LONGEST_LINE = 65536
@@ -87,7 +87,7 @@ def _print_text(outcome: dict[str, Any]) -> None:
 def _verify_key(arguments: argparse.Namespace) -> None:
     chosen = startup.prepare(os.environ).settings
     key = _read_key()
-    with service_session(chosen.database_url) as session:
+    with request_session(chosen.database_url) as session:
         outcome = _ask(startup.make_verifier(chosen, None), session, key)
     document = {"verifier": chosen.verifier} | outcome
     if arguments.json:
@@ -98,14 +98,18 @@ def _verify_key(arguments: argparse.Namespace) -> None:
         sys.exit(1 if outcome["accepted"] is None else FOUND)
 
 
-COMMAND = Command(
-    name="verify-key",
-    summary="verify the key on standard input as a request would be",
-    description="Verify the key on standard input with the configured verifier. Print whom it "
-    "identifies, the status of a request with it, and the duration. Stores nothing and uses up no "
-    "quota of the database verifier. An outage of the verifier or the database is exit status 1.",
-    reads=EVERYTHING,
-    found="the key is not accepted",
-    run=_verify_key,
-    unexpected=_KEY_AS_ARGUMENT,
-)
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "verify-key",
+        "verify the key on standard input as a request would be",
+        _verify_key,
+        reads=EVERYTHING,
+        more="Print whom it identifies, the status of a request with it, and the duration. Store nothing, "
+        "and use up no quota of the database verifier. An outage of the verifier or the database is exit "
+        "status 1.",
+        found="the key is not accepted",
+        unexpected=_KEY_AS_ARGUMENT,
+    )
+    add_json(parser)

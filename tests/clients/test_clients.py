@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 
 from stackmgr import paths
-from stackmgr.access import api_keys
+from stackmgr.operate import issued_keys
 from tests.clients.lossy_proxy import lossy_proxy
 from tests.support.openapi import BUNDLE
 from tests.support.programs import require
@@ -48,7 +48,7 @@ class Manager:
 def manager(operator) -> Manager:
     external_id = str(uuid4())
     with operator.session() as session:
-        return Manager(external_id, api_keys.issue(session, external_id))
+        return Manager(external_id, issued_keys.issue(session, external_id))
 
 
 def run(command: list[str], folder: Path, **environment: str) -> str:

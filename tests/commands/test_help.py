@@ -1,23 +1,29 @@
 """The commands' `--help` is complete and consistent."""
 
+import argparse
 import re
 
 import pytest
 
 from stackmgr import cli, paths
-from stackmgr.operate.command import NOTHING, Command
 from stackmgr.settings import OPTIONS
 
-LEAVES: dict[tuple[str, ...], Command] = {
-    (group.name, *([leaf.name] if group.commands else [])): leaf
-    for group in cli.COMMANDS
-    for leaf in group.commands or [group]
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    [action] = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)] or [None]
+    return {} if action is None else dict(action.choices)
+
+
+GROUPS = {(name,): parser for name, parser in subcommands(cli.make_parser()).items()}
+LEAVES = {
+    (*words, *second): leaf
+    for words, parser in GROUPS.items()
+    for second, leaf in {(name,): leaf for name, leaf in subcommands(parser).items()}.items()
+    or [((), parser)]
 }
-GROUPS = [(group.name,) for group in cli.COMMANDS if group.commands]
-READ_NOTHING = [words for words, leaf in LEAVES.items() if leaf.reads == NOTHING]
 
 
-@pytest.mark.parametrize("words", [*LEAVES, *GROUPS], ids=" ".join)
+@pytest.mark.parametrize("words", sorted({*LEAVES, *GROUPS}), ids=" ".join)
 def test_the_help_states_purpose_exit_statuses_and_environment(command, words):
     ran = command(*words, "--help")
     assert (ran.status, ran.err) == (0, "")
@@ -40,18 +46,12 @@ def test_the_help_of_the_program_names_every_variable(command):
 
 @pytest.mark.parametrize("leaf", LEAVES.values(), ids=map(" ".join, LEAVES))
 def test_every_option_is_explained(leaf):
-    options = [each for each in leaf.arguments if each.names[0].startswith("-")]
-    assert [each.names for each in options if not each.options.get("help")] == []
+    assert [each.option_strings for each in leaf._actions if each.option_strings and not each.help] == []
 
 
-@pytest.mark.parametrize("words", READ_NOTHING, ids=" ".join)
-def test_a_command_that_reads_no_variable_runs_whatever_they_hold(command, words, monkeypatch, tmp_path):
-    tokens = paths.default_whitelist()
-    arguments = {
-        "docs": [tmp_path],
-        "tokens check": [tokens],
-    }
+def test_a_command_that_reads_no_variable_runs_whatever_they_hold(command, monkeypatch):
+    assert [words for words, leaf in LEAVES.items() if "Reads no " in leaf.epilog] == [("tokens", "check")]
     for option in OPTIONS.values():
         monkeypatch.setenv(option.variable, "unusable")
-    ran = command(*words, *arguments.get(" ".join(words), []))
+    ran = command("tokens", "check", paths.default_whitelist())
     assert ran.status == 0, ran.err

@@ -6,7 +6,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from stackmgr.operate import connection, managers, output
+from stackmgr.operate import connection, output
 from tests.commands.saved import MANAGER, MANAGER_ID, OTHER_MANAGER, OTHER_MANAGER_ID, PRODUCTION, SUPPORT
 
 LISTS = {"keys": (PRODUCTION, SUPPORT), "managers": (MANAGER_ID, OTHER_MANAGER_ID)}
@@ -64,15 +64,6 @@ def test_a_manager_is_named_by_either_id(on_saved):
         assert ids_of(on_saved("managers", "list", "--after", any_id)) == [OTHER_MANAGER_ID]
 
 
-def test_managers_are_listed_with_their_creation_and_on_request_their_number_of_stacks(on_saved, monkeypatch):
-    monkeypatch.setattr(managers, "_COUNTED_AT_A_TIME", 1)
-    listed = on_saved("managers", "list", "--json").json["items"]
-    assert [set(each) for each in listed] == [{"manager_id", "external_id", "identity_id", "created_at"}] * 2
-    counted = on_saved("managers", "list", "--stacks", "--json").json["items"]
-    assert [each["stacks"] for each in counted] == [2, 1]
-    assert on_saved("managers", "list", "--stacks").out.splitlines()[1].endswith("Z\t2")
-
-
 def test_an_id_that_names_two_managers_is_an_error(command, own_url):
     with psycopg.connect(own_url, autocommit=True) as admin:
         admin.execute(
@@ -101,11 +92,11 @@ def test_a_long_table_is_printed_before_its_last_row_is_read(is_terminal, capsys
     printed = []
 
     def rows():
-        for number in range(3000):
+        for number in range(3001):
             printed.append(capsys.readouterr().out)
-            yield str(number), "x" * number
+            yield str(number), "x" * (number % 100)
 
-    output.print_table(("A", "B"), rows())
+    output.print_table(rows())
     text = "".join(printed)
-    assert text.startswith("A")
+    assert text.startswith("0")
     assert len(text.splitlines()) == 3000

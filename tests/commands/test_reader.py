@@ -5,7 +5,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from stackmgr.operate import migrations
-from stackmgr.operate.connection import reader_connection, reader_transaction
+from stackmgr.operate.connection import reading
 from tests.support.clusters import new_database
 
 
@@ -75,10 +75,8 @@ def test_with_a_login_that_may_do_nothing_but_assume_the_reader(run_reader, save
 
 
 def test_the_transaction_writes_nothing_and_keeps_its_snapshot(saved_url):
-    with (
-        reader_connection(saved_url) as connection,
-        reader_transaction(connection),
-    ):
+    with reading(saved_url) as reader:
         settings = ("transaction_read_only", "transaction_isolation", "role")
-        found = [connection.execute("SELECT current_setting(%s)", [name]).fetchone() for name in settings]
+        run = reader._connection.execute
+        found = [run("SELECT current_setting(%s)", [name]).fetchone() for name in settings]
     assert found == [("on",), ("repeatable read",), ("stackmgr_reader",)]

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr.access import api_keys
+from stackmgr.operate import issued_keys
 from tests.conformance.__main__ import main
 from tests.conformance.breaking_proxy import AFTER, BEFORE, proxy
 from tests.conformance.checks import CHECKS
@@ -47,7 +47,7 @@ def service(database_url: str) -> Iterator[RunningService]:
 def keys(operator) -> str:
     """The keys of two new managers, each on its line."""
     with operator.session() as session:
-        return "".join(f"{api_keys.issue(session, str(uuid4()))}\n" for _ in range(2))
+        return "".join(f"{issued_keys.issue(session, str(uuid4()))}\n" for _ in range(2))
 
 
 @pytest.fixture

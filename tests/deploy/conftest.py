@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr.access import api_keys
 from stackmgr.database.pool import Database
+from stackmgr.operate import issued_keys
 from tests.support.memory import memory
 from tests.support.nginx import Proxy, running_proxy
 from tests.support.postgres import FaultyPostgres
@@ -43,7 +43,7 @@ def new_key(operator: Database) -> Callable[[], str]:
 
     def issue() -> str:
         with operator.session() as session:
-            return api_keys.issue(session, str(uuid4()))
+            return issued_keys.issue(session, str(uuid4()))
 
     return issue
 

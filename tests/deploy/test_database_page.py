@@ -14,11 +14,10 @@ import psycopg
 import pytest
 
 from stackmgr import paths
-from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
-from stackmgr.operate import migrations, preflight
+from stackmgr.operate import issued_keys, migrations, preflight
 from stackmgr.stacks import whitelist
 from tests.deploy.runbook import blocks
 from tests.support.client import Client
@@ -111,7 +110,7 @@ def create(url: str, *names: str) -> None:
         database.open()
         if role == "stackmgr_owner":
             with database.session() as session:
-                key = api_keys.issue(session, external_id := "5f0c8d0e-3c3c-4c59-9a55-0d6a8b1f2e77")
+                key = issued_keys.issue(session, external_id := "5f0c8d0e-3c3c-4c59-9a55-0d6a8b1f2e77")
         else:
             app = create_app(database=database, verifier=DatabaseVerifier(), spellings=SPELLINGS)
             for name in names:

@@ -14,7 +14,6 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from stackmgr import paths
-from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import session_settings
 from stackmgr.database.connection import DatabaseConnection
@@ -24,7 +23,7 @@ from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.http.app import create_app
-from stackmgr.operate import migrations, preflight
+from stackmgr.operate import issued_keys, migrations, preflight
 from tests.support import history
 from tests.support.nginx import require
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer
@@ -92,7 +91,7 @@ def test_the_history_of_random_clients_holds(pooled, operator, database_url, spe
     for _ in range(2):
         external_id = str(uuid4())
         with operator.session() as session:
-            managers.append(Manager(external_id, api_keys.issue(session, external_id)))
+            managers.append(Manager(external_id, issued_keys.issue(session, external_id)))
     workload = Workload(1, managers, application_transport(app))
     workload.start(CLIENTS, operations=150)
     workload.join()

@@ -13,11 +13,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import paths
-from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
-from stackmgr.operate import migrations, preflight
+from stackmgr.operate import issued_keys, migrations, preflight
 from tests.deploy.runbook import RUNBOOK, blocks
 from tests.support.client import Client
 from tests.support.clusters import cluster
@@ -184,7 +183,7 @@ def test_a_restored_dump_passes_its_checks_and_returns_the_same_stacks_to_retrie
     dba, database, operator, spellings
 ):
     with operator.session() as session:
-        key = api_keys.issue(session, str(uuid4()))
+        key = issued_keys.issue(session, str(uuid4()))
 
     def client(restored: Database) -> Client:
         app = create_app(database=restored, verifier=DatabaseVerifier(), spellings=spellings)

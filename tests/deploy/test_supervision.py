@@ -18,6 +18,7 @@ import pytest
 from stackmgr import paths
 from stackmgr.access import api_keys
 from stackmgr.database.pool import Database
+from stackmgr.operate import issued_keys
 from stackmgr.server.master import Master
 from tests.support.examples import configuration
 from tests.support.releases import make_release, switch
@@ -242,7 +243,7 @@ def test_a_worker_that_hangs_at_its_boot_is_replaced(database_url, releases):
 @pytest.fixture
 def key(operator: Database) -> str:
     with operator.session() as session:
-        return api_keys.issue(session, str(uuid4()))
+        return issued_keys.issue(session, str(uuid4()))
 
 
 def create(service: RunningService, key: str) -> int:

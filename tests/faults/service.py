@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import psycopg
 
-from stackmgr.access import api_keys
 from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.connection import DatabaseConnection
@@ -17,6 +16,7 @@ from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import DatabaseError
 from stackmgr.http.app import create_app
+from stackmgr.operate import issued_keys
 from tests.support.client import Client
 from tests.support.examples import configuration
 from tests.support.postgres import FaultyPostgres
@@ -135,7 +135,7 @@ class ServiceMaker:
         operator = Database(self._server.url(), role="stackmgr_owner", pool_size=1, deadline=PATIENCE)
         operator.open()
         with operator.session() as session:
-            key = api_keys.issue(session, external_id := str(uuid4()))
+            key = issued_keys.issue(session, external_id := str(uuid4()))
         operator.close()
         service = self._open(url or self._server.url(), key, external_id, self._deadline)
         service.stack_id = eventually(service.create_stack) or ""

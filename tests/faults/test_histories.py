@@ -6,10 +6,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
+from stackmgr.operate import issued_keys
 from tests.faults.mutants import MISTAKES
 from tests.support import history
 from tests.support.history import Violation
@@ -38,7 +38,7 @@ def violations(roomy_app, operator, database_url):
         for _ in range(2):
             with operator.session() as session:
                 external_id = str(uuid4())
-                managers.append(Manager(external_id, api_keys.issue(session, external_id)))
+                managers.append(Manager(external_id, issued_keys.issue(session, external_id)))
         workload = Workload(seed, managers, application_transport(roomy_app))
         workload.start(CLIENTS, operations=OPERATIONS)
         workload.join()

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from stackmgr.access import api_keys
+from stackmgr.operate import issued_keys
 from tests.support.client import STACKS, Client
 from tests.support.examples import configuration
 
@@ -131,7 +132,7 @@ def test_a_revoked_key_is_rejected_from_the_very_next_request(client, make_clien
     second = make_client(client.external_id)
     stack_id = client.create(configuration()).json["id"]
     with operator.session() as session:
-        api_keys.revoke(session, key_id_of(admin, client))
+        issued_keys.revoke(session, key_id_of(admin, client))
     assert client.get(stack_id).status_int == 401
     assert client.create(configuration()).status_int == 401
     assert second.get(stack_id).status_int == 200
@@ -141,7 +142,7 @@ def test_a_revoked_key_is_rejected_from_the_very_next_request(client, make_clien
 def test_a_key_is_rejected_once_it_has_expired(client, with_key, operator, admin):
     with operator.session() as session:
         soon = datetime.now(UTC) + timedelta(hours=1)
-        expiring = with_key(api_keys.issue(session, client.external_id, expires_at=soon))
+        expiring = with_key(issued_keys.issue(session, client.external_id, expires_at=soon))
     assert expiring.page().status_int == 200
     admin.execute(
         "UPDATE stackmgr.api_keys SET expires_at = now() WHERE key_digest = %s",
@@ -155,8 +156,8 @@ def test_no_rejection_gives_a_reason(client, with_key, operator, admin):
     revoked, expired = with_key(client.key), with_key(None)
     with operator.session() as session:
         past = datetime.now(UTC) - timedelta(hours=1)
-        expired.key = api_keys.issue(session, client.external_id, expires_at=past)
-        api_keys.revoke(session, key_id_of(admin, client))
+        expired.key = issued_keys.issue(session, client.external_id, expires_at=past)
+        issued_keys.revoke(session, key_id_of(admin, client))
     responses = [
         rejected.request("GET", STACKS, headers={"X-Request-Id": "r"})
         for rejected in (revoked, expired, with_key(api_keys.generate()), with_key("mistyped"), with_key(""))
@@ -201,6 +202,6 @@ def test_a_request_that_needs_no_credentials_makes_no_record(client, admin, meth
 
 def test_a_rejected_request_makes_no_record(client, operator, admin):
     with operator.session() as session:
-        api_keys.revoke(session, key_id_of(admin, client))
+        issued_keys.revoke(session, key_id_of(admin, client))
     assert client.page().status_int == 401
     assert manager_of(admin, client) == []

@@ -11,6 +11,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from stackmgr.access import api_keys
+from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import reading
 from tests.support.examples import ADDRESSES, allocation, configuration
 
@@ -94,7 +95,7 @@ def test_each_revision_names_the_key_that_made_it(make_client, revisions, databa
     stack_id = first.create(configuration()).json["id"]
     second.update(stack_id, {"name": "Second"})
     with reading(database_url) as reader:
-        records = api_keys.list_all(reader, first.external_id)
+        records = issued_keys.list_all(reader, first.external_id)
         ids = {record.last_four: record.key_id for record in records}
     assert [revision["key_id"] for revision in revisions(stack_id)] == [
         ids[client.key[-4:]] for client in (first, second)

@@ -14,6 +14,7 @@ import psutil
 from stackmgr import paths
 from stackmgr.access import api_keys
 from stackmgr.database.pool import Database
+from stackmgr.operate import issued_keys
 from tests.matrix import misbehaviour
 from tests.matrix.unit import Unit
 from tests.support.memory import memory
@@ -50,7 +51,7 @@ def new_managers(url: str) -> list[Manager]:
     try:
         with operator.session() as session:
             ids = [str(uuid4()) for _ in range(3)]
-            return [Manager(external_id, api_keys.issue(session, external_id)) for external_id in ids]
+            return [Manager(external_id, issued_keys.issue(session, external_id)) for external_id in ids]
     finally:
         operator.close()
 

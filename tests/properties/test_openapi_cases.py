@@ -18,7 +18,7 @@ from uuid import uuid4
 import pytest
 
 from stackmgr import paths
-from stackmgr.access import api_keys
+from stackmgr.operate import issued_keys
 from tests.support.openapi import BUNDLE
 from tests.support.server import running_service
 
@@ -58,7 +58,7 @@ def folder(tmp_path, operator) -> Path:
     users = []
     for name in ("first", "second"):
         with operator.session() as session:
-            key = api_keys.issue(session, str(uuid4()))
+            key = issued_keys.issue(session, str(uuid4()))
         header = {"name": "Authorization", "value": f"Bearer {key}"}
         users.append({"name": name, "fixedHeaders": [header]})
     (tmp_path / "keys.json").write_text(json.dumps({"auth": users}))

@@ -7,12 +7,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.errors import CommandError
 from stackmgr.http.app import create_app
-from stackmgr.operate import migrations, preflight
+from stackmgr.operate import issued_keys, migrations, preflight
 from tests.support.client import Client
 from tests.support.examples import configuration
 
@@ -46,8 +45,8 @@ def test_a_deployer_without_superuser_migrates_twice_and_issues_keys(deployer_ur
     assert migrations.apply(deployer_url) == migrations.available()
     assert migrations.apply(deployer_url) == []
     with opened(deployer_url, "stackmgr_owner") as database, database.session() as session:
-        issued = api_keys.create(session, ACCOUNT)
-        assert api_keys.find(session, issued.key_id).external_id == ACCOUNT
+        issued = issued_keys.create(session, ACCOUNT)
+        assert issued_keys.find(session, issued.key_id).external_id == ACCOUNT
     with psycopg.connect(deployer_url) as connection:
         assert connection.execute(OWNERS).fetchall() == [("stackmgr_owner",)]
 
@@ -95,7 +94,7 @@ def test_the_service_needs_a_login_that_may_assume_its_role_and_no_more(
 ):
     url = service_url(bare_database_url, inherits, "")
     with opened(bare_database_url, "stackmgr_owner") as database, database.session() as session:
-        key = api_keys.issue(session, ACCOUNT)
+        key = issued_keys.issue(session, ACCOUNT)
     with opened(url, "stackmgr_app") as database:
         app = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
         client = Client(app, key, ACCOUNT, [])

@@ -13,12 +13,11 @@ import psycopg
 import pytest
 
 from stackmgr import paths
-from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.errors import CommandError
 from stackmgr.http.app import create_app
-from stackmgr.operate import erasure, migrations
+from stackmgr.operate import erasure, issued_keys, migrations
 from stackmgr.operate.connection import operating
 from tests.support.clusters import new_database
 from tests.support.waiting import eventually
@@ -159,7 +158,7 @@ def workload(url: str, spellings) -> Iterator[Workload]:
     for _ in range(2):
         external_id = str(uuid4())
         with operator.session() as session:
-            managers.append(Manager(external_id, api_keys.issue(session, external_id)))
+            managers.append(Manager(external_id, issued_keys.issue(session, external_id)))
     operator.close()
     database = Database(url, pool_size=CLIENTS)
     database.open()

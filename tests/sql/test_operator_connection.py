@@ -1,51 +1,72 @@
-"""The connection of a command: its time limit, its replacement, and the words of its failures."""
+"""The operator's connection: its time limit, its transactions, and the words of its failures."""
 
 import signal
 import time
+from contextlib import suppress
 from uuid import uuid4
 
-import psycopg
 import pytest
 
-from stackmgr.access import api_keys
+from stackmgr.access.managers import look_up
+from stackmgr.access.verifiers import Identity
 from stackmgr.errors import CommandError, DatabaseError
-from stackmgr.operate import connection
+from stackmgr.operate import issued_keys
+from stackmgr.operate.connection import operating, request_session, time_limit
 from tests.support.clusters import new_database
+
+STATE = b"SELECT current_user, current_setting('role'), current_setting('search_path')"
 
 
 def test_a_time_limit_ends_the_body_and_leaves_no_alarm():
     with (
         pytest.raises(CommandError, match=r"^the database did not respond within 0\.1 s$"),
-        connection.time_limit(0.1),
+        time_limit(0.1),
     ):
         time.sleep(5)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_a_lost_connection_is_replaced_within_the_session(database_url):
+def test_nothing_of_an_operator_is_left_in_the_session(database_url):
+    with operating(database_url) as operator:
+        connection = operator._connection
+        before = connection.execute(STATE).fetchone()
+        issued = issued_keys.create(operator, str(uuid4()))
+        assert issued_keys.find(operator, issued.key_id) is not None
+        assert next(issued_keys.list_all(operator)) is not None
+        operator.vacuum_receipts()
+        assert connection.execute(STATE).fetchone() == before
+
+
+def test_a_failed_transaction_changes_nothing(database_url):
+    with operating(database_url) as operator:
+        with suppress(KeyError), operator.transaction():
+            issued = issued_keys.create(operator, str(uuid4()))
+            raise KeyError
+        assert issued_keys.find(operator, issued.key_id) is None
+
+
+def test_a_commit_that_warns_is_reported(database_url):
     with (
-        connection.operator_session(database_url) as session,
-        psycopg.connect(database_url, autocommit=True) as admin,
+        operating(database_url) as operator,
+        pytest.raises(CommandError, match="not replicated"),
+        operator.transaction(),
     ):
-        issued = api_keys.create(session, str(uuid4()))
-        pid = session._connection.info.backend_pid
-        assert admin.execute(b"SELECT pg_terminate_backend(%s, 5000)", [pid]).fetchone() == (True,)
-        assert api_keys.find(session, issued.key_id) is not None
-        assert session._connection.info.backend_pid != pid
+        operator._connection.execute(b"DO $$ BEGIN RAISE WARNING 'not replicated'; END $$")
 
 
 def test_a_failed_statement_of_an_operator_is_worded_without_a_schema(server_url, database_url):
     with (
         new_database(server_url) as url,
         pytest.raises(CommandError, match="no schema of this release: run 'stackmgr migrate' first"),
-        connection.operator_session(url) as session,
+        operating(url) as operator,
     ):
-        api_keys.find(session, str(uuid4()))
+        issued_keys.find(operator, str(uuid4()))
 
 
 def test_a_session_as_the_service_has_the_failures_of_a_request():
+    identity = Identity(str(uuid4()), str(uuid4()))
     with (
-        connection.service_session("postgresql://somebody:hush@127.0.0.1:1/x") as session,
+        request_session("postgresql://somebody:hush@127.0.0.1:1/x") as session,
         pytest.raises(DatabaseError, match="no_connection"),
     ):
-        api_keys.find(session, str(uuid4()))
+        look_up(session, identity)

@@ -12,11 +12,6 @@ _USE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)\s+stackmgr\.({'|'.join(TENANT_TAB
 _FILTER = re.compile(
     r"(?:(\w+)\.)?manager_id = (?:%\(manager_id\)s::uuid|\w+\.manager_id|\(SELECT manager_id FROM)"
 )
-# Statements that no request runs, and why they read every shard.
-OF_ALL_MANAGERS = {
-    "stack_count": "counts the stacks of several managers",
-}
-
 KEYS = b"""
 SELECT conname, contype, (
     SELECT attname FROM pg_attribute WHERE attrelid = conrelid AND attnum = conkey[1]
@@ -58,18 +53,12 @@ def assert_filtered(body: str) -> None:
     assert len(_FILTER.findall(body)) >= len(uses(body)) - inserts
 
 
-def test_only_an_operators_command_runs_a_statement_of_all_managers():
-    assert {name for name, file in SQL_FILES.items() if uses(file.body)} >= OF_ALL_MANAGERS.keys()
-    for name in OF_ALL_MANAGERS:
-        assert all(caller.startswith("operate.") for caller in SQL_FILES[name].listed("called by")), name
-
-
 @pytest.mark.parametrize(
     "file",
-    [file for name, file in SQL_FILES.items() if uses(file.body) and name not in OF_ALL_MANAGERS],
+    [file for file in SQL_FILES.values() if uses(file.body)],
     ids=lambda file: file.name,
 )
-def test_any_other_statement_names_one_manager_for_each_use_of_a_tenant_table(file: SqlFile):
+def test_a_statement_names_one_manager_for_each_use_of_a_tenant_table(file: SqlFile):
     assert file.parameters().get("manager_id") == "uuid"
     assert_filtered(file.body)
 

@@ -114,12 +114,12 @@ def test_a_key_that_is_issued_listed_and_revoked(database_url, app, statements_r
     assert key not in listed.stdout
     header, *lines = (line.split("\t") for line in listed.stdout.splitlines())
     (record,) = (dict(zip(header, line, strict=True)) for line in lines if line[1] == external_id)
-    assert record["KEY"] == f"\u2026{key[-4:]}"
+    assert record["LAST_FOUR"] == key[-4:]
     assert issued.stderr == f"key id {record['KEY_ID']}\n"
     assert record["LABEL"] == "Zo\xeb & Co"
-    assert record["EXPIRES"] == expires_at.replace("+00:00", "Z")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", record["CREATED"])
-    assert record["REVOKED"] == "-"
+    assert record["EXPIRES_AT"] == expires_at.replace("+00:00", "Z")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", record["CREATED_AT"])
+    assert record["REVOKED_AT"] == "-"
 
     revoked = run("keys", "revoke", record["KEY_ID"], url=database_url)
     assert (revoked.returncode, revoked.stderr) == (0, "")
@@ -142,8 +142,8 @@ def test_every_encoding_of_the_output_takes_every_label(database_url, encoding):
         timeout=60,
     )
     shown = {
-        "ascii": "Zo\\xeb -> \\u20ac",
-        "latin-1": "Zo\xeb -> \\u20ac",
+        "ascii": "Zo\\xeb \\u2192 \\u20ac",
+        "latin-1": "Zo\xeb \\u2192 \\u20ac",
         "utf-8": label,
     }
     assert listed.stdout.decode(encoding).endswith(f"\t{shown[encoding]}\n")

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr.access import api_keys
-from stackmgr.access.api_keys import Quota
+from stackmgr.operate import issued_keys
+from stackmgr.operate.issued_keys import Quota
 from tests.support.server import RunningService, running_service
 
 WORKERS = ("--workers", "2")
@@ -26,7 +26,7 @@ def issue(operator):
 
     def issue(**options):
         with operator.session() as session:
-            return api_keys.create(session, str(uuid4()), **options)
+            return issued_keys.create(session, str(uuid4()), **options)
 
     return issue
 
@@ -56,7 +56,7 @@ def test_a_revocation_is_seen_by_the_next_request_of_either_worker(service, issu
         issued = issue()
         assert_both_workers_return(service, issued.key, 200)
         with operator.session() as session:
-            api_keys.revoke(session, issued.key_id)
+            issued_keys.revoke(session, issued.key_id)
         assert_both_workers_return(service, issued.key, 401)
 
 
@@ -65,7 +65,7 @@ def test_a_rotation_is_seen_by_the_next_request_of_either_worker(service, issue,
     for _ in range(3):
         assert_both_workers_return(service, issued.key, 200)
         with operator.session() as session:
-            successor = api_keys.rotate(session, issued.key_id)
+            successor = issued_keys.rotate(session, issued.key_id)
         assert_both_workers_return(service, issued.key, 401)
         issued = successor
     assert_both_workers_return(service, issued.key, 200)
@@ -93,4 +93,4 @@ def test_a_use_that_no_timer_has_written_yet_is_written_when_the_server_stops(da
         assert_both_workers_return(service, issued.key, 200)
         assert service.stop() == 0
     with operator.session() as session:
-        assert api_keys.find(session, issued.key_id).last_used_at is not None
+        assert issued_keys.find(session, issued.key_id).last_used_at is not None

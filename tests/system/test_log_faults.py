@@ -18,7 +18,7 @@ from uuid import uuid4
 import pytest
 
 from stackmgr import paths
-from stackmgr.access import api_keys
+from stackmgr.operate import issued_keys
 from tests.support.examples import configuration
 from tests.support.server import (
     RunningService,
@@ -40,7 +40,7 @@ GUNICORN = [sys.executable, "-m", "gunicorn", "-c", str(paths.directory("deploy"
 @pytest.fixture
 def key(operator):
     with operator.session() as session:
-        return api_keys.issue(session, str(uuid4()))
+        return issued_keys.issue(session, str(uuid4()))
 
 
 def create(service: RunningService, key: str) -> int:

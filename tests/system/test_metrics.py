@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import stackmgr
-from stackmgr.access import api_keys
+from stackmgr.operate import issued_keys
 from tests.support import server
 from tests.support.server import free_port, running_service, workers_replaced
 from tests.support.waiting import eventually
@@ -40,7 +40,7 @@ def samples_of(admin_port: int, requests: int) -> dict[str, float]:
 @pytest.fixture
 def key(operator):
     with operator.session() as session:
-        return api_keys.issue(session, str(uuid4()))
+        return issued_keys.issue(session, str(uuid4()))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from stackmgr.access import api_keys
+from stackmgr.operate import issued_keys
 from tests.support.examples import configuration
 from tests.support.server import RunningService, running_service
 from tests.support.unkey_server import (
@@ -110,7 +111,7 @@ def no_secret_in(text: bytes, *secrets: str) -> None:
 @pytest.mark.parametrize("style", ["json", "text"])
 def test_with_the_database_verifier_no_secret_shows(database_url, operator, style):
     with operator.session() as session:
-        key = api_keys.issue(session, str(uuid4()))
+        key = issued_keys.issue(session, str(uuid4()))
     environ = {"STACKMGR_LOG_LEVEL": "debug", "STACKMGR_LOG_FORMAT": style}
     with running_service(database_url, env=environ) as service:
         responses = list(requests_of_every_kind(service, key))

@@ -17,12 +17,13 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from stackmgr.access import api_keys, managers
+from stackmgr.access import managers
 from stackmgr.access.verifiers import Identity
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import ServiceError
 from stackmgr.http.responses import serialize_stack
+from stackmgr.operate import issued_keys
 from stackmgr.stacks import configuration, repository
 from stackmgr.stacks.repository import Actor
 from tests.support.client import STACKS, check_response
@@ -144,7 +145,7 @@ def manager(request: pytest.FixtureRequest, operator: Database, spellings: dict[
         return InProcess(request.getfixturevalue("pool"), spellings)
     external_id = str(uuid4())
     with operator.session() as session:
-        key = api_keys.issue(session, external_id)
+        key = issued_keys.issue(session, external_id)
     return OverHttp(request.getfixturevalue("service"), key, external_id)
 
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from stackmgr.access import api_keys
 from stackmgr.database.pool import Database
+from stackmgr.operate import issued_keys
 from tests.support.examples import configuration
 from tests.support.server import running_service, send_request
 from tests.support.tcp_proxy import Proxy
@@ -55,7 +55,7 @@ class Client:
 @pytest.fixture(scope="module")
 def client(database_url: str, operator: Database) -> Iterator[Client]:
     with operator.session() as session:
-        key = api_keys.issue(session, str(uuid4()))
+        key = issued_keys.issue(session, str(uuid4()))
     with running_service(database_url, env=ENVIRONMENT) as service:
         yield Client(service.port, key)
 

@@ -58,7 +58,7 @@ def test_show_finds_a_binding_by_either_id(bound, command):
         (external_id, identity_id)
     ]
     assert command("managers", "show", "--json", "--identity-id", identity_id).json == by_external_id
-    listed = command("managers", "list", "--stacks", "--json").json
+    listed = command("managers", "list", "--json").json
     assert by_external_id[0] in listed["items"]
     row = "\t".join(map(str, by_external_id[0].values()))
     assert row in command("managers", "show", "--external-id", external_id).out

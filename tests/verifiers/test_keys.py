@@ -8,10 +8,11 @@ from uuid import uuid4
 import pytest
 
 from stackmgr.access import api_keys
-from stackmgr.access.api_keys import Quota
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
+from stackmgr.operate import issued_keys
+from stackmgr.operate.issued_keys import Quota
 from tests.support.client import Client
 from tests.support.examples import configuration
 
@@ -22,7 +23,7 @@ def issue(operator):
 
     def issue(external_id: str | None = None, **options):
         with operator.session() as session:
-            return api_keys.create(session, external_id or str(uuid4()), **options)
+            return issued_keys.create(session, external_id or str(uuid4()), **options)
 
     return issue
 
@@ -93,22 +94,22 @@ def test_a_revoked_key_is_rejected_from_the_next_request_and_keeps_its_first_rev
     client = holder(issued.key)
     assert client.page().status_int == 200
     with operator.session() as session:
-        first = api_keys.revoke(session, issued.key_id)
+        first = issued_keys.revoke(session, issued.key_id)
         assert client.page().status_int == 401
-        assert api_keys.revoke(session, issued.key_id) == first
-        assert api_keys.revoke(session, str(uuid4())) is None
+        assert issued_keys.revoke(session, issued.key_id) == first
+        assert issued_keys.revoke(session, str(uuid4())) is None
 
 
 def test_a_rotated_key_ends_at_once_and_its_successor_inherits_all_but_the_secret(issue, holder, operator):
     expires_at = datetime.now(UTC) + timedelta(days=1)
-    old = issue(label="robot", expires_at=expires_at, quota=Quota(5, 60))
+    old = issue(label="robot", expires_at=expires_at, quota="5/60")
     with operator.session() as session:
-        new = api_keys.rotate(session, old.key_id)
-        record = api_keys.find(session, new.key_id)
-        predecessor = api_keys.find(session, old.key_id)
+        new = issued_keys.rotate(session, old.key_id)
+        record = issued_keys.find(session, new.key_id)
+        predecessor = issued_keys.find(session, old.key_id)
     assert holder(old.key).page().status_int == 401
     assert holder(new.key).page().status_int == 200
-    assert (record.label, record.expires_at, record.quota) == ("robot", expires_at, Quota(5, 60))
+    assert (record.label, record.expires_at, record.quota) == ("robot", expires_at, "5/60")
     assert record.external_id == predecessor.external_id
     assert predecessor.successor_id == new.key_id
 
@@ -116,7 +117,7 @@ def test_a_rotated_key_ends_at_once_and_its_successor_inherits_all_but_the_secre
 def test_during_the_overlap_both_keys_are_valid_and_share_one_quota(issue, holder, operator):
     old = issue(quota=Quota(3, 60))
     with operator.session() as session:
-        new = api_keys.rotate(session, old.key_id, overlap_seconds=60)
+        new = issued_keys.rotate(session, old.key_id, overlap_seconds=60)
     statuses = [holder(key).page().status_int for key in (old.key, new.key, old.key, new.key)]
     assert statuses == [200, 200, 200, 429]
 
@@ -125,8 +126,10 @@ def test_an_overlap_is_limited_and_never_extends_the_life_of_a_key(issue, holder
     expires_at = datetime.now(UTC) + timedelta(seconds=30)
     short, long = issue(), issue(expires_at=expires_at)
     with operator.session() as session:
-        rotated = api_keys.rotate(session, short.key_id, overlap_seconds=60)
-        assert api_keys.rotate(session, long.key_id, overlap_seconds=90).predecessor_expires_at == expires_at
+        rotated = issued_keys.rotate(session, short.key_id, overlap_seconds=60)
+        assert (
+            issued_keys.rotate(session, long.key_id, overlap_seconds=90).predecessor_expires_at == expires_at
+        )
     assert holder(short.key).page().status_int == 200
     let_expire(short.key_id, 60)
     assert holder(short.key).page().status_int == 401
@@ -136,10 +139,10 @@ def test_an_overlap_is_limited_and_never_extends_the_life_of_a_key(issue, holder
 def test_a_key_that_has_ended_or_has_a_successor_cannot_be_rotated(issue, operator):
     revoked, expired, rotated = issue(), issue(expires_at=datetime.now(UTC)), issue()
     with operator.session() as session:
-        api_keys.revoke(session, revoked.key_id)
-        assert api_keys.rotate(session, rotated.key_id, overlap_seconds=60) is not None
+        issued_keys.revoke(session, revoked.key_id)
+        assert issued_keys.rotate(session, rotated.key_id, overlap_seconds=60) is not None
         for key_id in (revoked.key_id, expired.key_id, rotated.key_id, str(uuid4())):
-            assert api_keys.rotate(session, key_id) is None
+            assert issued_keys.rotate(session, key_id) is None
 
 
 def test_of_two_rotations_at_once_one_succeeds(issue, operator):
@@ -147,7 +150,7 @@ def test_of_two_rotations_at_once_one_succeeds(issue, operator):
 
     def rotate(_):
         with operator.session() as session:
-            return api_keys.rotate(session, issued.key_id, overlap_seconds=60)
+            return issued_keys.rotate(session, issued.key_id, overlap_seconds=60)
 
     for _ in range(10):
         with ThreadPoolExecutor(2) as threads:

@@ -9,6 +9,7 @@ from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
+from stackmgr.operate import issued_keys
 from tests.support.client import Client
 from tests.support.waiting import eventually
 
@@ -17,13 +18,13 @@ from tests.support.waiting import eventually
 def used(database, operator, spellings, statements_run):
     """A client with a new key, the notes of its process (written on demand only), and how to read the use."""
     with operator.session() as session:
-        issued = api_keys.create(session, str(uuid4()))
+        issued = issued_keys.create(session, str(uuid4()))
     notes = LastUse(database, interval=3600)
     app = create_app(database=database, verifier=DatabaseVerifier(notes), spellings=spellings)
 
     def last_used():
         with operator.session() as session:
-            return api_keys.find(session, issued.key_id).last_used_at
+            return issued_keys.find(session, issued.key_id).last_used_at
 
     return Client(app, issued.key, "", statements_run), notes, last_used
 

@@ -10,13 +10,12 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from stackmgr.access import api_keys
-from stackmgr.access.api_keys import Quota
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.errors import RateLimited
 from stackmgr.http.app import Application, create_app
-from stackmgr.operate import migrations
+from stackmgr.operate import issued_keys, migrations
+from stackmgr.operate.issued_keys import Quota
 from tests.support.client import Client
 from tests.support.clusters import cluster, new_database
 from tests.support.examples import configuration
@@ -54,7 +53,7 @@ def make_limited(
 ) -> tuple[Client, str]:
     """Return a client whose key has the given quota, and that key's id."""
     with operator.session() as session:
-        issued = api_keys.create(session, str(uuid4()), quota=Quota(limit, seconds))
+        issued = issued_keys.create(session, str(uuid4()), quota=Quota(limit, seconds))
     return Client(app, issued.key, "", statements), issued.key_id
 
 
