@@ -136,62 +136,59 @@ def _why_not(key_id: str, record: KeyRecord | None) -> str:
     return f"key {key_id} is {record.state}: issue a new one instead"
 
 
-def add_to(commands: Commands) -> None:
-    """Add the commands."""
-    group = add_group(commands, "keys", "API keys of the database verifier", DATABASE)
-    issue = add_command(
-        group,
-        "issue",
-        "issue a key and print it on standard output, alone and only once",
-        _issue,
-        reads=DATABASE,
-    )
-    issue.add_argument(
+def _add_issue(group: Commands) -> None:
+    summary = "issue a key and print it on standard output, alone and only once"
+    parser = add_command(group, "issue", summary, _issue, reads=DATABASE)
+    parser.add_argument(
         "--external-id",
         type=canonical_uuid,
         required=True,
         metavar="UUID",
         help="the manager's account; the manager id of an existing one is taken as well",
     )
-    issue.add_argument("--label", type=label, default="", help="a note, shown in lists")
-    issue.add_argument("--expires-at", type=future, help="expiry: an ISO 8601 time with an offset")
-    issue.add_argument(
+    parser.add_argument("--label", type=label, default="", help="a note, shown in lists")
+    parser.add_argument("--expires-at", type=future, help="expiry: an ISO 8601 time with an offset")
+    parser.add_argument(
         "--quota", type=_quota, metavar="N/SECONDS", help="at most N requests in any period of SECONDS"
     )
-    keys = add_command(
-        group,
-        "list",
-        "list every key by its id, never the key itself",
-        _list,
-        reads=DATABASE,
-        more=NEEDS_READER,
-    )
-    keys.add_argument(
+    add_json(parser)
+
+
+def _add_list(group: Commands) -> None:
+    summary = "list every key by its id, never the key itself"
+    parser = add_command(group, "list", summary, _list, reads=DATABASE, more=NEEDS_READER)
+    parser.add_argument(
         "--external-id",
         type=canonical_uuid,
         metavar="UUID",
         help="only this manager, by its external id or manager id",
     )
-    add_page(keys, "KEY_ID")
-    revoke = add_command(group, "revoke", "revoke a key at once", _revoke, reads=DATABASE)
-    rotate = add_command(
-        group,
-        "rotate",
-        "issue the successor of a key, print it as issue does, and let the key expire",
-        _rotate,
-        reads=DATABASE,
-    )
-    for parser in (revoke, rotate):
-        parser.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
-    rotate.add_argument(
+    add_page(parser, "KEY_ID")
+
+
+def _add_rotate(group: Commands) -> None:
+    summary = "issue the successor of a key, print it as issue does, and let the key expire"
+    parser = add_command(group, "rotate", summary, _rotate, reads=DATABASE)
+    parser.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
+    parser.add_argument(
         "--overlap",
         type=whole_number(0, LONGEST_OVERLAP),
         default=0,
         metavar="SECONDS",
         help="how long the key stays valid beside its successor (default 0)",
     )
-    rotate.add_argument(
+    parser.add_argument(
         "--expires-at", type=future, help="expiry of the successor, by default that of the key"
     )
-    for parser in (issue, revoke, rotate):
-        add_json(parser)
+    add_json(parser)
+
+
+def add_to(commands: Commands) -> None:
+    """Add the commands."""
+    group = add_group(commands, "keys", "API keys of the database verifier", DATABASE)
+    _add_issue(group)
+    _add_list(group)
+    revoke = add_command(group, "revoke", "revoke a key at once", _revoke, reads=DATABASE)
+    revoke.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
+    add_json(revoke)
+    _add_rotate(group)

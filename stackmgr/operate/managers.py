@@ -31,6 +31,8 @@ _LIST = statements.load("manager_list")
 _LOCATE = statements.load("manager_locate")
 _REBIND = statements.load("manager_rebind")
 
+_EITHER_ID = "external id or manager id"
+
 
 @dataclass(frozen=True, slots=True)
 class Manager(Binding):
@@ -149,19 +151,8 @@ def _erase(arguments: argparse.Namespace) -> None:
         print(f"{manager_id} is erased: {counts}")
 
 
-def add_to(commands: Commands) -> None:
-    """Add the commands."""
-    group = add_group(commands, "managers", "the identities that managers are bound to", DATABASE)
-    managers = add_command(
-        group, "list", "list every manager with its binding", _list, reads=DATABASE, more=NEEDS_READER
-    )
-    add_page(managers, "MANAGER_ID")
-    show = add_command(group, "show", "show a manager by an id", _show, reads=DATABASE, more=NEEDS_READER)
-    show.add_argument(
-        "--external-id", type=canonical_uuid, metavar="UUID", help="its external id or manager id"
-    )
-    show.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")
-    rebind = add_command(
+def _add_rebind(group: Commands) -> None:
+    parser = add_command(
         group,
         "rebind",
         "bind a manager, with all its stacks, to another identity",
@@ -169,7 +160,20 @@ def add_to(commands: Commands) -> None:
         reads=DATABASE,
         more="State the saved binding in full: nothing changes if the saved one differs.",
     )
-    erase = add_command(
+    parser.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=f"its {_EITHER_ID}")
+    parser.add_argument("--to-external-id", type=canonical_uuid, help="the new external id")
+    parser.add_argument("--to-identity-id", type=_identity_id, help="the new identity id")
+    parser.add_argument(
+        "--confirm-external-id", type=canonical_uuid, required=True, help="the external id as saved"
+    )
+    parser.add_argument(
+        "--confirm-identity-id", type=_identity_id, required=True, help="the identity id as saved"
+    )
+    add_json(parser)
+
+
+def _add_erase(group: Commands) -> None:
+    parser = add_command(
         group,
         "erase",
         "delete a manager with its stacks, revisions, receipts and keys, for good",
@@ -179,17 +183,25 @@ def add_to(commands: Commands) -> None:
         "interrupted run is continued by the next one. A manager that a remote verifier still knows starts "
         "anew with its next request.",
     )
-    for parser in (rebind, erase):
-        parser.add_argument(
-            "manager_id", type=canonical_uuid, metavar="MANAGER_ID", help="its external id or manager id"
-        )
-    rebind.add_argument("--to-external-id", type=canonical_uuid, help="the new external id")
-    rebind.add_argument("--to-identity-id", type=_identity_id, help="the new identity id")
-    saved: dict[str, Any] = {"required": True, "help": "the external id as saved"}
-    rebind.add_argument("--confirm-external-id", type=canonical_uuid, **saved)
-    rebind.add_argument(
-        "--confirm-identity-id", type=_identity_id, required=True, help="the identity id as saved"
+    parser.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=f"its {_EITHER_ID}")
+    parser.add_argument(
+        "--confirm",
+        type=canonical_uuid,
+        required=True,
+        metavar="EXTERNAL_ID",
+        help="the external id as saved",
     )
-    erase.add_argument("--confirm", type=canonical_uuid, metavar="EXTERNAL_ID", **saved)
-    for parser in (show, rebind, erase):
-        add_json(parser)
+    add_json(parser)
+
+
+def add_to(commands: Commands) -> None:
+    """Add the commands."""
+    group = add_group(commands, "managers", "the identities that managers are bound to", DATABASE)
+    summary = "list every manager with its binding"
+    add_page(add_command(group, "list", summary, _list, reads=DATABASE, more=NEEDS_READER), "MANAGER_ID")
+    show = add_command(group, "show", "show a manager by an id", _show, reads=DATABASE, more=NEEDS_READER)
+    show.add_argument("--external-id", type=canonical_uuid, metavar="UUID", help=f"its {_EITHER_ID}")
+    show.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")
+    add_json(show)
+    _add_rebind(group)
+    _add_erase(group)

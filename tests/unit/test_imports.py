@@ -24,7 +24,7 @@ WORKER = {
     " worker",
     "stackmgr.stacks": "configuration cursor eip55 repository whitelist",
 }
-WORKER_LINES = 7400
+WORKER_LINES = 6800
 PROBE = """
 import sys
 import stackmgr.server.worker, stackmgr.wsgi
