@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from stackmgr.operate.progress import Progress
 
 from stackmgr import paths
 from stackmgr.access import managers
@@ -18,7 +19,6 @@ from stackmgr.access.verifiers import Identity
 from stackmgr.database.session import Session
 from stackmgr.operate import erasure, issued_keys
 from stackmgr.operate.connection import Operator, operating
-from stackmgr.operate.progress import Progress
 from tests.support.examples import configuration
 
 TABLES = ("stacks", "stack_revisions", "creation_receipts", "managers", "manager_rebindings")
