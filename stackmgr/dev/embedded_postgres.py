@@ -106,13 +106,11 @@ def programs() -> Path:
 
 
 def _can_run(command: list[Any], run_as: dict[str, Any]) -> bool:
-    null = subprocess.DEVNULL
     try:
-        return (
-            subprocess.run(command, check=False, cwd="/", stdout=null, stderr=null, **run_as).returncode == 0
-        )
-    except PermissionError:
+        subprocess.run(command, check=True, cwd="/", capture_output=True, **run_as)
+    except (PermissionError, subprocess.CalledProcessError):
         return False
+    return True
 
 
 def _root_folder() -> Path:
@@ -131,7 +129,9 @@ def _readable_copy(programs: Path) -> Path:
             shutil.copytree(part, unfinished / part.relative_to(site))
         for path in (unfinished, *unfinished.rglob("*")):
             path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
-        unfinished.rename(copy)
+        with suppress(OSError):  # another process was faster
+            unfinished.rename(copy)
+        shutil.rmtree(unfinished, ignore_errors=True)
     return copy / programs.relative_to(site)
 
 
