@@ -12,6 +12,7 @@ import psycopg
 
 from stackmgr.access import api_keys
 from stackmgr.database import statements
+from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.stacks import cursor
 from tests.bench.requests import SCENARIOS, TOKENS_OF_A_STACK, Manager
 from tests.support.examples import ADDRESSES
@@ -39,6 +40,7 @@ VARIABLES = {
     "after_created_at": cursor.START.created_at.isoformat(),
     "after_stack_id": str(cursor.START.stack_id),
     "row_limit": "26",
+    "page_bytes": str(PAGE_NAME_BYTES),
     "input_digest": f"\\x{bytes(32).hex()}",
     "name": "Renamed by pgbench",
     "allocation": f"[{_ALLOCATION}]",

@@ -19,6 +19,7 @@ from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.statements import Statement
+from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.stacks import cursor
 from tests.scale import load
 
@@ -156,7 +157,8 @@ class Subject:
 
     def _page(self, manager: str, created_at: Any, stack_id: str) -> Call:
         after = {"after_created_at": created_at, "after_stack_id": stack_id}
-        return _LIST, {"manager_id": manager, **after, "row_limit": _LIMIT + 1}
+        bounds = {"row_limit": _LIMIT + 1, "page_bytes": PAGE_NAME_BYTES}
+        return _LIST, {"manager_id": manager, **after, **bounds}
 
     def _receipt(self, row: Any, _: random.Random) -> Call:
         key = f"key-{row[1].replace('-', '')}"
