@@ -16,6 +16,7 @@ SELECT
             SELECT 'EXECUTE' AS privilege, proname::text AS object
             FROM pg_catalog.pg_proc
             WHERE pronamespace = to_regnamespace('stackmgr')
+                AND prorettype <> 'trigger'::regtype
                 AND NOT has_function_privilege('stackmgr_app', oid, 'EXECUTE')
             UNION ALL
             SELECT needed.privilege, needed.relation

@@ -26,7 +26,10 @@ TARGETS = [
 ]
 PANELS = [target["expr"] for target in TARGETS if "expr" in target]
 ALERTS = DEPLOY / "alerts.yml"
-RULES = {rule["alert"]: rule for rule in yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]}
+OF_SERVICE, OF_POSTGRESQL = (
+    {rule["alert"]: rule for rule in group["rules"]} for group in yaml.safe_load(ALERTS.read_text())["groups"]
+)
+RULES = OF_SERVICE | OF_POSTGRESQL
 # Debian's, which has the extension; the embedded server has none.
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 LIBRARY = Path("/usr/lib/postgresql/15/lib/pg_stat_statements.so")
@@ -79,11 +82,21 @@ FIRES_ON = {
     "StackmgrMultixactAge": {
         'pg_database_wraparound_age_datminmxid_seconds{datname="stackmgr"}': "500000001x90"
     },
+    "StackmgrArchivingFails": {'pg_stat_archiver_failed_count{instance="a"}': "0+1x90"},
+    "StackmgrBackupAge": {'stackmgr_backup_timestamp_seconds{instance="a"}': "-104401x90"},
+    "StackmgrReplicationLag": {'pg_replication_lag_seconds{instance="a"}': "31x90"},
+    "StackmgrReplicationSlotInactive": {
+        'pg_replication_slot_slot_is_active{instance="a", slot_name="b"}': "0x90"
+    },
 }
 # Values just below every threshold.
 HEALTHY = {
     'pg_database_wraparound_age_datfrozenxid_seconds{datname="stackmgr"}': "500000000x90",
     'pg_database_wraparound_age_datminmxid_seconds{datname="stackmgr"}': "500000000x90",
+    'pg_stat_archiver_failed_count{instance="a"}': "3x90",
+    'stackmgr_backup_timestamp_seconds{instance="a"}': "-103200x90",
+    'pg_replication_lag_seconds{instance="a"}': "30x90",
+    'pg_replication_slot_slot_is_active{instance="a", slot_name="b"}': "1x90",
     'stackmgr_unavailable_total{instance="a", reason="verifier_circuit_open"}': "9x90",
     'stackmgr_unavailable_total{instance="a", reason="queue_timeout"}': "9x90",
     'stackmgr_unavailable_total{instance="a", reason="database"}': "0+9x90",
@@ -121,7 +134,7 @@ def labels(tmp_path_factory) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize(
     "expression",
-    [*PANELS, *(rule["expr"] for rule in RULES.values() if rule["expr"][:3] not in ("up{", "pg_"))],
+    [*PANELS, *(rule["expr"] for rule in OF_SERVICE.values() if not rule["expr"].startswith("up{"))],
 )
 def test_every_metric_and_label_of_an_expression_exists(labels, expression):
     names = NAMES.findall(expression)

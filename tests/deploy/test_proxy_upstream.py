@@ -174,6 +174,18 @@ def test_no_forged_header_reaches_the_service(tmp_path):
     assert passed == {name.lower(): value for name, value in honest.items()} | added
 
 
+def test_two_lines_of_the_file_remove_the_trace_context(tmp_path):
+    trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "a=1"}
+    uncommented = {f'# proxy_set_header {name} "";': f'proxy_set_header {name} "";' for name in trace}
+    with running_upstream(well) as upstream:
+        for number, changes in enumerate(({}, uncommented)):
+            (folder := tmp_path / str(number)).mkdir()
+            with nginx_before(folder, upstream.port, changes=changes) as proxy:
+                assert send_request(proxy, "GET", **trace).status == 200
+            passed = {name: value for name, value in upstream.fields().items() if name in trace}
+            assert passed == ({} if changes else trace)
+
+
 def test_a_chunked_body_reaches_the_service_with_its_length(tmp_path):
     with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
         proxy.request("POST", STACKS, {"Transfer-Encoding": "chunked"}, iter([b"{", b" ", b"}"]))

@@ -48,6 +48,7 @@ FROM pg_class
 WHERE relnamespace = 'stackmgr'::regnamespace AND relkind IN ('r', 'i') AND pg_relation_size(oid) > 8192
 ORDER BY 2 DESC
 """
+_COMPRESSIONS = b"SELECT enumvals FROM pg_settings WHERE name = 'wal_compression'"
 _ASYNCHRONOUS = Statement("asynchronous", b"SET synchronous_commit = off", (), writes=False)
 _UPDATED = b"""
 SELECT n_tup_upd, n_tup_hot_upd, pg_relation_size(relid) FROM pg_stat_user_tables WHERE relname = 'stacks'
@@ -107,7 +108,8 @@ def _table(subjects: list[Subject], statistics_are: str, plans: dict[str, list[i
 
 def _wal(subject: Subject) -> Iterator[str]:
     """Yield the WAL of writes to pages untouched since a checkpoint, and again to the same pages."""
-    for compression in (b"off", b"pglz"):
+    built_in = subject.execute(_COMPRESSIONS)[0][0]
+    for compression in (b"off", b"lz4" if "lz4" in built_in else b"pglz"):
         subject.execute(b"ALTER SYSTEM SET wal_compression = " + compression)
         subject.execute(b"SELECT pg_reload_conf()")
         for name in ("update", "create"):

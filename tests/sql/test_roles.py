@@ -166,6 +166,17 @@ def test_the_check_of_readiness_names_each_right_that_the_application_role_lacks
     assert missing == f"{privilege.partition(' ')[0]} ON stackmgr.{name}"
 
 
+def test_a_trigger_function_needs_no_right(admin):
+    """partition.sql has two, for as long as it copies."""
+    with admin.transaction(force_rollback=True):
+        admin.execute(
+            b"CREATE FUNCTION stackmgr.copy() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NULL; END$$;"
+            b"REVOKE EXECUTE ON FUNCTION stackmgr.copy FROM PUBLIC"
+        )
+        [(_, _, missing)] = admin.execute(statements.load("readiness").text)
+    assert missing is None
+
+
 def test_no_table_is_without_its_attempts(admin):
     found = admin.execute(b"SELECT tablename FROM pg_tables WHERE schemaname = 'stackmgr'").fetchall()
     assert {table for (table,) in found} == TABLES.keys()

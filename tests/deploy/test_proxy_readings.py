@@ -1,0 +1,238 @@
+"""One request for each reading of the specification: nginx changes no response, but for those listed."""
+
+import json
+import re
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pytest
+
+from stackmgr import errors
+from stackmgr.limits import BODY_LIMIT_BYTES
+from tests.support.client import STACKS, check_response
+from tests.support.examples import ADDRESSES, allocation, configuration
+from tests.support.http_wire import Response, chunked, connect
+from tests.support.nginx import parse_responses
+
+ITEM = f"{STACKS}/ID"
+BEARER = "Authorization: Bearer KEY"
+NEW_KEY = "Idempotency-Key: NEW"
+PLAIN = "Content-Type: text/plain"
+BODY = json.dumps(configuration()).encode()
+COMPARED = ("Allow", "WWW-Authenticate", "Retry-After", "Cache-Control", "X-Request-Id", "Content-Type")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A request, and its status and error; ID, KEY, NEW and USED stand for what is known once it is sent."""
+
+    request: bytes
+    status: int
+    error: type[errors.ServiceError] | None = None
+
+
+def raw(line: str, *fields: str, body: bytes = b"", framed: str = "length") -> bytes:
+    framing = {"length": [f"Content-Length: {len(body)}"], "chunks": ["Transfer-Encoding: chunked"], "": []}
+    lines = [f"{line} HTTP/1.1", "Host: localhost", "Connection: close", "X-Request-Id: reading/7 3"]
+    lines += [*fields, *(framing[framed] if body else []), "", ""]
+    return "\r\n".join(lines).encode("latin-1") + (chunked(body, 50_000) if framed == "chunks" else body)
+
+
+def read(line: str, *fields: str) -> bytes:
+    return raw(line, BEARER, *fields)
+
+
+def create(body: bytes = BODY, *fields: str, key: str = NEW_KEY, framed: str = "length") -> bytes:
+    return raw(f"POST {STACKS}", BEARER, key, *fields, body=body, framed=framed)
+
+
+def changed(**fields: object) -> bytes:
+    return create(json.dumps(configuration(**fields)).encode())
+
+
+def weights(*texts: str) -> bytes:
+    items = ",".join(
+        f'{{"token_address":"{a}","weight_bps":{t}}}' for a, t in zip(ADDRESSES, texts, strict=False)
+    )
+    return create(f'{{"name":"n","allocation":[{items}],"schedule":{{"preset":"daily"}}}}'.encode())
+
+
+def padded(size: int) -> bytes:
+    return BODY + b" " * (size - len(BODY))
+
+
+BAD = (400, errors.InvalidRequest)
+NOT_FOUND = (404, errors.NotFound)
+NOT_ALLOWED = (405, errors.MethodNotAllowed)
+NO_KEY = (401, errors.Unauthorized)
+NO_ID = (400, errors.InvalidStackId)
+NO_JSON = (400, errors.InvalidBody)
+NO_STACK = (400, errors.InvalidConfiguration)
+NO_IDEMPOTENCY = (400, errors.InvalidIdempotencyKey)
+NO_PAGE = (400, errors.InvalidPagination)
+ENDED = (400, errors.IncompleteRequest)
+TOO_LARGE = (413, errors.PayloadTooLarge)
+
+ROWS = {
+    # Routing and methods
+    "an unknown path": Row(raw("GET /nowhere"), *NOT_FOUND),
+    "two slashes": Row(read("GET /manager//stacks"), *NOT_FOUND),
+    "a slash at the end": Row(read(f"GET {STACKS}/"), *NOT_FOUND),
+    "DELETE": Row(read(f"DELETE {ITEM}"), *NOT_ALLOWED),
+    "PUT": Row(raw(f"PUT {STACKS}", body=b"{}"), *NOT_ALLOWED),
+    "OPTIONS": Row(raw(f"OPTIONS {STACKS}"), *NOT_ALLOWED),
+    "TRACE": Row(raw(f"TRACE {STACKS}"), *NOT_ALLOWED),
+    "TRACE of a stack": Row(read(f"TRACE {ITEM}"), *NOT_ALLOWED),
+    "TRACE of nothing": Row(read("TRACE /nowhere"), *NOT_FOUND),
+    "an unknown method": Row(raw(f"BREW {STACKS}"), *NOT_ALLOWED),
+    "HEAD": Row(read(f"HEAD {ITEM}"), 200),
+    "HEAD without a key": Row(raw(f"HEAD {STACKS}"), 401),
+    "an id in capitals": Row(read(f"GET {STACKS}/{str(uuid4()).upper()}"), *NOT_FOUND),
+    "an id without hyphens": Row(read(f"GET {STACKS}/{uuid4().hex}"), *NO_ID),
+    "an id in braces": Row(read(f"GET {STACKS}/{{{uuid4()}}}"), *NO_ID),
+    "an id as urn": Row(read(f"GET {STACKS}/urn:uuid:{uuid4()}"), *NO_ID),
+    "the nil id": Row(read(f"GET {STACKS}/{'0' * 8}-0000-0000-0000-{'0' * 12}"), *NOT_FOUND),
+    "a query of a get": Row(read(f"GET {ITEM}?limit=0&x"), 200),
+    "a query of a create": Row(raw(f"POST {STACKS}?limit=0", BEARER, NEW_KEY, body=BODY), 201),
+    "a body of a GET": Row(raw(f"GET {STACKS}", BEARER, body=b"{"), 200),
+    # The order of checks
+    "key before length": Row(raw(f"POST {STACKS}", body=padded(BODY_LIMIT_BYTES + 1)), *NO_KEY),
+    "length before id": Row(raw(f"PATCH {STACKS}/1", BEARER, body=padded(BODY_LIMIT_BYTES + 1)), *TOO_LARGE),
+    "id before media type": Row(raw(f"PATCH {STACKS}/1", BEARER, PLAIN, body=b"{"), *NO_ID),
+    "Idempotency-Key before media type": Row(create(b"{", PLAIN, key="A: b"), *NO_IDEMPOTENCY),
+    "body before stack": Row(raw(f"PATCH {STACKS}/{uuid4()}", BEARER, body=b'{"name":""}'), *NO_STACK),
+    "no stack": Row(raw(f"PATCH {STACKS}/{uuid4()}", BEARER, body=b'{"name":"n"}'), *NOT_FOUND),
+    # Bodies
+    "the longest body": Row(create(padded(BODY_LIMIT_BYTES)), 201),
+    "the longest body in chunks": Row(create(padded(BODY_LIMIT_BYTES), framed="chunks"), 201),
+    "too long a body": Row(create(padded(BODY_LIMIT_BYTES + 1)), *TOO_LARGE),
+    "too long a body in chunks": Row(create(padded(BODY_LIMIT_BYTES + 1), framed="chunks"), *TOO_LARGE),
+    "a length of 18 digits": Row(read(f"POST {STACKS}", f"Content-Length: {'9' * 18}"), *TOO_LARGE),
+    "a length of 19 digits": Row(read(f"POST {STACKS}", f"Content-Length: {'9' * 19}"), *TOO_LARGE),
+    "no body": Row(create(b""), *NO_JSON),
+    "a truncated body": Row(create(BODY)[:-1], *ENDED),
+    "no end of chunks": Row(create(BODY, framed="chunks")[:-5], *ENDED),
+    "no media type": Row(create(BODY), 201),
+    "a media type with a parameter": Row(create(BODY, "Content-Type: APPLICATION/Json ;charset=x"), 201),
+    "another media type": Row(create(BODY, "Content-Type: text/json"), *NO_JSON),
+    "a coding": Row(create(BODY, "Content-Encoding: gzip"), *NO_JSON),
+    "no coding": Row(create(BODY, "Content-Encoding: identity"), 201),
+    "a BOM": Row(create(b"\xef\xbb\xbf" + BODY), *NO_JSON),
+    "UTF-16": Row(create(BODY.decode().encode("utf-16")), *NO_JSON),
+    "NaN": Row(weights("NaN"), *NO_JSON),
+    "1e999": Row(weights("1e999"), *NO_STACK),
+    "5000 digits": Row(weights("9" * 5000), *NO_JSON),
+    "deep nesting": Row(create(b"[" * 3000), *NO_JSON),
+    "half a pair of surrogates": Row(create(b'{"name":"\\ud800"}'), *NO_STACK),
+    "U+0000": Row(changed(name="a\0"), *NO_STACK),
+    "a repeated member": Row(create(b'{"name":"a",' + BODY[1:]), *NO_JSON),
+    "1.0": Row(weights("10000.0"), *NO_STACK),
+    "true": Row(weights("9999", "true"), *NO_STACK),
+    "-0": Row(weights("10000", "-0"), 201),
+    "a blank name": Row(changed(name="\x85\u2003"), *NO_STACK),
+    "U+200B": Row(changed(name="\u200b"), 201),
+    "an address in capitals": Row(
+        changed(allocation=allocation(("0x" + ADDRESSES[0][2:].upper(), 10000))), *NO_STACK
+    ),
+    # Idempotency-Key
+    "a key in quotes": Row(create(key='Idempotency-Key: "NEW"'), 201),
+    "no Idempotency-Key": Row(create(key="A: b"), *NO_IDEMPOTENCY),
+    "a blank Idempotency-Key": Row(create(key="Idempotency-Key:  "), *NO_IDEMPOTENCY),
+    "two Idempotency-Keys": Row(create(BODY, "Idempotency-Key: b"), *NO_IDEMPOTENCY),
+    "a long Idempotency-Key": Row(create(key=f"Idempotency-Key: {'k' * 3000}"), *NO_IDEMPOTENCY),
+    "a used Idempotency-Key": Row(create(key="Idempotency-Key: USED"), 409, errors.Conflict),
+    "a used Idempotency-Key, and no stack": Row(create(b"{}", key="Idempotency-Key: USED"), *NO_STACK),
+    # Lists
+    **{
+        f"?{query[:20]}": Row(read(f"GET {STACKS}?{query}"), 200)
+        for query in ("", "limit=1&&", "limit=007", "limit=100", "&limit=1")
+    },
+    **{
+        f"?{query[:20]}": Row(read(f"GET {STACKS}?{query}"), *NO_PAGE)
+        for query in (
+            "limit=", "limit=0", "limit=101", "limit=+5", "limit=%D9%A3", "limit=1_0", "limit=1e1", "Limit=1",
+            "limit=1&limit=1", "x=1", "cursor=", "cursor=a", "limit=%zz", "limit=%ff", f"limit={'9' * 3000}",
+        )
+    },
+    # Header fields
+    "a scheme in any case": Row(raw(f"GET {STACKS}", "authorization: bEARER   KEY"), 200),
+    "no credential": Row(raw(f"GET {STACKS}"), *NO_KEY),
+    "another scheme": Row(raw(f"GET {STACKS}", "Authorization: Basic KEY"), *NO_KEY),
+    "two credentials": Row(raw(f"GET {STACKS}", "Authorization: Bearer KEY KEY"), *NO_KEY),
+    "two Authorization fields": Row(read(f"GET {STACKS}", BEARER), *NO_KEY),
+    "conditions": Row(read(f"GET {ITEM}", "If-None-Match: *", 'If-Match: "a"', "Range: bytes=0-1"), 200),
+    # Malformed HTTP
+    "a folded field": Row(read(f"GET {STACKS}", "A: b", " c"), *BAD),
+    "a space before a colon": Row(read(f"GET {STACKS}", "A : b"), *BAD),
+    "two Hosts": Row(read(f"GET {STACKS}", "Host: a"), *BAD),
+    "two lengths": Row(create(BODY, f"Content-Length: {len(BODY)}"), *BAD),
+    "length and chunks": Row(create(BODY, "Content-Length: 5", framed="chunks"), *BAD),
+    "HTTP/2.0": Row(read(f"GET {STACKS}").replace(b"HTTP/1.1", b"HTTP/2.0"), *BAD),
+    "bare line feeds": Row(read(f"GET {STACKS}").replace(b"\r\n", b"\n"), *BAD),
+}  # fmt: skip
+
+# What nginx 1.22 leaves no choice: the comments of deploy/nginx.conf say so.
+BEHIND_NGINX = {
+    "two Authorization fields": BAD,
+    "bare line feeds": (200, None),
+    "a truncated body": None,
+    "no end of chunks": None,
+}
+
+
+@pytest.fixture
+def known(proxy, new_key):
+    """What the words of a request stand for: a manager with a stack, whose Idempotency-Key is USED."""
+    key = new_key()
+    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "used"}
+    response = proxy.request("POST", STACKS, headers, json.dumps(configuration(name="other")).encode())
+    return {"KEY": key, "ID": json.loads(response.body)["id"], "USED": "used"}
+
+
+def send_to_service(port: int, request: bytes) -> bytes:
+    with connect(port, request) as client:
+        client.finish()
+        return client.read_all()
+
+
+def only(request: bytes, received: bytes) -> Response | None:
+    method = request.partition(b" ")[0].decode()
+    responses = parse_responses(received, head=method == "HEAD")
+    if not responses:
+        return None
+    [response] = responses
+    path = STACKS if b"ID" not in request else f"{STACKS}/id"
+    check_response(method, path, response.status, response.headers, response.body)
+    return response
+
+
+def outcome(response: Response | None) -> tuple[int, str | None] | None:
+    if response is None:
+        return None
+    document = json.loads(response.body) if response.body else {}
+    return response.status, document.get("message")
+
+
+def expected(status: int, error: type[errors.ServiceError] | None) -> tuple[int, str | None]:
+    return status, error and error.message
+
+
+def filled(request: bytes, known: dict[str, str]) -> bytes:
+    for word, value in (known | {"NEW": str(uuid4())}).items():
+        request = re.sub(rf'(?<=[ /"]){word}\b'.encode(), value.encode(), request)
+    return request
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_request_has_its_response_direct_and_through_nginx(proxy, service, known, name):
+    row = ROWS[name]
+    direct = only(row.request, send_to_service(service.port, filled(row.request, known)))
+    through = only(row.request, proxy.send(filled(row.request, known)))
+    assert outcome(direct) == expected(row.status, row.error)
+    if name in BEHIND_NGINX:
+        other = BEHIND_NGINX[name]
+        assert outcome(through) == (other and expected(*other))
+        return
+    assert outcome(through) == outcome(direct)
+    if row.error is not errors.InvalidRequest:
+        assert [through.headers[each] for each in COMPARED] == [direct.headers[each] for each in COMPARED]
