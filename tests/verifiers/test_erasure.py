@@ -2,7 +2,6 @@
 
 import re
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +10,6 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from stackmgr.operate.progress import Progress
 
 from stackmgr import paths
 from stackmgr.access import managers
@@ -127,6 +125,15 @@ def test_nothing_is_deleted_unless_the_external_id_is_confirmed(erasable, comman
     assert client.page().status_int == 200
 
 
+@pytest.fixture
+def no_interrupts():
+    """Ignore Ctrl-C, unless the command handles it."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.usefixtures("no_interrupts")
 def test_an_interrupted_erasure_is_continued(erasable, command, admin, monkeypatch):
     client, manager_id = erasable
     monkeypatch.setattr(erasure, "_BATCH", 2)
@@ -134,7 +141,7 @@ def test_an_interrupted_erasure_is_continued(erasable, command, admin, monkeypat
 
     def interrupted(operator, statement, parameters):
         if statement.name == "manager_erasure_delete_stacks":
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         return rows(operator, statement, parameters)
 
     with monkeypatch.context() as patched:
@@ -331,24 +338,17 @@ def test_a_first_request_binds_again_if_the_binding_in_its_way_is_erased_meanwhi
     assert bound != other_id
 
 
-def test_ctrl_c_is_noticed_while_a_command_shows_its_progress():
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends without a word by default
-    try:
-        with pytest.raises(KeyboardInterrupt), Progress("rows"):
-            signal.raise_signal(signal.SIGINT)
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-
-def test_progress_has_an_estimate_of_the_remaining_time(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("stackmgr.operate.progress._TERMINAL_SECONDS", 0)
-    with Progress("rows") as progress:
-        progress.report(1, 3)
-        progress.report(2, 3)
-        progress.report(4, 3)
-    first, second, third = [line.strip() for line in capsys.readouterr().err.split("\r") if line.strip()]
-    assert first == "1 of about 3 rows"
-    assert second == "2 of about 3 rows, about 0 s left"
-    assert third == "4 rows"
+def test_progress_is_printed_now_and_then_and_what_is_waited_for_at_once(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr(erasure.time, "monotonic", lambda: now[0])
+    progress = erasure.Progress()
+    progress(500, 12345, "")
+    progress(1000, 12345, "")
+    progress(1000, 12345, "waiting")
+    now[0] += 5
+    progress(1500, 12345, "")
+    assert capsys.readouterr().err.splitlines() == [
+        "500 of about 12,345 rows deleted",
+        "waiting",
+        "1,500 of about 12,345 rows deleted",
+    ]
