@@ -102,7 +102,7 @@ def test_a_revoked_key_is_rejected_from_the_next_request_and_keeps_its_first_rev
 
 def test_a_rotated_key_ends_at_once_and_its_successor_inherits_all_but_the_secret(issue, holder, operator):
     expires_at = datetime.now(UTC) + timedelta(days=1)
-    old = issue(label="robot", expires_at=expires_at, quota="5/60")
+    old = issue(label="robot", expires_at=expires_at, quota=Quota(5, 60))
     with operator.session() as session:
         new = issued_keys.rotate(session, old.key_id)
         record = issued_keys.find(session, new.key_id)

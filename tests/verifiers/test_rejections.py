@@ -10,6 +10,7 @@ from stackmgr.access import api_keys
 from stackmgr.access.verifiers import unkey as unkey_verifier
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.http.app import create_app
+from stackmgr.operate import issued_keys
 from tests.support.client import Client
 from tests.support.unkey_server import accepted, respond, verification
 
@@ -135,10 +136,10 @@ def test_a_revoked_and_an_expired_key_are_logged_with_their_ids_and_get_the_same
     holder, operator, lines
 ):
     with operator.session() as session:
-        revoked, expired = (api_keys.create(session, str(uuid4())) for _ in range(2))
-        api_keys.revoke(session, revoked.key_id)
+        revoked, expired = (issued_keys.create(session, str(uuid4())) for _ in range(2))
+        issued_keys.revoke(session, revoked.key_id)
         old = datetime.now(UTC) - timedelta(seconds=60)
-        expired = api_keys.create(session, str(uuid4()), expires_at=old)
+        expired = issued_keys.create(session, str(uuid4()), expires_at=old)
     responses = [holder(key).page() for key in (revoked.key, expired.key, api_keys.generate())]
     assert [(line["reason"], line["key_id"]) for line in lines] == [
         ("key_revoked", revoked.key_id),
@@ -153,7 +154,7 @@ def test_a_revoked_and_an_expired_key_are_logged_with_their_ids_and_get_the_same
 
 def test_a_key_beyond_its_quota_is_logged_with_its_id(holder, operator, lines):
     with operator.session() as session:
-        issued = api_keys.create(session, str(uuid4()), quota=api_keys.Quota(1, 60))
+        issued = issued_keys.create(session, str(uuid4()), quota=issued_keys.Quota(1, 60))
     client = holder(issued.key)
     assert [client.page().status_int for _ in range(2)] == [200, 429]
     assert (lines[-1]["reason"], lines[-1]["key_id"]) == ("quota", issued.key_id)
