@@ -69,6 +69,7 @@ def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
         outcome["accepted"] = True
     except ServiceError as ex:
         outcome |= {"status": ex.status, "code": ex.code, "reason": ex.reason}
+        outcome.setdefault("key_id", ex.key_id)
         outcome["retry_after"] = getattr(ex, "retry_after", None)
         if isinstance(ex, ServiceUnavailable | DatabaseError):
             outcome["accepted"] = None

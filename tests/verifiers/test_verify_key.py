@@ -49,6 +49,14 @@ def test_an_existing_manager_is_named(command, app):
     assert key.strip() not in result.out + result.err
 
 
+def test_a_revoked_key_is_reported_with_its_id(command):
+    issued = command("keys", "issue", "--external-id", str(uuid4()), "--json").json
+    command("keys", "revoke", issued["key_id"])
+    result = command("verify-key", "--json", stdin=issued["key"])
+    assert result.status == NOT_ACCEPTED
+    assert (result.json["reason"], result.json["key_id"]) == ("key_revoked", issued["key_id"])
+
+
 def test_an_exhausted_quota_is_reported_with_its_time(command, app):
     key = command("keys", "issue", "--external-id", str(uuid4()), "--quota", "1/60").out
     Client(app, key.strip(), "", []).page()
