@@ -1,7 +1,8 @@
 -- api_key_verify: return the state and the identity of a key, and its manager if that is bound.
 -- params:  key_digest bytea
--- returns: one row (state: valid, revoked or expired; external_id, identity_id, key_id, manager_id or null,
---          quota_id or null, quota_seconds or null, used_this_hour); no row for an unknown key
+-- returns: one row (state, external_id, identity_id, key_id, manager_id or null, quota_id or null,
+--          quota_seconds or null, used_this_hour) with the state valid, revoked or expired; no row for an
+--          unknown key
 -- index:   api_keys_key_digest_hash, managers_external_id_key or managers_identity_id_key
 -- locks:   none
 -- called by: access.verifiers.database.DatabaseVerifier.verify
