@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,49 +38,38 @@ class Changes:
     preset: str | None
 
 
-def name_violations(name: str) -> Iterator[ReasonSlug]:
-    """Yield the slug of each rule that a non-empty *name* breaks."""
+def check_name(name: str) -> str:
+    """Return a *name* that is not empty unchanged.  Raises InvalidConfiguration."""
     if name.isspace():
-        yield ReasonSlug.NAME_BLANK
+        raise InvalidConfiguration(ReasonSlug.NAME_BLANK)
     if "\0" in name:
-        yield ReasonSlug.NAME_NUL
+        raise InvalidConfiguration(ReasonSlug.NAME_NUL)
     try:
         name.encode("utf-8")
-    except UnicodeEncodeError:
-        yield ReasonSlug.NAME_SURROGATE
-
-
-def allocation_violations(
-    items: list[dict[str, Any]], spellings: Mapping[str, str]
-) -> Iterator[tuple[int | None, ReasonSlug]]:
-    """Yield the slug of each rule that *items* break, with the item's index; None for the whole list."""
-    seen = set()
-    for index, item in enumerate(items):
-        spelling = item["token_address"]
-        address = spelling.lower()
-        if spelling not in spellings:
-            known = address in spellings
-            yield index, ReasonSlug.TOKEN_CHECKSUM if known else ReasonSlug.TOKEN_NOT_WHITELISTED
-        if address in seen:
-            yield index, ReasonSlug.TOKEN_REPEATED
-        seen.add(address)
-    if sum(item["weight_bps"] for item in items) != TOTAL_BPS:
-        yield None, ReasonSlug.WEIGHTS_TOTAL
-
-
-def check_name(name: str) -> str:
-    """Return *name* unchanged.  Raises InvalidConfiguration."""
-    for reason in name_violations(name):
-        raise InvalidConfiguration(reason)
+    except UnicodeEncodeError as ex:
+        raise InvalidConfiguration(ReasonSlug.NAME_SURROGATE) from ex
     return name
 
 
 def normalize_allocation(items: list[dict[str, Any]], spellings: Mapping[str, str]) -> str:
     """Return *items* as JSON text: lowercase addresses in ascending order.  Raises InvalidConfiguration."""
-    for _, reason in allocation_violations(items, spellings):
-        raise InvalidConfiguration(reason)
-    weights = sorted((spellings[item["token_address"]], item["weight_bps"]) for item in items)
-    normalized = (f'{{"token_address":"{token}","weight_bps":{bps}}}' for token, bps in weights)
+    weights: dict[str, int] = {}
+    for item in items:
+        spelling = item["token_address"]
+        token = spellings.get(spelling)
+        if token is None:
+            is_known = spelling.lower() in spellings
+            raise InvalidConfiguration(
+                ReasonSlug.TOKEN_CHECKSUM if is_known else ReasonSlug.TOKEN_NOT_WHITELISTED
+            )
+        if token in weights:
+            raise InvalidConfiguration(ReasonSlug.TOKEN_REPEATED)
+        weights[token] = item["weight_bps"]
+    if sum(weights.values()) != TOTAL_BPS:
+        raise InvalidConfiguration(ReasonSlug.WEIGHTS_TOTAL)
+    normalized = (
+        f'{{"token_address":"{token}","weight_bps":{bps}}}' for token, bps in sorted(weights.items())
+    )
     return f"[{','.join(normalized)}]"
 
 
