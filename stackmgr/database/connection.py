@@ -77,7 +77,6 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         self._transformer = Transformer(self)
         self._input = select.poll()
         self._input.register(self.pgconn.socket, select.POLLIN)
-        self.acquired_at = 0.0  # when the pool gave it, of the monotonic clock
         self._warned = False
         self.add_notice_handler(self._notice)
 

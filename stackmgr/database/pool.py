@@ -1,35 +1,132 @@
-"""The connections of one process to PostgreSQL: psycopg's pool, and in front of it those in frequent use."""
+"""The connections of one process to PostgreSQL: psycopg's pool, with waiters that block no thread."""
 
 import logging
 import os
 import time
 
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import ConnectionPool
+from psycopg_pool.pool import WaitingClient
 
 from stackmgr.database import session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
-from stackmgr.database.hot_connections import HotConnections
 from stackmgr.database.session import SESSION_SECONDS, PrefetchHints, Session
 from stackmgr.database.shared_reads import SharedReads
 from stackmgr.errors import DatabaseError
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
-from stackmgr.scheduler import start_thread
+from stackmgr.scheduler import Signal
 from stackmgr.settings import Settings
 
 # The share of a session's seconds that it may wait for a connection.
 _ACQUIRE_SHARE = 0.4
 
-# After a failed attempt to connect, the pool retries at the next request, without growing pauses.
+# After a failed attempt to connect, the pool gives up at once, and tries again for those in line at an
+# interval.  Its own pauses between attempts would grow.
 _RECONNECT_TIMEOUT = 0.0
-POLL_INTERVAL = 0.2  # seconds
-_READY_SECONDS = 0.001  # how long a connection may take that is ready in the pool
+RECONNECT_INTERVAL = 0.2  # seconds
 
 # A server that is read-only for every session must not be flooded with new connections.
 MIN_DRAIN_INTERVAL = 0.25  # seconds
 
 _log_filter = RateLimitFilter()
+
+
+class _Waiter(WaitingClient[DatabaseConnection]):
+    """A place in the line, which is left only with the pool's lock held."""
+
+    __slots__ = ("woken",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.woken = Signal()
+
+    def set(self, conn: DatabaseConnection) -> bool:
+        """Pass *conn* to the request."""
+        self.conn = conn
+        self.woken.set()
+        return True
+
+    def fail(self, error: Exception) -> bool:
+        """End the wait of the request: the pool is closed."""
+        self.woken.set()
+        return True
+
+
+class Pool(ConnectionPool[DatabaseConnection]):
+    """psycopg's pool for greenlets.
+
+    `putconn` serves the line of waiting requests; the pool's own threads connect.  The invariants:
+
+    - Each connection is in one place: in a session, on its way to a request that has left the line, or here.
+    - A connection that is returned goes to the first in line.  None waits while one is idle here, so no
+      request is overtaken.
+    - Of the idle ones the last returned is acquired first: its server process is still warm.
+    - Whoever stops waiting leaves the line: a connection that was passed to it would be lost.
+    """
+
+    def acquire(self, give_up_at: float) -> DatabaseConnection:
+        """Return a live connection; replace those that died while idle.  Raises DatabaseError."""
+        is_first_in_line = False
+        while True:
+            connection = self._next(give_up_at, is_first_in_line=is_first_in_line)
+            is_live = False
+            try:
+                is_live = not connection.is_stale()
+            finally:
+                if not is_live:
+                    connection.close()
+                    self.putconn(connection)
+            if is_live:
+                return connection
+            is_first_in_line = True
+
+    def _next(self, give_up_at: float, *, is_first_in_line: bool) -> DatabaseConnection:
+        started = time.monotonic()
+        if self.closed or started >= give_up_at:
+            raise DatabaseError(ReasonSlug.NO_CONNECTION)
+        self._stats[self._REQUESTS_NUM] += 1
+        with self._lock:
+            if self._pool:
+                connection: DatabaseConnection = self._pool.pop()
+                self._nconns_min = min(self._nconns_min, len(self._pool))
+                connection._pool = self  # noqa: SLF001 - `putconn` rejects any other
+                return connection
+            self._maybe_grow_pool()
+            waiter = _Waiter()
+            if is_first_in_line:
+                self._waiting.appendleft(waiter)
+            else:
+                self._waiting.append(waiter)
+        try:
+            waiter.woken.wait(give_up_at - started)
+        except BaseException:
+            if passed := self._leave(waiter):
+                self.putconn(passed)
+            raise
+        finally:
+            self._stats[self._REQUESTS_WAIT_MS] += int((time.monotonic() - started) * 1000)
+        if passed := self._leave(waiter):
+            return passed
+        raise DatabaseError(ReasonSlug.NO_CONNECTION)
+
+    def _leave(self, waiter: _Waiter) -> DatabaseConnection | None:
+        """Return the connection that was passed to *waiter*; if there is none, remove it from the line."""
+        with self._lock:
+            if waiter.conn is not None:
+                waiter.conn._pool = self  # noqa: SLF001 - see `_next`
+            elif waiter in self._waiting:
+                self._waiting.remove(waiter)
+            return waiter.conn
+
+    def reconnect_failed(self) -> None:
+        """Connect again soon, if requests wait; psycopg's pool would at the next request."""
+        self._sched.enter(RECONNECT_INTERVAL, self._connect_for_line)
+
+    def _connect_for_line(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._maybe_grow_pool()
 
 
 class Database:
@@ -54,8 +151,7 @@ class Database:
         self._deadline = deadline
         self._pid = 0
         self._drained_at = 0.0
-        self._hot = HotConnections(pool_size)
-        self._pool = ConnectionPool(
+        self._pool = Pool(
             completed_conninfo(url, role, deadline),
             connection_class=DatabaseConnection,
             configure=session_settings.verify,
@@ -75,7 +171,6 @@ class Database:
 
     def close(self) -> None:
         """Close every connection."""
-        self._return_hot()
         self._pool.close()
 
     def session(self) -> Session:
@@ -87,83 +182,14 @@ class Database:
         return self._pool.pop_stats()
 
     def acquire(self, deadline: float) -> DatabaseConnection:
-        """Return a live connection; replace those that died while idle.  Raises DatabaseError."""
+        """Return a live connection.  Raises DatabaseError."""
         if self._pid != os.getpid():
             raise AssertionError("the pool belongs to another process: open it after the fork")
-        give_up_at = min(deadline, time.monotonic() + _ACQUIRE_SHARE * self._deadline)
-        while (connection := self._next_connection(give_up_at)).is_stale():
-            connection.close()
-            self._return_to_pool(connection)
-        return connection
-
-    def _next_connection(self, give_up_at: float) -> DatabaseConnection:
-        left = give_up_at - time.monotonic()
-        if left <= 0:
-            raise DatabaseError(ReasonSlug.NO_CONNECTION)
-        found = self._hot.acquire()
-        if isinstance(found, DatabaseConnection):
-            return found
-        try:
-            self._serve_line()
-            found.woken.wait(left)
-        except BaseException:
-            connection = self._hot.leave(found)
-            if connection is not None:
-                self._put_back(connection)
-            raise
-        connection = self._hot.leave(found)
-        if connection is None:
-            raise DatabaseError(ReasonSlug.NO_CONNECTION) from found.failure
-        return connection
-
-    def _serve_line(self) -> None:
-        """Check out connections for those in line, as far as there is room: in a thread if that may block."""
-        while self._hot.take_room():
-            if self._pool.get_stats()["pool_available"]:
-                self._check_out(_READY_SECONDS)
-                continue
-            try:
-                start_thread(self._poll_pool)
-            except RuntimeError:  # no more threads
-                if not self._check_out(_READY_SECONDS):
-                    return  # the next request, or the end of one, tries again
-
-    def _poll_pool(self) -> None:
-        """Use room that was taken, and then what room there is, until those in line are served."""
-        self._check_out(POLL_INTERVAL)
-        while self._hot.take_room():
-            self._check_out(POLL_INTERVAL)
-
-    def _check_out(self, seconds: float) -> bool:
-        """Use room that was taken; return whether the pool had a live connection within *seconds*."""
-        connection = failure = None
-        try:
-            while (found := self._pool.getconn(seconds)).is_stale():
-                found.close()
-                self._pool.putconn(found)
-            found.acquired_at = time.monotonic()
-            connection = found
-        except PoolTimeout:
-            pass
-        except BaseException as ex:
-            failure = ex
-            raise
-        finally:
-            self._hot.end_check_out(connection, failure)
-        return connection is not None
+        return self._pool.acquire(min(deadline, time.monotonic() + _ACQUIRE_SHARE * self._deadline))
 
     def release(self, connection: DatabaseConnection) -> None:
         """Release a connection that `acquire` returned."""
-        self._put_back(connection)
-
-    def _put_back(self, connection: DatabaseConnection) -> None:
-        if not self._hot.keep(connection):
-            self._return_to_pool(connection)
-
-    def _return_to_pool(self, connection: DatabaseConnection) -> None:
         self._pool.putconn(connection)
-        self._hot.make_room()
-        self._serve_line()
 
     def drain(self) -> None:
         """Replace every connection: idle ones at once, the others when they are released."""
@@ -171,8 +197,3 @@ class Database:
         if now - self._drained_at > MIN_DRAIN_INTERVAL:
             self._drained_at = now
             self._pool.drain()
-            self._return_hot()
-
-    def _return_hot(self) -> None:
-        for connection in self._hot.take_all():
-            self._return_to_pool(connection)

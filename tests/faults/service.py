@@ -109,7 +109,7 @@ class Service:
         return response.json["id"] if response.status_int in (200, 201) else None
 
     def _free_connections(self) -> int:
-        return self.database._pool.get_stats()["pool_available"] + len(self.database._hot)
+        return self.database._pool.get_stats()["pool_available"]
 
     def assert_whole(self) -> None:
         """Fail if a fault has cost a connection of the pool, or anything but itself."""

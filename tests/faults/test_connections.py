@@ -210,7 +210,7 @@ def test_a_connection_whose_exchange_is_interrupted_is_closed(service, interrupt
     assert service.operations()["get"]() == 200
     with service.database.session() as session:
         read(session, service.stack_id)
-        used = session._connection or service.database._hot._kept[-1]
+        used = session._connection or service.database._pool._pool[-1]
         if not is_prepared:
             used.execute(b"DEALLOCATE ALL")
         interrupt(0 if is_prepared else 1)
@@ -245,7 +245,7 @@ def test_a_request_in_the_line_gets_the_connection_that_is_released(service):
     held = [service.database.acquire(time.monotonic() + PATIENCE) for _ in range(POOL_SIZE)]
     with ThreadPoolExecutor() as threads:
         status = threads.submit(service.operations()["get"])
-        eventually(lambda: service.database._hot._line)
+        eventually(lambda: service.database._pool._waiting)
         service.database.release(held.pop())
         assert status.result() == 200
     for connection in held:
@@ -258,7 +258,7 @@ def test_a_request_leaves_the_line_when_its_time_is_up(service):
     held = [service.database.acquire(time.monotonic() + PATIENCE) for _ in range(POOL_SIZE)]
     with ends_within(DEADLINE):
         assert service.operations()["get"]() == 503
-    assert not service.database._hot._line
+    assert not service.database._pool._waiting
     for connection in held:
         service.database.release(connection)
     service.assert_whole()

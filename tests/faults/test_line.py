@@ -1,18 +1,14 @@
 """The line for a connection loses none when something unforeseen happens; its order is simulated."""
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 import pytest
 from greenlet import GreenletExit
-from psycopg_pool import ConnectionPool
 
 from stackmgr.database.connection import DatabaseConnection
-from stackmgr.database.hot_connections import HOT_SECONDS, HotConnections
 from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import Signal
@@ -27,7 +23,7 @@ SOON = 15.0
 @pytest.fixture
 def worker() -> Iterator[Running]:
     with ExitStack() as cleanup:
-        yield Running(2, cleanup)
+        yield Running(3, cleanup)
 
 
 @pytest.fixture
@@ -39,22 +35,25 @@ def single(server) -> Iterator[Database]:
     database.close()
 
 
+@pytest.fixture
+def double(server) -> Iterator[Database]:
+    """A database with two connections."""
+    database = Database(server.url(), pool_size=2, deadline=PATIENCE)
+    database.open()
+    yield database
+    database.close()
+
+
 def acquired(database: Database, seconds: float = PATIENCE) -> DatabaseConnection:
     return database.acquire(time.monotonic() + seconds)
 
 
-def release(database: Database, connection: DatabaseConnection, *, through_pool: bool = False) -> None:
-    """Release a connection directly to the next request, or as one that has been out of the pool for long."""
-    if through_pool:
-        connection.acquired_at -= HOT_SECONDS
-    database.release(connection)
-
-
-def assert_whole(database: Database) -> None:
-    """Fail if the connection, or the room for it, is lost."""
-    database.release(acquired(database, SOON))
-    hot = database._hot
-    eventually(lambda: (hot._room + len(hot), len(hot._line), hot._check_outs) == (1, 0, 0))
+def assert_whole(database: Database, size: int = 1) -> None:
+    """Fail if a connection, or a place for one, is lost."""
+    for connection in [acquired(database, SOON) for _ in range(size)]:
+        database.release(connection)
+    pool = database._pool
+    eventually(lambda: (pool._nconns, len(pool._pool), len(pool._waiting)) == (size, size, 0))
 
 
 def test_a_request_that_fails_at_the_moment_of_its_turn_passes_the_connection_on(single, worker, monkeypatch):
@@ -71,38 +70,67 @@ def test_a_request_that_fails_at_the_moment_of_its_turn_passes_the_connection_on
     assert_whole(single)
 
 
-def test_an_unexpected_failure_of_the_pool_fails_those_in_line_and_loses_no_room(single, worker, monkeypatch):
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError
-
-    end_check_out = HotConnections.end_check_out
-
-    def end_late(*arguments: Any) -> None:
-        time.sleep(0.1)  # in which a request that saw the failure would join the line again
-        end_check_out(*arguments)
-
-    monkeypatch.setattr(HotConnections, "end_check_out", end_late)
-    with monkeypatch.context() as patch:
-        patch.setattr(ConnectionPool, "getconn", fail)
-        # The pool may just have opened one.
-        patch.setattr(ConnectionPool, "get_stats", lambda _: {"pool_available": 0})
-        failed = worker.start(partial(acquired, single))
-        with pytest.raises(DatabaseError) as ex:
-            failed.result(SOON)
-        assert isinstance(ex.value.__cause__, ZeroDivisionError)
+def test_a_request_that_gives_up_leaves_the_line_for_the_next_one(single, worker):
+    held = worker.do(partial(acquired, single))
+    first = worker.start(partial(acquired, single, 0.05))
+    second = worker.start(partial(acquired, single))
+    with pytest.raises(DatabaseError):
+        first.result(SOON)
+    assert len(single._pool._waiting) == 1
+    worker.do(partial(single.release, held))
+    single.release(second.result(SOON))
     assert_whole(single)
 
 
-def test_without_another_thread_a_ready_connection_is_acquired_and_none_blocks(single, worker, monkeypatch):
-    def fail(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+def test_a_connection_that_cannot_be_checked_is_replaced(double, worker, monkeypatch):
+    assert_whole(double, 2)
 
-    release(single, worker.do(partial(acquired, single)), through_pool=True)
+    def fail(_: DatabaseConnection) -> bool:
+        raise MemoryError
+
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", fail)
-        held = worker.do(partial(acquired, single))
-        waiting = worker.start(partial(acquired, single))
-        eventually(lambda: single._hot._line)
-        release(single, held, through_pool=True)
-        single.release(waiting.result(SOON))
+        patch.setattr(DatabaseConnection, "is_stale", fail)
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                worker.do(partial(acquired, double))
+    assert_whole(double, 2)
+
+
+def test_the_connection_released_last_is_acquired_first(double):
+    first, second = acquired(double), acquired(double)
+    for released in ((first, second), (second, first)):
+        for connection in released:
+            double.release(connection)
+        for expected in reversed(released):
+            assert acquired(double) is expected
+    for connection in (first, second):
+        double.release(connection)
+
+
+def test_a_connection_that_is_too_old_is_replaced_when_it_is_released(double):
+    old = acquired(double)
+    old._expire_at = 0.0
+    double.release(old)
+    assert old.closed
+    assert_whole(double, 2)
+
+
+def test_a_request_is_not_overtaken_because_its_connection_has_died(single, worker, monkeypatch):
+    held = worker.do(partial(acquired, single))
+    order: list[int] = []
+
+    def acquire(number: int) -> None:
+        connection = acquired(single)
+        order.append(number)
+        single.release(connection)
+
+    requests = [worker.start(partial(acquire, number)) for number in (1, 2)]
+    eventually(lambda: len(single._pool._waiting) == 2)
+    stale = iter([True])
+    with monkeypatch.context() as patch:
+        patch.setattr(DatabaseConnection, "is_stale", lambda _: next(stale, False))
+        worker.do(partial(single.release, held))
+        for request in requests:
+            request.result(SOON)
+    assert order == [1, 2]
     assert_whole(single)

@@ -10,13 +10,13 @@ import psycopg.generators
 from greenlet import getcurrent
 
 from stackmgr import scheduler
-from stackmgr.database import connection
+from stackmgr.database import connection, pool
 from stackmgr.scheduler import Scheduler
 from stackmgr.stacks import repository
 from tests.simulation import names
-from tests.simulation.kernel import IN, ONESHOT, Epoll, Kernel
-from tests.simulation.libpq import ClientSocket, SimulatedTransformer, asker, connecting
-from tests.simulation.line import Line, WatchedDatabase
+from tests.simulation.kernel import IN, ONESHOT, Epoll, Kernel, Poll, Select
+from tests.simulation.libpq import ClientSocket, SimulatedTransformer, connecting
+from tests.simulation.line import Line, WatchedConnection, WatchedDatabase, WatchedPool, WatchedWaiter
 from tests.simulation.postgres import Server
 from tests.simulation.requests import Client, Key, random_ids
 from tests.simulation.scenario import Plan, chosen_faults
@@ -49,13 +49,29 @@ FAULTS = {
     "partial read": 0.4,
     "connecting hangs": 0.1,
     "connection refused": 0.3,
-    "pool fails": 0.05,
+    "check fails": 0.05,
 }
 _RARER_FAULTS = {"other settings": 0.2, "idle connection lost": 0.1, "unusable parameter": 0.1}
 _EVENTS = ("restart", "crash", "freeze", "fail_over", "migrate", "kill_one", "move_key")
 # With these and without events, every request succeeds.
 _HARMLESS = {"preemption", "partial read"}
 _SETTLING = 8.0  # seconds after the last request: a connection attempt may hang for two
+
+
+class FailingPoll(Poll):
+    """The `select.poll` object of a connection; a check of it may fail in an unforeseen way."""
+
+    def poll(self, milliseconds: float | None = None) -> list[tuple[int, int]]:
+        if self._kernel.world.chance("check fails"):
+            raise MemoryError
+        return super().poll(milliseconds)
+
+
+class FailingSelect(Select):
+    """The module `select`, for connections."""
+
+    def poll(self) -> FailingPoll:
+        return FailingPoll(self._kernel)
 
 
 class DatabaseParts:
@@ -74,11 +90,14 @@ class DatabaseParts:
                     (psycopg.generators, "connect"): connecting(world, self.kernel, self.server),
                     (connection, "Transformer"): SimulatedTransformer,
                     (repository, "uuid4"): random_ids(world),
+                    (connection, "select"): FailingSelect(self.kernel),
+                    (pool, "DatabaseConnection"): WatchedConnection,
+                    (pool, "Pool"): WatchedPool,
+                    (pool, "_Waiter"): lambda: WatchedWaiter(self.line),
                 }
             )
         )
         self.database = WatchedDatabase(_URL, pool_size=plan["pool_size"], deadline=plan["deadline"])
-        self.database.requester = asker
         self.database.shared_reads = WatchedReads(self.database)
         self.database.shared_reads.world = world
         cleanup.callback(setattr, self.database._pool, "_closed", "yes")  # nor does its finalizer wait

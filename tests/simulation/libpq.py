@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any
 
 import psycopg
@@ -28,6 +29,7 @@ class ClientSocket(File):
         super().__init__(kernel)
         self.messages: deque[tuple[Any, ...]] = deque()
         self.has_ended = False
+        self.ended_at = inf
         self.is_full = False  # nothing more can be sent for the moment
 
     def events(self) -> int:
@@ -37,7 +39,7 @@ class ClientSocket(File):
         if self.number < 0:
             return
         if message is None:
-            self.has_ended = True
+            self.has_ended, self.ended_at = True, self.kernel.world.now
         else:
             self.messages.append(message)
         self.changed()

@@ -1,43 +1,85 @@
-"""The invariants of the pool and of the line for its connections, as the docstrings there state them."""
+"""The invariants of the pool and of its line, as the docstrings there state them."""
 
+from collections import deque
+from itertools import count
 from typing import Any
 
-from stackmgr.database.connection import DatabaseConnection
-from stackmgr.database.hot_connections import HOT_SECONDS, HotConnections, Waiter
-from stackmgr.database.pool import Database
+from stackmgr.database.connection import DatabaseConnection, Parameters, Row
+from stackmgr.database.pool import Database, Pool, _Waiter
+from stackmgr.database.statements import Statement
+from tests.simulation.libpq import asker
 from tests.simulation.world import Violation, World
 
 
-class WatchedLine(HotConnections):
-    """Counts the connections that were passed to a request which has not left the line yet."""
+class WatchedWaiter(_Waiter):
+    """Knows whose turn it is, and whether it has left."""
 
-    passed = 0
+    def __init__(self, line: "Line") -> None:
+        super().__init__()
+        self.line = line
+        self.turn = line.turn()
+        self.has_left = False
 
-    def leave(self, waiter: Waiter) -> DatabaseConnection | None:
-        connection = super().leave(waiter)
-        self.passed -= connection is not None
+    def set(self, conn: DatabaseConnection) -> bool:
+        if self.has_left:
+            self.line.world.fail("whoever stops waiting leaves the line", "one is passed a connection")
+        return super().set(conn)
+
+
+class WatchedIdle(deque[DatabaseConnection]):
+    """The idle connections."""
+
+    line: "Line"
+
+    def pop(self) -> DatabaseConnection:  # type: ignore[override]
+        self.line.turn()
+        return super().pop()
+
+    def popleft(self) -> DatabaseConnection:
+        if len(self) > 1:
+            self.line.world.fail("the last returned is acquired first", f"of {len(self)} the first is")
+        self.line.turn()
+        return super().popleft()
+
+
+class WatchedPool(Pool):
+    """Marks who has left the line."""
+
+    def _leave(self, waiter: _Waiter) -> DatabaseConnection | None:
+        connection = super()._leave(waiter)
+        assert isinstance(waiter, WatchedWaiter)
+        waiter.has_left = True
         return connection
-
-    def _hand_on(self, connection: DatabaseConnection) -> None:
-        self.passed += bool(self._line)
-        super()._hand_on(connection)
 
 
 class Line:
     """Watches one Database."""
 
-    def __init__(self, world: World, database: Database, size: int) -> None:
+    def __init__(self, world: World, database: "WatchedDatabase", size: int) -> None:
         self.world = world
-        self.database = database
-        self.hot = database._hot = WatchedLine(size)
+        self.pool = database._pool
         self.size = size
-        self.seen: list[Waiter] = []
+        self.seen: list[Any] = []
         self.in_use: dict[int, object] = {}  # by id: connections between `acquire` and `release`
+        self.turns: dict[object, int] = {}  # of the requests that acquire a connection
+        self._numbers = count()
+        self.pool._pool = WatchedIdle()
+        self.pool._pool.line = self
         world.invariants.append(self.check)
         world.invariants_at_rest.append(self.check_at_rest)
 
-    def acquired(self, connection: DatabaseConnection, request: object) -> None:
+    def requester(self) -> object:
+        """Return the request, or the name of the thread, that acquires a connection now."""
+        current = self.world.current
+        return asker() or (current.name if current is not None else None)
+
+    def turn(self) -> int:
+        """Return the turn of the current request: a request whose connection has died keeps it."""
+        return self.turns.setdefault(self.requester(), next(self._numbers))
+
+    def acquired(self, connection: DatabaseConnection) -> None:
         """Note an owner."""
+        request = self.requester()
         if id(connection) in self.in_use:
             self.world.fail(
                 "a connection has one owner", f"{request} gets that of {self.in_use[id(connection)]}"
@@ -50,77 +92,82 @@ class Line:
 
     def check(self) -> None:
         """Check what always holds."""
-        hot = self.hot
-        if hot._room < 0 or hot._check_outs < 0:
-            raise Violation("room is what is left", f"room {hot._room}, check-outs {hot._check_outs}")
-        for connection in hot._kept:
+        pool = self.pool
+        for connection in pool._pool:
             if id(connection) in self.in_use:
-                raise Violation("a connection is in one place", "kept, and in a session")
-            if connection.closed:
-                raise Violation("no closed connection is kept", repr(hot))
-        line = hot._line
-        if not line and not self.seen:
+                raise Violation("a connection is in one place", "idle, and in a session")
+        if not 0 <= len(pool._pool) + len(self.in_use) <= pool._nconns <= self.size:
+            raise Violation("the pool counts its connections", self._state())
+        now: list[Any] = list(pool._waiting)
+        if not now and not self.seen:
             return
-        if hot._lock.owner is None and hot._kept and line:
-            raise Violation("no one waits while a connection is kept", f"{len(line)} wait")
-        now = list(line)
-        left = [waiter for waiter in self.seen if waiter not in now]
-        for waiter in left:
-            if waiter.connection is not None and any(
-                other in now for other in self.seen[: self.seen.index(waiter)]
-            ):
-                raise Violation("the line is served in order", "a later request was served first")
-        if [waiter for waiter in self.seen if waiter in now] != now[: len(self.seen) - len(left)]:
+        if pool._lock.owner is None and pool._pool and now:
+            raise Violation("no one waits while a connection is idle", f"{len(now)} wait")
+        turns = [waiter.turn for waiter in now]
+        if turns != sorted(turns):
             raise Violation("the line is served in order", "a request has joined before others")
+        for waiter in self.seen:
+            if waiter not in now and waiter.conn is not None and any(turn < waiter.turn for turn in turns):
+                raise Violation("the line is served in order", "a later request was served first")
         self.seen = now
 
     def check_at_rest(self) -> None:
         """Check what holds when no thread is on its way."""
-        hot = self.hot
-        if hot._kept and hot._line:
-            raise Violation("no one waits while a connection is kept", f"{len(hot._line)} wait")
-        outside = len(hot._kept) + len(self.in_use) + hot.passed
-        if hot._room + hot._check_outs + outside != self.size:
-            raise Violation("room and what is outside are the size", self._state())
-        if hot._room and hot._check_outs < len(hot._line) and "no more threads" not in self.world.faults:
-            raise Violation("while there is room, the line has its check-outs", self._state())
+        pool = self.pool
+        if pool._pool and pool._waiting:
+            raise Violation("no one waits while a connection is idle", f"{len(pool._waiting)} wait")
+        if pool._waiting and pool._nconns < self.size and not pool._growing and not self._retries():
+            raise Violation("while there is room, the pool connects for the line", self._state())
+
+    def _retries(self) -> bool:
+        return any(task.action == self.pool._connect_for_line for task in self.pool._sched._queue)
 
     def check_at_end(self) -> None:
         """Check what holds once nobody asks for a connection."""
-        hot = self.hot
-        if hot._line or hot._check_outs or self.in_use or hot._room + len(hot) != self.size:
+        pool = self.pool
+        if pool._waiting or pool._growing or self.in_use or pool._nconns != len(pool._pool):
             raise Violation("no connection and no room is lost", self._state())
 
     def _state(self) -> str:
-        hot = self.hot
+        pool = self.pool
         return (
-            f"size {self.size}: room {hot._room}, check-outs {hot._check_outs}, kept {len(hot)},"
-            f" in use {list(self.in_use.values())}, line {len(hot._line)}"
+            f"size {self.size}: the pool counts {pool._nconns}, idle {len(pool._pool)},"
+            f" in use {list(self.in_use.values())}, line {len(pool._waiting)}"
         )
+
+
+class WatchedConnection(DatabaseConnection):
+    """Looks whether its end had arrived when a write begins."""
+
+    pgconn: Any
+
+    def run(self, statement: Statement, parameters: Parameters, deadline: float) -> list[Row]:
+        file, world = self.pgconn.socket_file, self.pgconn.world
+        if statement.writes and file.ended_at < world.now and "stall" not in world.faults:
+            world.fail("no write is sent on a dead connection", statement.name)
+        return super().run(statement, parameters, deadline)
 
 
 class WatchedDatabase(Database):
     """A Database whose owners of connections are watched."""
 
     line: Line
+    _pool: Any
 
     def acquire(self, deadline: float) -> DatabaseConnection:
-        connection = super().acquire(deadline)
-        self.line.acquired(connection, self.requester())
+        try:
+            connection = super().acquire(deadline)
+        finally:
+            self.line.turns.pop(self.line.requester(), None)
+        self.line.acquired(connection)
         return connection
 
     def release(self, connection: DatabaseConnection) -> None:
         self.line.released(connection)
-        age = self.line.world.now - connection.acquired_at
         super().release(connection)
-        if age > HOT_SECONDS and connection in self._hot._kept:
-            self.line.world.fail("none stays outside for longer than HOT_SECONDS", f"{age:.1f} s")
 
     def drain(self) -> None:
-        drained_at, kept = self._drained_at, list(self._hot._kept)
+        drained_at, idle = self._drained_at, list(self._pool._pool)
         super().drain()
-        if self._drained_at != drained_at and any(connection in kept for connection in self._hot._kept):
-            self.line.world.fail("a drain replaces every connection", "one is still kept")
-
-    def requester(self) -> Any:
-        return None
+        if self._drained_at != drained_at and any(connection in idle for connection in self._pool._pool):
+            self.line.world.fail("a drain replaces every connection", "one is still idle")

@@ -15,7 +15,7 @@ import psycopg_pool.pool
 import psycopg_pool.sched
 
 from stackmgr import scheduler
-from stackmgr.database import connection, hot_connections, pool, session, session_settings, shared_reads
+from stackmgr.database import connection, pool, session, session_settings, shared_reads
 from tests.simulation.kernel import Kernel, Os, Select
 from tests.simulation.threads import Condition, Event, Local, Queue, RLock, StartedThread, Threading
 from tests.simulation.world import World
@@ -34,15 +34,6 @@ class Time:
         return getattr(time, name)
 
 
-class FailingCondition(Condition):
-    """A condition of the pool; a wait for it may fail in an unforeseen way."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if self.world.chance("pool fails"):
-            raise MemoryError
-        return super().wait(timeout)
-
-
 def of_production(world: World, kernel: Kernel) -> dict[tuple[ModuleType, str], Any]:
     """Return the simulated names that every scenario needs, by module and attribute."""
     time, threading, select, os = Time(world), Threading(world), Select(kernel), Os(kernel)
@@ -50,7 +41,7 @@ def of_production(world: World, kernel: Kernel) -> dict[tuple[ModuleType, str], 
         (scheduler, "monotonic"): world.monotonic,
         (scheduler, "_this"): Local(world, scheduler=None),
     }
-    for module in (scheduler, connection, hot_connections, pool, session, session_settings, shared_reads):
+    for module in (scheduler, connection, pool, session, session_settings, shared_reads):
         for name, simulated in {"time": time, "threading": threading, "select": select, "os": os}.items():
             if hasattr(module, name):
                 names[module, name] = simulated
@@ -70,7 +61,7 @@ def of_pool(world: World) -> dict[tuple[ModuleType, str], Any]:
             thread.join(timeout)
 
     names: dict[tuple[ModuleType, str], Any] = {
-        (psycopg_pool.pool, "Condition"): lambda: FailingCondition(world),
+        (psycopg_pool.pool, "Condition"): lambda: Condition(world),
         (psycopg_pool.pool, "Event"): lambda: Event(world),
         (psycopg_pool.pool, "Lock"): lambda: RLock(world),
         (psycopg_pool.pool, "Queue"): lambda: Queue(world),

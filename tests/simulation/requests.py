@@ -27,7 +27,7 @@ from tests.simulation.world import World
 
 _OUTCOME_UNKNOWN = (RetryAction.RETRY_IF_READ, RetryAction.CLOSE)
 # Faults by which a request may end with an exception that production code does not foresee.
-_UNFORESEEN = {"unforeseen exception", "pool fails", "unusable parameter"}
+_UNFORESEEN = {"unforeseen exception", "check fails", "unusable parameter"}
 _LIMIT = 50  # of a list
 _LONG = " " * (PAGE_NAME_BYTES // 100)  # makes a name long: a list reads its page again
 

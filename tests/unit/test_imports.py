@@ -16,8 +16,7 @@ WORKER = {
     "stackmgr": "capacity errors extras limits paths reasons scheduler settings startup wsgi",
     "stackmgr.access": "api_keys managers",
     "stackmgr.access.verifiers": "circuit_breaker database http_connection last_use remote unkey",
-    "stackmgr.database": "connection conninfo hot_connections pool retries session session_settings"
-    " shared_reads statements",
+    "stackmgr.database": "connection conninfo pool retries session session_settings shared_reads statements",
     "stackmgr.http": "app error_handlers health middleware requests resources responses schemas",
     "stackmgr.monitoring": "line_writer logs metrics",
     "stackmgr.server": "body connection connections handler listeners memory outbox request response shares"
