@@ -37,7 +37,7 @@ def exit_statuses(found: str = "") -> str:
     return f"Exit status: 0 done, 1 the command could not run, 2 wrong usage{last}."
 
 
-def add_group(commands: Commands, name: str, summary: str, reads: str) -> Commands:
+def add_group(commands: Commands, name: str, summary: str, reads: str = DATABASE) -> Commands:
     """Add a command that has commands, and return what those are added to."""
     epilog = f"{exit_statuses()} {reads}"
     group = commands.add_parser(name, help=summary, description=_sentence(summary), epilog=epilog)
@@ -50,7 +50,7 @@ def add_command(  # noqa: PLR0913 - by keyword
     summary: str,
     run: Callable[[argparse.Namespace], None],
     *,
-    reads: str,
+    reads: str = DATABASE,
     more: str = "",
     found: str = "",
     unexpected: str = "",

@@ -8,7 +8,6 @@ from typing import Any
 from stackmgr.errors import CommandError
 from stackmgr.operate import issued_keys, managers
 from stackmgr.operate.command import (
-    DATABASE,
     NEEDS_READER,
     Commands,
     add_command,
@@ -138,7 +137,7 @@ def _why_not(key_id: str, record: KeyRecord | None) -> str:
 
 def _add_issue(group: Commands) -> None:
     summary = "issue a key and print it on standard output, alone and only once"
-    parser = add_command(group, "issue", summary, _issue, reads=DATABASE)
+    parser = add_command(group, "issue", summary, _issue)
     parser.add_argument(
         "--external-id",
         type=canonical_uuid,
@@ -156,7 +155,7 @@ def _add_issue(group: Commands) -> None:
 
 def _add_list(group: Commands) -> None:
     summary = "list every key by its id, never the key itself"
-    parser = add_command(group, "list", summary, _list, reads=DATABASE, more=NEEDS_READER)
+    parser = add_command(group, "list", summary, _list, more=NEEDS_READER)
     parser.add_argument(
         "--external-id",
         type=canonical_uuid,
@@ -168,7 +167,7 @@ def _add_list(group: Commands) -> None:
 
 def _add_rotate(group: Commands) -> None:
     summary = "issue the successor of a key, print it as issue does, and let the key expire"
-    parser = add_command(group, "rotate", summary, _rotate, reads=DATABASE)
+    parser = add_command(group, "rotate", summary, _rotate)
     parser.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
     parser.add_argument(
         "--overlap",
@@ -185,10 +184,10 @@ def _add_rotate(group: Commands) -> None:
 
 def add_to(commands: Commands) -> None:
     """Add the commands."""
-    group = add_group(commands, "keys", "API keys of the database verifier", DATABASE)
+    group = add_group(commands, "keys", "API keys of the database verifier")
     _add_issue(group)
     _add_list(group)
-    revoke = add_command(group, "revoke", "revoke a key at once", _revoke, reads=DATABASE)
+    revoke = add_command(group, "revoke", "revoke a key at once", _revoke)
     revoke.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
     add_json(revoke)
     _add_rotate(group)

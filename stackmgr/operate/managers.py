@@ -15,7 +15,6 @@ from stackmgr.database import statements
 from stackmgr.errors import CommandError
 from stackmgr.operate import erasure
 from stackmgr.operate.command import (
-    DATABASE,
     NEEDS_READER,
     Commands,
     add_command,
@@ -25,7 +24,7 @@ from stackmgr.operate.command import (
     database_url,
 )
 from stackmgr.operate.connection import Operator, operating, reading
-from stackmgr.operate.output import add_page, moment, print_json, print_page, print_table
+from stackmgr.operate.output import add_page, moment, print_documents, print_json, print_page
 
 _LIST = statements.load("manager_list")
 _LOCATE = statements.load("manager_locate")
@@ -76,14 +75,6 @@ def _document(manager: Manager) -> dict[str, Any]:
     return asdict(manager) | {"created_at": moment(manager.created_at)}
 
 
-def _print(arguments: argparse.Namespace, documents: list[dict[str, Any]]) -> None:
-    if arguments.json:
-        print_json(documents)
-    else:
-        head = [name.upper() for name in documents[0]]
-        print_table([head, *(list(document.values()) for document in documents)])
-
-
 def _list(arguments: argparse.Namespace) -> None:
     with reading(database_url()) as reader:
 
@@ -102,7 +93,7 @@ def _show(arguments: argparse.Namespace) -> None:
         found = _locate(reader, arguments.external_id, identity_id=arguments.identity_id)
     if not found:
         raise CommandError("no manager is bound to this id")
-    _print(arguments, [_document(each) for each in found])
+    print_documents(arguments, [_document(each) for each in found])
 
 
 def _rebind(arguments: argparse.Namespace) -> None:
@@ -125,7 +116,7 @@ def _rebind(arguments: argparse.Namespace) -> None:
             raise CommandError("another manager is bound to the new id: see 'stackmgr managers show'") from ex
     if not rows:
         raise CommandError("the saved binding differs: see 'stackmgr managers show'; nothing changed")
-    _print(arguments, [asdict(Binding(*rows[0]))])
+    print_documents(arguments, [asdict(Binding(*rows[0]))])
 
 
 def _erase(arguments: argparse.Namespace) -> None:
@@ -157,7 +148,6 @@ def _add_rebind(group: Commands) -> None:
         "rebind",
         "bind a manager, with all its stacks, to another identity",
         _rebind,
-        reads=DATABASE,
         more="State the saved binding in full: nothing changes if the saved one differs.",
     )
     parser.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=f"its {_EITHER_ID}")
@@ -178,7 +168,6 @@ def _add_erase(group: Commands) -> None:
         "erase",
         "delete a manager with its stacks, revisions, receipts and keys, for good",
         _erase,
-        reads=DATABASE,
         more="Its keys are revoked first. The run takes at least 30 s, in which requests in progress end. An "
         "interrupted run is continued by the next one. A manager that a remote verifier still knows starts "
         "anew with its next request.",
@@ -196,10 +185,10 @@ def _add_erase(group: Commands) -> None:
 
 def add_to(commands: Commands) -> None:
     """Add the commands."""
-    group = add_group(commands, "managers", "the identities that managers are bound to", DATABASE)
+    group = add_group(commands, "managers", "the identities that managers are bound to")
     summary = "list every manager with its binding"
-    add_page(add_command(group, "list", summary, _list, reads=DATABASE, more=NEEDS_READER), "MANAGER_ID")
-    show = add_command(group, "show", "show a manager by an id", _show, reads=DATABASE, more=NEEDS_READER)
+    add_page(add_command(group, "list", summary, _list, more=NEEDS_READER), "MANAGER_ID")
+    show = add_command(group, "show", "show a manager by an id", _show, more=NEEDS_READER)
     show.add_argument("--external-id", type=canonical_uuid, metavar="UUID", help=f"its {_EITHER_ID}")
     show.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")
     add_json(show)

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from stackmgr.operate import migrations
-from stackmgr.operate.command import DATABASE, FOUND, Commands, add_command, database_url, whole_number
+from stackmgr.operate.command import FOUND, Commands, add_command, database_url, whole_number
 from stackmgr.operate.output import print_note, print_table
 
 
@@ -33,7 +33,6 @@ def add_to(commands: Commands) -> None:
         "migrate",
         "bring the schema of the database up to date",
         _migrate,
-        reads=DATABASE,
         found="with --status, a migration is not as this release has it",
     )
     parser.add_argument(

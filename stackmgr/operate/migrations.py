@@ -32,14 +32,7 @@ from stackmgr.database import statements
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.errors import CommandError
-from stackmgr.operate.connection import (
-    OWNER,
-    READER,
-    assume,
-    connect,
-    time_limit,
-    worded,
-)
+from stackmgr.operate.connection import OWNER, READER, assume, connect, time_limit, worded
 
 _BLOCKERS = statements.load("migration_blockers")
 _HISTORY_EXISTS = statements.load("migration_history_exists")

@@ -69,6 +69,14 @@ def print_table(rows: Iterable[Sequence[str | None]]) -> None:
             print("  ".join(fields).rstrip())
 
 
+def print_documents(arguments: argparse.Namespace, documents: Sequence[dict[str, Any]]) -> None:
+    """Print documents of the same fields as a table, or with `--json` as they are."""
+    if arguments.json:
+        print_json(documents)
+    else:
+        print_table(_with_head(documents))
+
+
 def add_page(parser: argparse.ArgumentParser, metavar: str) -> None:
     """Add the options of a list whose rows have the id *metavar*."""
     parser.add_argument(
@@ -108,7 +116,7 @@ def print_page(
         print_note(f"There are more: --after {last} continues.")
 
 
-def _with_head(documents: Iterator[dict[str, Any]]) -> Iterator[Sequence[str | None]]:
+def _with_head(documents: Iterable[dict[str, Any]]) -> Iterator[Sequence[str | None]]:
     for number, document in enumerate(documents):
         if number == 0:
             yield [name.upper() for name in document]

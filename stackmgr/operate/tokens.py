@@ -7,30 +7,26 @@ from pathlib import Path
 from stackmgr.errors import CommandError
 from stackmgr.limits import TOKEN_COUNT
 from stackmgr.operate.command import FOUND, NOTHING, TOKENS, Commands, add_command, add_group, add_json
-from stackmgr.operate.output import print_json, print_note, print_table, printable
+from stackmgr.operate.output import print_documents, print_json, print_note, printable
 from stackmgr.stacks import whitelist
-from stackmgr.stacks.whitelist import Token
 
 
 def _list(arguments: argparse.Namespace) -> None:
     listed = whitelist.load_configured()
     tokens = sorted(listed.tokens.values(), key=lambda token: token.symbol)
+    print_documents(
+        arguments,
+        [
+            {"symbol": printable(each.symbol), "name": printable(each.name), "address": each.checksummed}
+            for each in tokens
+        ],
+    )
     if arguments.json:
-        print_json([_document(token) for token in tokens])
         return
-    print_table([("SYMBOL", "NAME", "ADDRESS"), *map(_row, tokens)])
     print_note(
         f"{len(tokens)} tokens of chain {whitelist.CHAIN_ID} in {listed.path}. "
         f"The settlement asset {printable(listed.settlement.symbol)} is not one of them."
     )
-
-
-def _document(token: Token) -> dict[str, str]:
-    return {"symbol": token.symbol, "name": token.name, "address": token.checksummed}
-
-
-def _row(token: Token) -> tuple[str, ...]:
-    return printable(token.symbol), printable(token.name), token.checksummed
 
 
 def _check(arguments: argparse.Namespace) -> None:
