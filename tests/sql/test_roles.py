@@ -138,27 +138,29 @@ def test_the_application_role_has_exactly_the_rights_it_needs(admin):
     assert rights_of("stackmgr_app", admin) == needed
 
 
-GRANTED = [
-    *(
-        (verb, f"TABLE stackmgr.{table}", table)
-        for table, (verbs, _) in TABLES.items()
-        for verb in verbs - {"INSERT"}
-    ),
-    *(
-        (f"INSERT ({column})", f"TABLE stackmgr.{table}", table)
-        for table in INSERTABLE
-        for column in INSERTABLE[table]
-    ),
-    *(
-        (f"UPDATE ({column})", f"TABLE stackmgr.{table}", table)
-        for table in UPDATABLE
-        for column in UPDATABLE[table]
-    ),
-    *(("EXECUTE", f"FUNCTION stackmgr.{function}", function) for function in FUNCTIONS),
-]
+GRANTED = sorted(
+    [
+        *(
+            (verb, f"TABLE stackmgr.{table}", table)
+            for table, (verbs, _) in TABLES.items()
+            for verb in verbs - {"INSERT"}
+        ),
+        *(
+            (f"INSERT ({column})", f"TABLE stackmgr.{table}", table)
+            for table in INSERTABLE
+            for column in INSERTABLE[table]
+        ),
+        *(
+            (f"UPDATE ({column})", f"TABLE stackmgr.{table}", table)
+            for table in UPDATABLE
+            for column in UPDATABLE[table]
+        ),
+        *(("EXECUTE", f"FUNCTION stackmgr.{function}", function) for function in FUNCTIONS),
+    ]
+)
 
 
-@pytest.mark.parametrize(("privilege", "of", "name"), GRANTED, ids=" ".join)
+@pytest.mark.parametrize(("privilege", "of", "name"), GRANTED)
 def test_the_check_of_readiness_names_each_right_that_the_application_role_lacks(admin, privilege, of, name):
     with admin.transaction(force_rollback=True):
         admin.execute(f"REVOKE {privilege} ON {of} FROM stackmgr_app".encode())
