@@ -239,8 +239,18 @@ CELLS = [
         ),
     ),
     Cell("grant on the schema", "dies", _without_right("USAGE ON SCHEMA stackmgr"), _DOWN),
-    Cell("grant on api_keys", "dies", _without_right("SELECT ON stackmgr.api_keys"), _REJECTED),
-    Cell("grant on stack_revisions", "dies", _without_right("INSERT ON stackmgr.stack_revisions"), _UNKNOWN),
+    Cell(
+        "grant on api_keys",
+        "dies",
+        _without_right("SELECT ON stackmgr.api_keys"),
+        Bound("503", ready="fails"),
+    ),
+    Cell(
+        "grant on stack_revisions",
+        "dies",
+        _without_right("INSERT ON stackmgr.stack_revisions"),
+        Bound("500", ready="fails"),
+    ),
     Cell(
         *("membership of the login", "dies"),
         _reconnecting(f"REVOKE stackmgr_app FROM {_LOGIN}", f"GRANT stackmgr_app TO {_LOGIN}"),
