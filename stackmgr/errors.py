@@ -144,10 +144,7 @@ class RateLimited(VerificationError):
 
 
 class ServiceUnavailable(VerificationError):
-    """The key could not be verified: access is not granted and nothing changes.
-
-    The message is the same where a request is not started: nobody has tried to verify its key.
-    """
+    """The key could not be verified: access is not granted and nothing changes."""
 
     status = 503
     code = "service_unavailable"

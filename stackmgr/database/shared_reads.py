@@ -15,8 +15,7 @@ _MAX_REQUESTS = 4
 # to 265 kB: a batch has at most 1.1 MB, which takes the server 3 ms.
 _MAX_ROWS = 32
 
-# The share of its leader's seconds that a batch may take: by then the server has ended a statement that is
-# too slow.  Each request has the rest to run its reads again.
+# The share of its leader's seconds for a batch: by then the server has ended a statement that is too slow.
 _BATCH_SHARE = 0.7
 
 _log = logging.getLogger("stackmgr")
@@ -52,9 +51,8 @@ class SharedReads:
     - The reads find a few rows of bounded size by an index, and may run twice.  Nothing else is in a batch.
     - A batch is complete before it is sent: no request waits for one that was under way before it.
     - Only the leader uses the connection, from `acquire` to `release`.  What it passes on are rows.
-    - Each request gets the rows of its own reads, or None: if one of them or of those sent before fails, the
-      connection is lost, or the leader fails in any way.  Then its reads are a batch of their own: it has its
-      own outcome, and no more than the time until then is lost.
+    - Each request gets the rows of its own reads, or None if one of them or of those before fails, or the
+      leader in any way.  Then its reads are a batch of their own: it has its own outcome and lost only time.
     - The leader ends a batch after a share of its time.  The others wait as long as it does.
     - Requests of other threads than the scheduler's have batches of their own.
     """
@@ -68,15 +66,15 @@ class SharedReads:
 
         No read returns more than *max_rows*.  Raises DatabaseError if no connection can be acquired.
         """
-        request, batch = _Request(reads), self._open
-        if max_rows > _MAX_ROWS or not has_scheduler():
-            batch = [request]
-            self._lead(batch, deadline)
-        elif batch is not None:
+        request = _Request(reads)
+        is_shared = max_rows <= _MAX_ROWS and has_scheduler()
+        if is_shared and (batch := self._open) is not None:
             self._join(batch, request, deadline)
         else:
-            batch = self._open = [request]
-            end_turn()
+            batch = [request]
+            if is_shared:
+                self._open = batch
+                end_turn()
             self._lead(batch, deadline)
         if request.rows is None and len(batch) > 1:
             self._lead([request], deadline)

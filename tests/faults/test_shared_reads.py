@@ -111,8 +111,9 @@ def test_requests_of_one_turn_share_round_trips_of_four(service, start, sent):
 
 
 @pytest.mark.parametrize("place", [0, 2])
-def test_one_that_fails_fails_alone(service, start, sent, place):
+def test_one_that_fails_fails_alone(service, start, sent, place, caplog):
     """Those after it run again, those before it do not."""
+    caplog.set_level("DEBUG", "stackmgr")
     calls = echoes(service)
     calls.insert(place, look_up(service, DIVIDE, 0))
     futures = start(calls)
@@ -122,6 +123,7 @@ def test_one_that_fails_fails_alone(service, start, sent, place):
     assert failure.value.statement == DIVIDE.name
     assert_echoes(futures)
     assert sent == [TOGETHER, *[1] * (TOGETHER - place)]
+    assert "a shared round trip of 4 requests failed: rejected 22012" in caplog.messages
     service.assert_whole()
 
 

@@ -210,7 +210,7 @@ MUTANTS = [
     _mutant(
         "other threads", "a request of any thread joins the batch of the scheduler's",
         SharedReads, "run",
-        " or not has_scheduler()", "", 2,
+        " and has_scheduler()", "", 2,
     ),
     # What the simulation has found in this code.
     _mutant(
