@@ -84,7 +84,7 @@ def test_a_retry_is_acknowledged_only_once_the_standby_has_its_stack(
     meanwhile(server)
     eventually(lambda: service.client.get(service.stack_id).status_int == 200)
     # The create is visible on the primary, and would be lost with it.
-    assert len(service.client.page().json["items"]) == 2
+    eventually(lambda: len(service.client.page().json["items"]) == 2)
     hasty.backends()
     assert hasty.client.create(configuration(), key=key).status_int == 500
     assert hasty.client.create(configuration(name="other"), key=key).status_int == 500
