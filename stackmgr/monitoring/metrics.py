@@ -31,7 +31,7 @@ _UNAVAILABLE = 503
 _REASONS_OF_ALERTS = (ReasonSlug.QUEUE_TIMEOUT, ReasonSlug.VERIFIER_CIRCUIT_OPEN)
 
 _KINDS = ("counter", "histogram")
-_OWN = re.compile(r"(?:counter|histogram)_[0-9]+\.db")
+_OWN = re.compile(r"(?:counter|histogram)_[0-9]+\.(?:db|new)|[0-9]+\.lock")
 _FILE_BYTES = 65_536  # with which the library starts; it holds every series of this module
 
 _log = logging.getLogger("stackmgr")
@@ -71,17 +71,18 @@ def _claim_files(folder: Path) -> tuple[int, int]:
     Every page is allocated: a mapped page for which the disk has no room would end the process.
     """
     for number in itertools.count():
-        lock = os.open(folder / f"counter_{number}.db", os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(folder / f"{number}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
             continue
         for kind in _KINDS:
-            with (folder / f"{kind}_{number}.db").open("ab") as file:
-                if not _is_readable(Path(file.name)):
-                    file.truncate(0)
-                os.posix_fallocate(file.fileno(), 0, _FILE_BYTES)
+            path = folder / f"{kind}_{number}.db"
+            if not _is_readable(path):
+                with path.with_suffix(".new").open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, _FILE_BYTES)
+                path.with_suffix(".new").replace(path)  # a scrape cannot read an empty file
         return number, lock
     raise AssertionError("unreachable")
 
@@ -91,7 +92,7 @@ def _is_readable(path: Path) -> bool:
 
     try:
         return bool(list(MmapedDict.read_all_values_from_file(path)))  # type: ignore[no-untyped-call]
-    except (ValueError, RuntimeError, struct.error):
+    except (FileNotFoundError, ValueError, RuntimeError, struct.error):
         return False
 
 
