@@ -1,15 +1,13 @@
 """Deadlines: whatever the database does, a response comes in time and only that request is lost."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from tests.faults.service import DEADLINE, POOL_SIZE, at_once, ends_within, held_row
+from tests.faults.service import DEADLINE, at_once, ends_within, held_row
 from tests.support.examples import configuration
-from tests.support.waiting import eventually
 
 OPERATIONS = ("create", "list", "get", "update")
 SLEEP = Statement(
@@ -80,15 +78,12 @@ def test_a_held_row_makes_an_update_fail_and_no_read_wait(service, login):
     service.assert_whole()
 
 
-def test_64_writers_on_a_held_row_and_4_connections_all_get_a_response_in_time(service, login, watcher):
-    update = service.operations()["update"]
-    with ThreadPoolExecutor(64) as threads, held_row(login, service.stack_id), ends_within(DEADLINE):
-        first = [threads.submit(update) for _ in range(POOL_SIZE)]
-        eventually(lambda: len(watcher.waiting()) == POOL_SIZE)
-        others = [threads.submit(update) for _ in range(64 - POOL_SIZE)]
-        # Those that came to the row wait for it in vain; the others are not verified: no connection is free.
-        assert {request.result() for request in first} == {500}
-        assert {request.result() for request in others} == {503}
+def test_64_writers_on_a_held_row_and_4_connections_all_get_a_response_in_time(service, login):
+    with held_row(login, service.stack_id), ends_within(DEADLINE):
+        statuses = at_once([service.operations()["update"]] * 64)
+    # Those that came to the row waited for it in vain.  The others had no connection: for their verification
+    # (503), or after it (500), as their threads have started.
+    assert {500} <= set(statuses) <= {500, 503}
     assert at_once([service.operations()["get"]] * 16) == [200] * 16
     service.assert_whole()
 
