@@ -70,20 +70,20 @@ class Pool(ConnectionPool[DatabaseConnection]):
         is_first_in_line = False
         while True:
             connection = self._next(give_up_at, is_first_in_line=is_first_in_line)
-            is_live = False
+            is_stale = True
             try:
-                is_live = not connection.is_stale()
+                is_stale = connection.is_stale()
             finally:
-                if not is_live:
+                if is_stale:
                     connection.close()
                     self.putconn(connection)
-            if is_live:
+            if not is_stale:
                 return connection
             is_first_in_line = True
 
     def _next(self, give_up_at: float, *, is_first_in_line: bool) -> DatabaseConnection:
         started = time.monotonic()
-        if self.closed or started >= give_up_at:
+        if self._closed or started >= give_up_at:
             raise DatabaseError(ReasonSlug.NO_CONNECTION)
         self._stats[self._REQUESTS_NUM] += 1
         with self._lock:

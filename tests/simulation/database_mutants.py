@@ -124,7 +124,7 @@ MUTANTS = [
     _mutant(
         "stale connection acquired", "a connection is acquired without a check",
         Pool, "acquire",
-        "not connection.is_stale()", "True", 216,
+        "connection.is_stale()", "False", 216,
     ),
     _mutant(
         "write on a dead connection", "a write is sent on the session's connection, which has died meanwhile",
