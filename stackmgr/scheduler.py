@@ -1,10 +1,10 @@
-"""The scheduler of a worker: one thread serves many requests at once, each in a greenlet.
+"""The scheduler of a worker: its main thread serves many requests at once, each in a greenlet.
 
 A request that has to wait switches to the scheduler, which goes on with another.  DECISIONS.md says why.
 
 Whatever waits during a request does so by `wait_for`, `Signal`, `sleep`, `result` or `call_in_thread`; what
 blocks in any other way stops the whole worker.  In a thread without a scheduler, as in commands, they block.
-What computes for long calls `give_way` from time to time.  The invariants:
+The invariants:
 
 - A greenlet runs until it waits.  What it does between two waits is atomic for the other requests of the
   worker, though not for its other threads.  No lock is held during a wait.
@@ -30,130 +30,96 @@ READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
 
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
-_DEFER_SECONDS = 0.001
-_TURN_SECONDS = 0.001
 
 _Result = TypeVar("_Result")
 
 
 class Scheduler:
-    """Runs *number* greenlets in the thread that calls `run`.
+    """Runs calls in greenlets, and handlers of descriptors, in the thread that calls `run`."""
 
-    Each takes one event after the other from *events* and calls *handle* with its descriptor.  While all are
-    busy, or *room* returns 0, events stay there.  *handle* must not raise.
-    """
-
-    def __init__(
-        self,
-        events: select.epoll,
-        number: int,
-        handle: Callable[[int], None],
-        room: Callable[[], int] | None = None,
-    ) -> None:
-        self._events = events
-        self._number = number
-        self._handle = handle
-        self._room = room
-        self.turns = 0  # grows as long as the thread gets on
-        self._idle: list[greenlet] = []
-        self._epoll = select.epoll()  # of `events`, and of what greenlets wait for
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[int], object]] = {}  # by descriptor: called with its events
         self._waiting: dict[int, greenlet] = {}  # by descriptor
         self._deadlines: dict[greenlet, float] = {}  # of every greenlet that waits
         self._next_deadline = inf  # or earlier: a wait that has ended does not move it
         self._signals: deque[Signal] = deque()  # that have been set
-        self._deferred: list[Callable[[], None]] = []
         self._ending_turn: deque[greenlet] = deque()
-        self._giving_way: deque[greenlet] = deque()
-        self._urgent: dict[int, tuple[select.epoll, Callable[[int], None]]] = {}  # by descriptor
+        self._idle: list[
+            greenlet
+        ] = []  # kept, because to make one costs ten times as much as to start a call
         self._wake_up = os.eventfd(0)
         self._main = getcurrent()
         self._thread = 0
+        self.watch(self._wake_up, READABLE, lambda _: os.eventfd_read(self._wake_up))
 
-    def run(self) -> None:
-        """Handle events; this never returns."""
+    def run(self, turn: Callable[[], bool], idle_seconds: Callable[[], float]) -> None:
+        """Take turns as long as *turn*, which is called after what has become ready has run, returns True.
+
+        At the end of a turn, *idle_seconds* returns for how long events may be waited for.
+        """
         self._main, self._thread = getcurrent(), threading.get_ident()
         _this.scheduler = self
-        for _ in range(self._number):
-            greenlet(self._handle_events).switch()
-        self._epoll.register(self._wake_up, READABLE)
-        self._epoll.register(self._events.fileno(), READABLE | select.EPOLLONESHOT)
-        has_events = False
-        while True:
-            self.turns += 1
-            has_events = self._handle_ready(has_events and self._wanted() > 0) or has_events
-            if has_events and (wanted := self._wanted()):
-                has_events = self._start(wanted)
-            while self._ending_turn:
-                self._ending_turn.popleft().switch(None)
-            if self._giving_way:
-                self._giving_way.popleft().switch(None)
+        try:
+            while turn():
+                for _ in range(len(self._ending_turn)):
+                    self._ending_turn.popleft().switch(None)
+                self._handle_ready(idle_seconds())
+        finally:
+            _this.scheduler = None
 
-    def add_urgent(self, events: select.epoll, handle: Callable[[int], None]) -> None:
-        """Handle each event of *events* at once, in a greenlet of its own.  *handle* must not raise."""
-        self._urgent[events.fileno()] = events, handle
-        self._epoll.register(events.fileno(), READABLE)
+    def start(self, call: Callable[[], None]) -> None:
+        """Run *call*, which must not raise, in a greenlet until it waits."""
+        if not self._idle:
+            greenlet(self._run_calls).switch()
+        self._idle.pop().switch(call)
+
+    def watch(self, descriptor: int, events: int, handle: Callable[[int], object]) -> None:
+        """Call *handle* with the events of a descriptor, in each turn that has any."""
+        self._handlers[descriptor] = handle
+        self._epoll.register(descriptor, events)
+
+    def change(self, descriptor: int, events: int) -> None:
+        """Watch a descriptor for other *events*, or with 0 for none."""
+        if not events:
+            self._epoll.unregister(descriptor)
+            return
+        try:
+            self._epoll.modify(descriptor, events)
+        except FileNotFoundError:
+            self._epoll.register(descriptor, events)
+
+    def forget(self, descriptor: int) -> None:
+        """Drop the handler of a descriptor; the kernel drops the rest when it is closed."""
+        self._handlers.pop(descriptor, None)
 
     def wake(self) -> None:
         """Make the thread take a turn even without an event.  Any thread may call this."""
         os.eventfd_write(self._wake_up, 1)
 
-    def defer(self, call: Callable[[], None]) -> None:
-        """Make *call* once what is ready now has had its turn, after a millisecond at the latest."""
-        self._deferred.append(call)
-
-    def _handle_events(self) -> None:
+    def _run_calls(self) -> None:
         while True:
             self._idle.append(getcurrent())
-            self._handle(self._main.switch())
+            self._main.switch()()  # without a name: nothing of a request outlives it
 
-    def _wanted(self) -> int:
-        """Return how many events may be handled now."""
-        return min(len(self._idle), self._room()) if self._room else len(self._idle)
-
-    def _start(self, wanted: int) -> bool:
-        """Handle up to *wanted* events, each in an idle greenlet; return whether there may be more."""
-        found = self._events.poll(0, wanted)
-        for descriptor, _ in found:
-            self._idle.pop().switch(descriptor)
-        if len(found) == wanted:
-            return True
-        self._epoll.modify(self._events.fileno(), READABLE | select.EPOLLONESHOT)
-        return False
-
-    def _start_urgent(self, events: select.epoll, handle: Callable[[int], None]) -> None:
-        for descriptor, _ in events.poll(0, _MAX_EVENTS):
-            greenlet(handle).switch(descriptor)
-
-    def _handle_ready(self, is_busy: bool) -> bool:
-        """Resume the greenlets that need not wait any longer; return whether there are new events."""
-        has_events = False
-        for descriptor, _ in self._epoll.poll(self._idle_seconds(is_busy), _MAX_EVENTS):
+    def _handle_ready(self, seconds: float) -> None:
+        """Wait for at most *seconds*; resume the greenlets that need not wait any longer, call handlers."""
+        if self._signals or self._ending_turn:
+            seconds = 0.0
+        elif self._next_deadline != inf:
+            seconds = max(0.0, min(seconds, self._next_deadline - monotonic()))
+        for descriptor, events in self._epoll.poll(seconds, _MAX_EVENTS):
             waiting = self._waiting.pop(descriptor, None)
             if waiting is not None:
                 self._resume(waiting, is_ready=True)
-            elif descriptor == self._wake_up:
-                os.eventfd_read(descriptor)
-            elif descriptor == self._events.fileno():
-                has_events = True
-            elif descriptor in self._urgent:
-                self._start_urgent(*self._urgent[descriptor])
+            elif (handle := self._handlers.get(descriptor)) is not None:
+                handle(events)
         while self._signals:
             waiting = self._signals.popleft().waiting
             if waiting is not None:
                 self._resume(waiting, is_ready=True)
-        while self._deferred:
-            self._deferred.pop()()
         if monotonic() >= self._next_deadline:
             self._expire()
-        return has_events
-
-    def _idle_seconds(self, is_busy: bool) -> float | None:
-        """Return how long to wait for events: None is without limit."""
-        if is_busy or self._signals or self._ending_turn or self._giving_way:
-            return 0
-        if self._deferred:
-            return _DEFER_SECONDS
-        return None if self._next_deadline == inf else max(0.0, self._next_deadline - monotonic())
 
     def _expire(self) -> None:
         """Resume the greenlets whose time has passed."""
@@ -177,20 +143,12 @@ class Scheduler:
 
     def wait_for(self, descriptor: int, events: int, seconds: float) -> bool:
         """See the function of this name."""
-        try:
-            self._epoll.modify(descriptor, events | select.EPOLLONESHOT)
-        except FileNotFoundError:
-            self._epoll.register(descriptor, events | select.EPOLLONESHOT)
+        self.change(descriptor, events | select.EPOLLONESHOT)
         self._waiting[descriptor] = getcurrent()
         is_ready = self.wait(seconds)
         if not is_ready:
             del self._waiting[descriptor]  # a late event resumes no greenlet
         return is_ready
-
-    def give_way(self) -> None:
-        """See the function of this name: this greenlet continues once all runnable ones have had a turn."""
-        self._giving_way.append(getcurrent())
-        self._main.switch()
 
     def end_turn(self) -> None:
         """See the function of this name."""
@@ -253,14 +211,6 @@ def wait_for(descriptor: int, events: int, seconds: float) -> bool:
 def sleep(seconds: float) -> None:
     """Wait for *seconds*."""
     Signal().wait(seconds)
-
-
-def give_way(since: float) -> float:
-    """Let other greenlets run if this one has computed for long since *since*; return its turn's start."""
-    if _this.scheduler is None or monotonic() - since < _TURN_SECONDS:
-        return since
-    _this.scheduler.give_way()
-    return monotonic()
 
 
 def has_scheduler() -> bool:

@@ -120,6 +120,7 @@ class Authentication:
         req.context.verifier = "accepted"
         req.context.key_id = identity.key_id
         manager_id = identity.manager_id or managers.bind(session, identity)
+        req.env.get(CAPACITY, UNLIMITED).accept(manager_id)
         req.context.actor = Actor(manager_id, identity.identity_id, req.context.request_id, identity.key_id)
 
     def process_response(

@@ -1,36 +1,39 @@
 """The HTTP server: the gunicorn worker class that serves the application.
 
-A connection is in one of these states (`ClientConnection.phase`). It is parked in the epoll instance and
-owned by none, or owned by its taker: the one greenlet, or the main thread, that took it out of
-`HttpConnections.parked`.
-
-state     meaning                                  owner   ended by
---------  ---------------------------------------  ------  ---------------------------------------------------
-idle      nothing of a next request has been read  none    bytes; `keepalive` (READ_DEADLINE for the first
-                                                           request; STOP_LINGER while the worker stops)
-reading   a part of a request has been read        none    the rest; READ_DEADLINE or the end of input: 400
-serving   bytes are parsed, or the application     taker   park or close by the taker
-          runs
-writing   the socket is full, the rest of the      none    the rest is sent; WRITE_DEADLINE without progress;
-          response waits                                   `MEMORY_LIMIT_BYTES`
-draining  the last response is sent and the        none    the client closes; DRAIN_SECONDS; DRAIN_LIMIT
-          sending side closed
-
-A deadline does not end an idle or reading connection whose bytes have arrived and wait for a greenlet.
+One thread, the main one, does all of it.  A connection is in one of the phases of the table below; each has
+the events that the connection is watched for, and its deadline.  `HttpConnections.park` decides which phase
+follows when a step has ended, `Worker` what is done with its events and at its deadline.
 """
 
-from enum import Enum
+import select
+from dataclasses import dataclass
+from math import inf
+
+from stackmgr.limits import REQUEST_SECONDS
+
+READ, WRITE = select.EPOLLIN, select.EPOLLOUT
+LISTEN = READ | select.EPOLLONESHOT
 
 
-class Phase(Enum):
-    """The states of the table above. Compare them with `is`."""
+@dataclass(eq=False, slots=True)
+class Phase:
+    """A row of the table of phases."""
 
-    IDLE = "idle"
-    READING = "reading"
-    SERVING = "serving"
-    WRITING = "writing"
-    DRAINING = "draining"
+    name: str
+    events: int  # that the connection is watched for
+    seconds: float  # until the deadline, from the beginning of the phase: a trickle does not move it
 
 
-# For the path of a request: in Python 3.11, `Phase.IDLE` is a call.
-IDLE, READING, SERVING, WRITING, DRAINING = Phase
+# A deadline ends no connection whose bytes have arrived, and no reader that makes progress.  In the phases
+# QUEUED and SERVING, the first event ends the watch: what arrives then is read after the response.
+#
+# fmt: off
+#                 name        events  seconds                  ended by        at the deadline
+IDLE = Phase(     "idle",     READ,   float(REQUEST_SECONDS))  # a byte        closed; later `keepalive` s
+READING = Phase(  "reading",  READ,   float(REQUEST_SECONDS))  # the rest      400; so at the end of input
+QUEUED = Phase(   "queued",   READ,   inf)                     # its turn      503, by `RequestQueue`
+SERVING = Phase(  "serving",  READ,   inf)                     # the response
+WRITING = Phase(  "writing",  WRITE,  30.0)                    # the last byte closed; see WRITE_PROGRESS
+DRAINING = Phase( "draining", READ,   2.0)                     # the client    closed; so after DRAIN_LIMIT
+CLOSED = Phase(   "closed",   0,      inf)
+# fmt: on

@@ -61,6 +61,15 @@ class ChunkedDecoder:
         """Whether the content is longer than BODY_LIMIT_BYTES."""
         return len(self._content) > BODY_LIMIT_BYTES
 
+    @property
+    def held(self) -> int:
+        """Bytes of content in memory."""
+        return len(self._content)
+
+    def may_end_in(self, data: bytearray) -> bool:
+        """Return whether the undecoded *data* may hold the end of the body."""
+        return self._in_trailers or b"\r\n\r\n" in data
+
     def body(self) -> BytesIO:
         """Return what the application reads."""
         kind = IncompleteBody if self.exceeds_limit else BytesIO

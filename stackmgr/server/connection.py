@@ -1,6 +1,6 @@
 """One client connection: bytes in, complete requests out, responses back, and a close that loses nothing.
 
-Nothing here blocks, except a producer of a response in pieces that is ahead of its client. A request is
+Nothing here waits, except a producer of a response in pieces that is ahead of its client. A request is
 dispatched only once it has been received completely, so a client that is slow to send or to read costs memory
 and a deadline but never a greenlet.
 """
@@ -17,20 +17,18 @@ from uuid import uuid4
 
 from gunicorn.util import http_date
 
-from stackmgr.capacity import CAPACITY, Capacity
+from stackmgr.capacity import CAPACITY
 from stackmgr.errors import ServiceError, error_object
-from stackmgr.limits import BODY_LIMIT_BYTES, REQUEST_SECONDS
+from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.scheduler import WRITABLE, wait_for
-from stackmgr.server import SERVING, Phase
-from stackmgr.server.body import ChunkedDecoder, IncompleteBody
-from stackmgr.server.outbox import Outbox
+from stackmgr.server import IDLE, WRITING, Phase
+from stackmgr.server.body import FRAMING_LIMIT, ChunkedDecoder, IncompleteBody
+from stackmgr.server.queue import Place
 from stackmgr.server.request import HeadLimits, ReceivedRequest, find_section_end
 
-READ_DEADLINE = float(REQUEST_SECONDS)
-WRITE_DEADLINE = 30.0  # seconds for a client to take the next WRITE_PROGRESS bytes of a response
-WRITE_PROGRESS = 65_536
-DRAIN_SECONDS = 2.0  # how long a closing connection waits for the client to close
+WRITE_PROGRESS = 65_536  # bytes that a client has to take until the deadline of WRITING
 DRAIN_LIMIT = 33_554_432  # bytes: a client busy sending 10 MB must still be able to read its 413
+INBOX_LIMIT = BODY_LIMIT_BYTES + FRAMING_LIMIT  # bytes: no request needs more of them at once
 OUTBOX_LIMIT = 1_048_576  # bytes of a response produced in pieces before its producer has to wait
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -46,32 +44,34 @@ class EndOfInput(Exception):
 
 
 class ClientConnection:
-    """The state of one client connection. The thread that took it out of `HttpConnections.parked` owns it."""
+    """The state of one client connection."""
 
     __slots__ = (
-        "_decoder", "_searched", "capacity", "closing", "deadline", "drained", "environ", "events", "fd",
-        "head", "inbox", "outbox", "peer", "phase", "ready_since", "request", "sent", "sock", "unread",
-        "yielded",
+        "_decoder", "_searched", "closing", "deadline", "drained", "environ", "events", "fd",
+        "has_ended", "has_event", "head", "inbox", "is_gone", "is_ready", "outbox", "peer", "phase", "place",
+        "request", "sent", "sock", "unread",
     )  # fmt: skip
 
-    def __init__(self, sock: socket.socket, peer: Any, server: Any, capacity: Capacity) -> None:
+    def __init__(self, sock: socket.socket, peer: Any, server: Any, place: Place) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.fd = sock.fileno()
         self.peer = peer[0] if isinstance(peer, tuple) else "unix"
-        self.capacity = capacity
-        self.environ: dict[str, Any] = {**addresses(peer, server), CAPACITY: capacity}
+        self.place = place
+        self.environ: dict[str, Any] = {**addresses(peer, server), CAPACITY: place}
         self.inbox = bytearray()
-        self.outbox = Outbox()
+        self.outbox = bytearray()
         self.sent = False  # whether a byte of the current response has been sent
         self.head = b""
         self.request: ReceivedRequest | None = None  # its head has been parsed, its body is incomplete
         self.closing = False  # once the outbox is empty
-        self.yielded = False  # the inbox may hold a complete request: continue after the other connections
+        self.has_event = False  # since it was read last
+        self.has_ended = False  # the client has closed its sending side
+        self.is_gone = False  # the client has reset the connection
+        self.is_ready = False  # something can be done at once
         self.drained = 0
-        self.phase: Phase = SERVING
-        self.events = 0  # those that it is parked for
-        self.ready_since = 0.0  # when it was first seen waiting for a greenlet
+        self.phase: Phase = IDLE
+        self.events = 0  # those that it is watched for
         self.deadline = 0.0
         self._searched = 0
         self._decoder: ChunkedDecoder | None = None
@@ -83,9 +83,17 @@ class ClientConnection:
         return bool(self.request or (self.inbox and self.inbox.rstrip(b"\r\n")))
 
     @property
-    def is_decoding(self) -> bool:
-        """Whether the inbox may hold more chunks of the current request."""
-        return self._decoder is not None and self._decoder.is_suspended
+    def may_continue(self) -> bool:
+        """Whether there may be a complete request, or more chunks of one, that have not been looked at."""
+        if self.request:
+            return self.has_event or (self._decoder is not None and self._decoder.is_suspended)
+        return self.has_event or len(self.inbox) > self._searched
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory, of an unfinished request and of unread responses."""
+        content = self._decoder.held if self._decoder else 0
+        return len(self.inbox) + len(self.outbox) + content
 
     def has_input(self) -> bool:
         """Return whether bytes have arrived.  Raises Disconnected if the client has reset the connection."""
@@ -96,21 +104,37 @@ class ClientConnection:
         except OSError as exc:
             raise Disconnected from exc
 
-    def fill(self) -> bool:
-        """Read what has arrived; return whether there was anything. Raises EndOfInput, Disconnected."""
+    def receive(self, limits: HeadLimits) -> ReceivedRequest | None:
+        """Read and parse a part of what has arrived; return the next request once it is complete.
+
+        Raises BadRequest, EndOfInput, Disconnected.
+        """
+        if self.has_event and len(self.inbox) < INBOX_LIMIT:
+            self._fill()
+            if self._decoder is not None:
+                if self.has_event:  # chunks are decoded once all is read: the client may have left
+                    return None
+                if self.has_ended and not self._decoder.may_end_in(self.inbox):
+                    raise EndOfInput
+        request = self._next_request(limits)
+        if request is None and self.has_ended and not self.may_continue:
+            raise EndOfInput
+        return request
+
+    def _fill(self) -> None:
+        size = 65536 if self.request else 16384
         try:
-            data = self.sock.recv(65536 if self.request else 16384)
+            data = self.sock.recv(size)
         except BlockingIOError:
-            return False
+            self.has_event = False
+            return
         except OSError as exc:
             raise Disconnected from exc
-        if not data:
-            raise EndOfInput
+        self.has_event = len(data) == size  # there may be more
+        self.has_ended = not data
         self.inbox += data
-        return True
 
-    def next_request(self, limits: HeadLimits) -> ReceivedRequest | None:
-        """Return the next request with its body, or None while it is incomplete. Raises BadRequest."""
+    def _next_request(self, limits: HeadLimits) -> ReceivedRequest | None:
         request = self.request or self._parse_head(limits)
         if request is None:
             return None
@@ -164,32 +188,33 @@ class ClientConnection:
 
     def queue(self, data: bytes) -> None:
         """Add bytes to send at the next `flush`: head and body leave together."""
-        self.outbox.append(data)
+        self.outbox += data
 
     def flush(self) -> None:
         """Send what the socket takes at once; the rest stays in the outbox. Raises Disconnected."""
-        if self.outbox.size:
+        if self.outbox:
             self.sent = True
             try:
-                self.outbox.send(self.sock)
+                del self.outbox[: self.sock.send(self.outbox)]
+            except BlockingIOError:
+                pass
             except OSError as exc:
                 raise Disconnected from exc
 
     def wait_for_client(self) -> None:
-        """Block the producer of a response in pieces while its client is behind. Raises Disconnected."""
-        # What has room reserved holds no greenlet for its client.
-        limit = max(OUTBOX_LIMIT, self.capacity.reserved)
-        if self.outbox.size <= limit:
+        """Let the producer of a response in pieces wait while its client is behind. Raises Disconnected."""
+        if len(self.outbox) <= OUTBOX_LIMIT:
             return
         self.unread = self.count_unread()
-        while self.outbox.size > limit:
-            if not wait_for(self.fd, WRITABLE, WRITE_DEADLINE) and not self.note_progress():
+        self.events = 0  # after the wait it is not watched
+        while len(self.outbox) > OUTBOX_LIMIT:
+            if not wait_for(self.fd, WRITABLE, WRITING.seconds) and not self.note_progress():
                 raise Disconnected
             self.flush()
 
     def count_unread(self) -> int:
         """Return how many bytes the client's system has not acknowledged; the kernel holds some of them."""
-        return self.outbox.size + int.from_bytes(ioctl(self.fd, TIOCOUTQ, bytes(4)), byteorder)
+        return len(self.outbox) + int.from_bytes(ioctl(self.fd, TIOCOUTQ, bytes(4)), byteorder)
 
     def note_progress(self) -> bool:
         """Return whether the client has read WRITE_PROGRESS bytes since this was last so."""
@@ -227,6 +252,8 @@ class ClientConnection:
                 count = len(self.sock.recv(262_144))
             except BlockingIOError:
                 return
+            except OSError as exc:
+                raise Disconnected from exc
             if not count:
                 break
             self.drained += count

@@ -1,45 +1,46 @@
-"""The gunicorn worker: one thread serves all requests, each in a greenlet, and none waits for a client.
+"""The gunicorn worker: its main thread receives, queues and serves all requests.
 
-DECISIONS.md says why gunicorn's own workers are not used. A connection waits in an epoll instance, owned by
-no greenlet, until there is something to do. The greenlet that takes the event parses, calls the application
-and responds; while it waits, others run: see `scheduler`.
+DECISIONS.md says why gunicorn's own workers are not used. In each turn the thread accepts connections, parses
+a part of what has arrived, and starts requests, each in a greenlet; while one waits, others run: see
+`scheduler`. From time to time it rejects requests that have waited too long, ends connections whose deadline
+has passed and sends the heartbeat: without one for gunicorn's `timeout`, the master replaces the worker.
+A request that only waits is bounded by the application's own time-outs.
 
-The main thread rejects requests that have waited too long, ends connections whose deadline has passed and
-runs the graceful stop. It sends the heartbeat as long as the request thread takes its turns: without one for
-gunicorn's `timeout`, the master replaces the worker. A request that only waits is bounded by the
-application's own time-outs.
-
-The operator's listener is served in greenlets of its own, so that `/live` waits for no manager's request.
+Requests of the operator's listener do not stand in the queue: `/live` waits for no manager's request.
 """
 
 import gc
 import os
-import select
+import signal
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
+from math import ceil, inf
+from random import randint
 from time import monotonic, sleep
 from types import FrameType
 from typing import Any
 
 from gunicorn.workers.base import Worker as BaseWorker
 
-from stackmgr.errors import RequestTimedOut
-from stackmgr.scheduler import Scheduler
-from stackmgr.server import DRAINING, IDLE, READING, WRITING
-from stackmgr.server.connection import WRITE_DEADLINE, ClientConnection, Disconnected
-from stackmgr.server.connections import READ, HttpConnections
+from stackmgr.scheduler import READABLE, Scheduler
+from stackmgr.server import CLOSED, QUEUED, SERVING
+from stackmgr.server.connection import ClientConnection, Disconnected
+from stackmgr.server.connections import BUFFER_BUDGET, HttpConnections
 from stackmgr.server.handler import RequestHandler, log_failure
 from stackmgr.server.listeners import Listeners
-from stackmgr.server.memory import ResponseMemory, keep_small_blocks
+from stackmgr.server.queue import RequestQueue
+from stackmgr.server.request import ReceivedRequest
 
-TICK_SECONDS = 0.1  # how exactly the queue is timed
 SWEEP_SECONDS = 0.5
+LOOK_SECONDS = 0.1  # how exactly the queue is timed
+PARSE_SECONDS = 0.001  # of a turn
+STEP_SECONDS = 0.004  # of a turn, in which requests are started, or rejected, or connections end
+ACCEPT_PAUSE = 0.001
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
-WAITING = 64  # requests that wait in a greenlet because others of their keys run: see `shares`
 BOOT_PAUSE = 5.0  # seconds before the master replaces a worker that could not boot
 ADMIN_CONNECTIONS = 64  # of the operator's listener
+RETRY_SPREAD_SECONDS = 4  # clients that are rejected together must not return together
 
 # What makes gunicorn's own parser more lenient than RFC 9112, or believe headers; this worker's never is.
 LENIENT = (
@@ -48,11 +49,17 @@ LENIENT = (
 )  # fmt: skip
 
 
+Entry = tuple[ClientConnection, ReceivedRequest]
+Step = Callable[[ClientConnection], ReceivedRequest | None]
+
+
 class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     """The `worker_class`: strict HTTP/1, and the settings of gthread except those it rejects."""
 
     alive: bool
     queue_seconds = 0.0  # that a request may wait for a greenlet before it is rejected; 0: without limit
+    must_exit = False  # whatever a request does with the exception of a signal's handler
+    must_reopen = False  # the logs
     admin_port = 0  # of the operator's listener, which alone has it
 
     @classmethod
@@ -79,38 +86,42 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             self.log.exception("This worker cannot boot; in %g s another is started", BOOT_PAUSE)
             end = monotonic() + BOOT_PAUSE
             while self.alive and monotonic() < end:
-                sleep(TICK_SECONDS)
+                sleep(LOOK_SECONDS)
             sys.exit(1)
 
     def _prepare(self) -> None:
-        keep_small_blocks()
+        self.scheduler = scheduler = Scheduler()
         keepalive = float(self.cfg.keepalive)
-        self.connections, self.admin = HttpConnections(keepalive), HttpConnections(keepalive)
-        self.memory = ResponseMemory(self.connections)
+        self.connections = HttpConnections(scheduler, self.cfg.worker_connections, keepalive)
+        self.admin = HttpConnections(scheduler, ADMIN_CONNECTIONS, keepalive)
+        self.queue: RequestQueue[Entry] = RequestQueue(self.cfg.threads)
         self.handler = RequestHandler(self)
         sockets: tuple[list[Any], list[Any]] = ([], [])
         for listener in self.sockets:
             name = listener.getsockname()
             sockets[isinstance(name, tuple) and name[1] == self.admin_port].append(listener)
-        limit, reserve = self.cfg.worker_connections, self.handler.wait_for_room
-        self.listeners = Listeners(sockets[0], self.connections, limit, reserve)
-        # Its capacity has no limits, and a manager's connection makes room for it.
-        self.admin_listeners = Listeners(
-            sockets[1], self.admin, ADMIN_CONNECTIONS, expendable=self.connections
+        self.listeners = (
+            Listeners(sockets[0], scheduler, self.queue, self.connections),
+            # A manager's connection makes room for an operator's.
+            Listeners(sockets[1], scheduler, self.queue, self.admin, expendable=self.connections),
         )
-        handle = partial(self._handle_event, self.connections, self.listeners)
-        number = self.cfg.threads + WAITING
-        self.scheduler = Scheduler(self.connections.epoll, number, handle, self._room)
-        handle = partial(self._handle_event, self.admin, self.admin_listeners)
-        self.scheduler.add_urgent(self.admin.epoll, handle)
-        self.next_sweep = 0.0
-        self.next_warning = 0.0
+        self.stops_at = inf  # the end of the graceful time-out, once it stops
+        self.next_look = self.next_sweep = self.next_warning = 0.0
         self.rejected = 0  # since the last warning
 
     def handle_usr1(self, sig: int, frame: FrameType | None) -> None:
-        """Reopen the logs, `wsgi.errors` among them."""
-        super().handle_usr1(sig, frame)
-        self.handler.reopen()
+        """Reopen the logs between two turns: a request may be writing now."""
+        self.must_reopen, self.next_sweep = True, 0.0
+
+    def handle_quit(self, sig: int, frame: FrameType | None) -> None:
+        """End at once."""
+        self.must_exit = True
+        super().handle_quit(sig, frame)
+
+    def handle_abort(self, sig: int, frame: FrameType | None) -> None:
+        """End at once: the worker has sent no heartbeat."""
+        self.must_exit = True
+        super().handle_abort(sig, frame)
 
     def count_request(self) -> None:
         """Retire after `max_requests`."""
@@ -118,130 +129,169 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         if self.nr >= self.max_requests and self.alive:
             self.log.info("Autorestarting worker after current request.")
             self.alive = False
-            os.write(self.PIPE[1], b".")
-
-    # The main thread.
 
     def run(self) -> None:
-        """Start the request thread and supervise it until a signal to stop."""
+        """Serve until a signal to stop."""
         gc.freeze()  # a full collection of all that has been loaded would stop the requests for 20 to 50 ms
-        self.thread = threading.Thread(target=self.scheduler.run, name="requests", daemon=True)
-        self.thread.start()
-        self.listeners.watch()
-        self.admin_listeners.watch()
-        turns = 0
-        wake = select.poll()
-        wake.register(self.PIPE[0], select.POLLIN)
-        while self.alive and self.ppid == os.getppid():
-            turns = self._beat(turns)
-            if wake.poll(TICK_SECONDS * 1000):
-                os.read(self.PIPE[0], 4096)
-            self._watch()
-            if not self.thread.is_alive():
-                self.log.error("The request thread has ended unexpectedly: this worker retires.")
-                break
-        self._stop()
+        self.scheduler.watch(self.PIPE[0], READABLE, lambda _: os.read(self.PIPE[0], 4096))
+        for listeners in self.listeners:
+            listeners.watch()
+        self.scheduler.run(self._turn, self._idle_seconds)
 
-    def _beat(self, turns: int) -> int:
-        """Send the heartbeat if the request thread has taken more than *turns* turns; return their number."""
-        if self.scheduler.turns != turns:
-            self.notify()
-        else:
-            self.scheduler.wake()
-        return self.scheduler.turns
+    def _turn(self) -> bool:
+        """Do what is to be done now; return False at the end."""
+        for listeners in self.listeners:
+            if listeners.ready:
+                self._guard(listeners.accept)
+        self._parse()
+        self._start_requests()
+        now = monotonic()
+        if not self.alive and self.stops_at == inf:
+            self._guard(self._begin_stop, now)
+        if self.queue.waiting and now >= self.next_look:
+            self._guard(self._look_after_queue, now)
+        if now >= self.next_sweep or self.connections.received > BUFFER_BUDGET:
+            self._guard(self._sweep, now)
+        return self.alive or (now < self.stops_at and bool(self.connections.open or self.admin.open))
 
-    def _stop(self) -> None:
-        """Close the listeners, finish what has arrived, close connections after later requests."""
-        self.alive = False
-        self.listeners.close()
-        self.admin_listeners.close()
-        end = monotonic() + self.cfg.graceful_timeout
-        for connections in (self.connections, self.admin):
-            connections.limit_idle_seconds(STOP_LINGER)
-        turns = 0
-        while (self.connections.open or self.admin.open) and self.thread.is_alive() and monotonic() < end:
-            turns = self._beat(turns)
-            sleep(0.05)
-            self.next_sweep = 0.0
-            self._watch()
+    def _idle_seconds(self) -> float:
+        if self.connections.ready or self.admin.ready or self.queue.has_next():
+            return 0.0
+        if self.listeners[0].ready or self.listeners[1].ready:
+            return ACCEPT_PAUSE
+        return max(0.0, (self.next_look if self.queue.waiting else self.next_sweep) - monotonic())
 
-    def _watch(self) -> None:
-        """Look after the queue, and from time to time after deadlines and memory."""
+    def _parse(self) -> None:
+        """Parse a part of what has arrived."""
+        end = monotonic() + PARSE_SECONDS
+        for connections in (self.admin, self.connections):
+            while connections.ready:
+                self._guard(self._proceed, connections, connections.ready.popleft())
+                if monotonic() > end:
+                    return
+
+    def _start_requests(self) -> None:
+        """Start some of the requests that may run."""
+        end = monotonic() + STEP_SECONDS
+        while (entry := self.queue.take()) is not None:
+            self._start(self.connections, *entry)
+            if monotonic() > end:
+                return
+
+    def _proceed(self, connections: HttpConnections, conn: ClientConnection) -> None:
+        """Do what a connection is ready for; what comes while its request waits or runs is left for later."""
+        conn.is_ready = False
+        connections.received += 65536 if conn.request else 16384
+        if conn.phase in (QUEUED, SERVING):
+            connections.watch(conn, 0)
+        elif conn.phase is not CLOSED:
+            self._advance(connections, conn, self.handler.proceed)
+
+    def _advance(self, connections: HttpConnections, conn: ClientConnection, step: Step) -> None:
+        """Take a step with a connection, then queue the request that it returns, park it, or close it."""
+        is_kept = False
         try:
-            self._watch_queue()
-            self._warn_of_rejections()
-            if monotonic() >= self.next_sweep:
-                self.next_sweep = monotonic() + SWEEP_SECONDS
-                for connections in (self.connections, self.admin):
-                    for conn in connections.take_expired():
-                        self._advance(connections, conn, self._expire)
-                    connections.resume_listeners()
-                self.memory.enforce()
-        except Exception as exc:  # noqa: BLE001 - one connection must not end the worker
+            request = None
+            try:
+                request = step(conn)
+            except Disconnected:
+                raise
+            except BaseException as exc:  # the unexpected is a 500, and no reason for the worker to end
+                if self.must_exit:
+                    raise
+                self.handler.fail(conn, exc)
+            if request is not None:
+                self._add(connections, conn, request)
+            else:
+                connections.park(conn)
+            is_kept = True
+        except (Disconnected, OSError):
+            pass
+        finally:
+            if not is_kept:
+                connections.close(conn)
+
+    def _add(self, connections: HttpConnections, conn: ClientConnection, request: ReceivedRequest) -> None:
+        """Let a complete request wait for its turn."""
+        conn.phase = QUEUED
+        connections.parked.pop(conn, None)
+        if connections is self.admin:
+            self._start(connections, conn, request)
+            return
+        key = request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
+        rejected = self.queue.add(conn.place, key, (conn, request), monotonic())
+        if rejected is not None:
+            self._reject(*rejected)
+
+    def _start(self, connections: HttpConnections, conn: ClientConnection, request: ReceivedRequest) -> None:
+        """Run a request in a greenlet until it waits."""
+        conn.phase = SERVING
+        self.scheduler.start(partial(self._guard, self._serve, connections, conn, request))
+
+    def _serve(self, connections: HttpConnections, conn: ClientConnection, request: ReceivedRequest) -> None:
+        try:
+            self._advance(connections, conn, partial(self.handler.respond, request=request))
+        finally:
+            conn.place.retry_after = 0
+            self.queue.leave(conn.place)
+
+    def _reject(self, conn: ClientConnection, request: ReceivedRequest) -> None:
+        """Let the application respond 503, which it does at once."""
+        self.rejected += 1
+        spread = randint(0, RETRY_SPREAD_SECONDS)  # noqa: S311 - no secret
+        conn.place.retry_after = max(1, ceil(self.queue_seconds)) + spread
+        self._start(self.connections, conn, request)
+
+    def _guard(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Call *call*; whatever it raises must not end the worker."""
+        try:
+            call(*arguments)
+        except BaseException as exc:
+            if self.must_exit:
+                raise
             log_failure(self.log, exc)
 
-    def _watch_queue(self) -> None:
-        """Reject the requests that have waited too long; accept connections if all greenlets are busy."""
-        if self.connections.probe_queue():
-            return
-        waiting, others = self.connections.poll_waiting()
-        self.listeners.accept_for_busy_greenlets(others)
-        if not self.queue_seconds:
-            return
-        for conn in self.connections.take_overdue(waiting, self.queue_seconds):
-            self.rejected += 1
-            self._advance(self.connections, conn, self.handler.reject)
+    def _look_after_queue(self, now: float) -> None:
+        """Reject the requests that have waited too long."""
+        self.next_look = now + LOOK_SECONDS
+        if self.queue_seconds:
+            for entry in self.queue.take_overdue(now - self.queue_seconds):
+                self._reject(*entry)
+                if monotonic() > now + STEP_SECONDS:
+                    self.next_look = 0.0
+                    return
 
-    def _warn_of_rejections(self) -> None:
-        if self.rejected and monotonic() >= self.next_warning:
+    def _sweep(self, now: float) -> None:
+        """Send the heartbeat; look after deadlines, memory, the logs and the end."""
+        self.next_sweep = now + (SWEEP_SECONDS if self.alive else LOOK_SECONDS)
+        self.notify()
+        if self.must_reopen:
+            self.must_reopen = False
+            super().handle_usr1(signal.SIGUSR1, None)
+            self.handler.reopen()
+        if self.ppid != os.getppid():
+            self.alive = False
+        for connections in (self.connections, self.admin):
+            for conn in connections.sweep():
+                self._advance(connections, conn, self.handler.expire)
+                if monotonic() > now + STEP_SECONDS:
+                    self.next_sweep = 0.0
+                    break
+        self._warn_of_rejections(now)
+
+    def _begin_stop(self, now: float) -> None:
+        """Close the listeners, finish what has arrived, close connections after later requests."""
+        self.stops_at, self.next_sweep = now + self.cfg.graceful_timeout, 0.0
+        for listeners in self.listeners:
+            listeners.close()
+        for connections in (self.connections, self.admin):
+            connections.limit_idle_seconds(STOP_LINGER)
+
+    def _warn_of_rejections(self, now: float) -> None:
+        if self.rejected and now >= self.next_warning:
             self.log.warning(
                 "Responded 503 on %d connections: the requests could not be started within %g s",
                 self.rejected,
                 self.queue_seconds,
             )
-            self.rejected, self.next_warning = 0, monotonic() + 1.0
-
-    def _expire(self, conn: ClientConnection) -> None:
-        """End a connection whose deadline has passed, unless it waits for a greenlet or a slow client."""
-        if conn.phase in (IDLE, READING) and (conn.yielded or conn.has_input()):
-            return
-        if conn.phase is WRITING and conn.note_progress():
-            conn.deadline = monotonic() + WRITE_DEADLINE
-            return
-        if conn.phase is not READING:
-            raise Disconnected
-        conn.send_error(RequestTimedOut)
-
-    def _advance(
-        self, connections: HttpConnections, conn: ClientConnection, step: Callable[[ClientConnection], None]
-    ) -> None:
-        """Run *step* on a connection that the caller owns, then park it, or close it if either fails."""
-        is_parked = False
-        try:
-            step(conn)
-            connections.park(conn)
-            is_parked = True
-        except (Disconnected, OSError):
-            pass
-        finally:
-            if not is_parked:
-                connections.close(conn)
-
-    # The request thread.
-
-    def _room(self) -> int:
-        return self.handler.shares.free
-
-    def _handle_event(self, connections: HttpConnections, listeners: Listeners, fd: int) -> None:
-        """Handle an event of a connection or a listener."""
-        try:
-            conn = connections.parked.pop(fd, None)
-            if conn is not None:
-                step = ClientConnection.drain if conn.phase is DRAINING else self.handler.serve
-                self._advance(connections, conn, step)
-            elif fd == connections.marker:
-                connections.marker_is_queued = False
-            elif listeners.accept(fd) is not None:
-                self.scheduler.defer(partial(connections.arm, fd, READ))
-        except BaseException as exc:  # noqa: BLE001 - one event must not end the thread
-            log_failure(self.log, exc)
+            self.rejected, self.next_warning = 0, now + 1.0

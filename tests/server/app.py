@@ -151,6 +151,12 @@ def app(environ, start_response):
     if seconds := environ[CAPACITY].retry_after:
         start_response("503 Service Unavailable", [("Retry-After", str(seconds))])
         return [b"overloaded"]
+    if path == "/slowly-rejected":
+        sleep(float(query))
+        start_response("401 Unauthorized", [])
+        return [b""]
+    key = environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
+    environ[CAPACITY].accept(key.partition("-")[0] or "anybody")
     if path in RAISED:
         raise RAISED[path]
     if path in INVALID:
@@ -172,9 +178,6 @@ def app(environ, start_response):
     elif path == "/release":
         released.set()
     elif path == "/big":
-        report = {"filler": "x" * int(query)}
-    elif path == "/page":
-        environ[CAPACITY].wait_for_room(int(query))
         report = {"filler": "x" * int(query)}
     elif path == "/produced":
         report = {"pieces": len(produced)}

@@ -12,15 +12,14 @@ from tests.support.server import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SHORT_DEADLINES = """
-import stackmgr.server.connection as c
-c.READ_DEADLINE, c.WRITE_DEADLINE, c.DRAIN_SECONDS = 1.0, 1.5, 1.0
+DEADLINES = """
+import stackmgr.server as s
+s.IDLE.seconds = s.READING.seconds = {reading}
+s.WRITING.seconds, s.DRAINING.seconds = {writing}, {draining}
 """
+SHORT_DEADLINES = DEADLINES.format(reading=1.0, writing=1.5, draining=1.0)
 # A client waits less long for its response than for any of these to pass.
-LONG_DEADLINES = """
-import stackmgr.server.connection as c
-c.READ_DEADLINE, c.WRITE_DEADLINE, c.DRAIN_SECONDS = 60.0, 60.0, 60.0
-"""
+LONG_DEADLINES = DEADLINES.format(reading=60.0, writing=60.0, draining=60.0)
 CONFIG = """
 control_socket_disable = True
 worker_tmp_dir = "/dev/shm"

@@ -1,6 +1,8 @@
 """Chunked bodies, decoded as they arrive: the worker's decoder by itself and beside gunicorn's."""
 
+import contextlib
 import random
+import select
 import socket
 import struct
 
@@ -9,14 +11,15 @@ from gunicorn.http import unreader
 from gunicorn.http.body import Body, ChunkedReader
 from gunicorn.http.errors import NoMoreData, ParseException
 
-from stackmgr.capacity import UNLIMITED
 from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
-from stackmgr.server import body
+from stackmgr.server import body, connection
 from stackmgr.server.body import ChunkedDecoder, IncompleteBody
-from stackmgr.server.connection import ClientConnection, Disconnected
+from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput
+from stackmgr.server.queue import Place, RequestQueue
 from stackmgr.server.request import BadRequest, HeadLimits, ReceivedRequest
 from tests.support.malformed import fuzz_request_count
 
+LIMITS = HeadLimits(4094, 100, 8190)
 HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 GOOD = [
     b"3\r\nabc\r\n0\r\n\r\n",
@@ -44,7 +47,7 @@ _TOKENS = [
 
 def decode(data, cuts):
     """Return the content and what follows the body, for a body that arrives in pieces; None if it is malformed."""
-    decoder = ChunkedDecoder(ReceivedRequest(HEAD, HeadLimits(4094, 100, 8190)))
+    decoder = ChunkedDecoder(ReceivedRequest(HEAD, LIMITS))
     inbox, start = bytearray(), 0
     for end in (*cuts, len(data)):
         inbox += data[start:end]
@@ -66,7 +69,7 @@ def decode_by_gunicorn(data):
 
         @staticmethod
         def parse_headers(block, **_):
-            ReceivedRequest(HEAD, HeadLimits(4094, 100, 8190)).check_trailers(block + b"\r\n")
+            ReceivedRequest(HEAD, LIMITS).check_trailers(block + b"\r\n")
 
     source = unreader.IterUnreader(iter([data]))
     try:
@@ -103,12 +106,12 @@ def test_every_body_is_decoded_as_by_gunicorn_wherever_it_is_cut():
 
 
 def test_chunks_are_decoded_a_few_at_a_time(monkeypatch):
-    decoder = ChunkedDecoder(ReceivedRequest(HEAD, HeadLimits(4094, 100, 8190)))
+    decoder = ChunkedDecoder(ReceivedRequest(HEAD, LIMITS))
     inbox = bytearray(b"1\r\nx\r\n" * 1000)
     assert not decoder.feed(inbox)
     assert decoder.is_suspended
     assert len(inbox) > 700 * 6
-    decoder = ChunkedDecoder(ReceivedRequest(HEAD, HeadLimits(4094, 100, 8190)))
+    decoder = ChunkedDecoder(ReceivedRequest(HEAD, LIMITS))
     inbox = bytearray(b"1;" + b"a" * 8000 + b"\r\nx\r\n") * 2
     assert not decoder.feed(inbox)
     assert len(inbox) > 8000
@@ -117,17 +120,70 @@ def test_chunks_are_decoded_a_few_at_a_time(monkeypatch):
         assert decode(data, ()) == decode_by_gunicorn(data)
 
 
-def test_nothing_is_decoded_for_a_client_that_has_reset_its_connection():
+@pytest.fixture
+def connected():
+    """The server's end of a connection, and the client's."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         sock, peer = server.accept()
-    conn = ClientConnection(sock, peer, sock.getsockname(), UNLIMITED)
+    with client, sock:
+        yield ClientConnection(sock, peer, sock.getsockname(), Place(RequestQueue(1))), client
+
+
+def receive(conn):
+    """Return the next request, as in turns of a worker."""
+    request = None
+    while request is None:
+        conn.has_event = bool(select.select([conn.sock], [], [], 0 if conn.may_continue else 10)[0])
+        request = conn.receive(LIMITS)
+    return request
+
+
+def test_nothing_is_decoded_for_a_client_that_has_left_before_the_end(connected):
+    conn, client = connected
+    client.sendall(HEAD + b"1\r\nx\r\n" * 5_000)
+    client.shutdown(socket.SHUT_WR)
+    with pytest.raises(EndOfInput):
+        receive(conn)
+    assert conn.held > 28_000
+
+
+@pytest.mark.parametrize("end", [b"0\r\n\r\n", b"0\r\nX-A: b\r\n\r\n", b"0\r\n\r\nGET / HTT"])
+def test_a_complete_body_is_decoded_for_a_client_that_has_half_closed(connected, end):
+    conn, client = connected
+    client.sendall(HEAD + b"1\r\nx\r\n" * 5_000 + end)
+    client.shutdown(socket.SHUT_WR)
+    assert receive(conn).body.read() == b"x" * 5_000
+
+
+def test_a_body_that_ends_where_a_read_ends_is_decoded(connected):
+    conn, client = connected
+    client.sendall(HEAD)
+    conn.has_event = True
+    assert conn.receive(LIMITS) is None
+    client.sendall(b"%x\r\n%b\r\n0\r\n\r\n" % (65_522, b"x" * 65_522))  # 65,536 bytes
+    assert len(receive(conn).body.read()) == 65_522
+
+
+def test_no_more_is_read_than_a_request_can_have(connected, monkeypatch):
+    conn, client = connected
+    monkeypatch.setattr(connection, "INBOX_LIMIT", 100_000)
+    client.settimeout(0)
+    with contextlib.suppress(BlockingIOError):
+        client.send(HEAD + b"1\r\nx\r\n" * 200_000)
+    for _ in range(10):
+        conn.has_event = True
+        assert conn.receive(LIMITS) is None
+    assert 100_000 <= len(conn.inbox) < 100_000 + 65_536
+
+
+def test_a_client_that_has_reset_its_connection_is_disconnected(connected):
+    conn, client = connected
     assert not conn.has_input()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
     with pytest.raises(Disconnected):
         conn.has_input()
-    sock.close()
 
 
 def test_byte_by_byte():

@@ -47,6 +47,18 @@ def test_a_body_over_the_limit_that_stalls_never_reaches_a_thread(server):
         sock.close()
 
 
+def test_chunks_of_clients_that_have_left_are_not_decoded(start):
+    server = start(deadlines=LONG_DEADLINES)
+    server.probe()
+    (worker,) = psutil.Process(server.process.pid).children()
+    before = sum(worker.cpu_times()[:2])
+    for _ in range(32):
+        server.connect(chunked("/echo", *[b"x"] * 200_000, end=b"")).close()
+    wait_until(lambda: count_connections(server.port) == 0)
+    server.probe()
+    assert sum(worker.cpu_times()[:2]) - before < 2.0  # to decode them takes 6 s
+
+
 def test_base_exceptions_end_no_thread(server):
     for path in ("/base-exception", "/exit") * 3:  # more than there are threads
         assert server.request(get(path)).status == 500
@@ -80,7 +92,7 @@ def test_failures_outside_the_application_end_no_thread(start, owner, method):
 def test_out_of_descriptors_accepts_again_as_soon_as_a_connection_closes(start):
     server = start(
         "import resource, stackmgr.server.worker as w\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))\nw.SWEEP_SECONDS = 30"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))\nw.SWEEP_SECONDS = 10"
     )
     with contextlib.ExitStack() as stack:
         for _ in range(80):
@@ -89,46 +101,26 @@ def test_out_of_descriptors_accepts_again_as_soon_as_a_connection_closes(start):
 
 
 def test_unread_responses_have_a_total_budget(start):
-    server = start(
-        "import stackmgr.server.memory as m\nm.MEMORY_LIMIT_BYTES = 20_000_000\nm.ROOM_SECONDS = 0.3",
-        deadlines="",
-    )
-    socks = []
-    for _ in range(5):
-        socks.append(server.connect_without_reading(get("/page?9000000")))
-        assert select.select([socks[-1].socket], [], [], 20)[0]  # its response has begun
-    last = server.connect(get("/page?9000000"))
-    assert len(last.response().json["filler"]) == 9_000_000
-    complete = [len(sock.read_all()) > 9_000_000 for sock in socks]
-    assert complete == sorted(complete)  # the first to come had read nothing for longest
-    assert 1 <= sum(complete) <= 2
-    for sock in (*socks, last):
-        sock.close()
-
-
-def test_many_small_unread_responses_have_a_total_budget_too(start):
-    server = start("import stackmgr.server.memory as m\nm.MEMORY_LIMIT_BYTES = 10_000_000", deadlines="")
+    server = start("import stackmgr.server.connections as c\nc.BUFFER_BUDGET = 10_000_000", deadlines="")
     socks = [server.connect_without_reading(get("/big?4500000")) for _ in range(12)]
     wait_until(lambda: 1 <= count_connections(server.port) <= 6, 20)  # the write deadline is 30 s
+    complete = [len(sock.read_all()) > 4_500_000 for sock in socks]
+    assert complete == sorted(complete)  # the first to come has waited longest
     for sock in socks:
         sock.close()
 
 
-def test_memory_of_large_unread_responses_is_bounded_and_returned(start):
+def test_unfinished_requests_have_a_total_budget(start):
     server = start(
-        "import stackmgr.server.memory as m\nm.MEMORY_LIMIT_BYTES, m.ROOM_SECONDS = 24_000_000, 0.3",
-        deadlines="import stackmgr.server.connection as c\nc.WRITE_DEADLINE = 2.0\n",
+        "import stackmgr.server.connections as c, stackmgr.server.worker as w\n"
+        "c.BUFFER_BUDGET = w.BUFFER_BUDGET = 5_000_000",
+        deadlines=LONG_DEADLINES,
     )
-    server.request(get("/page?8000000"))
-    (worker,) = psutil.Process(server.process.pid).children()
-    before, highest = worker.memory_info().rss, 0
-    socks = []
-    for _ in range(12):
-        socks.append(server.connect_without_reading(get("/page?8000000")))
-        time.sleep(0.2)
-        highest = max(highest, worker.memory_info().rss)
-    assert highest - before < 75_000_000  # twelve pages have 96 MB, and more while they are built
-    wait_until(lambda: worker.memory_info().rss < before + 8_000_000, 20)
+    body = b"x" * 262_144
+    socks = [server.connect(post("/echo", body)[:-1]) for _ in range(60)]
+    wait_until(lambda: count_connections(server.port) <= 20, 20)
+    socks[-1].send(b"x")
+    assert socks[-1].response().json["length"] == len(body)
     for sock in socks:
         sock.close()
 

@@ -30,6 +30,19 @@ def test_sigterm_completes_requests_in_flight_and_later_ones_on_open_connections
     assert time.monotonic() - start_of_end < 30
 
 
+def test_connection_that_was_announced_to_stay_open_serves_another_request_after_sigterm(start):
+    server = start("graceful_timeout = 30")
+    with server.connect(get("/")) as other, server.connect(get("/drip")) as kept:
+        assert other.response().status == 200
+        kept.read_until(b"first")
+        server.process.terminate()
+        wait_until(lambda: not connects(server.port))
+        other.send(get("/release"))
+        kept.read_until(b"last\r\n0\r\n\r\n")
+        kept.send(get("/later"))
+        assert kept.response().json == {"path": "/later"}
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
 def test_requests_that_arrived_before_the_signal_are_served_however_long_they_wait(start, sent):
     server = start("threads, graceful_timeout = 1, 20", deadlines="")
@@ -41,25 +54,35 @@ def test_requests_that_arrived_before_the_signal_are_served_however_long_they_wa
         sock.close()
 
 
-def test_worker_whose_thread_has_ended_is_replaced(start):
+def test_worker_whose_loop_fails_is_replaced(start):
     server = start(
-        "import stackmgr.server.worker as w\nhandle = w.Worker._handle_event\n"
-        "def end(self, *event):\n"
-        "    if self.age == 1: raise SystemExit\n"
-        "    handle(self, *event)\n"
-        "w.Worker._handle_event = end"
+        "import stackmgr.server.worker as w\nturn = w.Worker._turn\n"
+        "def fail(self):\n"
+        "    if self.age == 1: raise MemoryError\n"
+        "    return turn(self)\n"
+        "w.Worker._turn = fail"
     )
     wait_until(lambda: server.boots == 2)
-    assert "The request thread has ended" in server.log
+    assert "Exception in worker process" in server.log
     server.probe()
 
 
-def test_worker_whose_request_thread_hangs_is_replaced(start):
+def test_worker_whose_thread_hangs_is_replaced(start):
     server = start("timeout = 2")
     with server.connect(get("/hang")):
         wait_until(lambda: server.boots == 2)
         assert "WORKER TIMEOUT" in server.log
         server.probe()
+
+
+def test_sigquit_ends_a_worker_whose_thread_hangs_in_a_request(start):
+    server = start("graceful_timeout = 30")
+    with server.connect(get("/hang")):
+        time.sleep(0.5)
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGQUIT)
+        assert server.process.wait(20) == 0
+        assert time.monotonic() - began < 10
 
 
 def test_worker_whose_requests_all_wait_is_not_replaced(start):

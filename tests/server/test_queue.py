@@ -1,16 +1,20 @@
 """Requests that wait for a thread: rejected after a time, whatever the threads are doing."""
 
 import contextlib
+import itertools
+import select
 import socket
 import tempfile
+import threading
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from stackmgr.server.handler import RETRY_SPREAD_SECONDS
+from stackmgr.server.worker import RETRY_SPREAD_SECONDS
 from tests.server.gunicorn_process import chunked, get, post, wait_until
 
-LIMIT = "import stackmgr.server.worker as w\nw.Worker.queue_seconds = 0.5\n"
+LIMIT = "\nimport stackmgr.server.worker as w\nw.Worker.queue_seconds = 0.5\n"
 
 
 @contextlib.contextmanager
@@ -27,11 +31,13 @@ def busy(server):
             assert [one.response().status, two.response().status] == [200, 200]
 
 
-def test_one_key_never_has_all_the_greenlets(start, tmp_path):
+def test_one_manager_never_has_all_the_greenlets(start, tmp_path):
     server, folder = start("threads = 4"), tmp_path / "held"
     folder.mkdir()
-    spellings = ["Bearer a", "bearer a", "BEARER a", "Bearer  a", "Bearer   a", "Bearer a "]
+    spellings = ["Bearer a-1", "bearer a-1", "BEARER a-2", "Bearer  a-2", "Bearer   a-3", "Bearer a-3 "]
     requests = [get(f"/hold?{folder}", f"Authorization: {spelling}") for spelling in spellings]
+    for spelling in spellings:
+        assert server.request(get("/", f"Authorization: {spelling}")).status == 200
     with ExitStack() as stack:
         clients = [stack.enter_context(server.connect(request)) for request in requests]
         wait_until(lambda: len(list(folder.iterdir())) == 3)
@@ -41,7 +47,58 @@ def test_one_key_never_has_all_the_greenlets(start, tmp_path):
         assert [client.response().status for client in clients] == [200] * 6
 
 
-def test_one_key_never_has_all_the_greenlets_on_a_unix_socket(start, tmp_path):
+def test_keys_that_are_rejected_slowly_leave_greenlets_for_one_that_is_accepted(start):
+    server = start("threads = 4" + LIMIT)
+    good = get("/", "Authorization: Bearer good")
+    assert server.request(good).status == 200
+    numbers, has_ended = itertools.count(), threading.Event()
+    found = Counter()
+
+    def attack():
+        with server.connect() as client:
+            while not has_ended.is_set():
+                client.send(get("/slowly-rejected?0.3", f"Authorization: Bearer {next(numbers)}"))
+                found[client.response().status] += 1
+
+    attackers = [threading.Thread(target=attack) for _ in range(32)]
+    for attacker in attackers:
+        attacker.start()
+    try:
+        time.sleep(1)
+        assert [server.request(good).status for _ in range(20)] == [200] * 20
+    finally:
+        has_ended.set()
+        for attacker in attackers:
+            attacker.join()
+    assert set(found) == {401, 503}
+
+
+def test_a_key_that_is_rejected_loses_its_share(start):
+    server = start("threads = 4" + LIMIT)
+    key = "Authorization: Bearer a"
+    assert server.request(get("/", key)).status == 200
+    assert server.request(get("/slowly-rejected?0", key)).status == 401
+    with ExitStack() as stack:
+        requests = [get("/slowly-rejected?2", key)] * 2
+        clients = [stack.enter_context(server.connect(request)) for request in requests]
+        assert sorted(client.response().status for client in clients) == [401, 503]
+
+
+def test_too_many_requests_that_wait_are_rejected_at_once(start):
+    server = start("import stackmgr.server.queue as q\nq.LIMIT = 8\n" + LIMIT.replace("0.5", "20.0"))
+    with ExitStack() as stack:
+        with busy(server):
+            clients = [stack.enter_context(server.connect(get("/"))) for _ in range(8)]
+            other = stack.enter_context(server.connect(get("/", "Authorization: Bearer b")))
+            readable = select.select([each.socket for each in clients], [], [], 10)[0]
+            [rejected] = [each for each in clients if each.socket in readable]  # of the longest line
+            assert rejected.response().status == 503
+            assert not select.select([each.socket for each in (other, *clients)], [], [], 0.5)[0]
+        clients.remove(rejected)
+        assert [each.response().status for each in (other, *clients)] == [200] * 8
+
+
+def test_one_manager_never_has_all_the_greenlets_on_a_unix_socket(start, tmp_path):
     path, folder = str(tmp_path / "socket"), tmp_path / "held"
     folder.mkdir()
     server = start(f"threads = 4\nbind.append('unix:{path}')")

@@ -1,17 +1,15 @@
 """A scheduler as in a worker, for what a test runs in greenlets."""
 
-import os
-import select
-import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import cache
 from typing import Any
 
 from stackmgr.http.app import Application
-from stackmgr.scheduler import READABLE, Scheduler
+from stackmgr.scheduler import Scheduler
 
 PATIENCE = 60
 # Requests at the same time: of a worker by default.
@@ -21,35 +19,32 @@ WSGIApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class Running:
-    """A scheduler in a thread of its own, which runs what it is given, each in a greenlet."""
+    """A scheduler in a thread of its own, which runs what it is given, *number* calls at a time."""
 
     def __init__(self, number: int, cleanup: ExitStack) -> None:
-        self.events = cleanup.enter_context(select.epoll())
-        self._calls: dict[int, Callable[[], None]] = {}
-        self.scheduler = Scheduler(self.events, number, self._handle)
-        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.scheduler = Scheduler()
+        self._free = number
+        self._calls: deque[Callable[[], None]] = deque()
+        self._has_ended = False
+        self.thread = threading.Thread(
+            target=self.scheduler.run, args=(self._turn, self._idle_seconds), daemon=True
+        )
         self.thread.start()
         cleanup.callback(self._end)
 
-    def _handle(self, descriptor: int) -> None:
-        call = self._calls.pop(descriptor)
-        self.events.unregister(descriptor)
-        os.close(descriptor)
-        call()
+    def _turn(self) -> bool:
+        while self._calls and self._free:
+            self._free -= 1
+            self.scheduler.start(self._calls.popleft())
+        return not self._has_ended
 
-    def _run(self) -> None:
-        with suppress(SystemExit):
-            self.scheduler.run()
+    def _idle_seconds(self) -> float:
+        return 0.0 if self._calls and self._free else PATIENCE
 
     def _end(self) -> None:
-        """End the thread, as nothing does that the scheduler is made for."""
-        self._watch(sys.exit)
+        self._has_ended = True
+        self.scheduler.wake()
         self.thread.join(PATIENCE)
-
-    def _watch(self, call: Callable[[], None]) -> None:
-        descriptor = os.eventfd(1)
-        self._calls[descriptor] = call
-        self.events.register(descriptor, READABLE | select.EPOLLONESHOT)
 
     def start(self, call: Callable[[], object]) -> "Future[object]":
         """Run *call* in a greenlet, as soon as one is idle."""
@@ -60,8 +55,11 @@ class Running:
                 future.set_result(call())
             except BaseException as ex:  # noqa: BLE001 - for the test
                 future.set_exception(ex)
+            finally:
+                self._free += 1
 
-        self._watch(run)
+        self._calls.append(run)
+        self.scheduler.wake()
         return future
 
     def do(self, call: Callable[[], object]) -> object:

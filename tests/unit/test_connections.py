@@ -1,114 +1,88 @@
-"""Which thread owns a connection: none takes one that another has served since it looked."""
+"""The connections of a worker: which phase follows, what ends them, and who makes room for whom."""
 
 import socket
 from collections.abc import Iterator
 from errno import EMFILE
-from select import EPOLLIN, EPOLLOUT
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import pytest
 
-from stackmgr.capacity import UNLIMITED
-from stackmgr.server import SERVING
-from stackmgr.server.connection import ClientConnection
-from stackmgr.server.connections import WRITE, HttpConnections
+from stackmgr.scheduler import Scheduler
+from stackmgr.server import CLOSED, DRAINING, IDLE, READING, SERVING, WRITING, connections
+from stackmgr.server.connection import ClientConnection, Disconnected
+from stackmgr.server.connections import HttpConnections
 from stackmgr.server.listeners import Listeners
+from stackmgr.server.queue import Place, RequestQueue
 
-
-class Served(dict[int, ClientConnection]):
-    """Parked connections, of which another thread serves one just before this one takes it."""
-
-    def __init__(self, connections: HttpConnections) -> None:
-        super().__init__(connections.parked)
-        self._connections = connections
-        self.is_waiting = True
-
-    def pop(self, fd: int, *default: None) -> ClientConnection | None:  # type: ignore[override]
-        if self.is_waiting:
-            self.is_waiting = False
-            taken = super().pop(fd)
-            taken.phase = SERVING
-            self._connections.park(taken)
-        return super().pop(fd, *default)
+QUEUE: RequestQueue[Any] = RequestQueue(1)
 
 
 @pytest.fixture
-def parked() -> Iterator[tuple[HttpConnections, ClientConnection]]:
-    """A connection that has bytes to read and whose deadline has passed."""
-    connections = HttpConnections(keepalive=60.0)
+def parked() -> Iterator[tuple[HttpConnections, ClientConnection, socket.socket]]:
+    """Connections, one of them, and its client."""
+    all_of_them = HttpConnections(Scheduler(), 1000, keepalive=60.0)
     server, client = socket.socketpair()
     with client:
-        conn = ClientConnection(server, "", "", UNLIMITED)
-        connections.add(conn)
-        client.sendall(b"G")
-        conn.deadline = monotonic() - 1.0
-        yield connections, conn
-        connections.close(conn)
+        conn = ClientConnection(server, "", "", Place(QUEUE))
+        all_of_them.add(conn)
+        yield all_of_them, conn, client
+        all_of_them.close(conn)
 
 
-def test_a_connection_whose_deadline_has_passed_is_taken(parked):
-    connections, conn = parked
-    assert connections.take_expired() == [conn]
-    assert connections.parked == {}
+@pytest.mark.parametrize(("changes", "phase", "seconds"), [
+    ({}, IDLE, 60.0), ({"inbox": b"\r\n"}, IDLE, 60.0), ({"inbox": b"G"}, READING, 10.0),
+    ({"outbox": b"x"}, WRITING, 30.0), ({"outbox": b"x", "closing": True}, WRITING, 30.0),
+    ({"closing": True}, DRAINING, 2.0), ({"closing": True, "inbox": b"G"}, DRAINING, 2.0),
+])  # fmt: skip
+def test_the_phase_after_a_response_follows_from_what_is_left(parked, changes, phase, seconds):
+    all_of_them, conn, _ = parked
+    conn.phase = SERVING
+    for name, value in changes.items():
+        setattr(conn, name, bytearray(value) if isinstance(value, bytes) else value)
+    before = monotonic()
+    all_of_them.park(conn)
+    assert (conn.phase, conn.events) == (phase, phase.events)
+    assert before + seconds <= conn.deadline <= monotonic() + seconds
+    conn.deadline = 1.0
+    all_of_them.park(conn)
+    assert conn.deadline == 1.0  # of the whole phase
+    assert all_of_them.sweep() == [conn]
 
 
-def test_a_connection_that_was_served_meanwhile_is_left_to_its_new_deadline(parked):
-    connections, conn = parked
-    connections.parked = Served(connections)
-    assert connections.take_expired() == []
-    assert list(connections.parked.values()) == [conn]
-    assert conn.deadline > monotonic()
+def test_what_is_left_of_a_pipeline_is_continued_with(parked):
+    all_of_them, conn, _ = parked
+    conn.inbox += b"GET / HTTP/1.1\r\n"
+    all_of_them.park(conn)
+    all_of_them.park(conn)
+    assert list(all_of_them.ready) == [conn]
 
 
-def test_a_connection_that_has_been_ready_for_longer_than_the_limit_is_overdue(parked):
-    connections, conn = parked
-    waiting, _ = connections.poll_waiting()
-    assert list(connections.take_overdue(waiting, 60.0)) == []
-    sleep(0.02)
-    assert list(connections.take_overdue(waiting, 0.01)) == [conn]
-    assert connections.parked == {}
+def test_a_connection_that_the_client_has_reset_is_not_parked(parked):
+    all_of_them, conn, _ = parked
+    conn.is_gone = True
+    with pytest.raises(Disconnected):
+        all_of_them.park(conn)
 
 
-def test_a_connection_that_was_served_meanwhile_is_not_overdue(parked):
-    connections, conn = parked
-    waiting, _ = connections.poll_waiting()
-    sleep(0.02)
-    connections.parked = Served(connections)
-    assert list(connections.take_overdue(waiting, 0.01)) == []
-    assert list(connections.parked.values()) == [conn]
-
-
-def test_a_connection_that_was_served_meanwhile_is_not_the_longest_parked(parked):
-    connections, conn = parked
-    connections.parked = Served(connections)
-    connections.close_longest_parked()
-    assert connections.open == {conn}
-
-
-class Replaced(dict[int, ClientConnection]):
-    """Parked connections, of which another thread replaces one that this one has just found."""
-
-    def __init__(self, connections: HttpConnections, new: ClientConnection) -> None:
-        super().__init__(connections.parked)
-        self._new = new
-        self._arm = connections.arm
-
-    def get(self, fd: int, *default: None) -> ClientConnection | None:  # type: ignore[override]
-        found = super().get(fd, *default)
-        if found is not None and found is not self._new:
-            self[fd] = self._new
-            self._arm(fd, self._new.events)
-        return found
-
-
-def test_a_connection_that_gets_the_descriptor_of_one_that_was_just_found_is_watched(parked):
-    connections, conn = parked
-    new = ClientConnection(conn.sock, "", "", UNLIMITED)
-    new.events = WRITE
-    connections.parked = Replaced(connections, new)
-    assert connections.poll_waiting() == ([conn], [])
-    assert connections.epoll.poll(0) == [(conn.fd, EPOLLOUT)]
+def test_the_longest_parked_are_closed_if_all_hold_too_much(parked, monkeypatch):
+    all_of_them, first, _ = parked
+    monkeypatch.setattr(connections, "BUFFER_BUDGET", 100)
+    pairs = [socket.socketpair() for _ in range(3)]
+    others = [ClientConnection(server, "", "", Place(QUEUE)) for server, _ in pairs]
+    first.outbox += b"x" * 50
+    for conn, size in zip(others, (0, 30, 20), strict=True):
+        conn.inbox += b"x" * size
+        all_of_them.add(conn)
+    all_of_them.sweep()
+    assert all_of_them.open == {first, *others}
+    others[2].inbox += b"x"
+    all_of_them.sweep()
+    assert all_of_them.open == set(others)
+    assert first.phase is CLOSED
+    for conn, (_, client) in zip(others, pairs, strict=True):
+        all_of_them.close(conn)
+        client.close()
 
 
 class FullListener:
@@ -130,16 +104,23 @@ class FullListener:
 
 
 def test_a_connection_to_the_managers_listener_makes_room_for_the_operator(parked):
-    managers, conn = parked
-    operators, listener = HttpConnections(keepalive=60.0), FullListener(conn)
-    listeners = Listeners([listener], operators, 64, expendable=managers)
+    managers, conn, _ = parked
+    scheduler = Scheduler()
+    operators, listener = HttpConnections(scheduler, 64, keepalive=60.0), FullListener(conn)
+    listeners = Listeners([listener], scheduler, QUEUE, operators, expendable=managers)
     listeners.watch()
-    with socket.create_connection(listener.getsockname()):
-        assert operators.epoll.poll(10, 1) == [(listener.fileno(), EPOLLIN)]
-        assert listeners.accept(listener.fileno()) is None
-        assert managers.open == set()
-        assert operators.epoll.poll(10, 1) == [(listener.fileno(), EPOLLIN)]  # at once, not at the next sweep
-        assert listeners.accept(listener.fileno()) == listener.fileno()
-        [accepted] = operators.open
+    waiting = socket.create_connection(listener.getsockname())
+    turns = []
+
+    def turn() -> bool:
+        turns.append(listeners.ready)
+        listeners.accept()
+        return not operators.open
+
+    scheduler.run(turn, lambda: 60.0)  # at once, not at the next sweep
+    assert turns == [[], [listener.fileno()], [listener.fileno()]]
+    assert managers.open == set()
+    [accepted] = operators.open
     operators.close(accepted)
     listeners.close()
+    waiting.close()

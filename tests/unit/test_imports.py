@@ -19,8 +19,7 @@ WORKER = {
     "stackmgr.database": "connection conninfo pool retries session session_settings shared_reads statements",
     "stackmgr.http": "app error_handlers health middleware requests resources responses schemas",
     "stackmgr.monitoring": "line_writer logs metrics",
-    "stackmgr.server": "body connection connections handler listeners memory outbox request response shares"
-    " worker",
+    "stackmgr.server": "body connection connections handler listeners queue request response worker",
     "stackmgr.stacks": "configuration cursor eip55 repository whitelist",
 }
 WORKER_LINES = 6800

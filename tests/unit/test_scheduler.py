@@ -9,15 +9,17 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
+from greenlet import getcurrent
 
 from stackmgr import scheduler
 from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.scheduler import (
     READABLE,
     WRITABLE,
+    Scheduler,
     Signal,
     call_in_thread,
-    give_way,
+    end_turn,
     sleep,
     wait_for,
 )
@@ -31,31 +33,60 @@ def running() -> Iterator[Callable[[int], Running]]:
         yield lambda number: Running(number, cleanup)
 
 
-def test_the_thread_takes_turns_when_woken(running):
-    scheduler = running(1).scheduler
-    turns = scheduler.turns
-    scheduler.wake()
-    eventually(lambda: scheduler.turns > turns)
+def test_the_thread_takes_a_turn_when_woken():
+    scheduler, turns = Scheduler(), []
+
+    def turn() -> bool:
+        turns.append(None)
+        return len(turns) < 3
+
+    thread = threading.Thread(target=scheduler.run, args=(turn, lambda: 60.0))
+    thread.start()
+    for number in (1, 2):
+        eventually(lambda number=number: len(turns) == number)
+        scheduler.wake()
+    thread.join(PATIENCE)
+    assert len(turns) == 3
 
 
-def test_one_that_computes_for_long_gives_way_to_all_others(running):
+def test_a_greenlet_is_kept_for_the_next_call(running):
+    many = running(100)
+    used = {many.do(getcurrent) for _ in range(100)}
+    assert len(used) == 1
+
+
+def test_a_handler_is_called_with_the_events_of_its_descriptor_as_long_as_it_is_watched(running, pair):
+    one, other = pair
+    single, found = running(1), []
+
+    def read(events: int) -> None:
+        found.append((events, one.recv(1)))
+
+    def change(events: int) -> None:
+        single.do(partial(single.scheduler.change, one.fileno(), events))
+
+    single.do(partial(single.scheduler.watch, one.fileno(), READABLE, read))
+    other.send(b"ab")
+    eventually(lambda: found == [(READABLE, b"a"), (READABLE, b"b")])
+    change(0)
+    other.send(b"c")
+    assert single.do(partial(wait_for, other.fileno(), WRITABLE, PATIENCE))
+    assert len(found) == 2
+    change(READABLE)
+    eventually(lambda: found[2:] == [(READABLE, b"c")])
+    change(0)
+
+
+def test_one_that_ends_its_turn_continues_after_all_that_is_ready(running):
     two, order = running(2), []
 
-    def compute() -> None:
-        since = time.monotonic()
-        assert give_way(since) == since
-        for _ in range(3):
-            time.sleep(0.01)  # blocks the thread
-            order.append("long")
-            since = give_way(since)
+    def work() -> None:
+        order.append("first")
+        end_turn()
+        order.append("last")
 
-    def start() -> None:
-        two.start(compute)
-        two.start(lambda: order.append("short"))
-
-    two.do(start)
-    eventually(lambda: len(order) == 4)
-    assert order == ["long", "short", "long", "long"]
+    two.do(lambda: (two.start(lambda: order.append("second")), work()))
+    assert order == ["first", "second", "last"]
 
 
 @pytest.fixture
@@ -210,30 +241,6 @@ def test_a_signal_that_comes_too_late_resumes_nothing_else(running):
         return is_early, second.wait(0.1)
 
     assert two.do(wait_again) == (False, False)
-
-
-def test_deferred_calls_are_made_after_a_turn_of_the_others(running):
-    two = running(2)
-    calls: list[str] = []
-
-    def work() -> None:
-        two.scheduler.defer(partial(calls.append, "deferred"))
-        calls.append("worked")
-        signal = Signal()
-        signal.set()
-        signal.wait(0)
-        calls.append("waited")
-
-    two.do(work)
-    eventually(lambda: len(calls) == 3)
-    assert calls == ["worked", "waited", "deferred"]
-
-
-def test_deferred_calls_are_made_if_nothing_else_happens(running):
-    two = running(2)
-    calls: list[str] = []
-    two.do(lambda: two.scheduler.defer(partial(calls.append, "deferred")))
-    eventually(lambda: calls == ["deferred"])
 
 
 def test_what_blocks_runs_in_another_thread_and_lets_others_run(running):

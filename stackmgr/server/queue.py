@@ -1,0 +1,141 @@
+"""The queue of complete requests: which of them run at once, and which wait, for how long."""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
+
+from stackmgr.capacity import Capacity
+
+LIMIT = 512  # requests that wait; beyond, one of the longest line is rejected
+_REMEMBERED = 10_000  # keys that have been accepted
+_UNVERIFIED = ""  # the share of all other keys together: a client may send another one each time
+
+_Entry = TypeVar("_Entry")
+
+
+class Place(Capacity):
+    """The place of a connection's present request among those that run."""
+
+    __slots__ = ("_queue", "key", "share")
+
+    def __init__(self, queue: "RequestQueue[Any]") -> None:
+        super().__init__()
+        self._queue = queue
+        self.key = 0  # a hash: keys are not kept
+        self.share: str | None = None  # in which the request counts while it runs
+
+    def accept(self, manager_id: str) -> None:
+        """Count the request as the manager's: its key has been verified."""
+        self._queue.accept(self, manager_id)
+
+
+class RequestQueue(Generic[_Entry]):
+    """Admits *limit* requests at a time: of one manager three quarters, of unverified keys a quarter.
+
+    Each share has a line of its own, in the order of arrival; the lines have their turns one after the other.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._free = limit  # how many more requests may run at once
+        self._limit, self._unverified_limit = limit - limit // 4, max(1, limit // 4)
+        self._running: dict[str, int] = {}  # by share
+        self._managers: OrderedDict[int, str] = OrderedDict()  # by key, the last accepted at the end
+        self._admitted: deque[_Entry] = deque()
+        self._lines: OrderedDict[str, deque[tuple[float, Place, _Entry]]] = OrderedDict()  # by share
+        self.waiting = 0  # requests in the lines
+
+    def add(self, place: Place, credential: str, entry: _Entry, now: float) -> _Entry | None:
+        """Add a request; return the one that must be rejected for it, if too many wait."""
+        place.key = hash(credential)
+        share = self._managers.get(place.key, _UNVERIFIED)
+        if not self._lines and self._may_run(share):
+            self._enter(place, share)
+            self._admitted.append(entry)
+            return None
+        self._lines.setdefault(share, deque()).append((now, place, entry))
+        self.waiting += 1
+        if self.waiting <= LIMIT:
+            return None
+        longest = max(self._lines, key=lambda share: len(self._lines[share]))
+        return self._remove(longest, -1)
+
+    def has_next(self) -> bool:
+        """Return whether there is a request that may run."""
+        return bool(self._admitted) or self._next_share() is not None
+
+    def take(self) -> _Entry | None:
+        """Return the next request that may run, or None."""
+        if self._admitted:
+            return self._admitted.popleft()
+        share = self._next_share()
+        if share is None:
+            return None
+        self._lines.move_to_end(share)
+        self._enter(self._lines[share][0][1], share)
+        return self._remove(share, 0)
+
+    def take_overdue(self, since: float) -> Iterator[_Entry]:
+        """Remove and yield the requests that have been waiting *since* then or longer."""
+        for share, line in list(self._lines.items()):
+            while line and line[0][0] <= since:
+                yield self._remove(share, 0)
+
+    def accept(self, place: Place, manager_id: str) -> None:
+        """Count the request of *place*, and later ones with its key, as the manager's."""
+        is_new = self._managers.get(place.key) != manager_id
+        self._managers[place.key] = manager_id
+        self._managers.move_to_end(place.key)
+        if is_new and _UNVERIFIED in self._lines:
+            self._move_line(place.key, manager_id)
+        if len(self._managers) > _REMEMBERED:
+            self._managers.popitem(last=False)
+        if place.share not in (None, manager_id) and self._running.get(manager_id, 0) < self._limit:
+            self.leave(place)
+            self._enter(place, manager_id)
+
+    def _move_line(self, key: int, manager_id: str) -> None:
+        """Move the requests that wait with a key to the line of its manager."""
+        line = self._lines[_UNVERIFIED]
+        found = [waiting for waiting in line if waiting[1].key == key]
+        if not found:
+            return
+        self._lines[_UNVERIFIED] = deque(waiting for waiting in line if waiting[1].key != key)
+        if not self._lines[_UNVERIFIED]:
+            del self._lines[_UNVERIFIED]
+        found.extend(self._lines.get(manager_id, ()))
+        self._lines[manager_id] = deque(sorted(found, key=itemgetter(0)))
+
+    def reject(self, place: Place) -> None:
+        """Count later requests with the key of *place* as unverified."""
+        self._managers.pop(place.key, None)
+
+    def leave(self, place: Place) -> None:
+        """Let another request run: that of *place* has ended."""
+        share, place.share = place.share, None
+        if share is not None:
+            self._free += 1
+            self._running[share] -= 1
+            if not self._running[share]:
+                del self._running[share]
+
+    def _next_share(self) -> str | None:
+        return next(filter(self._may_run, self._lines), None) if self._free else None
+
+    def _may_run(self, share: str) -> bool:
+        limit = self._limit if share else self._unverified_limit
+        return self._free > 0 and self._running.get(share, 0) < limit
+
+    def _enter(self, place: Place, share: str) -> None:
+        place.share = share
+        self._free -= 1
+        self._running[share] = self._running.get(share, 0) + 1
+
+    def _remove(self, share: str, number: int) -> _Entry:
+        line = self._lines[share]
+        _, _, entry = line[number]
+        del line[number]
+        if not line:
+            del self._lines[share]
+        self.waiting -= 1
+        return entry
