@@ -5,7 +5,7 @@ from typing import Any
 
 from stackmgr.capacity import CAPACITY
 from stackmgr.errors import RateLimited, ServiceError, Unauthorized
-from stackmgr.scheduler import call_in_thread, give_way, sleep
+from stackmgr.scheduler import call_in_thread, end_turn, sleep
 from tests.simulation.clients import Client, Request, Response
 from tests.simulation.world import World
 
@@ -24,16 +24,21 @@ def content_of(name: str, size: int) -> bytes:
     return (text * (size // len(text) + 1))[:size]
 
 
+def manager_of(environ: dict[str, Any]) -> str:
+    """Return whose the key of a request is: two keys are of one manager."""
+    return f"manager{int(environ['HTTP_AUTHORIZATION'][-1]) // 2}"
+
+
 class Application:
     """Requests are `/KIND/NUMBER`; a response names its request in `X-Request-Id` and in its body."""
 
     def __init__(self, world: World, threads: int, verify: Verify) -> None:
         self._world = world
         self._threads = threads
-        self._share = threads - threads // 4
+        self._shares = threads - threads // 4, max(1, threads // 4)  # of a manager, of unverified keys
         self._verify = verify
         self.hangs = 0.0  # since when the thread is blocked
-        self._running: list[str] = []  # the keys of those that the shares have admitted
+        self._running: list[Any] = []  # the places of those that the queue has admitted
         self._kinds = {
             "fast": self._fast, "sleep": self._sleep, "page": self._page, "pieces": self._pieces,
             "raise": self._raise, "late": self._late, "thread": self._thread, "spin": self._spin,
@@ -43,18 +48,23 @@ class Application:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         name = environ["HTTP_X_REQUEST_ID"]
         _, kind, number = environ["PATH_INFO"].split("/")
-        key = environ["HTTP_AUTHORIZATION"].rpartition(" ")[2]
         self._world.note("starts", name)
         retry_after = environ[CAPACITY].retry_after
         if retry_after:
             return _respond(start_response, "503 Service Unavailable", name, b"", retry_after)
-        self._running.append(key)
-        if len(self._running) > self._threads or self._running.count(key) > self._share:
-            self._world.fail("no key has more than its share", f"{key}: {self._running}")
+        place = environ[CAPACITY]
+        self._running.append(place)
+        same = sum(each.share == place.share for each in self._running)
+        if len(self._running) > self._threads or same > self._shares[not place.share]:
+            self._world.fail(
+                "nobody has more than his share", f"{same} of {len(self._running)}: {place.share}"
+            )
+        if kind != "verify":
+            environ[CAPACITY].accept(manager_of(environ))
         try:
             return list(self._kinds[kind](environ, start_response, name, int(number)))
         finally:
-            self._running.remove(key)
+            self._running.remove(place)
 
     def _fast(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
         return _respond(start_response, "200 OK", name, content_of(name, number))
@@ -65,17 +75,16 @@ class Application:
 
     def _thread(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
         def work() -> None:
-            if self._world.current.name != "requests":  # type: ignore[union-attr]  # there are no more threads
+            if self._world.current.name != "main":  # type: ignore[union-attr]  # there are no more threads
                 self._world.sleep(number / 1000)
 
         call_in_thread(work)
         return self._fast(environ, start_response, name, 10)
 
     def _spin(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
-        since = self._world.now
         for _ in range(3):
             self._world.now += number / 1000
-            since = give_way(since)
+            end_turn()
         return self._fast(environ, start_response, name, 10)
 
     def _hang(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
@@ -85,9 +94,6 @@ class Application:
         return self._fast(environ, start_response, name, 10)
 
     def _page(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
-        seconds = environ[CAPACITY].wait_for_room(number)
-        if seconds:
-            return _respond(start_response, "503 Service Unavailable", name, b"", seconds)
         sleep(0.01)
         content = content_of(name, number)
         _respond(start_response, "200 OK", name, content)
@@ -125,6 +131,7 @@ class Application:
         except ServiceError as ex:
             status = {Unauthorized: "401 No", RateLimited: "429 No"}.get(type(ex), "503 No")
             return _respond(start_response, status, name, b"", 1)
+        environ[CAPACITY].accept(manager_of(environ))
         return self._fast(environ, start_response, name, 10)
 
 

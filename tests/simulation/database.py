@@ -1,5 +1,6 @@
 """The scenario of the database: the scheduler, the pool, the line, sessions and libpq, without HTTP."""
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -9,12 +10,11 @@ from typing import Any
 import psycopg.generators
 from greenlet import getcurrent
 
-from stackmgr import scheduler
 from stackmgr.database import connection, pool
 from stackmgr.scheduler import Scheduler
 from stackmgr.stacks import repository
 from tests.simulation import names
-from tests.simulation.kernel import IN, ONESHOT, Epoll, Kernel, Poll, Select
+from tests.simulation.kernel import Kernel, Poll, Select
 from tests.simulation.libpq import ClientSocket, SimulatedTransformer, connecting
 from tests.simulation.line import Line, WatchedConnection, WatchedDatabase, WatchedPool, WatchedWaiter
 from tests.simulation.postgres import Server
@@ -128,32 +128,37 @@ class DatabaseParts:
 
 
 class RequestThread:
-    """A thread that runs a scheduler, and starts each call in a greenlet of it."""
+    """A thread that runs a scheduler, and starts calls in greenlets of it, *number* at a time."""
 
     def __init__(self, parts: DatabaseParts, number: int) -> None:
         self.world = parts.world
-        self.kernel = parts.kernel
-        self.events = Epoll(parts.kernel)
-        self._calls: dict[int, Callable[[], None]] = {}
-        self.scheduler = Scheduler(self.events, number, self._handle)
+        self._free = number
+        self._calls: deque[Callable[[], None]] = deque()
+        self.scheduler = Scheduler()
         self.thread = self.world.start("requests", self._run)
         self.schedule = Schedule(self.world, self.scheduler, self.thread)
 
     def _run(self) -> None:
         self.world.current.only_waits_in = getcurrent()
-        self.scheduler.run()
+        self.scheduler.run(self._turn, self._idle_seconds)
 
-    def _handle(self, descriptor: int) -> None:
-        call = self._calls.pop(descriptor)
-        self.events.unregister(descriptor)
-        scheduler.os.close(descriptor)
+    def _turn(self) -> bool:
+        while self._calls and self._free:
+            self._free -= 1
+            self.scheduler.start(partial(self._call, self._calls.popleft()))
+        return True
+
+    def _idle_seconds(self) -> float:
+        return 0.0 if self._calls and self._free else 60.0
+
+    def _call(self, call: Callable[[], None]) -> None:
         call()
+        self._free += 1
 
     def start(self, call: Callable[[], None]) -> None:
-        """Run *call* in a greenlet, as soon as one is idle."""
-        descriptor = scheduler.os.eventfd(1)
-        self._calls[descriptor] = call
-        self.events.register(descriptor, IN | ONESHOT)
+        """Run *call* in a greenlet, as soon as one may run."""
+        self._calls.append(call)
+        self.scheduler.wake()
 
 
 def plan(random: Random) -> Plan:

@@ -57,8 +57,8 @@ MUTANTS = [
     ),
     _mutant(
         "wake-up not read", "the scheduler does not reset the descriptor that wakes it",
-        Scheduler, "_handle_ready",
-        "os.eventfd_read(descriptor)", "pass", 2,
+        Scheduler, "__init__",
+        "os.eventfd_read(self._wake_up)", "None", 2,
     ),
     _mutant(
         "blocking wait", "a request waits for a thread by blocking all others",
@@ -69,7 +69,7 @@ MUTANTS = [
         "deadline of each attempt", "a retry starts the deadline of the session again",
         Session, "rows",
         "return self._run(statement, parameters, deadline)",
-        "return self._run(statement, parameters, time.monotonic() + self._seconds_left)", 2128,
+        "return self._run(statement, parameters, time.monotonic() + self._seconds_left)", 3230,
     ),
     _mutant(
         "deadline of each wait", "each wait for the server may take as long as the whole exchange",
@@ -94,7 +94,7 @@ MUTANTS = [
     _mutant(
         "overtaken", "a request whose connection has died joins the line at its end",
         Pool, "acquire",
-        "is_first_in_line = True", "pass", 876,
+        "is_first_in_line = True", "pass", 512,
     ),
     _mutant(
         "not connecting", "a request joins the line, and nobody connects for it",

@@ -5,18 +5,29 @@ The simulated master starts workers, stops them, reloads, and kills one whose he
 
 import gc
 from collections.abc import Callable
-from functools import partial
 from sys import byteorder
 from types import SimpleNamespace
 from typing import Any
 
+from greenlet import getcurrent
 from gunicorn.config import Config
 
-from stackmgr.server import body, connection, connections, handler, listeners, memory, outbox, worker
+from stackmgr.server import (
+    DRAINING,
+    IDLE,
+    READING,
+    WRITING,
+    body,
+    connection,
+    connections,
+    handler,
+    listeners,
+    queue,
+    worker,
+)
 from tests.simulation import kernel as kernels
 from tests.simulation.names import Names
 from tests.simulation.sockets import Backlog, Listener, Network
-from tests.simulation.threads import Lock, StartedThread, Threading
 from tests.simulation.world import World
 
 PORT, ADMIN_PORT = 8000, 8001
@@ -26,21 +37,17 @@ _config = Config()
 
 # Small limits, in place of those of production, by what a plan calls them.
 _LIMITS: dict[str, tuple[tuple[Any, str], ...]] = {
-    "tick": ((worker, "TICK_SECONDS"),),
     "linger": ((worker, "STOP_LINGER"),),
-    "waiting": ((worker, "WAITING"),),
-    "read deadline": ((connections, "READ_DEADLINE"),),
-    "write deadline": ((connections, "WRITE_DEADLINE"), (connection, "WRITE_DEADLINE"),
-                       (worker, "WRITE_DEADLINE"), (memory, "WRITE_DEADLINE")),
+    "waiting": ((queue, "LIMIT"),),
+    "turn": ((worker, "PARSE_SECONDS"), (worker, "STEP_SECONDS")),
+    "read deadline": ((IDLE, "seconds"), (READING, "seconds")),
+    "write deadline": ((WRITING, "seconds"),),
     "write progress": ((connection, "WRITE_PROGRESS"),),
-    "drain": ((connections, "DRAIN_SECONDS"),),
+    "drain": ((DRAINING, "seconds"),),
     "drain limit": ((connection, "DRAIN_LIMIT"),),
+    "inbox": ((connection, "INBOX_LIMIT"),),
     "outbox": ((connection, "OUTBOX_LIMIT"),),
-    "turn": ((outbox, "TURN_BYTES"),),
-    "joined": ((outbox, "_JOINED_BYTES"),),
-    "inboxes": ((connections, "INBOX_BUDGET"),),
-    "memory": ((memory, "MEMORY_LIMIT_BYTES"),),
-    "room": ((memory, "ROOM_SECONDS"),),
+    "buffers": ((connections, "BUFFER_BUDGET"), (worker, "BUFFER_BUDGET")),
     "body": ((connection, "BODY_LIMIT_BYTES"), (body, "BODY_LIMIT_BYTES")),
     "framing": ((body, "TURN_FRAMING"),),
     "backoff": ((listeners, "ACCEPT_BACKOFF_BELOW"),),
@@ -69,36 +76,16 @@ def names(world: World, kernel: kernels.Kernel, limits: dict[str, Any]) -> Names
     def ioctl(number: int, _: int, __: bytes) -> bytes:
         return int(kernel.file(number).unread()).to_bytes(4, byteorder)  # type: ignore[attr-defined]
 
-    select, system = kernels.Select(kernel), _Os(kernel)
     found: dict[tuple[Any, str], Any] = {
-        (worker, "select"): select, (worker, "os"): system, (worker, "sleep"): world.sleep,
-        (worker, "threading"): _Threading(world), (worker, "gc"): SimpleNamespace(freeze=gc.isenabled),
-        (worker, "keep_small_blocks"): gc.isenabled, (worker, "SWEEP_SECONDS"): 0.5,
-        (connections, "select"): select, (connections, "os"): system, (connection, "ioctl"): ioctl,
-        (handler, "randint"): world.random.randint,
-        (memory, "gc"): SimpleNamespace(collect=gc.isenabled), (memory, "_libc"): None,
+        (worker, "os"): _Os(kernel), (worker, "sleep"): world.sleep,
+        (worker, "randint"): world.random.randint, (worker, "gc"): SimpleNamespace(freeze=gc.isenabled),
+        (connection, "ioctl"): ioctl,
     }  # fmt: skip
-    for module in (worker, connections, handler, memory):
+    for module in (worker, connections, handler):
         found[module, "monotonic"] = world.monotonic
-    for module in (listeners, memory):
-        found[module, "Lock"] = lambda: Lock(world)
     for limit, value in limits.items():
         found.update(dict.fromkeys(_LIMITS[limit], value))
     return found
-
-
-class _Threading(Threading):
-    """The thread of the requests can always be started: without it there is no worker."""
-
-    def Thread(self, **options: Any) -> StartedThread:
-        started = super().Thread(**options)
-        started.start = partial(self._start, started)  # type: ignore[method-assign]
-        return started
-
-    def _start(self, started: StartedThread) -> None:
-        simulated = started.simulated = self._world.start(started.name, started._call)
-        if not self._world.plan["hangs"]:
-            simulated.only_waits_in = simulated.paused
 
 
 class _Log:
@@ -127,7 +114,7 @@ class Process:
 
     def __init__(self, world: World, network: Network, wsgi: Any, backlogs: tuple[Backlog, Backlog]) -> None:
         self.world, self.network = world, network
-        self.heartbeat = world.now
+        self.heartbeat = self.turned_at = world.now
         self.longest_pause = 0.0  # between two heartbeats
         self.has_ended = False
         self.stopped_at: float | None = None
@@ -145,7 +132,8 @@ class Process:
         made.tmp = SimpleNamespace(notify=self._notify)
         made.PIPE = (self.pipe.number, self.pipe.number)
         made.wsgi = wsgi
-        made._stop = self._stop
+        made._begin_stop = self._begin_stop
+        made._turn = self._turn
         made.queue_seconds, made.admin_port = plan["queue seconds"], ADMIN_PORT
 
     def start(self, prepared: Callable[["Process"], None]) -> None:
@@ -154,7 +142,11 @@ class Process:
         def run() -> None:
             self.worker._prepare()
             prepared(self)
+            if not self.world.plan["hangs"]:
+                self.main.only_waits_in = getcurrent()
             self.worker.run()
+            if self.worker.connections.open and self.world.now < self.worker.stops_at:
+                self.world.fail("a stopping worker finishes what has arrived", "it ends early")
             self.exit()
 
         self.main = self.world.start("main", run)
@@ -173,20 +165,21 @@ class Process:
         self.pipe.count += 1
         self.pipe.changed()
 
-    def _stop(self) -> None:
+    def _turn(self) -> bool:
+        goes_on = worker.Worker._turn(self.worker)
+        self.turned_at = self.world.now
+        return goes_on
+
+    def _begin_stop(self, now: float) -> None:
         self.stopped_at = self.stopped_at or self.world.now
-        began = self.world.now
-        worker.Worker._stop(self.worker)
-        if self.worker.connections.open and self.world.now < began + self.worker.cfg.graceful_timeout:
-            self.world.fail("a stopping worker finishes what has arrived", f"{self.world.now - began:.3f} s")
+        worker.Worker._begin_stop(self.worker, now)
 
     def exit(self) -> None:
         """End: the kernel closes what is open, and no thread of the process goes on."""
         self.has_ended = True
         self.world.note("exits", len(self.worker.connections.open))
-        for thread in (self.main, self.worker.thread.simulated):
-            if thread is not self.world.current:
-                self.world.halt(thread)
+        if self.main is not self.world.current:
+            self.world.halt(self.main)
         for one in (self.worker.connections, self.worker.admin):
             for conn in sorted(one.open, key=lambda conn: conn.fd):
                 conn.sock.remote.holder.excuse = "the worker's graceful time-out"

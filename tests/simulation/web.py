@@ -2,28 +2,22 @@
 
 from contextlib import ExitStack
 from random import Random
-from typing import Any
 
-from stackmgr.server.connections import HttpConnections
-from stackmgr.server.listeners import Listeners
-from stackmgr.server.memory import ResponseMemory
-from stackmgr.server.worker import Worker
 from tests.simulation import verifier
 from tests.simulation.application import Application, content_of, judge
 from tests.simulation.clients import Client, Manners, Request, make_request
 from tests.simulation.kernel import Kernel
 from tests.simulation.names import of_production, replaced
-from tests.simulation.preemption import functions, preemptible
 from tests.simulation.process import KILL_SECONDS, Process, names
 from tests.simulation.scenario import Plan, chosen_faults
 from tests.simulation.sockets import Backlog, Network
-from tests.simulation.web_invariants import WorkerInvariants, watch_owners
+from tests.simulation.web_invariants import WorkerInvariants
 from tests.simulation.world import World
 
 name = "web"
 
 _FAULTS = {
-    "preemption": 0.3, "stall": 0.002, "late main thread": 0.05, "short transfers": 0.5,
+    "preemption": 0.3, "stall": 0.002, "short transfers": 0.5,
     "no more threads": 0.3, "slow resolver": 0.3, "unknown host": 0.2, "a dropped connect": 0.2,
 }  # fmt: skip
 _KINDS = (
@@ -47,8 +41,6 @@ _MODES = (
     "malformed",
     "refused",
 )
-_PROCESS_FUNCTIONS = ("_watch", "_watch_queue", "_expire", "_advance", "_beat", "_stop", "_handle_event")
-_TICK = 0.1
 _SECONDS = 90.0
 
 
@@ -74,20 +66,17 @@ def plan(random: Random) -> Plan:
         "hangs": hangs,
         "verifier": random.sample(_MODES, random.randint(1, 3)),
         "limits": {
-            "tick": _TICK,
             "linger": 0.5,
-            "waiting": 8 if crowd else choice((1, 3, 8)),
+            "waiting": choice((1, 3, 8, 100)),
+            "turn": choice((0.000001, 0.004)),
             "read deadline": choice((0.6, 2.0)),
             "write deadline": choice((1.0, 3.0)),
             "write progress": choice((200, 1000)),
             "drain": 0.5,
             "drain limit": choice((5000, 100_000)),
+            "inbox": choice((1000, 100_000)),
             "outbox": choice((300, 1000)),
-            "turn": choice((500, 100_000)),
-            "joined": choice((100, 1000)),
-            "inboxes": choice((1000, 100_000)),
-            "memory": choice((7000, 14_000)),
-            "room": 0.3,
+            "buffers": choice((500, 14_000, 100_000)),
             "body": 600,
             "framing": choice((20, 640)),
             "backoff": choice((1, 32)),
@@ -103,8 +92,6 @@ def run(world: World, cleanup: ExitStack) -> None:
     network = Network(kernel, world)
     found = dict(of_production(world, kernel)) | dict(names(world, kernel, chosen["limits"]))
     cleanup.enter_context(replaced(found | dict(verifier.names(world, network))))
-    if world.faults.get("preemption"):
-        cleanup.enter_context(preemptible(world, _preempted()))
     service = _Service(world, network)
     service.start_worker()
     clients = [_client(world, service, number) for number in range(chosen["clients"])]
@@ -122,11 +109,6 @@ def run(world: World, cleanup: ExitStack) -> None:
     world.run(lambda: service.has_ended, _SECONDS)
 
 
-def _preempted() -> list[Any]:
-    whole = [each for owner in (HttpConnections, Listeners, ResponseMemory) for each in functions(owner)]
-    return whole + [each for each in functions(Worker) if each.__name__ in _PROCESS_FUNCTIONS]
-
-
 class _Service:
     """The worker processes and their master."""
 
@@ -136,7 +118,6 @@ class _Service:
         self._remote = verifier.RemoteVerifier(network, list(world.plan["verifier"]))
         self._verifiers: list[verifier.WatchedVerifier] = []
         self.backlogs = Backlog(64), Backlog(64)
-        self._owners = watch_owners(self.network)
         self._processes: list[Process] = []
         self._invariants: list[WorkerInvariants] = []
         self._is_stopping = False
@@ -154,7 +135,7 @@ class _Service:
         process.start(self._prepared)
 
     def _prepared(self, process: Process) -> None:
-        self._invariants.append(WorkerInvariants(process, self.network, self._owners))
+        self._invariants.append(WorkerInvariants(process))
         free = self._world.plan["descriptors"]
         if free and len(self._invariants) == len(self._processes):
             self._kernel.limit = len(self._kernel.files) + free
@@ -178,14 +159,14 @@ class _Service:
     def _look(self) -> None:
         """Replace workers that have ended, kill those that hang."""
         world, grace = self._world, self._world.plan["graceful_timeout"]
-        late = 5.0 if "late main thread" in world.faults else 0.0
         for process in self._processes:
             application = process.worker.wsgi
             if process.has_ended:
                 continue
             if (
                 process.stopped_at is not None
-                and world.now > process.stopped_at + grace + 2.0 + late + world.stalled
+                and not application.hangs
+                and world.now > process.stopped_at + grace + 2.0 + world.stalled
             ):
                 world.fail(
                     "a stop ends within the graceful time-out", f"{world.now - process.stopped_at:.1f} s"

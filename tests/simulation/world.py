@@ -39,7 +39,6 @@ class Thread:
         self.ident = next(world.numbers)
         self.is_alive = True
         self.is_blocked = False
-        self.is_late = False  # it could run, but does not yet
         self.value = True
         self.waits = 0
         self.locals: dict[str, Any] = {}
