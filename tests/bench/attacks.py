@@ -35,8 +35,9 @@ class Target:
 class Attack:
     """Requests that each connection repeats; *count* of each are sent before the responses are read.
 
-    With *renews*, each goes out on a new connection.  *read_bytes* and *pause* are of a client that reads
-    slowly.
+    With *renews*, each goes out on a new connection; with *leaves*, that is closed before the response.
+    *read_bytes* and *pause* are of a client that reads slowly.  With *verify_seconds*, keys are verified by a
+    remote verifier that takes so long.
     """
 
     name: str
@@ -44,6 +45,8 @@ class Attack:
     connections: int = _CONNECTIONS
     count: int = 1
     renews: bool = False
+    leaves: bool = False
+    verify_seconds: float = 0.0
     read_bytes: int = 262_144
     pause: float = 0.0
 
@@ -117,6 +120,11 @@ def _fields(target: Target) -> list[bytes]:
     return [request("GET", f"{COLLECTION}/{target.stack_id}", target.key, None, *fields)]
 
 
+def _invalid_keys(target: Target) -> list[bytes]:
+    path = f"{COLLECTION}/{target.stack_id}"
+    return [request("GET", path, f"stk_invalid_{number:029}") for number in range(10_000)]
+
+
 def _long_keys(target: Target) -> list[bytes]:
     body = json.dumps(examples.configuration()).encode()
     keys = [f"Idempotency-Key: {'k' * 2_675}{digit}" for digit in range(10)]
@@ -124,6 +132,7 @@ def _long_keys(target: Target) -> list[bytes]:
 
 
 _TINY_CHUNKS = _chunked(b"1\r\nx\r\n" * 262_000 + b"0\r\n\r\n")
+_ENDLESS_CHUNKS = _chunked(b"1\r\nx\r\n" * 262_000)
 _TOKENS = _chunked((b"1;%b\r\nx\r\n" % (b"a" * 8_100)) * 30 + b"0\r\n\r\n")
 _QUOTED = _chunked((b'1;a="%b"\r\nx\r\n' % (b"\\a" * 4_000)) * 30 + b"0\r\n\r\n")
 _TRAILERS = _chunked(b"0\r\n" + b"".join(b"A%d: %b\r\n" % (n, b"b" * 600) for n in range(90)) + b"\r\n")
@@ -156,6 +165,8 @@ ATTACKS = [
     Attack("chunk extensions", _TOKENS),
     Attack("quoted chunk extensions", _QUOTED),
     Attack("trailers", _TRAILERS),
+    Attack("one-byte chunks, closed at once", _ENDLESS_CHUNKS, 64, leaves=True),
+    Attack("invalid keys, slow verifier", _invalid_keys, 32, verify_seconds=0.5),
 ]
 
 
@@ -252,6 +263,9 @@ class Attacker:
                 return
             with suppress(ConnectionError):  # the response may have come before all was sent
                 sock.sendall(each)
+            if self.attack.leaves:
+                yield "none"
+                return
             for _ in range(self.attack.count):
                 yield str(reader.status())
             if self.attack.renews:

@@ -22,10 +22,12 @@ from pathlib import Path
 
 import psutil
 
+from tests.bench import verifier
 from tests.bench.__main__ import postgres
 from tests.bench.attacks import ATTACKS, COLLECTION, Attack, Attacker, Door, Reader, Target, request
 from tests.bench.contenders import HERE, SLICES_CONF, Checkout, serve
 from tests.bench.measure import Slices
+from tests.bench.requests import Manager
 from tests.support import examples
 from tests.support.clusters import new_database
 from tests.support.nginx import running_proxy
@@ -156,23 +158,19 @@ def _post(port: int, key: str, number: int, body: str) -> str:
     return stack_id
 
 
-def _prepare(service: RunningService, keys: list[str]) -> tuple[Target, bytes]:
+def _prepare(port: int, keys: list[str]) -> tuple[Target, bytes]:
     """Create the stacks of both managers; return what the attacker has, and the light client's request."""
     large = json.dumps(examples.configuration(name="x" * 261_700))
-    ids = [_post(service.port, keys[0], number, large) for number in range(_LARGE_STACKS)]
-    light = _post(service.port, keys[2], 0, json.dumps(examples.configuration()))
+    ids = [_post(port, keys[0], number, large) for number in range(_LARGE_STACKS)]
+    light = _post(port, keys[2], 0, json.dumps(examples.configuration()))
     headers = {"Authorization": f"Bearer {keys[0]}"}
-    pages = [send_request(service.port, f"{COLLECTION}?limit={limit}", headers)[1] for limit in (1, 2, 3, 4)]
+    pages = [send_request(port, f"{COLLECTION}?limit={limit}", headers)[1] for limit in (1, 2, 3, 4)]
     cursors = [json.loads(page)["next_cursor"] for page in pages]
     return Target(keys[0], keys[1], ids[0], cursors), request("GET", f"{COLLECTION}/{light}", keys[2])
 
 
-@contextmanager
-def served(checkout: Checkout, url: str, folder: Path, *, nginx: bool) -> Iterator[Stage]:
-    """Run the service of *checkout* with one worker."""
-    slices = Slices(folder / "slices")
-    env = {"STACKMGR_DATABASE_URL": url, "WEB_CONCURRENCY": "1"} | slices.env
-    checkout.run("-m", "stackmgr", "migrate", **env)
+def _seed(checkout: Checkout, env: dict[str, str], port: int) -> tuple[Target, bytes, list[Manager]]:
+    """Return what the attacker has, the light client's request, and both of them with their keys."""
 
     def issue(*options: str) -> str:
         return checkout.run("-m", "stackmgr", "keys", "issue", *options, **env).strip()
@@ -183,15 +181,25 @@ def served(checkout: Checkout, url: str, folder: Path, *, nginx: bool) -> Iterat
         issue("--external-id", attacker, "--quota", "1/60"),
         issue("--external-id", light),
     ]
+    managers = [Manager(attacker, keys[0], []), Manager(light, keys[2], [])]
+    return *_prepare(port, keys), managers
+
+
+@contextmanager
+def served(
+    checkout: Checkout, env: dict[str, str], folder: Path, *, nginx: bool
+) -> Iterator[tuple[RunningService, Slices, Door]]:
+    """Run the service of *checkout* with one worker."""
+    folder.mkdir()
+    slices = Slices(folder / "slices")
     with ExitStack() as stack:
-        service = stack.enter_context(serve(checkout, env, SLICES_CONF))
-        target, request_of_light = _prepare(service, keys)
+        service = stack.enter_context(serve(checkout, env | slices.env, SLICES_CONF))
         door = Door(service.port)
         if nginx:
             (folder / "nginx").mkdir()
             proxy = stack.enter_context(running_proxy(folder / "nginx", service.port))
             door = Door(proxy.port, proxy.folder / "tls/fullchain.pem")
-        yield Stage(service, slices, door, target, request_of_light)
+        yield service, slices, door
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -215,15 +223,29 @@ def main(arguments: list[str] | None = None) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-bench-")))
         url = stack.enter_context(new_database(stack.enter_context(postgres(folder))))
         checkout = Checkout(chosen.checkout.resolve())
-        stage = stack.enter_context(served(checkout, url, folder, nginx=chosen.nginx))
+        env = {"STACKMGR_DATABASE_URL": url, "WEB_CONCURRENCY": "1"}
+        checkout.run("-m", "stackmgr", "migrate", **env)
+        attacks = [each for each in ATTACKS if any(part in each.name for part in chosen.only.split(","))]
         print(f"| {' | '.join(_HEADINGS)} |\n|{'---|' * len(_HEADINGS)}", flush=True)
-        print(row("none", 0, stage.watch(chosen.seconds), Counter()), flush=True)
-        for attack in ATTACKS:
-            if any(part in attack.name for part in chosen.only.split(",")):
-                print(
-                    row(attack.name, attack.connections, *stage.attacked(attack, chosen.seconds)), flush=True
-                )
-                time.sleep(_SETTLE_SECONDS)
+        with served(checkout, env, folder / "database", nginx=chosen.nginx) as parts:
+            target, light, managers = _seed(checkout, env, parts[0].port)
+            measure(
+                Stage(*parts, target, light), [each for each in attacks if not each.verify_seconds], chosen
+            )
+        for attack in (each for each in attacks if each.verify_seconds):
+            with (
+                verifier.delayed(managers, attack.verify_seconds) as (of_verifier, _),
+                served(checkout, env | of_verifier, folder / "remote", nginx=chosen.nginx) as parts,
+            ):
+                measure(Stage(*parts, target, light), [attack], chosen)
+
+
+def measure(stage: Stage, attacks: list[Attack], chosen: argparse.Namespace) -> None:
+    """Print the lines of a service without an attack, and with each of *attacks*."""
+    print(row("none", 0, stage.watch(chosen.seconds), Counter()), flush=True)
+    for attack in attacks:
+        print(row(attack.name, attack.connections, *stage.attacked(attack, chosen.seconds)), flush=True)
+        time.sleep(_SETTLE_SECONDS)
 
 
 if __name__ == "__main__":

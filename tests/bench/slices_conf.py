@@ -1,7 +1,7 @@
-"""gunicorn's settings of a checkout, with a clock at every switch of a worker's greenlets.
+"""gunicorn's settings of a checkout, with a clock at each switch of a worker's greenlets, each end of a turn.
 
-The longest time on the processor between two switches, in nanoseconds, is kept in the file that
-STACKMGR_BENCH_SLICES names, where whoever writes a zero resets it.
+The longest time on the processor between two of these, parsing included, in nanoseconds, is kept in the file
+that STACKMGR_BENCH_SLICES names, where whoever writes a zero resets it.
 """
 
 import mmap
@@ -17,7 +17,7 @@ _post_fork = post_fork  # noqa: F821 - of the settings
 
 
 def post_fork(server, worker):
-    """Watch the greenlets of the worker's request thread."""
+    """Watch the thread of the worker."""
     from stackmgr.scheduler import Scheduler  # noqa: PLC0415 - the modules of the release that was checked
 
     _post_fork(server, worker)
@@ -32,10 +32,13 @@ def post_fork(server, worker):
             longest[0] = now - last
         last = now
 
-    def traced_run(self):
+    def traced_run(self, *calls):
         nonlocal last
         last = clock()
         greenlet.settrace(trace)
-        run(self)
+        if calls:  # of a turn, and of its end; earlier releases have none
+            turn, idle_seconds = calls
+            calls = turn, lambda: trace("end of a turn", None) or idle_seconds()
+        run(self, *calls)
 
     Scheduler.run = traced_run
