@@ -50,7 +50,7 @@ def little_memory(stage: Stage) -> Iterator[None]:
     """Let a worker map no more than it has and 16 MiB, and use that up."""
     worker = stage.a_worker()
     with limited(worker, resource.RLIMIT_AS, worker.memory_info().vms + _ROOM_BYTES):
-        stage.misbehave(worker, "hoard", "main")
+        stage.misbehave(worker, "hoard")
         yield
 
 

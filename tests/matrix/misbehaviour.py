@@ -1,7 +1,7 @@
 """Faults inside a worker, injected by a signal.
 
 The stage's settings of gunicorn install the handler in each worker.  The file named by `MATRIX_ORDER` holds
-the name of one of ORDERS, and where it is carried out: in the request thread or in the main thread.
+the name of one of ORDERS, which the worker's thread carries out.
 """
 
 import os
@@ -24,7 +24,7 @@ _FOR_EVER = 10_000.0
 
 
 def _spin() -> None:
-    """Compute for ever: the interpreter switches threads, the request thread never its greenlets."""
+    """Compute for ever: the interpreter switches threads, the worker's thread never its greenlets."""
     while True:
         pass
 
@@ -57,17 +57,11 @@ def _hoard() -> None:
                 hoard.append(bytearray(size))
 
 
-def _end() -> None:
-    """End the thread."""
-    sys.exit(1)
-
-
 ORDERS: dict[str, Callable[[], None]] = {
     "spin": _spin,
     "block": _block,
     "block-with-the-lock": _block_with_the_lock,
     "slow": _slow,
-    "end": _end,
     "hoard": _hoard,
 }
 
@@ -76,12 +70,11 @@ def install(worker: Any) -> None:
     """Let *worker* carry out the order when it gets the signal."""
 
     def obey(*_: object) -> None:
-        name, thread = Path(os.environ["MATRIX_ORDER"]).read_text().split()
-        if thread == "main":
-            ORDERS[name]()
-        else:
-            worker.scheduler.defer(ORDERS[name])
-            worker.scheduler.wake()
+        name = Path(os.environ["MATRIX_ORDER"]).read_text()
+        if name == "end":
+            worker.must_exit = True  # no request catches the exception
+            sys.exit(1)
+        ORDERS[name]()
 
     assert threading.current_thread() is threading.main_thread()
     signal.signal(SIGNAL, obey)

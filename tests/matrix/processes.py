@@ -157,13 +157,13 @@ def unbootable(setup: Setup) -> Iterator[None]:
     yield
 
 
-def misbehaving(order: str, thread: str) -> Fault:
+def misbehaving(order: str) -> Fault:
     """Return the fault that a worker carries out an order until the master replaces it."""
 
     @contextmanager
     def fault(stage: Stage) -> Iterator[None]:
         worker = stage.a_worker()
-        stage.misbehave(worker, order, thread)
+        stage.misbehave(worker, order)
         stage.await_replacement(worker)
         yield
 
@@ -209,11 +209,9 @@ CELLS = [
     Cell("reload (settings)", "dies", reloading("\nthis is no Python\n"), short=True),
     Cell("reload (workers)", "dies", reloading("\ndef post_worker_init(worker):\n    raise OSError\n")),
     Cell("reload (workers)", "hangs", reloading(_HANGING_BOOT)),
-    Cell("request thread", "is slow", hold_up, lasts=0.0),
-    Cell("main thread of a worker", "dies", misbehaving("end", "main"), _ONE_WORKER, lasts=0.0),
-    Cell("request thread", "dies", misbehaving("end", "requests"), _ONE_WORKER, lasts=0.0),
-    Cell("request thread (spins)", "hangs", misbehaving("spin", "requests"), _HANGING, lasts=0.0),
-    Cell("request thread (blocked)", "hangs", misbehaving("block", "requests"), _HANGING, lasts=0.0),
-    Cell("interpreter lock", "hangs", misbehaving("block-with-the-lock", "requests"), _HANGING, lasts=0.0),
-    Cell("main thread of a worker", "hangs", misbehaving("block", "main"), _HANGING, lasts=0.0),
+    Cell("thread of a worker", "is slow", hold_up, lasts=0.0),
+    Cell("thread of a worker", "dies", misbehaving("end"), _ONE_WORKER, lasts=0.0),
+    Cell("thread of a worker (spins)", "hangs", misbehaving("spin"), _HANGING, lasts=0.0),
+    Cell("thread of a worker (blocked)", "hangs", misbehaving("block"), _HANGING, lasts=0.0),
+    Cell("interpreter lock", "hangs", misbehaving("block-with-the-lock"), _HANGING, lasts=0.0),
 ]

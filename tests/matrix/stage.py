@@ -136,9 +136,9 @@ class Stage:
         worker: psutil.Process = self.chance.choice(self.workers())
         return worker
 
-    def misbehave(self, worker: psutil.Process, order: str, thread: str = "requests") -> None:
+    def misbehave(self, worker: psutil.Process, order: str) -> None:
         """Let *worker* carry out an order of `misbehaviour`."""
-        self._order.write_text(f"{order} {thread}")
+        self._order.write_text(order)
         worker.send_signal(misbehaviour.SIGNAL)
 
     def await_replacement(self, worker: psutil.Process, seconds: float = REPLACED) -> None:
