@@ -21,9 +21,9 @@ from tests.support.unkey_server import unkey_server
 from tests.support.waiting import eventually
 
 # Longer than a test waits for the response that is not to wait: it must not come because time is up.
-ENVIRONMENT = {"WEB_CONCURRENCY": "1", "STACKMGR_CONCURRENCY": "5", "STACKMGR_DATABASE_TIMEOUT": "100"}
+ENVIRONMENT = {"WEB_CONCURRENCY": "1", "STACKMGR_CONCURRENCY": "16", "STACKMGR_DATABASE_TIMEOUT": "100"}
 PATIENCE = 20
-WAIT = 3  # of the four that one key may run at once
+WAIT = 3  # of the four that may run with keys that have not been accepted
 LOCK_ROW = b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE"
 LOCK_TABLE = b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE"
 WAITING = (
