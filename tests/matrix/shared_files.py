@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from tests.matrix.cell import CLIENTS, Bound, Cell
+from tests.matrix.cell import CLIENTS, RECOVERY, Bound, Cell
 from tests.matrix.stage import Setup, Stage
 from tests.matrix.volume import kept_full, mounted
 
@@ -112,7 +112,11 @@ _CUT = Bound("cut", CLIENTS)
 CELLS = [
     Cell("metrics", "dies", remove_metrics, setup=on_a_volume, lasts=3.0),
     Cell("metrics", "lies", falsify_metrics, setup=on_a_volume, lasts=2.0),
-    Cell("metrics (truncated)", "lies", truncate_metrics, _CUT, setup=on_a_volume, lasts=2.0),
+    Cell(
+        *("metrics (truncated)", "lies", truncate_metrics, Bound("cut", CLIENTS, live=RECOVERY)),
+        setup=on_a_volume,
+        lasts=2.0,
+    ),
     Cell("volume of metrics and heartbeats", "is full", fill_volume, setup=on_a_volume, lasts=3.0),
     Cell(
         *("heartbeats (no file)", "is full", use_up_inodes, _CUT),
