@@ -1,8 +1,8 @@
 """Print the components of a release as a CycloneDX document: `python deploy/bill_of_materials.py`.
 
 The packages are those of `deploy/locks/runtime.txt`, the licences those of `deploy/locks/README.md`; tests
-compare both with what is installed.  Run it with a Python that has these packages: libpq and OpenSSL, which
-advisories are about, are inside the wheel of psycopg-binary, where no generator of such documents finds them.
+compare both with what is installed.  Run it with a Python that has these packages: the libraries that
+advisories are about are inside the wheel of psycopg-binary, where no generator of such documents finds them.
 """
 
 import json
@@ -16,46 +16,59 @@ from typing import Any
 from psycopg import pq
 
 LOCKS = Path(__file__).parent / "locks"
-PACKAGE = re.compile(r"^([\w.-]+)==([^\s;]+).*\n(?:    --hash.*\n)+((?:    #.*\n)+)", re.MULTILINE)
+PACKAGE = re.compile(r"^([\w.-]+)==([^\s;]+)(.*)\n((?:    --hash.*\n)+)((?:    #.*\n)+)", re.MULTILINE)
 LICENCE = re.compile(r"^\| ([\w-]+) \| .+? \| (.+?) \| .+ \|$", re.MULTILINE)
+# By the files inside the wheel of psycopg-binary: the project, its licence, and where a file has its version.
+BUNDLED = (
+    ("libpq", "libpq", "PostgreSQL", None),
+    ("libcrypto libssl", "openssl", "Apache-2.0", rb"OpenSSL (\d+\.\d+\.\d+) "),
+    ("libgssapi_krb5 libk5crypto libkrb5 libkrb5support", "krb5", "MIT", rb"krb5-(\d+\.\d+\.\d+)-final"),
+    ("libcom_err", "com_err", "MIT", None),
+    ("liblber libldap", "openldap", "OLDAP-2.8", None),
+    ("libsasl2", "cyrus-sasl", "BSD-Attribution-HPND-disclaimer", rb"\0(2\.\d+\.\d+)\0"),
+    ("libkeyutils", "keyutils", "LGPL-2.1-or-later", None),
+    ("libcrypt", "libxcrypt", "LGPL-2.1-or-later", None),
+)
 
 
 def component(name: str, version: str, licence: str, purl: str, kind: str = "library") -> dict[str, Any]:
-    """Return the entry of one component."""
-    return {
-        "type": kind,
-        "bom-ref": purl,
-        "name": name,
-        "version": version,
-        "licenses": [{"expression": licence}],
-        "purl": purl,
-    }
+    """Return the entry of one component; a *version* may be unknown."""
+    entry = {"type": kind, "bom-ref": purl, "name": name, "licenses": [{"expression": licence}], "purl": purl}
+    return entry | ({"version": version} if version else {})
 
 
 def bundled() -> list[dict[str, Any]]:
-    """Return the libraries inside the wheel of psycopg-binary."""
-    [libcrypto] = [
-        file for file in metadata.files("psycopg-binary") or [] if file.name.startswith("libcrypto")
-    ]
-    [openssl] = set(re.findall(rb"OpenSSL (\d+\.\d+\.\d+) ", libcrypto.read_binary()))
-    libpq = f"{pq.version() // 10000}.{pq.version() % 10000}"
-    return [
-        component("libpq", libpq, "PostgreSQL", f"pkg:generic/postgresql@{libpq}"),
-        component("openssl", openssl.decode(), "Apache-2.0", f"pkg:generic/openssl@{openssl.decode()}"),
-    ]
+    """Return the projects whose libraries are inside the wheel of psycopg-binary.  Raises SystemExit."""
+    files = [file for file in metadata.files("psycopg-binary") or [] if "psycopg_binary.libs" in file.parts]
+    by_library = {library: row for row in BUNDLED for library in row[0].split()}
+    content: dict[tuple[str, str, str, bytes | None], bytes] = {}
+    for file in files:
+        library = file.name.partition("-")[0]
+        if library not in by_library:
+            raise SystemExit(f"psycopg-binary has a library that is not known here: {file.name}")
+        content[by_library[library]] = content.get(by_library[library], b"") + file.read_binary()
+    found = []
+    for (_, name, licence, pattern), binary in content.items():
+        versions = set(re.findall(pattern, binary)) if pattern else set()
+        version = max(versions).decode() if versions else ""
+        if name == "libpq":
+            version = f"{pq.version() // 10000}.{pq.version() % 10000}"
+        found.append(component(name, version, licence, f"pkg:generic/{name}" + (version and f"@{version}")))
+    return found
 
 
 def document() -> dict[str, Any]:
     """Return the CycloneDX document."""
     version = metadata.version("stackmgr")
     root = component("stackmgr", version, "MIT", f"pkg:pypi/stackmgr@{version}", "application")
-    packages = PACKAGE.findall((LOCKS / "runtime.txt").read_text(encoding="utf-8"))
+    locked = PACKAGE.findall((LOCKS / "runtime.txt").read_text(encoding="utf-8"))
+    packages = [found for found in locked if "win32" not in found[2]]
     licences = dict(LICENCE.findall((LOCKS / "README.md").read_text(encoding="utf-8")))
     references = {"stackmgr": root["bom-ref"]} | {
-        name: f"pkg:pypi/{name}@{version}" for name, version, _ in packages
+        name: f"pkg:pypi/{name}@{version}" for name, version, *_ in packages
     }
     needed: dict[str, list[str]] = {reference: [] for reference in references.values()}
-    for name, _, notes in packages:
+    for name, *_, notes in packages:
         for parent in re.findall(r"^ +#(?: via)? +(?!-c |via$)([\w.-]+)", notes, re.MULTILINE):
             needed[references[parent]].append(references[name])
     inside = bundled()
@@ -71,7 +84,15 @@ def document() -> dict[str, Any]:
             "component": root,
         },
         "components": [
-            *(component(name, version, licences[name], references[name]) for name, version, _ in packages),
+            *(
+                component(name, version, licences[name], references[name])
+                | {
+                    "hashes": [
+                        {"alg": "SHA-256", "content": each} for each in re.findall("sha256:(\\w+)", hashes)
+                    ]
+                }
+                for name, version, _, hashes, _ in packages
+            ),
             *inside,
         ],
         "dependencies": [{"ref": name, "dependsOn": sorted(below)} for name, below in needed.items()],

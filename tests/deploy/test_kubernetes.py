@@ -10,14 +10,14 @@ import stackmgr
 from tests.deploy.units import DEPLOY, values
 
 OBJECTS = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
-JOB, DEPLOYMENT, BUDGET, SERVICE = OBJECTS
+JOB, DEPLOYMENT, BUDGET, SERVICE, POLICY = OBJECTS
 PODS = {each["kind"]: each["spec"]["template"] for each in (JOB, DEPLOYMENT)}
 MIGRATE, SERVE = (pod["spec"]["containers"][0] for pod in PODS.values())
 each_pod = pytest.mark.parametrize("kind", PODS)
 
 
 @pytest.mark.parametrize("release", ["1.29.0", kubernetes_validate.latest_version()])
-@pytest.mark.parametrize("kind", ["Job", "Deployment", "PodDisruptionBudget", "Service"])
+@pytest.mark.parametrize("kind", ["Job", "Deployment", "PodDisruptionBudget", "Service", "NetworkPolicy"])
 def test_every_object_is_valid_in_the_oldest_and_the_newest_kubernetes(kind, release):
     [document] = [each for each in OBJECTS if each["kind"] == kind]
     kubernetes_validate.validate(document, release, strict=True)
@@ -92,3 +92,11 @@ def test_an_upgrade_and_a_drained_node_leave_pods_that_serve():
 def test_memory_is_bounded_as_under_systemd():
     [memory] = values("stackmgr.service", "MemoryMax")
     assert SERVE["resources"]["limits"]["memory"] == f"{memory}i"
+
+
+def test_the_operators_port_is_open_to_one_namespace_only():
+    of_clients, of_operators = POLICY["spec"]["ingress"]
+    assert of_clients == {"ports": [{"port": "http"}]}
+    assert [each["port"] for each in of_operators["ports"]] == ["admin"]
+    assert of_operators["from"]
+    assert POLICY["spec"]["podSelector"]["matchLabels"] == SERVICE["spec"]["selector"]
