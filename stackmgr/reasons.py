@@ -78,7 +78,7 @@ class ReasonSlug(StrEnum):
     VERIFIER_RESPONSE_NOT_AN_OBJECT = "verifier_response_not_an_object"
     VERIFIER_RESPONSE_WITHOUT_DATA = "verifier_response_without_data"
     VERIFIER_RESPONSE_CONTRADICTORY = "verifier_response_contradictory"
-    # The capacity of a worker
+    # What a worker admits
     QUEUE_TIMEOUT = "queue_timeout"
     # The database, after the verification; also among the causes of another error
     MANAGER_BINDING = "manager_binding"

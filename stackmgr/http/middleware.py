@@ -9,7 +9,7 @@ import falcon
 
 from stackmgr.access import managers
 from stackmgr.access.verifiers import Verifier
-from stackmgr.capacity import CAPACITY, UNLIMITED
+from stackmgr.admission import ADMISSION, UNLIMITED
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import MethodNotAllowed, NotFound, Overloaded, ServiceError
@@ -55,7 +55,7 @@ class RequestContext:
         assign_request_id(req, resp)
         req.context.started = time.perf_counter()
         req.context.trace = requests.parse_trace_context(req)
-        if seconds := req.env.get(CAPACITY, UNLIMITED).retry_after:
+        if seconds := req.env.get(ADMISSION, UNLIMITED).retry_after:
             raise Overloaded(ReasonSlug.QUEUE_TIMEOUT, seconds)
 
     def process_response(
@@ -120,7 +120,7 @@ class Authentication:
         req.context.verifier = "accepted"
         req.context.key_id = identity.key_id
         manager_id = identity.manager_id or managers.bind(session, identity)
-        req.env.get(CAPACITY, UNLIMITED).accept(manager_id)
+        req.env.get(ADMISSION, UNLIMITED).accept(manager_id)
         req.context.actor = Actor(manager_id, identity.identity_id, req.context.request_id, identity.key_id)
 
     def process_response(

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from gunicorn.util import http_date
 
-from stackmgr.capacity import CAPACITY
+from stackmgr.admission import ADMISSION
 from stackmgr.errors import ServiceError, error_object
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.scheduler import WRITABLE, wait_for
@@ -58,7 +58,7 @@ class ClientConnection:
         self.fd = sock.fileno()
         self.peer = peer[0] if isinstance(peer, tuple) else "unix"
         self.place = place
-        self.environ: dict[str, Any] = {**addresses(peer, server), CAPACITY: place}
+        self.environ: dict[str, Any] = {**addresses(peer, server), ADMISSION: place}
         self.inbox = bytearray()
         self.outbox = bytearray()
         self.sent = False  # whether a byte of the current response has been sent
@@ -224,10 +224,13 @@ class ClientConnection:
         self.unread = unread
         return True
 
-    def send_error(self, kind: type[ServiceError]) -> None:
+    def received_head(self) -> bytes:
+        """Return the head of the request, or its complete lines: half a line may be half an id."""
+        return self.head or bytes(self.inbox).rpartition(b"\r\n")[0]
+
+    def send_error(self, kind: type[ServiceError], request_id: str) -> None:
         """Respond with an Error object of the server's own, then close."""
-        head = self.head or bytes(self.inbox).rpartition(b"\r\n")[0]  # half a line may be half an id
-        request_id = request_id_of(head)
+        head = self.received_head()
         body = error_object(kind.code, kind.message, request_id)
         status = HTTPStatus(kind.status)
         self.outbox.clear()

@@ -8,7 +8,7 @@ from gunicorn.http.wsgi import base_environ
 
 from stackmgr.errors import IncompleteRequest, InvalidRequest, RequestTimedOut, ServiceError
 from stackmgr.server import DRAINING, READING, WRITING
-from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput
+from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput, request_id_of
 from stackmgr.server.request import HEAD_LIMIT, BadRequest, HeadLimits, ReceivedRequest
 from stackmgr.server.response import ResponseWriter
 
@@ -82,22 +82,28 @@ class RequestHandler:
         elif not conn.is_ready and not conn.has_input():
             if conn.phase is not READING:
                 raise Disconnected
-            conn.send_error(RequestTimedOut)
+            self._reject(conn, RequestTimedOut, "it did not arrive in time")
 
     def fail(self, conn: ClientConnection, exc: BaseException) -> None:
         """Respond to what has gone wrong.  Raises Disconnected, or OSError, when no response can be sent."""
         if isinstance(exc, EndOfInput):
             if not conn.has_partial_request:
                 raise Disconnected
-            conn.send_error(IncompleteRequest)
+            self._reject(conn, IncompleteRequest, "it ended early")
         elif isinstance(exc, BadRequest):
-            self._worker.log.warning("Rejected a request from %s: %s", conn.peer, exc)
-            conn.send_error(InvalidRequest)
+            self._reject(conn, InvalidRequest, exc)
         else:
             log_failure(self._worker.log, exc)
             if conn.sent:
                 raise Disconnected  # a truncated response must look truncated
-            conn.send_error(ServiceError)
+            self._reject(conn, ServiceError, "the service failed")
+
+    def _reject(self, conn: ClientConnection, kind: type[ServiceError], why: object) -> None:
+        """Respond with an error of the server's own, and log why with the id of the request."""
+        request_id = request_id_of(conn.received_head())
+        fields = {"request_id": request_id, "status": kind.status, "code": kind.code}
+        self._worker.log.warning("Rejected a request from %s: %s", conn.peer, why, extra={"fields": fields})
+        conn.send_error(kind, request_id)
 
     def respond(self, conn: ClientConnection, request: ReceivedRequest) -> None:
         """Run the application and send what it returns.  Raises what the latter does."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from stackmgr.capacity import Capacity
+from stackmgr.admission import Admission
 
 LIMIT = 512  # requests that wait; beyond, one of the longest line is rejected
 _REMEMBERED = 10_000  # keys that have been accepted
@@ -14,7 +14,7 @@ _UNVERIFIED = ""  # the share of all other keys together: a client may send anot
 _Entry = TypeVar("_Entry")
 
 
-class Place(Capacity):
+class Place(Admission):
     """The place of a connection's present request among those that run."""
 
     __slots__ = ("_queue", "key", "share")

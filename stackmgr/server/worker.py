@@ -290,8 +290,8 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     def _warn_of_rejections(self, now: float) -> None:
         if self.rejected and now >= self.next_warning:
             self.log.warning(
-                "Responded 503 on %d connections: the requests could not be started within %g s",
-                self.rejected,
+                "Responded 503 to what could not be started within %g s; requests: %d",
                 self.queue_seconds,
+                self.rejected,
             )
             self.rejected, self.next_warning = 0, now + 1.0

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from stackmgr.capacity import CAPACITY
+from stackmgr.admission import ADMISSION
 from stackmgr.scheduler import sleep
 
 LIMIT = 262_144
@@ -148,7 +148,7 @@ SPECIAL = {
 
 def app(environ, start_response):
     path, query = environ["PATH_INFO"], environ["QUERY_STRING"]
-    if seconds := environ[CAPACITY].retry_after:
+    if seconds := environ[ADMISSION].retry_after:
         start_response("503 Service Unavailable", [("Retry-After", str(seconds))])
         return [b"overloaded"]
     if path == "/slowly-rejected":
@@ -156,7 +156,7 @@ def app(environ, start_response):
         start_response("401 Unauthorized", [])
         return [b""]
     key = environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
-    environ[CAPACITY].accept(key.partition("-")[0] or "anybody")
+    environ[ADMISSION].accept(key.partition("-")[0] or "anybody")
     if path in RAISED:
         raise RAISED[path]
     if path in INVALID:

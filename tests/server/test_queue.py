@@ -137,7 +137,7 @@ def test_request_that_no_thread_takes_in_time_is_rejected(start):
                 assert 1 <= int(response.headers["Retry-After"]) <= 1 + RETRY_SPREAD_SECONDS
                 assert response.headers["Connection"] == "keep-alive"
     assert server.request(get("/")).status == 200
-    wait_until(lambda: "Responded 503 on " in server.log)
+    wait_until(lambda: "Responded 503 to " in server.log)
 
 
 def test_requests_rejected_together_get_different_times_to_retry(start):

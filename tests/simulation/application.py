@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from stackmgr.capacity import CAPACITY
+from stackmgr.admission import ADMISSION
 from stackmgr.errors import RateLimited, ServiceError, Unauthorized
 from stackmgr.scheduler import call_in_thread, end_turn, sleep
 from tests.simulation.clients import Client, Request, Response
@@ -49,10 +49,10 @@ class Application:
         name = environ["HTTP_X_REQUEST_ID"]
         _, kind, number = environ["PATH_INFO"].split("/")
         self._world.note("starts", name)
-        retry_after = environ[CAPACITY].retry_after
+        retry_after = environ[ADMISSION].retry_after
         if retry_after:
             return _respond(start_response, "503 Service Unavailable", name, b"", retry_after)
-        place = environ[CAPACITY]
+        place = environ[ADMISSION]
         self._running.append(place)
         same = sum(each.share == place.share for each in self._running)
         if len(self._running) > self._threads or same > self._shares[not place.share]:
@@ -60,7 +60,7 @@ class Application:
                 "nobody has more than his share", f"{same} of {len(self._running)}: {place.share}"
             )
         if kind != "verify":
-            environ[CAPACITY].accept(manager_of(environ))
+            environ[ADMISSION].accept(manager_of(environ))
         try:
             return list(self._kinds[kind](environ, start_response, name, int(number)))
         finally:
@@ -131,7 +131,7 @@ class Application:
         except ServiceError as ex:
             status = {Unauthorized: "401 No", RateLimited: "429 No"}.get(type(ex), "503 No")
             return _respond(start_response, status, name, b"", 1)
-        environ[CAPACITY].accept(manager_of(environ))
+        environ[ADMISSION].accept(manager_of(environ))
         return self._fast(environ, start_response, name, 10)
 
 

@@ -103,7 +103,7 @@ class _Log:
     def exception(self, text: str, *values: object) -> None:
         self.error(text, *values)
 
-    def warning(self, *_: object) -> None:
+    def warning(self, *_: object, **__: object) -> None:
         pass
 
     info = debug = warning

@@ -1,6 +1,7 @@
 """The application behind the server it is deployed with."""
 
 import json
+import socket
 from uuid import uuid4
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.client import STACKS
 from tests.support.examples import configuration
 from tests.support.http_wire import chunked, connected, head
 from tests.support.server import running_service
+from tests.support.waiting import eventually
 
 BODY = json.dumps(configuration()).encode()
 
@@ -199,3 +201,25 @@ def test_an_idempotency_key_may_have_1338_bytes_or_2676_of_ascii(wire, request_h
         response = wire.checked_response()
         assert response.status == expected
         assert status == 201 or "Idempotency-Key" in response.json["message"]
+
+
+MALFORMED = b"GET / HTTP/1.1\r\nHost: a\r\nX-Request-Id: malformed-7\r\nNo colon\r\n\r\n"
+TRUNCATED = b"POST / HTTP/1.1\r\nHost: a\r\nX-Request-Id: truncated-7\r\nContent-Length: 9\r\n\r\n{"
+
+
+@pytest.mark.parametrize(
+    ("sent", "request_id", "why"),
+    [(MALFORMED, "malformed-7", "field line"), (TRUNCATED, "truncated-7", "it ended early")],
+)
+def test_an_error_of_the_servers_own_has_a_line_with_the_id_of_the_request(service, sent, request_id, why):
+    with socket.create_connection(("127.0.0.1", service.port)) as wire:
+        wire.sendall(sent)
+        wire.shutdown(socket.SHUT_WR)
+        assert wire.makefile("rb").readline().startswith(b"HTTP/1.1 400 ")
+
+    def lines():
+        return [json.loads(line) for line in service.log_path.read_text().splitlines()]
+
+    [line] = eventually(lambda: [each for each in lines() if each.get("request_id") == request_id])
+    assert (line["status"], line["code"]) == (400, "invalid_request")
+    assert why in line["message"]

@@ -1,0 +1,22 @@
+"""What a server and the application tell each other about the admission of requests.
+
+The worker class puts an `Admission` into the environ of each request.  Under another WSGI server there is
+none, and the application uses UNLIMITED.
+"""
+
+ADMISSION = "stackmgr.admission"
+
+
+class Admission:
+    """The admission of one request."""
+
+    __slots__ = ("retry_after",)
+
+    def __init__(self) -> None:
+        self.retry_after = 0  # seconds, for a request that waited too long: the application responds 503
+
+    def accept(self, manager_id: str) -> None:
+        """Count the request as the manager's: its key has been verified."""
+
+
+UNLIMITED = Admission()
