@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.matrix.cell import CLIENTS, RECOVERY, Bound, Cell
@@ -77,11 +77,18 @@ def use_up_inodes(stage: Stage) -> Iterator[None]:
     """Leave no room for a new file, and kill a worker: the next one has no heartbeat."""
     folder = stage.folder / "volume" / "inodes"
     folder.mkdir()
-    with suppress(OSError):
-        for number in range(1000):
-            (folder / str(number)).touch()
-    stage.a_worker().kill()
-    yield
+    worker = stage.a_worker()
+    master = Path("/proc") / str(worker.ppid()) / "fd"
+    with ExitStack() as held:
+        # Open, the file of the worker that ends makes no room for that of the next one.
+        for descriptor in master.iterdir():
+            if str(_heartbeats(stage.folder)) in str(descriptor.readlink()):
+                held.enter_context(descriptor.open("rb"))
+        with suppress(OSError):
+            for number in range(1000):
+                (folder / str(number)).touch()
+        worker.kill()
+        yield
     shutil.rmtree(folder)
 
 
