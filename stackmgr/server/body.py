@@ -5,7 +5,7 @@ from io import BytesIO
 from typing import NoReturn
 
 from stackmgr.limits import BODY_LIMIT_BYTES
-from stackmgr.server.request import BadRequest, ReceivedRequest, find_section_end
+from stackmgr.server.request import HEAD_LIMIT, BadRequest, ReceivedRequest, find_section_end
 
 FRAMING_LIMIT = (
     6 * BODY_LIMIT_BYTES
@@ -67,8 +67,9 @@ class ChunkedDecoder:
         return len(self._content)
 
     def may_end_in(self, data: bytearray) -> bool:
-        """Return whether the undecoded *data* may hold the end of the body."""
-        return self._in_trailers or b"\r\n\r\n" in data
+        """Return whether the undecoded *data*, after which none comes, may hold the end of the body."""
+        # Another request may follow; to search all of the data takes 2 ms.
+        return self._in_trailers or data.rfind(b"\r\n\r\n", -HEAD_LIMIT - BODY_LIMIT_BYTES) >= 0
 
     def body(self) -> BytesIO:
         """Return what the application reads."""

@@ -47,7 +47,7 @@ class ClientConnection:
     """The state of one client connection."""
 
     __slots__ = (
-        "_decoder", "_searched", "closing", "deadline", "drained", "environ", "events", "fd",
+        "_arrived", "_decoder", "_searched", "closing", "deadline", "drained", "environ", "events", "fd",
         "has_ended", "has_event", "head", "inbox", "is_gone", "is_ready", "outbox", "peer", "phase", "place",
         "request", "sent", "sock", "unread",
     )  # fmt: skip
@@ -59,6 +59,7 @@ class ClientConnection:
         self.peer = peer[0] if isinstance(peer, tuple) else "unix"
         self.place = place
         self.environ: dict[str, Any] = {**addresses(peer, server), ADMISSION: place}
+        self._arrived = bytearray()  # read, but not appended to the inbox: that copies what is left of it
         self.inbox = bytearray()
         self.outbox = bytearray()
         self.sent = False  # whether a byte of the current response has been sent
@@ -85,15 +86,17 @@ class ClientConnection:
     @property
     def may_continue(self) -> bool:
         """Whether there may be a complete request, or more chunks of one, that have not been looked at."""
+        if self.has_event or self._arrived:
+            return True
         if self.request:
-            return self.has_event or (self._decoder is not None and self._decoder.is_suspended)
-        return self.has_event or len(self.inbox) > self._searched
+            return self._decoder is not None and self._decoder.is_suspended
+        return len(self.inbox) > self._searched
 
     @property
     def held(self) -> int:
         """Bytes in memory, of an unfinished request and of unread responses."""
         content = self._decoder.held if self._decoder else 0
-        return len(self.inbox) + len(self.outbox) + content
+        return len(self.inbox) + len(self._arrived) + len(self.outbox) + content
 
     def has_input(self) -> bool:
         """Return whether bytes have arrived.  Raises Disconnected if the client has reset the connection."""
@@ -109,13 +112,16 @@ class ClientConnection:
 
         Raises BadRequest, EndOfInput, Disconnected.
         """
-        if self.has_event and len(self.inbox) < INBOX_LIMIT:
+        decoder, had_ended = self._decoder, self.has_ended
+        if self.has_event and len(self.inbox) + len(self._arrived) < INBOX_LIMIT:
             self._fill()
-            if self._decoder is not None:
-                if self.has_event:  # chunks are decoded once all is read: the client may have left
-                    return None
-                if self.has_ended and not self._decoder.may_end_in(self.inbox):
-                    raise EndOfInput
+            if decoder and self.has_event:  # chunks are decoded once all is read: the client may have left
+                return None
+        if not (decoder and decoder.is_suspended) or self.has_ended:
+            self.inbox += self._arrived
+            self._arrived.clear()
+            if decoder and self.has_ended > had_ended and not decoder.may_end_in(self.inbox):
+                raise EndOfInput
         request = self._next_request(limits)
         if request is None and self.has_ended and not self.may_continue:
             raise EndOfInput
@@ -132,11 +138,12 @@ class ClientConnection:
             raise Disconnected from exc
         self.has_event = len(data) == size  # there may be more
         self.has_ended = not data
-        self.inbox += data
+        self._arrived += data
 
     def _next_request(self, limits: HeadLimits) -> ReceivedRequest | None:
+        is_new = self.request is None
         request = self.request or self._parse_head(limits)
-        if request is None:
+        if request is None or (is_new and self._decoder and self.has_event):
             return None
         if not self._collect_body(request):
             self._send_continue(request)

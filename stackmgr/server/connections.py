@@ -11,6 +11,7 @@ from stackmgr.server import CLOSED, DRAINING, IDLE, LISTEN, READ, READING, WRITI
 from stackmgr.server.connection import ClientConnection, Disconnected
 
 BUFFER_BUDGET = 134_217_728  # bytes of unfinished requests and unread responses held at once
+STEP_SECONDS = 0.004  # of a turn, in which requests are started, or rejected, or connections end
 _GONE = select.EPOLLHUP | select.EPOLLERR
 
 
@@ -21,6 +22,7 @@ class HttpConnections:
         self.open: set[ClientConnection] = set()
         self.parked: dict[ClientConnection, None] = {}  # in the order of parking
         self.ready: deque[ClientConnection] = deque()  # with something to do at once
+        self.continuing: deque[ClientConnection] = deque()  # so too, after a turn of the others
         self.paused: list[int] = []  # listeners that are not watched while descriptors are exhausted
         self.received = 0  # bytes since the last sweep
         self._scheduler = scheduler
@@ -46,12 +48,9 @@ class HttpConnections:
         conn.has_event = True
         if events & _GONE and conn.phase is not DRAINING:
             conn.is_gone = True
-        self._continue(conn)
-
-    def _continue(self, conn: ClientConnection) -> None:
         if not conn.is_ready:
             conn.is_ready = True
-            self.ready.append(conn)
+            (self.continuing if conn.request else self.ready).append(conn)
 
     def watch(self, conn: ClientConnection, events: int) -> None:
         """Watch a connection for *events*, if it is not watched for these already."""
@@ -74,8 +73,9 @@ class HttpConnections:
                 conn.sock.shutdown(socket.SHUT_WR)
         else:
             phase = READING if conn.has_partial_request else IDLE
-            if conn.may_continue:
-                self._continue(conn)
+            if conn.may_continue and not conn.is_ready:
+                conn.is_ready = True
+                self.continuing.append(conn)
         if phase is not conn.phase:
             seconds = self._idle_seconds if phase is IDLE else phase.seconds
             conn.phase, conn.deadline = phase, monotonic() + seconds
@@ -118,12 +118,14 @@ class HttpConnections:
 
     def sweep(self) -> list[ClientConnection]:
         """Return the connections whose deadline has passed; close the longest parked if all hold too much."""
-        self.received = 0
         now, parked = monotonic(), list(self.parked)
         excess = sum(conn.held for conn in self.open) - BUFFER_BUDGET
         for conn in parked:
             if excess > 0 and (held := conn.held):
                 excess -= held
                 self.close(conn)
+                if monotonic() > now + STEP_SECONDS:
+                    break
+        self.received = 0 if excess <= 0 else BUFFER_BUDGET + 1  # which has the next turn sweep again
         self.resume_listeners()
         return [conn for conn in parked if conn.deadline < now and conn.phase is not CLOSED]

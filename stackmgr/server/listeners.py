@@ -15,7 +15,7 @@ from stackmgr.server.queue import Place, RequestQueue
 # other workers are still waking up. So it serves what else it has, or waits a moment, before it accepts
 # again.
 ACCEPT_BACKOFF_BELOW = 32  # connections: beyond, new ones would wait long behind others' requests
-ACCEPTS = 64  # at once, then
+ACCEPTS = 16  # at once, then
 
 
 class Listeners:

@@ -26,7 +26,7 @@ from gunicorn.workers.base import Worker as BaseWorker
 from stackmgr.scheduler import READABLE, Scheduler
 from stackmgr.server import CLOSED, QUEUED, SERVING
 from stackmgr.server.connection import ClientConnection, Disconnected
-from stackmgr.server.connections import BUFFER_BUDGET, HttpConnections
+from stackmgr.server.connections import BUFFER_BUDGET, STEP_SECONDS, HttpConnections
 from stackmgr.server.handler import RequestHandler, log_failure
 from stackmgr.server.listeners import Listeners
 from stackmgr.server.queue import RequestQueue
@@ -35,7 +35,6 @@ from stackmgr.server.request import ReceivedRequest
 SWEEP_SECONDS = 0.5
 LOOK_SECONDS = 0.1  # how exactly the queue is timed
 PARSE_SECONDS = 0.001  # of a turn
-STEP_SECONDS = 0.004  # of a turn, in which requests are started, or rejected, or connections end
 ACCEPT_PAUSE = 0.001
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
 BOOT_PAUSE = 5.0  # seconds before the master replaces a worker that could not boot
@@ -155,18 +154,22 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         return self.alive or (now < self.stops_at and bool(self.connections.open or self.admin.open))
 
     def _idle_seconds(self) -> float:
-        if self.connections.ready or self.admin.ready or self.queue.has_next():
+        if self.queue.has_next() or any(
+            each.ready or each.continuing for each in (self.admin, self.connections)
+        ):
             return 0.0
         if self.listeners[0].ready or self.listeners[1].ready:
             return ACCEPT_PAUSE
         return max(0.0, (self.next_look if self.queue.waiting else self.next_sweep) - monotonic())
 
     def _parse(self) -> None:
-        """Parse a part of what has arrived."""
+        """Parse a part of what has arrived, first of those that have not had a turn yet, but for one."""
         end = monotonic() + PARSE_SECONDS
+        if self.connections.continuing:
+            self._guard(self._proceed, self.connections, self.connections.continuing.popleft())
         for connections in (self.admin, self.connections):
-            while connections.ready:
-                self._guard(self._proceed, connections, connections.ready.popleft())
+            while ready := connections.ready or connections.continuing:
+                self._guard(self._proceed, connections, ready.popleft())
                 if monotonic() > end:
                     return
 

@@ -174,7 +174,7 @@ def test_no_more_is_read_than_a_request_can_have(connected, monkeypatch):
     for _ in range(10):
         conn.has_event = True
         assert conn.receive(LIMITS) is None
-    assert 100_000 <= len(conn.inbox) < 100_000 + 65_536
+    assert 100_000 <= conn.held < 100_000 + 65_536
 
 
 def test_a_client_that_has_reset_its_connection_is_disconnected(connected):

@@ -39,7 +39,7 @@ _config = Config()
 _LIMITS: dict[str, tuple[tuple[Any, str], ...]] = {
     "linger": ((worker, "STOP_LINGER"),),
     "waiting": ((queue, "LIMIT"),),
-    "turn": ((worker, "PARSE_SECONDS"), (worker, "STEP_SECONDS")),
+    "turn": ((worker, "PARSE_SECONDS"), (worker, "STEP_SECONDS"), (connections, "STEP_SECONDS")),
     "read deadline": ((IDLE, "seconds"), (READING, "seconds")),
     "write deadline": ((WRITING, "seconds"),),
     "write progress": ((connection, "WRITE_PROGRESS"),),

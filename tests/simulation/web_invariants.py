@@ -212,8 +212,8 @@ class WorkerInvariants:
 
     def _check_connections(self, one: Any) -> None:
         interest = self._worker.scheduler._epoll.interest
-        if one.ready:
-            raise Violation("what can be done is done", f"{len(one.ready)} are ready")
+        if one.ready or one.continuing:
+            raise Violation("what can be done is done", f"{len(one.ready)} and {len(one.continuing)} wait")
         for conn in one.parked:
             events = interest[conn.fd][1] if conn.fd in interest else 0
             if not events & conn.phase.events or conn.sock.number != conn.fd:

@@ -53,7 +53,7 @@ MUTANTS = [
     _mutant(
         "forgotten request", "a second request that has arrived with the first is not continued with",
         HttpConnections, "park",
-        "if conn.may_continue:", "if False:", 31,
+        "if conn.may_continue and not conn.is_ready:", "if False:", 31,
     ),
     _mutant(
         "trickle", "each byte of a request moves its deadline",

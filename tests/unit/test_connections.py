@@ -55,7 +55,7 @@ def test_what_is_left_of_a_pipeline_is_continued_with(parked):
     conn.inbox += b"GET / HTTP/1.1\r\n"
     all_of_them.park(conn)
     all_of_them.park(conn)
-    assert list(all_of_them.ready) == [conn]
+    assert list(all_of_them.continuing) == [conn]
 
 
 def test_a_connection_that_the_client_has_reset_is_not_parked(parked):
