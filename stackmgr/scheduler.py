@@ -45,9 +45,8 @@ class Scheduler:
         self._next_deadline = inf  # or earlier: a wait that has ended does not move it
         self._signals: deque[Signal] = deque()  # that have been set
         self._ending_turn: deque[greenlet] = deque()
-        self._idle: list[
-            greenlet
-        ] = []  # kept, because to make one costs ten times as much as to start a call
+        # Kept, because to make one costs ten times as much as to start a call.
+        self._idle: list[greenlet] = []
         self._wake_up = os.eventfd(0)
         self._main = getcurrent()
         self._thread = 0

@@ -22,7 +22,7 @@ _log = logging.getLogger("stackmgr")
 
 
 class Connections(Protocol):
-    """What acquires and releases connections: the pool, or an operator's one connection."""
+    """What acquires and releases connections: see `Database`."""
 
     def acquire(self, deadline: float) -> DatabaseConnection:
         """Return a live connection.  Raises DatabaseError."""
