@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from stackmgr.access.verifiers import Identity
 from stackmgr.database import statements
-from stackmgr.database.session import Session
+from stackmgr.database.session import Caller, Session
 from stackmgr.errors import BindingConflict
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
@@ -39,7 +39,8 @@ def look_up(session: Session, identity: Identity) -> str | None:
     if not found:
         return None
     saved = found[0]
-    if len(found) == 1 and (saved.external_id, saved.identity_id) == pair:
+    # Both ids are unique: no other binding has one of them.
+    if (saved.external_id, saved.identity_id) == pair:
         return saved.manager_id
     # Ids are not secrets, and without both sides of the conflict it cannot be repaired.
     _log.error(
@@ -72,5 +73,6 @@ def bind(session: Session, identity: Identity) -> str:
         )
         # Without a row, another first request was quicker: what it saved counts, unless it is erased already.
         manager_id = look_up(session, identity) if inserted is None else inserted[0]
-    session.hints.remember((identity.external_id, identity.identity_id), manager_id)
+    caller = Caller(manager_id, identity.identity_id, None)
+    session.hints.remember((identity.external_id, identity.identity_id), caller)
     return manager_id

@@ -8,6 +8,7 @@ import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any, NamedTuple, NoReturn
 
 import psycopg
@@ -25,6 +26,7 @@ Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 
 _WARNING = "01000"
+_DEALLOCATE = b"DEALLOCATE ALL"
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
@@ -100,38 +102,47 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
                 raise DatabaseError(ReasonSlug.UNCONFIRMED, sqlstate=_WARNING)  # noqa: TRY301
             return self._rows(result)
         except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
-            if is_first and isinstance(ex, DatabaseError) and ex.sqlstate == retries.FEATURE_NOT_SUPPORTED:
-                ex.reason = ReasonSlug.UNSUPPORTED.value
-                self._statement_names.pop(statement.name, None)  # it is the first the next time, too
-            self._fail(statement, ex)
+            self._fail(statement, ex, deadline if is_first else None)
 
-    def run_together(self, reads: Sequence[Execution], deadline: float) -> Iterator[list[Row]]:
-        """Run statements that only read, in one round trip, and yield the rows of each.
+    def run_together(self, executions: Sequence[Execution], deadline: float) -> Iterator[list[Row]]:
+        """Run statements in one round trip and one transaction, and yield the rows of each.
 
-        Raises DatabaseError at the first that fails: the server skips those after it.
+        Only the last may write.  Raises DatabaseError at the first that fails: the server skips those after
+        it.  See `run`.
         """
+        last = executions[-1].statement
+        failed = last if last.writes else executions[0].statement  # unless the server names another
+        first: list[Statement] = []
         try:
-            for statement in {read.statement.name: read.statement for read in reads}.values():
-                if statement.name not in self._statement_names:
-                    self._prepare(statement, deadline)
+            for each in executions:
+                if each.statement.name not in self._statement_names:
+                    self._prepare(each.statement, deadline)
+                    first.append(each.statement)
             self.pgconn.enter_pipeline_mode()
-            for read in reads:
-                self._send(read)
+            for each in executions:
+                self._send(each)
             self.pgconn.pipeline_sync()
-            results = self._pipeline_results(reads[0].statement, deadline)
+            results = self._pipeline_results(last, deadline)
             self.pgconn.exit_pipeline_mode()
-            for result in results:
-                _require_success(reads[0].statement, result)
+            if self._warned and last.writes:
+                raise DatabaseError(ReasonSlug.UNCONFIRMED, sqlstate=_WARNING)  # noqa: TRY301
+            for each, result in zip_longest(executions, results):
+                failed = each.statement if each else last
+                _require_success(failed, result)
                 yield self._rows(result)
         except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
-            self._fail(reads[0].statement, ex)
+            self._fail(failed, ex, deadline if failed in first else None)
 
-    def _fail(self, statement: Statement, ex: BaseException) -> NoReturn:
+    def _fail(self, statement: Statement, ex: BaseException, first_until: float | None) -> NoReturn:
         """Raise *ex*, as a DatabaseError of *statement* where the connection or the server failed.
 
         Only after an error that the server has reported, and not after each of those, is the connection used
         again: whatever else ends an exchange leaves results on it that would be those of the next statement.
+        *first_until* is the deadline of a statement that was prepared just now.
         """
+        if first_until and isinstance(ex, DatabaseError) and ex.sqlstate == retries.FEATURE_NOT_SUPPORTED:
+            ex.reason = ReasonSlug.UNSUPPORTED.value
+            self._forget_statements(statement, first_until)
         if not isinstance(ex, DatabaseError) or retries.must_close(ex):
             self.close()
         if isinstance(ex, DatabaseError):
@@ -139,6 +150,15 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         elif isinstance(ex, psycopg.OperationalError):
             raise DatabaseError(ReasonSlug.CONNECTION_LOST, statement=statement.name) from ex
         raise ex
+
+    def _forget_statements(self, statement: Statement, deadline: float) -> None:
+        """Let all be prepared again: perhaps a migration came between the plan of *statement* and its use."""
+        self._statement_names.clear()
+        self.pgconn.send_query_params(_DEALLOCATE, [], None, [])
+        try:
+            self._result(statement, deadline)
+        except (DatabaseError, psycopg.OperationalError):
+            self.close()
 
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:
         self._transformer.set_pgresult(result)

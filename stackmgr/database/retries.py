@@ -30,6 +30,7 @@ class RetryAction(Enum):
 _ACTIONS = {
     "40001": RetryAction.RETRY,  # serialization_failure
     "40P01": RetryAction.RETRY,  # deadlock_detected
+    INVALID_STATEMENT_NAME: RetryAction.RETRY,  # a pooler has led to a server session without the statement
     # A prepared statement whose result type a migration has changed; but see UNSUPPORTED.
     FEATURE_NOT_SUPPORTED: RetryAction.RECONNECT_ALL,
     "25006": RetryAction.RECONNECT_ALL,  # the server has become a standby, or was made read-only

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -11,11 +12,10 @@ from stackmgr.access import managers
 from stackmgr.access.verifiers import Verifier
 from stackmgr.admission import ADMISSION, UNLIMITED
 from stackmgr.database.pool import Database
-from stackmgr.database.session import Session
+from stackmgr.database.session import Caller, Session
 from stackmgr.errors import MethodNotAllowed, NotFound, Overloaded, ServiceError
 from stackmgr.http import requests
 from stackmgr.reasons import ReasonSlug
-from stackmgr.stacks.repository import Actor
 
 
 class Request(falcon.Request):
@@ -65,10 +65,10 @@ class RequestContext:
         if self._log is None:
             return
         context, error = req.context, req.context.error
-        actor = getattr(context, "actor", None)
+        caller = getattr(context, "caller", None)
         fields = {
             "request_id": context.request_id,
-            "manager_id": actor and actor.manager_id,
+            "manager_id": caller and caller.manager_id,
             "key_id": getattr(context, "key_id", None),
             "stack_id": getattr(context, "stack_id", None),
             "method": req.method,
@@ -103,12 +103,8 @@ class Authentication:
         if req.method not in resource.methods:
             raise MethodNotAllowed(", ".join(resource.methods))
         session = req.context.session = self._database.session()
-        try:
-            if req.method in {"GET", "HEAD"}:
-                session.planned_read = resource.plan_read(req, params)
-        finally:
-            # Its error goes before that of the read: a rejected key is 401, whatever it was sent with.
-            self._authenticate(req, session)
+        session.plan = partial(resource.plan, req, params)
+        self._authenticate(req, session)
 
     def _authenticate(self, req: falcon.Request, session: Session) -> None:
         key = requests.bearer_token(req)
@@ -121,7 +117,7 @@ class Authentication:
         req.context.key_id = identity.key_id
         manager_id = identity.manager_id or managers.bind(session, identity)
         req.env.get(ADMISSION, UNLIMITED).accept(manager_id)
-        req.context.actor = Actor(manager_id, identity.identity_id, req.context.request_id, identity.key_id)
+        req.context.caller = Caller(manager_id, identity.identity_id, identity.key_id)
 
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, resource: Any, req_succeeded: bool
@@ -130,3 +126,4 @@ class Authentication:
         session = getattr(req.context, "session", None)
         if session is not None:
             session.close()
+            session.plan = None  # or the cycle would keep a body until a collection

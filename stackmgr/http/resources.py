@@ -1,7 +1,8 @@
 """The two resources of the service: the collection of a manager's stacks, and one stack.
 
-A responder checks the request in the order of the contract, calls the repository once, and serializes the
-result.  Errors are raised here and become responses in error_handlers.
+`plan` checks the request in the order of the contract and returns its statement, which may be sent while the
+key is verified; a responder runs it and serializes the result.  Errors are raised here and become responses
+in error_handlers.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 import falcon
 
-from stackmgr.database.session import PlannedRead
+from stackmgr.database.session import Planned
 from stackmgr.http import requests, responses
 from stackmgr.http.requests import RequestSchema
 from stackmgr.stacks import configuration, cursor, repository
@@ -34,27 +35,27 @@ class StackCollection:
         self._spellings = spellings
         self._schema = RequestSchema("stack_create.json")
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Create a stack, or return the current state of the one created under the same key."""
+    def plan(self, req: falcon.Request, params: dict[str, Any]) -> Planned:
+        """Return the statement of a request.  Raises what is wrong with it."""
+        if req.method != "POST":
+            return repository.plan_list(*requests.parse_page_query(req.env.get("QUERY_STRING", "")))
         requests.check_content_length(req)
         key = requests.parse_idempotency_key(req)
         document = self._schema.parse(requests.read_body(req))
         wanted = configuration.parse_create(document, self._spellings)
-        stack, created = repository.create(req.context.session, req.context.actor, key, wanted)
+        return repository.plan_create(key, wanted, req.context.request_id)
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Create a stack, or return the current state of the one created under the same key."""
+        stack, created = repository.create(req.context.session, req.context.caller)
         if created:
             resp.status = falcon.HTTP_201
             resp.set_header("Location", f"{COLLECTION_PATH}/{stack.stack_id}")
         _respond(req, resp, stack)
 
-    def plan_read(self, req: falcon.Request, params: dict[str, Any]) -> PlannedRead:
-        """Return the read of `on_get`, and add the `limit` to its parameters.  Raises InvalidPagination."""
-        after, limit = requests.parse_page_query(req.env.get("QUERY_STRING", ""))
-        params["limit"] = limit
-        return repository.plan_list(after, limit)
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, limit: int) -> None:
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """List one page of stacks."""
-        page, position = repository.list_page(req.context.session, req.context.actor.manager_id, limit)
+        page, position = repository.list_page(req.context.session, req.context.caller)
         resp.data = responses.serialize_page(page, None if position is None else cursor.encode(position))
 
     on_head = on_get
@@ -69,25 +70,23 @@ class StackItem:
         self._spellings = spellings
         self._schema = RequestSchema("stack_update.json")
 
-    def plan_read(self, req: falcon.Request, params: dict[str, Any]) -> PlannedRead:
-        """Return the read of `on_get`, and make the `stack_id` of its parameters lowercase.
-
-        Raises InvalidStackId.
-        """
-        stack_id = params["stack_id"] = requests.parse_stack_id(params["stack_id"])
-        return repository.plan_get(stack_id)
+    def plan(self, req: falcon.Request, params: dict[str, Any]) -> Planned:
+        """Return the statement of a request.  Raises what is wrong with it."""
+        if req.method == "PATCH":
+            requests.check_content_length(req)
+        stack_id = req.context.stack_id = requests.parse_stack_id(params["stack_id"])
+        if req.method != "PATCH":
+            return repository.plan_get(stack_id)
+        document = self._schema.parse(requests.read_body(req))
+        changes = configuration.parse_update(document, self._spellings)
+        return repository.plan_update(stack_id, changes, req.context.request_id)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
         """Return the stack."""
-        req.context.stack_id = stack_id
-        _respond(req, resp, repository.get(req.context.session, req.context.actor.manager_id))
+        _respond(req, resp, repository.get(req.context.session, req.context.caller))
 
     on_head = on_get
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
         """Append a revision with the supplied fields and return the stack."""
-        requests.check_content_length(req)
-        canonical_id = req.context.stack_id = requests.parse_stack_id(stack_id)
-        document = self._schema.parse(requests.read_body(req))
-        changes = configuration.parse_update(document, self._spellings)
-        _respond(req, resp, repository.update(req.context.session, req.context.actor, canonical_id, changes))
+        _respond(req, resp, repository.update(req.context.session, req.context.caller))

@@ -186,8 +186,8 @@ class ClientConnection:
         return True
 
     def _send_continue(self, request: ReceivedRequest) -> None:
-        """Send `100 Continue` if the client waits for it."""
-        if request.expects_continue:
+        """Send `100 Continue` if the client waits for it; after its end, an error follows at once."""
+        if request.expects_continue and not self.has_ended:
             request.expects_continue = False
             self.queue(CONTINUE)
             self.flush()

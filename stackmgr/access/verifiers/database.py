@@ -8,7 +8,7 @@ from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
-from stackmgr.database.session import Session
+from stackmgr.database.session import Caller, Session
 from stackmgr.errors import DatabaseError, RateLimited, ServiceError, ServiceUnavailable, Unauthorized
 from stackmgr.reasons import ReasonSlug
 from stackmgr.settings import Settings
@@ -44,6 +44,8 @@ class DatabaseVerifier:
         try:
             return self._verified(api_keys.digest(key), session)
         except DatabaseError as ex:
+            if ex.may_have_written:
+                raise
             raise ServiceUnavailable(ReasonSlug.DATABASE) from ex
 
     def _verified(self, key_digest: bytes, session: Session) -> Identity:
@@ -57,7 +59,9 @@ class DatabaseVerifier:
                 session.hints.forget(key_digest)
                 raise Unauthorized(_REASONS[state])
             if manager_id is not None:
-                session.hints.remember(key_digest, manager_id)
+                # A quota is used up by a statement of its own, before anything is written.
+                digest = key_digest if quota_id is None else None
+                session.hints.remember(key_digest, Caller(manager_id, identity_id, key_id, digest))
             if self._last_use is not None and not used_this_hour:
                 self._last_use.notice(key_digest)
             if quota_id is not None:
