@@ -7,6 +7,9 @@
 -- row of the table that equals one of the file is deleted, in one transaction. If it ends before that, for whatever
 -- reason, run it again with the same file: one that exists is not written again. The service goes on; it reads no
 -- revision. Take a year at first, then month by month, each into a file of its own.
+--
+-- The revisions of managers that `stackmgr managers hold` holds stay in the table, also if the hold is later than the
+-- file. A hold waits for the deletion, for 10 s, and then fails.
 
 \set ON_ERROR_STOP on
 
@@ -32,6 +35,7 @@ COPY (
     WHERE revisions.created_at < :'before'::timestamptz
         AND revisions.revision_number > 1
         AND revisions.revision_number < stacks.revision_number
+        AND revisions.manager_id NOT IN (SELECT manager_id FROM stackmgr.manager_holds WHERE released_at IS NULL)
     ORDER BY revisions.manager_id, revisions.stack_id, revisions.revision_number
 ) TO STDOUT (HEADER) \g :part
 \set is_written `sync -- :'part' && mv -- :'part' :'file' && echo on || echo off`
@@ -46,6 +50,7 @@ DO $$ BEGIN RAISE EXCEPTION 'the file is not on its disk: nothing is deleted'; E
 \endif
 
 BEGIN;
+LOCK TABLE stackmgr.manager_holds IN SHARE MODE;
 SELECT format(
     'CREATE UNLOGGED TABLE stackmgr.archived (%s)', string_agg(format('%I text', attname), ', ' ORDER BY attnum)
 )
@@ -58,6 +63,7 @@ ANALYZE stackmgr.archived;
 
 DO $$
 DECLARE
+    held    uuid[] := ARRAY(SELECT manager_id FROM stackmgr.manager_holds WHERE released_at IS NULL);
     deleted bigint;
 BEGIN
     DELETE FROM stackmgr.stack_revisions AS revisions
@@ -69,7 +75,8 @@ BEGIN
         AND stacks.manager_id = revisions.manager_id
         AND stacks.stack_id = revisions.stack_id
         AND revisions.revision_number > 1
-        AND revisions.revision_number < stacks.revision_number;
+        AND revisions.revision_number < stacks.revision_number
+        AND revisions.manager_id <> ALL (held);
     GET DIAGNOSTICS deleted = ROW_COUNT;
     IF EXISTS (
         SELECT
@@ -78,10 +85,14 @@ BEGIN
             ON revisions.manager_id = archived.manager_id::uuid
             AND revisions.stack_id = archived.stack_id::uuid
             AND revisions.revision_number = archived.revision_number::integer
+        WHERE revisions.manager_id <> ALL (held)
     ) THEN
         RAISE EXCEPTION 'the file differs from the table: nothing is deleted';
     END IF;
     RAISE NOTICE 'revisions in the file: %, deleted now: %', (SELECT count(*) FROM stackmgr.archived), deleted;
+    IF cardinality(held) > 0 THEN
+        RAISE NOTICE 'held managers, whose revisions stay in the table: %', array_to_string(held, ', ');
+    END IF;
 END
 $$;
 

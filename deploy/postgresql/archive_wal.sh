@@ -7,6 +7,7 @@
 # After a crash PostgreSQL may archive a segment again: an equal one is in place, another one is never replaced.
 # Compressed, because archive_timeout closes segments that are nearly empty.
 set -eu
+umask 077
 
 kept=$3/$2.gz
 if [ -e "$kept" ]; then

@@ -7,6 +7,7 @@
 # BACKUPS is a folder on another machine than the server, ARCHIVE that of archive_wal.sh, KEEP the number of backups that
 # stay. METRICS is a file for node_exporter's textfile collector: the time of the last verified backup.
 set -eu
+umask 077
 
 backups=$1 archive=$2 keep=$3 metrics=$4
 new=$backups/$(date -u +%Y-%m-%dT%H%M%S)
@@ -18,6 +19,7 @@ mv "$new.part" "$new"
 sync "$backups"
 
 echo "stackmgr_backup_timestamp_seconds $(date +%s)" > "$metrics.part"
+chmod 644 "$metrics.part"
 mv "$metrics.part" "$metrics"
 
 ls -d "$backups"/[0-9]* | sort | head -n "-$keep" | while read -r old; do

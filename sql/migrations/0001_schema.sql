@@ -225,6 +225,41 @@ COMMENT ON COLUMN stackmgr.manager_erasures.receipts IS 'How many creation recei
 
 GRANT SELECT ON stackmgr.manager_erasures TO stackmgr_reader;
 
+-- The history of holds outlives the manager. While a hold is in force, its second reference to the manager lets nobody
+-- delete the binding, which every erasure begins with. No index serves that reference: the table has few rows.
+CREATE TABLE stackmgr.manager_holds (
+    manager_id        uuid        NOT NULL,
+    held_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+    held_by           text        NOT NULL DEFAULT session_user,
+    reason            text        NOT NULL,
+    released_at       timestamptz,
+    released_by       text,
+    bound_manager_id  uuid,
+    CONSTRAINT manager_holds_pkey PRIMARY KEY (manager_id, held_at),
+    CONSTRAINT manager_holds_bound_manager_id_fkey
+        FOREIGN KEY (bound_manager_id) REFERENCES stackmgr.managers (manager_id),
+    CONSTRAINT manager_holds_reason_is_not_blank CHECK (NOT stackmgr.name_is_blank(reason)),
+    CONSTRAINT manager_holds_release_is_whole CHECK (num_nulls(released_at, released_by) IN (0, 2)),
+    CONSTRAINT manager_holds_bound_manager_is_held
+        CHECK (bound_manager_id IS NULL OR (bound_manager_id = manager_id AND released_at IS NULL))
+);
+
+CREATE UNIQUE INDEX manager_holds_in_force ON stackmgr.manager_holds (manager_id) WHERE released_at IS NULL;
+
+COMMENT ON TABLE stackmgr.manager_holds IS
+    'Append-only: one row for each hold of stackmgr managers hold, in force until it is released. '
+    'Nothing deletes rows of a held manager.';
+COMMENT ON COLUMN stackmgr.manager_holds.manager_id IS 'The manager, which may no longer exist after the release.';
+COMMENT ON COLUMN stackmgr.manager_holds.held_at IS 'When the hold began.';
+COMMENT ON COLUMN stackmgr.manager_holds.held_by IS 'Login that began it.';
+COMMENT ON COLUMN stackmgr.manager_holds.reason IS 'Why, in the operator''s words.';
+COMMENT ON COLUMN stackmgr.manager_holds.released_at IS 'When the hold ended; null: in force.';
+COMMENT ON COLUMN stackmgr.manager_holds.released_by IS 'Login that ended it; null: in force.';
+COMMENT ON COLUMN stackmgr.manager_holds.bound_manager_id IS
+    'The manager again while the hold is in force; null afterwards, and where an erasure had begun before the hold.';
+
+GRANT SELECT ON stackmgr.manager_holds TO stackmgr_reader;
+
 CREATE TABLE stackmgr.api_keys (
     key_digest     bytea       NOT NULL,
     key_id         uuid        NOT NULL,

@@ -14,6 +14,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 
 from stackmgr.database import statements
+from stackmgr.operate import holds
 from stackmgr.operate.connection import Operator
 from stackmgr.operate.output import print_note
 
@@ -74,16 +75,20 @@ def erase(operator: Operator, manager_id: str, external_id: str, progress: Repor
 
     A request that found the manager before may still create a stack: nothing is deleted until no such
     request can run.  Returns None, and changes nothing, when the manager is neither bound to *external_id*
-    nor recorded with it.  May be interrupted and repeated: every batch is committed by itself.
+    nor recorded with it.  May be interrupted and repeated: every batch is committed by itself.  Raises
+    CommandError once the manager is held: what was deleted before stays deleted.
     """
     manager = {"manager_id": manager_id, "external_id": external_id}
-    if not operator.rows(_BEGIN, manager):
-        return None
+    with holds.not_held(operator, manager_id):
+        if not operator.rows(_BEGIN, manager):
+            return None
     progress(0, 0, f"waiting {REQUEST_SECONDS:.0f} s for requests in progress")
     time.sleep(REQUEST_SECONDS)
     while True:
         _delete_rows(operator, manager_id, progress)
-        if finished := operator.rows(_FINISH, manager):
+        with holds.not_held(operator, manager_id):
+            finished = operator.rows(_FINISH, manager)
+        if finished:
             return Erased(*finished[0])
 
 
@@ -112,7 +117,7 @@ def _delete_batch(operator: Operator, manager_id: str, step: int, positions: lis
         2: ("revisions", _DELETE_REVISIONS),
         _STACKS: ("stacks", _DELETE_STACKS),
     }[step]
-    with operator.transaction():
+    with holds.not_held(operator, manager_id):
         operator.check_keys_by_index()
         [(count,)] = operator.rows(statement, {"manager_id": manager_id, "positions": positions})
         counts = {"stacks": 0, "revisions": 0, "receipts": 0, name: count}

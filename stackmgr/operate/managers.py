@@ -1,8 +1,8 @@
-"""`stackmgr managers`: list and change the identity bindings of managers, and erase a manager."""
+"""`stackmgr managers`: list and change the identity bindings of managers, hold and erase a manager."""
 
 import argparse
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,7 @@ from stackmgr.access.managers import Binding
 from stackmgr.access.verifiers import is_identity_id
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
-from stackmgr.operate import erasure
+from stackmgr.operate import erasure, holds
 from stackmgr.operate.command import (
     NEEDS_READER,
     Commands,
@@ -22,6 +22,7 @@ from stackmgr.operate.command import (
     add_json,
     canonical_uuid,
     database_url,
+    label,
 )
 from stackmgr.operate.connection import Operator, operating, reading
 from stackmgr.operate.output import add_page, moment, print_documents, print_json, print_page
@@ -35,9 +36,12 @@ _EITHER_ID = "external id or manager id"
 
 @dataclass(frozen=True, slots=True)
 class Manager(Binding):
-    """A manager's record."""
+    """A manager's record, with its hold."""
 
     created_at: datetime
+    held_at: datetime | None
+    held_by: str | None
+    hold_reason: str | None
 
 
 def _identity_id(text: str) -> str:
@@ -71,8 +75,11 @@ def external_id(operator: Operator, any_id: str) -> str:
     return any_id if found is None else found.external_id
 
 
-def _document(manager: Manager) -> dict[str, Any]:
-    return asdict(manager) | {"created_at": moment(manager.created_at)}
+def _document(record: Manager | holds.Hold) -> dict[str, Any]:
+    return {
+        name: moment(value) if isinstance(value, datetime) else value
+        for name, value in asdict(record).items()
+    }
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -119,6 +126,24 @@ def _rebind(arguments: argparse.Namespace) -> None:
     print_documents(arguments, [asdict(Binding(*rows[0]))])
 
 
+def _change_hold(arguments: argparse.Namespace, change: Callable[[Operator, str], holds.Hold]) -> None:
+    with operating(database_url()) as operator:
+        # A manager whose erasure has begun is named by its manager id.
+        found = find(operator, arguments.manager_id)
+        held = change(operator, found.manager_id if found else arguments.manager_id)
+    print_documents(arguments, [_document(held)])
+
+
+def _hold(arguments: argparse.Namespace) -> None:
+    if not arguments.reason.strip():
+        arguments.error("--reason must not be blank")
+    _change_hold(arguments, lambda operator, found: holds.hold(operator, found, arguments.reason))
+
+
+def _release(arguments: argparse.Namespace) -> None:
+    _change_hold(arguments, holds.release)
+
+
 def _erase(arguments: argparse.Namespace) -> None:
     manager_id = arguments.manager_id
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -162,6 +187,18 @@ def _add_rebind(group: Commands) -> None:
     add_json(parser)
 
 
+def _add_holds(group: Commands) -> None:
+    summary = "let nothing delete a manager, its stacks, revisions or receipts, until its release"
+    more = "A hold also stops an erasure that runs: what that deleted before stays deleted. Requests go on."
+    hold = add_command(group, "hold", summary, _hold, more=more)
+    hold.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=f"its {_EITHER_ID}")
+    hold.add_argument("--reason", type=label, required=True, metavar="TEXT", help="why, kept for good")
+    add_json(hold)
+    release = add_command(group, "release", "end the hold of a manager", _release)
+    release.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=f"its {_EITHER_ID}")
+    add_json(release)
+
+
 def _add_erase(group: Commands) -> None:
     parser = add_command(
         group,
@@ -169,8 +206,8 @@ def _add_erase(group: Commands) -> None:
         "delete a manager with its stacks, revisions, receipts and keys, for good",
         _erase,
         more="Its keys are revoked first. The run takes at least 30 s, in which requests in progress end. An "
-        "interrupted run is continued by the next one. A manager that a remote verifier still knows starts "
-        "anew with its next request.",
+        "interrupted run is continued by the next one. A held manager is not erased. A manager that a remote "
+        "verifier still knows starts anew with its next request.",
     )
     parser.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=f"its {_EITHER_ID}")
     parser.add_argument(
@@ -186,11 +223,12 @@ def _add_erase(group: Commands) -> None:
 def add_to(commands: Commands) -> None:
     """Add the commands."""
     group = add_group(commands, "managers", "the identities that managers are bound to")
-    summary = "list every manager with its binding"
+    summary = "list every manager with its binding and hold"
     add_page(add_command(group, "list", summary, _list, more=NEEDS_READER), "MANAGER_ID")
     show = add_command(group, "show", "show a manager by an id", _show, more=NEEDS_READER)
     show.add_argument("--external-id", type=canonical_uuid, metavar="UUID", help=f"its {_EITHER_ID}")
     show.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")
     add_json(show)
     _add_rebind(group)
+    _add_holds(group)
     _add_erase(group)

@@ -17,6 +17,7 @@ from stackmgr.access.verifiers import Verifier
 from stackmgr.database.session import Session
 from stackmgr.errors import CommandError, DatabaseError, ServiceError, ServiceUnavailable
 from stackmgr.http import requests
+from stackmgr.operate import preflight
 from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command, add_json
 from stackmgr.operate.connection import request_session
 from stackmgr.operate.output import print_json
@@ -90,6 +91,8 @@ def _verify_key(arguments: argparse.Namespace) -> None:
     key = _read_key()
     with request_session(chosen.database_url) as session:
         outcome = _ask(startup.make_verifier(chosen, None), session, key)
+    if outcome["accepted"] is None and (problems := preflight.examine(chosen.database_url).problems):
+        raise CommandError("; ".join(problems))  # no outage: a login without the rights, or an old schema
     document = {"verifier": chosen.verifier} | outcome
     if arguments.json:
         print_json(document)

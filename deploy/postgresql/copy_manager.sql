@@ -1,0 +1,39 @@
+-- Write what a restored copy of the database has of one manager into files, from which recover_manager.sql puts it back:
+-- for a DBA, as a login that may assume stackmgr_owner.
+--
+--     psql -X -d COPY -v manager=MANAGER_ID -v folder=recovered -f copy_manager.sql
+--
+-- One snapshot, which may be that of a standby. The files hold the digests of the manager's keys: run `umask 077` first.
+
+\set ON_ERROR_STOP on
+
+BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;
+SET LOCAL ROLE stackmgr_owner;
+SET LOCAL search_path = pg_catalog;
+SET LOCAL statement_timeout = 0;
+SET LOCAL DateStyle = 'ISO';
+\encoding UTF8
+\cd :folder
+
+SELECT external_id FROM stackmgr.managers WHERE manager_id = :'manager' \gset
+\if :{?external_id} \else
+DO $$ BEGIN RAISE EXCEPTION 'the copy has no such manager'; END $$;
+\endif
+
+COPY (SELECT * FROM stackmgr.managers WHERE manager_id = :'manager') TO STDOUT (HEADER) \g managers.tsv
+COPY (SELECT * FROM stackmgr.manager_rebindings WHERE manager_id = :'manager')
+    TO STDOUT (HEADER) \g manager_rebindings.tsv
+COPY (SELECT * FROM stackmgr.api_keys WHERE external_id = :'external_id') TO STDOUT (HEADER) \g api_keys.tsv
+COPY (
+    SELECT * FROM stackmgr.api_key_quota_slots
+    WHERE quota_id IN (SELECT quota_id FROM stackmgr.api_keys WHERE external_id = :'external_id')
+) TO STDOUT (HEADER) \g api_key_quota_slots.tsv
+COPY (
+    SELECT * FROM stackmgr.api_key_quota_queues
+    WHERE quota_id IN (SELECT quota_id FROM stackmgr.api_keys WHERE external_id = :'external_id')
+) TO STDOUT (HEADER) \g api_key_quota_queues.tsv
+COPY (SELECT * FROM stackmgr.stacks WHERE manager_id = :'manager') TO STDOUT (HEADER) \g stacks.tsv
+COPY (SELECT * FROM stackmgr.stack_revisions WHERE manager_id = :'manager') TO STDOUT (HEADER) \g stack_revisions.tsv
+COPY (SELECT * FROM stackmgr.creation_receipts WHERE manager_id = :'manager')
+    TO STDOUT (HEADER) \g creation_receipts.tsv
+COMMIT;

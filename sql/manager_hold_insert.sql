@@ -1,0 +1,14 @@
+-- manager_hold_insert: hold a manager.
+-- params:  manager_id uuid, reason text
+-- returns: one row (held_at, held_by, reason)
+-- index:   managers_pkey
+-- locks:   FOR KEY SHARE on the manager's row, which manager_lock has locked
+-- called by: operate.holds.hold
+-- why:     a manager whose erasure has begun has no binding that could be kept; its erasure stops all the same.
+INSERT INTO stackmgr.manager_holds (manager_id, reason, bound_manager_id)
+VALUES (
+    %(manager_id)s::uuid,
+    %(reason)s::text,
+    (SELECT manager_id FROM stackmgr.managers WHERE manager_id = %(manager_id)s::uuid)
+)
+RETURNING held_at, held_by, reason;

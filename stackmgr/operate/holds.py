@@ -1,0 +1,66 @@
+"""Hold a manager, so that nothing deletes its rows until the hold is released.
+
+Whoever holds a manager or deletes its rows locks it first, in the same transaction: `sql/manager_lock.sql`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from stackmgr.database import statements
+from stackmgr.errors import CommandError
+from stackmgr.operate.connection import Operator
+from stackmgr.operate.output import moment, printable
+
+_LOCK = statements.load("manager_lock")
+_FIND = statements.load("manager_hold_find")
+_INSERT = statements.load("manager_hold_insert")
+_RELEASE = statements.load("manager_hold_release")
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A hold: in force until it is released."""
+
+    manager_id: str
+    held_at: datetime
+    held_by: str
+    reason: str
+    released_at: datetime | None = None
+    released_by: str | None = None
+
+
+@contextmanager
+def not_held(operator: Operator, manager_id: str) -> Iterator[bool]:
+    """Open a transaction during which nobody can hold a manager; yield whether the manager exists.
+
+    Raises CommandError if it is held.
+    """
+    manager = {"manager_id": manager_id}
+    with operator.transaction():
+        # A row that is deleted during the wait for it is not found; the record of its erasure then is.
+        exists = operator.rows(_LOCK, manager) or operator.rows(_LOCK, manager)
+        if found := operator.rows(_FIND, manager):
+            [(held_at, held_by, reason)] = found
+            raise CommandError(
+                f"{manager_id} is held since {moment(held_at)} by {printable(held_by)}: {printable(reason)}"
+            )
+        yield bool(exists)
+
+
+def hold(operator: Operator, manager_id: str, reason: str) -> Hold:
+    """Hold a manager, also one whose erasure has begun.  Raises CommandError."""
+    with not_held(operator, manager_id) as exists:
+        if not exists:
+            raise CommandError(f"no manager has the external id or manager id {manager_id}")
+        [row] = operator.rows(_INSERT, {"manager_id": manager_id, "reason": reason})
+    return Hold(manager_id, *row)
+
+
+def release(operator: Operator, manager_id: str) -> Hold:
+    """End the hold of a manager.  Raises CommandError if it is not held."""
+    rows = operator.rows(_RELEASE, {"manager_id": manager_id})
+    if not rows:
+        raise CommandError(f"{manager_id} is not held")
+    return Hold(manager_id, *rows[0])
