@@ -37,24 +37,26 @@ PATIENCE = 60.0
 
 # Modules and folders that never run beside others, and why.  `tests/run` runs them last, one after the other.
 SERIAL = {
-    "faults/test_deadlines.py": "requests have a deadline of 1 s, and half a second to report it",
-    "faults/test_prefetch.py": "likewise",
+    "database/test_deadlines.py": "requests have a deadline of 1 s, and half a second to report it",
+    "database/test_prefetch.py": "likewise",
     "server/test_hostile.py": "clients and the worker hold each other to deadlines of a second or two",
 }
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.
 LONGEST = (
     "deploy/test_image.py",
     "deploy/test_supervision.py",
-    "bench/test_bench.py",
-    "matrix/",
+    "measure/test_bench.py",
+    "faults/",
     "deploy/test_database_page.py",
     "deploy/test_runbook.py",
-    "scale/",
-    "system/",
+    "measure/scale/",
     "deploy/",
-    "faults/",
+    "monitoring/",
+    "operate/test_commands.py",
+    "stacks/test_races.py",
+    "database/",
     "server/",
-    "properties/",
+    "contract/generated/",
 )
 SLOWEST = 15  # modules that the summary of a run names
 
@@ -220,15 +222,30 @@ def app(database: Database, spellings: dict[str, str]) -> Application:
     return create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
 
 
+@pytest.fixture(scope="session")
+def new_key(operator: Database) -> Callable[..., str]:
+    """Return a function that issues a key, for a new manager or the given one."""
+
+    def issue(external_id: str | None = None) -> str:
+        with operator.session() as session:
+            return issued_keys.issue(session, external_id or str(uuid4()))
+
+    return issue
+
+
 @pytest.fixture
-def make_client(app: Application, operator: Database, statements_run: list[str]):
+def key(new_key) -> str:
+    """The key of a manager that no other test uses."""
+    return new_key()
+
+
+@pytest.fixture
+def make_client(app: Application, new_key, statements_run: list[str]):
     """Return a function that makes a client for a new manager, or a further client for a given one."""
 
     def make(external_id: str | None = None) -> Client:
         external_id = external_id or str(uuid4())
-        with operator.session() as session:
-            key = issued_keys.issue(session, external_id)
-        return Client(app, key, external_id, statements_run)
+        return Client(app, new_key(external_id), external_id, statements_run)
 
     return make
 

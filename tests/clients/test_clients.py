@@ -17,8 +17,7 @@ from uuid import uuid4
 import pytest
 
 from stackmgr import paths
-from stackmgr.operate import issued_keys
-from tests.clients.lossy_proxy import lossy_proxy
+from tests.support.http_proxy import Exchange, http_proxy
 from tests.support.openapi import BUNDLE
 from tests.support.programs import require
 from tests.support.server import RunningService, running_service, send_request
@@ -39,16 +38,15 @@ def service(database_url: str) -> Iterator[RunningService]:
 
 
 @dataclass(frozen=True)
-class Manager:
+class KeyedManager:
     external_id: str
     key: str
 
 
 @pytest.fixture
-def manager(operator) -> Manager:
+def manager(new_key) -> KeyedManager:
     external_id = str(uuid4())
-    with operator.session() as session:
-        return Manager(external_id, issued_keys.issue(session, external_id))
+    return KeyedManager(external_id, new_key(external_id))
 
 
 def run(command: list[str], folder: Path, **environment: str) -> str:
@@ -113,9 +111,16 @@ def generated_client(folder: Path) -> list[str]:
 @pytest.mark.parametrize("prepare", [curl, python_httpx, javascript_fetch, typescript, generated_client])
 def test_a_client_survives_lost_responses_and_repeats_nothing(prepare, service, manager, admin, tmp_path):
     command = prepare(tmp_path)
-    with lossy_proxy(service.port) as proxy:
-        printed = json.loads(run(command, tmp_path, BASE_URL=proxy.base, API_KEY=manager.key))
-    assert proxy.lost == ["POST", "PATCH"]
+    lost = []
+
+    def lose(exchange: Exchange) -> None:
+        if exchange.method in {"POST", "PATCH"} - set(lost):
+            lost.append(exchange.method)
+            exchange.is_lost = True
+
+    with http_proxy(service.port, after=lose) as base:
+        printed = json.loads(run(command, tmp_path, BASE_URL=base, API_KEY=manager.key))
+    assert lost == ["POST", "PATCH"]
     assert sorted(printed["names"]) == ["Balanced", "Growth", "Income"]
     assert (printed["conflict"], printed["preset"]) == ("conflict", "monthly")
     # One stack for each key, and one revision for the update.

@@ -1,33 +1,11 @@
 """A proxy before the service that breaks one rule at a time, as misconfigured ones do."""
 
-import http.client
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from uuid import uuid4
 
-
-@dataclass
-class Exchange:
-    """A request on its way to the service, and the response on its way back."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-    status: int = 0
-    received: dict[str, str] = field(default_factory=dict)
-    content: bytes = b""
-
-    @property
-    def is_item(self) -> bool:
-        return self.path.startswith("/manager/stacks/")
-
-
-Fault = Callable[[Exchange], None]
+from tests.support.http_proxy import Change, Exchange, http_proxy
 
 
 def _html_error(exchange: Exchange) -> None:
@@ -36,7 +14,7 @@ def _html_error(exchange: Exchange) -> None:
         exchange.received["content-type"] = "text/html"
 
 
-def _change_json(change: Callable[[dict], None]) -> Fault:
+def _change_json(change: Callable[[dict], None]) -> Change:
     def fault(exchange: Exchange) -> None:
         if exchange.status < 400 and exchange.content:
             document = json.loads(exchange.content)
@@ -46,14 +24,14 @@ def _change_json(change: Callable[[dict], None]) -> Fault:
     return fault
 
 
-def _status(old: int, new: int) -> Fault:
+def _status(old: int, new: int) -> Change:
     def fault(exchange: Exchange) -> None:
         exchange.status = new if exchange.status == old else exchange.status
 
     return fault
 
 
-def _etag(change: Callable[[str], str | None]) -> Fault:
+def _etag(change: Callable[[str], str | None]) -> Change:
     def fault(exchange: Exchange) -> None:
         etag = exchange.received.pop("etag", None)
         if etag and (changed := change(etag)):
@@ -62,7 +40,7 @@ def _etag(change: Callable[[str], str | None]) -> Fault:
     return fault
 
 
-def _without(name: str) -> Fault:
+def _without(name: str) -> Change:
     def fault(exchange: Exchange) -> None:
         exchange.headers.pop(name, None)
 
@@ -99,7 +77,7 @@ def _small_limit(exchange: Exchange) -> None:
         exchange.content = json.dumps(error | {"request_id": exchange.received["x-request-id"]}).encode()
 
 
-BEFORE: dict[str, Fault] = {
+BEFORE: dict[str, Change] = {
     "Idempotency-Key replaced": _new_key,
     "Idempotency-Key stripped": lambda exchange: exchange.headers.pop("Idempotency-Key", None) and None,
     "X-Request-Id of the request stripped": lambda exchange: (
@@ -107,7 +85,7 @@ BEFORE: dict[str, Fault] = {
     ),
     "whitespace collapsed": _collapse,
 }
-AFTER: dict[str, Callable[[], Fault]] = {
+AFTER: dict[str, Callable[[], Change]] = {
     "ETag weakened": lambda: _etag(lambda etag: f"W/{etag}"),
     "ETag stripped": lambda: _etag(lambda _: None),
     "X-Request-Id stripped": lambda: lambda exchange: exchange.received.pop("x-request-id", None) and None,
@@ -124,59 +102,9 @@ AFTER: dict[str, Callable[[], Fault]] = {
 }
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # head and body are two writes: each response would wait for a delayed ACK
-    target: int
-    before: Fault
-    after: Fault
-
-    def _forward(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        exchange = Exchange(self.command, self.path, dict(self.headers.items()), body)
-        self.before(exchange)
-        self._ask(exchange)
-        self.after(exchange)
-        self.send_response_only(exchange.status)
-        for name, value in exchange.received.items():
-            if name not in ("content-length", "connection", "transfer-encoding"):
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(exchange.content)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(exchange.content)
-
-    def _ask(self, exchange: Exchange) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.target, timeout=30)
-        exchange.headers.pop("Content-Length", None)
-        body = exchange.body if exchange.body or self.command in ("POST", "PATCH") else None
-        connection.request(exchange.method, exchange.path, body, exchange.headers)
-        response = connection.getresponse()
-        exchange.status, exchange.content = response.status, response.read()
-        exchange.received = {name.lower(): value for name, value in response.getheaders()}
-        connection.close()
-
-    def log_message(self, *_: object) -> None:
-        """Requests are not logged."""
-
-
-for _method in ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"):
-    setattr(_Handler, f"do_{_method}", _Handler._forward)
-
-
-def _nothing(_: Exchange) -> None:
-    """Break no rule."""
-
-
 @contextmanager
 def proxy(port: int, fault: str | None) -> Iterator[str]:
     """Run a proxy to *port* of 127.0.0.1 with a fault, and yield its base URL."""
-    handler = type("Handler", (_Handler,), {"target": port})
-    handler.before = staticmethod(BEFORE.get(fault, _nothing))
-    handler.after = staticmethod(AFTER[fault]() if fault in AFTER else _nothing)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+    changes = {"before": BEFORE.get(fault), "after": AFTER[fault]() if fault in AFTER else None}
+    with http_proxy(port, **{name: change for name, change in changes.items() if change}) as base:
+        yield base

@@ -4,11 +4,9 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterator
-from uuid import uuid4
 
 import pytest
 
-from stackmgr.operate import issued_keys
 from tests.conformance.__main__ import main
 from tests.conformance.breaking_proxy import AFTER, BEFORE, proxy
 from tests.conformance.checks import CHECKS
@@ -44,10 +42,9 @@ def service(database_url: str) -> Iterator[RunningService]:
 
 
 @pytest.fixture
-def keys(operator) -> str:
+def keys(new_key) -> str:
     """The keys of two new managers, each on its line."""
-    with operator.session() as session:
-        return "".join(f"{issued_keys.issue(session, str(uuid4()))}\n" for _ in range(2))
+    return "".join(f"{new_key()}\n" for _ in range(2))
 
 
 @pytest.fixture

@@ -1,17 +1,11 @@
 """The service as it is deployed: gunicorn with its settings, behind nginx with its configuration."""
 
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from uuid import uuid4
+from collections.abc import Iterator
 
 import pytest
 
-from stackmgr.database.pool import Database
-from stackmgr.operate import issued_keys
-from tests.support.memory import memory
-from tests.support.nginx import Proxy, running_proxy
-from tests.support.postgres import FaultyPostgres
+from tests.support.nginx import NginxProxy, running_proxy
+from tests.support.postgres import FaultyPostgres, faulty_postgres
 from tests.support.server import RunningService, free_port, running_service
 
 # nginx as in production, but for the patience it has with clients that fall silent.
@@ -31,29 +25,14 @@ def service(database_url: str) -> Iterator[RunningService]:
 
 
 @pytest.fixture(scope="session")
-def proxy(service: RunningService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+def proxy(service: RunningService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NginxProxy]:
     """nginx in front of the service."""
     with running_proxy(tmp_path_factory.mktemp("nginx"), service.port, IMPATIENT) as running:
         yield running
 
 
 @pytest.fixture
-def new_key(operator: Database) -> Callable[[], str]:
-    """Return a function that issues a key for a new manager."""
-
-    def issue() -> str:
-        with operator.session() as session:
-            return issued_keys.issue(session, str(uuid4()))
-
-    return issue
-
-
-@pytest.fixture
 def server() -> Iterator[FaultyPostgres]:
-    """A server of a test's own; not below pytest's folder, which each run closes to the server's user."""
-    with (
-        tempfile.TemporaryDirectory(prefix="stackmgr-", dir=memory()) as folder,
-        FaultyPostgres(Path(folder) / "data") as server,
-    ):
-        server.prepare()
+    """A server of a test's own."""
+    with faulty_postgres() as server:
         yield server

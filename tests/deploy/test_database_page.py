@@ -1,14 +1,19 @@
 """What deploy/DATABASE.md gives a DBA to run, as it is printed, on clusters of the test's own."""
 
+import itertools
+import json
 import os
 import pwd
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +23,15 @@ import pytest
 from stackmgr import paths
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
+from stackmgr.errors import CommandError
 from stackmgr.http.app import create_app
-from stackmgr.operate import issued_keys, migrations, preflight
+from stackmgr.operate import erasure, holds, issued_keys, migrations, preflight
+from stackmgr.operate.connection import operating
 from stackmgr.stacks import whitelist
 from tests.deploy.runbook import blocks
 from tests.support.client import Client
 from tests.support.examples import configuration
+from tests.support.server import running_service, send_request
 from tests.support.waiting import eventually
 
 PAGE = paths.directory("deploy") / "DATABASE.md"
@@ -34,6 +42,15 @@ SPELLINGS = dict(whitelist.load(paths.default_whitelist()).spellings)
 # In place of the page's 60 s, and how long a segment may take to its copy.
 ARCHIVE_SECONDS, COPY_SECONDS = 4, 3
 ROWS = "SELECT saved::text FROM stackmgr.{} AS saved"
+MANAGER, OTHER_MANAGER = "5f0c8d0e-3c3c-4c59-9a55-0d6a8b1f2e77", "3b241101-e2bb-4255-8caf-4136c566a962"
+# Those of the manager's keys without the hour of the last use.
+OF_MANAGER = {
+    "managers": "managers::text",
+    "stacks": "stacks::text",
+    "stack_revisions": "stack_revisions::text",
+    "creation_receipts": "creation_receipts::text",
+    "api_keys": "(key_digest, key_id, label, created_at, expires_at, revoked_at, quota_id)::text",
+}
 TABLES = b"""
 SELECT relname, array_to_string(reloptions, ' ') FROM pg_class
 WHERE relnamespace = 'stackmgr'::regnamespace AND relkind = 'r'
@@ -114,7 +131,7 @@ def create(url: str, *names: str) -> None:
         database.open()
         if role == "stackmgr_owner":
             with database.session() as session:
-                key = issued_keys.issue(session, external_id := "5f0c8d0e-3c3c-4c59-9a55-0d6a8b1f2e77")
+                key = issued_keys.issue(session, external_id := MANAGER)
         else:
             app = create_app(database=database, verifier=DatabaseVerifier(), spellings=SPELLINGS)
             for name in names:
@@ -261,6 +278,141 @@ def test_a_segment_is_archived_once_and_never_replaced(shell):
     with pytest.raises(AssertionError):
         shell.run(command)
     shell.run('test "$(gzip -dc archive/0001.gz)" = one')
+
+
+@dataclass
+class Scene:
+    """A service with two managers, one of which keeps writing, and a copy of its server from before."""
+
+    url: str
+    copy: str
+    key: str
+    manager_id: str
+    stacks: list[str]
+    port: int
+
+    def name_of(self, stack_id: str) -> str:
+        name: str = send(self.port, self.key, "GET", f"/{stack_id}")["name"]
+        return name
+
+    def saved(self, url: str) -> dict[str, set[str]]:
+        """Return the manager's rows of each table."""
+        with psycopg.connect(url, options="-c TimeZone=UTC") as connection:
+            return {
+                table: {
+                    row
+                    for (row,) in connection.execute(
+                        f"SELECT {columns} FROM stackmgr.{table}"  # noqa: S608
+                        f" WHERE to_jsonb({table}) ->> %s = %s".encode(),
+                        ("external_id", MANAGER) if table == "api_keys" else ("manager_id", self.manager_id),
+                    )
+                }
+                for table, columns in OF_MANAGER.items()
+            }
+
+
+def send(port: int, key: str, method: str, path: str = "", **sent: str) -> dict[str, Any]:
+    """Send a request that succeeds and return the stack of its response."""
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    headers["Idempotency-Key"] = sent.get("name", "")
+    body = json.dumps(sent if path else configuration(**sent)) if sent else None
+    status, response = send_request(port, f"/manager/stacks{path}", headers, method, body)
+    assert status == (201 if method == "POST" else 200), response
+    stack: dict[str, Any] = json.loads(response)
+    return stack
+
+
+def write_on(port: int, key: str, stopped: threading.Event) -> int:
+    """Create stacks until stopped, and return how many."""
+    for number in itertools.count():
+        if stopped.is_set():
+            return number
+        send(port, key, "POST", name=str(number))
+    raise AssertionError
+
+
+@pytest.fixture
+def scene(shell: Shell, monkeypatch) -> Iterator[Scene]:
+    monkeypatch.setattr(erasure, "REQUEST_SECONDS", 0)
+    url = shell.begin(shell.make("data"))
+    with operating(url) as operator:
+        key = issued_keys.create(operator, MANAGER, quota=issued_keys.Quota(100, 1)).key
+        other = issued_keys.create(operator, OTHER_MANAGER).key
+    service = running_service(url.replace("user=postgres", "user=stackmgr_service"))
+    with service as running, ThreadPoolExecutor() as threads, psycopg.connect(url, autocommit=True) as admin:
+        names = ("Growth 0", "Growth 1", "Growth 2")
+        stacks = [send(running.port, key, "POST", name=name)["id"] for name in names]
+        query = b"SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s"
+        [(manager_id,)] = admin.execute(query, [MANAGER]).fetchall()
+        writing = threads.submit(write_on, running.port, other, stopped := threading.Event())
+        try:
+            copy = shell.folder / "copy"
+            shell.run(f"pg_basebackup -c fast -D {copy}")
+            shell.settle(copy)
+            shell.run(f"pg_ctl -D {copy} -w start")
+            copied = shell.url(str(copy)).replace("user=postgres", "user=stackmgr_operator")
+            shell.variables |= {"PGUSER": "stackmgr_operator", "COPY": copied, "MANAGER_ID": manager_id}
+            yield Scene(url, copied, key, manager_id, stacks, running.port)
+        finally:
+            stopped.set()
+        written = writing.result(30)
+        query = b"SELECT count(*) FROM stackmgr.current_stack WHERE external_id = %s"
+        assert admin.execute(query, [OTHER_MANAGER]).fetchone() == (written,)
+
+
+def test_a_manager_that_was_erased_is_recovered(shell, scene):
+    with operating(scene.url) as operator:
+        assert erasure.erase(operator, scene.manager_id, MANAGER, lambda *_: None).stacks == 3
+    for block in blocks("Recovery of one manager", PAGE):
+        shell.run(block)
+    assert scene.saved(scene.url) == scene.saved(scene.copy)
+    assert [scene.name_of(each) for each in scene.stacks] == ["Growth 0", "Growth 1", "Growth 2"]
+
+
+def test_a_manager_whose_erasure_a_hold_stopped_is_recovered(shell, scene, monkeypatch):
+    monkeypatch.setattr(erasure, "_BATCH", 1)
+    copy, recover = blocks("Recovery of one manager", PAGE)
+    shell.run(copy)
+    with operating(scene.url) as operator, operating(scene.url) as other:
+
+        def hold(done: int, *_: object) -> None:
+            if done == 8:
+                holds.hold(other, scene.manager_id, "recovery")
+
+        with pytest.raises(CommandError):
+            erasure.erase(operator, scene.manager_id, MANAGER, hold)
+        assert [len(rows) for rows in scene.saved(scene.url).values()] == [0, 1, 0, 0, 1]
+        holds.release(other, scene.manager_id)
+        with pytest.raises(AssertionError, match="is not finished: hold the manager first"):
+            shell.run(recover)
+        holds.hold(other, scene.manager_id, "recovery")
+        for _ in range(2):
+            shell.run(recover)
+            assert scene.saved(scene.url) == scene.saved(scene.copy)
+        with pytest.raises(CommandError, match="is held since"):
+            erasure.erase(operator, scene.manager_id, MANAGER, hold)
+    assert scene.name_of(scene.stacks[0]) == "Growth 0"
+
+
+def test_a_manager_whose_stacks_were_overwritten_is_recovered_by_further_revisions(shell, scene):
+    copy, recover = blocks("Recovery of one manager", PAGE)
+    shell.run(copy)
+    for each in scene.stacks[:2]:
+        send(scene.port, scene.key, "PATCH", f"/{each}", name="lost")
+    with psycopg.connect(scene.url) as admin:
+        admin.execute(b"DELETE FROM stackmgr.stack_revisions WHERE revision_number = 1 AND name = 'Growth 1'")
+    shell.run(recover)
+    assert [scene.name_of(each) for each in scene.stacks] == ["lost", "lost", "Growth 2"]
+    shell.run(recover.replace("-v folder", "-v revert=yes -v folder"))
+    assert [scene.name_of(each) for each in scene.stacks] == ["Growth 0", "Growth 1", "Growth 2"]
+    live, copied = scene.saved(scene.url), scene.saved(scene.copy)
+    assert [len(live[table] - copied[table]) for table in OF_MANAGER] == [0, 2, 4, 0, 0]
+    assert [len(copied[table] - live[table]) for table in OF_MANAGER] == [0, 2, 0, 0, 0]
+    revisions = shell.folder / "recovered" / "stack_revisions.tsv"
+    revisions.write_text(revisions.read_text().replace("Growth 2", "Growth 3"))
+    with pytest.raises(AssertionError, match="has another history"):
+        shell.run(recover)
+    assert scene.saved(scene.url) == live
 
 
 def test_a_parallel_dump_is_restored_and_analysed(shell):

@@ -12,12 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from stackmgr import __version__, paths
+from stackmgr import __version__
 from tests.support.releases import make_release, switch
-from tests.support.server import free_port, listens, running_service, send_request, workers_replaced
+from tests.support.server import (
+    GUNICORN_COMMAND,
+    SETTINGS,
+    free_port,
+    listens,
+    running_service,
+    send_request,
+    workers_replaced,
+)
 from tests.support.waiting import eventually
 
-SETTINGS = paths.directory("deploy") / "gunicorn.conf.py"
 FEW_FILES = 256
 PATIENCE = 60.0
 
@@ -39,7 +46,7 @@ def few_files():
 
 def settings_in_effect(database_url: str) -> dict[str, str]:
     printed = subprocess.run(
-        [sys.executable, "-m", "gunicorn", "-c", str(SETTINGS), "--print-config"],
+        [*GUNICORN_COMMAND, "--print-config"],
         env={**os.environ, "STACKMGR_DATABASE_URL": database_url},
         stdout=subprocess.PIPE,
         text=True,
@@ -207,7 +214,7 @@ def test_a_lost_dns_query_is_repeated_soon_unless_the_operator_decides(
 
 def test_what_is_wrong_with_the_environment_is_named_before_anything_listens(tmp_path):
     ended = subprocess.run(
-        [sys.executable, "-m", "gunicorn", "-c", str(SETTINGS)],
+        GUNICORN_COMMAND,
         env={**os.environ, "STACKMGR_DATABASE_URL": "", "STACKMGR_CONCURRENCY": "0"},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The configuration of a PostgreSQL node under Patroni; `python -m tests.matrix patroni` runs it."""
+"""The configuration of a PostgreSQL node under Patroni; `python -m tests.faults patroni` runs it."""
 
 import re
 

@@ -14,7 +14,6 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from stackmgr import paths
-from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import session_settings
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
@@ -22,12 +21,13 @@ from stackmgr.database.pool import Database
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
-from stackmgr.http.app import create_app
-from stackmgr.operate import issued_keys, migrations, preflight
+from stackmgr.operate import migrations, preflight
 from tests.support import history
 from tests.support.nginx import require
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer
-from tests.support.workload import Manager, Workload, application_transport
+from tests.support.server import running_service
+from tests.support.waiting import eventually
+from tests.support.workload import Workload, new_managers
 
 CLIENTS = 6
 
@@ -82,20 +82,14 @@ def test_releases_with_other_texts_of_a_statement_share_a_server_session(pooled)
         assert run(ours, ECHO, text="ours") == [("ours",)]
 
 
-def test_the_history_of_random_clients_holds(pooled, operator, database_url, spellings):
+def test_the_history_of_random_clients_holds(pooled, database_url):
     """Fewer server sessions than clients: each statement may be led to another one."""
-    database = Database(pooled(default_pool_size="3"), pool_size=2 * CLIENTS)
-    database.open()
-    app = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
-    managers = []
-    for _ in range(2):
-        external_id = str(uuid4())
-        with operator.session() as session:
-            managers.append(Manager(external_id, issued_keys.issue(session, external_id)))
-    workload = Workload(1, managers, application_transport(app))
-    workload.start(CLIENTS, operations=150)
-    workload.join()
-    database.close()
+    managers = new_managers(database_url)
+    with running_service(pooled(default_pool_size="3")) as service:
+        workload = Workload(1, managers, lambda: service.port)
+        workload.start(CLIENTS)
+        eventually(lambda: len(workload.operations) > 900)
+        workload.stop()
     assert {operation.status for operation in workload.operations} <= {200, 201, 404, 409}
     with psycopg.connect(database_url) as connection:
         found = history.dump(connection, {manager.external_id for manager in managers})

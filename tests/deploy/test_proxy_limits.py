@@ -1,5 +1,6 @@
 """nginx slows down, and then rejects, the requests of one key or one address, and of no other."""
 
+import functools
 import json
 import threading
 from collections import Counter
@@ -9,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.deploy.upstreams import Upstream, running_upstream, well
 from tests.support.client import STACKS, check_response
-from tests.support.http_wire import Response
-from tests.support.nginx import Proxy, nginx_before, parse_responses
+from tests.support.http_server import HttpServer, http_server, respond
+from tests.support.nginx import NginxProxy, nginx_before, parse_responses
+from tests.support.server import Response
 from tests.support.waiting import eventually
 
 KEY, OTHER = f"stackmgr_{'a' * 38}", f"stackmgr_{'b' * 38}"
@@ -26,7 +27,7 @@ BEHIND_A_PROXY = {
 
 
 def send_request(
-    proxy: Proxy, authorization: str = f"Bearer {KEY}", method: str = "GET", body=b"", **headers: str
+    proxy: NginxProxy, authorization: str = f"Bearer {KEY}", method: str = "GET", body=b"", **headers: str
 ):
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     return proxy.request(method, STACKS, {"Authorization": authorization} | given, body)
@@ -38,22 +39,25 @@ def check_rejected(response: Response, method: str = "GET") -> None:
     check_response(method, STACKS, response.status, response.headers, response.body)
 
 
+well = respond(200, {}, "Content-Type: application/json")
+
+
 @contextmanager
-def limited(folder, changes: dict[str, str]) -> Iterator[Proxy]:
-    with running_upstream(well) as upstream, nginx_before(folder, upstream.port, changes=changes) as proxy:
+def limited(folder, changes: dict[str, str]) -> Iterator[NginxProxy]:
+    with http_server(well) as upstream, nginx_before(folder, upstream.port, changes=changes) as proxy:
         yield proxy
 
 
 @contextmanager
-def holding() -> Iterator[tuple[Upstream, threading.Event]]:
+def holding() -> Iterator[tuple[HttpServer, threading.Event]]:
     """A service that responds to nothing until the event is set."""
     released = threading.Event()
 
-    def behave(connection):
+    def behave(connection, request):
         released.wait(60)
-        return well(connection)
+        return well(connection, request)
 
-    with running_upstream(behave) as upstream:
+    with http_server(behave) as upstream:
         try:
             yield upstream, released
         finally:
@@ -129,33 +133,34 @@ def test_a_key_has_at_most_48_requests_in_the_service(tmp_path):
         pool = stack.enter_context(ThreadPoolExecutor(50))
         stack.callback(released.set)
         held = [pool.submit(send_request, proxy) for _ in range(48)]
-        eventually(lambda: len(upstream.heads) == 48)
+        eventually(lambda: len(upstream.requests) == 48)
         check_rejected(send_request(proxy))
         other = pool.submit(send_request, proxy, f"Bearer {OTHER}")
-        eventually(lambda: len(upstream.heads) == 49)
+        eventually(lambda: len(upstream.requests) == 49)
         released.set()
         assert [future.result().status for future in [*held, other]] == [200] * 49
         assert send_request(proxy).status == 200
 
 
-@pytest.mark.parametrize("authorization", [b"", b"Authorization: Basic abc\r\n"])
-def test_unfinished_requests_without_a_key_reject_no_request_with_one(tmp_path, authorization):
+@pytest.mark.parametrize("authorization", ["", "Basic abc", f"Bearer {KEY[:-3]}{{:03}}"])
+def test_unfinished_requests_without_a_valid_key_reject_no_read_with_one(tmp_path, authorization):
     """With the limits as they are shipped."""
     unfinished = (
-        f"POST {STACKS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n".encode() + authorization
+        f"POST {STACKS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nAuthorization: {{}}\r\n\r\n{{{{"
     )
     with ExitStack() as stack:
-        upstream = stack.enter_context(running_upstream(well))
+        upstream = stack.enter_context(http_server(well))
         proxy = stack.enter_context(nginx_before(tmp_path, upstream.port))
         held = [stack.enter_context(proxy.connect()) for _ in range(256)]
-        for connection in held:
-            connection.sendall(unfinished + b"\r\n{")
-        eventually(lambda: send_request(proxy, "").status == 429)
-        check_rejected(send_request(proxy, ""))
+        for number, connection in enumerate(held):
+            connection.sendall(unfinished.format(authorization.format(number)).encode())
+        write = functools.partial(send_request, proxy, authorization.format(999), "POST", b"{}")
+        eventually(lambda: write().status == 429)
+        check_rejected(write(), "POST")
         assert [send_request(proxy).status for _ in range(10)] == [200] * 10
         for connection in held:
             connection.close()
-        eventually(lambda: send_request(proxy, "").status == 200)
+        eventually(lambda: write().status == 200)
 
 
 def test_32_connections_that_send_without_a_pause_are_never_rejected(proxy, new_key):

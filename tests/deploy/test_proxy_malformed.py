@@ -9,8 +9,8 @@ import pytest
 from stackmgr import errors
 from stackmgr.http.schemas import read_schema
 from tests.support.client import STACKS, check_response
-from tests.support.http_wire import Response
 from tests.support.nginx import SITE, parse_responses
+from tests.support.server import Response
 from tests.support.waiting import eventually
 
 EXAMPLE_ID = read_schema("openapi.json")["components"]["headers"]["RequestId"]["example"]

@@ -11,8 +11,9 @@ from stackmgr import errors
 from stackmgr.limits import BODY_LIMIT_BYTES
 from tests.support.client import STACKS, check_response
 from tests.support.examples import ADDRESSES, allocation, configuration
-from tests.support.http_wire import Response, chunked, connect
+from tests.support.http_wire import chunked, connect
 from tests.support.nginx import parse_responses
+from tests.support.server import Response
 
 ITEM = f"{STACKS}/ID"
 BEARER = "Authorization: Bearer KEY"

@@ -8,17 +8,17 @@ import pytest
 from stackmgr import errors
 from tests.support.client import STACKS, check_response
 from tests.support.examples import configuration
-from tests.support.http_wire import Response
-from tests.support.nginx import Proxy, parse_responses, running_proxy
+from tests.support.nginx import NginxProxy, parse_responses, running_proxy
+from tests.support.server import Response
 
 # An id that nginx would not repeat in an error of its own: where it comes back, the service has responded.
 ODD_ID = 'é "quoted" \\ \x85\xff'
 
 
-class Manager:
+class ProxyClient:
     """A manager who reaches the service through nginx; checks the form of every response."""
 
-    def __init__(self, proxy: Proxy, key: str) -> None:
+    def __init__(self, proxy: NginxProxy, key: str) -> None:
         self.proxy = proxy
         self.key = key
 
@@ -37,7 +37,7 @@ class Manager:
 
 @pytest.fixture
 def manager(proxy, new_key):
-    return Manager(proxy, new_key())
+    return ProxyClient(proxy, new_key())
 
 
 def message(response: Response) -> str:
@@ -74,7 +74,7 @@ def test_a_deployment_under_a_base_path_returns_it_in_location(service, new_key,
         assert (created.status, location) == (201, f"/base{STACKS}/{json.loads(created.body)['id']}")
         assert proxy.request("GET", location, headers).body == created.body
         for path in ("/", "/base", "/base/", STACKS, location.removeprefix("/base")):
-            response = Manager(proxy, "k").request("GET", path)
+            response = ProxyClient(proxy, "k").request("GET", path)
             assert (path, response.status) == (path, 404)
 
 

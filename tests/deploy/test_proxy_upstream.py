@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from stackmgr.server import worker
-from tests.deploy.upstreams import hanging_up, responding, running_upstream, silent, well
 from tests.support.client import STACKS, check_response
+from tests.support.http_server import hang_up, http_server, raw, respond
 from tests.support.nginx import SITE, nginx_before
 from tests.support.server import free_port
 
@@ -18,6 +18,13 @@ from tests.support.server import free_port
 KEEPING = {"keepalive_timeout 1s;": "keepalive_timeout 60s;"}
 IMPATIENT = {"proxy_read_timeout 30s;": "proxy_read_timeout 1s;"}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+well = respond(200, {}, "Content-Type: application/json")
+
+
+def silent(connection, _):
+    """Never respond; the client leaves in the end."""
+    connection.recv(1)
+
 
 FORGED = {
     "Forwarded": "for=1.2.3.4;proto=http",
@@ -63,9 +70,9 @@ def test_a_service_that_is_down_is_an_internal_error(tmp_path, method):
 @pytest.mark.parametrize(
     "behaviour",
     [
-        pytest.param(hanging_up, id="closes the connection"),
-        pytest.param(responding(HEAD), id="closes it in the middle of the head"),
-        pytest.param(responding(HEAD + b"X-A: " + b"a" * 40000 + b"\r\n\r\n"), id="sends too long a head"),
+        pytest.param(hang_up, id="closes the connection"),
+        pytest.param(raw(HEAD), id="closes it in the middle of the head"),
+        pytest.param(raw(HEAD + b"X-A: " + b"a" * 40000 + b"\r\n\r\n"), id="sends too long a head"),
         pytest.param(silent, id="never responds"),
     ],
 )
@@ -74,13 +81,13 @@ def test_an_incomplete_response_of_the_service_is_an_internal_error_with_the_req
     tmp_path, method, behaviour
 ):
     with (
-        running_upstream(behaviour) as upstream,
+        http_server(behaviour) as upstream,
         nginx_before(tmp_path, upstream.port, changes=IMPATIENT) as proxy,
     ):
         response = send_request(proxy, method)
         assert response.status == 500
-        assert json.loads(response.body)["request_id"] == upstream.fields()["x-request-id"]
-        assert len(upstream.heads) == 1
+        assert json.loads(response.body)["request_id"] == upstream.requests[-1].headers["x-request-id"]
+        assert len(upstream.requests) == 1
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
@@ -97,7 +104,7 @@ def test_the_log_has_the_method_of_a_failed_request(tmp_path, method):
 
 def test_a_truncated_response_does_not_look_complete(tmp_path):
     with (
-        running_upstream(responding(HEAD + b"Content-Length: 9\r\n\r\n{")) as upstream,
+        http_server(raw(HEAD + b"Content-Length: 9\r\n\r\n{")) as upstream,
         nginx_before(tmp_path, upstream.port) as proxy,
         pytest.raises(http.client.IncompleteRead),
     ):
@@ -105,55 +112,55 @@ def test_a_truncated_response_does_not_look_complete(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-@pytest.mark.parametrize("behaviour", [hanging_up, silent], ids=["hanging up", "silent"])
+@pytest.mark.parametrize("behaviour", [hang_up, silent], ids=["hanging up", "silent"])
 def test_a_write_that_was_sent_is_never_sent_again(tmp_path, method, behaviour):
     with ExitStack() as stack:
-        both = [stack.enter_context(running_upstream(behaviour)) for _ in range(2)]
+        both = [stack.enter_context(http_server(behaviour)) for _ in range(2)]
         proxy = stack.enter_context(nginx_before(tmp_path, both[0].port, both[1].port, changes=IMPATIENT))
         assert send_request(proxy, method).status == 500
-        assert sum(len(upstream.heads) for upstream in both) == 1
+        assert sum(len(upstream.requests) for upstream in both) == 1
 
 
 def test_a_write_that_an_idle_connection_lost_is_not_sent_again(tmp_path):
-    behaviours = iter([well, hanging_up])
+    behaviours = iter([well, hang_up])
 
-    def behave(connection):
-        return next(behaviours)(connection)
+    def behave(connection, request):
+        return next(behaviours)(connection, request)
 
     with (
-        running_upstream(behave) as upstream,
+        http_server(behave) as upstream,
         nginx_before(tmp_path, upstream.port, changes=KEEPING) as proxy,
     ):
         assert send_request(proxy, "GET").status == 200
         assert send_request(proxy, "POST").status == 500
-        assert (upstream.connections, len(upstream.heads)) == (1, 2)
+        assert (upstream.connections, len(upstream.requests)) == (1, 2)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
 def test_a_request_that_could_not_be_sent_goes_to_the_other_server(tmp_path, method):
     with (
-        running_upstream(well) as upstream,
+        http_server(well) as upstream,
         nginx_before(tmp_path, free_port(), upstream.port) as proxy,
     ):
         assert [send_request(proxy, method).status for _ in range(3)] == [200] * 3
-        assert len(upstream.heads) == 3
+        assert len(upstream.requests) == 3
 
 
 def test_a_read_that_one_server_dropped_is_served_by_the_other(tmp_path):
     with (
-        running_upstream(hanging_up) as dropping,
-        running_upstream(well) as upstream,
+        http_server(hang_up) as dropping,
+        http_server(well) as upstream,
         nginx_before(tmp_path, dropping.port, upstream.port) as proxy,
     ):
         assert [send_request(proxy, "GET").status for _ in range(3)] == [200] * 3
-        assert dropping.heads
+        assert dropping.requests
 
 
 def test_connections_to_the_service_are_kept(tmp_path):
-    with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port, changes=KEEPING) as proxy:
+    with http_server(well) as upstream, nginx_before(tmp_path, upstream.port, changes=KEEPING) as proxy:
         for _ in range(5):
             assert send_request(proxy, "GET").status == 200
-        assert (upstream.connections, len(upstream.heads)) == (1, 5)
+        assert (upstream.connections, len(upstream.requests)) == (1, 5)
 
 
 def test_nginx_closes_an_idle_connection_before_the_service_does():
@@ -167,9 +174,9 @@ def test_nginx_closes_an_idle_connection_before_the_service_does():
 
 def test_no_forged_header_reaches_the_service(tmp_path):
     honest = {"Authorization": "Bearer a", "Idempotency-Key": "k", "X-Request-Id": "sent", "X-Other": "o"}
-    with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
+    with http_server(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
         assert send_request(proxy, "POST", Host="elsewhere:1", **honest, **FORGED).status == 200
-        passed = upstream.fields()
+        passed = upstream.requests[-1].headers
     added = {"host": "elsewhere", "content-length": "2", "accept-encoding": "identity"}
     assert passed == {name.lower(): value for name, value in honest.items()} | added
 
@@ -177,24 +184,24 @@ def test_no_forged_header_reaches_the_service(tmp_path):
 def test_two_lines_of_the_file_remove_the_trace_context(tmp_path):
     trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "a=1"}
     uncommented = {f'# proxy_set_header {name} "";': f'proxy_set_header {name} "";' for name in trace}
-    with running_upstream(well) as upstream:
+    with http_server(well) as upstream:
         for number, changes in enumerate(({}, uncommented)):
             (folder := tmp_path / str(number)).mkdir()
             with nginx_before(folder, upstream.port, changes=changes) as proxy:
                 assert send_request(proxy, "GET", **trace).status == 200
-            passed = {name: value for name, value in upstream.fields().items() if name in trace}
+            passed = {name: value for name, value in upstream.requests[-1].headers.items() if name in trace}
             assert passed == ({} if changes else trace)
 
 
 def test_a_chunked_body_reaches_the_service_with_its_length(tmp_path):
-    with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
+    with http_server(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
         proxy.request("POST", STACKS, {"Transfer-Encoding": "chunked"}, iter([b"{", b" ", b"}"]))
-        assert upstream.fields()["content-length"] == "3"
-        assert "transfer-encoding" not in upstream.fields()
+        assert upstream.requests[-1].headers["content-length"] == "3"
+        assert "transfer-encoding" not in upstream.requests[-1].headers
 
 
 def test_the_path_reaches_the_service_as_it_was_sent(tmp_path):
     path = "//manager/./stacks/%C3%A9/../x%2F?cursor=a%20b&&limit"
-    with running_upstream(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
+    with http_server(well) as upstream, nginx_before(tmp_path, upstream.port) as proxy:
         proxy.request("GET", path, {})
-        assert upstream.heads[0].split(b"\r\n")[0] == f"GET {path} HTTP/1.1".encode()
+        assert upstream.requests[0].line == f"GET {path} HTTP/1.1"

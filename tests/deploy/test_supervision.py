@@ -5,6 +5,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -17,9 +19,8 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.access import api_keys
-from stackmgr.database.pool import Database
-from stackmgr.operate import issued_keys
 from stackmgr.server.master import Master
+from tests.faults import clocks
 from tests.support.examples import configuration
 from tests.support.releases import make_release, switch
 from tests.support.server import RunningService, free_port, running_service, send_request, workers_replaced
@@ -89,16 +90,36 @@ def test_a_release_that_cannot_be_imported_is_rejected_and_the_workers_keep_serv
         every_worker_dies_and_is_replaced(service)
 
 
-def test_a_release_whose_workers_cannot_boot_is_rejected_and_the_workers_keep_serving(database_url, releases):
-    with running_service(database_url) as service:
+@pytest.mark.parametrize("broken", ["http/app.py", "server/connection.py"])
+def test_check_refuses_a_release_that_cannot_be_imported(database_url, releases, broken):
+    with (releases / "new/stackmgr" / broken).open("a") as module:
+        module.write("\nimport nonexisting\n")
+    switch(releases / "current", "new")
+    environment = {**os.environ, "STACKMGR_DATABASE_URL": database_url}
+    command = [sys.executable, "-m", "stackmgr", "check"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "No module named 'nonexisting'" in ran.stderr
+
+
+def test_a_release_whose_workers_cannot_boot_is_rejected_with_its_settings(database_url, releases):
+    settings = impatient(releases)
+    with running_service(database_url, args=["-c", str(settings)]) as service:
+        os.kill(service.pid, signal.SIGTTIN)  # one worker more than the settings say
+        eventually(lambda: len(list(releases.glob("booted-*"))) == 2)
         with (releases / "new/stackmgr/wsgi.py").open("a") as module:
             module.write(IN_A_WORKER.format("raise OSError"))
+        with settings.open("a") as file:
+            file.write("\nworkers = 3\ndef pre_fork(server, worker): server.log.info('new settings')\n")
         switch(releases / "current", "new")
         rejected_reload(service)
         assert "The new workers do not serve" in messages(service)
         assert "Said by the old release." in send_request(service.port, "/")[1]
+        assert messages(service).count("new settings") == 3
         switch(releases / "current", "old")
         every_worker_dies_and_is_replaced(service)
+        assert messages(service).count("new settings") == 3
+        assert len(workers(service)) == 2
 
 
 def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(database_url, releases):
@@ -240,10 +261,18 @@ def test_a_worker_that_hangs_at_its_boot_is_replaced(database_url, releases):
         assert is_serving(service)
 
 
-@pytest.fixture
-def key(operator: Database) -> str:
-    with operator.session() as session:
-        return issued_keys.issue(session, str(uuid4()))
+def test_a_step_of_the_clock_ends_no_worker_that_boots(database_url, releases):
+    boots, clock = releases / "boots", releases / "clock"
+    clock.mkdir()
+    with running_service(database_url, env=clocks._make_clock(clock)) as service:
+        with (releases / "old/stackmgr/wsgi.py").open("a") as module:
+            module.write(IN_A_WORKER.format(f"import time; open({str(boots)!r}, 'w').close(); time.sleep(3)"))
+        [worker] = workers(service)
+        worker.kill()
+        eventually(boots.exists)
+        clocks._set_clock(clock, 3600)
+        assert is_serving(service)
+        assert not any("hangs at its boot" in message for message in messages(service))
 
 
 def create(service: RunningService, key: str) -> int:

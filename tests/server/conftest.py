@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.server.gunicorn_process import Server
+from tests.server.gunicorn_process import GunicornProcess
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("server"))
+    server = GunicornProcess(tmp_path_factory.mktemp("server"))
     yield server
     assert server.stop() == 0
     assert server.boots == 1, server.log  # no test has cost a worker
@@ -19,7 +19,7 @@ def start(tmp_path):
     servers = []
 
     def start(config="", **options):
-        servers.append(Server(tmp_path, config, **options))
+        servers.append(GunicornProcess(tmp_path, config, **options))
         return servers[-1]
 
     yield start

@@ -1,14 +1,13 @@
 """A gunicorn with the worker class, and requests as bytes."""
 
 import os
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from tests.support import http_wire
-from tests.support.server import free_port
+from tests.support.server import free_port, listens
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +27,7 @@ threads, keepalive, graceful_timeout = 2, 3, 5
 """
 
 
-class Server:
+class GunicornProcess:
     """A gunicorn process on a free port of loopback."""
 
     def __init__(self, folder, config="", binds=1, deadlines=SHORT_DEADLINES):
@@ -43,7 +42,7 @@ class Server:
         environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
-        wait_until(lambda: connects(self.port) or self.process.poll() is not None)
+        eventually(lambda: listens(self.port) or self.process.poll() is not None)
 
     @property
     def log(self):
@@ -77,21 +76,6 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
-
-
-def connects(port):
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
-def wait_until(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.02)
 
 
 def request_bytes(method, path, headers, body=b""):

@@ -8,26 +8,29 @@ import pytest
 from gunicorn.config import Config
 
 from stackmgr.server.worker import LENIENT
-from tests.server.gunicorn_process import connects, get, wait_until
+from tests.server.gunicorn_process import LONG_DEADLINES, get
+from tests.support.server import listens
+from tests.support.waiting import eventually
 
 
 def test_sigterm_completes_requests_in_flight_and_later_ones_on_open_connections(start):
-    server = start("graceful_timeout = 60")
-    slow, late, idle = server.connect(get("/sleep?1.5")), server.connect(get("/")), server.connect()
-    assert late.response().status == 200
+    server = start("graceful_timeout = keepalive = 600", deadlines=LONG_DEADLINES)
+    slow, late, kept = (server.connect(get(path)) for path in ("/sleep?1.5", "/", "/"))
+    idle = server.connect()
+    assert [late.response().status, kept.response().status] == [200, 200]
     time.sleep(0.2)
     server.process.terminate()
-    wait_until(lambda: not connects(server.port))
+    eventually(lambda: not listens(server.port))
     late.send(get("/late-but-fine"))
     response = late.response()
     assert (response.status, response.headers["connection"]) == (200, "close")
     response = slow.response()
     assert (response.status, response.headers["connection"]) == (200, "close")
-    start_of_end = time.monotonic()
-    for sock in (slow, late, idle):
+    for sock in (slow, late):
         sock.close()
-    assert server.process.wait(60) == 0
-    assert time.monotonic() - start_of_end < 30
+    assert server.process.wait(30) == 0  # neither `keepalive` nor a deadline ends `idle` and `kept` by then
+    for sock in (idle, kept):
+        sock.close()
 
 
 def test_connection_that_was_announced_to_stay_open_serves_another_request_after_sigterm(start):
@@ -36,7 +39,7 @@ def test_connection_that_was_announced_to_stay_open_serves_another_request_after
         assert other.response().status == 200
         kept.read_until(b"first")
         server.process.terminate()
-        wait_until(lambda: not connects(server.port))
+        eventually(lambda: not listens(server.port))
         other.send(get("/release"))
         kept.read_until(b"last\r\n0\r\n\r\n")
         kept.send(get("/later"))
@@ -62,7 +65,7 @@ def test_worker_whose_loop_fails_is_replaced(start):
         "    return turn(self)\n"
         "w.Worker._turn = fail"
     )
-    wait_until(lambda: server.boots == 2)
+    eventually(lambda: server.boots == 2)
     assert "Exception in worker process" in server.log
     server.probe()
 
@@ -70,19 +73,17 @@ def test_worker_whose_loop_fails_is_replaced(start):
 def test_worker_whose_thread_hangs_is_replaced(start):
     server = start("timeout = 2")
     with server.connect(get("/hang")):
-        wait_until(lambda: server.boots == 2)
+        eventually(lambda: server.boots == 2)
         assert "WORKER TIMEOUT" in server.log
         server.probe()
 
 
 def test_sigquit_ends_a_worker_whose_thread_hangs_in_a_request(start):
-    server = start("graceful_timeout = 30")
+    server = start("timeout = graceful_timeout = 600")
     with server.connect(get("/hang")):
         time.sleep(0.5)
-        began = time.monotonic()
         server.process.send_signal(signal.SIGQUIT)
-        assert server.process.wait(20) == 0
-        assert time.monotonic() - began < 10
+        assert server.process.wait(60) == 0
 
 
 def test_worker_whose_requests_all_wait_is_not_replaced(start):
@@ -94,19 +95,17 @@ def test_worker_whose_requests_all_wait_is_not_replaced(start):
 
 def test_graceful_timeout_bounds_sigterm(start):
     server = start("graceful_timeout = 1")
-    with server.connect(get("/sleep?30")):
+    with server.connect(get("/sleep?600")):
         time.sleep(0.3)
-        began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 20
 
 
 def test_stuck_request_does_not_keep_a_retired_worker(start):
     server = start("graceful_timeout = 1\nmax_requests = 2")
-    with server.connect(get("/sleep?30")):
+    with server.connect(get("/sleep?600")):
         time.sleep(0.2)
         assert server.request(get("/")).status == 200
-        wait_until(lambda: server.boots == 2, 20)
+        eventually(lambda: server.boots == 2)
 
 
 def test_reload_loses_no_request(start):
@@ -118,7 +117,7 @@ def test_reload_loses_no_request(start):
         served += server.request(get("/", "Connection: close")).status == 200
         time.sleep(0.01)
     assert served == 150
-    wait_until(lambda: server.boots == 6)
+    eventually(lambda: server.boots == 6)
 
 
 def test_max_requests_replaces_the_worker_without_losing_a_request(start):
@@ -126,7 +125,7 @@ def test_max_requests_replaces_the_worker_without_losing_a_request(start):
     responses = [server.request(get("/")) for _ in range(50)]
     assert all(response.status == 200 for response in responses)
     assert responses[19].headers["connection"] == "close"
-    wait_until(lambda: server.boots >= 3)
+    eventually(lambda: server.boots >= 3)
 
 
 def test_hooks_and_access_log(start):
@@ -136,7 +135,7 @@ def test_hooks_and_access_log(start):
         "def post_request(worker, req, environ, resp): worker.log.info('POST %s', resp.status)\n"
     )
     assert server.request(get("/hooked")).status == 200
-    wait_until(lambda: "POST 200 OK" in server.log)
+    eventually(lambda: "POST 200 OK" in server.log)
     assert "PRE /hooked" in server.log
     assert '"GET /hooked HTTP/1.1" 200' in server.log
 

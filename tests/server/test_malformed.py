@@ -147,7 +147,7 @@ def test_head_gets_no_error_body(server):
 
 @pytest.mark.parametrize("path", [*RAISED, *INVALID, "/never-starts"])
 def test_unexpected_exception_is_a_500_error_object(server, path):
-    for _ in range(4):  # more than there are threads
+    for _ in range(4):  # more than there are greenlets
         response = server.request(get(path, "X-Request-Id: mine"))
         assert_error_object(response, 500, "internal_error", "mine")
     assert "SECRET" not in server.log + response.body.decode()

@@ -1,7 +1,8 @@
-"""Requests that wait for a thread: rejected after a time, whatever the threads are doing."""
+"""Requests that wait for a greenlet: rejected after a time, whatever the greenlets are doing."""
 
 import contextlib
 import itertools
+import re
 import select
 import socket
 import tempfile
@@ -12,18 +13,19 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from stackmgr.server.worker import RETRY_SPREAD_SECONDS
-from tests.server.gunicorn_process import chunked, get, post, wait_until
+from tests.server.gunicorn_process import chunked, get, post
+from tests.support.waiting import eventually
 
 LIMIT = "\nimport stackmgr.server.worker as w\nw.Worker.queue_seconds = 0.5\n"
 
 
 @contextlib.contextmanager
 def busy(server):
-    """Occupy both threads until the context ends."""
+    """Occupy both greenlets until the context ends."""
     with tempfile.TemporaryDirectory() as name:
         folder, request = Path(name), get(f"/hold?{name}")
         with server.connect(request) as one, server.connect(request) as two:
-            wait_until(lambda: len(list(folder.iterdir())) == 2)
+            eventually(lambda: len(list(folder.iterdir())) == 2)
             try:
                 yield
             finally:
@@ -40,7 +42,7 @@ def test_one_manager_never_has_all_the_greenlets(start, tmp_path):
         assert server.request(get("/", f"Authorization: {spelling}")).status == 200
     with ExitStack() as stack:
         clients = [stack.enter_context(server.connect(request)) for request in requests]
-        wait_until(lambda: len(list(folder.iterdir())) == 3)
+        eventually(lambda: len(list(folder.iterdir())) == 3)
         assert server.request(get("/", "Authorization: Bearer b")).status == 200
         assert len(list(folder.iterdir())) == 3
         (folder / "end").touch()
@@ -112,7 +114,7 @@ def test_one_manager_never_has_all_the_greenlets_on_a_unix_socket(start, tmp_pat
 
     with ExitStack() as stack:
         clients = [connect(get(f"/hold?{folder}", "Authorization: Bearer a")) for _ in range(6)]
-        wait_until(lambda: len(list(folder.iterdir())) >= 3)
+        eventually(lambda: len(list(folder.iterdir())) >= 3)
         assert connect(get("/", "Authorization: Bearer b")).recv(12) == b"HTTP/1.1 200"
         assert len(list(folder.iterdir())) == 3
         (folder / "end").touch()
@@ -121,15 +123,15 @@ def test_one_manager_never_has_all_the_greenlets_on_a_unix_socket(start, tmp_pat
 
 
 def wait_for_a_rejection(server):
-    """Return once a request has waited too long for a thread."""
+    """Return once a request has waited too long for a greenlet."""
     assert server.request(get("/rejected")).status == 503
 
 
-def test_request_that_no_thread_takes_in_time_is_rejected(start):
+def test_request_that_no_greenlet_takes_in_time_is_rejected(start):
     server = start(LIMIT)
     with server.connect(get("/")) as kept:
         assert kept.response().status == 200
-        with busy(server), server.connect(get("/new")) as new:  # accepted, though no thread is free
+        with busy(server), server.connect(get("/new")) as new:  # accepted, though no greenlet is free
             kept.send(get("/late"))
             for client in (kept, new):
                 response = client.response()
@@ -137,15 +139,23 @@ def test_request_that_no_thread_takes_in_time_is_rejected(start):
                 assert 1 <= int(response.headers["Retry-After"]) <= 1 + RETRY_SPREAD_SECONDS
                 assert response.headers["Connection"] == "keep-alive"
     assert server.request(get("/")).status == 200
-    wait_until(lambda: "Responded 503 to " in server.log)
 
 
-def test_requests_rejected_together_get_different_times_to_retry(start):
+def logged_rejections(server):
+    """Return how many rejected requests the log states in all."""
+    return sum(map(int, re.findall(r"\[WARNING\] Responded 503 to .*; requests: (\d+)", server.log)))
+
+
+def test_requests_rejected_together_are_logged_once_with_different_times_to_retry(start):
     server = start(LIMIT)
     with busy(server), ExitStack() as stack:
         clients = [stack.enter_context(server.connect(get("/"))) for _ in range(64)]
         sent = {client.response().headers["Retry-After"] for client in clients}
-    assert sent == {str(1 + more) for more in range(RETRY_SPREAD_SECONDS + 1)}
+        assert sent == {str(1 + more) for more in range(RETRY_SPREAD_SECONDS + 1)}
+        eventually(lambda: logged_rejections(server) == 64)
+        wait_for_a_rejection(server)
+        eventually(lambda: logged_rejections(server) != 64)
+    assert logged_rejections(server) == 65
 
 
 def test_rejected_connection_stays_usable_after_any_body(start):

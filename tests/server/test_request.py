@@ -122,6 +122,11 @@ def test_invalid_fields_are_rejected(fields):
         get(*fields)
 
 
+@pytest.mark.parametrize("fields", [("A: b",) * (LIMITS.fields - 1), ("A: " + "b" * (LIMITS.field - 5),)])
+def test_as_many_fields_and_bytes_as_the_limits_allow_are_accepted(fields):
+    assert len(get(*fields, line="GET /" + "a" * (LIMITS.line - 14) + " HTTP/1.1").environ) == 2
+
+
 @pytest.mark.parametrize("times", [2, 3])
 def test_an_idempotency_key_that_is_repeated_is_none(times):
     fields = ["Idempotency-Key: a"] * times

@@ -15,7 +15,7 @@ from stackmgr.access.verifiers import Identity
 from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
-from stackmgr.database.session import SESSION_SECONDS
+from stackmgr.database.session import SESSION_SECONDS, Caller
 from stackmgr.errors import ServiceError
 from stackmgr.operate import migrations, preflight
 from stackmgr.stacks import repository
@@ -60,10 +60,10 @@ def test_it_has_the_parameters_and_the_result_of_the_plain_statement(url: str, f
     plain = SQL_FILES[file.name]
     # The function checks the values of the domains.
     expected = {name: re.sub(r"^stackmgr\.\w+", "text", type_) for name, type_ in plain.parameters().items()}
+    del expected["key_digest"]  # a node has no API keys
     assert (file.title, file.parameters()) == (plain.title, expected)
-    assert [file.fields[name] for name in ("returns", "called by")] == [
-        plain.fields[name] for name in ("returns", "called by")
-    ]
+    assert plain.fields["returns"].startswith(file.fields["returns"])
+    assert file.fields["called by"] == plain.fields["called by"]
     assert file.body.count(";") == 1
     statement = statements.load_variant("citus")[file.name]
     assert statement.writes == statements.load(file.name).writes
@@ -98,17 +98,26 @@ def outcomes(url: str, variant: str) -> list[Any]:
     identity = Identity(external_id=str(uuid4()), identity_id=str(uuid4()))
     with database.session() as session:
         manager_id = managers.bind(session, identity)
-        actor = repository.Actor(manager_id, "identity", "r" * 300, "key")
-        made, _ = repository.create(session, actor, "one", CREATED)
+        caller = Caller(manager_id, "identity", "key")
+
+        def create(key: str, wanted: Configuration) -> tuple[repository.Stack, bool]:
+            session.plan = repository.plan_create(key, wanted, "r" * 300)
+            return repository.create(session, caller)
+
+        def update(stack_id: str, changes: Changes) -> repository.Stack:
+            session.plan = repository.plan_update(stack_id, changes, "r" * 300)
+            return repository.update(session, caller)
+
+        made, _ = create("one", CREATED)
         calls = [
-            lambda: repository.create(session, actor, "one", CREATED),
-            lambda: repository.create(session, actor, "one", Configuration("Other", ALLOCATION % 1, "daily")),
-            lambda: repository.create(session, actor, "k" * 4000, CREATED),
-            lambda: repository.create(session, actor, "two", CREATED),
-            lambda: repository.update(session, actor, made.stack_id, Changes("Renamed", None, None)),
-            lambda: repository.update(session, actor, made.stack_id, Changes(None, ALLOCATION % 2, None)),
-            lambda: repository.update(session, actor, made.stack_id, Changes(None, None, "hourly")),
-            lambda: repository.update(session, actor, str(uuid4()), Changes("Nobody's", None, None)),
+            lambda: create("one", CREATED),
+            lambda: create("one", Configuration("Other", ALLOCATION % 1, "daily")),
+            lambda: create("k" * 4000, CREATED),
+            lambda: create("two", CREATED),
+            lambda: update(made.stack_id, Changes("Renamed", None, None)),
+            lambda: update(made.stack_id, Changes(None, ALLOCATION % 2, None)),
+            lambda: update(made.stack_id, Changes(None, None, "hourly")),
+            lambda: update(str(uuid4()), Changes("Nobody's", None, None)),
         ]
         for call in calls:
             try:

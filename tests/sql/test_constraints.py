@@ -39,6 +39,13 @@ GOOD = {
         "revisions": 0,
         "receipts": 0,
     },
+    "manager_holds": {
+        "manager_id": HERE,
+        "held_at": "2026-01-01T00:00:00Z",
+        "held_by": "operator",
+        "reason": "case 1",
+        "bound_manager_id": HERE,
+    },
     "stacks": {
         "manager_id": HERE,
         "stack_id": HERE,
@@ -69,6 +76,7 @@ GOOD = {
 
 OTHER_MANAGER = {"manager_id": ELSEWHERE, "external_id": ELSEWHERE, "identity_id": "two"}
 OTHER_KEY = {"key_id": ELSEWHERE, "key_digest": bytes([1] * 32)}
+RELEASED = {"released_at": "2026-01-02T00:00:00Z", "released_by": "operator"}
 QUOTA = {"quota_id": HERE, "quota_limit": 1, "quota_seconds": 1}
 
 # The constraint that is broken, and what differs from a row (or from a second row) that would be accepted.
@@ -94,6 +102,21 @@ REJECTED = [
     ("manager_rebindings_pkey", "manager_rebindings", {}),
     ("manager_rebindings_manager_id_fkey", "manager_rebindings", {"manager_id": ELSEWHERE}),
     ("manager_erasures_pkey", "manager_erasures", {}),
+    ("manager_holds_pkey", "manager_holds", RELEASED | {"bound_manager_id": None}),
+    ("manager_holds_in_force", "manager_holds", {"held_at": "2026-01-02T00:00:00Z"}),
+    (
+        "manager_holds_bound_manager_id_fkey",
+        "manager_holds",
+        {"manager_id": ELSEWHERE, "bound_manager_id": ELSEWHERE},
+    ),
+    ("manager_holds_reason_is_not_blank", "manager_holds", {"reason": " "}),
+    (
+        "manager_holds_release_is_whole",
+        "manager_holds",
+        {"bound_manager_id": None, "released_by": "operator"},
+    ),
+    ("manager_holds_bound_manager_is_held", "manager_holds", RELEASED),
+    ("manager_holds_bound_manager_is_held", "manager_holds", {"manager_id": ELSEWHERE}),
     ("stacks_pkey", "stacks", {}),
     ("stacks_revision_number_is_positive", "stacks", {"stack_id": ELSEWHERE, "revision_number": 0}),
     ("stack_name_is_not_blank", "stacks", {"stack_id": ELSEWHERE, "name": " \u3000\n"}),
@@ -120,6 +143,11 @@ DECLARED = b"""
 SELECT conname
 FROM pg_constraint
 WHERE connamespace = 'stackmgr'::regnamespace AND contype IN ('c', 'f', 'p', 'u', 'x')
+UNION ALL
+SELECT relname
+FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
+WHERE relnamespace = 'stackmgr'::regnamespace AND indisunique
+    AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)
 """
 COLUMNS = b"""
 SELECT table_name || '.' || column_name, is_nullable
@@ -170,6 +198,7 @@ def test_only_what_a_key_or_a_revision_may_do_without_may_be_missing(filled):
     optional = {name for name, nullable in columns.items() if nullable == "YES"}
     may = ("expires_at", "revoked_at", "last_used_at", "successor_id", *QUOTA)
     others = {"stack_revisions.key_id", "manager_erasures.finished_at"}
+    others |= {f"manager_holds.{column}" for column in (*RELEASED, "bound_manager_id")}
     assert optional == {f"api_keys.{column}" for column in may} | others
     for name in columns.keys() - optional:
         table, _, column = name.partition(".")

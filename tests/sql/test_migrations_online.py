@@ -7,21 +7,18 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from uuid import uuid4
 
 import psycopg
 import pytest
 
 from stackmgr import paths
-from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database.pool import Database
 from stackmgr.errors import CommandError
-from stackmgr.http.app import create_app
-from stackmgr.operate import erasure, issued_keys, migrations
+from stackmgr.operate import erasure, migrations
 from stackmgr.operate.connection import operating
 from tests.support.clusters import new_database
+from tests.support.server import running_service
 from tests.support.waiting import eventually
-from tests.support.workload import Manager, Workload, application_transport
+from tests.support.workload import Workload, new_managers
 
 CLIENTS = 6
 GROWTH = paths.directory("deploy") / "GROWTH.md"
@@ -46,6 +43,7 @@ CREATE_INDEX = """
 DROP INDEX CONCURRENTLY IF EXISTS stackmgr.stack_revisions_request;
 CREATE INDEX CONCURRENTLY stack_revisions_request ON stackmgr.stack_revisions (request_id);
 """
+AS_LOGIN = "DO $$ BEGIN ASSERT current_user = session_user; END $$;"
 
 # Data enough, in the first table, that pg_dump, whose output is not read, stops there and keeps its locks.
 FILL = b"""
@@ -150,24 +148,13 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def workload(url: str, spellings) -> Iterator[Workload]:
+def workload(url: str) -> Iterator[Workload]:
     """Clients that read and write without pause until the test is over."""
-    operator = Database(url, role="stackmgr_owner", pool_size=1)
-    operator.open()
-    managers = []
-    for _ in range(2):
-        external_id = str(uuid4())
-        with operator.session() as session:
-            managers.append(Manager(external_id, issued_keys.issue(session, external_id)))
-    operator.close()
-    database = Database(url, pool_size=CLIENTS)
-    database.open()
-    app = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
-    workload = Workload(1, managers, application_transport(app))
-    workload.start(CLIENTS)
-    yield workload
-    workload.stop()
-    database.close()
+    with running_service(url) as service:
+        workload = Workload(1, new_managers(url), lambda: service.port)
+        workload.start(CLIENTS)
+        yield workload
+        workload.stop()
 
 
 def one(url: str, query: bytes):
@@ -234,7 +221,7 @@ def test_a_constraint_is_added_not_valid_and_then_validated(url, add, workload):
 
 
 def test_an_index_is_created_concurrently_and_blocks_no_request(url, add, workload):
-    names = add(indexed=CREATE_INDEX)
+    names = add(indexed=CREATE_INDEX, later=AS_LOGIN)
     assert [str(migration) for migration in migrations.apply(url)] == names
     assert migrations.apply(url) == []
     workload.stop()

@@ -297,13 +297,15 @@ def test_a_read_touches_one_row(service, ends):
 
 
 def test_an_update_touches_one_row(service, ends):
-    plan = explain(service, "stack_update", manager_id=MANAGER, stack_id=str(ends["last"].stack_id))
+    given = {"manager_id": MANAGER, "stack_id": str(ends["last"].stack_id), "key_digest": None}
+    plan = [node for node in explain(service, "stack_update", **given) if node["Actual Loops"]]
     assert indexes(plan) == {"stacks_pkey"}
     assert only_scan(plan)["Actual Rows"] == 1
 
 
 def test_a_create_looks_at_no_row_but_the_receipt_of_its_key(service):
-    plan = explain(service, "stack_create", manager_id=MANAGER)
+    plan = explain(service, "stack_create", manager_id=MANAGER, key_digest=None)
+    plan = [node for node in plan if node["Actual Loops"]]
     assert not [node for node in plan if "Relation Name" in node and node["Node Type"] != "ModifyTable"]
     arbiters = [name for node in plan for name in node.get("Conflict Arbiter Indexes", ())]
     assert arbiters == ["creation_receipts_pkey"]

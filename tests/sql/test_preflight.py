@@ -1,5 +1,8 @@
 """The check of a database before the service starts."""
 
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -88,3 +91,10 @@ def test_a_login_whose_writes_skip_foreign_keys_is_a_problem(own_url):
 def test_an_encoding_that_cannot_hold_every_name_is_a_problem(server_url):
     with new_database(server_url, encoding="SQL_ASCII") as url:
         assert any("UTF8" in problem for problem in preflight.examine(url).problems)
+
+
+@pytest.mark.parametrize("seconds", [-60, 60])
+def test_a_clock_that_is_behind_or_ahead_is_a_warning(own_url, monkeypatch, seconds):
+    clock = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(seconds=seconds))
+    monkeypatch.setattr(preflight, "datetime", clock)
+    assert any("more than 5 seconds" in warning for warning in preflight.examine(own_url).warnings)

@@ -17,6 +17,7 @@ TABLES: dict[str, tuple[set[str], str]] = {
     "api_key_quota_queues": ({"SELECT"}, "slot"),
     "manager_rebindings": (set(), "old_external_id"),
     "manager_erasures": (set(), "external_id"),
+    "manager_holds": (set(), "reason"),
     "stacks": ({"SELECT", "INSERT"}, "created_at"),
     "stack_revisions": ({"INSERT"}, "name"),
     "creation_receipts": ({"SELECT", "INSERT"}, "input_digest"),

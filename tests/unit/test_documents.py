@@ -4,6 +4,7 @@ import argparse
 import ast
 import re
 import tomllib
+from functools import cache
 
 import pytest
 
@@ -24,7 +25,8 @@ DOCUMENTS = [
     "stackmgr/access/verifiers/README.md",
     "tests/README.md",
     "tests/RULES.md",
-    "tests/bench/README.md",
+    "tests/MODULES.md",
+    "tests/measure/README.md",
     "deploy/locks/README.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("deploy/*.md")),
 ]
@@ -51,6 +53,7 @@ def syntax_trees(*patterns: str) -> list[ast.Module]:
     return [ast.parse(path.read_bytes()) for pattern in patterns for path in sorted(ROOT.glob(pattern))]
 
 
+@cache
 def variables_in(*patterns: str) -> set[str]:
     """Return the variables that the code names or that are settings, with the `_FILE` of each secret."""
     found = {option.variable for option in OPTIONS.values()}
@@ -93,6 +96,15 @@ def test_every_test_that_the_rules_name_exists():
         tree = ast.parse((TESTS / path).read_bytes())
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         assert {name for where, name in referred if where == path} <= functions, path
+
+
+def test_every_module_has_a_row_of_tests_that_exist():
+    package = ROOT / "stackmgr"
+    modules = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
+    rows = {row[0].strip("`"): row[1].split(", ") for row in rows_of("tests/MODULES.md")[2:]}
+    assert rows.keys() == {module for module in modules if not module.endswith("__init__.py")}
+    named = {test for tests in rows.values() for test in tests}
+    assert [test for test in sorted(named) if not (TESTS / test).is_file()] == []
 
 
 def test_every_rule_has_one_to_three_tests():

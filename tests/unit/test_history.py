@@ -70,6 +70,8 @@ MUTATIONS = {
     "an update is not newer than a read": ("R4", lambda h: h.alter("get", sent=1.5, completed=2.5)),
     "a read returns a later update": ("R5", lambda h: h.alter("get", sent=1.5, completed=2.5)),
     "a key has two stacks": ("R6", lambda h: h.found.receipts.update({("m", "k"): "other"})),
+    "a stack has no receipt": ("R6", lambda h: h.found.receipts.clear()),
+    "a stack has two receipts": ("R6", lambda h: h.found.receipts.update({("m", "other"): "s"})),
     "other input is taken for the same": ("R6", lambda h: h.alter("replay", supplied=SECOND)),
     "the same input is taken for other": ("R6", lambda h: h.alter("replay", status=409, body={})),
     "a foreign stack was read": ("R7", lambda h: h.alter("get", manager="other")),

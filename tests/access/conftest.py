@@ -1,0 +1,102 @@
+"""Fixtures: an application with an Unkey of its own, the contents of its tables, the operator's commands."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from stackmgr.access.verifiers import circuit_breaker
+from stackmgr.access.verifiers.remote import Endpoint
+from stackmgr.access.verifiers.unkey import UnkeyVerifier
+from stackmgr.database.pool import Database
+from stackmgr.http.app import create_app
+from stackmgr.settings import Secret
+from tests.support.client import Client
+from tests.support.command_line import runner
+from tests.support.examples import configuration
+from tests.support.http_server import HttpServer, http_server, respond
+from tests.support.unkey_server import ROOT_KEY, accepted
+
+_CONTENTS = b"""
+    SELECT
+        (SELECT string_agg(managers::text, '|' ORDER BY manager_id) FROM stackmgr.managers),
+        (SELECT string_agg(stacks::text, '|' ORDER BY stack_id) FROM stackmgr.stacks),
+        (SELECT string_agg(stack_revisions::text, '|' ORDER BY revision_id) FROM stackmgr.stack_revisions),
+        (SELECT string_agg(creation_receipts::text, '|' ORDER BY stack_id) FROM stackmgr.creation_receipts)
+"""
+
+
+@pytest.fixture
+def unkey() -> Iterator[HttpServer]:
+    with http_server() as server:
+        yield server
+
+
+@pytest.fixture
+def circuit_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every request be verified, however often Unkey fails."""
+    monkeypatch.setattr(circuit_breaker, "FAILURES_TO_OPEN", 1_000_000)
+
+
+@pytest.fixture
+def make_verifier() -> Callable[..., UnkeyVerifier]:
+    """Return a function that makes a verifier that calls the Unkey at a URL."""
+
+    def make(url: str, timeout: float = 10.0) -> UnkeyVerifier:
+        return UnkeyVerifier(Endpoint(url, timeout=timeout), Secret(ROOT_KEY))
+
+    return make
+
+
+@pytest.fixture
+def make_unkey_client(database: Database, spellings, statements_run, make_verifier):
+    """Return a function that makes a client whose key is verified by the Unkey at a URL."""
+
+    def make(url: str, timeout: float = 10.0, external_id: str | None = None) -> Client:
+        app = create_app(database=database, verifier=make_verifier(url, timeout), spellings=spellings)
+        return Client(app, f"key-{uuid4().hex}", external_id or str(uuid4()), statements_run)
+
+    return make
+
+
+@pytest.fixture
+def known(unkey: HttpServer, make_unkey_client) -> tuple[Client, str]:
+    """A client that Unkey knows, whose identity is bound already, and the id of its one stack."""
+    client = make_unkey_client(unkey.url)
+    unkey.behave = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
+    stack_id: str = client.create(configuration()).json["id"]
+    unkey.requests.clear()
+    return client, stack_id
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """Return a function that opens a block in which no thread can be started."""
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            yield
+
+    return block
+
+
+@pytest.fixture
+def command(database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Return a function that runs `stackmgr` with arguments, and with a text on standard input if need be."""
+    monkeypatch.setenv("STACKMGR_DATABASE_URL", database_url)
+
+    return runner(monkeypatch, capsys)
+
+
+@pytest.fixture
+def contents(admin: psycopg.Connection) -> Callable[[], object]:
+    """Return a function that returns all that the service has stored on behalf of managers."""
+    return lambda: admin.execute(_CONTENTS).fetchone()

@@ -1,0 +1,180 @@
+"""While Unkey does not respond, requests return 503 at once; when it does again, they soon succeed."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from stackmgr.access.verifiers import circuit_breaker
+from stackmgr.access.verifiers.circuit_breaker import FAILURES_TO_OPEN, PROBE_INTERVAL, CircuitBreaker
+from stackmgr.errors import CircuitOpen
+from tests.support.http_server import reset, respond
+from tests.support.unkey_server import accepted, verification
+from tests.support.waiting import eventually
+
+TIMEOUT = 3.0
+NO_RESPONSE = {
+    "time-out": None,
+    "reset": reset,
+    **{f"HTTP {status}": respond(status, {}) for status in (408, 499, 500, 503)},
+}
+RESPONSES = {
+    "rejected": respond(200, verification("NOT_FOUND")),
+    "rate limited": respond(200, verification("RATE_LIMITED")),
+    "HTTP 429": respond(429, {}),
+    "HTTP 403": respond(403, {}),
+    "not JSON": respond(200, b"<html>"),
+}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of the circuit breaker, which a test sets."""
+    now = SimpleNamespace(seconds=1000.0)
+    monkeypatch.setattr(circuit_breaker, "time", SimpleNamespace(monotonic=lambda: now.seconds))
+    return now
+
+
+@pytest.fixture
+def breaker(clock):
+    return CircuitBreaker(TIMEOUT)
+
+
+def fail(breaker, times=1):
+    for _ in range(times):
+        breaker.release(breaker.acquire(), responded=False)
+
+
+@pytest.mark.parametrize("behaviour", NO_RESPONSE.values(), ids=NO_RESPONSE)
+def test_after_a_few_failures_to_respond_the_verifier_is_not_called(
+    make_unkey_client, unkey, clock, behaviour
+):
+    unkey.behave = behaviour or unkey.silence
+    client = make_unkey_client(unkey.url, timeout=0.3)
+    statuses = [client.page().status_int for _ in range(FAILURES_TO_OPEN)]
+    # One that was given up may arrive later.
+    calls = eventually(lambda: len(unkey.requests) >= FAILURES_TO_OPEN and len(unkey.requests))
+    statuses += [client.page().status_int for _ in range(10)]
+    assert statuses == [503] * (FAILURES_TO_OPEN + 10)
+    assert len(unkey.requests) == calls
+
+
+@pytest.mark.parametrize("behaviour", RESPONSES.values(), ids=RESPONSES)
+def test_any_response_keeps_the_circuit_closed(make_unkey_client, unkey, behaviour):
+    unkey.behave = behaviour
+    client = make_unkey_client(unkey.url)
+    for _ in range(FAILURES_TO_OPEN + 2):
+        client.page()
+    assert len(unkey.requests) == FAILURES_TO_OPEN + 2
+
+
+def test_only_consecutive_failures_open_the_circuit(breaker):
+    for _ in range(5):
+        fail(breaker, FAILURES_TO_OPEN - 1)
+        breaker.release(breaker.acquire(), responded=True)
+    assert not breaker.is_open
+
+
+def test_a_probe_that_succeeds_closes_the_circuit(make_unkey_client, unkey, clock, caplog):
+    client = make_unkey_client(unkey.url)
+    unkey.behave = respond(500, {})
+    for _ in range(FAILURES_TO_OPEN):
+        assert client.page().status_int == 503
+    unkey.behave = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
+    assert client.page().status_int == 503
+    clock.seconds += PROBE_INTERVAL
+    assert [client.page().status_int for _ in range(3)] == [200] * 3
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [
+        "The verifier does not respond: requests return 503 at once until it does",
+        "The verifier responds again",
+    ]
+
+
+def test_a_probe_that_fails_keeps_the_circuit_open(make_unkey_client, unkey, clock):
+    client = make_unkey_client(unkey.url)
+    unkey.behave = respond(500, {})
+    for _ in range(FAILURES_TO_OPEN):
+        client.page()
+    for probes in range(1, 4):
+        clock.seconds += PROBE_INTERVAL
+        assert [client.page().status_int for _ in range(3)] == [503] * 3
+        assert len(unkey.requests) == FAILURES_TO_OPEN + probes
+
+
+def probe(breaker, clock):
+    """Return the permit of the one probe of an interval."""
+    clock.seconds += PROBE_INTERVAL
+    permit = breaker.acquire()
+    with pytest.raises(CircuitOpen, match="verifier_circuit_open"):
+        breaker.acquire()
+    return permit
+
+
+def test_probes_are_short_but_for_one_each_time_out(breaker, clock):
+    fail(breaker, FAILURES_TO_OPEN)
+    opened_at = clock.seconds
+    while (permit := probe(breaker, clock)).seconds == PROBE_INTERVAL:
+        breaker.release(permit, responded=False)
+    assert permit.seconds == TIMEOUT
+    assert TIMEOUT <= clock.seconds - opened_at < TIMEOUT + PROBE_INTERVAL
+    for _ in range(5):  # while the full probe hangs
+        assert probe(breaker, clock).seconds == PROBE_INTERVAL
+    breaker.release(permit, responded=False)
+    assert probe(breaker, clock).seconds == PROBE_INTERVAL
+    clock.seconds += TIMEOUT
+    assert probe(breaker, clock).seconds == TIMEOUT
+
+
+def test_a_slow_response_to_the_full_probe_closes_the_circuit(breaker, clock):
+    fail(breaker, FAILURES_TO_OPEN)
+    clock.seconds += TIMEOUT
+    slow = probe(breaker, clock)
+    assert slow.seconds == TIMEOUT
+    for _ in range(4):
+        breaker.release(probe(breaker, clock), responded=False)
+    breaker.release(slow, responded=True)
+    assert not breaker.is_open
+
+
+def test_calls_from_before_the_recovery_do_not_open_the_circuit_again(breaker, clock):
+    hanging = [breaker.acquire() for _ in range(20)]
+    clock.seconds += 0.1
+    fail(breaker, FAILURES_TO_OPEN)
+    clock.seconds += PROBE_INTERVAL
+    breaker.release(breaker.acquire(), responded=True)
+    for permit in hanging:
+        breaker.release(permit, responded=False)
+    assert not breaker.is_open
+
+
+def test_calls_that_hang_together_open_the_circuit_when_the_first_of_them_fails(breaker, clock):
+    hanging = [breaker.acquire() for _ in range(FAILURES_TO_OPEN)]
+    clock.seconds += TIMEOUT
+    breaker.release(hanging[0], responded=False)
+    assert breaker.is_open
+
+
+def test_calls_that_have_just_begun_do_not_count_as_hanging(breaker, clock):
+    first = breaker.acquire()
+    clock.seconds += TIMEOUT - 0.1
+    for _ in range(10):
+        breaker.acquire()
+    clock.seconds += 0.1
+    breaker.release(first, responded=False)
+    assert not breaker.is_open
+
+
+def test_a_request_that_fails_at_once_logs_no_error_and_gives_the_client_no_reason(
+    make_unkey_client, unkey, clock, caplog
+):
+    client = make_unkey_client(unkey.url)
+    unkey.behave = respond(500, {})
+    for _ in range(FAILURES_TO_OPEN):
+        client.page()
+    caplog.clear()
+    response = client.page()
+    assert caplog.records == []  # the warning of the change is enough
+    assert (response.status_int, response.json["code"]) == (503, "service_unavailable")
+    assert "circuit" not in json.dumps(response.json)
+    assert "Retry-After" not in response.headers

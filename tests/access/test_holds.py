@@ -1,0 +1,158 @@
+"""`stackmgr managers hold`: no erasure deletes rows of a held manager, whichever of the two begins first."""
+
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from stackmgr.errors import CommandError
+from stackmgr.operate import erasure, holds
+from stackmgr.operate.connection import operating
+from tests.support.examples import configuration
+from tests.support.waiting import eventually
+
+HISTORY = b"""
+SELECT reason, held_by = session_user, released_at >= held_at, released_by = session_user, bound_manager_id
+FROM stackmgr.manager_holds WHERE manager_id = %s::text::uuid ORDER BY held_at
+"""
+WAITING = (
+    b"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
+TABLES = ("stacks", "stack_revisions", "creation_receipts")
+
+
+@pytest.fixture(autouse=True)
+def slowly(monkeypatch):
+    """Do not wait for requests, of which there are none, and delete row by row."""
+    for name, value in {"REQUEST_SECONDS": 0, "_PAUSE": 0, "_BATCH": 1}.items():
+        monkeypatch.setattr(erasure, name, value)
+
+
+@pytest.fixture
+def manager(client, admin) -> tuple[str, str]:
+    """The manager id and external id of a manager with three stacks, receipts and revisions."""
+    for n in range(3):
+        assert client.create(configuration(), key=f"key {n}").status_int == 201
+    query = b"SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s::text::uuid"
+    return admin.execute(query, [client.external_id]).fetchone()[0], client.external_id
+
+
+@pytest.fixture
+def operators(database_url):
+    """Two connections of operators."""
+    with operating(database_url) as one, operating(database_url) as two:
+        yield one, two
+
+
+def quietly(*_: object) -> None:
+    """Report no progress."""
+
+
+@pytest.fixture
+def rows(admin, manager):
+    """Return a function that counts the manager's stacks, revisions and receipts."""
+
+    def count() -> list[int]:
+        return [
+            admin.execute(
+                f"SELECT count(*) FROM stackmgr.{table} WHERE manager_id = %s::text::uuid".encode(),  # noqa: S608
+                [manager[0]],
+            ).fetchone()[0]
+            for table in TABLES
+        ]
+
+    return count
+
+
+def test_a_held_manager_is_not_erased_until_its_release(client, manager, command, admin, rows):
+    manager_id, external_id = manager
+    erase = ("managers", "erase", manager_id, "--confirm", external_id)
+    assert command("managers", "hold", external_id, "--reason", "case 17").status == 0
+    for action in (erase, ("managers", "hold", manager_id, "--reason", "again")):
+        refused = command(*action)
+        assert (refused.status, refused.out) == (1, "")
+        assert refused.err.startswith(f"stackmgr: {manager_id} is held since 2")
+        assert refused.err.endswith(": case 17\n")
+    assert rows() == [3, 3, 3]
+    assert client.page().status_int == 200
+    [shown] = command("managers", "show", "--external-id", external_id, "--json").json
+    assert shown in command("managers", "list", "--json").json["items"]
+    [(_, _, _, _, bound)] = admin.execute(HISTORY, [manager_id]).fetchall()
+    assert (shown["hold_reason"], str(bound)) == ("case 17", manager_id)
+    [released] = command("managers", "release", external_id, "--json").json
+    assert released["held_at"] == shown["held_at"] <= released["released_at"]
+    [shown] = command("managers", "show", "--external-id", external_id, "--json").json
+    assert shown["held_at"] is None
+    assert shown in command("managers", "list", "--json").json["items"]
+    assert command(*erase).status == 0
+    assert rows() == [0, 0, 0]
+    assert admin.execute(HISTORY, [manager_id]).fetchall() == [("case 17", True, True, True, None)]
+
+
+def test_what_cannot_be_held_or_released_is_named(manager, command):
+    unknown = str(uuid4())
+    missing = f"stackmgr: no manager has the external id or manager id {unknown}\n"
+    assert command("managers", "hold", unknown, "--reason", "x").err == missing
+    assert command("managers", "release", manager[1]).err == f"stackmgr: {manager[0]} is not held\n"
+    for reason in ("", " ", "two\nlines"):
+        assert command("managers", "hold", manager[0], "--reason", reason).status == 2
+
+
+@pytest.mark.parametrize(
+    ("deleted", "left"),
+    [(0, [3, 3, 3]), (2, [3, 3, 1]), (7, [2, 0, 0]), (9, [0, 0, 0])],
+    ids=["before any row", "receipts", "stacks", "after the last row"],
+)
+def test_a_hold_stops_an_erasure_that_runs_and_its_repetition(manager, operators, rows, deleted, left):
+    one, two = operators
+
+    def hold_then(done: int, *_: object) -> None:
+        if done == deleted:
+            holds.hold(two, manager[0], "case 17")
+
+    for progress in (hold_then, quietly):
+        with pytest.raises(CommandError, match="is held since"):
+            erasure.erase(one, *manager, progress)
+        assert rows() == left
+    holds.release(two, manager[0])
+    assert erasure.erase(one, *manager, quietly) == erasure.Erased(3, 3, 3, 1)
+
+
+def is_waiting(admin) -> bool:
+    return admin.execute(WAITING).fetchone()[0] == 1
+
+
+def test_an_erasure_waits_for_a_hold_that_begins_before_it_and_is_refused(manager, operators, admin, rows):
+    one, two = operators
+    with ThreadPoolExecutor() as threads:
+        with one.transaction():
+            holds.hold(one, manager[0], "case 17")
+            erasing = threads.submit(erasure.erase, two, *manager, quietly)
+            eventually(lambda: is_waiting(admin))
+        with pytest.raises(CommandError, match="is held since"):
+            erasing.result(30)
+    assert rows() == [3, 3, 3]
+
+
+def test_a_hold_waits_for_an_erasure_that_begins_before_it_and_stops_it(manager, operators, admin, rows):
+    one, two = operators
+    begin = {"manager_id": manager[0], "external_id": manager[1]}
+    with ThreadPoolExecutor() as threads:
+        with holds.not_held(one, manager[0]):
+            assert one.rows(erasure._BEGIN, begin)
+            holding = threads.submit(holds.hold, two, manager[0], "case 17")
+            eventually(lambda: is_waiting(admin))
+        assert holding.result(30).reason == "case 17"
+    with pytest.raises(CommandError, match="is held since"):
+        erasure.erase(one, *manager, quietly)
+    assert rows() == [3, 3, 3]
+
+
+def test_the_database_keeps_the_binding_of_a_held_manager(manager, command, admin):
+    delete = b"DELETE FROM stackmgr.managers WHERE manager_id = %s::text::uuid"
+    assert command("managers", "hold", manager[0], "--reason", "case 17").status == 0
+    with pytest.raises(psycopg.errors.ForeignKeyViolation):
+        admin.execute(delete, [manager[0]])
+    assert command("managers", "release", manager[0]).status == 0
+    assert admin.execute(delete, [manager[0]]).rowcount == 1

@@ -1,0 +1,164 @@
+"""A rejected key: what the log line of its request says, and what the response does not."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers import unkey as unkey_verifier
+from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.http.app import create_app
+from stackmgr.operate import issued_keys
+from tests.support.client import Client
+from tests.support.http_server import respond
+from tests.support.unkey_server import accepted, verification
+
+UNKEY = {
+    "NOT_FOUND": (401, "key_unknown"),
+    "EXPIRED": (401, "key_expired"),
+    "DISABLED": (401, "key_disabled"),
+    "FORBIDDEN": (401, "key_forbidden"),
+    "INSUFFICIENT_PERMISSIONS": (401, "key_without_permission"),
+    "A_CODE_OF_THE_FUTURE": (401, "key_refused"),
+    "RATE_LIMITED": (429, "key_limited"),
+    "USAGE_EXCEEDED": (429, "key_usage_exceeded"),
+}
+
+
+@pytest.fixture
+def lines():
+    """The fields of the log lines, newest last."""
+    return []
+
+
+@pytest.fixture
+def client(database, spellings, unkey, make_verifier, lines):
+    """A client whose key Unkey verifies."""
+    app = create_app(
+        database=database, verifier=make_verifier(unkey.url), spellings=spellings, log=lines.append
+    )
+    return Client(app, "some_key", str(uuid4()), [])
+
+
+@pytest.fixture
+def holder(database, spellings, lines):
+    """Return a function that makes a client with a key of the verifier `database`."""
+    app = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings, log=lines.append)
+    return lambda key: Client(app, key, "", [])
+
+
+@pytest.mark.parametrize("code", UNKEY)
+def test_each_code_of_unkey_has_a_reason_of_its_own_and_the_ids_of_unkey(client, unkey, lines, code):
+    unkey.behave = respond(200, verification(code, keyId="key_1"))
+    assert client.page().status_int == UNKEY[code][0]
+    assert lines[-1]["reason"] == UNKEY[code][1]
+    assert (lines[-1]["key_id"], lines[-1]["verifier_request_id"]) == ("key_1", "req_1")
+
+
+def test_ids_that_are_not_printable_are_not_logged(client, unkey, lines):
+    document = verification("DISABLED", keyId="a\nb")
+    document["meta"] = {"requestId": ["x"]}
+    unkey.behave = respond(200, document)
+    assert client.page().status_int == 401
+    assert lines[-1]["key_id"] is None
+    assert "verifier_request_id" not in lines[-1]
+
+
+def test_an_accepted_key_without_an_identity_is_logged_with_its_id(client, unkey, lines):
+    unkey.behave = respond(200, verification("VALID", valid=True, keyId="key_1"))
+    assert client.page().status_int == 401
+    assert (lines[-1]["reason"], lines[-1]["key_id"]) == ("identity_missing", "key_1")
+
+
+NOW = 1_800_000_000
+
+
+def limit(seconds, duration_seconds=60, **changed):
+    """Return a limit of Unkey's that is exceeded and reset so many seconds after NOW."""
+    reset, duration = int((NOW + seconds) * 1000), duration_seconds * 1000
+    return {"name": "r", "duration": duration, "reset": reset, "exceeded": True} | changed
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ([(29.5, {})], 30),
+        ([(10, {}), (40, {}), (55, {"exceeded": False})], 40),
+        ([(-3600, {})], 1),  # this host's clock is fast
+        ([(3600, {})], 60),  # or slow
+        ([(7, {"duration": 0})], 1),
+        ([(10**7, {"duration": 10**30})], 86400),
+        ([(7, {"reset": "soon"})], None),
+        ([(7, {"reset": True})], None),
+        ([(7, {"duration": None})], None),
+        ([(7, {"exceeded": "yes"})], None),
+        ([], None),
+    ],
+    ids=repr,
+)
+def test_a_limited_key_gets_the_time_of_the_reset(client, unkey, monkeypatch, limits, expected):
+    monkeypatch.setattr(unkey_verifier, "time", lambda: NOW)
+    ratelimits = [limit(seconds, **changed) for seconds, changed in limits]
+    unkey.behave = respond(200, verification("RATE_LIMITED", ratelimits=ratelimits))
+    wait = client.page().headers.get("Retry-After")
+    assert (wait and int(wait)) == expected
+
+
+@pytest.mark.parametrize("ratelimits", [["r"], {}, None], ids=repr)
+def test_limits_of_another_form_have_no_time(client, unkey, ratelimits):
+    unkey.behave = respond(200, verification("RATE_LIMITED", ratelimits=ratelimits))
+    response = client.page()
+    assert response.status_int == 429
+    assert "Retry-After" not in response.headers
+
+
+def test_a_key_that_is_used_up_is_not_told_to_come_back(client, unkey):
+    unkey.behave = respond(200, verification("USAGE_EXCEEDED", ratelimits=[limit(7)]))
+    assert "Retry-After" not in client.page().headers
+
+
+def test_a_warning_says_once_that_all_keys_are_unknown(client, unkey, caplog, monkeypatch):
+    monkeypatch.setattr(unkey_verifier, "UNKNOWN_IN_A_ROW", 3)
+
+    def warnings():
+        return [each for each in caplog.messages if "root key" in each]
+
+    unkey.behave = respond(200, verification("NOT_FOUND"))
+    assert [client.page().status_int for _ in range(2)] == [401] * 2
+    unkey.behave = respond(200, accepted(client.external_id, client.external_id))
+    client.page()
+    unkey.behave = respond(200, verification("NOT_FOUND"))
+    assert [client.page().status_int for _ in range(2)] == [401] * 2
+    assert warnings() == []
+    assert [client.page().status_int for _ in range(3)] == [401] * 3
+    assert len(warnings()) == 1
+    assert client.key not in caplog.text
+
+
+def test_a_revoked_and_an_expired_key_are_logged_with_their_ids_and_get_the_same_response(
+    holder, operator, lines
+):
+    with operator.session() as session:
+        revoked, expired = (issued_keys.create(session, str(uuid4())) for _ in range(2))
+        issued_keys.revoke(session, revoked.key_id)
+        old = datetime.now(UTC) - timedelta(seconds=60)
+        expired = issued_keys.create(session, str(uuid4()), expires_at=old)
+    responses = [holder(key).page() for key in (revoked.key, expired.key, api_keys.generate())]
+    assert [(line["reason"], line["key_id"]) for line in lines] == [
+        ("key_revoked", revoked.key_id),
+        ("key_expired", expired.key_id),
+        ("key_unknown", None),
+    ]
+    bodies = {response.body.replace(response.json["request_id"].encode(), b"") for response in responses}
+    assert len(bodies) == 1
+    assert {response.status_int for response in responses} == {401}
+    assert len({tuple(name for name, _ in response.headerlist) for response in responses}) == 1
+
+
+def test_a_key_beyond_its_quota_is_logged_with_its_id(holder, operator, lines):
+    with operator.session() as session:
+        issued = issued_keys.create(session, str(uuid4()), quota=issued_keys.Quota(1, 60))
+    client = holder(issued.key)
+    assert [client.page().status_int for _ in range(2)] == [200, 429]
+    assert (lines[-1]["reason"], lines[-1]["key_id"]) == ("quota", issued.key_id)

@@ -1,0 +1,287 @@
+"""Unkey's responses and the service's: each row of the mapping, through all four operations."""
+
+import logging
+
+import pytest
+
+from stackmgr.access.verifiers.http_connection import RESPONSE_LIMIT_BYTES
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.session import Caller, PrefetchHints
+from stackmgr.monitoring.logs import RateLimitFilter
+from tests.access.outcomes import check
+from tests.support.examples import configuration
+from tests.support.http_server import http_server, respond, response
+from tests.support.http_server import raw as exactly
+from tests.support.unkey_server import ROOT_KEY, accepted, verification
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
+
+EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"
+
+
+REJECTED = {
+    "not found": verification("NOT_FOUND"),
+    "disabled": verification("DISABLED"),
+    "expired": verification("EXPIRED"),
+    "forbidden": verification("FORBIDDEN"),
+    "insufficient permissions": verification("INSUFFICIENT_PERMISSIONS"),
+    "a code of the future": verification("SUSPENDED"),
+    "rejected with an identity": verification("DISABLED", identity={"id": "id_1", "externalId": EXTERNAL}),
+    "no identity": verification("VALID", valid=True),
+    "identity null": verification("VALID", valid=True, identity=None),
+    "identity a list": verification("VALID", valid=True, identity=["id_1", EXTERNAL]),
+    "no identity id": verification("VALID", valid=True, identity={"externalId": EXTERNAL}),
+    "identity id empty": accepted(EXTERNAL, ""),
+    "identity id a number": accepted(EXTERNAL, 7),
+    "identity id beyond storing": accepted(EXTERNAL, "x" * 3000),
+    "identity id with NUL": accepted(EXTERNAL, "id\0"),
+    "identity id half a character": accepted(EXTERNAL, "id\ud800"),
+    "identity id with a line feed": accepted(EXTERNAL, "id\n1"),
+    "no external id": verification("VALID", valid=True, identity={"id": "id_1"}),
+    "external id empty": accepted(""),
+    "external id null": accepted(None),
+    "external id uppercase": accepted(EXTERNAL.upper()),
+    "external id without hyphens": accepted(EXTERNAL.replace("-", "")),
+    "external id braced": accepted(f"{{{EXTERNAL}}}"),
+    "external id as urn": accepted(f"urn:uuid:{EXTERNAL}"),
+    "external id with a line feed": accepted(f"{EXTERNAL}\n"),
+    "external id no uuid": accepted("acme"),
+}
+
+
+def respond_longest(body: bytes, excess: int = 0):
+    """Respond with *body* and spaces, of the longest allowed length, head included, plus *excess*."""
+    head = len(response(200, b" " * RESPONSE_LIMIT_BYTES)) - RESPONSE_LIMIT_BYTES
+    return respond(200, body.ljust(RESPONSE_LIMIT_BYTES - head + excess))
+
+
+LIMITED = {
+    "rate limited": respond(200, verification("RATE_LIMITED")),
+    "usage exceeded": respond(200, verification("USAGE_EXCEEDED")),
+    "the workspace": respond(429, b"{}"),
+    "the workspace, for a time that is none": respond(429, b"{}", "Retry-After: soon"),
+    "the workspace, for a negative time": respond(429, b"{}", "Retry-After: -1"),
+}
+UNAVAILABLE = {
+    **{
+        f"HTTP {status}": respond(status, accepted(EXTERNAL))
+        for status in (201, 204, 400, 401, 403, 404, 408, 412, 418, 499, 500, 502, 503, 504)
+    },
+    "valid with another code": respond(200, verification("DISABLED", valid=True)),
+    "valid with a limit's code": respond(200, verification("RATE_LIMITED", valid=True)),
+    "invalid with the code VALID": respond(200, verification("VALID")),
+    "valid a string": respond(200, {"data": {"valid": "true", "code": "VALID"}}),
+    "valid a number": respond(200, {"data": {"valid": 1, "code": "VALID"}}),
+    "no valid": respond(200, {"data": {"code": "VALID"}}),
+    "no code": respond(200, {"data": {"valid": False}}),
+    "code a number": respond(200, {"data": {"valid": False, "code": 404}}),
+    "no data": respond(200, {"meta": {}}),
+    "data a list": respond(200, {"data": [True]}),
+    "an array": respond(200, b"[]"),
+    "null": respond(200, b"null"),
+    "empty": respond(200, b""),
+    "HTML": respond(200, b"<html>down for maintenance</html>"),
+    "UTF-16": respond(200, '{"data": {"valid": true}}'.encode("utf-16")),
+    "60000 brackets": respond(200, b"[" * 60000),
+    "a byte too long": respond_longest(b"{}", excess=1),
+    "compressed": respond(200, b"\x1f\x8b\x08\x00", "Content-Encoding: gzip"),
+}
+
+
+@pytest.mark.parametrize("document", REJECTED.values(), ids=REJECTED)
+def test_a_key_without_an_accepted_identity_is_unauthorized(known, unkey, contents, document):
+    unkey.behave = respond(200, document)
+    check(known, contents, 401)
+    assert len(unkey.requests) == 4
+
+
+@pytest.mark.parametrize("behaviour", LIMITED.values(), ids=LIMITED)
+def test_a_limited_key_is_rate_limited_without_an_invented_time(known, unkey, contents, behaviour):
+    unkey.behave = behaviour
+    check(known, contents, 429)
+    assert len(unkey.requests) == 4
+
+
+@pytest.mark.parametrize("behaviour", UNAVAILABLE.values(), ids=UNAVAILABLE)
+def test_a_response_that_verifies_nothing_is_unavailable_and_is_not_retried(
+    known, unkey, contents, behaviour
+):
+    unkey.behave = behaviour
+    check(known, contents, 503)
+    assert len(unkey.requests) == 4
+
+
+@pytest.mark.parametrize(("status", "returned"), [(429, 429), (503, 503), (500, 503), (401, 503)], ids=str)
+def test_retry_after_is_passed_on_except_for_a_configuration_mistake(
+    known, unkey, contents, status, returned
+):
+    unkey.behave = respond(status, b"{}", "Retry-After: 17")
+    check(known, contents, returned, None if status == 401 else "17")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(known, unkey, contents, status):
+    with http_server() as elsewhere:
+        elsewhere.behave = respond(200, accepted(EXTERNAL))
+        unkey.behave = respond(status, b"", f"Location: {elsewhere.url}/v2/keys.verifyKey")
+        check(known, contents, 503)
+        assert elsewhere.connections == 0
+
+
+def test_the_largest_allowed_response_is_read(known, unkey):
+    client, stack_id = known
+    body = response(200, accepted(client.external_id, f"id_{client.external_id}")).partition(b"\r\n\r\n")[2]
+    unkey.behave = respond_longest(body)
+    assert client.get(stack_id).status_int == 200
+
+
+def test_metadata_of_a_megabyte_each_are_read(known, unkey):
+    client, stack_id = known
+    document = accepted(client.external_id, f"id_{client.external_id}")
+    metadata = {f"member {number:05}": "x" * 92 for number in range(9_900)}
+    document["data"]["meta"] = document["data"]["identity"]["meta"] = metadata
+    assert len(response(200, document)) > 2_200_000
+    unkey.behave = respond(200, document)
+    assert client.get(stack_id).status_int == 200
+
+
+def test_more_values_than_can_be_parsed_quickly_are_unavailable(known, unkey):
+    client, stack_id = known
+    document = accepted(client.external_id, f"id_{client.external_id}")
+    document["data"]["meta"] = {"numbers": [1] * 25_000}
+    unkey.behave = respond(200, document)
+    assert client.get(stack_id).status_int == 503
+
+
+def test_a_chunked_response_is_read(known, unkey):
+    client, stack_id = known
+    body = response(200, accepted(client.external_id, f"id_{client.external_id}")).partition(b"\r\n\r\n")[2]
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:9], body[9:]))
+    unkey.behave = exactly(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n", keep=True
+    )
+    assert client.get(stack_id).status_int == 200
+
+
+def test_the_request_to_unkey_follows_its_api(known, unkey):
+    client, stack_id = known
+    client.get(stack_id)
+    (request,) = unkey.requests
+    assert request.line == "POST /v2/keys.verifyKey HTTP/1.1"
+    assert request.headers["authorization"] == f"Bearer {ROOT_KEY}"
+    assert request.headers["content-type"] == "application/json"
+    assert request.body == b'{"key": "%s"}' % client.key.encode()
+
+
+def test_a_self_hosted_unkey_may_live_under_a_path(unkey, make_unkey_client):
+    client = make_unkey_client(f"{unkey.url}/unkey/")
+    unkey.behave = respond(200, accepted(client.external_id, client.external_id))
+    assert client.page().status_int == 200
+    assert unkey.requests[0].line == "POST /unkey/v2/keys.verifyKey HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    ("key_id", "recorded"),
+    [("key_1234", "key_1234"), (None, None), (7, None), ("", None), ("a\nb", None), ("x" * 256, None)],
+    ids=repr,
+)
+def test_the_key_id_of_unkey_is_recorded_with_the_revision_where_it_can_be(
+    known, unkey, admin, key_id, recorded
+):
+    client, stack_id = known
+    document = accepted(client.external_id, f"id_{client.external_id}")
+    document["data"]["keyId"] = key_id
+    unkey.behave = respond(200, document)
+    assert client.update(stack_id, {"name": "Second"}).status_int == 200
+    row = admin.execute(
+        "SELECT key_id FROM stackmgr.stack_revisions WHERE stack_id = %s AND revision_number = 2", [stack_id]
+    ).fetchone()
+    assert row == (recorded,)
+
+
+def test_each_request_is_verified_anew_over_one_connection(known, unkey):
+    client, stack_id = known
+    connections = unkey.connections
+    client.get(stack_id)
+    assert client.statements == ["manager_find", "stack_get"]
+    unkey.behave = respond(200, verification("DISABLED"))
+    assert client.get(stack_id).status_int == 401
+    assert len(unkey.requests) == 2
+    assert unkey.connections == connections
+
+
+@pytest.fixture
+def sent_together(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The pairs of statements that travelled in one round trip."""
+    sent: list[tuple[str, str]] = []
+    original = DatabaseConnection.run_together
+
+    def run(self, reads, deadline):
+        rows = original(self, reads, deadline)
+        if len(reads) > 1:
+            sent.append(tuple(read.statement.name for read in reads))
+        return rows
+
+    monkeypatch.setattr(DatabaseConnection, "run_together", run)
+    return sent
+
+
+def test_a_read_is_sent_with_the_look_up_of_a_manager_seen_before(known, sent_together):
+    client, stack_id = known
+    eventually(lambda: client.get(stack_id).status_int == 200 and sent_together)
+    assert set(sent_together) == {("manager_find", "stack_get")}
+
+
+def test_a_wrong_prefetch_returns_nothing_the_identity_may_not_read(
+    known, unkey, make_unkey_client, sent_together, admin
+):
+    client, stack_id = known
+    other = make_unkey_client(unkey.url)
+    unkey.behave = respond(200, accepted(other.external_id, f"id_{other.external_id}"))
+    created = other.create(configuration())
+    unkey.behave = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
+    query = "SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s"
+    [theirs] = admin.execute(query, [other.external_id]).fetchone()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrefetchHints, "get", lambda *_: Caller(theirs, "", None))
+        eventually(lambda: client.get(stack_id).status_int == 200 and sent_together)
+        assert client.get(created.json["id"]).status_int == 404
+        assert [item["id"] for item in client.page().json["items"]] == [stack_id]
+
+
+MALFORMED = {
+    "none": None,
+    "empty": "",
+    "another scheme": "Basic a2V5OmtleQ==",
+    "no token": "Bearer",
+    "only spaces": "Bearer   ",
+    "two tokens": "Bearer a b",
+    "two headers": "Bearer a,Bearer b",
+    "a quoted token": 'Bearer "abc"',
+    "not ASCII": "Bearer schl\u00fcssel",
+    "513 characters": f"Bearer {'x' * 513}",
+}
+
+
+@pytest.mark.parametrize("value", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_authorization_never_reaches_the_network(known, unkey, value):
+    client, stack_id = known
+    assert client.get(stack_id, headers={"Authorization": value}).status_int == 401
+    assert unkey.requests == []
+
+
+def test_the_longest_key_that_unkey_accepts_is_verified(known, unkey):
+    client, stack_id = known
+    client.get(stack_id, headers={"Authorization": f"Bearer {'x' * 512}"})
+    assert len(unkey.requests) == 1
+
+
+def test_a_configuration_mistake_is_logged_without_secrets(known, unkey, caplog, monkeypatch):
+    client, stack_id = known
+    monkeypatch.setattr(logging.getLogger("stackmgr.verifiers"), "filters", [RateLimitFilter()])
+    unkey.behave = respond(403, b'{"error": "%s"}' % ROOT_KEY.encode())
+    client.get(stack_id)
+    assert "check its URL and the credential" in caplog.text
+    assert ROOT_KEY not in caplog.text
+    assert client.key not in caplog.text

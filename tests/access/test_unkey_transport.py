@@ -1,0 +1,361 @@
+"""Network failures towards Unkey: nothing is granted, nothing changes, no request waits for long."""
+
+import socket
+import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from uuid import uuid4
+
+import pytest
+import trustme
+
+from stackmgr.access.verifiers import http_connection
+from stackmgr.database import statements
+from stackmgr.database.pool import Database
+from stackmgr.errors import ServiceUnavailable
+from stackmgr.http.app import create_app
+from tests.access.outcomes import check
+from tests.support.client import Client
+from tests.support.http_server import drip, hang_up, http_server, raw, reset, respond, response
+from tests.support.unkey_server import accepted
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
+
+EXTERNAL = str(uuid4())
+GOOD = response(200, accepted(EXTERNAL))
+HEAD = b"HTTP/1.1 200 OK\r\n"
+FIND = statements.load("manager_find")
+
+# Shorter than any of the drips and silences below, long enough for an exchange on loopback.
+IMPATIENT = 0.3
+
+BROKEN = {
+    "closed at once": hang_up,
+    "reset": reset,
+    "no HTTP": raw(b"220 mail.example.org ESMTP\r\n"),
+    "HTTP/0.9": raw(b"<html></html>"),
+    "half a status line": raw(b"HTTP/1.1 2"),
+    "half the headers": raw(HEAD + b"Content-Le"),
+    "half the body": raw(GOOD[:-10]),
+    "no body": raw(HEAD + b"Content-Length: 99\r\n\r\n"),
+    "two lengths": raw(HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef"),
+    "broken chunks": raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nabc"),
+    "endless header": raw(HEAD + b"X: " + b"y" * 300_000),
+    "endless headers": raw(HEAD + b"X: y\r\n" * 50_000),
+    "endless continue": raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000),
+    "endless body": raw(HEAD + b"\r\n" + b" " * 2_000_000),
+}
+SLOW = {
+    "each byte of the headers": drip(GOOD, 0.05),
+    "each byte of the body": drip(HEAD + b"\r\n" + b" " * 100, 0.02),
+    "endless continue, slowly": drip(b"HTTP/1.1 100 Continue\r\n\r\n" * 100, 0.02),
+}
+
+
+@pytest.mark.parametrize("behaviour", BROKEN.values(), ids=BROKEN)
+def test_a_broken_response_is_unavailable(known, unkey, contents, behaviour):
+    unkey.behave = behaviour
+    check(known, contents, 503)
+    # Only the connection that was kept from before, and only if it died unheard, is worth a second attempt.
+    assert len(unkey.requests) == (5 if behaviour in (hang_up, reset) else 4)
+
+
+def test_an_endless_response_is_abandoned_before_the_deadline(known, unkey):
+    sent = []
+
+    def flood(sock, _):
+        for _ in range(1000):
+            sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 2560)
+            sent.append(65536)
+
+    unkey.behave = flood
+    assert known[0].page().status_int == 503
+    # What the sockets of both ends may have buffered, and nothing like the 64 MB of the flood.
+    assert sum(sent) < 16_000_000
+
+
+@pytest.mark.parametrize("behaviour", [*SLOW.values(), None], ids=[*SLOW, "silence"])
+def test_a_slow_response_is_unavailable_at_the_deadline(known, unkey, contents, make_unkey_client, behaviour):
+    unkey.behave = behaviour or unkey.silence
+    impatient = make_unkey_client(unkey.url, IMPATIENT, known[0].external_id)
+    check((impatient, known[1]), contents, 503)
+    eventually(lambda: len(unkey.requests) >= 4)  # the last may arrive after it was given up
+    assert len(unkey.requests) == 4
+
+
+def test_a_server_that_accepts_but_never_reads_is_unavailable(contents, known, make_unkey_client):
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        check((make_unkey_client(url, IMPATIENT), known[1]), contents, 503)
+
+
+def test_a_closed_port_is_unavailable(contents, known, make_unkey_client):
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{reserved.getsockname()[1]}"
+        check((make_unkey_client(url), known[1]), contents, 503)
+
+
+@pytest.mark.parametrize(
+    "host", ["no-such-host.invalid", "a..b", "x" * 70], ids=["unknown", "empty label", "long"]
+)
+def test_a_name_that_does_not_resolve_is_unavailable(contents, known, make_unkey_client, host):
+    check((make_unkey_client(f"http://{host}"), known[1]), contents, 503)
+
+
+def test_a_resolver_that_hangs_holds_up_one_thread_and_no_request(
+    contents, known, make_unkey_client, monkeypatch
+):
+    release, lookups = threading.Event(), []
+
+    def hang(*arguments, **options):
+        lookups.append(arguments)
+        release.wait(10)
+        raise socket.gaierror
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", hang)
+        check((make_unkey_client("http://unkey.example.org", 0.1), known[1]), contents, 503)
+        release.set()
+    assert len(lookups) == 1
+
+
+def test_a_look_up_without_a_thread_is_unavailable_and_the_next_one_works(
+    contents, unkey, known, make_unkey_client, no_threads
+):
+    client = make_unkey_client(unkey.url.replace("127.0.0.1", "localhost"))
+    with no_threads():
+        check((client, known[1]), contents, 503)
+    assert client.get(known[1]).status_int == 200
+
+
+def test_the_second_address_is_tried_when_the_first_rejects(unkey, make_unkey_client, monkeypatch):
+    real = socket.getaddrinfo
+
+    def two(host, port, **options):
+        return real("127.0.0.1", 1, **options) + real("127.0.0.1", port, **options)
+
+    client = make_unkey_client(f"http://unkey.example.org:{unkey.port}")
+    unkey.behave = respond(200, accepted(client.external_id, client.external_id))
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", two)
+        assert client.page().status_int == 200
+
+
+def test_an_address_that_drops_packets_leaves_time_for_the_next_one(unkey, make_unkey_client, monkeypatch):
+    client = make_unkey_client(f"http://unkey.example.org:{unkey.port}", 2.0)
+    unkey.behave = respond(200, accepted(client.external_id, client.external_id))
+    real = socket.getaddrinfo
+    with ExitStack() as cleanup:
+        full = cleanup.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            waiting = cleanup.enter_context(socket.socket())
+            waiting.settimeout(0)
+            waiting.connect_ex(full.getsockname())
+        addresses = real(*full.getsockname(), type=socket.SOCK_STREAM)
+        addresses += real("127.0.0.1", unkey.port, type=socket.SOCK_STREAM)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+        assert client.page().status_int == 200
+
+
+def test_a_name_is_resolved_again_for_each_new_connection(make_unkey_client, monkeypatch):
+    with http_server() as first, http_server() as second:
+        client = make_unkey_client("http://unkey.example.org")
+        first.behave = second.behave = respond(200, accepted(client.external_id, client.external_id))
+        now, real = first, socket.getaddrinfo
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda *_, **options: real("127.0.0.1", now.port, **options)
+        )
+        assert client.page().status_int == 200
+        now = second
+        assert client.page().status_int == 200
+        assert (first.connections, second.connections) == (1, 0)
+        first.behave = hang_up
+        assert client.page().status_int == 200
+        assert second.connections == 1
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def tls_context(authority: trustme.CA, name: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def trusted(authority, tmp_path, monkeypatch) -> None:
+    """The authority is one of the system's."""
+    path = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+
+
+@pytest.mark.usefixtures("trusted")
+def test_over_tls_the_connection_is_kept_and_the_deadline_holds(authority, make_unkey_client):
+    with http_server(context=tls_context(authority, "127.0.0.1")) as server:
+        client = make_unkey_client(server.url, 2.0)
+        server.behave = respond(200, accepted(client.external_id, client.external_id))
+        assert client.page().status_int == 200
+        assert client.page().status_int == 200
+        assert server.connections == 1
+        server.behave = drip(GOOD, 0.05)
+        assert client.page().status_int == 503
+
+
+@pytest.mark.usefixtures("trusted")
+def test_a_certificate_for_another_host_is_unavailable(authority, known, contents, make_unkey_client):
+    with http_server(context=tls_context(authority, "unkey.example.org")) as server:
+        check((make_unkey_client(server.url), known[1]), contents, 503)
+        assert server.requests == []
+
+
+def test_a_certificate_of_an_unknown_authority_is_unavailable(authority, known, contents, make_unkey_client):
+    with http_server(context=tls_context(authority, "127.0.0.1")) as server:
+        check((make_unkey_client(server.url), known[1]), contents, 503)
+        assert server.requests == []
+
+
+def test_a_server_that_does_not_speak_tls_is_unavailable(unkey, known, contents, make_unkey_client):
+    check((make_unkey_client(f"https://127.0.0.1:{unkey.port}", IMPATIENT), known[1]), contents, 503)
+
+
+def test_a_tls_handshake_that_hangs_is_unavailable(known, contents, make_unkey_client):
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        check((make_unkey_client(url, IMPATIENT), known[1]), contents, 503)
+
+
+@pytest.mark.parametrize("death", [hang_up, reset])
+def test_a_kept_connection_that_died_while_idle_is_replaced_once(known, unkey, death):
+    client, stack_id = known
+    good = unkey.behave
+
+    def dies_if_kept(sock, request):
+        return good(sock, request) if request.number_on_connection == 1 else death(sock, request)
+
+    unkey.behave = dies_if_kept
+    assert client.get(stack_id).status_int == 200
+    assert len(unkey.requests) == 2
+    unkey.requests.clear()
+    unkey.behave = death
+    assert client.get(stack_id).status_int == 503
+    assert len(unkey.requests) == 2
+    unkey.requests.clear()
+    assert client.get(stack_id).status_int == 503
+    assert len(unkey.requests) == 1
+
+
+def test_the_second_attempt_does_not_take_the_next_kept_connection(unkey, make_unkey_client):
+    client = make_unkey_client(unkey.url)
+    good = respond(200, accepted(client.external_id, client.external_id))
+    both = threading.Barrier(2)
+
+    def together(sock, request):
+        both.wait(10)
+        return good(sock, request)
+
+    unkey.behave = together
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda _: client.page(), range(2)))
+    assert unkey.connections == 2
+    unkey.behave = lambda sock, request: request.number_on_connection == 1 and good(sock, request)
+    assert client.page().status_int == 200
+    assert unkey.connections == 3
+
+
+def test_a_kept_connection_that_dies_after_a_byte_is_not_replaced(known, unkey):
+    client, stack_id = known
+    unkey.behave = raw(b"H")
+    assert client.get(stack_id).status_int == 503
+    assert len(unkey.requests) == 1
+
+
+def test_a_late_response_is_not_read_as_that_of_the_next_request(known, unkey, make_unkey_client):
+    client = make_unkey_client(unkey.url, IMPATIENT, known[0].external_id)
+    good = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
+    unkey.behave = good
+    assert client.page().status_int == 200
+    connections = unkey.connections
+    unkey.behave = unkey.silence
+    assert client.page().status_int == 503
+    unkey.behave = good
+    assert client.page().status_int == 200
+    assert unkey.connections == connections + 1
+
+
+def test_a_connection_that_the_server_gives_up_is_not_used_again(unkey, make_unkey_client):
+    client = make_unkey_client(unkey.url)
+    body = accepted(client.external_id, client.external_id)
+    unkey.behave = respond(200, body, "Connection: close")
+    assert [client.page().status_int for _ in range(2)] == [200, 200]
+    assert unkey.connections == 2
+
+
+def test_a_response_that_ends_early_is_called_broken(unkey, make_verifier, database):
+    unkey.behave = raw(GOOD[:-10])
+    with database.session() as session, pytest.raises(ServiceUnavailable, match="verifier_response_broken"):
+        make_verifier(unkey.url).verify("key", session)
+
+
+def test_a_connection_that_idled_too_long_is_not_used_again(known, unkey, monkeypatch):
+    client, stack_id = known
+    connections = unkey.connections
+    monkeypatch.setattr(http_connection, "LONGEST_IDLE_SECONDS", 0.0)
+    assert client.get(stack_id).status_int == 200
+    assert unkey.connections == connections + 1
+
+
+def test_eight_threads_share_one_endpoint(unkey, make_verifier, database):
+    unkey.behave = respond(200, accepted(EXTERNAL))
+    verifier = make_verifier(unkey.url)
+    with database.session() as session, ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda number: verifier.verify(f"key{number}", session), range(80)))
+    assert {identity.external_id for identity in found} == {EXTERNAL}
+    assert {request.body for request in unkey.requests} == {
+        b'{"key": "key%d"}' % number for number in range(80)
+    }
+
+
+def test_no_database_connection_is_held_during_a_request_to_unkey(
+    unkey, database_url, spellings, make_verifier
+):
+    database = Database(database_url, pool_size=1)
+    database.open()
+    try:
+        app = create_app(database=database, verifier=make_verifier(unkey.url), spellings=spellings)
+        client = Client(app, "key", EXTERNAL, [])
+        called = threading.Event()
+
+        def respond_late(sock, request):
+            called.set()
+            unkey.release.wait(10)
+            return respond(200, accepted(EXTERNAL, EXTERNAL))(sock, request)
+
+        unkey.behave = respond_late
+        with ThreadPoolExecutor(1) as thread:
+            pending = thread.submit(client.page)
+            assert called.wait(10)
+            with database.session() as session:
+                session.rows(FIND, {"external_id": EXTERNAL, "identity_id": EXTERNAL})
+            unkey.release.set()
+            assert pending.result().status_int == 200
+    finally:
+        database.close()
+
+
+def test_the_time_that_unkey_takes_is_not_the_databases(unkey, database_url, spellings, make_verifier):
+    database = Database(database_url, pool_size=1, deadline=1.0)
+    database.open()
+    database._pool.wait(30)
+    try:
+        app = create_app(database=database, verifier=make_verifier(unkey.url), spellings=spellings)
+        unkey.behave = drip(response(200, accepted(EXTERNAL, EXTERNAL)), 0.01)
+        assert Client(app, "key", EXTERNAL, []).page().status_int == 200
+    finally:
+        database.close()

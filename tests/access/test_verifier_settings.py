@@ -1,0 +1,146 @@
+"""The settings of a verifier: accepted values, and messages that repeat no secret."""
+
+import pytest
+
+from stackmgr import settings, startup
+from stackmgr.settings import Secret, SettingsError
+
+GOOD = {
+    "STACKMGR_DATABASE_URL": "postgresql:///stackmgr",
+    "STACKMGR_VERIFIER": "unkey",
+    "STACKMGR_UNKEY_ROOT_KEY": "unkey_rootkey",
+}
+
+
+def problems(**changed: str) -> str:
+    with pytest.raises(SettingsError) as rejected:
+        settings.from_environ(GOOD | changed)
+    return str(rejected.value)
+
+
+def test_every_verifier_that_the_settings_name_is_registered():
+    message = problems(STACKMGR_VERIFIER="another")
+    assert f"STACKMGR_VERIFIER must be one of: {', '.join(startup.VERIFIERS)}" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "concurrency", "connections", "concurrent"),
+    [("unkey", 64, 8, 64), ("database", 64, 8, 8), ("database", 4, 8, 4)],
+)
+def test_only_the_verifier_in_the_database_limits_requests_to_the_number_of_connections(
+    name, concurrency, connections, concurrent
+):
+    numbers = {"STACKMGR_CONCURRENCY": str(concurrency), "STACKMGR_DATABASE_CONNECTIONS": str(connections)}
+    chosen = settings.from_environ(GOOD | numbers | {"STACKMGR_VERIFIER": name})
+    assert startup.concurrent_requests(chosen) == concurrent
+
+
+def test_unkeys_cloud_is_the_default():
+    found = settings.from_environ(GOOD)
+    assert found.unkey_url == "https://api.unkey.com"
+    assert found.unkey_root_key == "unkey_rootkey"
+    assert found.verify_timeout == 3.0
+
+
+def test_the_database_verifier_needs_nothing_of_unkey():
+    found = settings.from_environ({"STACKMGR_DATABASE_URL": "postgresql:///stackmgr"})
+    assert found.verifier == "database"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://unkey.example.org",
+        "https://unkey.example.org:8443/unkey/",
+        "http://127.0.0.1:7070",
+        "http://[::1]:7070",
+        "http://unkey",
+    ],
+)
+def test_an_address_of_a_self_hosted_unkey_is_accepted(url):
+    assert settings.from_environ(GOOD | {"STACKMGR_UNKEY_URL": url}).unkey_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "unkey.example.org",
+        "ftp://unkey.example.org",
+        "https://",
+        "https://:443",
+        "https://user@unkey.example.org",
+        "https://user:hunter2@unkey.example.org",
+        "https://unkey.example.org:0",
+        "https://unkey.example.org:",
+        "https://unkey.example.org:65536",
+        "https://unkey.example.org:https",
+        "https://unkey.example.org/?a=b",
+        "https://unkey.example.org/?",
+        "https://unkey.example.org/#a",
+        "https://unkey.example.org/ a",
+        "https://unkey.example.org/a\r\nX: y",
+        "https://unk ey.example.org",
+        "https://[::1",
+    ],
+)
+def test_anything_else_is_rejected_and_not_repeated(url):
+    message = problems(STACKMGR_UNKEY_URL=url)
+    assert "STACKMGR_UNKEY_URL" in message
+    assert "hunter2" not in message
+
+
+@pytest.mark.parametrize("seconds", ["0.1", "2", "2.5", "20"])
+def test_a_timeout_is_a_number_of_seconds(seconds):
+    found = settings.from_environ(
+        GOOD | {"STACKMGR_VERIFY_TIMEOUT": seconds, "STACKMGR_QUEUE_TIMEOUT": seconds}
+    )
+    assert found.verify_timeout == found.queue_timeout == float(seconds)
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.05", "21", "-1", "nan", "inf", "1e1", "2s", " 2", "\u0662"])
+def test_a_timeout_out_of_range_is_rejected(seconds):
+    for name in ("STACKMGR_VERIFY_TIMEOUT", "STACKMGR_QUEUE_TIMEOUT"):
+        assert name in problems(**{name: seconds})
+
+
+@pytest.mark.parametrize("root_key", ["two words", "line\nfeed", "schl\u00fcssel"])
+def test_a_root_key_that_no_header_can_carry_is_rejected_and_not_repeated(root_key):
+    message = problems(STACKMGR_UNKEY_ROOT_KEY=root_key)
+    assert "STACKMGR_UNKEY_ROOT_KEY" in message
+    assert root_key not in message
+
+
+@pytest.mark.parametrize("name", ["STACKMGR_DATABASE_URL", "STACKMGR_UNKEY_ROOT_KEY"])
+def test_a_secret_may_stand_in_a_file(tmp_path, name):
+    (tmp_path / "secret").write_text(GOOD[name] + "\n")
+    environ = {key: value for key, value in GOOD.items() if key != name}
+    found = settings.from_environ(environ | {f"{name}_FILE": str(tmp_path / "secret")})
+    assert found == settings.from_environ(GOOD)
+
+
+def test_a_secret_in_two_places_or_in_a_file_that_cannot_be_read_is_rejected(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "empty").write_text("\n")
+    name = "STACKMGR_UNKEY_ROOT_KEY_FILE"
+    assert "both set" in problems(**{name: str(tmp_path / "empty")})
+    for path in ("missing", "binary", "."):
+        message = problems(STACKMGR_UNKEY_ROOT_KEY="", **{name: str(tmp_path / path)})
+        assert f"{name} names a file that cannot be read" in message
+    assert "is not set" in problems(STACKMGR_UNKEY_ROOT_KEY="", **{name: str(tmp_path / "empty")})
+
+
+def test_all_problems_are_named_at_once():
+    message = problems(
+        STACKMGR_DATABASE_URL="",
+        STACKMGR_UNKEY_ROOT_KEY="",
+        STACKMGR_UNKEY_URL="nowhere",
+        STACKMGR_VERIFY_TIMEOUT="never",
+        STACKMGR_CONCURRENCY="many",
+    )
+    for name in ("DATABASE_URL", "UNKEY_ROOT_KEY", "UNKEY_URL", "VERIFY_TIMEOUT", "CONCURRENCY"):
+        assert f"STACKMGR_{name}" in message
+
+
+def test_a_secret_is_hidden_in_repr_and_str():
+    assert "rootkey" not in repr(settings.from_environ(GOOD))
+    assert repr(Secret("rootkey")) == "Secret(…)"

@@ -1,0 +1,153 @@
+"""`stackmgr verify-key`: the verifier's outcome, the status it means, and no row written."""
+
+from uuid import uuid4
+
+import pytest
+
+from tests.support.client import Client
+from tests.support.http_server import hang_up, respond
+from tests.support.unkey_server import ROOT_KEY, accepted, verification
+
+NOT_VERIFIED = 1
+NOT_ACCEPTED = 3
+
+
+@pytest.fixture
+def with_unkey(unkey, monkeypatch):
+    monkeypatch.setenv("STACKMGR_VERIFIER", "unkey")
+    monkeypatch.setenv("STACKMGR_UNKEY_URL", unkey.url)
+    monkeypatch.setenv("STACKMGR_UNKEY_ROOT_KEY", ROOT_KEY)
+    return unkey
+
+
+def test_a_valid_key_of_a_new_manager_is_accepted_and_leaves_no_trace(command, contents):
+    external_id = str(uuid4())
+    issued = command("keys", "issue", "--external-id", external_id, "--quota", "1/60", "--json").json
+    key = issued["key"]
+    before = contents()
+    for _ in range(2):
+        result = command("verify-key", "--json", stdin=key)
+        assert result.status == 0
+        document = result.json
+        assert document.pop("duration_ms") > 0
+        assert document == {
+            "verifier": "database", "accepted": True, "status": 200, "code": None, "reason": None,
+            "retry_after": None, "key_id": issued["key_id"], "external_id": external_id,
+            "identity_id": f"stackmgr:{external_id}",
+            "manager_id": None,
+        }  # fmt: skip
+    assert contents() == before
+    (record,) = command("keys", "list", "--json", "--external-id", external_id).json["items"]
+    assert record["last_used_hour"] is None
+
+
+def test_an_existing_manager_is_named(command, app):
+    key = command("keys", "issue", "--external-id", str(uuid4())).out
+    Client(app, key.strip(), "", []).page()
+    result = command("verify-key", stdin=key)
+    assert result.out.startswith("accepted: requests with this key are authenticated\n")
+    assert "manager_id\t" in result.out
+    assert key.strip() not in result.out + result.err
+
+
+def test_a_revoked_key_is_reported_with_its_id(command):
+    issued = command("keys", "issue", "--external-id", str(uuid4()), "--json").json
+    command("keys", "revoke", issued["key_id"])
+    result = command("verify-key", "--json", stdin=issued["key"])
+    assert result.status == NOT_ACCEPTED
+    assert (result.json["reason"], result.json["key_id"]) == ("key_revoked", issued["key_id"])
+
+
+def test_an_exhausted_quota_is_reported_with_its_time(command, app):
+    key = command("keys", "issue", "--external-id", str(uuid4()), "--quota", "1/60").out
+    Client(app, key.strip(), "", []).page()
+    result = command("verify-key", "--json", stdin=key)
+    assert result.status == NOT_ACCEPTED
+    assert (result.json["status"], result.json["code"], result.json["reason"]) == (
+        429,
+        "rate_limited",
+        "quota",
+    )
+    assert 50 <= result.json["retry_after"] <= 60
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status", "reason"),
+    [
+        (respond(200, verification("NOT_FOUND")), 401, "key_unknown"),
+        (respond(200, accepted("no-uuid")), 401, "external_id_not_canonical"),
+        (respond(200, verification("RATE_LIMITED")), 429, "key_limited"),
+        (respond(503, b"", "Retry-After: 9"), 503, "verifier_http_503"),
+        (hang_up, 503, "verifier_response_broken"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else "",
+)
+def test_the_outcome_of_unkey_is_reported_with_status_and_reason(
+    command, with_unkey, behaviour, status, reason
+):
+    with_unkey.behave = behaviour
+    result = command("verify-key", "--json", stdin="some_key\n")
+    is_outage = status == 503
+    assert result.status == (NOT_VERIFIED if is_outage else NOT_ACCEPTED)
+    assert result.json["accepted"] is (None if is_outage else False)
+    assert (result.json["verifier"], result.json["status"], result.json["reason"]) == (
+        "unkey",
+        status,
+        reason,
+    )
+    assert ROOT_KEY not in result.out + result.err
+    assert "some_key" not in result.out + result.err
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "warned"),
+    [
+        (respond(200, verification("NOT_FOUND")), ""),
+        (respond(403, {}), "warning: Unkey verifies no key now: verifier_http_403\n"),
+        (hang_up, "warning: Unkey verifies no key now: verifier_response_broken\n"),
+    ],
+    ids=["accepted root key", "rejected root key", "no response"],
+)
+def test_check_tries_the_root_key_with_a_made_up_key(command, with_unkey, behaviour, warned):
+    with_unkey.behave = behaviour
+    out = command("check").out
+    assert "".join(line for line in out.splitlines(keepends=True) if "Unkey verifies" in line) == warned
+    assert ROOT_KEY not in out
+    assert len(with_unkey.requests) == 1
+
+
+def test_a_conflicting_binding_is_reported(command, app, with_unkey, contents):
+    external_id = str(uuid4())
+    key = command("keys", "issue", "--external-id", external_id).out.strip()
+    Client(app, key, "", []).page()
+    with_unkey.behave = respond(200, accepted(external_id, "id_of_unkey"))
+    before = contents()
+    result = command("verify-key", "--json", stdin="some_key\n")
+    assert result.status == NOT_ACCEPTED
+    assert (result.json["status"], result.json["reason"]) == (500, "manager_binding")
+    assert result.json["identity_id"] == "id_of_unkey"
+    assert contents() == before
+
+
+def test_a_malformed_key_is_rejected_without_a_verifier(command, with_unkey):
+    result = command("verify-key", "--json", stdin="two words\n")
+    assert (result.json["status"], result.json["reason"]) == (401, "authorization_header")
+    assert with_unkey.requests == []
+
+
+def test_without_a_key_no_verifier_is_called(command):
+    result = command("verify-key", stdin="\n")
+    assert result.status == 1
+    assert result.err == "stackmgr: no key on standard input\n"
+
+
+def test_every_problem_of_the_configuration_is_named_and_no_secret(command, monkeypatch, with_unkey):
+    monkeypatch.setenv("STACKMGR_UNKEY_ROOT_KEY", "root key with spaces")
+    monkeypatch.setenv("STACKMGR_UNKEY_URL", "https://user:hunter2@unkey.example.org")
+    monkeypatch.setenv("STACKMGR_VERIFY_TIMEOUT", "0")
+    result = command("verify-key", stdin="some_key\n")
+    assert result.status == 1
+    for name in ("STACKMGR_UNKEY_ROOT_KEY", "STACKMGR_UNKEY_URL", "STACKMGR_VERIFY_TIMEOUT"):
+        assert name in result.err
+    assert "with spaces" not in result.err.replace("without spaces", "")
+    assert "hunter2" not in result.err

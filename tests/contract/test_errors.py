@@ -1,0 +1,248 @@
+"""Errors: the closed table of codes, the content of a response, unexpected failures."""
+
+import gc
+import json
+import logging
+import weakref
+from uuid import uuid4
+
+import pytest
+
+from stackmgr import errors
+from stackmgr.access import api_keys
+from stackmgr.access.verifiers import Identity, Verifier
+from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.database.pool import Database
+from stackmgr.errors import BindingConflict, CircuitOpen, Overloaded, RateLimited, ServiceUnavailable
+from stackmgr.monitoring.logs import JsonFormatter
+from tests.contract.raw_wsgi import Input, call
+from tests.support.client import STACKS, STATUS, Client
+from tests.support.examples import configuration
+from tests.support.fixed_verifier import FixedVerifier
+
+NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
+UUID = "00000000-0000-4000-8000-000000000000"
+
+OPERATIONS = {
+    "create": lambda client: client.create(configuration()),
+    "list": lambda client: client.page(),
+    "get": lambda client: client.get(UUID),
+    "update": lambda client: client.update(UUID, {"name": "New"}),
+}
+operations = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+
+
+@pytest.fixture
+def behind(serving):
+    """Return a function that makes a client of an application with the given verifier and database."""
+
+    def make(verifier: Verifier, on: Database | None = None) -> Client:
+        # A key of the right form that was never issued.
+        return Client(serving(verifier, on), api_keys.generate(), str(uuid4()), [])
+
+    return make
+
+
+@pytest.mark.parametrize("status", [400, 401])
+@pytest.mark.parametrize("body", [b"[]", b"{", b'{"name":""}'])
+def test_a_rejected_request_is_freed_without_a_garbage_collection(app, client, body, status):
+    if status == 401:
+        client.key = api_keys.generate()
+    given = Input(body)
+    freed = weakref.ref(given)
+    gc.disable()
+    try:
+        environ = {"CONTENT_LENGTH": str(len(body)), "HTTP_IDEMPOTENCY_KEY": "k"}
+        assert call(app, client, "POST", STACKS, given, **environ).status_int == status
+        del given
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+@pytest.fixture
+def unmigrated(server_url, database):
+    """A database on the same server that lacks every table, so that each statement fails at once."""
+    other = Database(server_url, pool_size=1)
+    other.open()
+    yield other
+    other.close()
+
+
+@pytest.fixture
+def nowhere():
+    """A database that no server listens for."""
+    absent = Database(NOWHERE, pool_size=1)
+    absent.open()
+    yield absent
+    absent.close()
+
+
+def _identity() -> Identity:
+    external_id = str(uuid4())
+    return Identity(identity_id=f"tests:{external_id}", external_id=external_id)
+
+
+def _known_manager() -> Identity:
+    """An identity whose verification needed no database."""
+    return Identity(identity_id="tests", external_id=str(uuid4()), manager_id=str(uuid4()))
+
+
+def test_the_codes_and_their_statuses_are_a_closed_table():
+    classes = [errors.ServiceError]
+    for error in classes:  # grows while it is walked
+        classes += error.__subclasses__()
+    pairs = {(error.code, error.status) for error in classes}
+    assert pairs == {*STATUS.items(), ("invalid_request", 405)}
+
+
+@pytest.mark.parametrize(
+    ("expected", "send"),
+    [
+        ((400, "invalid_request"), lambda client: client.create(b"")),
+        ((401, "unauthorized"), lambda client: client.create(b"", headers={"Authorization": None})),
+        ((404, "not_found"), lambda client: client.get(UUID)),
+        ((409, "conflict"), lambda client: client.create(configuration(name="Another"), "used")),
+        ((413, "payload_too_large"), lambda client: client.create(b" " * 262145)),
+    ],
+    ids=["400", "401", "404", "409", "413"],
+)
+def test_a_client_error_returns_its_code_and_logs_no_error(client, rejected, caplog, expected, send):
+    client.create(configuration(), "used")
+    response = rejected(*expected, send, client)
+    assert set(response.json) == {"code", "message", "request_id"}
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@operations
+@pytest.mark.parametrize(
+    ("status", "failure"),
+    [(429, RateLimited("limited")), (503, ServiceUnavailable("away"))],
+    ids=["limited", "unavailable"],
+)
+def test_a_failed_verification_grants_nothing(behind, rejected, operation, status, failure):
+    response = rejected(status, failure.code, operation, behind(FixedVerifier(failure)))
+    assert "Retry-After" not in response.headers
+
+
+@pytest.mark.parametrize("failure", [RateLimited, ServiceUnavailable])
+@pytest.mark.parametrize(("seconds", "value"), [(7, "7"), (0, "0"), (None, None)])
+def test_retry_after_is_sent_where_the_verifier_returns_it(behind, failure, seconds, value):
+    response = behind(FixedVerifier(failure("busy", retry_after=seconds))).page()
+    assert response.headers.get("Retry-After") == value
+
+
+@pytest.mark.parametrize("failure", [BindingConflict, CircuitOpen, Overloaded])
+def test_what_is_logged_at_intervals_is_not_logged_for_each_request(behind, caplog, failure):
+    assert behind(FixedVerifier(failure())).page().status_int == failure.status
+    assert "a request failed" not in caplog.text
+
+
+@operations
+def test_a_conflicting_binding_is_an_internal_error_every_time(behind, rejected, operation):
+    bound = _identity()
+    assert behind(FixedVerifier(bound)).page().status_int == 200
+    for conflicting in (
+        Identity(identity_id="tests:somebody else", external_id=bound.external_id),
+        Identity(identity_id=bound.identity_id, external_id=str(uuid4())),
+    ):
+        for _ in range(2):
+            rejected(500, "internal_error", operation, behind(FixedVerifier(conflicting)))
+    assert behind(FixedVerifier(bound)).page().status_int == 200
+
+
+@operations
+def test_a_database_that_fails_while_the_key_is_verified_makes_the_service_unavailable(
+    behind, unmigrated, rejected, operation
+):
+    rejected(503, "service_unavailable", operation, behind(DatabaseVerifier(), unmigrated))
+
+
+@operations
+def test_a_database_that_fails_after_the_verification_is_an_internal_error(
+    behind, unmigrated, rejected, operation
+):
+    rejected(500, "internal_error", operation, behind(FixedVerifier(_known_manager()), unmigrated))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_log_names_the_statement_that_failed_and_its_sqlstate(behind, unmigrated, caplog, name):
+    assert OPERATIONS[name](behind(FixedVerifier(_known_manager()), unmigrated)).status_int == 500
+    [record] = [record for record in caplog.records if record.getMessage() == "a request failed"]
+    assert record.fields["causes"][0] == f"DatabaseError rejected stack_{name} 42P01"
+
+
+@operations
+def test_a_database_that_fails_where_the_manager_is_recorded_is_an_internal_error(
+    behind, unmigrated, rejected, operation
+):
+    rejected(500, "internal_error", operation, behind(FixedVerifier(_identity()), unmigrated))
+
+
+def test_an_unreachable_database_while_the_key_is_verified_is_503(behind, nowhere, rejected):
+    rejected(503, "service_unavailable", OPERATIONS["create"], behind(DatabaseVerifier(), nowhere))
+
+
+def test_an_unreachable_database_after_the_verification_is_500(behind, nowhere, rejected):
+    rejected(500, "internal_error", OPERATIONS["create"], behind(FixedVerifier(_known_manager()), nowhere))
+
+
+def test_a_bad_request_needs_no_database_once_the_key_is_verified(behind, nowhere):
+    client = behind(FixedVerifier(_known_manager()), nowhere)
+    assert client.create(b"{").status_int == 400
+    assert client.update("1", b"{").status_int == 400
+
+
+@operations
+def test_an_unexpected_failure_is_an_internal_error_without_detail(behind, rejected, caplog, operation):
+    failing = behind(FixedVerifier(KeyError("a secret of the client")))
+    with caplog.at_level(logging.ERROR, logger="stackmgr"):
+        response = rejected(500, "internal_error", operation, failing)
+    assert response.json["message"] == "An unexpected error occurred."
+    logged = "".join(map(JsonFormatter().format, caplog.records))
+    assert "KeyError" in logged
+    assert "a secret" not in logged + caplog.text
+
+
+def test_what_was_committed_before_an_unexpected_failure_is_found_by_the_retry(
+    client, row_counts, monkeypatch
+):
+    stacks = row_counts()["stacks"]
+    with monkeypatch.context() as broken:
+        broken.setattr("stackmgr.http.responses.serialize_stack", lambda stack: {}[stack])
+        assert client.create(configuration(), "key").status_int == 500
+    assert row_counts()["stacks"] == stacks + 1
+    assert client.create(configuration(), "key").status_int == 200
+    assert row_counts()["stacks"] == stacks + 1
+
+
+@pytest.mark.parametrize("request_id", ["a client's own", "\xe9\xff", 'quo"te\\', "r" * 5000, UUID])
+def test_an_error_repeats_the_clients_request_id(client, request_id):
+    response = client.get(UUID, {"X-Request-Id": request_id})
+    assert response.headers["X-Request-Id"] == response.json["request_id"] == request_id
+
+
+def test_an_error_repeats_nothing_else_of_the_request(client):
+    marker = "MARKER4663"
+    responses = [
+        client.create(configuration(name=marker) | {marker: marker}),
+        client.create(configuration(schedule={"preset": marker})),
+        client.create(f'{{"{marker}":'.encode()),
+        client.create(configuration(), headers={"Content-Type": f"text/{marker}"}),
+        client.create(configuration(), headers={"Content-Encoding": marker}),
+        client.create(configuration(), headers={"Authorization": f"Bearer {marker}"}),
+        client.create(configuration(), marker * 1000),
+        client.get(marker),
+        client.page(f"{marker}={marker}"),
+        client.request("GET", f"{STACKS}/x/{marker}"),
+        client.request("DELETE", f"{STACKS}/{marker}"),
+    ]
+    assert all(response.status_int >= 400 for response in responses)
+    assert not any(marker in json.dumps([response.text, response.headerlist]) for response in responses)
+
+
+def test_the_body_of_a_rejected_request_is_not_logged(client, caplog):
+    with caplog.at_level(logging.DEBUG):
+        client.create(configuration(name="MARKER4663", schedule={"preset": "MARKER4663"}))
+        client.create(b'{"MARKER4663":')
+    assert "MARKER4663" not in caplog.text

@@ -1,0 +1,112 @@
+"""Isolation of managers: the response for another manager's stack equals that for a missing one."""
+
+import json
+from uuid import uuid4
+
+import pytest
+
+from tests.support.client import STACKS, Client
+from tests.support.examples import configuration, padded
+
+BODIES = {
+    "good": b'{"name":"Stolen"}',
+    "complete": json.dumps(configuration(name="Stolen")).encode(),
+    "not JSON": b"{",
+    "no field": b"{}",
+    "null field": b'{"name":null}',
+    "unknown field": b'{"manager_id":"00000000-0000-4000-8000-000000000000"}',
+    "empty": b"",
+    "too large": padded({"name": "Stolen"}, 262145),
+}
+
+REQUESTS = (
+    {"read": ("GET", None, {}), "read headers": ("HEAD", None, {})}
+    | {f"update, {title}": ("PATCH", body, {}) for title, body in BODIES.items()}
+    | {
+        "update, not sent as JSON": ("PATCH", BODIES["good"], {"Content-Type": "text/plain"}),
+        "update, coded": ("PATCH", BODIES["good"], {"Content-Encoding": "gzip"}),
+        "update, any version": ("PATCH", BODIES["good"], {"If-Match": "*"}),
+        "remove": ("DELETE", None, {}),
+        "replace": ("PUT", BODIES["complete"], {}),
+        "post": ("POST", BODIES["complete"], {"Idempotency-Key": "key"}),
+    }
+)
+
+
+@pytest.fixture
+def theirs(make_client) -> Client:
+    """Another manager, who has a stack."""
+    other: Client = make_client()
+    other.create(configuration(name="Theirs"), "key")
+    return other
+
+
+@pytest.mark.parametrize("in_capitals", [False, True], ids=["id as given", "id in capitals"])
+@pytest.mark.parametrize("title", REQUESTS)
+def test_a_foreign_stack_responds_as_a_missing_one(client, theirs, unchanged, title, in_capitals):
+    method, body, headers = REQUESTS[title]
+    [foreign] = theirs.page().json["items"]
+    for _ in range(2):  # after these the service knows the key and its manager
+        client.page()
+    responses = []
+    for stack_id in (foreign["id"], str(uuid4())):
+        path = f"{STACKS}/{stack_id.upper() if in_capitals else stack_id}"
+        response = unchanged(client.request, method, path, body, headers | {"X-Request-Id": "same"})
+        responses.append((response.status, response.headerlist, response.body, client.statements))
+    assert responses[0] == responses[1]
+    assert responses[0][0][:3] in ("404", "400", "405", "413")
+    assert theirs.page().json["items"] == [foreign]
+
+
+def test_a_valid_request_for_a_foreign_stack_is_not_found(client, theirs, rejected):
+    [foreign] = theirs.page().json["items"]
+    rejected(404, "not_found", client.get, foreign["id"])
+    rejected(404, "not_found", client.update, foreign["id"], {"name": "Stolen"})
+
+
+def test_a_list_holds_only_the_managers_own_stacks(client, theirs):
+    assert client.page().json == {"items": [], "next_cursor": None}
+    mine = client.create(configuration()).json
+    assert [item["id"] for item in client.page().json["items"]] == [mine["id"]]
+    assert mine["id"] not in theirs.walk(100)
+
+
+def test_another_managers_cursor_leads_to_ones_own_stacks_only(client, theirs):
+    mine = [client.create(configuration()).json["id"] for _ in range(3)]
+    theirs.create(configuration())
+    cursor = theirs.page("limit=1").json["next_cursor"]
+    page = client.page(f"limit=100&cursor={cursor}").json
+    assert [item["id"] for item in page["items"]] == mine[::-1]
+    assert page["next_cursor"] is None
+
+
+def test_a_manager_is_chosen_by_its_key_alone(client, theirs):
+    claims = {
+        "X-Manager-Id": theirs.external_id,
+        "Manager-Id": theirs.external_id,
+        "Cookie": "manager=theirs",
+    }
+    created = client.create(configuration(), headers=claims)
+    assert created.status_int == 201
+    path = f"{STACKS}?limit=100"
+    assert client.request("GET", path, headers=claims).json["items"] == [created.json]
+    assert created.json["id"] not in theirs.walk(100)
+
+
+def test_a_body_cannot_choose_a_manager(client, theirs, rejected):
+    for field in ("manager_id", "external_id", "manager"):
+        rejected(400, "invalid_request", client.create, configuration() | {field: theirs.external_id})
+
+
+def test_a_key_that_another_manager_used_reveals_nothing(client, theirs):
+    created = client.create(configuration(name="Mine"), "key")
+    assert created.status_int == 201
+    assert client.create(configuration(name="Theirs"), "key").status_int == 409
+    assert theirs.create(configuration(name="Theirs"), "key").status_int == 200
+
+
+def test_all_api_keys_of_a_manager_open_the_same_stacks(client, make_client, stack):
+    second = make_client(client.external_id)
+    assert second.get(stack["id"]).json == stack
+    updated = second.update(stack["id"], {"name": "New"}).json
+    assert client.get(stack["id"]).json == updated

@@ -1,0 +1,177 @@
+"""From bytes to a document: JSON, strictly, and then a schema."""
+
+import json
+
+import fastjsonschema
+import pytest
+
+from stackmgr import paths
+from stackmgr.errors import InvalidBody, InvalidConfiguration
+from stackmgr.http import requests, schemas
+from stackmgr.http.requests import RequestSchema, compile_schema, parse_json
+from stackmgr.limits import BODY_LIMIT_BYTES
+from stackmgr.stacks.configuration import parse_create, parse_update
+from tests.support.corpus import BODIES, NOT_JSON, REASONS
+from tests.support.examples import ADDRESSES, configuration, spread
+
+
+@pytest.mark.parametrize(
+    ("body", "document"),
+    [
+        (b"{}", {}),
+        (b' \t\r\n{"a" : [ 1 , null ]}\n', {"a": [1, None]}),
+        (b'{"a":{"b":1},"b":{"b":2}}', {"a": {"b": 1}, "b": {"b": 2}}),
+        ('"\u00e9\U0001f600"'.encode(), "\u00e9\U0001f600"),
+        (rb'"\u00e9\ud83d\ude00\u0000"', "\u00e9\U0001f600\0"),
+        (b"-0", 0),
+        (b"1e2", 100.0),
+    ],
+)
+def test_json_is_read(body, document):
+    read = parse_json(body)
+    assert read == document
+    assert type(read) is type(document)
+
+
+@pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
+def test_bytes_that_are_not_json_are_no_document(body):
+    with pytest.raises(InvalidBody):
+        parse_json(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "slug"), [(b'"\xff"', "not_utf8"), (b"{", "not_json"), (b'{"a":1,"a":1}', "repeated_member")]
+)
+def test_each_rule_of_json_has_its_own_slug(body, slug):
+    with pytest.raises(InvalidBody) as caught:
+        parse_json(body)
+    assert caught.value.reason == slug
+
+
+CREATE, UPDATE = RequestSchema("stack_create.json"), RequestSchema("stack_update.json")
+
+
+def test_a_long_number_is_rejected_for_the_same_reason_as_a_short_one():
+    for number in ("9" * 4300, "-" + "9" * 4299, "1" + "0" * 19, "1" * 19 + "e9"):
+        reason = "weight_bps_type" if "e" in number else "weight_bps_range"
+        body = json.dumps(item()).replace("10000", number)
+        with pytest.raises(InvalidConfiguration) as caught:
+            UPDATE.parse(body.encode())
+        assert caught.value.reason == reason
+    assert parse_json(b"1" * 19 + b"e-9") == float("1" * 19)
+    assert parse_json(b"9" * 4300) == 10**20 - 1
+
+
+def as_many(text):
+    return text * (BODY_LIMIT_BYTES // len(text) - 5)
+
+
+TOO_MUCH_STRUCTURE = {
+    "nested lists": (f"[{','.join(['[' * 900 + ']' * 900] * 145)}]", InvalidBody),
+    "opening brackets": (as_many("["), InvalidBody),
+    "empty objects": (f"[{as_many('{},')}0]", InvalidConfiguration),
+    "members": (json.dumps(dict.fromkeys(map(str, range(20_000)), 0)), InvalidConfiguration),
+    "fractions": (f"[{as_many('0.1,')}0]", InvalidConfiguration),
+    "strings": (f'{{"name":[{as_many(chr(34) * 2 + ",")}""]}}', InvalidConfiguration),
+    "commas between strings that end in a backslash": (
+        f"[{as_many(json.dumps(chr(92)) + ',')}0]",
+        InvalidConfiguration,
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "error"), TOO_MUCH_STRUCTURE.values(), ids=TOO_MUCH_STRUCTURE)
+def test_a_body_with_more_structure_than_any_valid_one_is_not_parsed(monkeypatch, text, error):
+    assert 4096 < len(text) <= BODY_LIMIT_BYTES
+    monkeypatch.setattr(requests, "_DECODER", None)
+    with pytest.raises(error):
+        CREATE.parse(text.encode())
+
+
+@pytest.mark.parametrize("character", list('",[{\\\n \u00e9'))
+def test_no_name_counts_as_structure(character):
+    longest = configuration(allocation=spread(ADDRESSES), name=character * 43_000)
+    for text in (json.dumps(longest), json.dumps(longest, ensure_ascii=False, indent=9)):
+        assert CREATE.parse(text.encode()) == longest
+
+
+def test_a_request_that_is_valid_by_its_schema_is_read_as_it_is():
+    assert CREATE.parse(json.dumps(configuration()).encode()) == configuration()
+    assert UPDATE.parse(b'{"name":" "}') == {"name": " "}
+
+
+def item(**fields):
+    return {"allocation": [{"token_address": f"0x{0:040x}", "weight_bps": 10000} | fields]}
+
+
+@pytest.mark.parametrize(("title", "slug"), REASONS.items())
+def test_each_rule_of_a_configuration_has_its_own_slug(spellings, title, slug):
+    create_body, update_body = BODIES[title]
+    for schema, parse, body in (
+        (CREATE, parse_create, create_body),
+        (UPDATE, parse_update, update_body),
+    ):
+        with pytest.raises(InvalidConfiguration) as caught:
+            parse(schema.parse(body), spellings)
+        assert caught.value.reason == slug
+
+
+@pytest.mark.parametrize(
+    ("schema", "slug"), [(CREATE, "body_missing_field"), (UPDATE, "body_empty")], ids=["create", "update"]
+)
+def test_missing_fields_have_their_own_slug(schema, slug):
+    with pytest.raises(InvalidConfiguration) as caught:
+        schema.parse(b"{}")
+    assert caught.value.reason == slug
+
+
+@pytest.mark.parametrize(
+    ("body", "slug"),
+    [
+        (b'{"name":"four"}', "name_maxLength"),
+        (b'{"allocation":[[1]]}', "allocation_item_too_long"),
+        (b'{"name":"","allocation":[],"schedule":{}}', "body_maxProperties"),
+    ],
+)
+def test_a_rule_of_any_field_and_keyword_has_a_slug(monkeypatch, body, slug):
+    properties = {"name": {"maxLength": 3}, "allocation": {"items": {"items": {}, "maxItems": 0}}}
+    monkeypatch.setattr(requests, "read_schema", lambda _: {"properties": properties, "maxProperties": 2})
+    with pytest.raises(InvalidConfiguration) as caught:
+        requests.RequestSchema("stack_create.json").parse(body)
+    assert caught.value.reason == slug
+
+
+@pytest.mark.parametrize(
+    "path", sorted(paths.directory("schemas").glob("stack*.json")), ids=lambda path: path.name
+)
+def test_every_schema_is_draft_04_named_after_its_file_and_compiles(path):
+    document = schemas.read_schema(path.name)
+    assert document["$schema"] == "http://json-schema.org/draft-04/schema#"
+    assert document["id"] == path.name
+    compile_schema(path.name)
+
+
+@pytest.mark.parametrize(
+    "reference", ["http://example.com/x.json", "https://example.com/x.json", "file:///etc/passwd"]
+)
+def test_no_schema_fetches_another_from_elsewhere(tmp_path, monkeypatch, reference):
+    (tmp_path / "x.json").write_text(
+        json.dumps({"$schema": "http://json-schema.org/draft-04/schema#", "$ref": reference})
+    )
+    monkeypatch.setattr(paths, "directory", lambda _: tmp_path)
+    with pytest.raises(ValueError, match="may refer to files of its own folder only"):
+        compile_schema("x.json")
+
+
+def test_validating_adds_nothing_to_a_document(tmp_path, monkeypatch):
+    schema = {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"a": {"default": 1}}}
+    (tmp_path / "x.json").write_text(json.dumps(schema))
+    monkeypatch.setattr(paths, "directory", lambda _: tmp_path)
+    assert RequestSchema("x.json").parse(b"{}") == {}
+
+
+def test_the_error_of_a_schema_says_nothing_of_the_document():
+    with pytest.raises(InvalidConfiguration) as caught:
+        CREATE.parse(b'{"secret":"secret"}')
+    assert "secret" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, fastjsonschema.JsonSchemaValueException)

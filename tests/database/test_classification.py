@@ -1,0 +1,261 @@
+"""Which status a failure of the database ends in: by the phase it happened in and its SQLSTATE, nothing else.
+
+The failures are the server's own where it can be brought to them, and else raised in it by a trigger.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+import pytest
+
+from stackmgr.database import statements
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.statements import Statement
+from stackmgr.errors import DatabaseError
+from stackmgr.monitoring.logs import JsonFormatter
+from tests.database.service import DEADLINE, POOL_SIZE, ends_within
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def sabotage(login):
+    """Return a function that makes the next inserts into a table fail; when deferred, at the commit."""
+    made = []
+
+    def prepare(table: str, sqlstate: str, times: int, *, deferred: bool = False) -> None:
+        timing = b"CONSTRAINT TRIGGER sabotage AFTER" if deferred else b"TRIGGER sabotage BEFORE"
+        options = b"DEFERRABLE INITIALLY DEFERRED" if deferred else b""
+        made.append(table)
+        # A sequence is not rolled back: it counts the attempts.
+        login.execute(
+            b"""
+            CREATE SEQUENCE public.attempts;
+            GRANT USAGE ON SEQUENCE public.attempts TO public;
+            CREATE FUNCTION public.sabotage() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                IF nextval('public.attempts') <= %d THEN
+                    RAISE EXCEPTION USING ERRCODE = '%s', MESSAGE = 'secret', DETAIL = 'secret';
+                END IF;
+                RETURN NEW;
+            END $$;
+            CREATE %s INSERT ON stackmgr.%s %s FOR EACH ROW EXECUTE FUNCTION public.sabotage();
+            """
+            % (times, sqlstate.encode(), timing, table.encode(), options)
+        )
+
+    yield prepare
+    for table in made:
+        login.execute(b"DROP TRIGGER sabotage ON stackmgr.%s" % table.encode())
+        login.execute(b"DROP FUNCTION public.sabotage; DROP SEQUENCE public.attempts")
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "times", "outcome"),
+    [
+        ("40001", 4, (200, 5)),
+        ("40001", 5, (500, 5)),
+        ("40P01", 1, (200, 2)),
+        ("0A000", 1, (500, 1)),
+        ("25006", 1, (200, 2)),
+        ("26000", 1, (200, 2)),
+        ("26000", 9, (500, 5)),
+        ("57P01", 1, (500, 1)),
+        ("08006", 1, (500, 1)),
+        ("53100", 1, (500, 1)),
+        ("54000", 1, (500, 1)),
+        ("55P03", 1, (500, 1)),
+        ("57014", 1, (500, 1)),
+        ("42501", 1, (500, 1)),
+        ("23514", 1, (500, 1)),
+        ("XX000", 1, (500, 1)),
+    ],
+)
+def test_a_write_that_fails_runs_again_only_where_nothing_can_have_happened(
+    service, sabotage, sqlstate, times, outcome
+):
+    status, attempts = outcome
+    before = service.client.get(service.stack_id).json
+    sabotage("stack_revisions", sqlstate, times)
+    assert service.operations()["update"]() == status
+    assert service.client.statements == ["api_key_verify"] + ["stack_update"] * attempts
+    assert (service.client.get(service.stack_id).json == before) == (status == 500)
+    service.assert_whole()
+
+
+def test_an_index_that_cannot_hold_the_receipt_means_the_key_is_too_long(service, sabotage):
+    sabotage("creation_receipts", "54000", 1)
+    assert service.operations()["create"]() == 400
+    assert service.operations()["create"]() == 201
+
+
+def test_a_failure_at_the_commit_itself_is_not_taken_for_success(service, sabotage, login):
+    before = service.client.get(service.stack_id).json
+    sabotage("stack_revisions", "23514", 2, deferred=True)
+    assert service.operations()["update"]() == 500
+    assert service.operations()["create"]() == 500
+    assert service.client.get(service.stack_id).json == before
+    service.assert_whole()
+
+
+def test_a_failed_commit_of_a_statement_that_a_pooler_has_lost_is_classified_too(service, sabotage):
+    assert service.operations()["update"]() == 200
+    with service.database.session() as session:
+        session.row(statements.load("api_key_verify"), {"key_digest": b""})
+        session._connection.execute(b"DEALLOCATE ALL")
+    sabotage("stack_revisions", "40001", 1, deferred=True)
+    assert service.operations()["update"]() == 200
+    ahead = ["api_key_verify", "stack_update"]
+    assert service.client.statements == [*ahead, *ahead, "stack_update"]
+    service.assert_whole()
+
+
+def test_whatever_fails_during_verification_is_503_and_after_it_500(service, login):
+    for table, status in (("api_keys", 503), ("stacks", 500)):
+        login.execute(b"ALTER TABLE stackmgr.%s RENAME TO hidden" % table.encode())
+        try:
+            assert service.operations()["get"]() == status
+        finally:
+            login.execute(b"ALTER TABLE stackmgr.hidden RENAME TO %s" % table.encode())
+    service.assert_whole()
+
+
+def test_no_response_and_no_log_repeats_a_message_of_the_server(service, sabotage, caplog):
+    sabotage("stack_revisions", "XX000", 1)
+    response = service.client.update(service.stack_id, {"name": "a name of a client"})
+    assert response.status_int == 500
+    logged = "\n".join(map(JsonFormatter().format, caplog.records))
+    for text in (response.text, logged):
+        assert "secret" not in text
+        assert "a name of a client" not in text
+    assert "XX000" in logged
+
+
+def test_a_deadlock_is_resolved_by_running_the_statement_again(make_service, server, login, watcher):
+    # The service's side is to find the deadlock, and so to be the one that gives way.  It looks once, so late
+    # that there is one by then.
+    service = make_service(f"{server.url()}&options=-c%20deadlock_timeout%3D2s")
+    login.execute(b"SET deadlock_timeout = '1min'")
+    with ThreadPoolExecutor() as threads, login.transaction(force_rollback=True):
+        login.execute(
+            b"INSERT INTO stackmgr.stack_revisions"
+            b" (manager_id, stack_id, revision_number, revision_id, name, allocation, preset,"
+            b" identity_id, request_id)"
+            b" SELECT manager_id, stack_id, 2, gen_random_uuid(), name, allocation, preset, 'x', 'x'"
+            b" FROM stackmgr.stacks WHERE stack_id = %s::text::uuid",
+            (service.stack_id,),
+        )
+        status = threads.submit(service.operations()["update"])
+        watcher.waiting_one()
+        login.execute(
+            b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE", (service.stack_id,)
+        )
+    assert status.result() == 200
+    # More than once, if it was quicker than the other side to take the row again.
+    assert service.client.statements[:3] == ["api_key_verify", "stack_update", "stack_update"]
+    service.assert_whole()
+
+
+def test_a_migration_that_changes_a_column_under_prepared_statements_fails_no_request(service, login):
+    for _ in range(2 * POOL_SIZE):
+        assert service.operations()["get"]() == 200
+    login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE bigint")
+    try:
+        assert service.operations()["get"]() == 200
+        assert service.client.statements == 2 * ["api_key_verify", "stack_get"]
+        for _ in range(2 * POOL_SIZE):
+            assert service.operations()["get"]() == 200
+            assert service.client.statements == ["api_key_verify", "stack_get"]
+        service.assert_whole()
+    finally:
+        login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
+
+
+def test_a_migration_between_a_plan_and_its_execution_fails_one_request(service, login, monkeypatch):
+    before, prepare = set(service.backends()), DatabaseConnection._prepare
+
+    def prepare_and_migrate(connection: DatabaseConnection, statement: Statement, deadline: float) -> None:
+        prepare(connection, statement, deadline)
+        if statement.name == "api_key_verify":
+            monkeypatch.undo()
+            login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE bigint")
+
+    try:
+        with service.database.session() as session:
+            monkeypatch.setattr(DatabaseConnection, "_prepare", prepare_and_migrate)
+            session.row(statements.load("readiness"), {})
+            session._connection._statement_names.clear()
+            session._connection.execute(b"DEALLOCATE ALL")
+            for outcome in (
+                pytest.raises(DatabaseError, check=lambda ex: ex.sqlstate == "0A000"),
+                nullcontext(),
+            ):
+                with outcome:
+                    session.row(statements.load("api_key_verify"), {"key_digest": b""})
+        assert set(service.backends()) == before
+    finally:
+        login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
+
+
+def test_a_statement_that_the_server_does_not_support_replaces_no_connection(service, sabotage):
+    before = set(service.backends())
+    sabotage("stack_revisions", "0A000", 2 * POOL_SIZE)
+    for _ in range(2 * POOL_SIZE):
+        assert service.operations()["update"]() == 500
+        assert service.client.statements == ["api_key_verify", "stack_update"]
+    assert set(service.backends()) == before
+    assert service.operations()["update"]() == 200
+    service.assert_whole()
+
+
+def test_connections_to_a_server_that_takes_no_more_writes_are_all_replaced(service):
+    old = set(service.backends())
+    for connection in [service.database.acquire(float("inf")) for _ in range(len(old))]:
+        connection.execute(b"SET default_transaction_read_only = on")
+        service.database.release(connection)
+    assert service.operations()["update"]() == 200
+    assert service.client.statements == ["api_key_verify", "stack_update", "stack_update"]
+    assert not old & set(service.backends())
+    service.assert_whole()
+
+
+def test_a_server_that_takes_no_writes_from_anybody_is_still_read_from(service, login):
+    login.execute(b"ALTER DATABASE stackmgr SET default_transaction_read_only = on")
+    service.database.drain()
+    try:
+        assert service.operations()["update"]() == 500
+        assert service.client.statements == ["api_key_verify", "stack_update", "stack_update"]
+        assert service.operations()["get"]() == 200
+    finally:
+        login.execute(b"SET default_transaction_read_only = off")
+        login.execute(b"ALTER DATABASE stackmgr RESET default_transaction_read_only")
+    # The connections made meanwhile are found out and replaced when writes come.
+    eventually(lambda: service.operations()["update"]() == 200)
+    service.assert_whole()
+
+
+def test_a_warning_of_another_statement_fails_no_write(service):
+    for connection in [service.database.acquire(float("inf")) for _ in service.backends()]:
+        connection.execute(b"DO $$ BEGIN RAISE WARNING 'not about a commit'; END $$")
+        service.database.release(connection)
+    assert service.operations()["update"]() == 200
+
+
+@pytest.mark.usefixtures("standby_wanted")
+@pytest.mark.parametrize("interruption", ["pg_cancel_backend", "pg_terminate_backend"])
+def test_a_commit_whose_wait_for_the_standby_is_interrupted_is_not_acknowledged(
+    service, login, watcher, interruption
+):
+    with ThreadPoolExecutor() as threads:
+        status = threads.submit(service.operations()["update"])
+        login.execute(b"SELECT %s(%d)" % (interruption.encode(), watcher.waiting_one()))
+    assert status.result() == 500
+    # PostgreSQL has committed it all the same: such an outcome is unknown, not negative.
+    assert service.client.get(service.stack_id).json["name"] == "x"
+    service.assert_whole()
+
+
+@pytest.mark.usefixtures("standby_wanted")
+@pytest.mark.parametrize("deadline", [DEADLINE])
+def test_a_commit_that_no_standby_confirms_is_not_acknowledged(service):
+    with ends_within(DEADLINE):
+        assert service.operations()["update"]() == 500

@@ -1,0 +1,268 @@
+"""Connections that die cost no read, never double a write, and are replaced as soon as there is a server."""
+
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from greenlet import GreenletExit
+from psycopg_pool.base import AttemptWithBackoff
+
+from stackmgr.database import statements
+from stackmgr.database.session import Caller, Planned, Session
+from stackmgr.scheduler import wait_for
+from tests.database.service import DEADLINE, PATIENCE, POOL_SIZE, Service, at_once, ends_within, held_row
+from tests.support.waiting import eventually
+
+GET = ["api_key_verify", "stack_get"]
+UPDATE = ["api_key_verify", "stack_update"]
+# Seconds in which the service is back when its database is.
+SOON = 1.0
+
+with_short_deadline = pytest.mark.parametrize("deadline", [DEADLINE])
+
+
+def _crash_one(server, service):
+    server.kill_backend(service.backends()[0])
+
+
+def _terminate_all(server, service):
+    for pid in service.backends():
+        server.terminate_backend(pid)
+
+
+def _restart_fast(server, service):
+    server.stop()
+    server.start()
+
+
+def _restart_immediate(server, service):
+    server.stop(signal.SIGQUIT)
+    server.start()
+
+
+def _crash_all(server, service):
+    server.crash()
+    server.start()
+
+
+DEATHS = {
+    "one backend is killed": _crash_one,
+    "all backends are terminated": _terminate_all,
+    "a fast restart": _restart_fast,
+    "an immediate restart": _restart_immediate,
+    "everything is killed and started": _crash_all,
+}
+
+
+@pytest.mark.parametrize("death", DEATHS.values(), ids=DEATHS)
+def test_idle_connections_that_died_cost_neither_a_failure_nor_a_further_statement(server, service, death):
+    death(server, service)
+    eventually(server.accepts)
+    for _ in range(5):
+        assert at_once([service.operations()["get"]] * 4) == [200] * 4
+    assert service.operations()["update"]() == 200
+    assert service.client.statements == UPDATE
+    assert service.operations()["get"]() == 200
+    assert service.client.statements == GET
+    service.assert_whole()
+
+
+def test_idle_connections_cut_by_the_network_cost_nothing(proxy, remote_service):
+    proxy.cut()
+    for _ in range(5):
+        assert remote_service.operations()["get"]() == 200
+        assert remote_service.operations()["update"]() == 200
+    remote_service.assert_whole()
+
+
+def test_a_write_goes_out_on_a_new_connection_when_that_of_the_session_died_meanwhile(server, service):
+    manager = {"manager_id": str(uuid4()), "external_id": str(uuid4()), "identity_id": str(uuid4())}
+    with service.database.session() as session:
+        session.row(*VERIFY)
+        used = session._connection
+        server.terminate_backend(used.info.backend_pid)
+        eventually(used.is_stale)
+        assert session.row(statements.load("manager_insert"), manager) == (manager["manager_id"],)
+        assert session._connection is not used
+    service.assert_whole()
+
+
+def _terminate_the_waiting(server, watcher):
+    waiting = watcher.waiting_one()
+    server.terminate_backend(waiting)
+    eventually(lambda: waiting not in watcher.waiting())
+
+
+def test_a_read_whose_connection_is_lost_is_retried(server, service, login, watcher):
+    with ThreadPoolExecutor() as threads, login.transaction():
+        login.execute(b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE")
+        status = threads.submit(service.operations()["get"])
+        _terminate_the_waiting(server, watcher)
+    assert status.result() == 200
+    assert service.client.statements == [*GET, "stack_get"]
+    service.assert_whole()
+
+
+def test_a_write_whose_connection_is_lost_is_an_error_and_runs_once(server, service, login, watcher):
+    before = service.client.get(service.stack_id).json
+    with ThreadPoolExecutor() as threads, held_row(login, service.stack_id):
+        status = threads.submit(service.operations()["update"])
+        _terminate_the_waiting(server, watcher)
+    assert status.result() == 500
+    assert service.client.statements == UPDATE
+    assert service.client.get(service.stack_id).json == before
+    service.assert_whole()
+
+
+@pytest.fixture
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the pool, if it paused after a failed attempt to connect, pause for longer than SOON."""
+    monkeypatch.setattr(AttemptWithBackoff, "INITIAL_DELAY", 4 * SOON)
+
+
+def _first_success(service: Service) -> float:
+    """Return when the first of a client's repeated requests succeeded."""
+    while service.operations()["get"]() != 200:
+        time.sleep(0.01)
+    return time.monotonic()
+
+
+@pytest.mark.usefixtures("long_pauses")
+@with_short_deadline
+def test_after_an_outage_the_service_is_back_as_soon_as_its_database(server, service):
+    server.crash()
+    for _ in range(5):
+        with ends_within(DEADLINE):
+            assert set(at_once([service.operations()["get"]] * 4)) == {503}
+    back: list[float] = []
+    client = threading.Thread(target=lambda: back.append(_first_success(service)))
+    client.start()
+    server.start()
+    eventually(server.accepts)
+    up = time.monotonic()
+    client.join()
+    assert back[0] - up < SOON
+    service.assert_whole()
+
+
+@with_short_deadline
+def test_after_a_freeze_the_service_is_back_as_soon_as_its_database(server, service):
+    with server.frozen():
+        for _ in range(3):
+            assert set(at_once([service.operations()["get"]] * 4)) == {503}
+    thawed = time.monotonic()
+    assert _first_success(service) - thawed < SOON
+    service.assert_whole()
+
+
+@pytest.mark.usefixtures("long_pauses")
+def test_a_service_that_starts_before_its_database_serves_as_soon_as_there_is_one(server, make_service):
+    service = make_service()
+    server.stop()
+    late = make_service.again(service, deadline=DEADLINE)
+    assert late.operations()["get"]() == 503
+    server.start()
+    up = time.monotonic()
+    assert _first_success(late) - up < SOON
+    late.assert_whole()
+
+
+def test_a_service_that_is_closing_rejects_what_still_comes(service):
+    service.database.close()
+    assert service.operations()["update"]() == 503
+
+
+VERIFY = (statements.load("api_key_verify"), {"key_digest": b""})
+GET_STACK = statements.load("stack_get")
+
+
+def read_together(session: Session, stack_id: str) -> None:
+    """Verify a key and read a stack in one round trip."""
+    session.plan = Planned(GET_STACK, {"stack_id": stack_id})
+    session.hints.remember("a key", Caller(str(uuid4()), "", None))
+    session.row(*VERIFY, hint="a key")
+
+
+def read_apart(session: Session, _: str) -> None:
+    session.row(*VERIFY)
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Return a function that lets so many waits for the server end, and interrupts the next one."""
+
+    def interrupt(waits: int) -> None:
+        def wait(*arguments: Any) -> bool:
+            nonlocal waits
+            waits -= 1
+            if waits < 0:
+                raise GreenletExit
+            return wait_for(*arguments)
+
+        monkeypatch.setattr("stackmgr.database.connection.wait_for", wait)
+
+    return interrupt
+
+
+@pytest.mark.parametrize("read", [read_apart, read_together])
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_a_connection_whose_exchange_is_interrupted_is_closed(service, interrupt, read, is_prepared):
+    assert service.operations()["get"]() == 200
+    with service.database.session() as session:
+        read(session, service.stack_id)
+        used = session._connection or service.database._pool._pool[-1]
+        if not is_prepared:
+            used.execute(b"DEALLOCATE ALL")
+        interrupt(0 if is_prepared else 1)
+        with pytest.raises(GreenletExit):
+            read(session, service.stack_id)
+        assert used.closed
+        interrupt(1_000_000)
+    service.assert_whole()
+
+
+def test_a_parameter_that_cannot_be_sent_costs_no_connection(service):
+    assert service.operations()["get"]() == 200
+    before = set(service.backends())
+    with service.database.session() as session:
+        with pytest.raises(ValueError, match="U\\+0000"):
+            read_together(session, "\0")
+        with pytest.raises(ValueError, match="U\\+0000"):
+            session.row(GET_STACK, {"manager_id": str(uuid4()), "stack_id": "\0"})
+    assert set(service.backends()) == before
+    service.assert_whole()
+
+
+def test_more_requests_than_connections_wait_in_line_and_lose_none(service):
+    def many() -> int:
+        return max(service.operations()[name]() for name in ("get", "update", "list") for _ in range(10))
+
+    assert set(at_once([many] * 4 * POOL_SIZE)) == {200}
+    service.assert_whole()
+
+
+def test_a_request_in_the_line_gets_the_connection_that_is_released(service):
+    held = [service.database.acquire(time.monotonic() + PATIENCE) for _ in range(POOL_SIZE)]
+    with ThreadPoolExecutor() as threads:
+        status = threads.submit(service.operations()["get"])
+        eventually(lambda: service.database._pool._waiting)
+        service.database.release(held.pop())
+        assert status.result() == 200
+    for connection in held:
+        service.database.release(connection)
+    service.assert_whole()
+
+
+@with_short_deadline
+def test_a_request_leaves_the_line_when_its_time_is_up(service):
+    held = [service.database.acquire(time.monotonic() + PATIENCE) for _ in range(POOL_SIZE)]
+    with ends_within(DEADLINE):
+        assert service.operations()["get"]() == 503
+    assert not service.database._pool._waiting
+    for connection in held:
+        service.database.release(connection)
+    service.assert_whole()

@@ -1,0 +1,89 @@
+"""Which texts are taken for a connection string, and what the service adds to one."""
+
+import re
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from stackmgr.database import session_settings
+from stackmgr.database.conninfo import completed_conninfo, is_conninfo
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://",
+        "postgresql:///stackmgr",
+        "postgres://user@localhost/stackmgr",
+        "postgresql://user:p%40ss%2F%3F@db.example:5433/stackmgr?sslmode=verify-full",
+        "postgresql://user@first,second:5433/stackmgr?target_session_attrs=read-write",
+        "postgresql://user@first:5432,second:5433/stackmgr",
+        "postgresql://[::1]:5432/stackmgr",
+        "postgresql:///stackmgr?host=/var/run/postgresql,/run/p%40",
+        "host=@abstract dbname=stackmgr",
+        "host=localhost user=me password='a b@c/d' dbname=stackmgr",
+        "host=localhost\nuser=me\n",
+        "service=stackmgr",
+    ],
+)
+def test_what_libpq_can_connect_with_is_a_connection_string(text):
+    assert is_conninfo(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "\n",
+        "stackmgr",
+        "localhost:5432/stackmgr",
+        "user:secret@localhost/stackmgr",
+        "http://localhost/stackmgr",
+        "postgresql+psycopg://user:secret@localhost/stackmgr",
+        "jdbc:postgresql://localhost/stackmgr?user=me",
+        '"postgresql://localhost/stackmgr"',
+        "postgresql://localhost/stackmgr?unknown=1",
+        "postgresql://localhost/stackmgr?sslmode",
+        "postgresql://user:100%secret@localhost/stackmgr",
+        "postgresql://user:p@ssword@localhost/stackmgr",
+        "postgresql://user:p@@ssword@localhost/stackmgr",
+        "postgresql://user:p@a@first,second/stackmgr",
+        "postgresql://user:pass/word@localhost/stackmgr",
+        "postgresql://localhost:port/stackmgr",
+        "postgresql://localhost/stackmgr\n",
+        "postgresql://localhost/stack%00mgr",
+        "postgresql://user:secret\udcff@localhost/stackmgr",
+        "host=localhost user",
+        "hots=localhost",
+    ],
+)
+def test_a_text_that_only_fails_later_is_not_a_connection_string(text):
+    assert not is_conninfo(text)
+
+
+def test_what_the_url_says_of_the_client_stays_and_the_service_has_the_last_word_on_the_server():
+    given = "postgresql://h/d?connect_timeout=9&application_name=mine&options=-c%20statement_timeout%3D1h"
+    completed = conninfo_to_dict(completed_conninfo(given, "stackmgr_app", 5.0))
+    assert completed["connect_timeout"] == "9"
+    assert completed["application_name"] == "mine"
+    options = completed["options"].split(" -c ")
+    assert options[0] == "-c plan_cache_mode=force_generic_plan"
+    assert options[1:4] == ["enable_seqscan=off", "enable_sort=off", "statement_timeout=1h"]
+    assert "role=stackmgr_app" in options[4:]
+    assert "statement_timeout=3000ms" in options[4:]
+
+
+@pytest.mark.parametrize(
+    ("role", "given"), [("stackmgr_app", "?options=-c%20plan_cache_mode%3Dauto"), ("stackmgr_owner", "")]
+)
+def test_citus_and_operators_sessions_may_scan_and_sort(role, given):
+    completed = conninfo_to_dict(completed_conninfo(f"postgresql://h/d{given}", role, 5.0))
+    settings = session_settings.requested(completed["options"])
+    assert (settings["enable_seqscan"], settings["enable_sort"]) == ("on", "on")
+
+
+def test_a_lock_times_out_before_its_statement_and_that_before_the_session():
+    settings = conninfo_to_dict(completed_conninfo("", None, 10.0))["options"]
+    lock, statement = re.findall(r"(?:lock|statement)_timeout=(\d+)ms", settings)
+    assert int(lock) < int(statement) < 10_000

@@ -1,0 +1,109 @@
+"""Deadlines: whatever the database does, a response comes in time and only that request is lost."""
+
+import time
+
+import pytest
+
+from stackmgr.database.statements import Statement
+from stackmgr.errors import DatabaseError
+from tests.database.service import DEADLINE, at_once, ends_within, held_row
+from tests.support.examples import configuration
+
+OPERATIONS = ("create", "list", "get", "update")
+SLEEP = Statement(
+    name="sleep", text=b"SELECT pg_catalog.pg_sleep($1::integer)", parameters=("seconds",), writes=False
+)
+
+
+@pytest.fixture
+def deadline() -> float:
+    return DEADLINE
+
+
+def test_a_frozen_database_cannot_verify_keys_and_holds_no_request_beyond_the_deadline(server, service):
+    with server.frozen(), ends_within(DEADLINE):
+        assert at_once(list(service.operations().values())) == [503] * 4
+    service.assert_whole()
+
+
+def test_a_stopped_database_cannot_verify_keys_and_holds_no_request_beyond_the_deadline(server, service):
+    server.stop()
+    with ends_within(DEADLINE):
+        assert at_once(list(service.operations().values())) == [503] * 4
+    server.start()
+    service.assert_whole()
+
+
+def test_a_partition_holds_no_request_beyond_the_deadline(proxy, remote_service):
+    proxy.hold()
+    with ends_within(DEADLINE):
+        assert at_once(list(remote_service.operations().values())) == [503] * 4
+    proxy.release()
+    remote_service.assert_whole()
+
+
+def test_a_slow_network_is_waited_for_within_the_deadline(proxy, remote_service):
+    proxy.delay = DEADLINE / 16
+    assert remote_service.operations()["get"]() == 200
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_database_that_freezes_after_verification_leaves_an_error_whose_outcome_is_unknown(
+    server, service, operation
+):
+    service.verifier.afterwards = server.freeze
+    with ends_within(DEADLINE):
+        assert service.operations()[operation]() == 500
+    service.verifier.afterwards = lambda: None
+    server.thaw()
+    service.assert_whole()
+
+
+def test_a_body_too_large_for_the_socket_ends_at_the_deadline(server, service):
+    service.verifier.afterwards = server.freeze
+    with ends_within(DEADLINE):
+        assert service.client.create(configuration(name="n" * 261_000)).status_int == 500
+    service.verifier.afterwards = lambda: None
+    server.thaw()
+    service.assert_whole()
+
+
+def test_a_held_row_makes_an_update_fail_and_no_read_wait(service, login):
+    with held_row(login, service.stack_id):
+        with ends_within(DEADLINE):
+            assert service.operations()["update"]() == 500
+        assert service.operations()["get"]() == 200
+        assert service.operations()["create"]() == 201
+    assert service.operations()["update"]() == 200
+    service.assert_whole()
+
+
+def test_64_writers_on_a_held_row_and_4_connections_all_get_a_response_in_time(service, login):
+    with held_row(login, service.stack_id), ends_within(DEADLINE):
+        statuses = at_once([service.operations()["update"]] * 64)
+    # Those that came to the row waited for it in vain.  The others had no connection: for their verification
+    # (503), or after it (500), as their threads have started.
+    assert {500} <= set(statuses) <= {500, 503}
+    assert at_once([service.operations()["get"]] * 16) == [200] * 16
+    service.assert_whole()
+
+
+def test_the_deadline_covers_all_statements_of_a_session_together(service):
+    with ends_within(DEADLINE), service.database.session() as session:
+        for _ in range(2):
+            session.row(SLEEP, {"seconds": 0})
+        with pytest.raises(DatabaseError) as caught:
+            # The server gives up first, so that it is known what became of the statement.
+            session.row(SLEEP, {"seconds": 60})
+        assert caught.value.sqlstate == "57014"
+        with pytest.raises(DatabaseError, match="deadline") as caught:
+            session.row(SLEEP, {"seconds": 60})
+        assert caught.value.sqlstate is None
+        with pytest.raises(DatabaseError, match="no_connection"):
+            session.row(SLEEP, {"seconds": 0})
+    service.assert_whole()
+
+
+def test_the_deadline_does_not_run_while_a_slow_client_sends_a_body(service):
+    service.verifier.afterwards = lambda: time.sleep(DEADLINE * 1.2)
+    assert service.operations()["update"]() == 200

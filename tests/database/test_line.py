@@ -1,0 +1,156 @@
+"""The line for a connection loses none when something unforeseen happens; its order is simulated."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+from greenlet import GreenletExit
+
+from stackmgr.database import pool
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.pool import Database, Pool
+from stackmgr.errors import DatabaseError
+from stackmgr.scheduler import Signal
+from tests.database.service import PATIENCE
+from tests.support.greenlets import Running
+from tests.support.waiting import eventually
+
+# Shorter than a request in line waits for a connection, longer than it takes to make one.
+SOON = 15.0
+
+
+@pytest.fixture
+def worker() -> Iterator[Running]:
+    with ExitStack() as cleanup:
+        yield Running(3, cleanup)
+
+
+@pytest.fixture
+def single(server) -> Iterator[Database]:
+    """A database with one connection."""
+    database = Database(server.url(), pool_size=1, deadline=PATIENCE)
+    database.open()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def double(server) -> Iterator[Database]:
+    """A database with two connections."""
+    database = Database(server.url(), pool_size=2, deadline=PATIENCE)
+    database.open()
+    yield database
+    database.close()
+
+
+def acquired(database: Database, seconds: float = PATIENCE) -> DatabaseConnection:
+    return database.acquire(time.monotonic() + seconds)
+
+
+def assert_whole(database: Database, size: int = 1) -> None:
+    """Fail if a connection, or a place for one, is lost."""
+    for connection in [acquired(database, SOON) for _ in range(size)]:
+        database.release(connection)
+    line = database._pool
+    eventually(lambda: (line._nconns, len(line._pool), len(line._waiting)) == (size, size, 0))
+
+
+def test_a_request_that_fails_at_the_moment_of_its_turn_passes_the_connection_on(single, worker, monkeypatch):
+    held = worker.do(partial(acquired, single))
+
+    def fail(_: Signal, __: float) -> bool:
+        single.release(held)
+        raise GreenletExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Signal, "wait", fail)
+        with pytest.raises(GreenletExit):
+            acquired(single)
+    assert_whole(single)
+
+
+def test_a_request_that_gives_up_leaves_the_line_for_the_next_one(single, worker):
+    held = worker.do(partial(acquired, single))
+    first = worker.start(partial(acquired, single, 0.05))
+    second = worker.start(partial(acquired, single))
+    with pytest.raises(DatabaseError):
+        first.result(SOON)
+    assert len(single._pool._waiting) == 1
+    worker.do(partial(single.release, held))
+    single.release(second.result(SOON))
+    assert_whole(single)
+
+
+def test_a_connection_that_cannot_be_checked_is_replaced(double, worker, monkeypatch):
+    assert_whole(double, 2)
+
+    def fail(_: DatabaseConnection) -> bool:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DatabaseConnection, "is_stale", fail)
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                worker.do(partial(acquired, double))
+    assert_whole(double, 2)
+
+
+def test_the_connection_released_last_is_acquired_first(double):
+    first, second = acquired(double), acquired(double)
+    for released in ((first, second), (second, first)):
+        for connection in released:
+            double.release(connection)
+        for expected in reversed(released):
+            assert acquired(double) is expected
+    for connection in (first, second):
+        double.release(connection)
+
+
+def test_a_connection_that_is_too_old_is_replaced_when_it_is_released(double):
+    old = acquired(double)
+    old._expire_at = 0.0
+    double.release(old)
+    assert old.closed
+    assert_whole(double, 2)
+
+
+def test_connections_that_have_just_been_replaced_are_not_replaced_again(single, monkeypatch):
+    found = [acquired(single)]
+    for interval in (10.0, 10.0, 0.0):
+        monkeypatch.setattr(pool, "MIN_DRAIN_INTERVAL", interval)
+        single.release(found[-1])
+        single.drain()
+        found.append(acquired(single))
+    assert [one is other for one, other in itertools.pairwise(found)] == [False, True, False]
+
+
+def test_the_wait_in_line_leaves_time_for_the_statement(single, monkeypatch):
+    monkeypatch.setattr(Pool, "acquire", lambda _, give_up_at: give_up_at)
+    before = time.monotonic()
+    found = single.acquire(before + PATIENCE)
+    assert before + 0.4 * PATIENCE <= found <= time.monotonic() + 0.4 * PATIENCE
+    assert single.acquire(before + 1.0) == before + 1.0
+
+
+def test_a_request_is_not_overtaken_because_its_connection_has_died(single, worker, monkeypatch):
+    held = worker.do(partial(acquired, single))
+    order: list[int] = []
+
+    def acquire(number: int) -> None:
+        connection = acquired(single)
+        order.append(number)
+        single.release(connection)
+
+    requests = [worker.start(partial(acquire, number)) for number in (1, 2)]
+    eventually(lambda: len(single._pool._waiting) == 2)
+    stale = iter([True])
+    with monkeypatch.context() as patch:
+        patch.setattr(DatabaseConnection, "is_stale", lambda _: next(stale, False))
+        worker.do(partial(single.release, held))
+        for request in requests:
+            request.result(SOON)
+    assert order == [1, 2]
+    assert_whole(single)

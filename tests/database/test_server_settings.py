@@ -1,0 +1,199 @@
+"""The service's session settings override other defaults, and end the writes of dead clients."""
+
+import contextlib
+import http.client
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from stackmgr.database import session_settings
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.conninfo import DEFAULT_SETTINGS, SERVER_SETTINGS, completed_conninfo
+from stackmgr.database.pool import Database
+from stackmgr.database.session import SESSION_SECONDS
+from stackmgr.database.statements import Statement
+from stackmgr.operate import migrations, preflight
+from tests.database.service import held_row
+from tests.support.client import Client
+from tests.support.clusters import new_database
+from tests.support.examples import configuration
+from tests.support.server import exchange, running_service
+from tests.support.waiting import eventually
+
+# Of each setting that the service pins, a value that would break it, or that is at least another one.
+HOSTILE = {
+    "search_path": "public",
+    "standard_conforming_strings": "off",
+    "transform_null_equals": "on",
+    "row_security": "off",
+    "default_transaction_isolation": "serializable",
+    "default_transaction_deferrable": "on",
+    "DateStyle": "German, DMY",
+    "IntervalStyle": "sql_standard",
+    "TimeZone": "Asia/Tokyo",
+    "bytea_output": "escape",
+    "extra_float_digits": "-15",
+    "synchronous_commit": "off",
+    "client_min_messages": "error",
+    "exit_on_error": "on",
+    "client_connection_check_interval": "0",
+    "plan_cache_mode": "force_custom_plan",
+    "enable_seqscan": "on",
+    "enable_sort": "on",
+    "jit": "on",
+    "lock_timeout": "1",
+    "statement_timeout": "1",
+}
+PINNED = (
+    SERVER_SETTINGS
+    | DEFAULT_SETTINGS
+    | {"lock_timeout": "15s", "statement_timeout": "30s", "role": "stackmgr_app"}
+)
+# What another client of libpq may have in its environment.
+HOSTILE_ENVIRONMENT = {"PGDATESTYLE": "German", "PGTZ": "Asia/Tokyo", "PGCLIENTENCODING": "LATIN1"}
+
+SCOPES = {
+    "role": b"ROLE postgres",
+    "database": b"DATABASE stackmgr",
+    "role in database": b"ROLE postgres IN DATABASE stackmgr",
+    "server": b"SYSTEM",
+}
+
+
+@pytest.fixture(params=SCOPES)
+def set_default(login, request):
+    """Return a function that sets a default at one of the places where there are any."""
+    # So that this login is not kept from undoing it.
+    login.execute(b"SET statement_timeout = 0; SET lock_timeout = 0")
+    scope = SCOPES[request.param]
+
+    def set_default(name: str, value: str) -> None:
+        login.execute(b"ALTER %s SET %s = '%s'" % (scope, name.encode(), value.encode()))
+        login.execute(b"SELECT pg_reload_conf()")
+
+    yield set_default
+    login.execute(b"ALTER %s RESET ALL" % scope)
+    login.execute(b"SELECT pg_reload_conf()")
+
+
+def test_every_setting_that_is_pinned_is_tried():
+    assert HOSTILE.keys() == PINNED.keys() - {"role"}
+
+
+def test_no_default_changes_what_is_pinned(server, set_default):
+    for name, value in HOSTILE.items():
+        set_default(name, value)
+    assert_pinned(server.url())
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_default_changes_an_operation(server, make_service, set_default, name):
+    set_default(name, HOSTILE[name])
+    findings = preflight.examine(server.url())
+    assert (findings.problems, findings.reachable) == ([], True)
+    assert_every_operation_works(make_service().client)
+
+
+def test_no_default_changes_a_migration(server, set_default):
+    for name, value in HOSTILE.items():
+        set_default(name, value)
+    assert migrations.apply(server.url()) == []
+    with new_database(f"{server.url('postgres')}&options=-c%20statement_timeout%3D0") as url:
+        assert migrations.apply(url) == migrations.available()
+        assert preflight.examine(url).problems == []
+
+
+def test_no_variable_of_libpq_changes_what_is_pinned(server, monkeypatch):
+    for name, value in HOSTILE_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    assert_pinned(server.url())
+
+
+def test_no_connection_string_changes_what_is_pinned(server):
+    options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in HOSTILE.items())
+    url = make_conninfo(server.url(), options=options, client_encoding="LATIN1")
+    assert_pinned(url, **{name: HOSTILE[name] for name in DEFAULT_SETTINGS})
+
+
+def test_a_connection_string_chooses_how_statements_are_planned_and_the_check_reads_it_back(server):
+    url = make_conninfo(server.url(), options="-c plan_cache_mode=auto")
+    assert_pinned(url, plan_cache_mode="auto", enable_seqscan="on", enable_sort="on")
+    assert preflight.examine(url).problems == []
+
+
+def test_a_connection_with_other_settings_is_closed(server):
+    conninfo = completed_conninfo(server.url(), "stackmgr_app", SESSION_SECONDS)
+    with DatabaseConnection.connect(conninfo) as connection:
+        connection.execute(b"SET synchronous_commit = off")
+        with pytest.raises(session_settings.SessionSettingsError, match="synchronous_commit is off, not on"):
+            session_settings.verify(connection)
+        assert connection.closed
+
+
+@pytest.mark.usefixtures("standby_wanted")
+def test_a_hidden_warning_of_a_cancelled_wait_is_not_taken_for_success(service, make_service, login, watcher):
+    login.execute(b"SET synchronous_commit = local")
+    login.execute(b"ALTER ROLE postgres SET client_min_messages = 'error'")
+    try:
+        service = make_service.again(service)
+        with ThreadPoolExecutor() as threads:
+            status = threads.submit(service.operations()["update"])
+            login.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one())
+        assert status.result() == 500
+    finally:
+        login.execute(b"ALTER ROLE postgres RESET ALL")
+
+
+def assert_pinned(url: str, **otherwise: str) -> None:
+    database = Database(url, pool_size=1, deadline=50.0)
+    database.open()
+    with database.session() as session:
+        for name, value in {**PINNED, "client_encoding": "UTF8", **otherwise}.items():
+            query = b"SELECT pg_catalog.current_setting('%s')" % name.encode()
+            show = Statement(f"show_{name}", query, parameters=(), writes=False)
+            [shown] = session.row(show, {})
+            assert shown.replace(", ", ",") == value, name
+    database.close()
+
+
+def assert_every_operation_works(client: Client) -> None:
+    wanted = configuration(name="Zażółć \\ \u0100\u4e2d")
+    created = client.create(wanted, key="one")
+    assert (created.status_int, created.json["name"]) == (201, wanted["name"])
+    retried = client.create(wanted, key="one")
+    assert (retried.status_int, retried.json) == (200, created.json)
+    assert client.create(configuration(name="other"), key="one").status_int == 409
+    assert client.create(wanted, key="k" * 4000).status_int == 400
+    updated = client.update(created.json["id"], {"schedule": {"preset": "hourly"}})
+    assert updated.json["schedule"] == {"preset": "hourly"}
+    first = client.page("limit=1").json
+    assert first["items"] == [updated.json]
+    assert len(client.page(f"cursor={first['next_cursor']}").json["items"]) == 1
+    assert client.get(created.json["id"]).json == updated.json
+
+
+def test_the_update_of_a_worker_that_was_killed_is_not_carried_out_later(server, service, login, watcher):
+    client, path = service.client, f"/manager/stacks/{service.stack_id}"
+    before = client.get(service.stack_id).json
+
+    def update(port: int) -> None:
+        headers = {"Authorization": f"Bearer {client.key}", "Content-Type": "application/json"}
+        with contextlib.suppress(ConnectionError, http.client.HTTPException):
+            exchange(port, path, headers, "PATCH", json.dumps({"name": "too late"}))
+
+    # With time to spare, so that it cannot be the lock's own timeout that ends the wait.
+    patient = {"STACKMGR_DATABASE_TIMEOUT": "100"}
+    with (
+        running_service(server.url(), env=patient) as running,
+        held_row(login, service.stack_id),
+        ThreadPoolExecutor() as threads,
+    ):
+        threads.submit(update, running.port)
+        watcher.waiting_one()
+        [worker] = psutil.Process(running.pid).children()
+        worker.kill()
+        eventually(lambda: not watcher.waiting())
+    assert client.get(service.stack_id).json == before

@@ -1,0 +1,305 @@
+"""Reads of several requests in one round trip: whatever happens to one, each has its own outcome."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+from greenlet import GreenletExit
+
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.session import Caller, Planned
+from stackmgr.database.statements import Statement
+from stackmgr.errors import DatabaseError
+from stackmgr.scheduler import wait_for
+from tests.database.service import PATIENCE, POOL_SIZE, Service
+from tests.support.delay import delayed
+from tests.support.greenlets import Running
+from tests.support.waiting import eventually
+
+TOGETHER = 4
+LOCK = 4711
+
+
+def _statement(name: str, text: bytes, *parameters: str) -> Statement:
+    return Statement(name, text, parameters, writes=False)
+
+
+CALLER = Caller("a manager", "an identity", None)
+ECHO = _statement("test_echo", b"SELECT $1::text", "value")
+DIVIDE = _statement("test_divide", b"SELECT (1 / $1::integer)::text", "value")
+SLEEP = _statement("test_sleep", b"SELECT $1::text FROM pg_catalog.pg_sleep($1::double precision)", "value")
+LOCKED = _statement(
+    "test_locked", b"SELECT $1::text FROM pg_catalog.pg_advisory_xact_lock_shared($1::bigint)", "value"
+)
+PLANNED = _statement(
+    "test_planned", b"SELECT $1::text, $2::text FROM pg_catalog.generate_series(1, $3::integer)",
+    "manager_id", "value", "row_limit",
+)  # fmt: skip
+
+Start = Callable[[list[Callable[[], Any]]], "list[Future[Any]]"]
+
+
+@pytest.fixture
+def greenlets() -> Iterator[Running]:
+    with ExitStack() as cleanup:
+        yield Running(4 * TOGETHER, cleanup)
+
+
+@pytest.fixture
+def start(greenlets) -> Start:
+    """Return a function that starts calls in the same turn of the scheduler."""
+
+    def start(calls: list[Callable[[], Any]]) -> "list[Future[Any]]":
+        started: Any = greenlets.do(lambda: [greenlets.start(call) for call in calls])
+        return started
+
+    return start
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many statements each round trip had."""
+    numbers: list[int] = []
+    original = DatabaseConnection.run_together
+
+    def run(self, reads, deadline):
+        numbers.append(len(reads))
+        return original(self, reads, deadline)
+
+    monkeypatch.setattr(DatabaseConnection, "run_together", run)
+    return numbers
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the statements that had a round trip of their own."""
+    names: list[str] = []
+    original = DatabaseConnection.run
+
+    def run(self, statement, parameters, deadline):
+        names.append(statement.name)
+        return original(self, statement, parameters, deadline)
+
+    monkeypatch.setattr(DatabaseConnection, "run", run)
+    return names
+
+
+def look_up(service: Service, statement: Statement, value: object) -> Callable[[], str]:
+    def call() -> str:
+        with service.database.session() as session:
+            [(found,)] = session.rows(statement, {"value": value}, hint=value)
+            return found
+
+    return call
+
+
+def echoes(service: Service, number: int = TOGETHER - 1) -> list[Callable[[], str]]:
+    return [look_up(service, ECHO, f"request {n}") for n in range(number)]
+
+
+def assert_echoes(futures: "list[Future[str]]") -> None:
+    assert [future.result(PATIENCE) for future in futures] == [f"request {n}" for n in range(len(futures))]
+
+
+def test_requests_of_one_turn_share_round_trips_of_four(service, start, sent):
+    assert_echoes(start(echoes(service, 2 * TOGETHER + 1)))
+    assert sent == [TOGETHER, TOGETHER, 1]
+    service.assert_whole()
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_one_that_fails_fails_alone(service, start, sent, place, caplog):
+    """Those after it run again, those before it do not."""
+    caplog.set_level("DEBUG", "stackmgr")
+    calls = echoes(service)
+    calls.insert(place, look_up(service, DIVIDE, 0))
+    futures = start(calls)
+    with pytest.raises(DatabaseError) as failure:
+        futures.pop(place).result(PATIENCE)
+    assert failure.value.sqlstate == "22012"
+    assert failure.value.statement == DIVIDE.name
+    assert_echoes(futures)
+    assert sent == [TOGETHER, *[1] * (TOGETHER - place)]
+    assert "a shared round trip of 4 requests failed: rejected 22012" in caplog.messages
+    service.assert_whole()
+
+
+@pytest.mark.parametrize("deadline", [4.0])
+@pytest.mark.parametrize("place", [0, 2])
+def test_others_wait_for_one_that_is_slow_and_nothing_runs_twice(service, start, sent, place):
+    calls = echoes(service)
+    calls.insert(place, look_up(service, SLEEP, "1.5"))
+    futures = start(calls)
+    assert futures.pop(place).result(PATIENCE) == "1.5"
+    assert_echoes(futures)
+    assert sent == [TOGETHER]
+    service.assert_whole()
+
+
+def prepare(service: Service) -> None:
+    """Prepare ECHO and PLANNED on every connection."""
+    service.backends()
+    connections = [service.database.acquire(time.monotonic() + PATIENCE) for _ in range(POOL_SIZE)]
+    for connection in connections:
+        for statement in (ECHO, PLANNED):
+            values = {"manager_id": "", "value": "", "row_limit": 1}
+            connection.run(statement, values, time.monotonic() + PATIENCE)
+        service.database.release(connection)
+
+
+@pytest.mark.parametrize("deadline", [3.0])
+def test_a_distant_server_serves_a_batch_of_lists_in_one_round_trip(server, make_service, start, sent, alone):
+    """The round trip takes a fifth of the deadline."""
+    with delayed(server.url(), 0.3) as (url, _):
+        # Its first request would need three statements prepared, which takes longer than its deadline.
+        service = make_service.again(make_service(), url)
+        service.database.hints.remember("known", CALLER)
+        prepare(service)
+        sent.clear()
+        alone.clear()
+        futures = start([lambda: planned(service, "a page", 2)] * TOGETHER)
+        assert [len(future.result(PATIENCE)) for future in futures] == [2] * TOGETHER
+        assert sent == [2 * TOGETHER]
+        assert alone == []
+
+
+@pytest.fixture
+def lock(login) -> Iterator[Callable[[], None]]:
+    """Hold the lock that LOCKED waits for; the value releases it."""
+    login.execute(b"SELECT pg_advisory_lock(%d)" % LOCK)
+    yield lambda: login.execute(b"SELECT pg_advisory_unlock_all()")
+    login.execute(b"SELECT pg_advisory_unlock_all()")
+
+
+@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
+def test_a_server_session_that_is_ended_in_the_middle_costs_no_request(  # noqa: PLR0913 - fixtures
+    *, service, start, lock, watcher, place, end
+):
+    calls = echoes(service)
+    calls.insert(place, look_up(service, LOCKED, LOCK))
+    futures = start(calls)
+    pid = watcher.waiting_one()
+    watcher._connection.execute(f"SELECT {end}({pid})")
+    locked = futures.pop(place)
+    assert_echoes(futures)
+    eventually(watcher.waiting)  # alone
+    assert not locked.done()
+    lock()
+    assert locked.result(PATIENCE) == str(LOCK)
+    service.assert_whole()
+
+
+@pytest.mark.parametrize("deadline", [2.0])
+@pytest.mark.parametrize("place", [0, 2])
+def test_one_that_reaches_its_deadline_ends_no_other(service, start, lock, login, place):
+    calls = echoes(service)
+    calls.insert(place, look_up(service, LOCKED, LOCK))
+    # Otherwise the server would end the statement before.
+    for connection in [service.database.acquire(time.monotonic() + 1) for _ in service.backends()]:
+        connection.execute(b"SET lock_timeout = 0; SET statement_timeout = 0")
+        service.database.release(connection)
+    futures = start(calls)
+    locked = futures.pop(place)
+    assert_echoes(futures)
+    assert not locked.done()
+    with pytest.raises(DatabaseError):
+        locked.result(PATIENCE)
+    service.assert_whole()
+
+
+def test_a_leader_that_is_interrupted_fails_alone(service, start, sent, monkeypatch):
+    service.backends()
+    waits = iter([GreenletExit()])
+
+    def wait(*arguments: Any) -> bool:
+        for interrupt in waits:
+            raise interrupt
+        return wait_for(*arguments)
+
+    monkeypatch.setattr("stackmgr.database.connection.wait_for", wait)
+    leader, *others = start([look_up(service, ECHO, "leader"), *echoes(service)])
+    with pytest.raises(GreenletExit):
+        leader.result(PATIENCE)
+    assert_echoes(others)
+    assert sent == [TOGETHER, *[1] * (TOGETHER - 1)]
+    service.assert_whole()
+
+
+def test_a_parameter_that_cannot_be_sent_fails_alone(service, start, sent):
+    calls = [look_up(service, ECHO, "\0"), *echoes(service)]
+    spoiled, *others = start(calls)
+    with pytest.raises(ValueError, match="U\\+0000"):
+        spoiled.result(PATIENCE)
+    assert_echoes(others)
+    assert sent == [TOGETHER - 1]
+    service.assert_whole()
+
+
+@pytest.mark.parametrize("deadline", [4.0])
+def test_what_runs_again_is_prefetched_again(service, start, sent):
+    service.database.hints.remember("known", CALLER)
+    failing, *others = start(
+        [look_up(service, DIVIDE, 0), *[lambda: planned(service, "a page", 2)] * (TOGETHER - 1)]
+    )
+    with pytest.raises(DatabaseError):
+        failing.result(PATIENCE)
+    assert [len(future.result(PATIENCE)) for future in others] == [2] * (TOGETHER - 1)
+    assert sorted(sent) == [1, *[2] * (TOGETHER - 1), 2 * TOGETHER - 1]
+    service.assert_whole()
+
+
+def test_large_pages_and_writes_are_sent_alone(service, start, sent):
+    def page(rows: int) -> Callable[[], int]:
+        return lambda: len(planned(service, "a page", rows))
+
+    service.database.hints.remember("known", CALLER)
+    assert [future.result(PATIENCE) for future in start([page(32), page(33), page(32)])] == [32, 33, 32]
+    assert sorted(sent) == [2, 4]
+    service.assert_whole()
+
+
+def planned(service: Service, value: str, rows: int) -> list[Any]:
+    with service.database.session() as session:
+        session.plan = Planned(PLANNED, {"value": value, "row_limit": rows}, rows)
+        assert session.rows(ECHO, {"value": value}, hint="known") == [(value,)]
+        return session.planned_rows(CALLER)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_row_goes_to_another_request(service, greenlets, sent, server, seed):
+    """10,000 requests in all, of which some fail, while server sessions are ended."""
+    chance = random.Random(seed)  # noqa: S311 - what is drawn is no secret
+    service.database.hints.remember("known", CALLER)
+    wrong: list[Any] = []
+
+    def request(number: int) -> Callable[[], None]:
+        value, rows, kind = f"request {number}", chance.choice((1, 3, 40)), chance.random()
+
+        def call() -> None:
+            if kind < 0.03:
+                with suppress(DatabaseError):
+                    wrong.append(look_up(service, DIVIDE, 0)())
+            elif kind < 0.3:
+                found = look_up(service, ECHO, value)()
+                wrong.extend([] if found == value else [(value, found)])
+            else:
+                found = planned(service, value, rows)
+                wrong.extend([] if found == [("a manager", value)] * rows else [(value, found)])
+
+        return call
+
+    futures = [greenlets.start(request(number)) for number in range(2500)]
+    for at in range(0, len(futures), 500):
+        futures[at].result(PATIENCE)
+        for pid in chance.sample(service.backends(), 2):
+            server.terminate_backend(pid)
+    for future in futures:
+        future.result(PATIENCE)
+    assert not wrong
+    assert any(number > 2 for number in sent)
+    service.assert_whole()

@@ -1,0 +1,263 @@
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.deploy.dev_process import failed_dev, free_port, running_dev
+from tests.support.memory import reachable
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the printed lines are curl's")
+
+KEY = "^API key +(.*)$"
+EXPORT = "^(export STACKMGR_DATABASE_URL=.*)$"
+
+
+@pytest.fixture(scope="module")
+def folder():
+    """A folder of this module's own, where a server that does not run as root can reach it."""
+    with tempfile.TemporaryDirectory(prefix="stackmgr dev ") as name:
+        yield reachable(name)
+
+
+@pytest.fixture(scope="module")
+def dev(folder):
+    """One that serves the tests, from a path with blanks, quotes and percent signs."""
+    with running_dev(folder / "it's 100 % mine", folder / "log") as running:
+        yield running
+
+
+def sh(line):
+    """Run *line* as a person would and return the status and the document of the response."""
+    ended = subprocess.run(["/bin/sh", "-c", line], check=True, capture_output=True, text=True, timeout=60)
+    head, _, body = ended.stdout.replace("\r\n", "\n").partition("\n\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+def items(dev):
+    """Return the stacks that the printed line for the list shows."""
+    status, page = sh(dev.curl_lines[1])
+    assert status == 200
+    return page["items"]
+
+
+def stackmgr(dev, arguments):
+    """Run another command on the printed database and return what it prints."""
+    lines = f"{dev.printed(EXPORT)}\n'{sys.executable}' -m stackmgr {arguments}"
+    return subprocess.check_output(["/bin/sh", "-c", lines], text=True, timeout=60)
+
+
+def test_the_printed_lines_work_as_they_stand_and_in_their_order(dev):
+    create, page, get, update = dev.curl_lines
+    status, created = sh(create)
+    assert status == 201
+    assert sh(page) == (200, {"items": [created], "next_cursor": None})
+    assert sh(get) == (200, created)
+    status, updated = sh(update)
+    assert status == 200
+    assert updated["id"] == created["id"]
+    assert updated["schedule"] != created["schedule"]
+    assert sh(create) == (200, updated)
+    status, rejected = sh(create.replace("6000", "5999").replace("4000", "4001"))
+    assert (status, rejected["code"]) == (409, "conflict")
+
+
+def test_the_other_commands_work_with_the_printed_database(dev):
+    assert dev.printed(KEY)[-4:] in stackmgr(dev, "keys list")
+    assert stackmgr(dev, "migrate") == "the schema is up to date\n"
+
+
+def test_the_log_line_of_a_400_names_its_reason(dev):
+    create = dev.curl_lines[0].replace("weekly", "Weekly")
+    status, rejected = sh(create)
+    assert (status, rejected["message"]) == (400, "The stack configuration is invalid.")
+    line = eventually(lambda: next((each for each in dev.output.splitlines() if "status=400" in each), None))
+    assert "reason='preset_unknown'" in line
+
+
+def test_the_log_of_a_start_warns_of_nothing_and_holds_no_request_of_its_own(dev):
+    head = dev.output.partition("stackmgr is serving at")[0]
+    assert "Listening at" in head
+    assert " warning " not in head
+    assert "request" not in head
+
+
+@pytest.mark.parametrize("stage", ["initdb", "postgres", "gunicorn"])
+def test_an_interrupt_while_starting_leaves_no_trace(folder, stage):
+    # A program that initdb started may still write for a moment after it.
+    data_folder = tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True)
+    with data_folder as data, (folder / "interrupted").open("w+") as log:
+        command = [sys.executable, "-m", "stackmgr", "dev", "--port", str(free_port())]
+        command += ["--data", str(reachable(data))]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        while not any(stage in line for line in commands_below(process.pid)):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        log.seek(0)
+        said = log.read()
+    assert said.endswith("stopped\n")
+    assert "Traceback" not in said
+
+
+def commands_below(pid):
+    """Return the command lines of the processes below one."""
+    lines = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.Error):
+            lines.append(" ".join(child.cmdline()))
+    return lines
+
+
+def test_a_folder_that_has_become_read_only_is_named(folder):
+    with tempfile.TemporaryDirectory(prefix="stackmgr-") as home:
+        Path(home).chmod(0o755)
+        data = Path(home) / "data"
+        data.mkdir()
+        shutil.chown(data, "nobody")
+        command = dev_as_nobody()
+        with running_dev(data, folder / "log", command=command) as dev:
+            dev.stop()
+        (data / "api_key").unlink()
+        data.chmod(0o555)
+        ended = subprocess.run(
+            [*command, "--port", str(free_port()), "--data", data],
+            check=False, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f"stackmgr: {data}/api_key.new: Permission denied\n"
+
+
+def test_a_second_instance_on_the_same_data_is_rejected_with_the_reason(dev, folder):
+    data = folder / "it's 100 % mine"
+    assert failed_dev("--port", str(free_port()), "--data", data) == (
+        f"stackmgr: another 'stackmgr dev' is using {data}; stop it, or choose --data\n"
+    )
+    assert dev.living() == dev.started
+
+
+def test_a_port_in_use_is_named(folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = failed_dev("--port", str(port), "--data", folder / "other")
+    assert said == f"stackmgr: port {port} is in use or not permitted; choose another with --port\n"
+    assert not (folder / "other" / "postgres").exists()
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1"])
+def test_a_number_that_no_port_has_is_named(folder, port):
+    assert failed_dev(f"--port={port}", "--data", folder / "other") == (
+        f"stackmgr: {port} is not a port number; choose one from 1 to 65535 with --port\n"
+    )
+
+
+def test_a_folder_that_cannot_be_one_is_named(folder):
+    (folder / "file").touch()
+    assert failed_dev("--data", folder / "file") == (
+        f"stackmgr: data cannot be kept in {folder / 'file'}: File exists\n"
+    )
+
+
+def test_a_folder_with_other_content_is_not_changed(folder):
+    strange = folder / "strange" / "postgres"
+    strange.mkdir(parents=True)
+    (strange / "mine").touch()
+    assert "cannot be started" in failed_dev("--port", str(free_port()), "--data", folder / "strange")
+    assert list(strange.iterdir()) == [strange / "mine"]
+
+
+def test_a_service_that_does_not_start_is_not_announced(folder, monkeypatch):
+    monkeypatch.setenv("STACKMGR_CONCURRENCY", "none")
+    said = failed_dev("--port", str(free_port()), "--data", folder / "kept")
+    assert "STACKMGR_CONCURRENCY must be" in said
+    assert said.endswith("stackmgr: the service did not start; see the output above\n")
+
+
+def test_the_database_and_the_verifier_of_the_environment_are_ignored(folder, monkeypatch):
+    monkeypatch.setenv("STACKMGR_DATABASE_URL_FILE", "/nowhere")
+    monkeypatch.setenv("STACKMGR_VERIFIER", "unkey")
+    with running_dev(folder / "kept", folder / "log") as dev:
+        assert sh(dev.curl_lines[1])[0] == 200
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_everything_and_the_data_are_kept(folder, signum):
+    with running_dev(folder / "kept", folder / "log") as dev:
+        before = items(dev)
+        created = sh(dev.curl_lines[0])[1]
+        key = dev.printed(KEY)
+        assert "postgres" in {process.name() for process in dev.started}
+        assert len(dev.started) > 2
+        assert dev.stop(signum) == 0
+        assert dev.living() == []
+        assert dev.output.endswith("stopped\n")
+    with running_dev(folder / "kept", folder / "log") as dev:
+        assert dev.printed(KEY) == key
+        assert items(dev) == [created, *before]
+
+
+def test_a_database_that_a_killed_one_left_running_is_stopped_by_the_next(folder):
+    port = free_port()
+    with running_dev(folder / "killed", folder / "log", port=port) as killed:
+        created = sh(killed.curl_lines[0])[1]
+        killed.process.kill()
+        killed.process.wait()
+        assert items(killed) == [created]
+        with running_dev(folder / "killed", folder / "log of the next", port=port) as dev:
+            assert killed.living() == []
+            assert "left over from an earlier run" in dev.output
+            assert items(dev) == [created]
+            dev.stop()
+            assert dev.living() == []
+
+
+def test_a_revoked_key_is_replaced_and_opens_the_same_stacks(folder):
+    with running_dev(folder / "revoked", folder / "log") as dev:
+        created = sh(dev.curl_lines[0])[1]
+        old = dev.printed(KEY)
+        key_id = stackmgr(dev, "keys list").splitlines()[1].split("\t")[0]
+        stackmgr(dev, f"keys revoke {key_id}")
+        assert sh(dev.curl_lines[1])[0] == 401
+    with running_dev(folder / "revoked", folder / "log") as dev:
+        assert dev.printed(KEY) != old
+        assert items(dev) == [created]
+        assert stat.S_IMODE((folder / "revoked" / "api_key").stat().st_mode) == 0o600
+
+
+def test_it_works_for_a_user_who_is_not_root(folder):
+    with tempfile.TemporaryDirectory(prefix="stackmgr-") as home:
+        Path(home).chmod(0o755)
+        data = Path(home) / "data"
+        data.mkdir()
+        shutil.chown(data, "nobody")
+        with running_dev(data, folder / "log", command=dev_as_nobody()) as dev:
+            assert {process.username() for process in [*dev.started, psutil.Process(dev.process.pid)]} == {
+                "nobody"
+            }
+            assert sh(dev.curl_lines[0])[0] == 201
+            assert dev.stop(signal.SIGINT) == 0
+            assert dev.living() == []
+
+
+def dev_as_nobody():
+    """Return the command that runs `stackmgr dev` as `nobody`, or skip where that cannot be."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("only root can become somebody else, with setpriv")
+    become = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    needed = "import psutil, psycopg, gunicorn, stackmgr.cli"
+    for python in (sys.executable, "/usr/bin/python3"):
+        command = [*become, "env", f"PYTHONPATH={paths}", "HOME=/nonexistent", python]
+        if subprocess.run([*command, "-c", needed], check=False, capture_output=True).returncode == 0:
+            return [*command, "-m", "stackmgr", "dev"]
+    pytest.skip("nobody may not read this Python or this checkout")

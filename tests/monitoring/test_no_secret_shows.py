@@ -1,0 +1,160 @@
+"""Canaries: no response and no log holds a key, a root key, an Authorization or an Idempotency-Key."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from stackmgr.access import api_keys
+from tests.support.examples import configuration
+from tests.support.http_server import HttpServer, Request, hang_up, http_server, raw, reset, respond
+from tests.support.server import RunningService, exchange, running_service
+from tests.support.unkey_server import accepted
+
+CANARY = f"canary{uuid4().hex}"
+
+
+def everything(request: Request) -> bytes:
+    """Return all that a request has brought, as a careless server would put it into a page."""
+    return b"\r\n".join([request.line.encode(), repr(request.headers).encode(), request.body])
+
+
+def echoing_error(client, request):
+    return respond(403, everything(request))(client, request)
+
+
+def echoing_redirect(client, request):
+    key = json.loads(request.body)["key"]
+    return respond(302, everything(request), f"Location: /{key}", f"X-Echo: {key}")(client, request)
+
+
+def echoing_broken_headers(client, request):
+    lines = [f"Authorization {request.headers['authorization']}", request.body.decode(), "", ""]
+    return raw(b"HTTP/1.1 200 OK\r\nX: y\r\n" + "\r\n".join(lines).encode())(client, request)
+
+
+def echoing_no_http(client, request):
+    return raw(everything(request) + b"\r\n\r\n")(client, request)
+
+
+MISBEHAVIOURS = (
+    echoing_error, echoing_redirect, echoing_broken_headers, echoing_no_http, hang_up, reset,
+    HttpServer.silence,
+)  # fmt: skip
+
+
+def send(
+    service: RunningService, method: str, path: str, headers: dict[str, str], body: bytes = b""
+) -> bytes:
+    """Send a request and return all of the response."""
+    received = exchange(service.port, path, headers, method, body)
+    return repr(received.headers.items()).encode() + received.body
+
+
+def requests_of_every_kind(service: RunningService, key: str):
+    """Yield the responses to requests, good and bad, that carry canaries wherever they may."""
+    auth = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    idempotent = auth | {"Idempotency-Key": f"{CANARY}-idempotency"}
+    body = json.dumps(configuration()).encode()
+    for document in (body, body, body.replace(b"Growth", b"Value"), b"{broken", b""):
+        yield send(service, "POST", "/manager/stacks", idempotent, document)
+    yield send(service, "POST", "/manager/stacks", auth | {"Idempotency-Key": CANARY * 100}, body)
+    yield send(service, "GET", "/manager/stacks", auth)
+    yield send(service, "GET", "/manager/stacks?limit=x", auth)
+    yield send(service, "DELETE", "/manager/stacks", auth)
+    yield send(service, "GET", "/nowhere", auth)
+    for value in (
+        CANARY,
+        f"Basic {CANARY}",
+        f"Bearer {CANARY}",
+        f"Bearer {CANARY} {key}",
+        f"Bearer {key[:-1]}",
+    ):
+        yield send(service, "GET", "/manager/stacks", {"Authorization": value})
+
+
+def command_lines(service: RunningService) -> bytes:
+    """Return the command lines of the service's processes."""
+    workers = Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()
+    assert workers
+    return b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (service.pid, *workers))
+
+
+def environments(service: RunningService) -> bytes:
+    return Path(f"/proc/{service.pid}/environ").read_bytes()
+
+
+def no_secret_in(text: bytes, *secrets: str) -> None:
+    for secret in (CANARY, *secrets, *(api_keys.digest(secret).hex() for secret in secrets)):
+        assert secret.encode() not in text
+
+
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_with_the_database_verifier_no_secret_shows(database_url, key, style):
+    environ = {"STACKMGR_LOG_LEVEL": "debug", "STACKMGR_LOG_FORMAT": style}
+    with running_service(database_url, env=environ) as service:
+        responses = list(requests_of_every_kind(service, key))
+        lines = command_lines(service)
+        service.stop()
+        log = service.log_path.read_bytes()
+    assert len(log.splitlines()) > len(responses)
+    for text in (*responses, lines, log):
+        no_secret_in(text, key)
+
+
+def test_with_unkey_no_secret_shows_whatever_unkey_returns(database_url, tmp_path):
+    key, root_key, external_id = f"{CANARY}-key", f"{CANARY}-root", str(uuid4())
+    (tmp_path / "root_key").write_text(root_key)
+    with http_server() as unkey:
+        environ = {
+            "STACKMGR_VERIFIER": "unkey",
+            "STACKMGR_UNKEY_URL": unkey.url,
+            "STACKMGR_UNKEY_ROOT_KEY_FILE": str(tmp_path / "root_key"),
+            "STACKMGR_VERIFY_TIMEOUT": "2",
+            "STACKMGR_LOG_LEVEL": "debug",
+        }
+        with running_service(database_url, env=environ) as service:
+            unkey.behave = respond(200, accepted(external_id, "id_1"))
+            responses = list(requests_of_every_kind(service, key))
+            unkey.behave = respond(200, accepted(external_id, "id_2"))
+            responses.append(send(service, "GET", "/manager/stacks", {"Authorization": f"Bearer {key}"}))
+            for misbehave in MISBEHAVIOURS:
+                unkey.behave = lambda client, request, act=misbehave: (
+                    act(unkey, client, request) if act is HttpServer.silence else act(client, request)
+                )
+                responses.append(send(service, "GET", "/manager/stacks", {"Authorization": f"Bearer {key}"}))
+            outside = command_lines(service) + environments(service)
+            service.stop()
+            log = service.log_path.read_bytes()
+        assert any(key.encode() in request.body for request in unkey.requests)
+    assert b"binding conflict" in log
+    for text in (*responses, outside, log):
+        no_secret_in(text)
+
+
+def test_a_key_that_is_being_verified_by_command_is_in_no_process_list(database_url, monkeypatch):
+    key = f"{CANARY}-key"
+    with http_server() as unkey:
+        unkey.behave = unkey.silence
+        monkeypatch.setenv("STACKMGR_DATABASE_URL", database_url)
+        monkeypatch.setenv("STACKMGR_VERIFIER", "unkey")
+        monkeypatch.setenv("STACKMGR_UNKEY_URL", unkey.url)
+        monkeypatch.setenv("STACKMGR_UNKEY_ROOT_KEY", "root")
+        command = [sys.executable, "-m", "stackmgr", "verify-key"]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            process.stdin.write(key.encode() + b"\n")
+            process.stdin.flush()
+            while process.poll() is None and not unkey.requests:
+                time.sleep(0.01)
+            outside = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            unkey.release.set()
+            printed = b"".join(process.communicate(timeout=60))
+        assert unkey.requests
+    assert b"verifier_response_broken" in printed
+    for text in (outside, printed):
+        no_secret_in(text)

@@ -1,0 +1,76 @@
+"""Fixtures: a function that runs a command, and a database of stacks that are always the same."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from stackmgr.operate import migrations
+from tests.operate import saved
+from tests.support import psql
+from tests.support.clusters import new_database
+from tests.support.command_line import Outcome, runner
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Return a function that runs `stackmgr` with arguments, without a database."""
+    monkeypatch.delenv("STACKMGR_DATABASE_URL", raising=False)
+    monkeypatch.delenv("STACKMGR_TOKENS", raising=False)
+    monkeypatch.setenv("COLUMNS", "110")
+    return runner(monkeypatch, capsys)
+
+
+@contextmanager
+def saved_database(server_url: str) -> Iterator[str]:
+    """Yield a connection string to a new database that holds `saved.SAVED` and nothing else."""
+    with new_database(server_url) as url:
+        migrations.apply(url)
+        with psycopg.connect(url, autocommit=True) as admin:
+            saved.save(admin)
+        yield url
+
+
+@pytest.fixture(scope="session")
+def saved_url(server_url: str) -> Iterator[str]:
+    """A connection string to a database that holds the saved stacks; not to be changed."""
+    with saved_database(server_url) as url:
+        yield url
+
+
+@pytest.fixture
+def own_url(server_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The same in a database of the test's own, which it may change; also what commands connect to."""
+    with saved_database(server_url) as url:
+        monkeypatch.setenv("STACKMGR_DATABASE_URL", url)
+        yield url
+
+
+@pytest.fixture
+def on_saved(command, saved_url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Return a function that runs `stackmgr` on the database of `saved_url`."""
+    monkeypatch.setenv("STACKMGR_DATABASE_URL", saved_url)
+    return command
+
+
+@pytest.fixture(scope="session")
+def support_login(server_url: str, saved_url: str) -> Iterator[str]:
+    """A login that may do nothing but assume the reader's role, which the schema of `saved_url` has made."""
+    with psycopg.connect(server_url, autocommit=True) as admin:
+        admin.execute(b"CREATE ROLE stackmgr_support LOGIN NOINHERIT IN ROLE stackmgr_reader")
+        yield "stackmgr_support"
+        admin.execute(b"DROP ROLE stackmgr_support")
+
+
+@pytest.fixture
+def run_psql(binaries: Path, support_login: str) -> Callable[..., Outcome]:
+    """Return a function that runs psql as support's login on the database of a URL."""
+
+    def run(url: str, *arguments: str | Path) -> Outcome:
+        ran = psql.run_psql(make_conninfo(url, user=support_login), *arguments, binaries=binaries)
+        return Outcome(ran.returncode, ran.stdout, ran.stderr)
+
+    return run

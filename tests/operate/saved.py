@@ -1,0 +1,151 @@
+"""A database with a few stacks whose ids, times and keys are always the same, as the page of commands shows.
+
+Written with SQL and not through the service, which chooses ids and times itself.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from stackmgr import paths
+from stackmgr.stacks.configuration import Configuration
+from tests.support.examples import TOKENS
+
+ADDRESS = {token["symbol"]: token["address"].lower() for token in TOKENS}
+TOKENS_FILE = paths.default_whitelist()
+
+MANAGER = "3b241101-e2bb-4255-8caf-4136c566a962"
+OTHER_MANAGER = "5f0c8d0e-3c3c-4c59-9a55-0d6a8b1f2e77"
+# The manager id of each external id.
+MANAGER_ID = "1d9f6c02-7a4e-4b0d-9c55-2f3e8a6b7d10"
+OTHER_MANAGER_ID = "6e2b8f47-1c3d-4f5a-8b9e-0a7d5c4f3e20"
+MANAGER_IDS = {MANAGER: MANAGER_ID, OTHER_MANAGER: OTHER_MANAGER_ID}
+PRODUCTION = "0b6e7a54-0f0f-4a34-9a4e-7a1f3c0d9e11"
+SUPPORT = "c2f1d2ce-91b3-4f0a-8a52-8f6b0d4e5a22"
+STACK = "ac2ff8ab-6f3e-4c55-9a40-1f0d2f5b7c01"
+QUIET_STACK = "d4b0c9d2-55aa-4c1e-8f27-6a2b9a0e4d02"
+OTHERS_STACK = "e8a1b7f3-0c44-4d9b-b1f6-2c7d5e9f3a03"
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One saved configuration; weights are by symbol."""
+
+    at: str
+    key_id: str | None
+    request_id: str
+    name: str
+    weights: dict[str, int]
+    preset: str
+
+    @property
+    def configuration(self) -> Configuration:
+        items = sorted((ADDRESS[symbol], bps) for symbol, bps in self.weights.items())
+        text = ",".join(f'{{"token_address":"{address}","weight_bps":{bps}}}' for address, bps in items)
+        return Configuration(self.name, f"[{text}]", self.preset)
+
+
+@dataclass(frozen=True)
+class SavedStack:
+    """A stack of a manager, with every revision."""
+
+    external_id: str
+    stack_id: str
+    idempotency_key: str
+    revisions: tuple[Revision, ...]
+
+    def revision_id(self, number: int) -> str:
+        return f"{self.stack_id[:-4]}{number:04d}"
+
+
+SAVED = (
+    SavedStack(
+        MANAGER,
+        STACK,
+        "growth-2026",
+        (
+            Revision("2026-11-20 09:15:00+00", None, "import-17", "Growth", {"AAPL": 10000}, "weekly"),
+            Revision("2026-11-21 08:02:11+00", PRODUCTION, "7d0f", "Growth", {"AAPL": 10000}, "monthly"),
+            Revision("2026-11-21 22:10:54+00", SUPPORT, "support-daily", "Growth", {"AAPL": 10000}, "daily"),
+            Revision(
+                *("2026-11-21 22:10:55+00", PRODUCTION, "2c4e3df8", "Growth", {"AAPL": 6000, "AMD": 4000}),
+                "daily",
+            ),
+        ),
+    ),
+    SavedStack(
+        MANAGER,
+        QUIET_STACK,
+        "income-1",
+        (
+            Revision(
+                *("2026-11-21 10:00:00+00", PRODUCTION, "8e11", "Income", {"MSFT": 5000, "NVDA": 5000}),
+                "monthly",
+            ),
+        ),
+    ),
+    SavedStack(
+        OTHER_MANAGER,
+        OTHERS_STACK,
+        "first",
+        (
+            Revision("2026-11-19 12:00:00+00", None, "9f42", "AMD only", {"AMD": 10000}, "hourly"),
+            Revision("2026-11-19 12:30:00+00", None, "9f43", "Chips", {"AMD": 1, "NVDA": 9999}, "hourly"),
+        ),
+    ),
+)
+
+
+def _row(connection: psycopg.Connection[Any], table: str, row: dict[str, object]) -> None:
+    names = ", ".join(row)
+    values = ", ".join(f"%({name})s" for name in row)
+    connection.execute(f"INSERT INTO stackmgr.{table} ({names}) VALUES ({values})".encode(), row)  # noqa: S608
+
+
+def save(connection: psycopg.Connection[Any]) -> None:
+    """Insert the managers, the keys and the stacks."""
+    for external_id, manager_id in MANAGER_IDS.items():
+        manager = {"manager_id": manager_id, "external_id": external_id, "identity_id": f"id:{external_id}"}
+        _row(connection, "managers", manager)
+    for key_id, label, last_four, revoked in (
+        (PRODUCTION, "production", "dZFx", None),
+        (SUPPORT, "support desk", "Qq07", "2026-11-22 07:30:00+00"),
+    ):
+        owner = {"external_id": MANAGER, "identity_id": f"id:{MANAGER}"}
+        digest = bytes.fromhex(key_id.replace("-", "")) * 2
+        key = {"key_digest": digest, "key_id": key_id, "label": label, "last_four": last_four}
+        times = {"created_at": "2026-11-20 09:00:00+00", "revoked_at": revoked}
+        _row(connection, "api_keys", key | owner | times)
+    for stack in SAVED:
+        _save_stack(connection, stack)
+
+
+def _save_stack(connection: psycopg.Connection[Any], stack: SavedStack) -> None:
+    first, last = stack.revisions[0], stack.revisions[-1]
+    ids = {"manager_id": MANAGER_IDS[stack.external_id], "stack_id": stack.stack_id}
+    number = len(stack.revisions)
+    current = {"revision_id": stack.revision_id(number), "revision_number": number}
+    _row(connection, "stacks", ids | current | _columns(last) | {"created_at": first.at})
+    for number, revision in enumerate(stack.revisions, start=1):
+        numbered = {"revision_id": stack.revision_id(number), "revision_number": number}
+        made = {"identity_id": f"id:{stack.external_id}", "request_id": revision.request_id}
+        made |= {"key_id": revision.key_id, "created_at": revision.at}
+        _row(connection, "stack_revisions", ids | numbered | _columns(revision) | made)
+    receipt = {"idempotency_key": stack.idempotency_key, "input_digest": first.configuration.digest()}
+    _row(connection, "creation_receipts", ids | receipt | {"created_at": first.at})
+
+
+def _columns(revision: Revision) -> dict[str, str]:
+    saved = revision.configuration
+    return {"name": saved.name, "allocation": saved.allocation, "preset": saved.preset}
+
+
+def whitelist_without(symbol: str) -> str:
+    """Return the text of a whitelist in which another token has the place of *symbol*."""
+    document = json.loads(TOKENS_FILE.read_bytes())
+    for token in document["tokens"]:
+        if token["symbol"] == symbol:
+            token |= {"symbol": "NEW", "name": "Newcomer", "address": "0x" + "00" * 19 + "01"}
+    return json.dumps(document, indent=2)

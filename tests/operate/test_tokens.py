@@ -1,0 +1,73 @@
+"""`stackmgr tokens`: the list in force, and files checked."""
+
+import json
+
+import pytest
+
+from tests.operate import saved
+from tests.support.examples import TOKENS
+
+
+@pytest.fixture
+def without(tmp_path):
+    """Return a function that writes a whitelist in which a token gave its place to another."""
+
+    def write(symbol: str):
+        path = tmp_path / f"without-{symbol}.json"
+        path.write_text(saved.whitelist_without(symbol))
+        return path
+
+    return write
+
+
+def test_list_prints_every_token_with_its_checksummed_address(command):
+    ran = command("tokens", "list")
+    assert ran.status == 0
+    head, *rows = [line.split("\t") for line in ran.out.splitlines()]
+    assert head == ["SYMBOL", "NAME", "ADDRESS"]
+    assert rows == [[token["symbol"], token["name"], token["address"]] for token in TOKENS]
+    assert "settlement asset USDG is not one of them" in ran.err
+    assert command("tokens", "list", "--json").json == TOKENS
+
+
+def test_list_prints_the_list_of_the_environment(command, without, monkeypatch):
+    monkeypatch.setenv("STACKMGR_TOKENS", str(without("AMD")))
+    assert {token["symbol"] for token in command("tokens", "list", "--json").json} >= {"NEW", "AAPL"}
+    monkeypatch.setenv("STACKMGR_TOKENS", "/nowhere/tokens.json")
+    ran = command("tokens", "list")
+    assert (ran.status, ran.err.startswith("stackmgr: whitelist /nowhere/tokens.json: cannot be")) == (
+        1,
+        True,
+    )
+
+
+def test_check_accepts_the_shipped_list_without_a_database(command):
+    ran = command("tokens", "check", saved.TOKENS_FILE)
+    assert ran.status == 0
+    assert ran.out.endswith("30 tokens of chain 4663, EIP-55 checksums correct, settlement asset absent\n")
+
+
+def test_check_names_every_problem_and_exits_with_3(command, tmp_path):
+    document = json.loads(saved.TOKENS_FILE.read_bytes())
+    document["tokens"][0]["address"] = document["tokens"][0]["address"].swapcase().replace("X", "x")
+    document["tokens"][1]["address"] = document["settlement_asset"]["address"]
+    document["tokens"].pop()
+    path = tmp_path / "tokens.json"
+    path.write_text(json.dumps(document).replace("4663,", '4663, "chain_id": 4663.0,'))
+    ran = command("tokens", "check", path)
+    assert ran.status == 3
+    for problem in (
+        "an object repeats the member 'chain_id'",
+        "chain_id must be the integer 4663",
+        "breaks the EIP-55 checksum",
+        "is the settlement asset",
+        "exactly 30 tokens, there are 29",
+    ):
+        assert problem in ran.out
+    assert len(command("tokens", "check", path, "--json").json["problems"]) == 5
+
+
+def test_check_of_a_file_that_cannot_be_read_exits_with_1(command, tmp_path):
+    ran = command("tokens", "check", tmp_path / "none.json")
+    assert (ran.status, ran.out) == (1, "")
+    assert "none.json cannot be read: No such file" in ran.err

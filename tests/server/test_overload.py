@@ -1,0 +1,69 @@
+"""More requests than greenlets: each is served or rejected within a bounded time."""
+
+import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from uuid import uuid4
+
+from tests.support.http_server import http_server, respond
+from tests.support.http_wire import connected, head
+from tests.support.server import running_service
+from tests.support.unkey_server import accepted
+from tests.support.waiting import eventually
+
+CLIENTS = 60
+CONCURRENCY = 4
+UNVERIFIED = 1  # of these, with keys that have not been accepted
+REQUEST = {"Authorization": "Bearer key", "X-Request-Id": "overload"}
+
+
+def environment(unkey, verify_timeout):
+    return {
+        "WEB_CONCURRENCY": "1",
+        "STACKMGR_CONCURRENCY": str(CONCURRENCY),
+        "STACKMGR_VERIFIER": "unkey",
+        "STACKMGR_UNKEY_URL": unkey.url,
+        "STACKMGR_UNKEY_ROOT_KEY": "root",
+        "STACKMGR_VERIFY_TIMEOUT": verify_timeout,
+        "STACKMGR_QUEUE_TIMEOUT": "1",
+    }
+
+
+def get(service):
+    """Return the response to a list request."""
+    with connected(service) as wire:
+        wire.send(head("GET", "/manager/stacks", REQUEST))
+        return wire.checked_response("GET")
+
+
+def test_hanging_verifier_makes_no_queue(database_url):
+    with http_server() as unkey, running_service(database_url, env=environment(unkey, "3")) as service:
+        unkey.behave = unkey.silence
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            found = list(pool.map(get, [service] * CLIENTS))
+        assert Counter(response.status for response in found) == {503: CLIENTS}
+        # In a queue, each would wait for its verification, and the last for those of all.
+        rejected = [response for response in found if response.headers["Retry-After"]]
+        assert len(rejected) >= CLIENTS - 2 * CONCURRENCY
+        assert {response.headers["X-Request-Id"] for response in rejected} == {"overload"}
+        assert len(unkey.requests) <= CLIENTS - len(rejected)  # no key of a rejected request was verified
+        lines = [json.loads(line) for line in service.log().splitlines()]
+        reasons = Counter(line.get("reason") for line in lines if line["message"] == "request")
+        assert reasons["queue_timeout"] == len(rejected)
+        assert any("could not be started" in line["message"] for line in lines)
+        unkey.release.set()
+        unkey.behave = respond(200, accepted(str(uuid4()), f"id_{uuid4()}"))
+        eventually(lambda: get(service).status == 200)
+
+
+def test_requests_in_the_queue_at_the_stop_get_a_response(database_url):
+    with http_server() as unkey, running_service(database_url, env=environment(unkey, "2.5")) as service:
+        unkey.behave = unkey.silence
+        with ExitStack() as stack:
+            late = [stack.enter_context(connected(service)) for _ in range(24)]
+            for number, wire in enumerate(late):
+                wire.send(head("GET", "/manager/stacks", {"Authorization": f"Bearer {number}"}))
+            eventually(lambda: len(unkey.requests) >= UNVERIFIED)
+            service.process.terminate()
+            assert Counter(wire.checked_response("GET").status for wire in late) == {503: 24}

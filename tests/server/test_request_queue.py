@@ -1,0 +1,159 @@
+"""Which requests run at once: of one manager three quarters, of unverified keys a quarter, in turns."""
+
+import pytest
+
+from stackmgr.server import queue
+from stackmgr.server.queue import Place, RequestQueue
+
+
+class Requests:
+    """A queue, and requests by name; those that have been taken run."""
+
+    def __init__(self, limit):
+        self.queue = RequestQueue(limit)
+        self.places = {}
+        self.now = 0.0
+
+    def add(self, names, manager=None):
+        """Add requests; a name begins with its key.  With *manager*, the key has been accepted."""
+        rejected = []
+        for name in names.split():
+            place = self.places[name] = Place(self.queue)
+            if manager:
+                self.accept_earlier(name[0], manager)
+            rejected.append(self.queue.add(place, name[0], name, self.now))
+        return [name for name in rejected if name]
+
+    def accept_earlier(self, key, manager):
+        place = Place(self.queue)
+        place.key = hash(key)
+        place.accept(manager)
+
+    def take(self):
+        return " ".join(iter(self.queue.take, None))
+
+    def leave(self, names):
+        for name in names.split():
+            self.queue.leave(self.places[name])
+
+
+def test_a_manager_has_three_quarters_with_all_of_its_keys():
+    requests = Requests(8)
+    requests.add("a1 a2 a3", "A")
+    requests.add("b1 b2 b3 b4 b5", "A")
+    assert requests.take() == "a1 a2 a3 b1 b2 b3"
+    requests.add("c1 c2 c3", "C")
+    assert requests.take() == "c1 c2"
+    requests.leave("a1")
+    assert requests.take() == "b4"  # after a turn of the other's
+    requests.leave("c1 c2")
+    assert requests.take() == "c3"
+    requests.leave("a2")
+    assert requests.take() == "b5"
+
+
+def test_keys_that_have_not_been_accepted_share_a_quarter():
+    requests = Requests(8)
+    requests.add("a1 b1 c1 d1 e1")
+    assert requests.take() == "a1 b1"
+    requests.add("g1", "G")
+    assert requests.take() == "g1"
+    requests.leave("b1")
+    assert requests.take() == "c1"
+
+
+def test_a_request_counts_as_its_managers_once_its_key_is_accepted():
+    requests = Requests(8)
+    requests.add("a1 b1 c1 d1")
+    assert requests.take() == "a1 b1"
+    requests.places["a1"].accept("A")
+    assert requests.take() == "c1"
+    requests.add("a2")
+    assert requests.take() == "a2"  # as the manager's
+    requests.leave("a1 a2 b1 c1")
+    assert requests.take() == "d1"
+    requests.leave("d1")
+    assert not requests.queue._running  # a share that nothing runs for takes no memory
+
+
+def test_first_uses_of_keys_give_a_manager_no_more_than_its_share_and_that_of_unverified_keys():
+    requests = Requests(8)
+    requests.add("a1 b1 c1 d1 e1 f1 g1 h1 i1")
+    started = requests.take().split()
+    for name in started:
+        requests.places[name].accept("A")
+        started += requests.take().split()
+    assert started == ["a1", "b1", "c1", "d1", "e1", "f1", "g1", "h1"]
+    requests.add("a2 j1")
+    assert requests.take() == ""
+    requests.leave("a1")
+    assert requests.take() == "a2"
+    requests.leave("h1")
+    assert requests.take() == "i1"
+
+
+def test_a_request_whose_key_is_accepted_while_it_waits_counts_as_its_managers():
+    requests = Requests(8)
+    requests.add("a1 b1 a2 c1 a3")
+    assert requests.take() == "a1 b1"
+    requests.now = 1.0
+    requests.accept_earlier("d", "A")
+    requests.places["a1"].accept("A")
+    requests.add("d1")
+    assert requests.take() == "c1 a2 a3 d1"  # in the order of their arrival, after that of the line
+
+
+def test_a_key_that_is_rejected_later_counts_as_unverified_again():
+    requests = Requests(8)
+    requests.add("a1 a2 a3", "A")
+    assert requests.take() == "a1 a2 a3"
+    requests.queue.reject(requests.places["a1"])
+    requests.add("a4 a5 a6")
+    assert requests.take() == "a4 a5"
+
+
+def test_only_the_keys_accepted_last_are_remembered(monkeypatch):
+    monkeypatch.setattr(queue, "_REMEMBERED", 2)
+    requests = Requests(4)
+    for key in "abac":
+        requests.accept_earlier(key, key.upper())
+    requests.add("a1 b1 b2 c1")  # of these, only b is unverified
+    assert requests.take() == "a1 b1 c1"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_few_greenlets_are_all_for_one_manager_but_one_for_unverified_keys(limit):
+    requests = Requests(limit)
+    requests.add("a1 a2 a3 a4", "A")
+    assert len(requests.take().split()) == limit
+    requests = Requests(limit)
+    requests.add("a1 a2")
+    assert requests.take() == "a1"
+
+
+def test_of_too_many_one_of_the_longest_line_is_rejected(monkeypatch):
+    monkeypatch.setattr(queue, "LIMIT", 4)
+    requests = Requests(1)
+    requests.add("a1 a2 a3 a4", "A")
+    assert requests.take() == "a1"
+    assert requests.add("b1", "B") == []
+    assert requests.add("c1", "C") == ["a4"]
+    assert requests.add("a5", "A") == ["a5"]
+    for last, following in ("a1", "a2"), ("a2", "b1"), ("b1", "c1"), ("c1", "a3"):
+        requests.leave(last)
+        assert requests.take() == following
+    assert requests.queue.waiting == 0
+
+
+def test_requests_that_have_waited_too_long_leave_the_queue():
+    requests = Requests(1)
+    requests.add("a1 a2", "A")
+    requests.now = 1.0
+    requests.add("b1", "B")
+    requests.now = 2.0
+    requests.add("a3", "A")
+    assert list(requests.queue.take_overdue(1.0)) == ["a2", "b1"]
+    assert requests.queue.waiting == 1
+    assert requests.take() == "a1"
+    requests.leave("a1")
+    assert requests.take() == "a3"

@@ -1,0 +1,318 @@
+"""Greenlets of one thread: what waits lets the others run, and each wait ends when it should."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+from greenlet import getcurrent
+
+from stackmgr import scheduler
+from stackmgr.access.verifiers.remote import Endpoint
+from stackmgr.scheduler import (
+    READABLE,
+    WRITABLE,
+    Scheduler,
+    Signal,
+    call_in_thread,
+    end_turn,
+    sleep,
+    wait_for,
+)
+from tests.support.greenlets import PATIENCE, Running
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[[int], Running]]:
+    with ExitStack() as cleanup:
+        yield lambda number: Running(number, cleanup)
+
+
+def test_the_thread_takes_a_turn_when_woken():
+    scheduler, turns = Scheduler(), []
+
+    def turn() -> bool:
+        turns.append(None)
+        return len(turns) < 3
+
+    thread = threading.Thread(target=scheduler.run, args=(turn, lambda: 60.0))
+    thread.start()
+    for number in (1, 2):
+        eventually(lambda number=number: len(turns) == number)
+        scheduler.wake()
+    thread.join(PATIENCE)
+    assert len(turns) == 3
+
+
+def test_a_greenlet_is_kept_for_the_next_call(running):
+    many = running(100)
+    used = {many.do(getcurrent) for _ in range(100)}
+    assert len(used) == 1
+
+
+def test_a_handler_is_called_with_the_events_of_its_descriptor_as_long_as_it_is_watched(running, pair):
+    one, other = pair
+    single, found = running(1), []
+
+    def read(events: int) -> None:
+        found.append((events, one.recv(1)))
+
+    def change(events: int) -> None:
+        single.do(partial(single.scheduler.change, one.fileno(), events))
+
+    single.do(partial(single.scheduler.watch, one.fileno(), READABLE, read))
+    other.send(b"ab")
+    eventually(lambda: found == [(READABLE, b"a"), (READABLE, b"b")])
+    change(0)
+    other.send(b"c")
+    assert single.do(partial(wait_for, other.fileno(), WRITABLE, PATIENCE))
+    assert len(found) == 2
+    change(READABLE)
+    eventually(lambda: found[2:] == [(READABLE, b"c")])
+    change(0)
+
+
+def test_one_that_ends_its_turn_continues_after_all_that_is_ready(running):
+    two, order = running(2), []
+
+    def work() -> None:
+        order.append("first")
+        for _ in range(3):  # no event ends the wait for the second of these turns
+            end_turn()
+        order.append("last")
+
+    two.do(lambda: (two.start(lambda: order.append("second")), work()))
+    assert order == ["first", "second", "last"]
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+def readable(sock: socket.socket, seconds: float = PATIENCE) -> bool:
+    return wait_for(sock.fileno(), READABLE, seconds)
+
+
+def test_all_run_in_the_thread_of_the_scheduler(running):
+    two = running(2)
+    assert {two.do(threading.get_ident), two.do(threading.get_ident)} == {two.thread.ident}
+
+
+def test_while_one_waits_for_a_descriptor_another_runs(running, pair):
+    one, other = pair
+    two = running(2)
+    waiting = two.start(partial(readable, one))
+    assert two.do(lambda: other.send(b"x")) == 1
+    assert waiting.result(PATIENCE) is True
+
+
+def test_what_waits_for_a_descriptor_in_vain_is_told_so_and_may_wait_again(running, pair):
+    one, other = pair
+    two = running(2)
+    started = time.monotonic()
+    assert two.do(partial(readable, one, 0.05)) is False
+    assert time.monotonic() - started >= 0.05
+    waiting = two.start(partial(readable, one))
+    other.send(b"x")
+    assert waiting.result(PATIENCE) is True
+
+
+def test_the_earliest_of_several_deadlines_is_kept(running, pair):
+    one, other = pair
+    three = running(3)
+    long = three.start(partial(readable, one))
+    assert three.do(partial(readable, other, 0.05)) is False
+    assert not long.done()
+    other.send(b"x")
+    assert long.result(PATIENCE) is True
+
+
+def test_a_late_deadline_does_not_put_off_an_early_one(running, pair):
+    one, other = pair
+    two = running(2)
+    short, long = two.start(partial(readable, one, 0.3)), two.start(partial(readable, other))
+    assert short.result(PATIENCE) is False
+    assert not long.done()
+    one.send(b"x")
+    assert long.result(PATIENCE) is True
+
+
+def test_without_time_to_wait_it_is_told_what_is_ready_now(running, pair):
+    one, other = pair
+    single = running(1)
+    assert single.do(partial(readable, one, 0.0)) is False
+    other.send(b"x")
+    assert single.do(partial(readable, one, -1.0)) is True
+    assert wait_for(one.fileno(), WRITABLE, 0.0)
+
+
+def test_a_descriptor_with_a_used_number_is_watched_anew(running):
+    single = running(1)
+
+    def wait_for_a_new_one() -> int:
+        one, other = socket.socketpair()
+        with one, other:
+            other.send(b"x")
+            assert readable(one)
+            return one.fileno()
+
+    numbers = single.do(lambda: [wait_for_a_new_one() for _ in range(5)])
+    assert len(set(numbers)) < 5
+
+
+def test_an_end_of_input_without_a_waiting_greenlet_costs_no_time(running, pair):
+    one, other = pair
+    single = running(1)
+    assert single.do(partial(readable, one, 0.01)) is False
+    other.close()
+    before = time.thread_time_ns
+    used = [single.do(before), single.do(partial(sleep, 0.3)), single.do(before)]
+    assert used[2] - used[0] < 100_000_000
+
+
+def test_more_events_than_greenlets_wait_for_their_turn(running):
+    two = running(2)
+    signals: list[Signal] = []
+    order: list[int] = []
+
+    def work(number: int) -> None:
+        signals.append(Signal())
+        order.append(number)
+        assert signals[-1].wait(PATIENCE)
+
+    started = [two.start(partial(work, number)) for number in range(5)]
+    eventually(lambda: len(signals) == 2)
+    time.sleep(0.1)
+    assert len(signals) == 2
+    set_so_far = 0
+    while not all(future.done() for future in started):
+        for signal in signals[set_so_far:]:
+            set_so_far += 1
+            signal.set()
+        time.sleep(0.01)
+    assert order == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("is_set_by_a_greenlet", [True, False])
+def test_a_signal_resumes_the_one_that_waits_for_it(running, is_set_by_a_greenlet):
+    three = running(3)
+    made: Future[Signal] = Future()
+
+    def wait() -> bool:
+        signal = Signal()
+        made.set_result(signal)
+        return signal.wait(PATIENCE)
+
+    waiting = three.start(wait)
+    signal = made.result(PATIENCE)
+    if is_set_by_a_greenlet:
+        three.do(signal.set)
+    else:
+        signal.set()
+    assert waiting.result(PATIENCE) is True
+
+
+def test_a_signal_set_before_it_is_waited_for_resumes_nothing_else(running):
+    two = running(2)
+
+    def wait_twice() -> tuple[bool, bool]:
+        first, second = Signal(), Signal()
+        first.set()
+        first.set()
+        return first.wait(PATIENCE), second.wait(0.05)
+
+    assert two.do(wait_twice) == (True, False)
+
+
+def test_a_signal_that_comes_too_late_resumes_nothing_else(running):
+    two = running(2)
+
+    def wait_again() -> tuple[bool, bool]:
+        first, second = Signal(), Signal()
+        is_early = first.wait(0.02)
+        first.set()
+        return is_early, second.wait(0.1)
+
+    assert two.do(wait_again) == (False, False)
+
+
+def test_what_blocks_runs_in_another_thread_and_lets_others_run(running):
+    two = running(2)
+    let_go = threading.Event()
+
+    def block() -> int:
+        assert let_go.wait(PATIENCE)
+        return threading.get_ident()
+
+    blocked = two.start(lambda: call_in_thread(block))
+    two.do(let_go.set)
+    assert blocked.result(PATIENCE) != two.thread.ident
+
+
+def test_what_a_call_in_another_thread_raises_is_raised(running):
+    single = running(1)
+    with pytest.raises(ZeroDivisionError):
+        single.do(lambda: call_in_thread(lambda: 1 // 0))
+
+
+def test_without_another_thread_a_call_blocks(running, monkeypatch):
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    single = running(1)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert single.do(lambda: call_in_thread(threading.get_ident)) == single.thread.ident
+
+
+def test_a_descriptor_that_cannot_be_watched_is_an_error_of_its_greenlet(running, pair):
+    one, other = pair
+    two = running(2)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        two.do(lambda: wait_for(1_000_000, READABLE, PATIENCE))
+    other.send(b"x")
+    assert two.do(partial(readable, one)) is True
+
+
+def test_a_future_without_a_result_in_time_is_a_timeout(running):
+    single = running(1)
+    future: Future[int] = Future()
+    with pytest.raises(TimeoutError):
+        single.do(lambda: scheduler.result(future, 0.02))
+    future.set_result(1)
+    assert single.do(lambda: scheduler.result(future, 0.02)) == 1
+
+
+def test_in_a_thread_without_a_scheduler_all_of_it_blocks(pair):
+    one, other = pair
+    assert readable(one, 0.01) is False
+    threading.Timer(0.02, partial(other.send, b"x")).start()
+    assert readable(one) is True
+    signal = Signal()
+    assert signal.wait(0.01) is False
+    threading.Timer(0.02, signal.set).start()
+    assert signal.wait(PATIENCE) is True
+    assert call_in_thread(threading.get_ident) == threading.get_ident()
+    future: Future[int] = Future()
+    with pytest.raises(TimeoutError):
+        scheduler.result(future, 0.01)
+    started = time.monotonic()
+    sleep(0.02)
+    assert time.monotonic() - started >= 0.02
+
+
+def test_a_look_up_of_a_name_lets_others_run(running, monkeypatch):
+    two = running(2)
+    let_go = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [let_go.wait(PATIENCE)])
+    endpoint = Endpoint("http://unkey.test", timeout=1)
+    found = two.start(lambda: endpoint._addresses(time.monotonic() + PATIENCE))
+    two.do(let_go.set)
+    assert found.result(PATIENCE) == [True]

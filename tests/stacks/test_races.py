@@ -1,0 +1,234 @@
+"""Requests at the same moment: by threads over one pool, and over HTTP to two worker processes.
+
+STACKMGR_TEST_RACE_ROUNDS says how often each race is run.
+"""
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any, Protocol
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from stackmgr.access import managers
+from stackmgr.access.verifiers import Identity
+from stackmgr.database.pool import Database
+from stackmgr.database.session import Caller, Session
+from stackmgr.errors import ServiceError
+from stackmgr.http.responses import serialize_stack
+from stackmgr.stacks import configuration, repository
+from tests.support.client import STACKS, check_response
+from tests.support.examples import ADDRESSES
+from tests.support.examples import configuration as example
+from tests.support.server import RunningService, exchange, running_service
+
+ROUNDS = int(os.environ.get("STACKMGR_TEST_RACE_ROUNDS", "2"))
+RUNNERS = 32
+WRITERS = 16
+UPDATES = 5
+
+Response = tuple[int, Any]
+
+HISTORY = b"""
+SELECT request_id, revision_number, revision_id::text, name, allocation, preset
+FROM stackmgr.stack_revisions
+WHERE stack_id = %s
+ORDER BY revision_number
+"""
+COUNTS = b"""
+SELECT
+    (SELECT count(*) FROM stackmgr.stacks WHERE manager_id = managers.manager_id),
+    (SELECT count(*) FROM stackmgr.stack_revisions WHERE manager_id = managers.manager_id),
+    (SELECT count(*) FROM stackmgr.creation_receipts WHERE manager_id = managers.manager_id)
+FROM stackmgr.managers AS managers
+WHERE external_id = %s
+"""
+
+
+class Way(Protocol):
+    """A manager's way to the service; a response is its status and its document."""
+
+    external_id: str
+
+    def create(self, key: str, document: Any, request_id: str) -> Response: ...
+
+    def update(self, stack_id: str, document: Any, request_id: str) -> Response: ...
+
+
+class InProcess:
+    """A manager whose requests begin behind the HTTP layer."""
+
+    def __init__(self, database: Database, spellings: Mapping[str, str]) -> None:
+        self.external_id = str(uuid4())
+        self._identity = Identity(f"race:{self.external_id}", self.external_id)
+        self._database = database
+        self._spellings = spellings
+
+    def create(self, key: str, document: Any, request_id: str) -> Response:
+        def run(session: Session, caller: Caller) -> Response:
+            wanted = configuration.parse_create(document, self._spellings)
+            session.plan = repository.plan_create(key, wanted, request_id)
+            stack, created = repository.create(session, caller)
+            return 201 if created else 200, json.loads(serialize_stack(stack))
+
+        return self._run(run)
+
+    def update(self, stack_id: str, document: Any, request_id: str) -> Response:
+        def run(session: Session, caller: Caller) -> Response:
+            changes = configuration.parse_update(document, self._spellings)
+            session.plan = repository.plan_update(stack_id, changes, request_id)
+            return 200, json.loads(serialize_stack(repository.update(session, caller)))
+
+        return self._run(run)
+
+    def _run(self, run: Callable[[Session, Caller], Response]) -> Response:
+        with self._database.session() as session:
+            try:
+                manager_id = managers.bind(session, self._identity)
+                return run(session, Caller(manager_id, self._identity.identity_id, None))
+            except ServiceError as ex:
+                return ex.status, None
+
+
+class OverHttp:
+    """A manager who sends each request on a connection of its own."""
+
+    def __init__(self, service: RunningService, key: str, external_id: str) -> None:
+        self.external_id = external_id
+        self._service = service
+        self._authorization = {"Authorization": f"Bearer {key}"}
+
+    def create(self, key: str, document: Any, request_id: str) -> Response:
+        return self._send("POST", STACKS, document, {"Idempotency-Key": key, "X-Request-Id": request_id})
+
+    def update(self, stack_id: str, document: Any, request_id: str) -> Response:
+        return self._send("PATCH", f"{STACKS}/{stack_id}", document, {"X-Request-Id": request_id})
+
+    def _send(self, method: str, path: str, document: Any, headers: dict[str, str]) -> Response:
+        received = exchange(
+            self._service.port, path, self._authorization | headers, method, json.dumps(document)
+        )
+        check_response(method, path, received.status, received.headers, received.body)
+        return received.status, json.loads(received.body)
+
+
+@pytest.fixture(scope="module")
+def pool(database_url: str) -> Iterator[Database]:
+    database = Database(database_url, pool_size=WRITERS)
+    database.open()
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def service(database_url: str) -> Iterator[RunningService]:
+    with running_service(database_url, args=("--workers", "2")) as running:
+        yield running
+
+
+@pytest.fixture(params=["threads", "gunicorn"])
+def manager(request: pytest.FixtureRequest, new_key, spellings: dict[str, str]) -> Way:
+    """A manager that no request was ever made for."""
+    if request.param == "threads":
+        return InProcess(request.getfixturevalue("pool"), spellings)
+    external_id = str(uuid4())
+    return OverHttp(request.getfixturevalue("service"), new_key(external_id), external_id)
+
+
+def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run the calls, each in a thread of its own, from the same moment on, and return what they return."""
+    start = Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        start.wait(30)
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return list(threads.map(run, calls))
+
+
+each_round = pytest.mark.parametrize("number", range(ROUNDS))
+
+
+@each_round
+def test_of_identical_creates_at_once_one_creates_and_the_others_find_its_stack(manager, admin, number):
+    responses = at_once([lambda: manager.create("key", example(), "r")] * RUNNERS)
+    assert Counter(status for status, _ in responses) == {201: 1, 200: RUNNERS - 1}
+    assert all(document == responses[0][1] for _, document in responses)
+    assert admin.execute(COUNTS, (manager.external_id,)).fetchone() == (1, 1, 1)
+
+
+@each_round
+def test_of_two_inputs_under_one_key_at_once_one_wins_and_the_other_conflicts(manager, admin, number):
+    names = ["This", "That"] * (RUNNERS // 2)
+    responses = at_once([lambda name=name: manager.create("key", example(name=name), "r") for name in names])
+    (winner,) = (document for status, document in responses if status == 201)
+    for name, (status, document) in zip(names, responses, strict=True):
+        if name == winner["name"]:
+            assert status in (200, 201)
+            assert document == winner
+        else:
+            assert status == 409
+    assert admin.execute(COUNTS, (manager.external_id,)).fetchone() == (1, 1, 1)
+
+
+@each_round
+def test_updates_at_once_lose_nothing_and_change_only_what_each_supplied(manager, admin, number):
+    _, created = manager.create("key", example(), "created")
+    requests = {f"{w}-{u}": changes(f"{number}-{w}-{u}") for w in range(WRITERS) for u in range(UPDATES)}
+
+    def write(writer: int) -> dict[str, Response]:
+        mine = [f"{writer}-{update}" for update in range(UPDATES)]
+        return {name: manager.update(created["id"], requests[name], name) for name in mine}
+
+    responses: dict[str, Response] = {}
+    for outcomes in at_once([lambda writer=writer: write(writer) for writer in range(WRITERS)]):
+        responses |= outcomes
+    assert {status for status, _ in responses.values()} == {200}
+    history = revisions(admin, created["id"])
+    assert next(iter(history)) == "created"
+    assert history.keys() == {"created", *requests}
+    expected = created
+    for name, saved in history.items():
+        expected = expected | requests.get(name, {}) | {"current_revision_id": saved["current_revision_id"]}
+        assert saved == expected
+        assert saved == responses.get(name, (201, created))[1]
+
+
+def changes(seed: str) -> dict[str, Any]:
+    """Return an update of some of the fields, to values that no other seed is likely to give."""
+    chance = random.Random(seed)  # noqa: S311 - not for secrets
+    weight = chance.randint(0, 10000)
+    complete = {
+        "name": seed,
+        "allocation": [
+            {"token_address": ADDRESSES[0], "weight_bps": weight},
+            {"token_address": ADDRESSES[1], "weight_bps": 10000 - weight},
+        ],
+        "schedule": {"preset": chance.choice(["hourly", "daily", "weekly", "monthly"])},
+    }
+    chosen = chance.sample(sorted(complete), chance.randint(1, 3))
+    return {field: complete[field] for field in chosen}
+
+
+def revisions(admin: psycopg.Connection, stack_id: str) -> dict[str, dict[str, Any]]:
+    """Return each revision of a stack, as a Stack object, by its request; the numbers have no gap."""
+    found = {}
+    for expected, row in enumerate(admin.execute(HISTORY, (stack_id,)), start=1):
+        request_id, number, revision_id, name, allocation, preset = row
+        assert number == expected
+        assert request_id not in found
+        found[request_id] = {
+            "id": stack_id,
+            "current_revision_id": revision_id,
+            "name": name,
+            "allocation": allocation,
+            "schedule": {"preset": preset},
+        }
+    return found
