@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.bench.load import Load
-from tests.endurance.day import AGE_LIMIT, MULTIXACT_LIMIT, Report, Samples, Vacuums, run
+from tests.measure.day import AGE_LIMIT, MULTIXACT_LIMIT, DatabaseSamples, DayReport, Vacuums, run
+from tests.measure.load import Load
 from tests.support.clusters import new_database
 from tests.support.waiting import eventually
 
@@ -40,7 +40,7 @@ def test_a_short_day_has_its_vacuums_and_no_failed_request() -> None:
 
 
 def test_a_request_that_waits_for_a_vacuum_is_seen(server_url: str) -> None:
-    samples = Samples()
+    samples = DatabaseSamples()
     with (
         new_database(server_url) as url,
         psycopg.connect(url) as holder,
@@ -92,6 +92,8 @@ _SOUND = Load(requests=1000, seconds=10.0, p50=2.0, p99=10.0, errors=0)
     ],
 )
 def test_each_bound_is_checked(first: Any, last: Any, samples: Any) -> None:
-    assert Report([_SOUND, replace(_SOUND, p99=12.0)]).problems() == []
-    report = Report([replace(_SOUND, **first), replace(_SOUND, **last)], samples=Samples(**samples))
+    assert DayReport([_SOUND, replace(_SOUND, p99=12.0)]).problems() == []
+    report = DayReport(
+        [replace(_SOUND, **first), replace(_SOUND, **last)], samples=DatabaseSamples(**samples)
+    )
     assert len(report.problems()) == 1

@@ -1,4 +1,4 @@
-"""How long a client waits while another attacks: `python -m tests.bench.fairness`.
+"""How long a client waits while another attacks: `python -m tests.measure.fairness`.
 
 One worker serves.  Connections of one key, or of none, repeat an attack, while a client of another key gets
 one stack, one request at a time.  For each of these the benchmark reads the processor time that the worker
@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -22,17 +23,15 @@ from pathlib import Path
 
 import psutil
 
-from tests.bench import verifier
-from tests.bench.__main__ import postgres
-from tests.bench.attacks import ATTACKS, COLLECTION, Attack, Attacker, Door, Reader, Target, request
-from tests.bench.contenders import HERE, SLICES_CONF, Checkout, serve
-from tests.bench.measure import Slices
-from tests.bench.requests import Manager
+from tests.measure.attacks import ATTACKS, COLLECTION, Attack, Attacker, Door, StatusReader, Target, request
+from tests.measure.services import HERE, Checkout, postgres
 from tests.support import examples
 from tests.support.clusters import new_database
 from tests.support.nginx import running_proxy
 from tests.support.server import RunningService, send_request
+from tests.support.unkey_server import unkey_process
 
+_SLICES_CONF = HERE / "tests/measure/slices_conf.py"
 _PROCESSES = 4
 _LARGE_STACKS = 100
 _SETTLE_SECONDS = 0.5
@@ -41,6 +40,22 @@ _HEADINGS = (
     "attack", "connections", "responses to it", "GETs", "not 200", "CPU p50", "p99", "p99.9", "max",
     "longest slice", "wall p99", "max",
 )  # fmt: skip
+
+
+class Slices:
+    """The file in which a service that has `env` and tests/measure/slices_conf.py keeps its longest slice."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.env = {"STACKMGR_BENCH_SLICES": str(path)}
+        path.write_bytes(bytes(8))
+
+    def longest_ms(self) -> float:
+        """Return the longest slice since the last call."""
+        longest = int.from_bytes(self._path.read_bytes(), sys.byteorder)
+        with self._path.open("r+b") as file:
+            file.write(bytes(8))
+        return longest / 1e6
 
 
 @dataclass
@@ -54,7 +69,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Stage:
+class AttackedService:
     """The service under attack, as the kernel accounts for it, and the two clients."""
 
     service: RunningService
@@ -79,7 +94,7 @@ class Stage:
         while time.monotonic() < end:
             try:
                 with self.door.connect("127.0.0.1") as sock:
-                    reader = Reader(sock)
+                    reader = StatusReader(sock)
                     while time.monotonic() < end:
                         self._get(sock, reader, found)
                         time.sleep(_PAUSE_SECONDS)
@@ -88,7 +103,7 @@ class Stage:
         found.slice = self.slices.longest_ms()
         return found
 
-    def _get(self, sock: socket.socket, reader: Reader, found: Measured) -> None:
+    def _get(self, sock: socket.socket, reader: StatusReader, found: Measured) -> None:
         cpu, began = self.cpu_ns(), time.monotonic()
         try:
             sock.sendall(self.light)
@@ -169,20 +184,16 @@ def _prepare(port: int, keys: list[str]) -> tuple[Target, bytes]:
     return Target(keys[0], keys[1], ids[0], cursors), request("GET", f"{COLLECTION}/{light}", keys[2])
 
 
-def _seed(checkout: Checkout, env: dict[str, str], port: int) -> tuple[Target, bytes, list[Manager]]:
-    """Return what the attacker has, the light client's request, and both of them with their keys."""
-
-    def issue(*options: str) -> str:
-        return checkout.run("-m", "stackmgr", "keys", "issue", *options, **env).strip()
-
+def _seed(checkout: Checkout, url: str, port: int) -> tuple[Target, bytes, dict[str, str]]:
+    """Return what the attacker has, the light client's request, and both managers by their keys."""
     attacker, light = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
-    keys = [
-        issue("--external-id", attacker),
-        issue("--external-id", attacker, "--quota", "1/60"),
-        issue("--external-id", light),
+    accounts = [
+        checkout.issue(url, attacker),
+        checkout.issue(url, attacker, "--quota", "1/60"),
+        checkout.issue(url, light),
     ]
-    managers = [Manager(attacker, keys[0], []), Manager(light, keys[2], [])]
-    return *_prepare(port, keys), managers
+    keys = [account.key for account in accounts]
+    return *_prepare(port, keys), {keys[0]: attacker, keys[2]: light}
 
 
 @contextmanager
@@ -193,7 +204,7 @@ def served(
     folder.mkdir()
     slices = Slices(folder / "slices")
     with ExitStack() as stack:
-        service = stack.enter_context(serve(checkout, env | slices.env, SLICES_CONF))
+        service = stack.enter_context(checkout.serve(env | slices.env, _SLICES_CONF))
         door = Door(service.port)
         if nginx:
             (folder / "nginx").mkdir()
@@ -204,7 +215,7 @@ def served(
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.fairness",
+        prog="python -m tests.measure.fairness",
         description="Measure how long a client waits while another attacks; times are in milliseconds.",
     )
     add = parser.add_argument
@@ -228,19 +239,21 @@ def main(arguments: list[str] | None = None) -> None:
         attacks = [each for each in ATTACKS if any(part in each.name for part in chosen.only.split(","))]
         print(f"| {' | '.join(_HEADINGS)} |\n|{'---|' * len(_HEADINGS)}", flush=True)
         with served(checkout, env, folder / "database", nginx=chosen.nginx) as parts:
-            target, light, managers = _seed(checkout, env, parts[0].port)
+            target, light, accounts = _seed(checkout, url, parts[0].port)
             measure(
-                Stage(*parts, target, light), [each for each in attacks if not each.verify_seconds], chosen
+                AttackedService(*parts, target, light),
+                [each for each in attacks if not each.verify_seconds],
+                chosen,
             )
         for attack in (each for each in attacks if each.verify_seconds):
             with (
-                verifier.delayed(managers, attack.verify_seconds) as (of_verifier, _),
+                unkey_process(accounts, attack.verify_seconds) as (of_verifier, _),
                 served(checkout, env | of_verifier, folder / "remote", nginx=chosen.nginx) as parts,
             ):
-                measure(Stage(*parts, target, light), [attack], chosen)
+                measure(AttackedService(*parts, target, light), [attack], chosen)
 
 
-def measure(stage: Stage, attacks: list[Attack], chosen: argparse.Namespace) -> None:
+def measure(stage: AttackedService, attacks: list[Attack], chosen: argparse.Namespace) -> None:
     """Print the lines of a service without an attack, and with each of *attacks*."""
     print(row("none", 0, stage.watch(chosen.seconds), Counter()), flush=True)
     for attack in attacks:

@@ -2,15 +2,14 @@
 
 import hashlib
 import random
-import secrets
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 from psycopg import sql
@@ -21,9 +20,10 @@ from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.statements import Statement
 from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.stacks import cursor
-from tests.scale import load
+from tests.measure.scale import load
 
 _LIMIT = 25
+_SAMPLES = 500
 _DEADLINE = 60.0
 
 _SAMPLE = b"""
@@ -49,13 +49,6 @@ _GET, _LIST, _UPDATE, _CREATE, _RECEIPT, _VERIFY = (
 Call = tuple[Statement, dict[str, Any]]
 
 
-def uuid7() -> str:
-    """Return a time-ordered UUID, version 7 of RFC 9562: milliseconds, then random bits."""
-    value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
-    value = value & ~(0xF << 76) | 7 << 76
-    return str(UUID(int=value & ~(3 << 62) | 2 << 62))
-
-
 @dataclass
 class Costs:
     """What the executions of one statement have cost: seconds each, and the sums of the rest."""
@@ -73,21 +66,21 @@ class Costs:
         return total / len(self.seconds)
 
 
-class Subject:
+class LoadedDatabase:
     """One database under measurement."""
 
-    def __init__(self, url: str, stacks: int, samples: int = 500) -> None:
+    def __init__(self, url: str, stacks: int) -> None:
         self._admin = psycopg.connect(url, autocommit=True)
         self._connection = DatabaseConnection.connect(
             completed_conninfo(url, "stackmgr_app", _DEADLINE), autocommit=True
         )
         self._pid = self._connection.info.backend_pid
-        percent = min(100.0, 100 * 4 * samples / stacks)
+        percent = min(100.0, 100 * 4 * _SAMPLES / stacks)
         self._rows: list[Any] = self._admin.execute(
-            _SAMPLE, {"percent": percent, "limit": 4 * samples}
+            _SAMPLE, {"percent": percent, "limit": 4 * _SAMPLES}
         ).fetchall()
         random.Random(1).shuffle(self._rows)  # noqa: S311 - to be repeatable
-        self._rows = self._rows[:samples]
+        self._rows = self._rows[:_SAMPLES]
         self._texts = [text.split("\t") for text in load.configurations(1)]
         self.costs: dict[str, Costs] = defaultdict(Costs)
 
@@ -173,24 +166,27 @@ class Subject:
         parameters = {"name": None, "allocation": None, "preset": None, **given}
         return _UPDATE, {"stack_id": row[1], **self._actor(row), **parameters, "revision_id": str(uuid4())}
 
-    def _create(self, row: Any, chance: random.Random, new_id: Callable[[], Any] = uuid4) -> Call:
+    def _create(self, row: Any, chance: random.Random) -> Call:
         name, allocation, preset = chance.choice(self._texts)
         return _CREATE, {
             **self._actor(row),
             "idempotency_key": f"key-{uuid4().hex}",
             "input_digest": bytes(32),
-            "stack_id": str(new_id()),
-            "revision_id": str(new_id()),
+            "stack_id": str(uuid4()),
+            "revision_id": str(uuid4()),
             "name": name,
             "allocation": allocation,
             "preset": preset,
         }
 
-    def _create_v7(self, row: Any, chance: random.Random) -> Call:
-        return self._create(row, chance, uuid7)
-
     def _actor(self, row: Any) -> dict[str, Any]:
-        return {"manager_id": row[0], "identity_id": "identity", "request_id": uuid4().hex, "key_id": row[0]}
+        return {
+            "manager_id": row[0],
+            "identity_id": "identity",
+            "request_id": uuid4().hex,
+            "key_id": row[0],
+            "key_digest": None,
+        }
 
 
 def buffers_of(plan: dict[str, Any]) -> int:

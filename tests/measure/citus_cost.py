@@ -1,4 +1,4 @@
-"""`python -m tests.citus_cost BINARIES`: what the operations cost on Citus, beside a single node.
+"""`python -m tests.measure.citus_cost BINARIES`: what the operations cost on Citus, beside a single node.
 
 One client sends batches of requests, in turns, to services on a coordinator with two workers and to a service
 on one PostgreSQL.  Prints the processor time of a request, of the service and all servers together, and its
@@ -34,7 +34,7 @@ LARGEST_RATIO = {"get": 2.0, "list": 2.5, "create": 2.0, "update": 2.0}
 
 
 @dataclass
-class Subject:
+class Variant:
     """A service with what its requests took, by operation; `masters` have the processes that work for it."""
 
     run: dict[str, Callable[[], int]]
@@ -81,7 +81,7 @@ def postmaster(url: str) -> psutil.Process:
 
 
 @contextmanager
-def subject(url: str, servers: list[str], variant: str) -> Iterator[Subject]:
+def subject(url: str, servers: list[str], variant: str) -> Iterator[Variant]:
     """Yield the four operations of a new manager, each returning the status, on a service of one worker."""
     operator = Database(url, role="stackmgr_owner", pool_size=1)
     operator.open()
@@ -101,7 +101,7 @@ def subject(url: str, servers: list[str], variant: str) -> Iterator[Subject]:
             return response.status, response.read()
 
         path = f"{STACKS}/{json.loads(send('POST', STACKS, body)[1])['id']}"
-        yield Subject(
+        yield Variant(
             {
                 "get": lambda: send("GET", path)[0],
                 "list": lambda: send("GET", STACKS)[0],
@@ -112,7 +112,7 @@ def subject(url: str, servers: list[str], variant: str) -> Iterator[Subject]:
         )
 
 
-def table(head: str, subjects: dict[str, Subject], value: Callable[[Subject, str], float]) -> None:
+def table(head: str, subjects: dict[str, Variant], value: Callable[[Variant, str], float]) -> None:
     """Print a value of each operation and subject, and the last subject's as a multiple of the first's."""
     print(f"{head:32}" + "".join(f"{operation:>8}" for operation in LARGEST_RATIO))
     for name, each in subjects.items():
@@ -141,8 +141,8 @@ def main(binaries: Path) -> int:
             for operation in LARGEST_RATIO:
                 for each in subjects.values():
                     each.batch(operation, is_counted=number > 0)
-    table("processor time, ms", subjects, Subject.processor_ms)
-    table("p50 of one client, ms", subjects, Subject.latency_ms)
+    table("processor time, ms", subjects, Variant.processor_ms)
+    table("p50 of one client, ms", subjects, Variant.latency_ms)
     return int(
         any(
             subjects["Citus, functions"].processor_ms(operation)

@@ -2,12 +2,10 @@
 
 import os
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
@@ -37,7 +35,7 @@ class Cost:
 
 
 def tree(pid: int | None) -> list[psutil.Process]:
-    """Return a process and its descendants."""
+    """Return a process and its descendants; none for None."""
     if pid is None:
         return []
     root = psutil.Process(pid)
@@ -54,29 +52,10 @@ def cpu_seconds(pid: int | None) -> float:
     return total
 
 
-def memory(pid: int) -> tuple[float, float]:
-    """Return a tree's memory in MB: the sum of resident sets, and the same with shared pages divided."""
-    rss = pss = 0
-    for process in tree(pid):
-        full = process.memory_full_info()
-        rss, pss = rss + full.rss, pss + full.pss
-    return rss / 1e6, pss / 1e6
-
-
-class Slices:
-    """The file in which a service that has `env` and tests/bench/slices_conf.py keeps its longest slice."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.env = {"STACKMGR_BENCH_SLICES": str(path)}
-        path.write_bytes(bytes(8))
-
-    def longest_ms(self) -> float:
-        """Return the longest slice since the last call."""
-        longest = int.from_bytes(self._path.read_bytes(), sys.byteorder)
-        with self._path.open("r+b") as file:
-            file.write(bytes(8))
-        return longest / 1e6
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of a tree in MB."""
+    total: int = sum(process.memory_info().rss for process in tree(pid))
+    return total / 1e6
 
 
 def _own() -> float:

@@ -192,7 +192,7 @@ class Door:
         return context.wrap_socket(plain, server_hostname="localhost")
 
 
-class Reader:
+class StatusReader:
     """Reads responses from a connection and keeps nothing of their bodies."""
 
     def __init__(self, sock: socket.socket, read_bytes: int = 262_144, pause: float = 0.0) -> None:
@@ -257,7 +257,7 @@ class Attacker:
                 time.sleep(0.01)
 
     def _exchanges(self, sock: socket.socket, requests: list[bytes]) -> Iterator[str]:
-        reader = Reader(sock, self.attack.read_bytes, self.attack.pause)
+        reader = StatusReader(sock, self.attack.read_bytes, self.attack.pause)
         for each in cycle(requests):
             if time.monotonic() > self.end:
                 return

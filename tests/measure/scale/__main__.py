@@ -1,4 +1,4 @@
-"""`python -m tests.scale`: see the package."""
+"""`python -m tests.measure.scale`: see the package."""
 
 import argparse
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.scale import load, report, server
+from tests.measure.scale import load, report, server
 
 
 def _load(arguments: argparse.Namespace) -> None:
@@ -28,14 +28,7 @@ def _report(arguments: argparse.Namespace) -> None:
             print(line, flush=True)
 
 
-def _hot(arguments: argparse.Namespace) -> None:
-    with server.open_server(arguments.data) as postgres:
-        url = postgres.url(server.database_name(arguments.stacks))
-        for line in report.hot(url, arguments.stacks, arguments.updates):
-            print(line)
-
-
-parser = argparse.ArgumentParser(prog="python -m tests.scale", description=__doc__)
+parser = argparse.ArgumentParser(prog="python -m tests.measure.scale", description=__doc__)
 commands = parser.add_subparsers(required=True)
 command = commands.add_parser("load", help="make a database with so many stacks")
 command.add_argument("--data", type=Path, required=True, help="data directory, made when it is missing")
@@ -51,11 +44,6 @@ command.add_argument("--small", type=int, default=10_000)
 command.add_argument("--large", type=int, required=True)
 command.add_argument("--rounds", type=int, default=20)
 command.set_defaults(run=_report)
-command = commands.add_parser("hot", help="update random stacks: which updates stay on their page?")
-command.add_argument("--data", type=Path, required=True)
-command.add_argument("--stacks", type=int, required=True)
-command.add_argument("--updates", type=int, default=200_000)
-command.set_defaults(run=_hot)
 
 if __name__ == "__main__":
     chosen = parser.parse_args()

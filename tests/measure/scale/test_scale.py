@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from stackmgr.operate import preflight
-from tests.scale import load, report, server
-from tests.scale.subject import buffers_of
+from tests.measure.scale import load, report, server
+from tests.measure.scale.subject import buffers_of
 from tests.support.clusters import new_database
 from tests.support.memory import reachable
 from tests.support.psql import audit
@@ -60,14 +60,13 @@ def test_the_same_seed_makes_the_same_stacks() -> None:
     assert list(load.lines("stacks", 50, 7)) != list(load.lines("stacks", 50, 8))
 
 
-def test_the_report_and_the_updates_run(loaded_url: str) -> None:
+def test_the_report_runs(loaded_url: str) -> None:
     with psycopg.connect(loaded_url) as connection:
         if connection.info.server_version < 180000:
             pytest.skip("reads the counts of a session, which PostgreSQL 18 has")
     text = "\n".join(report.report((loaded_url, STACKS), (loaded_url, STACKS), 1))
     for name in (*report.BOUNDS, "bytes per stack", "WAL of create again"):
         assert name in text
-    assert "% HOT" in "\n".join(report.hot(loaded_url, STACKS, 20))
 
 
 def node(buffers: int, *children: dict[str, Any], **members: str) -> dict[str, Any]:

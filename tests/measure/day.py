@@ -1,4 +1,4 @@
-"""A shortened day of creates on a server with lowered freeze ages: `python -m tests.endurance.day --help`.
+"""A shortened day of creates on a server with lowered freeze ages: `python -m tests.measure.day --help`.
 
 In a day at 200 creates a second, autovacuum visits each append-only table 17 times, once for a million rows.
 The run has as many visits: the number of rows between two is lowered in proportion to the creates of the run.
@@ -19,15 +19,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 
-from tests.bench import load, requests
-from tests.bench.load import Load
-from tests.bench.measure import Cost, measured
-from tests.bench.requests import Manager, Task
-from tests.matrix.stage import new_managers
-from tests.scale.load import load as fill
+from tests.measure import load, requests
+from tests.measure.cost import Cost, measured
+from tests.measure.load import Load
+from tests.measure.scale.load import load as fill
+from tests.measure.services import Checkout
 from tests.support.memory import memory
 from tests.support.postgres import FaultyPostgres
 from tests.support.repeating import repeated
@@ -51,6 +51,7 @@ _SLOWER = 1.2  # the last quarter of the run, beside the first
 _ROWS_OF_A_DAY = 17_280_000
 _ROWS_BETWEEN_VISITS = 1_000_000  # of stack_revisions and creation_receipts
 _CONNECTIONS = 64
+_MANAGERS = 4
 _QUARTERS = 4
 _SAMPLE_SECONDS = 0.2
 
@@ -83,7 +84,7 @@ _CANCELLED = "canceling autovacuum task"
 
 
 @dataclass
-class Samples:
+class DatabaseSamples:
     """What was seen while the load ran: the greatest ages with their tables, and requests behind a vacuum."""
 
     taken: int = 0
@@ -129,12 +130,12 @@ class Vacuums:
 
 
 @dataclass
-class Report:
+class DayReport:
     """What came of a run; `loads` has a quarter of it each, `costs` what the machine did meanwhile."""
 
     loads: list[Load] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
-    samples: Samples = field(default_factory=Samples)
+    samples: DatabaseSamples = field(default_factory=DatabaseSamples)
     vacuums: Vacuums = field(default_factory=Vacuums)
 
     @property
@@ -195,18 +196,16 @@ def _staged(stacks: int, creates: float) -> Iterator[tuple[_Server, RunningServi
             rows = max(1, round(_ROWS_BETWEEN_VISITS * creates / _ROWS_OF_A_DAY))
             connection.execute(_VISIT_AFTER.format(rows=rows).encode())
             connection.execute(b"VACUUM (FREEZE, ANALYZE)")
-        managers = [Manager(made.external_id, made.api_key, []) for made in new_managers(server.url())]
-        prepared = folder / "requests.lua"
-        requests.write_lua(prepared, requests.prepare("create", managers), close=False)
+        accounts = [Checkout().issue(server.url(), str(uuid4())) for _ in range(_MANAGERS)]
+        prepared = requests.write_lua(folder / "requests.lua", "create", accounts)
         url = server.ensure_service_login()
         yield server, undo.enter_context(running_service(url, env={"WEB_CONCURRENCY": "2"})), prepared
 
 
-def run(minutes: float, rate: float, stacks: int) -> Report:
+def run(minutes: float, rate: float, stacks: int) -> DayReport:
     """Create at *rate* a second, beside *stacks* that are there already, for so many minutes."""
-    report = Report()
+    report = DayReport()
     seconds = max(1, round(minutes * 60 / _QUARTERS))
-    task = Task(scenario="create", connections=_CONNECTIONS, seconds=seconds, offered=rate)
     with (
         _staged(stacks, _QUARTERS * seconds * rate) as (server, service, prepared),
         psycopg.connect(server.url(), autocommit=True) as connection,
@@ -215,7 +214,7 @@ def run(minutes: float, rate: float, stacks: int) -> Report:
         postgres, already = server.processes()[0].pid, len(server.read_log())
         for _ in range(_QUARTERS):
             with measured(service.pid, postgres, []) as cost:
-                report.loads.append(load.wrk(service.port, prepared, task))
+                report.loads.append(load.wrk(service.port, prepared, _CONNECTIONS, seconds, rate))
             report.costs.append(cost)
         report.vacuums = Vacuums.read(server.read_log()[already:])
     return report
@@ -224,7 +223,7 @@ def run(minutes: float, rate: float, stacks: int) -> Report:
 def main() -> int:
     """Return the exit status: 0 when every bound holds."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.endurance.day",
+        prog="python -m tests.measure.day",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

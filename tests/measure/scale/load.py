@@ -62,7 +62,7 @@ FROM stackmgr.managers
 """
 
 
-class Row(NamedTuple):
+class LoadedStack(NamedTuple):
     """One stack of the load, before it becomes text."""
 
     manager: int
@@ -82,7 +82,7 @@ def managers_of(stacks: int) -> int:
     return max(10, stacks // STACKS_PER_MANAGER)
 
 
-def rows(stacks: int, seed: int, share: float = BIGGEST_SHARE) -> Iterator[Row]:
+def rows(stacks: int, seed: int, share: float = BIGGEST_SHARE) -> Iterator[LoadedStack]:
     """Yield the stacks in the order of their creation; the same ones for the same arguments."""
     chance = random.Random(seed)  # noqa: S311 - to be repeatable
     others = managers_of(stacks) - 1
@@ -98,7 +98,7 @@ def rows(stacks: int, seed: int, share: float = BIGGEST_SHARE) -> Iterator[Row]:
         random_bytes = chance.randbytes(32 * count).hex()
         for number in range(count):
             ids = random_bytes[64 * number : 64 * number + 64]
-            yield Row(
+            yield LoadedStack(
                 owners[number],
                 ids[:12] + "4" + ids[13:16] + "8" + ids[17:32],
                 ids[32:44] + "4" + ids[45:48] + "8" + ids[49:56],
@@ -125,7 +125,7 @@ def configurations(seed: int) -> list[str]:
     return made
 
 
-def _revision(row: Row, number: int) -> str:
+def _revision(row: LoadedStack, number: int) -> str:
     return f"{row.revision_prefix}{number:08x}"
 
 

@@ -10,8 +10,7 @@ import random
 import statistics
 from collections.abc import Iterator
 
-from stackmgr.database.statements import Statement
-from tests.scale.subject import Subject
+from tests.measure.scale.subject import LoadedDatabase
 
 _PER_ROUND = 100
 _PLANS = 100
@@ -35,7 +34,6 @@ _LINE = (
     "  {:5.2f} {:5.2f} {:5.2f}"
 )
 _READS = ("first page", "middle page", "get", "verify", "receipt")
-_NAMES = (*BOUNDS, "create v7")
 _FORGET = b"""
 SET allow_system_table_mods = on;
 DELETE FROM pg_statistic
@@ -49,15 +47,11 @@ WHERE relnamespace = 'stackmgr'::regnamespace AND relkind IN ('r', 'i') AND pg_r
 ORDER BY 2 DESC
 """
 _COMPRESSIONS = b"SELECT enumvals FROM pg_settings WHERE name = 'wal_compression'"
-_ASYNCHRONOUS = Statement("asynchronous", b"SET synchronous_commit = off", (), writes=False)
-_UPDATED = b"""
-SELECT n_tup_upd, n_tup_hot_upd, pg_relation_size(relid) FROM pg_stat_user_tables WHERE relname = 'stacks'
-"""
 
 
 def report(small: tuple[str, int], large: tuple[str, int], rounds: int) -> Iterator[str]:
     """Yield the lines of the report on two databases: connection strings with their numbers of stacks."""
-    subjects = [Subject(*small), Subject(*large)]
+    subjects = [LoadedDatabase(*small), LoadedDatabase(*large)]
     try:
         yield from _sizes(subjects[1], large[1])
         for statistics_are in ("missing", "fresh"):
@@ -76,18 +70,18 @@ def report(small: tuple[str, int], large: tuple[str, int], rounds: int) -> Itera
             subject.close()
 
 
-def _measure(subjects: list[Subject], rounds: int) -> None:
+def _measure(subjects: list[LoadedDatabase], rounds: int) -> None:
     chance = random.Random(2)  # noqa: S311 - to be repeatable
     for number in range(rounds + 2):
         if number == 2:  # warm
             for subject in subjects:
                 subject.costs.clear()
-        for name in _NAMES:
+        for name in BOUNDS:
             for subject in chance.sample(subjects, len(subjects)):
                 subject.measure(name, subject.calls(name, chance, _PER_ROUND))
 
 
-def _table(subjects: list[Subject], statistics_are: str, plans: dict[str, list[int]]) -> Iterator[str]:
+def _table(subjects: list[LoadedDatabase], statistics_are: str, plans: dict[str, list[int]]) -> Iterator[str]:
     small, large = subjects
     yield f"statistics {statistics_are}:"
     yield f"{'':12} {_COLUMNS}"
@@ -97,7 +91,7 @@ def _table(subjects: list[Subject], statistics_are: str, plans: dict[str, list[i
         cpu = [1e6 * costs.per_call(costs.cpu_seconds) for costs in (a, b)]
         yield _LINE.format(
             name,
-            BOUNDS.get(name, BOUNDS["create"]),
+            BOUNDS[name],
             statistics.fmean(plans[name]),
             max(plans[name]),
             *(b.per_call(total) for total in (b.buffers, b.reads, b.wal_bytes)),
@@ -106,7 +100,7 @@ def _table(subjects: list[Subject], statistics_are: str, plans: dict[str, list[i
         )
 
 
-def _wal(subject: Subject) -> Iterator[str]:
+def _wal(subject: LoadedDatabase) -> Iterator[str]:
     """Yield the WAL of writes to pages untouched since a checkpoint, and again to the same pages."""
     built_in = subject.execute(_COMPRESSIONS)[0][0]
     for compression in (b"off", b"lz4" if "lz4" in built_in else b"pglz"):
@@ -125,32 +119,16 @@ def _wal(subject: Subject) -> Iterator[str]:
     subject.execute(b"SELECT pg_reload_conf()")
 
 
-def _plan_buffers(subject: Subject) -> dict[str, list[int]]:
+def _plan_buffers(subject: LoadedDatabase) -> dict[str, list[int]]:
     chance = random.Random(3)  # noqa: S311 - to be repeatable
     plans = {}
-    for name in _NAMES:
+    for name in BOUNDS:
         subject.plan_buffers(subject.calls(name, chance, 1))  # a session's first call reads catalogs too
         plans[name] = subject.plan_buffers(subject.calls(name, chance, _PLANS))
     return plans
 
 
-def hot(url: str, stacks: int, updates: int) -> Iterator[str]:
-    """Update random stacks; yield how many row versions stayed on their page, and the table's growth."""
-    subject = Subject(url, stacks, samples=updates // 2)
-    chance = random.Random(4)  # noqa: S311 - to be repeatable
-    try:
-        subject.run(_ASYNCHRONOUS, {})
-        [before] = subject.execute(_UPDATED)
-        subject.measure("update", subject.calls("update", chance, updates))
-        [after] = subject.execute(_UPDATED)
-    finally:
-        subject.close()
-    updated, in_place = after[0] - before[0], after[1] - before[1]
-    share, growth = 100 * in_place / updated, after[2] / before[2] - 1
-    yield f"{updated} updates, {share:.2f} % HOT, table grown by {growth:.3%}"
-
-
-def _sizes(subject: Subject, stacks: int) -> Iterator[str]:
+def _sizes(subject: LoadedDatabase, stacks: int) -> Iterator[str]:
     rows = subject.execute(_SIZES)
     yield f"bytes per stack: {sum(size for _, size in rows) / stacks:.0f}"
     yield from (f"  {name:28} {size / stacks:7.1f}" for name, size in rows)

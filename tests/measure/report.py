@@ -1,0 +1,87 @@
+"""What the samples come to: medians over the rounds, ratios within each round, as JSON and a table."""
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.measure.rounds import RoundPlan, Sample
+
+OURS = "stackmgr"  # the service that others are compared with
+Value = Callable[[Sample], float]
+_HEADINGS = (
+    "scenario", "service", "requests/s", "spread", "CPU µs service", "CPU µs PostgreSQL", "rate / stackmgr",
+    "CPU / stackmgr", "p50 ms", "p99 ms", "RSS MB", "errors", "disturbed",
+)  # fmt: skip
+
+
+def _calm(samples: list[Sample]) -> list[Sample]:
+    """Return the samples that were not disturbed, or all where there are no others."""
+    return [sample for sample in samples if not sample.cost.disturbed] or samples
+
+
+def median(samples: list[Sample], value: Value) -> float:
+    """Return the median of a value."""
+    return statistics.median(map(value, _calm(samples)))
+
+
+def ratio(mine: list[Sample], others: list[Sample], value: Value) -> float:
+    """Return the median of the rounds' ratios; NaN where no round has both."""
+    by_round = {sample.round: value(sample) for sample in _calm(others)}
+    ratios = [value(sample) / by_round[sample.round] for sample in _calm(mine) if by_round.get(sample.round)]
+    return statistics.median(ratios) if ratios else float("nan")
+
+
+def rate(sample: Sample) -> float:
+    """Responses a second."""
+    return sample.load.rate
+
+
+def _service_cpu(sample: Sample) -> float:
+    return sample.processor_us[0]
+
+
+def table(samples: list[Sample]) -> str:
+    """Return a row for each scenario and service."""
+    found: dict[tuple[str, str], list[Sample]] = {}
+    for sample in samples:
+        found.setdefault((sample.scenario, sample.service), []).append(sample)
+    rows: list[tuple[str, ...]] = [_HEADINGS, ("---",) * len(_HEADINGS)]
+    for (scenario, service), mine in found.items():
+        ours = found.get((scenario, OURS), [])
+        rates = sorted(map(rate, _calm(mine)))
+        rows.append(
+            (
+                *(scenario, service, f"{median(mine, rate):.0f}"),
+                f"±{(rates[-1] - rates[0]) / 2 / max(median(mine, rate), 1):.0%}",
+                f"{median(mine, _service_cpu):.0f}",
+                f"{median(mine, lambda sample: sample.processor_us[1]):.0f}",
+                *(f"{ratio(mine, ours, value):.2f}" for value in (rate, _service_cpu)),
+                f"{median(mine, lambda sample: sample.load.p50):.2f}",
+                f"{median(mine, lambda sample: sample.load.p99):.2f}",
+                f"{median(mine, lambda sample: sample.rss_mb):.0f}",
+                str(sum(sample.load.errors for sample in mine)),
+                f"{sum(sample.cost.disturbed for sample in mine)} of {len(mine)}",
+            )
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def write(folder: Path, plan: RoundPlan, samples: list[Sample]) -> str:
+    """Write results and table to *folder*, and return the table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    machine = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
+    document = {"machine": machine, "plan": asdict(plan), "samples": [s.as_dict() for s in samples]}
+    (folder / "results.json").write_text(json.dumps(document, indent=1) + "\n")
+    text = table(samples)
+    (folder / "results.md").write_text(text + "\n")
+    return text
