@@ -1,91 +1,13 @@
-"""Fixtures: a PostgreSQL for these tests alone, and the application on it."""
+"""Fixture: a PostgreSQL for the cells of a run."""
 
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
-import psycopg
 import pytest
 
-from tests.faults.service import PATIENCE, Service, ServiceMaker, Watcher
-from tests.support.memory import memory
-from tests.support.postgres import FaultyPostgres
-from tests.support.tcp_proxy import Proxy
-from tests.support.waiting import eventually
+from tests.support.postgres import FaultyPostgres, faulty_postgres
 
 
 @pytest.fixture(scope="session")
-def own_server() -> Iterator[FaultyPostgres]:
-    with (
-        tempfile.TemporaryDirectory(prefix="stackmgr-faults-", dir=memory()) as folder,
-        FaultyPostgres(Path(folder) / "data") as server,
-    ):
-        server.prepare()
+def fault_server() -> Iterator[FaultyPostgres]:
+    with faulty_postgres() as server:
         yield server
-        server.restore()
-
-
-@pytest.fixture
-def server(own_server: FaultyPostgres) -> Iterator[FaultyPostgres]:
-    """The server that a test may ill-treat; it is well again afterwards."""
-    yield own_server
-    own_server.restore()
-
-
-@pytest.fixture
-def login(server: FaultyPostgres) -> Iterator[psycopg.Connection]:
-    """A connection of somebody else, with all rights."""
-    with psycopg.connect(server.url(), autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
-def watcher(server: FaultyPostgres) -> Iterator[Watcher]:
-    with psycopg.connect(server.url(), autocommit=True) as connection:
-        yield Watcher(connection)
-
-
-@pytest.fixture
-def deadline() -> float:
-    """The deadline of services, in seconds; a test of deadlines replaces it by DEADLINE."""
-    return PATIENCE
-
-
-@pytest.fixture
-def make_service(
-    server: FaultyPostgres, spellings: dict[str, str], deadline: float
-) -> Iterator[ServiceMaker]:
-    with ExitStack() as cleanup:
-        yield ServiceMaker(server, spellings, deadline, cleanup)
-
-
-@pytest.fixture
-def service(make_service: ServiceMaker) -> Service:
-    return make_service()
-
-
-@pytest.fixture
-def proxy(server):
-    with Proxy(server.socket_path) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def remote_service(proxy, make_service):
-    """The service with a network between it and its database."""
-    return make_service(f"postgresql://postgres@127.0.0.1:{proxy.port}/stackmgr")
-
-
-@pytest.fixture
-def standby_wanted(login, service):
-    """Let commits wait for a synchronous standby that does not exist."""
-
-    def want(names: bytes) -> None:
-        login.execute(b"ALTER SYSTEM SET synchronous_standby_names = '%s'" % names)
-        login.execute(b"SELECT pg_reload_conf()")
-        eventually(lambda: login.execute(b"SHOW synchronous_standby_names").fetchone() == (names.decode(),))
-
-    want(b"nobody")
-    yield
-    want(b"")

@@ -1,1 +1,0 @@
-"""Long runs of writes under faults, and soaks: `python -m tests.endurance --help`."""

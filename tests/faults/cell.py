@@ -1,0 +1,88 @@
+"""A cell: what fails and how, how the fault is injected, and what it may cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from tests.faults.stage import Setup, Stage
+
+How = Literal["dies", "hangs", "is slow", "lies", "is full"]
+
+# Entering the context injects the fault, leaving it ends the fault.
+Fault = Callable[["Stage"], AbstractContextManager[object]]
+Prepare = Callable[["Setup"], AbstractContextManager[object]]
+
+CLIENTS = 6
+# Seconds in which a service has full service again without a person, and `/live` responds.
+RECOVERY = 2.0
+LIVE = 0.1
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a fault may cost.
+
+    `kinds` are the failures that clients may see: `500` (outcome unknown), `503` (rejected), `cut` (the
+    connection ended without a response), `refused` (no connection); `most` is how many of them a fault may
+    cost.  `/ready` either "stays" 200, "may fail", or "fails": then it must have reported the fault.  `live`,
+    `recovery` and `slowest` (of a response) are in seconds; None is without a bound.
+    """
+
+    kinds: str = ""
+    most: int | None = None
+    ready: Literal["stays", "may fail", "fails"] = "stays"
+    recovery: float = RECOVERY
+    live: float | None = LIVE
+    slowest: float | None = 2.5
+
+    def __str__(self) -> str:
+        """Return the bound as one cell of the table."""
+        kinds = self.kinds.split()
+        count = "" if self.most is None else f"{self.most} "
+        parts = [f"{count}{'/'.join(kinds)}" if kinds else "no failure", f"ready {self.ready}"]
+        if self.live != LIVE:
+            parts.append("live unbounded" if self.live is None else f"live {self.live:g} s")
+        return ", ".join([*parts, f"back in {self.recovery:g} s"])
+
+
+# A worker that dies cuts the connections of the requests it has.
+ONE_WORKER = Bound("cut", CLIENTS)
+# The database is away for a moment, or until `/ready` has reported it.
+OUTAGE = Bound("500 503", ready="may fail")
+DOWN = Bound("500 503", ready="fails")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """*what* fails *how*: `fault` injects it for `lasts` seconds, and then `rest` seconds pass.
+
+    `what` is the thing, with a variant in parentheses.  `setup` prepares what the stage needs, in a context
+    that outlasts it; it raises NoPlace where that cannot be.  A `control` breaks that rule of histories, and
+    must show it.  `trace` is a text that a log must have of it.  Only a cell that `restarts`
+    the service may end its master.  `mixed` cells are also injected in random
+    order on one service; the tests run `short` ones.
+    """
+
+    what: str
+    how: How
+    fault: Fault
+    bound: Bound = Bound()
+    lasts: float = 1.0
+    rest: float = 1.0
+    clients: int = CLIENTS
+    setup: Prepare | None = None
+    control: str = ""
+    trace: str = ""
+    restarts: bool = False
+    mixed: bool = False
+    short: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the name on the command line."""
+        return "-".join(re.findall(r"\w+", f"{self.what} {self.how}"))

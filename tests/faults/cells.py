@@ -1,0 +1,28 @@
+"""All cells.  Each takes another path through the service; the modules are ordered by where it begins."""
+
+from tests.faults import (
+    clocks,
+    database,
+    failover,
+    files,
+    fronts,
+    mutants,
+    names,
+    network,
+    processes,
+    resources,
+    tables,
+    verifier,
+    volume,
+)
+
+CELLS = {
+    cell.name: cell
+    for module in (
+        *(processes, files, resources, clocks),  # master and workers
+        *(database, tables, volume, failover, network, names),  # the database and the way to it
+        *(verifier, fronts),
+        mutants,  # the service itself is wrong
+    )
+    for cell in module.CELLS
+}

@@ -1,0 +1,320 @@
+"""Two PostgreSQL nodes under Patroni, as deploy/patroni/ sets them up, whose primary dies.
+
+Patroni and PostgreSQL are Debian's.  The configuration is the deployed file, but for paths, ports and
+addresses.  Each fault kills Patroni and PostgreSQL of the primary; the node rejoins before the next one.
+"""
+
+import json
+import os
+import pwd
+import random
+import re
+import shutil
+import signal
+import string
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from http import HTTPStatus
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+
+from stackmgr import paths
+from tests.faults.cell import Bound, Cell
+from tests.faults.report import Gap, Report, gaps, judged
+from tests.faults.stage import ENVIRONMENT, Evidence, NoPlace
+from tests.support.server import free_port, running_service
+from tests.support.waiting import eventually
+from tests.support.workload import Workload, new_managers
+
+_TEMPLATE = paths.directory("deploy") / "patroni" / "patroni.yml"
+_BINARIES = Path("/usr/lib/postgresql/15/bin")
+# PostgreSQL refuses to run as root.
+_UNPRIVILEGED = "nobody"
+_CLIENTS = 6
+_PAUSE = 0.02
+_SETTLE = 2.0
+# Seconds in which a node is created, takes over, or rejoins.
+_PATIENCE = 90.0
+_PASSWORD = "of-a-drill"  # noqa: S105 - of servers that end with the drill
+# Of a node on 127.0.0.1, Patroni expects a certificate for localhost.
+_NODES = {"node1": "127.0.0.2", "node2": "127.0.0.3"}
+_ETCD_ADDRESS = "127.0.0.1"
+
+
+class _Node:
+    """Patroni on one node, and the PostgreSQL that it starts."""
+
+    def __init__(self, name: str, folder: Path, etcd: str, run_as: dict[str, Any]) -> None:
+        self.name = name
+        self.address = _NODES[name]
+        self.port, self._api_port = free_port(), free_port()
+        self._folder = folder / name
+        self._run_as = run_as
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder.mkdir()
+        _give(self._folder, run_as)
+        (self._folder / "patroni.yml").write_text(self._configuration(folder, etcd))
+
+    def _configuration(self, folder: Path, etcd: str) -> str:
+        """Return the deployed file for this node.  Fails where it no longer has what is replaced."""
+        template = _TEMPLATE.read_text(encoding="utf-8")
+        passwords = ("REWIND_PASSWORD", "REPLICATION_PASSWORD", "SUPERUSER_PASSWORD", "API_PASSWORD")
+        text = string.Template(template).substitute(
+            {"NODE": self.name, "ADDRESS": self.address, "ETCD": etcd}
+            | dict.fromkeys(("DATABASES", "SERVICES"), "127.0.0.0/8")
+            | dict.fromkeys(passwords, _PASSWORD)
+        )
+        here = {
+            f"{self.address}:5432": f"{self.address}:{self.port}",
+            f"{self.address}:8008": f"{self.address}:{self._api_port}",
+            "/etc/patroni/tls": str(folder),
+            "/var/lib/postgresql/15/stackmgr": str(self._folder / "data"),
+            "/var/lib/postgresql/stackmgr.pgpass": str(self._folder / "pgpass"),
+            "/var/run/postgresql": str(self._folder),
+        }
+        for deployed, replacement in here.items():
+            assert deployed in text, deployed
+            text = text.replace(deployed, replacement)
+        return text
+
+    @property
+    def log(self) -> str:
+        return (self._folder / "log").read_text(errors="replace")
+
+    def start(self) -> None:
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(shutil.which("patroni")), str(self._folder / "patroni.yml")],
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
+                **self._run_as,
+            )
+
+    def kill(self) -> None:
+        """Kill Patroni, and then PostgreSQL, as a host that fails does."""
+        doomed: list[psutil.Process] = []
+        if self._process is not None and self._process.poll() is None:
+            doomed = psutil.Process(self._process.pid).children(recursive=True)
+            self._process.kill()
+            self._process.wait()
+        doomed += self._postgres()
+        for process in doomed:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        eventually(lambda: not any(map(_runs, doomed)), message=f"{self.name} cannot be killed")
+
+    def _postgres(self) -> list[psutil.Process]:
+        """Return the postmaster, which is no child of Patroni's, and its children."""
+        with suppress(FileNotFoundError, psutil.NoSuchProcess):
+            pid = int((self._folder / "data" / "postmaster.pid").read_text().splitlines()[0])
+            postmaster = psutil.Process(pid)
+            if str(self._folder) in " ".join(postmaster.cmdline()):
+                return [postmaster, *postmaster.children()]
+        return []
+
+    def roles(self) -> list[str]:
+        """Return the role of each node, as this one sees them; none while it does not respond."""
+        with suppress(OSError):
+            status, body = self._ask("/cluster")
+            if status == HTTPStatus.OK:
+                return [member["role"] for member in json.loads(body)["members"]]
+        return []
+
+    def accepts_writes(self) -> bool:
+        """Whether this node is the primary, as a load balancer checks."""
+        with suppress(OSError):
+            return self._ask("/primary")[0] == HTTPStatus.OK
+        return False
+
+    def _ask(self, path: str) -> tuple[int, bytes]:
+        connection = HTTPConnection(self.address, self._api_port, timeout=2)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+class _Cluster:
+    """Both nodes; `url` leads a login to whichever is the primary."""
+
+    def __init__(self, folder: Path, etcd: str, run_as: dict[str, Any]) -> None:
+        self.nodes = [_Node(name, folder, etcd, run_as) for name in _NODES]
+        self._root_certificate = folder / "ca.pem"
+        self._down: _Node | None = None
+
+    def url(self, login: str, database: str = "stackmgr") -> str:
+        hosts = ",".join(f"{node.address}:{node.port}" for node in self.nodes)
+        return (
+            f"postgresql://{login}:{_PASSWORD}@{hosts}/{database}?target_session_attrs=read-write"
+            f"&sslmode=verify-full&sslrootcert={self._root_certificate}"
+        )
+
+    def create(self) -> None:
+        """Bootstrap the cluster on the first node; the second one copies it."""
+        first, second = self.nodes
+        first.start()
+        eventually(first.accepts_writes, _PATIENCE, "the first node does not become the primary")
+        second.start()
+        self._await_standby()
+
+    def prepare(self) -> None:
+        """Do what the operator does once: roles, passwords, `stackmgr migrate`."""
+        superuser = self.url("postgres", "postgres")
+        roles = paths.directory("deploy") / "postgresql" / "roles.sql"
+        command = [str(_BINARIES / "psql"), "-X", "-q", "-d", superuser, "-f", str(roles)]
+        subprocess.run(command, check=True, timeout=_PATIENCE, stdout=subprocess.DEVNULL)
+        with psycopg.connect(superuser, autocommit=True) as connection:
+            for login in ("stackmgr_operator", "stackmgr_service"):
+                connection.execute(f"ALTER ROLE {login} PASSWORD '{_PASSWORD}'".encode())
+        for login, *words in (("stackmgr_operator", "migrate"), ("stackmgr_service", "check")):
+            environment = {**os.environ, "STACKMGR_DATABASE_URL": self.url(login)}
+            command = [sys.executable, "-m", "stackmgr", *words]
+            ended = subprocess.run(
+                command, check=False, env=environment, timeout=_PATIENCE, capture_output=True, text=True
+            )
+            assert ended.returncode == 0, ended.stdout + ended.stderr
+
+    def fail_over(self, settle: float) -> tuple[float, float]:
+        """Kill the primary after *settle* seconds, and return when that was and when the other took over."""
+        self.rejoin()
+        time.sleep(settle)
+        [primary] = [node for node in self.nodes if node.accepts_writes()]
+        [other] = [node for node in self.nodes if node is not primary]
+        began = time.monotonic()
+        primary.kill()
+        self._down = primary
+        eventually(other.accepts_writes, _PATIENCE, "the standby does not take over")
+        return began, time.monotonic()
+
+    def rejoin(self) -> None:
+        """Start the node that was killed, and return once it is the synchronous standby."""
+        if self._down is not None:
+            self._down.start()
+            self._down = None
+            self._await_standby()
+
+    def _await_standby(self) -> None:
+        complete = ["leader", "sync_standby"]
+        eventually(
+            lambda: sorted(self.nodes[0].roles()) == complete, _PATIENCE, "there is no synchronous standby"
+        )
+
+
+def seconds(setting: str) -> int:
+    """Return the value of *setting* in the deployed file."""
+    return int(re.findall(rf"^ +{setting}: (\d+)$", _TEMPLATE.read_text(encoding="utf-8"), re.MULTILINE)[0])
+
+
+_CELL = Cell("primary (Patroni)", "dies", lambda _: nullcontext(), Bound("500 503", ready="may fail"))
+
+
+def run(seed: int, times: int) -> tuple[Report, list[Gap]]:
+    """Carry out the drill, and return also how long no write succeeded at each kill.
+
+    Raises NoPlace where a program of Debian's packages is missing.
+    """
+    chance = random.Random(seed)  # noqa: S311 - to be repeatable
+    with _cluster() as cluster, ExitStack() as running:
+        cluster.prepare()
+        operator = cluster.url("stackmgr_operator")
+        managers = new_managers(operator)
+        service = running.enter_context(
+            running_service(cluster.url("stackmgr_service"), env=dict(ENVIRONMENT))
+        )
+        workload = Workload(seed, managers, lambda: service.port)
+        workload.start(_CLIENTS, pause=_PAUSE)
+        faults = []
+        try:
+            for _ in range(times):
+                # At any age of the key, which is renewed every loop_wait seconds.
+                faults.append(cluster.fail_over(_SETTLE + chance.uniform(0, seconds("loop_wait"))))
+                time.sleep(_SETTLE)
+            cluster.rejoin()
+        finally:
+            workload.stop()
+        service.stop()
+        logs = [service.log_path.read_text(), *(node.log for node in cluster.nodes)]
+        report = judged(_CELL, Evidence(operator, managers, faults, logs), workload, [])
+        return report, gaps(workload.operations, faults)
+
+
+@contextmanager
+def _cluster() -> Iterator[_Cluster]:
+    missing = [name for name in ("patroni", "etcd", "openssl") if shutil.which(name) is None]
+    missing += [] if (_BINARIES / "postgres").exists() else [str(_BINARIES)]
+    if missing:
+        raise NoPlace(
+            f"missing: {', '.join(missing)}; install patroni, etcd-server, python3-psycopg2, postgresql-15"
+        )
+    # Not TMPDIR's: the path of a socket may have no more than 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="stackmgr-patroni-", dir="/tmp") as name, ExitStack() as undo:
+        folder = Path(name)
+        run_as = _run_as()
+        _give(folder, run_as)
+        _make_certificate(folder, run_as)
+        cluster = _Cluster(folder, undo.enter_context(_etcd(folder, run_as)), run_as)
+        for node in cluster.nodes:
+            undo.callback(node.kill)
+        cluster.create()
+        yield cluster
+
+
+def _run_as() -> dict[str, Any]:
+    """Return how a subprocess is to run: never as root."""
+    environment = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    if os.geteuid() != 0:
+        return {"env": environment}
+    user = pwd.getpwnam(_UNPRIVILEGED)
+    return {"env": environment, "user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _give(path: Path, run_as: dict[str, Any]) -> None:
+    if "user" in run_as:
+        os.chown(path, run_as["user"], run_as["group"])
+
+
+def _make_certificate(folder: Path, run_as: dict[str, Any]) -> None:
+    """Make one certificate, its own authority, for etcd and both nodes."""
+    addresses = ",".join(f"IP:{address}" for address in (_ETCD_ADDRESS, *_NODES.values()))
+    command = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=drill")
+    names = ("-addext", f"subjectAltName={addresses}")
+    files = ("-keyout", str(folder / "node.key"), "-out", str(folder / "node.pem"))
+    subprocess.run([*command, *names, *files], check=True, capture_output=True, timeout=60, **run_as)
+    shutil.copy(folder / "node.pem", folder / "ca.pem")
+    (folder / "ca.pem").chmod(0o644)
+    (folder / "node.key").chmod(0o600)
+
+
+@contextmanager
+def _etcd(folder: Path, run_as: dict[str, Any]) -> Iterator[str]:
+    """Run one etcd, and yield its host and port."""
+    clients, peers = (f"{_ETCD_ADDRESS}:{free_port()}" for _ in range(2))
+    command = ["etcd", "--name=etcd1", f"--data-dir={folder}/etcd"]
+    command += [f"--listen-client-urls=https://{clients}", f"--advertise-client-urls=https://{clients}"]
+    command += [f"--listen-peer-urls=http://{peers}", f"--initial-advertise-peer-urls=http://{peers}"]
+    command += [f"--initial-cluster=etcd1=http://{peers}"]
+    command += [f"--cert-file={folder}/node.pem", f"--key-file={folder}/node.key"]
+    with (folder / "etcd.log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **run_as)
+    try:
+        yield clients
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()

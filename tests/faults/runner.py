@@ -1,0 +1,50 @@
+"""Runs a cell: clients read and write while the fault is injected, and the record is judged."""
+
+import time
+from contextlib import ExitStack
+
+from tests.faults.cell import Cell
+from tests.faults.prober import Prober
+from tests.faults.report import Report, judged
+from tests.faults.stage import WORKERS, Stage, new_setup, staged
+from tests.support.postgres import FaultyPostgres
+
+_PAUSE = 0.02
+_SETTLE = 0.5
+
+
+def run(cell: Cell, server: FaultyPostgres, seed: int, times: int = 1) -> Report:
+    """Inject the fault so many *times* and return what came of it.  Raises NoPlace where it cannot be."""
+    with ExitStack() as undo:
+        setup = undo.enter_context(new_setup(server))
+        if cell.setup is not None:
+            undo.enter_context(cell.setup(setup))
+        stage = undo.enter_context(staged(setup, seed))
+        prober = Prober(stage.service.admin_port, stage.folder / "probes")
+        workload = stage.workload(seed)
+        workload.start(cell.clients, pause=_PAUSE)
+        try:
+            time.sleep(_SETTLE)
+            for _ in range(times):
+                inject(cell, stage)
+                time.sleep(cell.rest)
+        except BaseException:
+            stage.service.close()  # or clients would wait for a service that does not return
+            raise
+        finally:
+            workload.stop()
+            probes = prober.stop()
+        stage.service.await_workers(WORKERS)
+        stage.service.stop()
+        return judged(cell, stage.evidence(), workload, probes)
+
+
+def inject(cell: Cell, stage: Stage) -> None:
+    """Inject the fault once, and return once it is over and the service is ready."""
+    began, master = time.monotonic(), stage.service.pid
+    with cell.fault(stage):
+        time.sleep(cell.lasts)
+    stage.faults.append((began, time.monotonic()))
+    stage.service.await_workers(WORKERS)
+    stage.service.await_readiness()
+    assert cell.restarts or stage.service.pid == master, "the master has ended"

@@ -1,0 +1,206 @@
+"""The service as the systemd units describe it, with this process in the place of systemd.
+
+It holds the sockets of `stackmgr.socket`, hands them over to what `ExecStart` starts, reloads with
+`ExecReload`, stops with SIGTERM and, where the unit says so, starts again what has ended.
+"""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from tests.deploy.units import values
+from tests.support.server import send_request, workers_replaced
+from tests.support.waiting import eventually
+
+_PATIENCE = 60.0
+_BACKLOG = 2048
+# What systemd does between fork and exec: the sockets become 3 and 4, and this process is said to own them.
+_HAND_OVER = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3), os.dup2(int(sys.argv[2]), 4)
+os.environ.update(LISTEN_FDS="2", LISTEN_PID=str(os.getpid()))
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+class Unit:
+    """One host's service in *folder*, by the units of *deploy*, with the operator's listener.
+
+    If it is *supervised*, it is started again `RestartSec` after its master has ended.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        deploy: Path,
+        environment: Mapping[str, str],
+        *,
+        port: int = 0,
+        supervised: bool = False,
+    ) -> None:
+        self._folder = folder
+        self._deploy = deploy
+        self._sockets = [socket.create_server(("127.0.0.1", each), backlog=_BACKLOG) for each in (port, 0)]
+        self.port, self.admin_port = (held.getsockname()[1] for held in self._sockets)
+        self._environment = {
+            **os.environ,
+            "STACKMGR_ADMIN_BIND": f"127.0.0.1:{self.admin_port}",
+            "WEB_CONCURRENCY": "2",
+            **environment,
+        }
+        self._supervised = supervised
+        self._supervisor: threading.Thread | None = None
+        self._is_stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.stderr: int | IO[bytes] | None = None
+        self.wrapper: list[str] = []
+        self.log_path = folder / "log"
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    @property
+    def pid(self) -> int:
+        """Return the id of the master that runs, or ran last."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the workers of the master that runs."""
+        with suppress(psutil.NoSuchProcess):
+            return [child for child in psutil.Process(self.pid).children() if _is_worker(child)]
+        return []
+
+    def start(self) -> None:
+        """Do what `systemctl start` does, and return once the service says that it is ready."""
+        self.launch()
+        self.await_readiness()
+
+    def launch(self) -> None:
+        self._is_stopping.clear()
+        self._execute()
+        if self._supervised:
+            self._supervisor = threading.Thread(target=self._supervise, daemon=True)
+            self._supervisor.start()
+
+    def _execute(self) -> None:
+        numbers = [held.fileno() for held in self._sockets]
+        (command,) = values("stackmgr.service", "ExecStart", self._deploy)
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self.wrapper, sys.executable, "-c", _HAND_OVER, *map(str, numbers), *shlex.split(command)],
+                env=self._environment,
+                cwd=self._folder,
+                pass_fds=numbers,
+                stdout=log,
+                stderr=log if self.stderr is None else self.stderr,
+                start_new_session=True,
+            )
+
+    def _supervise(self) -> None:
+        """Whenever the service has ended, kill what is left of it (KillMode=mixed) and start it again."""
+        (pause,) = values("stackmgr.service", "RestartSec", self._deploy)
+        assert self._process is not None
+        while not self._is_stopping.is_set():
+            self._process.wait()
+            if self._is_stopping.is_set():
+                return
+            self.kill_rest()
+            if self._is_stopping.wait(float(pause)):
+                return
+            self._execute()
+
+    def kill_rest(self) -> None:
+        """Kill the processes that a master has left behind."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def await_readiness(self) -> None:
+        """Return once `/ready` responds with 200, which may be some time after a fault; probes are judged."""
+
+        def is_ready() -> bool:
+            try:
+                return send_request(self.admin_port, "/ready", timeout=_PATIENCE)[0] == 200
+            except (OSError, HTTPException):  # the worker that accepted it has ended
+                return False
+
+        try:
+            eventually(is_ready, _PATIENCE)
+        except AssertionError as ex:
+            raise AssertionError(self.log) from ex
+
+    def check(self) -> str:
+        """Do what a reload begins with: return why it would fail, or nothing."""
+        check, _ = values("stackmgr.service", "ExecReload", self._deploy)
+        done = subprocess.run(
+            shlex.split(check),
+            env=self._environment,
+            cwd=self._folder,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+        )
+        return done.stderr if done.returncode else ""
+
+    def reload(self) -> None:
+        """Do what `systemctl reload` does, and return once no worker of before is left."""
+        with workers_replaced(self.pid, _PATIENCE):
+            problem = self.check()
+            assert not problem, problem
+            os.kill(self.pid, signal.SIGHUP)
+
+    def stop(self) -> None:
+        """Do what `systemctl stop` does, if the service runs."""
+        self._is_stopping.set()
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            status = self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+        finally:
+            self.kill_rest()
+            if self._supervisor is not None:
+                self._supervisor.join(_PATIENCE)
+            self._supervisor = self._process = None
+        assert status in (0, -signal.SIGKILL), self.log
+
+    def close(self) -> None:
+        """Give up the sockets too."""
+        self.stop()
+        for held in self._sockets:
+            held.close()
+
+    def says(self) -> str:
+        """Return the message of this instance's 404, which distinguishes the releases."""
+        return send_request(self.port, "/", timeout=_PATIENCE)[1]
+
+    def await_workers(self, number: int, seconds: float = _PATIENCE) -> None:
+        """Return once *number* workers run."""
+        eventually(lambda: len(self.workers()) == number, seconds, "a worker is missing")
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE and "gunicorn" in " ".join(process.cmdline())
+    return False

@@ -1,1 +1,0 @@
-"""What can fail, and how, under load, each with a bound: `python -m tests.matrix --help`."""
