@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from greenlet import getcurrent
+
 from stackmgr.admission import ADMISSION
 from stackmgr.errors import RateLimited, ServiceError, Unauthorized
 from stackmgr.scheduler import call_in_thread, end_turn, sleep
@@ -10,6 +12,9 @@ from tests.simulation.clients import Client, Request, Response
 from tests.simulation.world import World
 
 BODY_LIMIT_BYTES = 600
+OPERATOR_PORT = 8001
+_OVERLOAD = {"full queue", "waited too long"}
+_OPERATOR_SECONDS = 0.25  # until a response to an operator, whatever managers do
 
 Verify = Callable[[str], object]
 
@@ -37,6 +42,7 @@ class Application:
         self._threads = threads
         self._shares = threads - threads // 4, max(1, threads // 4)  # of a manager, of unverified keys
         self._verify = verify
+        self.turns = 0  # of the worker
         self.hangs = 0.0  # since when the thread is blocked
         self._running: list[Any] = []  # the places of those that the queue has admitted
         self._kinds = {
@@ -46,13 +52,14 @@ class Application:
         }  # fmt: skip
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        name = environ["HTTP_X_REQUEST_ID"]
+        getcurrent().request = name = environ["HTTP_X_REQUEST_ID"]  # type: ignore[attr-defined]
         _, kind, number = environ["PATH_INFO"].split("/")
         self._world.note("starts", name)
-        retry_after = environ[ADMISSION].retry_after
-        if retry_after:
-            return _respond(start_response, "503 Service Unavailable", name, b"", retry_after)
         place = environ[ADMISSION]
+        if place.retry_after:
+            return _respond(start_response, "503 Service Unavailable", name, b"", place.retry_after)
+        if environ["SERVER_PORT"] == str(OPERATOR_PORT):
+            return list(self._kinds[kind](environ, start_response, name, int(number)))
         self._running.append(place)
         same = sum(each.share == place.share for each in self._running)
         if len(self._running) > self._threads or same > self._shares[not place.share]:
@@ -60,7 +67,7 @@ class Application:
                 "nobody has more than his share", f"{same} of {len(self._running)}: {place.share}"
             )
         if kind != "verify":
-            environ[ADMISSION].accept(manager_of(environ))
+            place.accept(manager_of(environ))
         try:
             return list(self._kinds[kind](environ, start_response, name, int(number)))
         finally:
@@ -82,9 +89,13 @@ class Application:
         return self._fast(environ, start_response, name, 10)
 
     def _spin(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
+        turn = 0
         for _ in range(3):
             self._world.now += number / 1000
             end_turn()
+            turn, before = self.turns, turn
+            if turn == before:
+                self._world.fail("whoever ends its turn lets what is ready run", name)
         return self._fast(environ, start_response, name, 10)
 
     def _hang(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
@@ -151,22 +162,53 @@ _STATUSES = {
 
 
 def judge(client: Client, request: Request, response: Response) -> None:
-    """Fail the run if this is not the response of that request."""
+    """Fail the run if this is not the response of that request, or an error that no fault has caused."""
     world, status = client.world, response.status
-    kind, number = request.path.split("/")[1:]
-    is_own = response.fields.get("connection") == "close" and "server" not in response.fields
-    if is_own and (status == 500 or client.excuse or not client.manners.is_patient):
-        return  # the server's own: malformed, late or failed
+    if response.fields.get("connection") == "close" and "server" not in response.fields:
+        _judge_own(client, request, status)
+        return
     if response.fields.get("x-request-id") != request.name:
         world.fail("each request has one response, in order", f"{request.name}: {response.fields}")
+    if client.is_hurried:
+        seconds = world.now - request.sent_at - (world.stalled - request.stalled_before)
+        if seconds > _OPERATOR_SECONDS:
+            world.fail("an operator waits for no manager", f"{request.name}: {seconds:.3f} s")
     if status == 503:
-        if "retry-after" not in response.fields:
-            world.fail("a rejected request is told when to retry", request.name)
-        return
+        _judge_unavailable(client, request, response)
+    else:
+        _judge_content(client, request, response)
+
+
+def _judge_unavailable(client: Client, request: Request, response: Response) -> None:
+    faults = _OVERLOAD | {"verifier"} if request.path.startswith("/verify") else _OVERLOAD
+    if client.is_operator or not faults.intersection(client.world.touched[request.name]):
+        client.world.fail("an error names a fault of its request", f"{request.name}: 503")
+    if "retry-after" not in response.fields:
+        client.world.fail("a rejected request is told when to retry", request.name)
+
+
+def _judge_content(client: Client, request: Request, response: Response) -> None:
+    world, status = client.world, response.status
+    kind, number = request.path.split("/")[1:]
     if status not in _STATUSES.get(kind, {200}):
         world.fail("each request has the response of its kind", f"{request.name} {request.path}: {status}")
+    if kind == "verify" and (status == 401 and not request.key.endswith("0")):
+        world.fail("a key that exists is accepted", request.name)
     has_body = status == 200 and kind in ("fast", "page", "pieces") and not request.is_head
     if has_body and response.body != content_of(request.name, int(number)):
         world.fail("no response has bytes of another", request.name)
     if kind == "echo" and (status == 413) != (len(request.body) > BODY_LIMIT_BYTES):
         world.fail("each request has the response of its kind", f"{request.name}: {status}")
+
+
+def _judge_own(client: Client, request: Request, status: int) -> None:
+    """Fail the run unless there is a reason for an error of the server's own."""
+    is_partial = client.has_timed_out or client.manners.leaves == "half"
+    is_due = {
+        400: not request.is_valid or is_partial,
+        500: request.path.startswith(("/raise", "/late")) or client.is_broken,
+    }  # fmt: skip
+    if not is_due.get(status):
+        client.world.fail(
+            "an error names a fault of its request", f"{request.name}: {status} of the server's"
+        )

@@ -9,13 +9,11 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.remote_ends import RemoteEnd
-from tests.simulation.sockets import Backlog, Network
+from tests.simulation.sockets import Backlog, Network, RemoteEnd
 from tests.simulation.world import World
 
 # Seconds to wait, or None to wait until something has changed.
 Steps = Iterator[float | None]
-_LONG_STALL_SECONDS = 0.1
 _HEAD = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [^\r]*\r\n")
 
 
@@ -60,6 +58,8 @@ class Request:
     is_head: bool = False
     is_valid: bool = True
     sent_at: float = 0.0  # its last byte
+    stalled_before: float = 0.0
+    has_begun: bool = False
     status: int = 0
 
 
@@ -130,17 +130,11 @@ class Manners:
     sends_every: float = 0.0
     reads: int = 1 << 20  # bytes read at once
     reads_every: float = 0.0
-    never_reads: bool = False
+    reads_at_most: int = 1 << 30  # bytes
     thinks: float = 0.0
     leaves_after: int = -1  # bytes sent
     leaves: str = "close"
     stays: bool = False  # until the server closes
-
-    @property
-    def is_patient(self) -> bool:
-        """Whether it may expect a response to each request, soon."""
-        quick = not self.sends_every and not self.reads_every and not self.never_reads
-        return quick and self.leaves_after < 0 and all(request.is_valid for request in self.requests)
 
 
 class Client:
@@ -162,10 +156,13 @@ class Client:
         self.is_closed_by_server = False
         self.has_left = False
         self.excuse = ""  # why requests may remain without a response
+        self.has_timed_out = False  # before its request was complete
+        self.is_broken = False  # an exception was raised in a call for its connection
+        self.is_operator = self.is_hurried = False
+        self._taken: list[tuple[float, int]] = []  # when it has read how many bytes
         self._backlog = backlog
         self._judge = judge
         self._parser = Parser()
-        self._stalled_before = 0.0
         self.end.noticed = self._notice
         self.end.holder = self
         self._sender = Agent(self.world, self._send())
@@ -197,9 +194,8 @@ class Client:
             if manners.thinks and number:
                 yield manners.thinks
             self.requests.append(request)
-            self._stalled_before = world.stalled
             sent = yield from self._send_request(request, sent)
-            if not request.sent_at:
+            if not request.sent_at or sent == manners.leaves_after:
                 return
         while self.responded < len(manners.requests) and not self.is_closed_by_server:
             yield None
@@ -217,15 +213,16 @@ class Client:
                 piece = piece[: manners.leaves_after - sent]
             count = self.end.send(piece)
             sent += count
+            request.has_begun |= count > 0
             left = left[count:]
+            if left and sent != manners.leaves_after:
+                yield manners.sends_every if count else None
+            elif not left:
+                request.sent_at, request.stalled_before = self.world.now, self.world.stalled
+                self.world.note("sent", request.name, request.path)
             if sent == manners.leaves_after:
                 self._leave()
-                return sent
-            if left:
-                yield manners.sends_every if count else None
-        if not left:
-            request.sent_at = self.world.now
-            self.world.note("sent", request.name, request.path)
+                break
         return sent
 
     def _leave(self) -> None:
@@ -245,7 +242,7 @@ class Client:
     def _read(self) -> Steps:
         manners, end = self.manners, self.end
         while not self.has_left:
-            if manners.never_reads:
+            if manners.reads_at_most <= 0:
                 if end.is_reset or end.receives.has_ended:
                     break
                 yield None
@@ -256,6 +253,8 @@ class Client:
             if manners.reads_every:
                 yield manners.reads_every
             data = end.read(manners.reads)
+            manners.reads_at_most -= len(data)
+            self._taken.append((self.world.now, len(data)))
             self._parser.content += data
             self._take_responses(has_ended=not data)
             if not data and end.has_input:
@@ -266,6 +265,10 @@ class Client:
             self.world.note("closed", self.name)
             end.close()
             self._require_responses()
+
+    def taken_since(self, moment: float) -> int:
+        """Return how many bytes it has read since then."""
+        return sum(number for at, number in self._taken if at >= moment)
 
     def _take_responses(self, *, has_ended: bool) -> None:
         while self._parser.content:
@@ -292,13 +295,16 @@ class Client:
             self._sender.wake()
 
     def _require_responses(self) -> None:
-        """Fail the run if a patient client has a request without a response."""
-        if self.responded < len(self.requests) and self.manners.is_patient and not self.excuse:
-            request = self.requests[self.responded]
-            is_stalled = self.world.stalled - self._stalled_before > _LONG_STALL_SECONDS
-            if request.path.startswith("/late") or is_stalled:  # this client, too, has not run meanwhile
+        """Fail the run unless there is a response to each request, or the reason why there is none."""
+        if self.excuse or self.manners.reads_at_most <= 0:
+            return
+        for number, request in enumerate(self.requests, 1):
+            if not request.has_begun or request.path.startswith("/late"):
                 return
-            self.world.fail("each request has one response, in order", f"{request.name}: none")
+            if self.responded < number:
+                self.world.fail("each request has one response, in order", f"{request.name}: none")
+            if not (request.sent_at and request.is_valid):
+                return
 
 
 def make_request(

@@ -10,19 +10,26 @@ from typing import Any
 import psycopg.generators
 from greenlet import getcurrent
 
+from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database import connection, pool
 from stackmgr.scheduler import Scheduler
 from stackmgr.stacks import repository
 from tests.simulation import names
+from tests.simulation.database_invariants import (
+    Line,
+    Schedule,
+    WatchedConnection,
+    WatchedDatabase,
+    WatchedPool,
+    WatchedReads,
+    WatchedWaiter,
+)
 from tests.simulation.kernel import Kernel, Poll, Select
 from tests.simulation.libpq import ClientSocket, SimulatedTransformer, connecting
-from tests.simulation.line import Line, WatchedConnection, WatchedDatabase, WatchedPool, WatchedWaiter
 from tests.simulation.postgres import Server
 from tests.simulation.requests import Client, Key, random_ids
-from tests.simulation.scenario import Plan, chosen_faults
-from tests.simulation.scheduling import Schedule
-from tests.simulation.sharing import WatchedReads
-from tests.simulation.world import Violation, World
+from tests.simulation.world import Plan, Violation, World, asker, chosen_faults
 
 name = "database"
 
@@ -30,39 +37,24 @@ _URL = "host=/simulated dbname=stackmgr"
 
 # The highest probability of each, at each opportunity.
 FAULTS = {
-    "preemption": 0.3,
-    "stall": 0.002,
-    "no more threads": 0.2,
-    "connection lost before the statement": 0.08,
-    "connection lost after the statement": 0.08,
-    "response never comes": 0.05,
-    "slow statement": 0.05,
-    "warning": 0.05,
-    "serialization failure": 0.15,
-    "deadlock": 0.05,
-    "statement timeout": 0.05,
-    "backend terminated": 0.05,
-    "disk full": 0.05,
-    "commit fails": 0.1,
-    "unforeseen exception": 0.01,
-    "full socket": 0.1,
-    "partial read": 0.4,
-    "connecting hangs": 0.1,
-    "connection refused": 0.3,
+    "preemption": 0.3, "stall": 0.002, "no more threads": 0.2, "connection lost before the statement": 0.08,
+    "connection lost after the statement": 0.08, "response never comes": 0.05, "slow statement": 0.05,
+    "warning": 0.05, "serialization failure": 0.15, "deadlock": 0.05, "statement timeout": 0.05,
+    "backend terminated": 0.05, "disk full": 0.05, "commit fails": 0.1, "unforeseen exception": 0.01,
+    "full socket": 0.1, "partial read": 0.4, "connecting hangs": 0.1, "connection refused": 0.3,
     "check fails": 0.05,
-}
+}  # fmt: skip
 _RARER_FAULTS = {"other settings": 0.2, "idle connection lost": 0.1, "unusable parameter": 0.1}
 _EVENTS = ("restart", "crash", "freeze", "fail_over", "migrate", "kill_one", "move_key")
-# With these and without events, every request succeeds.
-_HARMLESS = {"preemption", "partial read"}
+_LAST_USE_SECONDS = 0.7
 _SETTLING = 8.0  # seconds after the last request: a connection attempt may hang for two
 
 
 class FailingPoll(Poll):
     """The `select.poll` object of a connection; a check of it may fail in an unforeseen way."""
 
-    def poll(self, milliseconds: float | None = None) -> list[tuple[int, int]]:
-        if self._kernel.world.chance("check fails"):
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        if self._kernel.world.chance_of_raising("check fails", asker()):
             raise MemoryError
         return super().poll(milliseconds)
 
@@ -82,6 +74,7 @@ class DatabaseParts:
         self.world = world
         self.kernel = Kernel(world)
         self.server = Server(world)
+        WatchedPool.world = world
         cleanup.enter_context(
             names.replaced(
                 {
@@ -101,7 +94,7 @@ class DatabaseParts:
         self.database.shared_reads = WatchedReads(self.database)
         self.database.shared_reads.world = world
         cleanup.callback(setattr, self.database._pool, "_closed", "yes")  # nor does its finalizer wait
-        self.line = self.database.line = Line(world, self.database, plan["pool_size"])
+        self.line = self.database.line = Line(world, self.database, self.server, plan["pool_size"])
         for at, event, *arguments in plan["events"]:
             world.at(at, self._happen, event, arguments)
 
@@ -114,7 +107,6 @@ class DatabaseParts:
         self.world.faults.clear()
         self.world.quiet()
         self.server.is_up = True
-        self.server.frozen_until = 0.0
 
     def close(self) -> None:
         """Close the pool; check that nothing of it is left."""
@@ -193,14 +185,12 @@ def run(world: World, cleanup: ExitStack) -> None:
     parts = DatabaseParts(world, cleanup)
     tables = parts.server.tables
     keys = [Key(number, tables) for number in range(world.plan["keys"])]
-    opening = world.start("opening", parts.database.open)
-    world.run(lambda: not opening.is_alive, 10)
+    _finish(world, parts.database.open)
     requests = RequestThread(parts, world.plan["greenlets"])
-    is_healthy = not world.plan["events"] and world.faults.keys() <= _HARMLESS
     running = set()
+    verifier = DatabaseVerifier(LastUse(parts.database, _LAST_USE_SECONDS))
     for number in range(world.plan["clients"] + world.plan["threads"]):
-        client = Client(world, number, keys[number % len(keys)], parts.database, tables)
-        client.is_healthy = is_healthy
+        client = Client(world, number, keys[number % len(keys)], parts.database, verifier)
         running.add(client.name)
         if number < world.plan["threads"]:
             world.start(client.name, partial(_run_client, client, running))
@@ -214,6 +204,11 @@ def run(world: World, cleanup: ExitStack) -> None:
     world.run(lambda: world.now >= settled, 2 * _SETTLING)
     parts.line.check_at_end()
     requests.schedule.check_at_end()
+    for work in world.at_exit:
+        _finish(world, work)
+    lost = [key.digest for key in keys if key.is_used and key.digest not in tables.used]
+    if lost and "no more threads" not in world.plan["faults"]:
+        raise Violation("no use of a key is lost", repr(lost))
     _probe(parts)
     parts.close()
 
@@ -243,9 +238,13 @@ def _probe(parts: DatabaseParts) -> None:
     def acquire() -> None:
         acquired.append(database.acquire(world.now + 10.0))
 
-    thread = world.start("probe", lambda: [acquire() for _ in range(size)])
-    world.run(lambda: not thread.is_alive, 10)
+    _finish(world, lambda: [acquire() for _ in range(size)])
     if len(acquired) != size:
         raise Violation("no connection and no room is lost", f"{len(acquired)} of {size} can be acquired")
-    thread = world.start("probe", lambda: [database.release(found) for found in acquired])
+    _finish(world, lambda: [database.release(found) for found in acquired])
+
+
+def _finish(world: World, call: Callable[[], object]) -> None:
+    """Make *call* in a thread of its own."""
+    thread = world.start("probe", call)
     world.run(lambda: not thread.is_alive, 10)

@@ -4,9 +4,9 @@ import errno
 import os
 import select
 from heapq import heappop, heappush
-from typing import Any, Self
+from typing import Any
 
-from tests.simulation.world import Thread, World
+from tests.simulation.world import Thread, World, asker
 
 IN, OUT, ERR, HUP = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR, select.EPOLLHUP
 ONESHOT = select.EPOLLONESHOT
@@ -36,11 +36,7 @@ class File:
 
     def wait(self, seconds: float | None) -> None:
         """Block the current thread until something has changed, or *seconds* have passed."""
-        thread = self.kernel.world.current
-        self.waiting.append(thread)
-        self.kernel.world.block(seconds)
-        if thread in self.waiting:
-            self.waiting.remove(thread)
+        self.kernel.world.wait_in(self.waiting, seconds)
 
     def fileno(self) -> int:
         return self.number
@@ -71,18 +67,7 @@ class Epoll(File):
         self.interest: dict[int, list[Any]] = {}  # by number: the file, the events (0: disarmed)
         self.queue: dict[int, None] = {}  # what has been ready since it was armed or returned
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def closed(self) -> bool:
-        return self.number < 0
-
-    def register(self, number: Any, events: int = IN | OUT) -> None:
-        number = number if isinstance(number, int) else number.fileno()
+    def register(self, number: int, events: int) -> None:
         file = self.kernel.file(number)
         if number in self.interest:
             raise FileExistsError(errno.EEXIST, "registered already", number)
@@ -90,16 +75,14 @@ class Epoll(File):
         file.watching[self] = number
         self.notice(number)
 
-    def modify(self, number: Any, events: int) -> None:
-        number = number if isinstance(number, int) else number.fileno()
+    def modify(self, number: int, events: int) -> None:
         self.kernel.file(number)
         if number not in self.interest:
             raise FileNotFoundError(errno.ENOENT, "not registered", number)
         self.interest[number][1] = events | ERR | HUP
         self.notice(number)
 
-    def unregister(self, number: Any) -> None:
-        number = number if isinstance(number, int) else number.fileno()
+    def unregister(self, number: int) -> None:
         file = self.kernel.file(number)
         if number not in self.interest:
             raise FileNotFoundError(errno.ENOENT, "not registered", number)
@@ -161,42 +144,23 @@ class Epoll(File):
 
 
 class Poll:
-    """A `select.poll` object: it knows numbers, not files."""
+    """A `select.poll` object of one descriptor: it knows the number, not the file."""
 
     def __init__(self, kernel: "Kernel") -> None:
         self._kernel = kernel
-        self._numbers: dict[int, int] = {}
 
-    def register(self, number: Any, events: int = IN | OUT) -> None:
-        self._numbers[number if isinstance(number, int) else number.fileno()] = events
+    def register(self, number: int, events: int) -> None:
+        self._number, self._events = number, events | ERR | HUP
 
-    def unregister(self, number: Any) -> None:
-        del self._numbers[number if isinstance(number, int) else number.fileno()]
-
-    def _ready(self) -> list[tuple[int, int]]:
-        found = []
-        for number, events in self._numbers.items():
-            file = self._kernel.files.get(number)
-            ready = select.POLLNVAL if file is None else file.events() & (events | ERR | HUP)
-            if ready:
-                found.append((number, ready))
-        return found
-
-    def poll(self, milliseconds: float | None = None) -> list[tuple[int, int]]:
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
         world = self._kernel.world
-        end = None if milliseconds is None else world.now + milliseconds / 1000
-        while not (found := self._ready()):
-            left = None if end is None else end - world.now
-            if left is not None and left <= 0:
-                break
-            files = [self._kernel.files[number] for number in self._numbers]
-            for file in files[1:]:
-                file.waiting.append(world.current)
-            files[0].wait(left)
-            for file in files[1:]:
-                if world.current in file.waiting:
-                    file.waiting.remove(world.current)
-        return found
+        end = world.now + milliseconds / 1000
+        while True:
+            file = self._kernel.files.get(self._number)
+            ready = select.POLLNVAL if file is None else file.events() & self._events
+            if file is None or ready or world.now >= end:
+                return [(self._number, ready)] if ready else []
+            file.wait(end - world.now)
 
 
 class Kernel:
@@ -210,6 +174,7 @@ class Kernel:
 
     def open(self, file: File) -> int:
         if len(self.files) >= self.limit:
+            self.world.touched[asker()].append("no descriptor")
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         number = heappop(self._free) if self._free else _FIRST + len(self.files)
         self.files[number] = file

@@ -11,15 +11,10 @@ from psycopg import pq
 
 from tests.simulation.kernel import IN, OUT, File, Kernel
 from tests.simulation.postgres import SYNC, Command, Result, Server, ServerSession
-from tests.simulation.world import World
+from tests.simulation.world import World, asker
 
 _LATENCY = (0.00005, 0.001)  # seconds, one way
 _CONNECT_TIMEOUT = 2.0  # of `completed_conninfo`, in seconds
-
-
-def asker() -> object:
-    """Return the request for which the current greenlet runs: whoever starts one sets its `request`."""
-    return getattr(getcurrent(), "request", None)
 
 
 class ClientSocket(File):
@@ -81,6 +76,7 @@ class SimulatedPGconn:
         self._pending: deque[str] = deque()  # sent, and not completed
         self._in_pipeline = False
         self._null_is_due = False
+        self._began = self._stalled_before = 0.0
 
     # Transport.
 
@@ -127,8 +123,21 @@ class SimulatedPGconn:
         self._owned()
         if self.status != pq.ConnStatus.OK:
             raise psycopg.OperationalError("the connection is closed")
-        if self.world.chance("unforeseen exception"):
+        if self.world.chance_of_raising("unforeseen exception", self.server_session):
             raise MemoryError
+
+    def begin(self) -> None:
+        """Note that an exchange begins."""
+        self.world.touched.pop(self.server_session, None)
+        self._began, self._stalled_before = self.world.now, self.world.stalled
+
+    def causes(self) -> list[str]:
+        """Return the faults by which the exchange may fail."""
+        session, world = self.server_session, self.world
+        found = [*world.touched.get(session, ()), session.ended_by]
+        found.append("freeze" if session.server.frozen_until > self._began else "")
+        found.append("stall" if world.stalled > self._stalled_before else "")
+        return [*filter(None, found)]
 
     # Sending.
 
@@ -176,7 +185,7 @@ class SimulatedPGconn:
         world = self.world
         if self.socket_file.is_full:
             return 1
-        if world.chance("full socket"):
+        if world.chance("full socket", self.server_session):
             self.socket_file.is_full = True
             world.at(world.between(0.001, 0.5), self.socket_file.drain)
             return 1
@@ -243,6 +252,7 @@ class SimulatedTransformer:
 
     def __init__(self, connection: Any) -> None:
         self._world: World = connection.pgconn.world
+        self._session = connection.pgconn.server_session
         self._result: Result | None = None
 
     def set_pgresult(self, result: Result | None) -> None:
@@ -250,7 +260,7 @@ class SimulatedTransformer:
 
     def load_rows(self, first: int, end: int, make: Callable[[Any], Any]) -> list[Any]:
         assert self._result is not None
-        if self._world.chance("unforeseen exception"):
+        if self._world.chance_of_raising("unforeseen exception", self._session):
             raise MemoryError
         if self._result.asker != asker():
             self._world.fail("no row to another request", f"{asker()} has rows of {self._result.asker}")
@@ -263,9 +273,12 @@ def connecting(world: World, kernel: Kernel, server: Server) -> Callable[[str], 
     def connect(conninfo: str) -> Iterator[Any]:
         world.block(world.between(0.0005, 0.01))
         if world.chance("connecting hangs"):
+            server.hinder(_CONNECT_TIMEOUT)
             world.block(_CONNECT_TIMEOUT)
+            server.hinder()
             raise psycopg.errors._WaitTimeout
         if not server.is_up or world.chance("connection refused"):
+            server.hinder()
             raise psycopg.OperationalError("connection refused")
         return SimulatedPGconn(world, kernel, server, conninfo)
         yield

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psycopg_pool.base
@@ -15,9 +15,10 @@ import psycopg_pool.pool
 import psycopg_pool.sched
 
 from stackmgr import scheduler
+from stackmgr.access.verifiers import last_use
 from stackmgr.database import connection, pool, session, session_settings, shared_reads
 from tests.simulation.kernel import Kernel, Os, Select
-from tests.simulation.threads import Condition, Event, Local, Queue, RLock, StartedThread, Threading
+from tests.simulation.threads import Event, Local, Queue, RLock, StartedThread, Threading
 from tests.simulation.world import World
 
 Names = Mapping[tuple[Any, str], Any]
@@ -40,6 +41,8 @@ def of_production(world: World, kernel: Kernel) -> dict[tuple[ModuleType, str], 
     names: dict[tuple[ModuleType, str], Any] = {
         (scheduler, "monotonic"): world.monotonic,
         (scheduler, "_this"): Local(world, scheduler=None),
+        (scheduler, "atexit"): SimpleNamespace(register=world.at_exit.append),
+        (last_use, "threading"): threading,
     }
     for module in (scheduler, connection, pool, session, session_settings, shared_reads):
         for name, simulated in {"time": time, "threading": threading, "select": select, "os": os}.items():
@@ -61,7 +64,6 @@ def of_pool(world: World) -> dict[tuple[ModuleType, str], Any]:
             thread.join(timeout)
 
     names: dict[tuple[ModuleType, str], Any] = {
-        (psycopg_pool.pool, "Condition"): lambda: Condition(world),
         (psycopg_pool.pool, "Event"): lambda: Event(world),
         (psycopg_pool.pool, "Lock"): lambda: RLock(world),
         (psycopg_pool.pool, "Queue"): lambda: Queue(world),

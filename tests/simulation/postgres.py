@@ -8,6 +8,7 @@ from typing import Any
 from psycopg import pq
 
 from stackmgr.database import retries
+from stackmgr.database.pool import RECONNECT_INTERVAL
 from stackmgr.database.statements import Statement
 from tests.simulation.tables import Row, Tables, statement_of
 from tests.simulation.world import World
@@ -15,8 +16,10 @@ from tests.simulation.world import World
 # Seconds.
 _SERVICE = (0.0001, 0.002)
 _SLOW = (0.05, 4.0)
+_RECONNECT = RECONNECT_INTERVAL + 0.05
 
 SYNC = "sync"
+_OF_POOLERS = (retries.INVALID_STATEMENT_NAME, retries.DUPLICATE_PREPARED_STATEMENT)
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ class ServerSession:
         self.world = server.world
         self.send = send
         self.is_open = True
+        self.ended_by = ""
         self.backend = Backend(server)
         self.commands: deque[Command] = deque()
         self.is_running = False
@@ -93,7 +97,7 @@ class ServerSession:
     def _next(self) -> None:
         if self.commands and not self.is_running:
             self.is_running = True
-            self.world.at(self.server.service_seconds(), self._run)
+            self.world.at(self.server.service_seconds(self), self._run)
 
     def _run(self) -> None:
         self.is_running = False
@@ -125,6 +129,8 @@ class ServerSession:
             rows = self._execute(command)
         except ServerError as ex:
             self.is_aborted = True
+            if server.is_pooler or ex.sqlstate not in _OF_POOLERS:
+                world.touched[self].append(ex.sqlstate)
             if isinstance(ex, CommitError):
                 rows = [("uncommitted",) * 5]
                 self._answer(("result", Result(pq.ExecStatus.TUPLES_OK, rows, asker=command.asker)))
@@ -136,14 +142,13 @@ class ServerSession:
             self.end()
             return
         if world.chance("response never comes"):
-            self.is_open = False
+            self.is_open, self.ended_by = False, "response never comes"
             return
-        if world.chance("warning"):
+        if world.chance("warning", self):
             self._answer(("notice", "WARNING"))
             if self.last_write is not None:
                 server.tables.unconfirmed.add(self.last_write)
         status = pq.ExecStatus.TUPLES_OK if command.kind == "execute" else pq.ExecStatus.COMMAND_OK
-        server.executed += 1
         self._answer(("result", Result(status, rows, asker=command.asker)))
 
     def _execute(self, command: Command) -> list[Row]:
@@ -165,6 +170,9 @@ class ServerSession:
                 raise ServerError(retries.FEATURE_NOT_SUPPORTED)
         else:
             text = command.text
+        if text == b"DEALLOCATE ALL":
+            prepared.clear()
+            return []
         rows, self.last_write = server.apply(statement_of(text), command, backend)
         return rows
 
@@ -174,7 +182,7 @@ class ServerSession:
     def end(self, sqlstate: str = "") -> None:
         """Close the connection from this side, with a FATAL message if *sqlstate* is given."""
         if self.is_open:
-            self.is_open = False
+            self.is_open, self.ended_by = False, sqlstate or "connection lost"
             if sqlstate:
                 self.send(("result", Result(pq.ExecStatus.FATAL_ERROR, [], sqlstate)))
             self.send(None)
@@ -202,9 +210,10 @@ class Server:
         self.is_pooler = bool(world.plan.get("pooler"))
         self.backends: list[Backend] = []
         self.frozen_until = 0.0
+        self.hindered_until = 0.0  # an attempt to connect hangs, or has failed
+        self.verified: set[Any] = set()  # connections whose settings are being read
         self.epoch = 0  # grows at each failover
         self.migrations = 0
-        self.executed = 0
         self.statement_timeout = world.plan.get("deadline", 2.0) * 0.6
 
     def any_backend(self) -> Backend:
@@ -214,9 +223,9 @@ class Server:
             self.backends.append(Backend(self))
         return self.world.random.choice(self.backends)
 
-    def service_seconds(self) -> float:
+    def service_seconds(self, session: ServerSession) -> float:
         """Return how long the next command takes."""
-        return self.world.between(*(_SLOW if self.world.chance("slow statement") else _SERVICE))
+        return self.world.between(*(_SLOW if self.world.chance("slow statement", session) else _SERVICE))
 
     def apply(self, statement: Statement, command: Command, backend: Backend) -> tuple[list[Row], str | None]:
         """Run a statement and commit, or raise ServerError; return the rows, and the request of a write."""
@@ -251,7 +260,12 @@ class Server:
                 world.note("committed", statement.name, request)
         return rows, request
 
+    def hinder(self, seconds: float = _RECONNECT) -> None:
+        """Note that for so long nothing may connect."""
+        self.hindered_until = max(self.hindered_until, self.world.now + seconds)
+
     def _other_settings(self, rows: list[Row]) -> list[Row]:
+        self.hinder()
         if self.world.random.random() < 0.5:
             raise ServerError("57014")
         return [(name, "other", wanted) for name, _, wanted in rows]

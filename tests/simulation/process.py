@@ -30,7 +30,7 @@ from tests.simulation.names import Names
 from tests.simulation.sockets import Backlog, Listener, Network
 from tests.simulation.world import World
 
-PORT, ADMIN_PORT = 8000, 8001
+PORTS = 8000, 8002, 8001  # the last is the operator's
 KILL_SECONDS = 6.0  # without a heartbeat: gunicorn's `timeout`
 
 _config = Config()
@@ -50,6 +50,7 @@ _LIMITS: dict[str, tuple[tuple[Any, str], ...]] = {
     "buffers": ((connections, "BUFFER_BUDGET"), (worker, "BUFFER_BUDGET")),
     "body": ((connection, "BODY_LIMIT_BYTES"), (body, "BODY_LIMIT_BYTES")),
     "framing": ((body, "TURN_FRAMING"),),
+    "remembered": ((queue, "_REMEMBERED"),),
     "backoff": ((listeners, "ACCEPT_BACKOFF_BELOW"),),
 }  # fmt: skip
 
@@ -95,16 +96,18 @@ class _Log:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.rejections = 0  # that have been reported
 
     def error(self, text: str, *values: object) -> None:
-        if "DeliberateError" not in values:
+        if "DeliberateError" not in values and not ("MemoryError" in values and self._world.faults):
             self._world.fail("no exception is unexpected", text % values if values else text)
 
     def exception(self, text: str, *values: object) -> None:
         self.error(text, *values)
 
-    def warning(self, *_: object, **__: object) -> None:
-        pass
+    def warning(self, text: str, *values: Any, **_: object) -> None:
+        if "503" in text:
+            self.rejections += values[1]
 
     info = debug = warning
 
@@ -112,17 +115,15 @@ class _Log:
 class Process:
     """One worker process, from its start to its exit."""
 
-    def __init__(self, world: World, network: Network, wsgi: Any, backlogs: tuple[Backlog, Backlog]) -> None:
+    def __init__(self, world: World, network: Network, wsgi: Any, backlogs: tuple[Backlog, ...]) -> None:
         self.world, self.network = world, network
         self.heartbeat = self.turned_at = world.now
-        self.longest_pause = 0.0  # between two heartbeats
         self.has_ended = False
         self.stopped_at: float | None = None
         plan = world.plan
         self.pipe = _Pipe(network.kernel, 0)
         self.sockets = [
-            Listener(network, backlog, port)
-            for backlog, port in zip(backlogs, (PORT, ADMIN_PORT), strict=True)
+            Listener(network, backlog, port) for backlog, port in zip(backlogs, PORTS, strict=True)
         ]
         made = self.worker = worker.Worker.__new__(worker.Worker)
         made.cfg = _configured(plan)
@@ -134,7 +135,7 @@ class Process:
         made.wsgi = wsgi
         made._begin_stop = self._begin_stop
         made._turn = self._turn
-        made.queue_seconds, made.admin_port = plan["queue seconds"], ADMIN_PORT
+        made.queue_seconds, made.admin_port = plan["queue seconds"], PORTS[-1]
 
     def start(self, prepared: Callable[["Process"], None]) -> None:
         """Start the main thread; call *prepared* once the worker has its parts."""
@@ -152,7 +153,6 @@ class Process:
         self.main = self.world.start("main", run)
 
     def _notify(self) -> None:
-        self.longest_pause = max(self.longest_pause, self.world.now - self.heartbeat)
         self.heartbeat = self.world.now
 
     def stop(self) -> None:
@@ -166,6 +166,7 @@ class Process:
         self.pipe.changed()
 
     def _turn(self) -> bool:
+        self.worker.wsgi.turns += 1
         goes_on = worker.Worker._turn(self.worker)
         self.turned_at = self.world.now
         return goes_on

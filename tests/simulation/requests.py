@@ -9,25 +9,30 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-import psycopg
 from greenlet import getcurrent
 
 from stackmgr import scheduler
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database import retries
+from stackmgr.database import retries, statements
 from stackmgr.database.pool import Database
 from stackmgr.database.retries import RetryAction
+from stackmgr.database.session import Caller
 from stackmgr.errors import DatabaseError, NotFound, ServiceError, Unauthorized
 from stackmgr.limits import PAGE_NAME_BYTES
+from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import cursor, repository
 from stackmgr.stacks.configuration import Changes, Configuration
-from stackmgr.stacks.repository import Actor
 from tests.simulation.tables import Tables
-from tests.simulation.world import World
+from tests.simulation.world import World, asker
 
 _OUTCOME_UNKNOWN = (RetryAction.RETRY_IF_READ, RetryAction.CLOSE)
+# Attempts that a request is owed.
+_ATTEMPTS = {RetryAction.RETRY: 4, RetryAction.RECONNECT_ALL: 2, RetryAction.RETRY_IF_READ: 2}
 # Faults by which a request may end with an exception that production code does not foresee.
-_UNFORESEEN = {"unforeseen exception", "check fails", "unusable parameter"}
+_UNFORESEEN: dict[type[Exception], set[str]] = {
+    MemoryError: {"unforeseen exception", "check fails"}, ValueError: {"unusable parameter"},
+}  # fmt: skip
+_SLACK = 0.01  # seconds
 _LIMIT = 50  # of a list
 _LONG = " " * (PAGE_NAME_BYTES // 100)  # makes a name long: a list reads its page again
 
@@ -41,6 +46,7 @@ class Key:
         tables.keys[self.digest] = tuple(
             f"{name} {number}" for name in ("external", "identity", "key", "manager")
         )
+        self.is_used = False
         self.stacks: dict[str, int] = {}  # acknowledged: by id, how many revisions are known
 
     @property
@@ -52,18 +58,19 @@ class Key:
 class Client:
     """Sends one request after the other, and remembers what was acknowledged."""
 
-    def __init__(self, world: World, number: int, key: Key, database: Database, tables: Tables) -> None:
+    def __init__(
+        self, world: World, number: int, key: Key, database: Database, verifier: DatabaseVerifier
+    ) -> None:
         self.world = world
         self.name = f"client {number}"
         self.key = key
         self.database = database
-        self.tables = tables
-        self.verifier = DatabaseVerifier()
+        self.tables = key.tables
+        self.verifier = verifier
         self.random: Random = world.random
         self.left = world.plan["requests"]
         self.sent = 0
         self.retried: tuple[str, Configuration] | None = None  # a create of unknown outcome
-        self.is_healthy = False  # every request succeeds
         self.end_call: Callable[[], None] = lambda: None
 
     def next_call(self) -> Callable[[], None] | None:
@@ -93,34 +100,58 @@ class Client:
             operation(request)
         except ServiceError as ex:
             outcome = f"{ex.reason} {getattr(ex, 'sqlstate', None)}"
-        except (MemoryError, ValueError, psycopg.Error) as ex:
+            self._judge(request, ex, world.now - started)
+        except (MemoryError, ValueError) as ex:
             outcome = repr(ex)
-            if not _UNFORESEEN & world.faults.keys():
-                world.fail("requests fail in foreseen ways", f"{request}: {ex!r}", ex)
+            faults = _UNFORESEEN[type(ex)]
+            if not faults.intersection(world.touched[request]):
+                world.fail("an error names a fault of its request", f"{request}: {ex!r}", ex)
         except Exception as ex:  # noqa: BLE001 - whatever production code raises
             outcome = repr(ex)
             world.fail("requests fail in foreseen ways", f"{request}: {ex!r}", ex)
         finally:
             getcurrent().request = None
-            if self.is_healthy and outcome != "done":
-                world.fail("without a fault every request succeeds", f"{request}: {outcome}")
             seconds = world.now - started - (world.stalled - stalled)
             world.note("response", request, outcome, round(seconds, 4))
             if seconds > 1.4 * world.plan["deadline"] + 0.1 and "no more threads" not in world.faults:
                 world.fail("a request ends by its deadline", f"{request} took {seconds:.2f} s")
             self.end_call()
 
-    def _verified(self, session: Any) -> str:
-        """Return the manager as whom the key is verified."""
+    def _judge(self, request: str, error: ServiceError, seconds: float) -> None:
+        """Check that an error is that of the request's own attempts, each of which a fault has touched.
+
+        Whoever could have no connection, `Line` has judged.
+        """
+        if not isinstance(error, DatabaseError):
+            self._wrong(request, error.reason)
+        elif error.reason != ReasonSlug.NO_CONNECTION:
+            action = retries.retry_action(error)
+            statement = statements.load(error.statement or "")
+            owed = 1 if action is RetryAction.RETRY_IF_READ and statement.writes else _ATTEMPTS.get(action, 1)
+            touched = self.world.touched[request]
+            made = touched.count(f"{statement.name} alone") or touched.count(f"{statement.name} ahead")
+            if action is RetryAction.CLOSE:
+                if seconds < self.world.plan["deadline"] - _SLACK:
+                    self.world.fail("a request has all of its time", f"{request}: {seconds:.3f} s")
+                made += touched.count(f"{statement.name} of 1")
+            if made < owed:
+                self.world.fail(
+                    "an error names a fault of its request",
+                    f"{request}: {error.reason} {error.sqlstate} {touched}",
+                )
+
+    def _verified(self, session: Any) -> Caller:
+        """Return as whom the key is verified."""
         before = self.key.manager_id
         try:
-            manager_id = self.verifier._verified(self.key.digest, session).manager_id
+            identity = self.verifier._verified(self.key.digest, session)
         except Unauthorized as ex:
             self._wrong("a key that exists is rejected", ex.reason)
             raise
-        if manager_id is None or manager_id not in (before, self.key.manager_id):
-            self._wrong("verified as", manager_id)
-        return manager_id or ""
+        if identity.manager_id not in (before, self.key.manager_id):
+            self._wrong("verified as", identity.manager_id)
+        self.key.is_used = True
+        return Caller(identity.manager_id or "", identity.identity_id, identity.key_id)
 
     def _pause(self, session: Any) -> None:
         """Sometimes wait for something else than the database, with the connection or without it."""
@@ -128,7 +159,7 @@ class Client:
         if chance < 0.3:
             if chance < 0.1:
                 session.close()
-            longest = 0.02 if self.is_healthy else 0.4 * self.world.plan["deadline"]  # as a wait in line
+            longest = 0.4 * self.world.plan["deadline"]  # as a wait in line
             scheduler.sleep(self.random.choice((0.001, 0.02, longest)))
 
     def _wrong(self, *details: object) -> None:
@@ -158,11 +189,17 @@ class Client:
             f"idempotency {request}", Configuration(name, "{}", "daily"),
         )  # fmt: skip
         self.retried = key, configuration
+        manager_id = ""
         with self.database.session() as session:
-            manager_id = self._verified(session)
-            self._pause(session)
-            actor = Actor(manager_id, "identity", request)
-            create = partial(repository.create, session, actor, key, configuration)
+            session.plan = repository.plan_create(key, configuration, request)
+
+            def create() -> Any:
+                nonlocal manager_id
+                caller = self._verified(session)
+                manager_id = caller.manager_id
+                self._pause(session)
+                return repository.create(session, caller)
+
             stack, is_new = self._written("stack_create", request, create)
         self.retried = None
         receipt = self.tables.receipts.get((manager_id, key))
@@ -180,17 +217,18 @@ class Client:
         stack_id = self._any_stack()
         known = self.key.stacks[stack_id]
         with self.database.session() as session:
-            session.planned_read = repository.plan_get(stack_id + self._unusable())
-            manager_id = self._verified(session)
+            session.plan = repository.plan_get(stack_id + self._unusable())
+            caller = self._verified(session)
+            manager_id = caller.manager_id
             try:
-                self._seen(known, repository.get(session, manager_id), stack_id, manager_id)
+                self._seen(known, repository.get(session, caller), stack_id, manager_id)
             except NotFound:
                 if self._owner(stack_id) == manager_id:
                     self._wrong("not found", stack_id)
 
     def _unusable(self) -> str:
         """Return, as a fault, what cannot be part of a text parameter."""
-        return "\0" if self.world.chance("unusable parameter") else ""
+        return "\0" if self.world.chance("unusable parameter", asker()) else ""
 
     def _seen(self, known: int, stack: Any, stack_id: str, manager_id: str) -> None:
         """Check that *stack* is the manager's, in a revision that is not older than the *known* ones."""
@@ -206,9 +244,10 @@ class Client:
     def _list(self, request: str) -> None:
         known = dict(self.key.stacks)
         with self.database.session() as session:
-            session.planned_read = repository.plan_list(cursor.START, _LIMIT)
-            manager_id = self._verified(session)
-            page, _ = repository.list_page(session, manager_id, _LIMIT)
+            session.plan = repository.plan_list(cursor.START, _LIMIT)
+            caller = self._verified(session)
+            manager_id = caller.manager_id
+            page, _ = repository.list_page(session, caller)
         found = {stack.stack_id: stack for stack in page}
         for stack_id in known:
             if stack_id not in found and self._owner(stack_id) == manager_id:
@@ -217,13 +256,18 @@ class Client:
             self._seen(known.get(stack_id, 0), stack, stack_id, manager_id)
 
     def _update(self, request: str) -> None:
-        stack_id = self._any_stack()
+        stack_id, manager_id = self._any_stack(), ""
         with self.database.session() as session:
-            manager_id = self._verified(session)
-            self._pause(session)
             changes = Changes(f"name {request}{self._unusable()}", None, None)
-            actor = Actor(manager_id, "identity", request)
-            update = partial(repository.update, session, actor, stack_id, changes)
+            session.plan = repository.plan_update(stack_id, changes, request)
+
+            def update() -> Any:
+                nonlocal manager_id
+                caller = self._verified(session)
+                manager_id = caller.manager_id
+                self._pause(session)
+                return repository.update(session, caller)
+
             try:
                 stack = self._written("stack_update", request, update)
             except NotFound:

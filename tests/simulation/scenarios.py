@@ -1,23 +1,56 @@
-"""The scenarios, the mutants, and which seed is of which scenario."""
+"""The scenarios: what takes part in a run, what the seed chooses, and what must hold."""
 
+import gc
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import count
+from random import Random
+from typing import Protocol
 
 from tests.simulation import database, web
-from tests.simulation.database_mutants import MUTANTS as DATABASE_MUTANTS
-from tests.simulation.planting import Mutant
-from tests.simulation.scenario import Plan, Scenario, run_seed
-from tests.simulation.web_mutants import MUTANTS as WEB_MUTANTS
-from tests.simulation.world import World
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.world import Plan, Violation, World
+
+
+class Scenario(Protocol):
+    """One kind of run."""
+
+    name: str
+
+    def plan(self, random: Random) -> Plan:
+        """Return what a seed chooses: how many of everything, and which faults."""
+
+    def run(self, world: World, cleanup: ExitStack) -> None:
+        """Build what takes part, run it and check what is left.  Raises Violation.
+
+        *cleanup* restores what was replaced; it is closed after the threads have ended.
+        """
+
 
 SCENARIOS: tuple[Scenario, ...] = (database, web)
-MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*DATABASE_MUTANTS, *WEB_MUTANTS)}
 
 
 def run(seed: int, plan: Plan | None = None, mutant: str | None = None) -> World:
-    """Make the run of *seed*, or one with another *plan*, with a mistake if one is named."""
+    """Make the run of *seed*, or one with another *plan*, with a mistake if one is named.
+
+    The World returned has the violation and the trace.
+    """
     scenario = SCENARIOS[seed % len(SCENARIOS)]
-    return run_seed(scenario, seed, plan, MUTANTS[mutant].plant if mutant else None)
+    world = World(seed, scenario.plan(Random(f"plan {seed}")) if plan is None else plan)
+    with ExitStack() as cleanup:
+        if mutant is not None:
+            MUTANTS[mutant].plant(cleanup)
+        cleanup.callback(world.end)
+        was_enabled = gc.isenabled()
+        gc.disable()  # what it ends, and when, would differ from process to process
+        if was_enabled:
+            cleanup.callback(gc.enable)
+        try:
+            scenario.run(world, cleanup)
+        except Violation as ex:
+            world.fail(ex.invariant, str(ex).partition(": ")[2], ex.__cause__)
+        world.end()
+    return world
 
 
 def seeds_of(mutant: Mutant, first: int = 0) -> Iterator[int]:

@@ -9,14 +9,100 @@ other end has not read yet.
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from errno import EALREADY, EBADF, ECONNREFUSED, EINPROGRESS, EMFILE, ENOTCONN
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import Any
 
 from tests.simulation.kernel import File, Kernel
-from tests.simulation.remote_ends import Pipe, RemoteEnd
-from tests.simulation.world import World
+from tests.simulation.world import World, asker
+
+
+class Pipe:
+    """Bytes on their way in one direction."""
+
+    __slots__ = ("content", "has_ended", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.content = bytearray()
+        self.limit = limit
+        self.has_ended = False  # no more are sent
+
+    @property
+    def room(self) -> int:
+        """How many bytes it takes now."""
+        return max(0, self.limit - len(self.content))
+
+    def take(self, number: int) -> bytes:
+        """Remove and return at most *number* bytes."""
+        taken = bytes(self.content[:number])
+        del self.content[:number]
+        return taken
+
+
+class RemoteEnd:
+    """The end of a connection that a simulated client or verifier holds."""
+
+    def __init__(self, receives: Pipe, sends: Pipe) -> None:
+        self.receives, self.sends = receives, sends
+        self.local: LocalSocket | None = None
+        self.is_reset = False
+        self.is_closed = False
+        self.noticed: Callable[[], None] | None = None  # called at each change
+        self.holder: Any = None
+        self.connected_at = 0.0
+
+    def notice(self) -> None:
+        """Tell the holder that something has changed."""
+        if self.noticed is not None:
+            self.noticed()
+
+    def read(self, number: int = 65536) -> bytes:
+        """Return what has arrived."""
+        taken = self.receives.take(number)
+        if taken:
+            self._changed()
+        return taken
+
+    @property
+    def has_input(self) -> bool:
+        """Whether there are bytes, or the end of them."""
+        return bool(self.receives.content) or self.receives.has_ended or self.is_reset
+
+    def send(self, data: bytes) -> int:
+        """Send as much of *data* as the pipe takes."""
+        if self.is_reset or self.sends.has_ended:
+            return len(data)  # lost
+        taken = data[: self.sends.room]
+        self.sends.content += taken
+        self._changed()
+        return len(taken)
+
+    def shut_down(self) -> None:
+        """Send no more."""
+        self.sends.has_ended = True
+        self._changed()
+
+    def close(self) -> None:
+        """Close: with a reset if there are unread bytes."""
+        self.is_closed = True
+        if self.receives.content:
+            self.reset()
+        else:
+            self.shut_down()
+
+    def reset(self) -> None:
+        """Reset the connection."""
+        self.is_closed = self.is_reset = self.sends.has_ended = True
+        self.sends.content.clear()
+        self.receives.content.clear()
+        if self.local is not None:
+            self.local.was_reset()
+
+    def _changed(self) -> None:
+        if self.local is not None:
+            self.local.changed()
+
 
 _PIPE_BYTES = (300, 1500, 5000)
 _ABORTED_SHARE = 0.5  # of connections that were reset before they are accepted
@@ -30,6 +116,7 @@ class LocalSocket(File):
         self.remote = remote
         self.is_reset = False
         self.failure = 0  # of the attempt to connect
+        self.user: object = None  # the request for which it was used last
         self.bytes_since: float | None = None  # when unread bytes arrived
         self._is_connecting = False
         super().__init__(network.kernel)
@@ -78,12 +165,19 @@ class LocalSocket(File):
         self.world.preempt()
         if self.number < 0:
             raise OSError(EBADF, "Bad file descriptor")
-        self.network.used(self)
+        self.user = asker()
+
+    def may_raise(self) -> None:
+        """Raise, as a fault, what nobody foresees."""
+        if self.remote is not None and self.world.chance("unforeseen exception"):
+            self.remote.holder.excuse, self.remote.holder.is_broken = "an exception", True
+            raise MemoryError
 
     def recv(self, number: int, flags: int = 0) -> bytes:
         self.use()
         if self.remote is None:
             raise BlockingIOError
+        self.may_raise()
         pipe = self.remote.sends
         if self.is_reset and not pipe.content:
             raise ConnectionResetError
@@ -108,6 +202,7 @@ class LocalSocket(File):
         self.use()
         if self.remote is None:
             raise BlockingIOError
+        self.may_raise()
         pipe = self.remote.receives
         if self.is_reset or pipe.has_ended:
             raise BrokenPipeError
@@ -121,11 +216,9 @@ class LocalSocket(File):
             self.remote.notice()
         return len(taken)
 
-    def sendmsg(self, pieces: Iterable[Any]) -> int:
-        return self.send(b"".join(pieces))
-
     def shutdown(self, how: int) -> None:
         self.use()
+        self.may_raise()
         if self.is_reset or self.remote is None:
             raise OSError(ENOTCONN, "Transport endpoint is not connected")
         if how != socket.SHUT_RD:
@@ -140,7 +233,6 @@ class LocalSocket(File):
     def close(self) -> None:
         self.world.preempt()
         if self.number >= 0:
-            self.network.used(self)
             self.exit()
 
     def exit(self) -> None:
@@ -233,7 +325,6 @@ class Listener(File):
         local.is_reset = remote.is_reset
         if remote.sends.content:
             local.bytes_since = world.now
-        self.network.accepted(local)
         return local, ("127.0.0.1", 40_000 + local.number)
 
     def close(self) -> None:
@@ -254,9 +345,6 @@ class Network:
         self.kernel, self.world = kernel, world
         # By port: gives the remote end to whom it concerns, or returns False to refuse the connection.
         self.services: dict[int, Callable[[RemoteEnd], bool]] = {}
-        # Called with each socket that the service accepts or uses.
-        self.accepted: Callable[[LocalSocket], None] = lambda _: None
-        self.used: Callable[[LocalSocket], None] = lambda _: None
         self._is_short = world.faults.get("short transfers", 0.0)
 
     def pipes(self) -> tuple[Pipe, Pipe]:
@@ -285,8 +373,9 @@ class Network:
                 remote.local, local.remote = local, remote
             else:
                 local.failure = ECONNREFUSED
+                world.touched[local.user].append("refused")
             local.changed()
 
-        if not world.chance("a dropped connect"):
+        if not world.chance("a dropped connect", local.user):
             world.at(world.between(0.0, 0.02), finish)
         return EINPROGRESS

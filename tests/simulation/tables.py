@@ -33,6 +33,7 @@ class Tables:
         self.revisions: dict[str, list[Row]] = {}  # by stack
         self.applied: Counter[tuple[str, str]] = Counter()  # by statement and request
         self.unconfirmed: set[str] = set()  # requests whose commit no standby has confirmed
+        self.used: set[bytes] = set()  # keys whose use in this hour is recorded
         self.moved_keys = 0
 
     def move_key(self) -> None:
@@ -52,7 +53,14 @@ class Tables:
 
     def _api_key_verify(self, given: Parameters) -> list[Row]:
         key = self.keys.get(given["key_digest"])
-        return [] if key is None else [("valid", *key, None, None, True)]
+        is_used = given["key_digest"] in self.used
+        return [] if key is None else [("valid", *key, None, None, is_used)]
+
+    def _api_key_use_record(self, given: Parameters) -> list[Row]:
+        digest = given["key_digest"]
+        rows = [] if digest in self.used else [(digest,)]
+        self.used.add(digest)
+        return rows
 
     def _stack_get(self, given: Parameters) -> list[Row]:
         return self._shown(given["manager_id"], given["stack_id"])
@@ -80,9 +88,13 @@ class Tables:
         """Return the page with all of its names: those of a simulation are not long enough to end it."""
         return self._stack_list({**given, "page_bytes": 100 * int(given["page_bytes"])})
 
+    def _may_write(self, given: Parameters) -> bool:
+        digest = given["key_digest"]
+        return digest is None or self.keys[digest][3] == given["manager_id"]
+
     def _stack_create(self, given: Parameters) -> list[Row]:
         receipt = (given["manager_id"], given["idempotency_key"])
-        if receipt in self.receipts:
+        if receipt in self.receipts or not self._may_write(given):
             return []
         stack_id = given["stack_id"]
         self.receipts[receipt] = (given["input_digest"], stack_id)
@@ -102,7 +114,7 @@ class Tables:
 
     def _stack_update(self, given: Parameters) -> list[Row]:
         stack_id = given["stack_id"]
-        if not self._shown(given["manager_id"], stack_id):
+        if not self._shown(given["manager_id"], stack_id) or not self._may_write(given):
             return []
         stack = self.stacks[stack_id]
         stack[1] = given["revision_id"]

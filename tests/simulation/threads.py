@@ -1,11 +1,11 @@
-"""Simulated locks, conditions, events, queues and threads: the interfaces of `threading` and `queue`."""
+"""Simulated locks, events, queues and threads: the interfaces of `threading` and `queue`."""
 
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
-from tests.simulation.world import Thread, World
+from tests.simulation.world import Thread, World, asker
 
 
 class Lock:
@@ -17,19 +17,11 @@ class Lock:
         self.count = 0
         self.waiting: deque[Thread] = deque()
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    def acquire(self) -> bool:
         world = self.world
         world.preempt()
-        while self.owner is not None:
-            if not blocking or world.current is None:
-                return False
-            thread = world.current
-            self.waiting.append(thread)
-            is_woken = world.block(timeout if timeout >= 0 else None, is_lock=True)
-            if thread in self.waiting:
-                self.waiting.remove(thread)
-            if not is_woken:
-                return False
+        while self.owner is not None and world.current is not None:
+            world.wait_in(self.waiting, None, is_lock=True)
         self.owner = world.current
         return True
 
@@ -53,9 +45,9 @@ class Lock:
 class RLock(Lock):
     """A reentrant lock."""
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    def acquire(self) -> bool:
         if self.owner is None or self.owner is not self.world.current:
-            return super().acquire(blocking, timeout)
+            return super().acquire()
         self.count += 1
         return True
 
@@ -66,40 +58,6 @@ class RLock(Lock):
             super().release()
 
 
-class Condition:
-    """A condition with a lock of its own."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.lock = RLock(world)
-        self.waiting: deque[Thread] = deque()
-
-    def __enter__(self) -> Self:
-        self.lock.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.lock.release()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        thread = self.world.current
-        self.waiting.append(thread)
-        self.lock.release()
-        # It may have been notified while the release pre-empted it.
-        is_notified = thread not in self.waiting or self.world.block(timeout)
-        if thread in self.waiting:
-            self.waiting.remove(thread)
-        self.lock.acquire()
-        return is_notified
-
-    def notify(self, number: int = 1) -> None:
-        for _ in range(min(number, len(self.waiting))):
-            self.world.wake(self.waiting.popleft())
-
-    def notify_all(self) -> None:
-        self.notify(len(self.waiting))
-
-
 class Event:
     """An event."""
 
@@ -107,9 +65,6 @@ class Event:
         self.world = world
         self.flag = False
         self.waiting: list[Thread] = []
-
-    def is_set(self) -> bool:
-        return self.flag
 
     def set(self) -> None:
         self.flag = True
@@ -123,11 +78,7 @@ class Event:
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self.flag:
-            thread = self.world.current
-            self.waiting.append(thread)
-            self.world.block(timeout)
-            if thread in self.waiting:
-                self.waiting.remove(thread)
+            self.world.wait_in(self.waiting, timeout)
         return self.flag
 
 
@@ -152,8 +103,7 @@ class Queue:
 
     def get(self) -> Any:
         while not self.items:
-            self.waiting.append(self.world.current)
-            self.world.block(None)
+            self.world.wait_in(self.waiting, None)
         return self.items.popleft()
 
 
@@ -174,7 +124,7 @@ class StartedThread:
         self.simulated: Thread | None = None
 
     def start(self) -> None:
-        if self.world.chance("no more threads"):
+        if self.world.chance("no more threads", asker()):
             raise RuntimeError("can't start new thread")
         self.start_surely()
 
@@ -187,11 +137,7 @@ class StartedThread:
 
     def join(self, timeout: float | None = None) -> None:
         if self.is_alive() and self.simulated is not None:
-            thread, joining = self.world.current, self.simulated.joining
-            joining.append(thread)
-            self.world.block(timeout)
-            if thread in joining:
-                joining.remove(thread)
+            self.world.wait_in(self.simulated.joining, timeout)
 
 
 class Threading:
@@ -205,12 +151,6 @@ class Threading:
 
     def Lock(self) -> Lock:
         return Lock(self._world)
-
-    def RLock(self) -> RLock:
-        return RLock(self._world)
-
-    def Condition(self) -> Condition:
-        return Condition(self._world)
 
     def Event(self) -> Event:
         return Event(self._world)

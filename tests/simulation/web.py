@@ -9,38 +9,26 @@ from tests.simulation.clients import Client, Manners, Request, make_request
 from tests.simulation.kernel import Kernel
 from tests.simulation.names import of_production, replaced
 from tests.simulation.process import KILL_SECONDS, Process, names
-from tests.simulation.scenario import Plan, chosen_faults
 from tests.simulation.sockets import Backlog, Network
 from tests.simulation.web_invariants import WorkerInvariants
-from tests.simulation.world import World
+from tests.simulation.world import Plan, World, chosen_faults
 
 name = "web"
 
 _FAULTS = {
-    "preemption": 0.3, "stall": 0.002, "short transfers": 0.5,
+    "preemption": 0.3, "stall": 0.002, "short transfers": 0.5, "unforeseen exception": 0.02,
     "no more threads": 0.3, "slow resolver": 0.3, "unknown host": 0.2, "a dropped connect": 0.2,
 }  # fmt: skip
 _KINDS = (
-    "quick", "pipelining", "slow sender", "slow reader", "no reader", "leaving", "resetting", "half-closing",
-    "malformed", "silent",
+    "quick", "pipelining", "slow sender", "slow reader", "no reader", "stopping reader", "leaving",
+    "resetting", "half-closing", "malformed", "silent",
 )  # fmt: skip
 _PATHS = ("fast/10", "fast/700", "sleep/30", "sleep/300", "page/2500", "page/6000", "pieces/2000", "raise/0",
           "late/0", "thread/40", "spin/4", "echo/300", "echo/900", "verify/0", "verify/0")  # fmt: skip
 _SLOW_PATHS = ("sleep/300", "sleep/700", "page/6000", "verify/0", "thread/40")
 _MODES = (
-    "ok",
-    "ok",
-    "slow",
-    "hangs",
-    "500",
-    "429",
-    "408",
-    "drips",
-    "reset",
-    "closed",
-    "malformed",
-    "refused",
-)
+    "ok", "ok", "slow", "hangs", "500", "429", "408", "drips", "reset", "closed", "malformed", "refused",
+)  # fmt: skip
 _SECONDS = 90.0
 
 
@@ -50,6 +38,7 @@ def plan(random: Random) -> Plan:
     crowd = random.random() < 0.25  # of requests that are slow, most of one key
     return {
         "clients": random.randint(6, 10) if crowd else random.randint(2, 8),
+        "operators": choice((0, 0, 1, 2)),
         "kinds": ["quick", *random.sample(_KINDS, random.randint(1, 4))],
         "paths": random.sample(_SLOW_PATHS if crowd else _PATHS, random.randint(1, 3)) + ["hang/30"] * hangs,
         "keys": choice((1, 2)) if crowd else random.randint(1, 3),
@@ -66,23 +55,15 @@ def plan(random: Random) -> Plan:
         "hangs": hangs,
         "verifier": random.sample(_MODES, random.randint(1, 3)),
         "limits": {
-            "linger": 0.5,
-            "waiting": choice((1, 3, 8, 100)),
-            "turn": choice((0.000001, 0.004)),
-            "read deadline": choice((0.6, 2.0)),
-            "write deadline": choice((1.0, 3.0)),
-            "write progress": choice((200, 1000)),
-            "drain": 0.5,
-            "drain limit": choice((5000, 100_000)),
-            "inbox": choice((1000, 100_000)),
-            "outbox": choice((300, 1000)),
-            "buffers": choice((500, 14_000, 100_000)),
-            "body": 600,
-            "framing": choice((20, 640)),
-            "backoff": choice((1, 32)),
+            "linger": 0.5, "waiting": choice((1, 3, 8, 100)), "turn": choice((0.000001, 0.004)),
+            "read deadline": choice((0.6, 2.0)), "write deadline": choice((1.0, 3.0)),
+            "write progress": choice((200, 1000)), "drain": 0.5, "drain limit": choice((5000, 100_000)),
+            "inbox": choice((1000, 100_000)), "outbox": choice((300, 1000)),
+            "buffers": choice((500, 14_000, 100_000)), "body": 600, "framing": choice((20, 640)),
+            "remembered": choice((1, 2, 100)), "backoff": choice((1, 32)),
         },
         "faults": chosen_faults(random, _FAULTS, 0.5),
-    }
+    }  # fmt: skip
 
 
 def run(world: World, cleanup: ExitStack) -> None:
@@ -95,6 +76,7 @@ def run(world: World, cleanup: ExitStack) -> None:
     service = _Service(world, network)
     service.start_worker()
     clients = [_client(world, service, number) for number in range(chosen["clients"])]
+    clients += [_operator(world, service, number) for number in range(chosen["operators"])]
     if chosen["stops"] == "early":
         world.at(chosen["seconds"] * world.random.random() + chosen["stops after"], service.stop)
     elif chosen["stops"] == "reload":
@@ -117,7 +99,7 @@ class _Service:
         self.network = network
         self._remote = verifier.RemoteVerifier(network, list(world.plan["verifier"]))
         self._verifiers: list[verifier.WatchedVerifier] = []
-        self.backlogs = Backlog(64), Backlog(64)
+        self.backlogs = Backlog(64), Backlog(64), Backlog(64)
         self._processes: list[Process] = []
         self._invariants: list[WorkerInvariants] = []
         self._is_stopping = False
@@ -218,7 +200,6 @@ def _client(world: World, service: _Service, number: int) -> Client:
     random, chosen = world.random, world.plan
     kind = random.choice(chosen["kinds"] or ["quick"])
     requests = [_request(world, f"{number}-{each}") for each in range(random.randint(1, 3))]
-    length = sum(len(request.raw) for request in requests)
     manners = Manners(requests, starts_at=random.random() * chosen["seconds"])
     match kind:
         case "pipelining":
@@ -226,13 +207,13 @@ def _client(world: World, service: _Service, number: int) -> Client:
         case "slow sender":
             manners.piece, manners.sends_every = random.choice(((40, 0.05), (20, 0.4)))
         case "slow reader":
-            manners.reads, manners.reads_every = random.choice(((300, 0.05), (100, 0.3)))
+            manners.reads, manners.reads_every = random.choice(((300, 0.05), (250, 0.2), (100, 0.3)))
         case "no reader":
-            manners.never_reads = True
+            manners.reads_at_most = 0
+        case "stopping reader":
+            manners.reads_at_most = random.choice((300, 1500, 3000))
         case "leaving" | "resetting" | "half-closing":
-            manners.leaves_after = random.randint(1, length)
-            manners.leaves = {"leaving": "close", "resetting": "reset", "half-closing": "half"}[kind]
-            manners.is_pipelining = random.random() < 0.5
+            _leave(manners, kind, random)
         case "malformed":
             last = requests[-1]
             last.raw, last.is_valid = last.raw.replace(b"Host", b"H st"), False
@@ -242,7 +223,36 @@ def _client(world: World, service: _Service, number: int) -> Client:
     if chosen["keepalive"]:
         manners.thinks = random.choice((0.0, 0.1, chosen["keepalive"] * world.between(0.9, 1.5)))
     manners.stays = random.random() < 0.3
-    return Client(f"client {number}", service.network, service.backlogs[0], manners, judge)
+    backlog = random.choice(service.backlogs[:-1])
+    return Client(f"client {number}", service.network, backlog, manners, judge)
+
+
+def _leave(manners: Manners, kind: str, random: Random) -> None:
+    """Let a client leave after some of its bytes."""
+    length = sum(len(request.raw) for request in manners.requests)
+    manners.leaves_after = random.randint(1, length)
+    manners.leaves = {"leaving": "close", "resetting": "reset", "half-closing": "half"}[kind]
+    if kind == "half-closing" and manners.leaves_after % 2:  # before the body of the last
+        manners.leaves_after = length - len(manners.requests[-1].raw.partition(b"\r\n\r\n")[2])
+    manners.is_pipelining = random.random() < 0.5
+
+
+def _operator(world: World, service: _Service, number: int) -> Client:
+    """Return a client of the operator's listener."""
+    random, chosen = world.random, world.plan
+    paths = [random.choice(("/fast/10", "/sleep/30")) for _ in range(random.randint(1, 3))]
+    requests = [make_request(f"operator {number}-{each}", path, key="0") for each, path in enumerate(paths)]
+    starts_at = (random.choice((0.5, random.random())) + 0.1) * chosen["seconds"]  # often all at once
+    manners = Manners(requests, starts_at=starts_at)
+    client = Client(f"operator {number}", service.network, service.backlogs[-1], manners, judge)
+    client.is_operator = True
+    client.is_hurried = chosen["stops"] == "at end" and not (
+        chosen["descriptors"]
+        or chosen["hangs"]
+        or chosen["max requests"]
+        or "unforeseen exception" in world.faults
+    )
+    return client
 
 
 def _request(world: World, name: str) -> Request:

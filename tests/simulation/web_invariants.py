@@ -1,10 +1,12 @@
 """What must hold of a worker, each named after the docstring or the comment that states it."""
 
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any
 
-from stackmgr.server import IDLE, QUEUED, READING, SERVING, connections
+from stackmgr.server import CLOSED, DRAINING, IDLE, QUEUED, READING, SERVING, WRITING, connections
 from stackmgr.server.connection import Disconnected
 from tests.simulation.process import Process
 from tests.simulation.world import Violation
@@ -20,21 +22,29 @@ class WorkerInvariants:
     def __init__(self, process: Process) -> None:
         self._process, self._world = process, process.world
         worker = self._worker = process.worker
-        plan = self._world.plan
-        self._most_open = plan["worker_connections"] + plan["threads"] + plan["limits"]["waiting"] + 2
+        self._limits = self._world.plan["limits"]
         self._serving: set[Any] = set()
-        self._reading_since: dict[Any, float] = {}
+        self._phases: dict[Any, tuple[Any, float]] = {}  # of each connection, and since when
+        self._rejections = 0
         self._over_budget_since = inf
-        self._turns: dict[str, dict[str, int]] = {}  # how often others were taken while one waited
+        # By the first of a line and another share: how often the latter was taken from meanwhile.
+        self._turns: Counter[tuple[Any, ...]] = Counter()
         self._excuse = ""
         worker.handler.expire = self._checked_expiry(worker.handler.expire)
         worker.handler.respond = self._noted_response(worker.handler.respond)
-        worker.queue.take = self._checked_take(worker.queue.take)
+        queue = worker.queue
+        queue.take, queue.add = self._checked_take(queue.take), self._checked_add(queue.add)
+        queue.take_overdue = self._checked_overdue(queue.take_overdue)
+        queue.accept = self._checked_acceptance(queue.accept)
+        worker.listeners[1].accept = self._checked_accept(worker.listeners[1].accept)
         for one in (worker.connections, worker.admin):
-            one.park = self._noted_park(one.park)
-            one.close = self._noted_close(one.close)
-            one.close_longest_parked = self._excusing(one.close_longest_parked, "too many connections")
-            one.sweep = self._excusing(one.sweep, "memory")
+            one.add, one.park = self._checked_room(one, one.add), self._noted_park(one.park)
+            one.close = self._noted_close(one, one.close)
+            is_full = partial(self._is_full, one)
+            one.close_longest_parked = self._excusing(
+                one.close_longest_parked, "too many connections", is_full
+            )
+            one.sweep = self._excusing(one.sweep, "memory", lambda: True)
 
     @property
     def has_ended(self) -> bool:
@@ -52,17 +62,27 @@ class WorkerInvariants:
                 if not conn.sock.is_reset:
                     self._check_expired(phase, since, conn, has_request)
                 raise
-            if conn.closing:
+            if conn.closing and phase is READING:
                 self._check_expired(phase, since, conn, has_request)
 
         return checked
 
     def _check_expired(self, phase: Any, since: float | None, conn: Any, has_request: bool) -> None:
-        if phase not in (IDLE, READING):
-            conn.sock.remote.holder.excuse = "deadline"
+        holder, passed = conn.sock.remote.holder, self._world.now - self._phases[conn][1]
+        if phase is WRITING:
+            self._check_reader(conn)
             return
-        if not has_request:
-            conn.sock.remote.holder.excuse = "deadline"
+        if phase is READING:
+            holder.has_timed_out = True
+        elif not has_request:
+            holder.excuse = "deadline"
+        seconds = phase.seconds
+        if phase is IDLE:
+            seconds = min(seconds, self._world.plan["keepalive"] or seconds, self._limits["linger"])
+        if passed < seconds - _ARRIVED_SECONDS:
+            self._world.fail("no deadline ends a connection early", f"{phase.name} after {passed:.3f} s")
+        if phase is DRAINING:
+            return
         if since is not None and self._world.now - since > _ARRIVED_SECONDS:
             self._world.fail(
                 "a deadline does not end a connection whose bytes have arrived",
@@ -74,6 +94,10 @@ class WorkerInvariants:
             self._serving.add(conn)
             try:
                 respond(conn, request)
+            except Disconnected:
+                if not conn.is_gone and not conn.sock.is_reset:
+                    self._check_reader(conn)
+                raise
             finally:
                 self._serving.discard(conn)
 
@@ -83,27 +107,105 @@ class WorkerInvariants:
         def noted(conn: Any) -> None:
             before = conn.phase
             park(conn)
-            if conn.phase is not READING:
-                self._reading_since.pop(conn, None)
-            elif before is not READING:
-                self._reading_since[conn] = self._world.now
+            if conn.phase is not before or conn not in self._phases:
+                self._phases[conn] = conn.phase, self._world.now
 
         return noted
 
-    def _noted_close(self, close: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _check_reader(self, conn: Any) -> None:
+        """Check that a client that is cut off has not read enough; excuse that it has no response."""
+        holder, seconds = conn.sock.remote.holder, self._limits["write deadline"]
+        taken = holder.taken_since(self._world.now - seconds)
+        if taken >= self._limits["write progress"]:
+            self._world.fail("no reader that makes progress is cut off", f"{taken} bytes in {seconds:g} s")
+        holder.excuse = "reads too slowly"
+
+    def _noted_close(self, one: Any, close: Callable[[Any], None]) -> Callable[[Any], None]:
         def noted(conn: Any) -> None:
-            holder = conn.sock.remote.holder
-            if self._excuse and holder is not None:
-                holder.excuse = self._excuse
-            self._reading_since.pop(conn, None)
+            if self._excuse and conn.phase is not CLOSED:
+                conn.sock.remote.holder.excuse = self._excuse
+                if (
+                    self._excuse == "memory"
+                    and sum(each.held for each in one.open) <= connections.BUFFER_BUDGET
+                ):
+                    self._world.fail(
+                        "connections are closed for memory only while it is exceeded", f"{conn.fd}"
+                    )
+            self._phases.pop(conn, None)
             close(conn)
 
         return noted
 
-    def _excusing(self, close: Callable[[], Any], excuse: str) -> Callable[[], Any]:
+    def _is_full(self, one: Any) -> bool:
+        kernel = self._process.network.kernel
+        return len(one.open) >= one._limit or len(kernel.files) >= kernel.limit
+
+    def _checked_accept(self, accept: Callable[[], None]) -> Callable[[], None]:
+        def checked() -> None:
+            accept()
+            if self._worker.admin.paused and self._worker.connections.parked:
+                self._world.fail("a manager's connection makes room for an operator's", "an operator waits")
+
+        return checked
+
+    def _checked_room(self, one: Any, add: Callable[[Any], None]) -> Callable[[Any], None]:
+        def checked(conn: Any) -> None:
+            most = max(one._limit, len(one.open) + (not one.parked))
+            add(conn)
+            if len(one.open) > most:
+                self._world.fail("open connections have a bound", f"{len(one.open)}")
+
+        return checked
+
+    def _checked_add(self, add: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(*arguments: Any) -> Any:
+            rejected = add(*arguments)
+            if rejected is not None:
+                self._reject(
+                    rejected, "full queue", is_due=self._worker.queue.waiting >= self._limits["waiting"]
+                )
+            return rejected
+
+        return checked
+
+    def _checked_overdue(self, take_overdue: Callable[[float], Any]) -> Callable[[float], Any]:
+        def checked(latest: float) -> Any:
+            since = {each[2][0]: each[0] for line in self._worker.queue._lines.values() for each in line}
+            for entry in take_overdue(latest):
+                waited = self._world.now - since[entry[0]]
+                self._reject(entry, "waited too long", is_due=waited >= self._world.plan["queue seconds"])
+                yield entry
+
+        return checked
+
+    def _reject(self, entry: Any, why: str, *, is_due: bool) -> None:
+        """Note the reason for a 503."""
+        self._rejections += 1
+        name = entry[1].environ["HTTP_X_REQUEST_ID"]
+        self._world.touched[name].append(why)
+        if not is_due:
+            self._world.fail("only overload rejects a request", f"{name}: {why}")
+
+    def _checked_acceptance(self, accept: Callable[..., None]) -> Callable[..., None]:
+        queue = self._worker.queue
+
+        def checked(place: Any, manager_id: str) -> None:
+            accept(place, manager_id)
+            if queue._running.get(manager_id, 0) > queue._limit:
+                self._world.fail("nobody has more than his share", manager_id)
+            if queue._managers.get(place.key) != manager_id:
+                self._world.fail("the key accepted last is remembered", manager_id)
+
+        return checked
+
+    def _excusing(
+        self, close: Callable[[], Any], excuse: str, is_due: Callable[[], bool]
+    ) -> Callable[[], Any]:
         """Let the clients whose connections are closed meanwhile expect nothing."""
 
         def excused() -> Any:
+            if not is_due():
+                self._world.fail("a connection is closed for another only without room for both", excuse)
             before, self._excuse = self._excuse, excuse
             try:
                 return close()
@@ -138,11 +240,10 @@ class WorkerInvariants:
                 self._world.fail("a request counts as its manager's", f"{len(since)} wait")
             for other in may_run:
                 if len(queue._lines.get(other, ())) < lengths[other]:
-                    self._turns.pop(other, None)  # it had its turn, if only to join the line of a manager
-                    continue
-                counts = self._turns.setdefault(other, {})
-                counts[share] = counts.get(share, 0) + 1
-                if counts[share] > 1:
+                    continue  # it had its turn, if only to join the line of a manager
+                first = *queue._lines[other][0][:2], share
+                self._turns[first] += 1
+                if self._turns[first] > 1:
                     self._world.fail("the lines have their turns one after the other", f"{share}, {other}")
             return entry
 
@@ -154,9 +255,8 @@ class WorkerInvariants:
         """Raise Violation for what does not hold."""
         if self._process.has_ended:
             return
-        opened = self._worker.connections.open
-        if len(opened) > self._most_open:
-            raise Violation("open connections have a bound", str(len(opened)))
+        if self._worker.log.rejections > self._rejections:
+            raise Violation("a rejection is reported once", f"{self._worker.log.rejections}")
         self._check_queue()
         self._check_memory()
         self._check_reading()
@@ -166,7 +266,7 @@ class WorkerInvariants:
         if queue._free < 0 or queue._free + sum(queue._running.values()) != plan["threads"]:
             raise Violation("each place is free or in use", f"{queue._free} {queue._running}")
         waiting = [each for line in queue._lines.values() for each in line]
-        if len(waiting) != queue.waiting or queue.waiting > plan["limits"]["waiting"] + 1:
+        if len(waiting) != queue.waiting or queue.waiting > self._limits["waiting"] + 1:
             raise Violation("requests that wait have a bound", f"{queue.waiting} {len(waiting)}")
         oldest = min((since for since, *_ in waiting), default=inf)
         seconds = plan["queue seconds"]
@@ -186,10 +286,10 @@ class WorkerInvariants:
 
     def _check_reading(self) -> None:
         """Check that a part of a request has not been there for longer than its deadline."""
-        latest = self._process.turned_at - self._world.plan["limits"]["read deadline"]
-        for conn, since in self._reading_since.items():
+        latest = self._process.turned_at - self._limits["read deadline"]
+        for conn, (phase, since) in self._phases.items():
             is_late = since < latest - _SWEEPS_SECONDS - self._world.stalled
-            if is_late and conn.phase is READING and conn.sock.bytes_since is None:
+            if is_late and phase is READING is conn.phase and conn.sock.bytes_since is None:
                 raise Violation("a deadline is for the whole phase", f"{conn.fd} has been reading too long")
 
     def check_at_rest(self) -> None:
@@ -216,6 +316,9 @@ class WorkerInvariants:
             raise Violation("what can be done is done", f"{len(one.ready)} and {len(one.continuing)} wait")
         for conn in one.parked:
             events = interest[conn.fd][1] if conn.fd in interest else 0
+            is_stopping = self._worker.stops_at != inf and conn.phase is IDLE
+            if is_stopping and conn.deadline > self._world.now + self._limits["linger"] + _ARRIVED_SECONDS:
+                raise Violation("a stopping worker keeps idle connections for a moment only", f"{conn.fd}")
             if not events & conn.phase.events or conn.sock.number != conn.fd:
                 raise Violation("what is parked is watched", f"{conn.fd} {conn.phase.name} {events:x}")
         queue = self._worker.queue

@@ -5,6 +5,7 @@ seed which thread goes on, and advances the clock when none can.  So the same se
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
@@ -17,9 +18,25 @@ from greenlet import GreenletExit, getcurrent, greenlet
 _START = 1000.0  # of the clock, in seconds
 _CALL_SECONDS = 0.000002  # that a look at the clock takes
 _STALLS = (0.002, 0.01, 0.05, 0.3, 1.2)  # seconds in which the whole process does not run
-_LONGEST_BLOCK = 0.0011  # seconds: `_READY_SECONDS` of the pool
 _MAX_STEPS = 100_000
 _MAX_CALLS = 400_000  # looks at the clock
+
+
+Plan = dict[str, Any]  # numbers by name; "faults" has the probability of each fault that is on
+
+
+def asker() -> object:
+    """Return the request for which the current greenlet runs: whoever starts one sets its `request`."""
+    return getattr(getcurrent(), "request", None)
+
+
+def chosen_faults(random: Random, possible: dict[str, float], share: float = 0.4) -> dict[str, float]:
+    """Return about a *share* of the *possible* faults, each with a probability up to the one given."""
+    return {
+        name: round(highest * (1 - random.random()), 4)
+        for name, highest in possible.items()
+        if random.random() < share
+    }
 
 
 class Violation(BaseException):
@@ -82,9 +99,11 @@ class World:
         # They raise Violation: called after each step, and when no thread can run.
         self.invariants: list[Callable[[], None]] = []
         self.invariants_at_rest: list[Callable[[], None]] = []
+        self.at_exit: list[Callable[[], object]] = []
         self.is_over = False
         self.stalled = 0.0  # seconds in all
-        self.last_stall = 0.0
+        # By whom a fault has touched (a request's name, for example): the faults, by which it may fail.
+        self.touched: defaultdict[object, list[str]] = defaultdict(list)
         self.steps = 0
         self.calls = 0
         self._preemption = self.faults.get("preemption", 0.0)
@@ -110,13 +129,20 @@ class World:
         """End the faults of this world itself."""
         self._preemption = self._stall = 0.0
 
-    def chance(self, fault: str) -> bool:
-        """Whether *fault* happens now."""
+    def chance(self, fault: str, *whom: object) -> bool:
+        """Whether *fault* happens now, to *whom* it will be an excuse."""
         probability = self.faults.get(fault, 0.0)
         if not probability or self.random.random() >= probability:
             return False
         self.note("fault", fault)
+        for each in whom:
+            self.touched[each].append(fault)
         return True
+
+    def chance_of_raising(self, fault: str, whom: object) -> bool:
+        """Whether a fault happens by which a thread of its own would end."""
+        name = self.current.name if self.current is not None else ""
+        return name != "last-use" and self.chance(fault, whom)
 
     # Time.
 
@@ -158,7 +184,7 @@ class World:
         if self.is_over or thread is None:
             raise GreenletExit
         may_block = is_lock or thread.only_waits_in in (None, getcurrent())
-        if not may_block and (seconds is None or seconds > _LONGEST_BLOCK):
+        if not may_block:
             self.fail("no request blocks the thread of all", f"{thread.name} for {seconds} s")
         thread.is_blocked = True
         thread.waits += 1
@@ -166,6 +192,15 @@ class World:
             self.at(max(0.0, seconds), self._expire, thread, thread.waits)
         self._leave(thread)
         return thread.value
+
+    def wait_in(self, waiting: Any, seconds: float | None, *, is_lock: bool = False) -> bool:
+        """Block the current thread as one of *waiting*, as `block` does."""
+        thread = self.current
+        waiting.append(thread)
+        is_woken = self.block(seconds, is_lock=is_lock)
+        if thread in waiting:
+            waiting.remove(thread)
+        return is_woken
 
     def wake(self, thread: Thread, *, value: bool = True) -> None:
         """Resume a thread that is blocked; what the other threads are it is not told."""
@@ -194,7 +229,6 @@ class World:
             seconds = self.random.choice(_STALLS)
             self.now += seconds
             self.stalled += seconds
-            self.last_stall = seconds
             self.note("fault", "stall")
         if always or (self._runnable and self.random.random() < self._preemption):
             self._runnable.append(thread)

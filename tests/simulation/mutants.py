@@ -1,0 +1,304 @@
+"""Mistakes for the simulation to find: each is an edit of the source of one function, for one run."""
+
+import inspect
+import sys
+import textwrap
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from stackmgr import scheduler
+from stackmgr.access.verifiers import http_connection, remote
+from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
+from stackmgr.access.verifiers.last_use import LastUse
+from stackmgr.database import retries, session_settings
+from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.pool import Database, Pool
+from stackmgr.database.session import Session
+from stackmgr.database.shared_reads import SharedReads
+from stackmgr.scheduler import Scheduler
+from stackmgr.server.connection import ClientConnection
+from stackmgr.server.connections import HttpConnections
+from stackmgr.server.handler import RequestHandler
+from stackmgr.server.listeners import Listeners
+from stackmgr.server.queue import RequestQueue
+from stackmgr.server.worker import Worker
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake: *old*, which is once in the source of *owner*'s function, becomes *new*; *seed* finds it."""
+
+    scenario: str
+    name: str
+    breaks: str
+    owner: Any  # a class or a module
+    function: str
+    old: str
+    new: str
+    seed: int
+
+    def plant(self, cleanup: ExitStack) -> None:
+        """Make the edit until *cleanup* is closed."""
+        cleanup.callback(setattr, self.owner, self.function, self.owner.__dict__[self.function])
+        setattr(self.owner, self.function, _edited(self))
+
+
+@cache
+def _edited(mutant: Mutant) -> Any:
+    """Return the function as edited.  Raises LookupError if the edit no longer fits the source."""
+    owner, function = mutant.owner, mutant.function
+    source = textwrap.dedent(inspect.getsource(owner.__dict__[function]))
+    if source.count(mutant.old) != 1:
+        raise LookupError(f"{function} has {source.count(mutant.old)} times {mutant.old!r}")
+    module = sys.modules[owner.__module__ if inspect.isclass(owner) else owner.__name__]
+    scope: dict[str, Any] = {}
+    source = source.replace(mutant.old, mutant.new)
+    code = compile(source, module.__file__ or "", "exec")
+    exec(code, vars(module), scope)  # noqa: S102 - the source is this repository's
+    edited: Any = scope[function]
+    edited.source = source  # `inspect` would read the original
+    return edited
+
+
+_Row = tuple[str, str, Any, str, str, str, int]
+_OF_DATABASE: list[_Row] = [
+    # Races that careful reading had found before the simulation.
+    ("lost turn", "a connection passed to a request at the moment when it gives up is lost", Pool,
+     "_next", "if passed := self._leave(waiter):\n        return",
+     "if (passed := self._leave(waiter)) and time.monotonic() < give_up_at:\n        return", 32),
+    ("rows after an exception", "an unforeseen exception leaves a connection in an exchange",
+     DatabaseConnection, "_fail", "if not isinstance(ex, DatabaseError) or",
+     "if isinstance(ex, DatabaseError) and", 0),
+    # Mistakes that nobody has made yet.
+    ("lost wake-up", "a signal from another thread does not end the scheduler's wait", Scheduler,
+     "notice", "self.wake()", "pass", 0),
+    ("first deadline only", "a wait with an earlier deadline does not shorten the scheduler's wait",
+     Scheduler, "wait", "min(self._next_deadline, deadline)",
+     "deadline if self._next_deadline == inf else self._next_deadline", 0),
+    ("late event", "a descriptor stays with the greenlet whose wait for it has timed out", Scheduler,
+     "wait_for", "del self._waiting[descriptor]", "pass", 2),
+    ("event for the last one", "a descriptor stays with the greenlet that has waited for it",
+     Scheduler, "_handle_ready", "self._waiting.pop(descriptor, None)",
+     "self._waiting.get(descriptor)", 0),
+    ("timed out for ever", "a greenlet whose time has passed is not resumed", Scheduler, "_expire",
+     "self._resume(waiting, is_ready=False)", "self._deadlines[waiting] += 1.0", 0),
+    ("wake-up not read", "the scheduler does not reset the descriptor that wakes it", Scheduler,
+     "__init__", "os.eventfd_read(self._wake_up)", "None", 0),
+    ("blocking wait", "a request waits for a thread by blocking all others", scheduler, "sleep",
+     "Signal().wait(seconds)", "time.sleep(seconds)", 0),
+    ("deadline of each attempt", "a retry starts the deadline of the session again", Session, "rows",
+     "return self._run(statement, parameters, deadline)",
+     "return self._run(statement, parameters, time.monotonic() + self._seconds_left)", 4388),
+    ("deadline of each wait", "each wait for the server may take as long as the whole exchange",
+     DatabaseConnection, "_wait", "deadline - time.monotonic()", "2.0", 44),
+    ("released twice", "a closed session still has its connection", Session, "close",
+     "connection, self._connection = self._connection, None", "connection = self._connection", 0),
+    ("returned early", "a failed write releases its connection, which the session goes on to use",
+     Session, "_use", "if self._connection.closed:\n            self.close()",
+     "self._connections.release(self._connection)", 2),
+    ("left in line", "a request whose time has passed stays in line", Pool, "_leave",
+     "self._waiting.remove(waiter)", "pass", 2),
+    ("overtaken", "a request whose connection has died joins the line at its end", Pool, "acquire",
+     "is_first_in_line = True", "pass", 216),
+    ("not connecting", "a request joins the line, and nobody connects for it", Pool, "_next",
+     "self._maybe_grow_pool()", "pass", 0),
+    ("one attempt", "after a failed attempt to connect nobody connects for those in line", Pool,
+     "reconnect_failed", "self._sched.enter(RECONNECT_INTERVAL, self._connect_for_line)", "pass", 2),
+    ("coldest first", "the connection that has been idle for longest is acquired first", Pool, "_next",
+     "self._pool.pop()", "self._pool.popleft()", 0),
+    ("stale connection dropped", "a connection that died while idle is not returned to the pool", Pool,
+     "acquire", "self.putconn(connection)", "pass", 16),
+    ("unchecked connection dropped", "a connection whose check fails is not returned to the pool",
+     Pool, "acquire", "finally:\n            if", "except ZeroDivisionError:\n            if", 16),
+    ("stale connection acquired", "a connection is acquired without a check", Pool, "acquire",
+     "connection.is_stale()", "False", 18),
+    ("write on a dead connection",
+     "a write is sent on the session's connection, which has died meanwhile", Session, "_run",
+     " and self._connection.is_stale()", " and False", 304),
+    ("repeated write", "a write of unknown outcome is run again", retries, "should_retry",
+     "action is RetryAction.RETRY_IF_READ and writes", "False", 14),
+    ("rows before the commit", "a result counts before the server is ready for the next statement",
+     DatabaseConnection, "_result", "results.append(result)",
+     "results.append(result)\n            return results[0]", 0),
+    ("unconfirmed write", "a write that no standby has confirmed is acknowledged", DatabaseConnection,
+     "run", "self._warned and statement.writes", "False", 14),
+    ("prefetch of another manager", "rows prefetched for a hint count whoever the key is", Session,
+     "planned_rows", 'parameters.get("manager_id") == caller.manager_id', "True", 468),
+    ("write for another manager", "a write that is sent ahead does not verify its key", Session,
+     "_planned_for", "planned.parameters.update(caller._asdict())",
+     "planned.parameters.update(caller._asdict(), key_digest=None)", 58),
+    ("write ahead repeated", "a write of unknown outcome that was sent ahead is sent again", Session,
+     "_look_up_and_write", "(RetryAction.RETRY_IF_READ, RetryAction.CLOSE)", "()", 4),
+    ("unconfirmed write ahead", "a write sent ahead that no standby has confirmed is acknowledged",
+     DatabaseConnection, "run_together", "self._warned and last.writes", "False", 4),
+    ("rows exchanged", "the two results of a prefetch are taken for each other", DatabaseConnection,
+     "run_together", "zip_longest(executions, results)", "zip_longest(executions, results[::-1])", 6),
+    ("pipeline mode kept", "a connection stays in pipeline mode after a prefetch", DatabaseConnection,
+     "run_together", "self.pgconn.exit_pipeline_mode()", "pass", 2),
+    # Mistakes in what requests share.
+    ("rows of a neighbour", "the rows of a batch go to its requests in another order", SharedReads,
+     "_run", "for request in batch:", "for request in reversed(batch):", 10),
+    ("no rows for a failed batch", "the requests of a failed batch take it that nothing was found",
+     SharedReads, "run", "return request.rows", "return request.rows or [[] for _ in reads]", 0),
+    ("failure of a neighbour",
+     "the error of a batch is the outcome of its leader, whichever statement failed", SharedReads,
+     "_lead", "retries.retry_action(ex) is retries.RetryAction.CLOSE",
+     "not retries.should_retry(ex, writes=False, attempts=1)", 2),
+    ("first result only", "a batch succeeds if its first statement does", DatabaseConnection,
+     "run_together", "zip_longest(executions, results)", "zip(executions, results[:1])", 10),
+    ("late to a batch", "requests join a batch that has been sent", SharedReads, "_close",
+     "self._open = None", "pass", 0),
+    ("batch too large", "a batch never is complete", SharedReads, "_join", "self._open = None", "pass",
+     10),
+    ("neighbours forgotten", "the end of a batch resumes nobody", SharedReads, "_lead",
+     "request.has_ended.set()", "pass", 2),
+    ("shared too early", "a batch's connection is released before its rows have arrived", SharedReads,
+     "_lead", "self._run(batch", "self._connections.release(connection)\n        self._run(batch", 0),
+    ("connection of a failed batch", "a batch that fails does not release its connection", SharedReads,
+     "_lead", "if connection is not None:\n            self",
+     "if connection is not None and batch[0].rows:\n            self", 0),
+    ("other threads", "a request of any thread joins the batch of the scheduler's", SharedReads, "run",
+     " and has_scheduler()", "", 2),
+    # Errors without a fault.
+    ("not retried", "a failed statement is not run again", retries, "should_retry",
+     "_ATTEMPTS.get(action, 1)", "1", 2),
+    ("deadline of a neighbour", "a leader fails because the batch that it shares is late", SharedReads,
+     "_lead", "len(batch) == 1 and ", "", 24),
+    ("half of its time", "a session ends before its deadline", Session, "rows",
+     "time.monotonic() + self._seconds_left", "time.monotonic() + self._seconds_left / 2", 2),
+    ("gives up", "a request does not wait in line for its share of the time", Pool, "_next",
+     "wait(give_up_at - started)", "wait((give_up_at - started) / 4)", 2),
+    ("all of its time in line", "a request waits in line until its deadline", Database, "acquire",
+     "min(deadline, time.monotonic() + _ACQUIRE_SHARE * self._deadline)", "deadline", 2),
+    ("warning of another write", "a server's warning fails a later write", DatabaseConnection, "_send",
+     "self._warned = False", "pass", 14),
+    ("flood of connections", "a read-only server is flooded with new connections", Database, "drain",
+     "now - self._drained_at > MIN_DRAIN_INTERVAL", "True", 504),
+    # Threads beside the requests'.
+    ("no lock at the pool", "a connection is taken from the pool without its lock", Pool, "_next",
+     "with self._lock:", "if True:", 346),
+    ("uses forgotten", "a use of a key that could not be written is lost", LastUse, "write",
+     "self._noticed |= noticed", "pass", 42),
+    # What the simulation has found in this code.
+    ("rejected connection left open", "a connection whose settings cannot be read stays open",
+     session_settings, "verify", "connection.close()  # the pool", "pass  # the pool", 38),
+]  # fmt: skip
+
+
+_OF_WEB: list[_Row] = [
+    # What the simulation has found.
+    ("continue after the end", "an error follows a part of 100 Continue", ClientConnection,
+     "_send_continue", " and not self.has_ended", "", 2095),
+    ("arrived and closed", "a deadline ends a connection whose request has arrived", RequestHandler,
+     "expire", "not conn.is_ready and not conn.has_input()", "not conn.is_ready", 193),
+    # Mistakes that nobody has made yet.
+    ("deaf listener", "a listener is not watched again after all that waited is accepted", Listeners,
+     "_accept", "self._scheduler.change(fd, LISTEN)", "pass", 1),
+    ("paused for ever", "a listener is not watched again after descriptors were exhausted",
+     HttpConnections, "resume_listeners", "self._scheduler.change(self.paused.pop(), LISTEN)",
+     "self.paused.pop()", 15),
+    ("watched for ever", "what arrives while a request runs wakes the thread again and again", Worker,
+     "_proceed", "connections.watch(conn, 0)", "pass", 25),
+    ("never watched again", "a connection is not watched again after its response", HttpConnections,
+     "watch", "if conn.events != events:", "if conn.events and conn.events != events:", 13),
+    ("early close", "a connection is closed after its last response, with unread bytes",
+     HttpConnections, "park", "phase = DRAINING\n", "raise OSError\n", 25),
+    ("forgotten request", "a second request that has arrived with the first is not continued with",
+     HttpConnections, "park", "if conn.may_continue and not conn.is_ready:", "if False:", 347),
+    ("trickle", "each byte of a request moves its deadline", HttpConnections, "park",
+     "if phase is not conn.phase:", "if True:", 657),
+    ("no budget", "unfinished requests and unread responses are kept, however many there are",
+     HttpConnections, "sweep", "excess > 0", "False", 1185),
+    ("two responses in one", "an error follows the first bytes of a failed response", RequestHandler,
+     "fail", "if conn.sent:", "if False:", 49),
+    ("byte sent twice", "the rest of a response begins one byte early", ClientConnection, "flush",
+     "self.sock.send(self.outbox)", "max(0, self.sock.send(self.outbox) - 1)", 1),
+    ("not released", "an exception in the application keeps its place", Worker, "_serve",
+     "self.queue.leave(conn.place)", "conn.closing or self.queue.leave(conn.place)", 9),
+    ("last first", "the last of a line is taken", RequestQueue, "take", "self._remove(share, 0)",
+     "self._remove(share, -1)", 53),
+    ("no turns", "the line that came first is taken from until it is empty", RequestQueue, "take",
+     "self._lines.move_to_end(share)", "pass", 947),
+    ("other keys", "unverified keys have the share of a manager", RequestQueue, "_may_run",
+     "if share else self._unverified_limit", "", 23),
+    ("in both shares", "a request whose key is accepted still counts as unverified", RequestQueue,
+     "accept", "self.leave(place)", "pass", 7),
+    ("all of one manager", "requests whose keys are accepted exceed the share of their manager",
+     RequestQueue, "accept", " and self._running.get(manager_id, 0) < self._limit", "", 239),
+    ("accepted in the wrong line",
+     "a request stays with the unverified keys though its key has been accepted", RequestQueue,
+     "accept", "if is_new and _UNVERIFIED in self._lines:", "if False:", 43),
+    ("not timed", "requests wait for as long as others run", Worker, "_turn",
+     "if self.queue.waiting and now >= self.next_look:", "if False:", 23),
+    ("no bound", "any number of requests wait", RequestQueue, "add", "if self.waiting <= LIMIT:",
+     "if True:", 127),
+    ("ghost", "a request that has been rejected for another still counts as waiting", RequestQueue,
+     "_remove", "self.waiting -= 1", "pass", 19),
+    ("permit not released", "a failed call of the verifier keeps its permit", remote.Endpoint, "post",
+     "finally:\n", "except ZeroDivisionError:\n        pass\n    else:\n", 27),
+    ("failures forgotten", "calls that fail one after the other do not open the circuit",
+     CircuitBreaker, "_fail", "self._failures += 1", "self._failures = 1", 59),
+    ("deadline of each read", "each wait for the verifier may take as long as the whole call",
+     http_connection.Connection, "_finished",
+     "except BlockingIOError:\n            wait_for(self._socket.fileno(), events, left)",
+     "except BlockingIOError:\n            wait_for(self._socket.fileno(), events, 0.8)", 159),
+    ("deadline not looked at", "a verifier that sends byte after byte is waited for without end",
+     http_connection.Connection, "_finished", "(left := self._deadline - monotonic()) > 0",
+     "(left := self._deadline - monotonic()) or True", 23),
+    ("leaked descriptor", "a socket whose connection attempt has failed stays open",
+     http_connection.Connection, "__init__", "self.close()", "pass", 55),
+    # Errors without a fault, and clients, operators and listeners that are not served.
+    ("slow reader cut", "a client that reads steadily is cut off at the deadline", RequestHandler,
+     "expire", "conn.phase is WRITING and conn.note_progress()", "False", 751),
+    ("never cut off", "a client that has read once is never cut off", ClientConnection,
+     "note_progress", "self.unread = unread", "pass", 2325),
+    ("rejected early", "a request is rejected after half of the time-out", Worker, "_look_after_queue",
+     "now - self.queue_seconds)", "now - self.queue_seconds / 2)", 29),
+    ("rejected with room", "a request is rejected although there is room for it to wait", RequestQueue,
+     "add", "if self.waiting <= LIMIT:", "if self.waiting < LIMIT:", 29),
+    ("operators in the queue", "a request of an operator waits for those of managers", Worker, "_add",
+     "if connections is self.admin:", "if False:", 5),
+    ("no room for an operator", "no manager's connection is closed for an operator's", Listeners,
+     "_accept", "self._expendable.close_longest_parked()", "self._connections.close_longest_parked()",
+     1221),
+    ("second listener", "only one listener has its connections accepted in a turn", Listeners,
+     "accept", "for fd in ready:", "for fd in ready[:1]:", 33),
+    ("one too many", "one more connection is open than the limit allows", HttpConnections, "add",
+     "len(self.open) >= self._limit", "len(self.open) > self._limit", 33),
+    ("one too few", "a connection is closed for another though there is room for both",
+     HttpConnections, "add", "len(self.open) >= self._limit", "len(self.open) + 1 >= self._limit", 1),
+    ("all over budget", "all unfinished requests are closed once there are too many", HttpConnections,
+     "sweep", "excess -= held", "pass", 839),
+    ("idle at a stop", "a stopping worker keeps idle connections as long as another", HttpConnections,
+     "limit_idle_seconds", "conn.deadline = min(conn.deadline, latest)", "pass", 1),
+    ("idle for too short", "an idle connection is closed before its time", HttpConnections, "park",
+     "conn.phase, conn.deadline = phase, monotonic() + seconds",
+     "conn.phase, conn.deadline = phase, monotonic() + seconds / 4", 1),
+    ("freshest forgotten", "of the accepted keys the last is forgotten first", RequestQueue, "accept",
+     "popitem(last=False)", "popitem(last=True)", 35),
+    ("two take turns", "two requests that end their turns in turn let no other run", Scheduler, "run",
+     "for _ in range(len(self._ending_turn)):", "while self._ending_turn:", 9),
+    ("count not reset", "each rejection is reported again and again", Worker, "_warn_of_rejections",
+     "self.rejected, self.next_warning = 0, now + 1.0", "self.next_warning = now + 1.0", 55),
+    ("exception at the loop", "an unforeseen exception ends the worker", Worker, "_guard",
+     "if self.must_exit:", "if True:", 11),
+    ("no error", "an exception in the application ends the connection without a response", Worker,
+     "_advance", "self.handler.fail(conn, exc)", "raise", 1),
+    ("resolved once", "a verifier's name is looked up once, even if that fails", remote.Endpoint,
+     "_addresses", " or self._look_up.done()", "", 741),
+    ("kept connection lost", "a call fails because the kept connection has been closed",
+     remote.Endpoint, "_exchange", "isinstance(ex, TimeoutError) or connection.received", "True", 535),
+    ("open for ever", "a response does not close the circuit", CircuitBreaker, "release",
+     "self.is_open, self._failures, self._responded_at = False, 0, now",
+     "self._failures, self._responded_at = 0, now", 2499),
+    ("no probe", "an open circuit is probed once", CircuitBreaker, "_probe",
+     "self._next_probe_at = now + PROBE_INTERVAL", "self._next_probe_at = now + 1000", 6807),
+]  # fmt: skip
+
+MUTANTS = {
+    each[0]: Mutant(scenario, *each)
+    for scenario, rows in (("database", _OF_DATABASE), ("web", _OF_WEB))
+    for each in rows
+}
