@@ -9,6 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import psycopg
@@ -18,7 +19,7 @@ FIELDS = ("name", "allocation", "schedule")
 Configuration = dict[str, Any]
 
 
-@dataclass
+@dataclass(slots=True)
 class Operation:
     """One request and its response.  Times are of the monotonic clock; `status` is None without a response.
 
@@ -97,8 +98,11 @@ class Violation:
     what: str
 
 
+_parsed = cache(json.loads)
+
+
 def _configuration(name: str, allocation: str, preset: str) -> Configuration:
-    return {"name": name, "allocation": json.loads(allocation), "schedule": {"preset": preset}}
+    return {"name": name, "allocation": _parsed(allocation), "schedule": {"preset": preset}}
 
 
 def dump(connection: psycopg.Connection, managers: set[str]) -> Dump:
@@ -193,7 +197,9 @@ def _truth(operations: list[Operation], found: Dump, made: Made) -> Iterator[Vio
 
 
 def _one_stack_for_a_key(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
-    """R6: an Idempotency-Key of a manager identifies one stack and one input."""
+    """R6: an Idempotency-Key of a manager identifies one stack and one input, and a stack has one key."""
+    if sorted(found.receipts.values()) != sorted(found.current):
+        yield Violation("R6", "a stack has no receipt, or two")
     stacks: dict[tuple[str, str], set[str]] = defaultdict(set)
     for operation in operations:
         if operation.kind == "create" and operation.key is not None:

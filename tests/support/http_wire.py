@@ -1,32 +1,15 @@
 """A raw HTTP client: bytes on a socket, for what a client library would tidy up."""
 
 import http.client
-import json
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
-from email.message import Message
 from typing import Any, Self
 
 from tests.support.client import STACKS, check_response
-from tests.support.server import RunningService
+from tests.support.server import Response, RunningService
 
 TIMEOUT_SECONDS = 20.0
-
-
-@dataclass(frozen=True)
-class Response:
-    """A response; the values of its header fields are Latin-1 text."""
-
-    status: int
-    headers: Message
-    body: bytes
-    version: int = 11
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 class RawClient:

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stackmgr import paths
-from tests.support.http_wire import Response
 from tests.support.programs import require
-from tests.support.server import free_port, listens
+from tests.support.server import Response, free_port, listens
 from tests.support.waiting import eventually
 
 SITE = paths.directory("deploy") / "nginx.conf"
@@ -53,7 +52,7 @@ http {{
 
 
 @dataclass(frozen=True)
-class Proxy:
+class NginxProxy:
     """A running nginx, with the folder of its certificate and its logs."""
 
     port: int
@@ -146,7 +145,7 @@ def make_certificate(folder: Path) -> None:
 @contextmanager
 def running_proxy(
     folder: Path, upstream_port: int, changes: Mapping[str, str] | None = None, *, has_workers: bool = False
-) -> Iterator[Proxy]:
+) -> Iterator[NginxProxy]:
     """Run nginx until the context ends; its files go to *folder*, an empty one.
 
     It is one process unless it *has_workers*: a reload needs a master with workers.
@@ -164,7 +163,7 @@ def running_proxy(
     try:
         eventually(lambda: listens(port) or process.poll() is not None, _START_DEADLINE)
         assert process.poll() is None, "nginx has ended"
-        yield Proxy(port, folder)
+        yield NginxProxy(port, folder)
     finally:
         process.terminate()
         process.wait(_START_DEADLINE)
@@ -173,7 +172,7 @@ def running_proxy(
 @contextmanager
 def nginx_before(
     folder: Path, *ports: int, changes: Mapping[str, str] | None = None, has_workers: bool = False
-) -> Iterator[Proxy]:
+) -> Iterator[NginxProxy]:
     """Run nginx with one upstream server, or with two."""
     every = dict(changes or {})
     if len(ports) == 2:

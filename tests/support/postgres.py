@@ -6,13 +6,14 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import psycopg
 
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.operate import migrations
-from tests.support.memory import reachable
+from tests.support.memory import memory, reachable
 from tests.support.waiting import eventually
 
 _CARELESS = b"""
@@ -163,3 +164,14 @@ class FaultyPostgres(EmbeddedPostgres):
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(b"ALTER SYSTEM RESET ALL")
             connection.execute(b"SELECT pg_reload_conf()")
+
+
+@contextmanager
+def faulty_postgres() -> Iterator[FaultyPostgres]:
+    """Run a server with the service's schema, outside pytest's folder, which its user cannot enter."""
+    with (
+        TemporaryDirectory(prefix="stackmgr-", dir=memory()) as folder,
+        FaultyPostgres(Path(folder) / "data") as server,
+    ):
+        server.prepare()
+        yield server

@@ -20,4 +20,5 @@ def repeated(act: Callable[[], object], seconds: float) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join()
+        thread.join(60)
+        assert not thread.is_alive(), "what is repeated has not ended"

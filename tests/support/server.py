@@ -1,6 +1,7 @@
 """The service as it runs in production: `gunicorn -c deploy/gunicorn.conf.py`, in processes of its own."""
 
 import http.client
+import json
 import os
 import signal
 import socket
@@ -9,9 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, Any
 from uuid import uuid4
 
 import psutil
@@ -19,6 +21,8 @@ import psutil
 from stackmgr import paths
 from tests.support.waiting import eventually
 
+SETTINGS = paths.directory("deploy") / "gunicorn.conf.py"
+GUNICORN_COMMAND = (sys.executable, "-m", "gunicorn", "-c", str(SETTINGS))
 _START_DEADLINE = 60.0
 _STOP_DEADLINE = 60.0
 
@@ -72,9 +76,8 @@ def running_service(
     error, by default the log.  Raises AssertionError,
     with the log, if the service does not start.
     """
-    gunicorn = [sys.executable, "-m", "gunicorn", "-c", str(paths.directory("deploy") / "gunicorn.conf.py")]
     environ = {"STACKMGR_DATABASE_URL": database_url, **(env or {})}
-    with running(gunicorn, args, env=environ, stderr=stderr) as service:
+    with running(GUNICORN_COMMAND, args, env=environ, stderr=stderr) as service:
         yield service
 
 
@@ -125,23 +128,43 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def send_request(  # noqa: PLR0913 - the parts of a request
+@dataclass(frozen=True)
+class Response:
+    """A response; the values of its header fields are Latin-1 text."""
+
+    status: int
+    headers: Message
+    body: bytes
+    version: int = 11
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def exchange(  # noqa: PLR0913 - the parts of a request
     port: int,
     path: str,
     headers: Mapping[str, str] | None = None,
     method: str = "GET",
-    body: str | None = None,
+    body: str | bytes | None = None,
     *,
     timeout: float = _START_DEADLINE,
-) -> tuple[int, str]:
-    """Return status and body of the response to one request on a connection of its own."""
+) -> Response:
+    """Return the response to one request on a connection of its own."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         connection.request(method, path, body, headers or {})
         response = connection.getresponse()
-        return response.status, response.read().decode()
+        return Response(response.status, response.headers, response.read())
     finally:
         connection.close()
+
+
+def send_request(port: int, path: str, *request: Any, **options: Any) -> tuple[int, str]:
+    """Return status and body of the response to such a request."""
+    received = exchange(port, path, *request, **options)
+    return received.status, received.body.decode()
 
 
 @contextmanager

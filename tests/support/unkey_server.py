@@ -1,58 +1,24 @@
-"""An Unkey on loopback with a behaviour chosen by the test, usually a faulty one.
+"""Unkey: its responses, as a behaviour of an `http_server`, or as a process.
 
-A behaviour is a function of the accepted socket and the request; the server closes the socket behind it
-unless it returns True.  `requests` and `connections` hold what has arrived.
+`python -m tests.support.unkey_server SECONDS` is that process: see `unkey_process`.
 """
 
 import json
+import os
 import socket
-import ssl
-import struct
-import threading
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from stackmgr.access import api_keys
+from tests.support.http_server import Behaviour, Request, http_server, response
+
 ROOT_KEY = "unkey_rootkeyrootkeyrootkey"
-
-_READ_DEADLINE = 10.0
-
-
-@dataclass
-class Request:
-    """A request as it arrived; header names are in lowercase."""
-
-    line: str
-    headers: dict[str, str]
-    body: bytes
-    number_on_connection: int
-
-
-Behaviour = Callable[[socket.socket, Request], bool | None]
-
-
-def response(status: int, body: bytes | dict[str, Any], *headers: str) -> bytes:
-    """Return an HTTP response with a Content-Length."""
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(content)}", *headers, "", ""]
-    return "\r\n".join(lines).encode("latin-1") + content
-
-
-def respond(status: int, body: bytes | dict[str, Any], *headers: str) -> Behaviour:
-    """Respond, and keep the connection open."""
-    return raw(response(status, body, *headers), keep=True)
-
-
-def raw(data: bytes, *, keep: bool = False) -> Behaviour:
-    """Send *data* unchanged."""
-
-    def behave(client: socket.socket, _: Request) -> bool:
-        client.sendall(data)
-        return keep
-
-    return behave
+_HANGS = 3600.0
 
 
 def verification(code: str, *, valid: bool = False, **data: Any) -> dict[str, Any]:
@@ -65,108 +31,51 @@ def accepted(external_id: Any, identity_id: Any = "id_1") -> dict[str, Any]:
     return verification("VALID", valid=True, identity={"id": identity_id, "externalId": external_id})
 
 
-def reset(client: socket.socket, _: Request) -> None:
-    """End the connection with RST, not FIN."""
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+def accepting(external_ids: Mapping[str, str], delay: float = 0.0) -> Behaviour:
+    """Accept these keys, after *delay* seconds, with the identities to which the database verifier binds."""
 
-
-def hang_up(client: socket.socket, _: Request) -> None:
-    """Close without a byte of a response."""
-
-
-def drip(data: bytes, pause: float) -> Behaviour:
-    """Send *data* byte by byte, which never lets a time-out for one read run out."""
-
-    def behave(client: socket.socket, _: Request) -> None:
-        for position in range(len(data)):
-            client.sendall(data[position : position + 1])
-            time.sleep(pause)
+    def behave(client: socket.socket, request: Request) -> bool:
+        external_id = external_ids.get(json.loads(request.body)["key"])
+        time.sleep(min(delay, _HANGS))
+        identity = api_keys.identity_of(external_id) if external_id else ""
+        body = accepted(external_id, identity) if external_id else verification("NOT_FOUND")
+        client.sendall(response(200, body))
+        return True
 
     return behave
 
 
-@dataclass
-class UnkeyServer:
-    """A server on 127.0.0.1; `behave` may be set anew at any time, `release` lets `silence` go on."""
-
-    listener: socket.socket
-    context: ssl.SSLContext | None = None
-    behave: Behaviour = hang_up
-    requests: list[Request] = field(default_factory=list)
-    connections: int = 0
-    release: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def port(self) -> int:
-        port: int = self.listener.getsockname()[1]
-        return port
-
-    @property
-    def url(self) -> str:
-        return f"{'https' if self.context else 'http'}://127.0.0.1:{self.port}"
-
-    def silence(self, client: socket.socket, _: Request) -> None:
-        """Say nothing until released."""
-        self.release.wait(_READ_DEADLINE)
-
-    def start(self) -> None:
-        threading.Thread(target=self._serve, args=(self.listener,), daemon=True).start()
-
-    def stop(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)  # close() alone would leave the thread in accept()
-        self.listener.close()
-
-    @contextmanager
-    def not_listening(self) -> Iterator[None]:
-        """Accept no connection, and respond to no request on those that are open, until the context ends."""
-        address, behave = self.listener.getsockname(), self.behave
-        self.stop()
-        self.behave = reset
-        try:
-            yield
-        finally:
-            self.behave = behave
-            self.listener = socket.create_server(address)
-            self.start()
-
-    def _serve(self, listener: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                self.connections += 1
-                threading.Thread(target=self._attend, args=(client,), daemon=True).start()
-
-    def _attend(self, client: socket.socket) -> None:
-        client.settimeout(_READ_DEADLINE)
-        with suppress(OSError), client:
-            if self.context is not None:
-                client = self.context.wrap_socket(client, server_side=True)
-            with client, client.makefile("rb") as reader:
-                number = 0
-                while request := _read(reader, number := number + 1):
-                    self.requests.append(request)
-                    if not self.behave(client, request):
-                        return
-
-
-def _read(reader: Any, number: int) -> Request | None:
-    line = reader.readline().decode("latin-1").rstrip("\r\n")
-    if not line:
-        return None
-    headers = {}
-    while field_line := reader.readline().decode("latin-1").rstrip("\r\n"):
-        name, _, value = field_line.partition(":")
-        headers[name.lower()] = value.strip()
-    return Request(line, headers, reader.read(int(headers.get("content-length", 0))), number)
-
-
 @contextmanager
-def unkey_server(context: ssl.SSLContext | None = None) -> Iterator[UnkeyServer]:
-    """Run a server until the context ends; with *context* it speaks TLS."""
-    server = UnkeyServer(socket.create_server(("127.0.0.1", 0)), context)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.release.set()
-        server.stop()
+def unkey_process(external_ids: Mapping[str, str], delay: float) -> Iterator[tuple[dict[str, str], int]]:
+    """Yield the environment of a service that uses a server `accepting` keys, and that server's pid.
+
+    It is a process of its own, so that its threads do not delay those of a load generator.
+    """
+    command = [sys.executable, "-m", __name__, str(delay)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            print(json.dumps(external_ids), file=process.stdin, flush=True)
+            env = {
+                "STACKMGR_VERIFIER": "unkey",
+                "STACKMGR_UNKEY_URL": f"http://127.0.0.1:{int(process.stdout.readline())}",
+                "STACKMGR_UNKEY_ROOT_KEY": ROOT_KEY,
+            }
+            yield env, process.pid
+        finally:
+            process.stdin.close()
+
+
+def _main() -> None:
+    with http_server() as server:
+        server.behave = accepting(json.loads(sys.stdin.readline()), float(sys.argv[1]))
+        server.requests, server.read_deadline = deque(maxlen=0), None
+        print(server.port, flush=True)
+        sys.stdin.read()
+    os._exit(0)  # whatever is still waiting
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,97 +1,57 @@
-"""Random clients that record their requests and responses, of an application or of a running service."""
+"""Random clients of a running service: one thread, an epoll, and a record of each request and response."""
 
 import http.client
+import io
 import json
 import random
+import re
+import select
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
+from uuid import uuid4
 
-import webtest
-
-from stackmgr.http.app import Application
+from stackmgr.database.pool import Database
+from stackmgr.operate import issued_keys
 from stackmgr.stacks.eip55 import eip55
 from tests.support.client import STACKS, check_response
-from tests.support.examples import ADDRESSES
-from tests.support.greenlets import in_greenlets
-from tests.support.history import Configuration, Operation
-
-# Sends method, path, headers and body; returns status and body.  Raises ConnectionRefusedError if nothing
-# was sent, and other kinds of OSError, or HTTPException, if no response came.
-Transport = Callable[[str, str, dict[str, str], bytes], tuple[int, bytes]]
+from tests.support.examples import ADDRESSES, PRESETS
+from tests.support.history import FIELDS, Configuration, Operation
 
 # What every Idempotency-Key begins with: no log and no response is to hold it.
 KEY_CANARY = "canary-key-"
-
+# Seconds without a response after which a client gives up: longer than replacing a worker that hangs takes.
+TIMEOUT = 45.0
 _WEIGHTS = {"create": 12, "replay": 12, "update": 40, "get": 26, "list": 4, "foreign": 6}
-_NO_RESPONSE = (OSError, http.client.HTTPException)
+_POLL_SECONDS = 0.01
+# Seconds, in the mean, until the next request of a client that got no result.
+_PAUSE = 0.05
+_RECENT = 4
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)
+_CLOSES = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
+_LISTED = 20
 
 
-def application_transport(app: Application) -> Transport:
-    """Return the transport that calls *app* itself."""
-
-    served = in_greenlets(app)
-
-    def send(method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
-        response = webtest.TestApp(served).request(
-            path, method=method, headers=headers, body=body, expect_errors=True
-        )
-        check_response(method, path, response.status_int, response.headers, response.body)
-        _check_secrets(headers, response.headers, response.body)
-        return response.status_int, response.body
-
-    return send
+def _allocations(number: int) -> list[list[dict[str, Any]]]:
+    """Return allocations in normal form."""
+    chance, made = random.Random(1), []  # noqa: S311 - to be repeatable
+    for _ in range(number):
+        addresses = sorted(chance.sample(ADDRESSES, chance.randint(1, 4)))
+        cuts = sorted(chance.choices(range(10001), k=len(addresses) - 1))
+        weights = [high - low for low, high in zip([0, *cuts], [*cuts, 10000], strict=True)]
+        items = zip(addresses, weights, strict=True)
+        made.append([{"token_address": address, "weight_bps": weight} for address, weight in items])
+    return made
 
 
-def http_transport(port: Callable[[], int], timeout: float) -> Transport:
-    """Return the transport to the service on a loopback *port*, with a connection for each request."""
-
-    def send(method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", port(), timeout=timeout)
-        try:
-            connection.request(method, path, body or None, headers)
-            response = connection.getresponse()
-            content = response.read()
-        finally:
-            connection.close()
-        check_response(method, path, response.status, response.headers, content)
-        _check_secrets(headers, response.headers, content)
-        return response.status, content
-
-    return send
-
-
-def kept_transport(connect: Callable[[], http.client.HTTPConnection]) -> Transport:
-    """Return a transport on which each client keeps its connection for as long as the server does."""
-    of_this_thread = threading.local()
-
-    def send(method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
-        if not hasattr(of_this_thread, "connection"):
-            of_this_thread.connection = connect()
-        connection = of_this_thread.connection
-        try:
-            connection.request(method, path, body or None, headers)
-            response = connection.getresponse()
-            content = response.read()
-        except _NO_RESPONSE:
-            connection.close()
-            raise
-        check_response(method, path, response.status, response.headers, content)
-        _check_secrets(headers, response.headers, content)
-        return response.status, content
-
-    return send
-
-
-def _check_secrets(sent: dict[str, str], headers: Any, body: bytes) -> None:
-    """Assert that a response repeats neither the Authorization nor the Idempotency-Key of its request."""
-    response = f"{list(headers.items())}{body.decode()}"
-    assert sent["Authorization"].removeprefix("Bearer ") not in response
-    assert KEY_CANARY not in response
+ALLOCATIONS = _allocations(64)
+# Equal objects of responses become these, so that a long record stays small.
+_SHARED = {json.dumps(items): items for items in ALLOCATIONS}
+_SCHEDULES = {preset: {"preset": preset} for preset in PRESETS}
 
 
 @dataclass
@@ -104,156 +64,296 @@ class Manager:
     creations: list[tuple[str, Configuration]] = field(default_factory=list)
 
 
+def new_managers(url: str, number: int = 3) -> list[Manager]:
+    """Return managers that the database behind *url* has not known, each with a key."""
+    operator = Database(url, role="stackmgr_owner", pool_size=1)
+    operator.open()
+    try:
+        with operator.session() as session:
+            ids = [str(uuid4()) for _ in range(number)]
+            return [Manager(external_id, issued_keys.issue(session, external_id)) for external_id in ids]
+    finally:
+        operator.close()
+
+
+@dataclass(eq=False)
+class _Client:
+    """A connection, and the operation that is under way on it."""
+
+    manager: Manager
+    other: Manager
+    due: float = 0.0
+    count: int = 0
+    connection: socket.socket | None = None
+    received: bytes = b""
+    operation: Operation | None = None
+    method: str = ""
+    path: str = ""
+    unsettled: Operation | None = None  # a create whose outcome is unknown: it is sent again
+
+
 class Workload:
-    """Clients, spread over the managers, that go on until each has done its part or they are stopped."""
+    """Clients, spread over the managers, each of which sends a request once it has the response of the last.
 
-    def __init__(self, seed: int, managers: list[Manager], transport: Transport) -> None:
+    They go to a loopback port, with TLS if there is a *tls* context, over a connection for each request or,
+    if it *keeps* them, over connections that last as long as the server lets them.
+    """
+
+    def __init__(  # noqa: PLR0913 - what distinguishes workloads
+        self,
+        seed: int,
+        managers: list[Manager],
+        port: Callable[[], int],
+        *,
+        tls: ssl.SSLContext | None = None,
+        keeps: bool = False,
+        lists: bool = True,
+    ) -> None:
         self._seed = seed
+        self._chance = random.Random(seed)  # noqa: S311 - to be repeatable
         self._managers = managers
-        self._transport = transport
+        self._port = port
+        self._tls = tls
+        self._keeps = keeps
+        self._weights = _WEIGHTS if lists else _WEIGHTS | {"list": 0}
+        self._pause = 0.0
+        self._clients: list[_Client] = []
+        self._connected: dict[int, _Client] = {}
         self._stopped = threading.Event()
-        self._clients: list[Future[None]] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._failure: BaseException | None = None
+        self._problems: list[str] = []
         self.operations: list[Operation] = []
+        self.acknowledged = 0  # writes
 
-    def start(self, clients: int, *, operations: int | None = None, pause: float = 0.0) -> None:
+    def start(self, clients: int, *, pause: float = 0.0) -> None:
         """Set the clients to work; *pause* is the mean time between two operations of one, in seconds."""
-        pool = ThreadPoolExecutor(clients)
-        self._clients = [pool.submit(self._client, number, operations, pause) for number in range(clients)]
-        pool.shutdown(wait=False)
+        self._pause = pause
+        for number in range(clients):
+            manager = self._managers[number % len(self._managers)]
+            others = [each for each in self._managers if each is not manager]
+            self._clients.append(_Client(manager, self._chance.choice(others)))
+        self._thread.start()
 
     def stop(self) -> None:
-        """Let each client finish what it is at, and then end."""
+        """Let each client finish its operation.  Fails if one hangs, or a response was wrong."""
         self._stopped.set()
-        self.join()
+        self._thread.join(TIMEOUT + 15)
+        assert not self._thread.is_alive(), "the clients have not ended"
+        if self._failure is not None:
+            raise self._failure
+        assert not self._problems, "\n".join(self._problems)
 
-    def join(self) -> None:
-        """Wait for the clients to end by themselves."""
-        wait(self._clients)
+    def check_running(self) -> None:
+        """Fail if the clients have ended by themselves."""
+        assert self._thread.is_alive(), self._failure
+
+    def _run(self) -> None:
+        try:
+            with select.epoll() as self._epoll:
+                self._loop()
+        except BaseException as ex:  # noqa: BLE001 - raised by stop
+            self._failure = ex
+
+    def _loop(self) -> None:
+        expiry = time.monotonic()
+        while not self._stopped.is_set() or any(client.operation for client in self._clients):
+            now = time.monotonic()
+            for client in self._clients:
+                if client.operation is None and client.due <= now and not self._stopped.is_set():
+                    self._begin(client)
+            for descriptor, _ in self._epoll.poll(_POLL_SECONDS):
+                self._receive(self._connected[descriptor])
+            if now > expiry:
+                expiry = now + 1
+                self._expire(now)
         for client in self._clients:
-            client.result()
+            self._disconnect(client)
 
-    def _client(self, number: int, operations: int | None, pause: float) -> None:
-        chance = random.Random(f"{self._seed} {number}")  # noqa: S311 - to be repeatable
-        client = _Client(f"{self._seed}-{number}", chance, self)
-        manager = self._managers[number % len(self._managers)]
-        while not self._stopped.is_set() and (operations is None or client.count < operations):
-            client.act(manager, chance.choice([m for m in self._managers if m is not manager]))
-            if pause:
-                time.sleep(chance.expovariate(1 / pause))
+    def _expire(self, now: float) -> None:
+        for client in self._clients:
+            if client.operation is not None and now - client.operation.sent > TIMEOUT:
+                self._problem(f"{client.operation.tag} got no response within {TIMEOUT:g} s")
+                self._end(client)
 
-    def send(self, operation: Operation, method: str, path: str, manager: Manager, document: Any) -> None:
-        """Send a request, and record it whatever becomes of it."""
-        headers = {"Authorization": f"Bearer {manager.api_key}", "X-Request-Id": operation.tag}
-        if operation.key is not None:
-            headers["Idempotency-Key"] = operation.key
-        body = b""
-        if document is not None:
-            headers["Content-Type"] = "application/json"
-            body = json.dumps(document).encode()
+    def _problem(self, what: str) -> None:
+        if len(self._problems) < _LISTED:
+            self._problems.append(what)
+
+    def _begin(self, client: _Client) -> None:
+        operation, document = self._choose(client)
         self.operations.append(operation)
         operation.sent = time.monotonic()
         try:
-            status, content = self._transport(method, path, headers, body)
-        except _NO_RESPONSE as ex:
-            operation.ended = time.monotonic()
-            operation.reached = not isinstance(ex, ConnectionRefusedError)
-            return
-        operation.completed = time.monotonic()
-        operation.status, operation.body = status, json.loads(content)
+            if client.connection is None:
+                self._connect(client)
+            assert client.connection is not None
+            client.connection.sendall(_bytes(client, operation, document))
+        except ConnectionRefusedError:
+            operation.reached = False
+            self._end(client)
+        except OSError:
+            self._end(client)
 
+    def _connect(self, client: _Client) -> None:
+        made = socket.create_connection(("127.0.0.1", self._port()), TIMEOUT)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            made = self._tls.wrap_socket(made, server_hostname="localhost")
+        made.settimeout(0)
+        client.connection, client.received = made, b""
+        self._connected[made.fileno()] = client
+        self._epoll.register(made, select.EPOLLIN)
 
-class _Client:
-    def __init__(self, name: str, chance: random.Random, workload: Workload) -> None:
-        self._name = name
-        self._chance = chance
-        self._workload = workload
-        self.count = 0
+    def _disconnect(self, client: _Client) -> None:
+        if client.connection is not None:
+            self._epoll.unregister(client.connection)
+            del self._connected[client.connection.fileno()]
+            client.connection.close()
+            client.connection = None
 
-    def act(self, manager: Manager, other: Manager) -> None:
-        kind = self._chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-        if kind == "list":
-            self._send("list", manager, "GET", f"{STACKS}?limit=100")
-        elif kind == "create" or not manager.stack_ids or (kind == "foreign" and not other.stack_ids):
-            self._create(manager, f"{KEY_CANARY}{self._name}-{self.count}", self._configuration())
+    def _choose(self, client: _Client) -> tuple[Operation, Configuration | None]:
+        """Return what the client does next, and the document of its request."""
+        client.count += 1
+        tag = f"{self._seed}-{self._clients.index(client)}-{client.count}"
+        manager, chance = client.manager, self._chance
+        operation = Operation(tag, "create", manager.external_id, 0.0)
+        client.operation, client.method, client.path = operation, "POST", STACKS
+        kind = chance.choices(list(self._weights), list(self._weights.values()))[0]
+        owner = client.other if kind == "foreign" else manager
+        if client.unsettled is not None:
+            operation.key, operation.supplied = client.unsettled.key, client.unsettled.supplied
+        elif kind == "list":
+            operation.kind, client.method, client.path = "list", "GET", f"{STACKS}?limit=100"
+        elif kind == "create" or not manager.creations or not owner.stack_ids:
+            operation.key, operation.supplied = KEY_CANARY + tag, self._configuration(tag)
         elif kind == "replay":
-            key, supplied = self._chance.choice(manager.creations)
-            if self._chance.random() < 0.2:
-                supplied = supplied | {"name": "other input"}
-            self._create(manager, key, supplied)
-        elif kind == "update":
-            self._item("PATCH", manager, self._recent(manager), manager)
+            operation.key, operation.supplied = chance.choice(manager.creations)
+            if chance.random() < 0.2:
+                operation.supplied = operation.supplied | {"name": "other input"}
         else:
-            owner = manager if kind == "get" else other
-            method = "GET" if kind == "get" or self._chance.random() < 0.5 else "PATCH"
-            self._item(method, manager, self._recent(owner), owner)
+            writes = kind == "update" or (kind == "foreign" and chance.random() < 0.5)
+            operation.kind, client.method = ("update", "PATCH") if writes else ("get", "GET")
+            # One of the last few: clients are to meet.
+            operation.stack_id = chance.choice(owner.stack_ids[-_RECENT:])
+            operation.owner, client.path = owner.external_id, f"{STACKS}/{operation.stack_id}"
+            if writes:
+                given = chance.sample(FIELDS, chance.choice((1, 1, 1, 2, 3)))
+                complete = self._configuration(tag)
+                operation.supplied = {name: complete[name] for name in given}
+        return operation, self._disguised(operation.supplied) if operation.supplied else None
 
-    def _recent(self, owner: Manager) -> str:
-        """Return one of a manager's last few stacks: clients are to meet."""
-        return self._chance.choice(owner.stack_ids[-4:])
-
-    def _create(self, manager: Manager, key: str, supplied: Configuration) -> None:
-        """Create, and as long as the outcome is not known, create again: that is what the key is for."""
-        for _ in range(20):
-            document = self._disguised(supplied)
-            made = self._send("create", manager, "POST", STACKS, document, supplied=supplied, key=key)
-            if made.status in {200, 201}:
-                manager.creations.append((key, supplied))
-            if made.status == 201:
-                manager.stack_ids.append(made.body["id"])
-            if made.reached and (made.acknowledged or made.rejected):
-                return
-            time.sleep(0.05)
-
-    def _item(self, method: str, manager: Manager, stack_id: str, owner: Manager) -> None:
-        supplied: Configuration = {}
-        if method == "PATCH":
-            whole = self._configuration()
-            for name in self._chance.sample(list(whole), self._chance.choice((1, 1, 1, 2, 3))):
-                supplied[name] = whole[name]
-        kind = "get" if method == "GET" else "update"
-        document = self._disguised(supplied) if supplied else None
-        self._send(
-            kind,
-            manager,
-            method,
-            f"{STACKS}/{stack_id}",
-            document,
-            supplied=supplied,
-            stack_id=stack_id,
-            owner=owner.external_id,
-        )
-
-    def _send(
-        self, kind: str, manager: Manager, method: str, path: str, document: Any = None, **details: Any
-    ) -> Operation:
-        self.count += 1
-        operation = Operation(f"{self._name}-{self.count}", kind, manager.external_id, 0.0, **details)
-        self._workload.send(operation, method, path, manager, document)
-        return operation
-
-    def _configuration(self) -> Configuration:
+    def _configuration(self, name: str) -> Configuration:
         """Return a configuration in normal form that no other operation uses."""
-        addresses = sorted(self._chance.sample(ADDRESSES, self._chance.randint(1, 4)))
-        cuts = sorted(self._chance.choices(range(10001), k=len(addresses) - 1))
-        weights = [high - low for low, high in zip([0, *cuts], [*cuts, 10000], strict=True)]
-        return {
-            "name": f"{UUID(int=self._chance.getrandbits(128))}",
-            "allocation": [
-                {"token_address": address, "weight_bps": weight}
-                for address, weight in zip(addresses, weights, strict=True)
-            ],
-            "schedule": {"preset": self._chance.choice(("hourly", "daily", "weekly", "monthly"))},
-        }
+        schedule = _SCHEDULES[self._chance.choice(PRESETS)]
+        return {"name": name, "allocation": self._chance.choice(ALLOCATIONS), "schedule": schedule}
 
     def _disguised(self, supplied: Configuration) -> Configuration:
         """Return the same in another order and spelling."""
         document = {name: supplied[name] for name in self._chance.sample(list(supplied), len(supplied))}
         if "allocation" in document:
             items = self._chance.sample(document["allocation"], len(document["allocation"]))
+            respell = self._chance.random() < 0.5
             document["allocation"] = [
-                item | {"token_address": eip55(item["token_address"])}
-                if self._chance.random() < 0.5
-                else item
-                for item in items
+                item | {"token_address": eip55(item["token_address"])} if respell else item for item in items
             ]
         return document
+
+    def _receive(self, client: _Client) -> None:
+        has_ended = _read(client)
+        if client.operation is None:
+            if client.received:
+                self._problem(f"bytes without a request: {client.received!r}")
+            if has_ended or client.received:
+                self._disconnect(client)
+            return
+        head, separator, content = client.received.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head + b"\r\n")
+        if separator and (length is None or len(content) > int(length[1])):
+            self._problem(f"{client.operation.tag}: malformed response {client.received!r}")
+            self._end(client)
+        elif separator and length is not None and len(content) == int(length[1]):
+            self._respond(client, head + b"\r\n", content)
+            if has_ended:
+                self._disconnect(client)
+        elif has_ended:
+            self._end(client)
+
+    def _respond(self, client: _Client, head: bytes, content: bytes) -> None:
+        """Check a complete response, and record it."""
+        operation = client.operation
+        assert operation is not None
+        operation.completed = time.monotonic()
+        operation.status, client.received = int(head[9:12]), b""
+        fields = http.client.parse_headers(io.BytesIO(head.partition(b"\r\n")[2] + b"\r\n"))
+        try:
+            check_response(client.method, client.path, operation.status, fields, content)
+            assert fields["X-Request-Id"] == operation.tag
+            assert client.manager.api_key.encode() not in head + content
+            assert KEY_CANARY.encode() not in head + content
+        except (AssertionError, LookupError, ValueError) as ex:
+            self._problem(f"{operation.tag}: {operation.status} {content!r}: {type(ex).__name__} {ex}")
+        operation.body = json.loads(content)
+        for stack in operation.seen():
+            stack["allocation"] = _SHARED.get(json.dumps(stack["allocation"]), stack["allocation"])
+            stack["schedule"] = _SCHEDULES[stack["schedule"]["preset"]]
+        self._note(client, operation)
+        if not self._keeps or _CLOSES.search(head):
+            self._disconnect(client)
+        self._rest(client, is_settled=operation.status < 500)
+
+    def _note(self, client: _Client, operation: Operation) -> None:
+        """Remember what was created, and whether a create is to be sent again."""
+        self.acknowledged += operation.writes and operation.acknowledged
+        if operation.kind == "create":
+            client.unsettled = operation if operation.status == 500 else None
+            if operation.acknowledged:
+                assert operation.key is not None
+                client.manager.creations.append((operation.key, operation.supplied))
+            if operation.status == 201:
+                client.manager.stack_ids.append(operation.body["id"])
+
+    def _end(self, client: _Client) -> None:
+        """Record that an operation has ended without a response."""
+        operation = client.operation
+        assert operation is not None
+        operation.ended = time.monotonic()
+        if operation.kind == "create":
+            client.unsettled = operation
+        self._disconnect(client)
+        self._rest(client, is_settled=False)
+
+    def _rest(self, client: _Client, *, is_settled: bool) -> None:
+        client.operation = None
+        pause = self._pause if is_settled else max(self._pause, _PAUSE)
+        client.due = time.monotonic() + (self._chance.expovariate(1 / pause) if pause else 0.0)
+
+
+def _read(client: _Client) -> bool:
+    """Read what has arrived, and return whether the connection has ended."""
+    assert client.connection is not None
+    try:
+        while data := client.connection.recv(65536):
+            client.received += data
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _bytes(client: _Client, operation: Operation, document: Configuration | None) -> bytes:
+    """Return the request."""
+    lines = [
+        f"{client.method} {client.path} HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {client.manager.api_key}",
+        f"X-Request-Id: {operation.tag}",
+    ]
+    if operation.key is not None:
+        lines.append(f"Idempotency-Key: {operation.key}")
+    body = b""
+    if document is not None:
+        body = json.dumps(document).encode()
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + body
