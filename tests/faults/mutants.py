@@ -159,7 +159,7 @@ CELLS = [
         control=rule,
         clients=12,
         lasts=2.0,
-        short=mistake is response_before_commit,
+        short=mistake is doubled_create,
     )
     for mistake, rule in _MISTAKES.items()
 ]

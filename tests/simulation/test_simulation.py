@@ -3,6 +3,9 @@
 import itertools
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
@@ -14,15 +17,34 @@ REPEATED = range(60)
 FURTHER = 100
 
 
+@pytest.fixture(scope="module")
+def process() -> Iterator[ProcessPoolExecutor]:
+    """A process of its own: threads that other tests have left here would call what is simulated."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        yield process
+
+
+def violations(seeds: Iterable[int]) -> dict[int, str]:
+    found = {seed: run(seed).violation for seed in seeds}
+    return {seed: str(violation) for seed, violation in found.items() if violation}
+
+
+def differing(seeds: Iterable[int]) -> list[int]:
+    return [seed for seed in seeds if run(seed).trace != run(seed).trace]
+
+
+def finds(name: str) -> bool:
+    seeds = itertools.islice(seeds_of(MUTANTS[name]), FURTHER)  # where the known one makes another run by now
+    return any(run(seed, mutant=name).violation for seed in itertools.chain([MUTANTS[name].seed], seeds))
+
+
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_no_seed_breaks_an_invariant(first):
-    violations = {seed: run(seed).violation for seed in range(first, first + CHUNK)}
-    assert not {seed: str(violation) for seed, violation in violations.items() if violation}
+def test_no_seed_breaks_an_invariant(process, first):
+    assert process.submit(violations, range(first, first + CHUNK)).result() == {}
 
 
-def test_a_seed_makes_the_same_run_again():
-    for seed in REPEATED:
-        assert run(seed).trace == run(seed).trace
+def test_a_seed_makes_the_same_run_again(process):
+    assert process.submit(differing, REPEATED).result() == []
 
 
 def test_a_seed_makes_the_same_run_in_every_process():
@@ -36,9 +58,7 @@ def test_a_seed_makes_the_same_run_in_every_process():
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mistake_is_found(name):
-    seed = MUTANTS[name].seed
-    seeds = itertools.islice(seeds_of(MUTANTS[name]), FURTHER)  # where the known one makes another run by now
-    assert any(run(tried, mutant=name).violation for tried in itertools.chain([seed], seeds)), (
+def test_a_mistake_is_found(process, name):
+    assert process.submit(finds, name).result(), (
         "search its seed again: python -m tests.simulation --mutants --seeds 10000"
     )
