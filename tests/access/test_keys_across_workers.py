@@ -1,13 +1,20 @@
 """Keys under the production server with two workers: a change holds in both at once."""
 
-from concurrent.futures import ThreadPoolExecutor
+import json
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import cycle
+from threading import Event
 from uuid import uuid4
 
 import pytest
 
 from stackmgr.operate import issued_keys
 from stackmgr.operate.issued_keys import Quota
+from tests.support.examples import configuration
 from tests.support.server import Response, RunningService, exchange, running_service
+from tests.support.waiting import eventually
 
 WORKERS = ("--workers", "2")
 
@@ -58,6 +65,47 @@ def test_a_rotation_is_seen_by_the_next_request_of_either_worker(service, issue,
         assert_both_workers_return(service, issued.key, 401)
         issued = successor
     assert_both_workers_return(service, issued.key, 200)
+
+
+def test_of_200_managers_none_writes_with_a_key_that_was_revoked_before_the_request(
+    service, issue, operator, admin
+):
+    # A worker that has seen a key sends a write with the verification.
+    keys = [issue() for _ in range(200)]
+    written: list[str] = []  # the key id of each response with 201
+    revoked, rejected, is_over = set(), [], Event()
+
+    def write(order):
+        for key in order:
+            was_revoked = key.key_id in revoked
+            headers = {"Authorization": f"Bearer {key.key}", "Idempotency-Key": str(uuid4())}
+            received = exchange(service.port, "/manager/stacks", headers, "POST", json.dumps(configuration()))
+            assert received.status == 401 if was_revoked else received.status in (201, 401)
+            (written if received.status == 201 else rejected).append(key.key_id)
+            if is_over.is_set():
+                return
+
+    with ThreadPoolExecutor(12) as threads:
+        writers = [threads.submit(write, cycle(keys[first:] + keys[:first])) for first in range(0, 192, 16)]
+        try:
+            wait_while(writers, lambda: len(written) < 2000)
+            with operator.session() as session:
+                for number, key in enumerate(keys[::2]):
+                    (issued_keys.rotate if number % 2 else issued_keys.revoke)(session, key.key_id)
+                    revoked.add(key.key_id)
+            wait_while(writers, lambda: len(rejected) < 400)
+        finally:
+            is_over.set()
+        for writer in writers:
+            writer.result()
+    stored = admin.execute("SELECT key_id, count(*) FROM stackmgr.stack_revisions GROUP BY key_id").fetchall()
+    assert {key_id: count for key_id, count in stored if key_id in set(written)} == Counter(written)
+    assert revoked < set(written)
+
+
+def wait_while(writers: list[Future[None]], holds: Callable[[], bool]) -> None:
+    """Wait while the condition holds and none of *writers* has failed."""
+    eventually(lambda: not holds() or any(writer.done() for writer in writers))
 
 
 def test_of_400_requests_a_quota_of_100_in_an_hour_grants_100_over_both_workers(service, issue):
