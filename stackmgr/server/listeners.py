@@ -3,6 +3,7 @@
 import socket
 from contextlib import suppress
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from stackmgr.scheduler import Scheduler
@@ -12,8 +13,8 @@ from stackmgr.server.connections import HttpConnections
 from stackmgr.server.queue import Place, RequestQueue
 
 # A worker that has just accepted is awake and would accept the next ones too, all 32 of a client's, while the
-# other workers are still waking up. So it serves what else it has, or waits a moment, before it accepts
-# again.
+# other workers are still waking up. So it waits before it accepts again, for longer the more it has.
+ACCEPT_PAUSE = 0.0001  # seconds for each open connection
 ACCEPT_BACKOFF_BELOW = 32  # connections: beyond, new ones would wait long behind others' requests
 ACCEPTS = 16  # at once, then
 
@@ -38,6 +39,7 @@ class Listeners:
         self._queue = queue
         self._expendable = expendable or connections
         self.ready: list[int] = []  # those at which connections wait
+        self.pauses_until = 0.0
 
     def watch(self) -> None:
         """Wait for connections."""
@@ -49,7 +51,9 @@ class Listeners:
             self.ready.append(fd)
 
     def accept(self) -> None:
-        """Accept what waits, or only the first, and leave the next to another process until the next turn."""
+        """Accept what waits, or only the first, and leave the next to another process during a pause."""
+        if monotonic() < self.pauses_until:
+            return
         ready, self.ready = self.ready, []
         for fd in ready:
             self._accept(fd)
@@ -61,6 +65,7 @@ class Listeners:
                 self._accept_one(listener)
                 if len(self._connections.open) < ACCEPT_BACKOFF_BELOW:
                     self.ready.append(fd)
+                    self.pauses_until = monotonic() + ACCEPT_PAUSE * len(self._connections.open)
                     return
         except (BlockingIOError, ConnectionAbortedError):
             pass

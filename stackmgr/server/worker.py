@@ -35,7 +35,6 @@ from stackmgr.server.request import ReceivedRequest
 SWEEP_SECONDS = 0.5
 LOOK_SECONDS = 0.1  # how exactly the queue is timed
 PARSE_SECONDS = 0.001  # of a turn
-ACCEPT_PAUSE = 0.001
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
 BOOT_PAUSE = 5.0  # seconds before the master replaces a worker that could not boot
 ADMIN_CONNECTIONS = 64  # of the operator's listener
@@ -158,8 +157,8 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             each.ready or each.continuing for each in (self.admin, self.connections)
         ):
             return 0.0
-        if self.listeners[0].ready or self.listeners[1].ready:
-            return ACCEPT_PAUSE
+        if pauses := [listeners.pauses_until for listeners in self.listeners if listeners.ready]:
+            return max(0.0, min(pauses) - monotonic())
         return max(0.0, (self.next_look if self.queue.waiting else self.next_sweep) - monotonic())
 
     def _parse(self) -> None:

@@ -4,12 +4,13 @@ import socket
 from collections.abc import Iterator
 from errno import EMFILE
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stackmgr.scheduler import Scheduler
-from stackmgr.server import CLOSED, DRAINING, IDLE, READING, SERVING, WRITING, connections, worker
+from stackmgr.server import CLOSED, DRAINING, IDLE, READING, SERVING, WRITING, connections, listeners, worker
 from stackmgr.server.connection import WRITE_PROGRESS, ClientConnection, Disconnected
 from stackmgr.server.connections import HttpConnections
 from stackmgr.server.listeners import Listeners
@@ -148,15 +149,38 @@ class FullListener:
         return self._listener.accept()
 
 
+def test_the_more_connections_a_worker_has_the_longer_it_leaves_the_next_to_others(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(listeners, "monotonic", lambda: now[0])
+    scheduler = Scheduler()
+    accepted = HttpConnections(scheduler, 64, keepalive=60.0)
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        bound.settimeout(0)
+        fd = bound.fileno()
+        accepting = Listeners([SimpleNamespace(sock=bound, fileno=bound.fileno)], scheduler, QUEUE, accepted)
+        clients = [socket.create_connection(bound.getsockname()) for _ in range(3)]
+        accepting.ready.append(fd)
+        for opened, pause in enumerate((0.0001, 0.0002, 0.0003), start=1):
+            for _ in range(2):
+                accepting.accept()
+                assert (len(accepted.open), accepting.ready) == (opened, [fd])
+            assert accepting.pauses_until == pytest.approx(now[0] + pause, abs=1e-6)
+            now[0] = accepting.pauses_until
+        for conn in list(accepted.open):
+            accepted.close(conn)
+        for client in clients:
+            client.close()
+
+
 def test_a_listener_without_descriptors_is_not_watched_again_once_it_is_closed(parked):
     scheduler, listener = Scheduler(), FullListener(parked[1])
     accepted = HttpConnections(scheduler, 64, keepalive=60.0)
-    listeners = Listeners([listener], scheduler, QUEUE, accepted)
-    listeners.watch()
-    listeners.ready.append(listener.fileno())
-    listeners.accept()
+    accepting = Listeners([listener], scheduler, QUEUE, accepted)
+    accepting.watch()
+    accepting.ready.append(listener.fileno())
+    accepting.accept()
     assert accepted.paused == [listener.fileno()]
-    listeners.close()
+    accepting.close()
     accepted.sweep()
 
 
@@ -164,14 +188,14 @@ def test_a_connection_to_the_managers_listener_makes_room_for_the_operator(parke
     managers, conn, _ = parked
     scheduler = Scheduler()
     operators, listener = HttpConnections(scheduler, 64, keepalive=60.0), FullListener(conn)
-    listeners = Listeners([listener], scheduler, QUEUE, operators, expendable=managers)
-    listeners.watch()
+    accepting = Listeners([listener], scheduler, QUEUE, operators, expendable=managers)
+    accepting.watch()
     waiting = socket.create_connection(listener.getsockname())
     turns = []
 
     def turn() -> bool:
-        turns.append(listeners.ready)
-        listeners.accept()
+        turns.append(accepting.ready)
+        accepting.accept()
         return not operators.open
 
     scheduler.run(turn, lambda: 60.0)  # at once, not at the next sweep
@@ -179,5 +203,5 @@ def test_a_connection_to_the_managers_listener_makes_room_for_the_operator(parke
     assert managers.open == set()
     [accepted] = operators.open
     operators.close(accepted)
-    listeners.close()
+    accepting.close()
     waiting.close()

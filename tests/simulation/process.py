@@ -82,7 +82,7 @@ def names(world: World, kernel: kernels.Kernel, limits: dict[str, Any]) -> Names
         (worker, "randint"): world.random.randint, (worker, "gc"): SimpleNamespace(freeze=gc.isenabled),
         (connection, "ioctl"): ioctl,
     }  # fmt: skip
-    for module in (worker, connections, handler):
+    for module in (worker, connections, handler, listeners):
         found[module, "monotonic"] = world.monotonic
     for limit, value in limits.items():
         found.update(dict.fromkeys(_LIMITS[limit], value))
