@@ -9,6 +9,8 @@ from stackmgr.admission import Admission
 
 LIMIT = 512  # requests that wait; beyond, one of the longest line is rejected
 _REMEMBERED = 10_000  # keys that have been accepted
+# For so long the order of arrival counts, not whose turn it is: turns alone make the longest waits longer.
+_GRACE_SECONDS = 0.01
 _UNVERIFIED = ""  # the share of all other keys together: a client may send another one each time
 
 _Entry = TypeVar("_Entry")
@@ -33,7 +35,8 @@ class Place(Admission):
 class RequestQueue(Generic[_Entry]):
     """Admits *limit* requests at a time: of one manager three quarters, of unverified keys a quarter.
 
-    Each share has a line of its own, in the order of arrival; the lines have their turns one after the other.
+    Each share has a line of its own.  The request that has waited longest is next, but none counts as waiting
+    since more than _GRACE_SECONDS before the last turn of its line: once requests wait long, lines alternate.
     """
 
     def __init__(self, limit: int) -> None:
@@ -42,7 +45,8 @@ class RequestQueue(Generic[_Entry]):
         self._running: dict[str, int] = {}  # by share
         self._managers: OrderedDict[int, str] = OrderedDict()  # by key, the last accepted at the end
         self._admitted: deque[_Entry] = deque()
-        self._lines: OrderedDict[str, deque[tuple[float, Place, _Entry]]] = OrderedDict()  # by share
+        self._lines: dict[str, deque[tuple[float, Place, _Entry]]] = {}  # by share
+        self._last_turns: dict[str, float] = {}  # of lines
         self.waiting = 0  # requests in the lines
 
     def add(self, place: Place, credential: str, entry: _Entry, now: float) -> _Entry | None:
@@ -62,17 +66,18 @@ class RequestQueue(Generic[_Entry]):
 
     def has_next(self) -> bool:
         """Return whether there is a request that may run."""
-        return bool(self._admitted) or self._next_share() is not None
+        return bool(self._admitted) or (self._free > 0 and any(map(self._may_run, self._lines)))
 
-    def take(self) -> _Entry | None:
+    def take(self, now: float) -> _Entry | None:
         """Return the next request that may run, or None."""
         if self._admitted:
             return self._admitted.popleft()
-        share = self._next_share()
+        waiting = filter(self._may_run, self._lines) if self._free else ()
+        share = min(waiting, key=self._waits_since, default=None)
         if share is None:
             return None
-        self._lines.move_to_end(share)
         self._enter(self._lines[share][0][1], share)
+        self._last_turns[share] = now
         return self._remove(share, 0)
 
     def take_overdue(self, since: float) -> Iterator[_Entry]:
@@ -103,6 +108,7 @@ class RequestQueue(Generic[_Entry]):
         self._lines[_UNVERIFIED] = deque(waiting for waiting in line if waiting[1].key != key)
         if not self._lines[_UNVERIFIED]:
             del self._lines[_UNVERIFIED]
+            self._last_turns.pop(_UNVERIFIED, None)
         found.extend(self._lines.get(manager_id, ()))
         self._lines[manager_id] = deque(sorted(found, key=itemgetter(0)))
 
@@ -119,8 +125,9 @@ class RequestQueue(Generic[_Entry]):
             if not self._running[share]:
                 del self._running[share]
 
-    def _next_share(self) -> str | None:
-        return next(filter(self._may_run, self._lines), None) if self._free else None
+    def _waits_since(self, share: str) -> float:
+        """Return since when the first request of a line counts as waiting."""
+        return max(self._lines[share][0][0], self._last_turns.get(share, 0.0) - _GRACE_SECONDS)
 
     def _may_run(self, share: str) -> bool:
         limit = self._limit if share else self._unverified_limit
@@ -137,5 +144,6 @@ class RequestQueue(Generic[_Entry]):
         del line[number]
         if not line:
             del self._lines[share]
+            self._last_turns.pop(share, None)
         self.waiting -= 1
         return entry

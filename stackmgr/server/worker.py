@@ -174,11 +174,11 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     def _start_requests(self) -> None:
         """Start some of the requests that may run."""
-        end = monotonic() + STEP_SECONDS
-        while (entry := self.queue.take()) is not None:
+        now = monotonic()
+        end = now + STEP_SECONDS
+        while now <= end and (entry := self.queue.take(now)) is not None:
             self._start(self.connections, *entry)
-            if monotonic() > end:
-                return
+            now = monotonic()
 
     def _proceed(self, connections: HttpConnections, conn: ClientConnection) -> None:
         """Do what a connection is ready for; what comes while its request waits or runs is left for later."""

@@ -1,4 +1,6 @@
-"""Which requests run at once: of one manager three quarters, of unverified keys a quarter, in turns."""
+"""Which requests run at once: of one manager three quarters, of unverified keys a quarter; which is next."""
+
+from functools import partial
 
 import pytest
 
@@ -30,7 +32,7 @@ class Requests:
         place.accept(manager)
 
     def take(self):
-        return " ".join(iter(self.queue.take, None))
+        return " ".join(iter(partial(self.queue.take, self.now), None))
 
     def leave(self, names):
         for name in names.split():
@@ -139,10 +141,28 @@ def test_of_too_many_one_of_the_longest_line_is_rejected(monkeypatch):
     assert requests.add("b1", "B") == []
     assert requests.add("c1", "C") == ["a4"]
     assert requests.add("a5", "A") == ["a5"]
+    requests.now = 1.0  # the lines have turns
     for last, following in ("a1", "a2"), ("a2", "b1"), ("b1", "c1"), ("c1", "a3"):
         requests.leave(last)
         assert requests.take() == following
     assert requests.queue.waiting == 0
+
+
+@pytest.mark.parametrize(("seconds", "order"), [(0.006, "a2 a3 b1 c1 a4"), (0.02, "a2 b1 c1 a3 a4")])
+def test_requests_start_in_the_order_of_arrival_until_they_wait_long(seconds, order):
+    requests = Requests(1)
+    requests.add("a1 a2 a3", "A")
+    requests.now = 0.003
+    requests.add("b1", "B")
+    requests.add("c1", "C")
+    requests.now = 0.004
+    requests.add("a4", "A")
+    taken = [requests.take()]
+    requests.now = seconds
+    while requests.queue.waiting:
+        requests.leave(taken[-1])
+        taken.append(requests.take())
+    assert " ".join(taken[1:]) == order
 
 
 def test_requests_that_have_waited_too_long_leave_the_queue():

@@ -1,6 +1,5 @@
 """What must hold of a worker, each named after the docstring or the comment that states it."""
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -8,6 +7,7 @@ from typing import Any
 
 from stackmgr.server import CLOSED, DRAINING, IDLE, QUEUED, READING, SERVING, WRITING, connections
 from stackmgr.server.connection import Disconnected
+from stackmgr.server.queue import _GRACE_SECONDS
 from tests.simulation.process import Process
 from tests.simulation.world import Violation
 
@@ -28,7 +28,8 @@ class WorkerInvariants:
         self._rejections = 0
         self._over_budget_since = inf
         # By the first of a line and another share: how often the latter was taken from meanwhile.
-        self._turns: Counter[tuple[Any, ...]] = Counter()
+        self._turns: dict[tuple[Any, ...], float] = {}  # the last one of a share while a request waited
+        self._last_turns: dict[str, float] = {}  # of shares
         self._excuse = ""
         worker.handler.expire = self._checked_expiry(worker.handler.expire)
         worker.handler.respond = self._noted_response(worker.handler.respond)
@@ -219,32 +220,33 @@ class WorkerInvariants:
         limit = queue._limit if share else queue._unverified_limit
         return bool(queue._free) and queue._running.get(share, 0) < limit
 
-    def _checked_take(self, take: Callable[[], Any]) -> Callable[[], Any]:
+    def _checked_take(self, take: Callable[[float], Any]) -> Callable[[float], Any]:
         queue = self._worker.queue
 
-        def checked() -> Any:
+        def checked(now: float) -> Any:
             may_run = [share for share in queue._lines if self._may_run(share)]
-            since = {each[2][0]: each[0] for line in queue._lines.values() for each in line}
+            arrivals = {each[2][0]: each[0] for line in queue._lines.values() for each in line}
             was_admitted, lengths = (
                 bool(queue._admitted),
                 {share: len(queue._lines[share]) for share in may_run},
             )
-            entry = take()
+            entry = take(now)
             if entry is None or was_admitted:
                 return entry
-            place = entry[0].place
-            share = place.share
-            if any(each[0] < since[entry[0]] for each in queue._lines.get(share, ())):
-                self._world.fail("a line is in the order of arrival", f"{len(since)} wait")
-            if not share and place.key in queue._managers:
-                self._world.fail("a request counts as its manager's", f"{len(since)} wait")
+            share = entry[0].place.share
+            if any(each[0] < arrivals[entry[0]] for each in queue._lines.get(share, ())):
+                self._world.fail("a line is in the order of arrival", f"{len(arrivals)} wait")
+            if not share and entry[0].place.key in queue._managers:
+                self._world.fail("a request counts as its manager's", f"{len(arrivals)} wait")
             for other in may_run:
                 if len(queue._lines.get(other, ())) < lengths[other]:
                     continue  # it had its turn, if only to join the line of a manager
-                first = *queue._lines[other][0][:2], share
-                self._turns[first] += 1
-                if self._turns[first] > 1:
+                arrived, place, _ = queue._lines[other][0]
+                since = max(arrived + _GRACE_SECONDS, self._last_turns.get(other, 0.0))
+                if self._turns.get((place, share), 0.0) > since:
                     self._world.fail("the lines have their turns one after the other", f"{share}, {other}")
+                self._turns[place, share] = now
+            self._last_turns[share] = now
             return entry
 
         return checked
