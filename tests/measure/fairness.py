@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 
 import psutil
@@ -143,7 +144,7 @@ class AttackedService:
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else nan
 
 
 def _listed(counts: Counter[str]) -> str:
