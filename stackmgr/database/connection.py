@@ -154,11 +154,16 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
     def _forget_statements(self, statement: Statement, deadline: float) -> None:
         """Let all be prepared again: perhaps a migration came between the plan of *statement* and its use."""
         self._statement_names.clear()
-        self.pgconn.send_query_params(_DEALLOCATE, [], None, [])
+        has_answered = False
         try:
+            self.pgconn.send_query_params(_DEALLOCATE, [], None, [])
             self._result(statement, deadline)
+            has_answered = True
         except (DatabaseError, psycopg.OperationalError):
-            self.close()
+            pass
+        finally:
+            if not has_answered:
+                self.close()
 
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:
         self._transformer.set_pgresult(result)

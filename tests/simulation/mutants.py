@@ -100,6 +100,8 @@ _OF_DATABASE: list[_Row] = [
      "self._connections.release(self._connection)", 2),
     ("left in line", "a request whose time has passed stays in line", Pool, "_leave",
      "self._waiting.remove(waiter)", "pass", 2),
+    ("half forgotten", "a connection is used again whose statements are not forgotten", DatabaseConnection,
+     "_forget_statements", "if not has_answered:", "if False:", 34610),
     ("overtaken", "a request whose connection has died joins the line at its end", Pool, "acquire",
      "is_first_in_line = True", "pass", 44),
     ("not connecting", "a request joins the line, and nobody connects for it", Pool, "_next",
@@ -196,6 +198,8 @@ _OF_WEB: list[_Row] = [
     # Mistakes that nobody has made yet.
     ("deaf listener", "a listener is not watched again after all that waited is accepted", Listeners,
      "_accept", "self._scheduler.change(fd, LISTEN)", "pass", 1),
+    ("accepts in vain", "a worker without descriptors accepts in each turn", HttpConnections, "sweep",
+     "if excess <= 0:  # or", "if True:  # or", 31515),
     ("paused for ever", "a listener is not watched again after descriptors were exhausted",
      HttpConnections, "resume_listeners", "self._scheduler.change(self.paused.pop(), LISTEN)",
      "self.paused.pop()", 15),
