@@ -127,5 +127,6 @@ class HttpConnections:
                 if monotonic() > now + STEP_SECONDS:
                     break
         self.received = 0 if excess <= 0 else BUFFER_BUDGET + 1  # which has the next turn sweep again
-        self.resume_listeners()
+        if excess <= 0:  # or a worker without descriptors would accept in vain in each turn
+            self.resume_listeners()
         return [conn for conn in parked if conn.deadline < now and conn.phase is not CLOSED]
