@@ -107,8 +107,7 @@ class RequestQueue(Generic[_Entry]):
             return
         self._lines[_UNVERIFIED] = deque(waiting for waiting in line if waiting[1].key != key)
         if not self._lines[_UNVERIFIED]:
-            del self._lines[_UNVERIFIED]
-            self._last_turns.pop(_UNVERIFIED, None)
+            self._end_line(_UNVERIFIED)
         found.extend(self._lines.get(manager_id, ()))
         self._lines[manager_id] = deque(sorted(found, key=itemgetter(0)))
 
@@ -143,7 +142,10 @@ class RequestQueue(Generic[_Entry]):
         _, _, entry = line[number]
         del line[number]
         if not line:
-            del self._lines[share]
-            self._last_turns.pop(share, None)
+            self._end_line(share)
         self.waiting -= 1
         return entry
+
+    def _end_line(self, share: str) -> None:
+        del self._lines[share]
+        self._last_turns.pop(share, None)
