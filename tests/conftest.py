@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -58,7 +57,6 @@ LONGEST = (
     "server/",
     "contract/generated/",
 )
-SLOWEST = 15  # modules that the summary of a run names
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -72,19 +70,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(
         key=lambda item: next(rank for rank, place in enumerate(order) if places[item].startswith(place))
     )
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the slowest modules of a run of many, for LONGEST."""
-    seconds: Counter[str] = Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport):
-                seconds[report.nodeid.partition("::")[0]] += report.duration
-    if len(seconds) > SLOWEST:
-        terminalreporter.write_sep("=", "slowest modules")
-        for module, duration in seconds.most_common(SLOWEST):
-            terminalreporter.write_line(f"{duration:6.1f} s  {module}")
 
 
 def pytest_configure() -> None:

@@ -17,7 +17,8 @@ TURN_FRAMING = 640  # decoded before the other connections have their turn: 128 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*+"'
-_EXTENSION = rb"[ \t]*+;[ \t]*+%b(?:[ \t]*+=[ \t]*+(?:%b|%b))?+" % (_TOKEN, _TOKEN, _QUOTED)
+# The last "?" is not possessive: before Python 3.11.3 a possessive optional group does not give up "=".
+_EXTENSION = rb"[ \t]*+;[ \t]*+%b(?:[ \t]*+=[ \t]*+(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
 _EXTENDED_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:%b)*+\r\n" % _EXTENSION)
 
 

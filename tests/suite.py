@@ -1,0 +1,280 @@
+"""`python -m tests.suite [--all]`: run the tests in passes; list at the end what failed or never ran.
+
+`tests/run` calls it.  Each pass is a pytest of its own, which loads this module as a plugin: the plugin
+reports to a file, so that a process that dies takes no result with it.  A failure is printed when it happens
+and listed at the end.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parent
+REPORTS = "STACKMGR_TEST_REPORTS"  # the file to which the plugin reports
+PROGRESS_SECONDS = 30
+# A pass in which no test ends for so long is stopped: the limits of what may be slow are within the tests.
+SILENT_SECONDS = 900
+
+# What only `tests/run --all` runs: what the service's own code cannot break, or what takes minutes.
+EXTENDED = (
+    "tests/clients",
+    "tests/deploy/test_bootstrap.py",
+    "tests/deploy/test_citus_page.py",
+    "tests/deploy/test_dev.py",
+    "tests/deploy/test_embedded.py",
+    "tests/deploy/test_image.py",
+    "tests/deploy/test_packaging.py",
+    "tests/deploy/test_postgresql.py",
+    "tests/deploy/test_reference.py",
+    "tests/deploy/test_runbook.py",
+    "tests/faults",
+    "tests/measure",
+)
+POOLED = tuple(f"tests/contract/test_{name}.py" for name in ("create", "idempotency", "update", "list"))
+# What another PostgreSQL could answer differently.
+ON_OLDEST = ("tests/sql", *POOLED, "tests/contract/test_isolation.py")
+
+
+@dataclass
+class Pass:
+    """One pytest: *command* and its arguments, or why it is left out."""
+
+    title: str
+    command: Sequence[str]
+    left_out: str = ""
+
+
+@dataclass
+class Outcome:
+    """What the reports of one pass or of several say."""
+
+    collected: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    def read(self, line: str) -> None:
+        report = json.loads(line)
+        if "collected" in report:
+            self.collected.update(report["collected"])
+            return
+        test, outcome, text = report["test"], report["outcome"], report["text"]
+        if outcome == "failed":
+            # A test that ends its process is repeated by the next process.
+            if test not in self.failed:
+                print(f"\nFAILED {test}\n{text}", flush=True)
+            self.failed.setdefault(test, text)
+        elif outcome == "skipped":
+            self.skipped[test] = text
+        if report["ended"]:
+            self.ended.add(test)
+
+    @property
+    def never_ran(self) -> set[str]:
+        return self.collected - self.ended - self.failed.keys()
+
+    @property
+    def passed(self) -> int:
+        return len(self.ended - self.failed.keys() - self.skipped.keys())
+
+
+class Reporter:
+    """The plugin: appends what pytest reports to a file, one JSON document a line."""
+
+    def __init__(self, path: str) -> None:
+        self._file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115 - open until the process ends
+
+    def _write(self, **report: Any) -> None:
+        self._file.write(json.dumps(report) + "\n")
+
+    def pytest_collection_finish(self, session: Any) -> None:
+        self._write(collected=[item.nodeid for item in session.items])
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self._write(test=report.nodeid, outcome="failed", text=report.longreprtext, ended=True)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        text = (
+            report.longrepr[2] if report.outcome == "skipped" and isinstance(report.longrepr, tuple) else ""
+        )
+        if report.outcome == "failed":
+            text = f"{report.longreprtext}\n" + "".join(
+                f"{title}:\n{body}\n" for title, body in report.sections
+            )
+        # A process that dies reports its test once, in the phase "???".
+        ended = report.when not in ("setup", "call")
+        self._write(test=report.nodeid, outcome=report.outcome, text=text, ended=ended)
+
+
+class Distributed(Reporter):
+    """The plugin where xdist's processes collect."""
+
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        self._write(collected=list(ids))
+
+
+def pytest_configure(config: Any) -> None:
+    path = os.environ.get(REPORTS)
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register((Distributed if config.getoption("dist") != "no" else Reporter)(path))
+
+
+def passes(*, everything: bool) -> Iterator[Pass]:
+    """Yield the passes on this machine, and those that it has no programs for."""
+    # One process more than processors, because many tests wait for a server to start.
+    processes = min((os.cpu_count() or 1) + 1, 4)
+    parallel = ("-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder")
+    extended = () if everything else tuple(f"--ignore={place}" for place in EXTENDED)
+    pytest = ("pytest", "-m")
+    yield Pass(f"tests in {processes} processes", (*pytest, "not serial", *parallel, *extended))
+    yield Pass("tests that run alone", (*pytest, "serial", *extended))
+    if not everything:
+        return
+    pooler = shutil.which("pgbouncer")
+    yield Pass(
+        "tests through PgBouncer",
+        ("tests.on_pgbouncer", pooler or "", *POOLED),
+        "" if pooler else "there is no pgbouncer",
+    )
+    citus = os.environ.get("CITUS_BINARIES", "")
+    yield Pass(
+        "tests on Citus",
+        ("tests.on_citus", citus, "tests/contract"),
+        "" if citus else "CITUS_BINARIES is not set: tests/build_citus.sh builds them",
+    )
+    other = os.environ.get("POSTGRES_BINARIES", "/usr/lib/postgresql/15/bin")
+    yield Pass(
+        f"tests on the PostgreSQL of {other}",
+        ("tests.on_postgres", other, *parallel, *ON_OLDEST),
+        "" if Path(other, "initdb").exists() else f"there is no PostgreSQL in {other}: set POSTGRES_BINARIES",
+    )
+
+
+def run(part: Pass, reports: Path, total: Outcome, environ: Mapping[str, str] = os.environ) -> None:
+    """Run one pass and add what it reports to *total*; print progress meanwhile."""
+    outcome = Outcome()
+    reports.touch()
+    output = reports.with_suffix(".output")
+    with output.open("wb") as said, reports.open(encoding="utf-8") as lines:
+        command = [sys.executable, "-m", *part.command, "-p", "tests.suite"]
+        process = subprocess.Popen(
+            command,
+            cwd=TESTS.parent,
+            env={**environ, REPORTS: str(reports)},
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            _follow(process, lines, outcome)
+        finally:
+            if process.poll() is None:
+                _end(process)
+    # 5: no test was selected.
+    if process.returncode not in (0, 1, 5) or (process.returncode == 1 and not outcome.failed):
+        tail = "\n".join(output.read_text(errors="replace").splitlines()[-40:])
+        outcome.errors.append(f"{part.title}: pytest ended with status {process.returncode}")
+        print(tail)
+    _add(total, outcome, part.title)
+    print(f"{_now()} {part.title}: {summary(outcome)}", flush=True)
+
+
+def _follow(process: "subprocess.Popen[bytes]", lines: Any, outcome: Outcome) -> None:
+    shown = heard = time.monotonic()
+    rest = ""
+    while True:
+        ended = process.poll() is not None
+        rest += lines.read()
+        *complete, rest = rest.split("\n")
+        for line in complete:
+            outcome.read(line)
+        now = time.monotonic()
+        heard = now if complete else heard
+        if ended:
+            return
+        if now - heard > SILENT_SECONDS:
+            outcome.errors.append(f"no test ended for {SILENT_SECONDS} s: the pass was stopped")
+            return
+        if now - shown > PROGRESS_SECONDS:
+            shown = now
+            print(f"{_now()} {len(outcome.ended)} of {len(outcome.collected)} tests", flush=True)
+        time.sleep(0.2)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Stop a pass by SIGTERM, on which pytest stops its servers, and then by SIGKILL."""
+    process.terminate()
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _add(total: Outcome, outcome: Outcome, title: str) -> None:
+    def named(test: str) -> str:
+        return f"{test} ({title})"
+
+    if outcome.never_ran:
+        count = f"{len(outcome.never_ran)} of {len(outcome.collected)} tests"
+        outcome.errors.append(f"{title}: {count} never ran, {min(outcome.never_ran)} among them")
+    total.collected.update(map(named, outcome.collected))
+    total.ended.update(map(named, outcome.ended))
+    total.failed.update({named(test): text for test, text in outcome.failed.items()})
+    total.skipped.update({named(test): text for test, text in outcome.skipped.items()})
+    total.errors += outcome.errors
+
+
+def summary(outcome: Outcome) -> str:
+    return (
+        f"{outcome.passed} passed, {len(outcome.failed)} failed, "
+        f"{len(outcome.skipped.keys() - outcome.failed.keys())} skipped, {len(outcome.never_ran)} not run"
+    )
+
+
+def _now() -> str:
+    return time.strftime("%T")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="tests/run", description="Run the tests in passes.")
+    parser.add_argument("--all", action="store_true", help="also what takes minutes or needs more programs")
+    everything = parser.parse_args(arguments).all
+    total, left_out = Outcome(), []
+    with tempfile.TemporaryDirectory(prefix="stackmgr-") as folder:
+        for number, part in enumerate(passes(everything=everything)):
+            if part.left_out:
+                left_out.append(f"{part.title}: {part.left_out}")
+                continue
+            print(f"{_now()} {part.title}", flush=True)
+            run(part, Path(folder, f"{number}.jsonl"), total)
+    for reason, count in Counter(total.skipped.values()).most_common():
+        print(f"skipped {count}: {reason}")
+    for line in left_out:
+        print(f"left out {line}")
+    if not everything:
+        print("left out what takes minutes or needs more programs: tests/run --all")
+    for test in total.failed:
+        print(f"FAILED {test}")
+    for error in total.errors:
+        print(f"ERROR {error}")
+    print(summary(total))
+    # In CI everything that a pass needs is there.
+    return int(bool(total.failed or total.errors or (left_out and os.environ.get("CI") == "true")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
