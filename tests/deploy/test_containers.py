@@ -138,7 +138,10 @@ def test_a_container_takes_its_password_from_its_file(tmp_path):
 
 def test_nginx_in_a_container_has_the_same_file_with_its_own_places(tmp_path):
     (tmp_path / "etc").mkdir()
-    places = {"/stackmgr/nginx.conf": str(DEPLOY / "nginx.conf"), "/etc/nginx/conf.d": str(tmp_path / "etc")}
+    places = {
+        "/stackmgr/nginx.conf": shlex.quote(str(DEPLOY / "nginx.conf")),
+        "/etc/nginx/conf.d": str(tmp_path / "etc"),
+    }
     command = sh(SERVICES["nginx"]["command"], **places, **{"exec nginx": "echo"})
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     written = (tmp_path / "etc" / "stackmgr.conf").read_text()

@@ -271,7 +271,7 @@ def test_backups_are_verified_and_expire_with_their_wal(shell, archiving):
 
 def test_a_segment_is_archived_once_and_never_replaced(shell):
     shell.run("mkdir archive; echo one > segment")
-    command = f"sh {paths.directory('deploy')}/postgresql/archive_wal.sh segment 0001 archive"
+    command = "sh deploy/postgresql/archive_wal.sh segment 0001 archive"
     for _ in range(2):
         shell.run(command)
     shell.run("gzip -dc archive/0001.gz | cmp - segment; echo two > segment")

@@ -39,8 +39,9 @@ def test_sh_reads_the_example_as_systemd_does():
     """An operator sources it for `stackmgr migrate`; every line is a comment or one plain assignment."""
     lines = [line for line in EXAMPLE.read_text().splitlines() if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Z_]+=('[^']*'|[\w.:/-]*)", line) for line in lines)
-    script = f'set -eu; . {EXAMPLE}; printf %s "$STACKMGR_DATABASE_URL"'
-    sourced = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    script = ["set -eu", '. "$1"', 'printf %s "$STACKMGR_DATABASE_URL"']
+    command = ["/bin/sh", "-c", "; ".join(script), "sh", str(EXAMPLE)]
+    sourced = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert sourced.startswith("postgresql://stackmgr_service:PASSWORD@")
     assert "&sslmode=verify-full&" in sourced
 

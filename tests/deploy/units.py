@@ -2,6 +2,8 @@
 
 import re
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 from stackmgr import paths
@@ -10,14 +12,25 @@ DEPLOY = paths.directory("deploy")
 _INSTALLED = "/opt/stackmgr/current"
 
 
-def unit(name: str, deploy: Path = DEPLOY) -> str:
+@cache
+def _link() -> tempfile.TemporaryDirectory[str]:
+    """A folder whose path has no space, with links to this checkout and to this interpreter's environment."""
+    folder = tempfile.TemporaryDirectory(prefix="stackmgr-")
+    Path(folder.name, "deploy").symlink_to(DEPLOY)
+    Path(folder.name, "environment").symlink_to(Path(sys.executable).parents[1])
+    return folder
+
+
+def unit(name: str, deploy: Path | None = None) -> str:
     """Return the unit, with this interpreter and the files of *deploy* in place of an installed release."""
-    text = (deploy / name).read_text()
-    return text.replace(f"{_INSTALLED}/bin/python", sys.executable).replace(
-        f"{_INSTALLED}/deploy", str(deploy)
+    link = Path(_link().name)
+    text = ((deploy or DEPLOY) / name).read_text()
+    python = str(link / "environment" / "bin" / Path(sys.executable).name)
+    return text.replace(f"{_INSTALLED}/bin/python", python).replace(
+        f"{_INSTALLED}/deploy", str(deploy or link / "deploy")
     )
 
 
-def values(name: str, key: str, deploy: Path = DEPLOY) -> list[str]:
+def values(name: str, key: str, deploy: Path | None = None) -> list[str]:
     """Return what the unit says for *key*, each time it does."""
     return re.findall(rf"^{key}=(.*)$", unit(name, deploy), re.MULTILINE)

@@ -73,7 +73,7 @@ def test_it_reads_only_in_the_readers_role_and_quotes_what_it_is_given(file):
 def test_a_missing_parameter_is_named(run_file, saved_url, name):
     ran = run_file(saved_url, name)
     assert (ran.status, ran.out) == (3, "")
-    assert re.fullmatch(rf"psql:\S+{name}\.sql:\d+: ERROR:  (which|whose) .*\? psql -v .*=.*\n", ran.err)
+    assert re.fullmatch(rf"psql:.+/{name}\.sql:\d+: ERROR:  (which|whose) .*\? psql -v .*=.*\n", ran.err)
 
 
 @pytest.mark.parametrize(

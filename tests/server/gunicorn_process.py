@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.support import http_wire
-from tests.support.server import free_port, listens
+from tests.support.server import free_port
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,8 @@ class GunicornProcess:
         environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
-        eventually(lambda: listens(self.port) or self.process.poll() is not None)
+        # The master boots its workers once it listens on every address.
+        eventually(lambda: self.boots or self.process.poll() is not None)
 
     @property
     def log(self):

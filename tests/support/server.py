@@ -122,6 +122,12 @@ def free_port() -> int:
         return port
 
 
+def listening_ports(pid: int) -> set[int]:
+    """Return the TCP ports on which a process listens: a stranger may have taken a free port meanwhile."""
+    connections = psutil.Process(pid).net_connections("inet")
+    return {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
+
+
 def listens(port: int) -> bool:
     """Whether a connection to *port* of 127.0.0.1 is accepted."""
     with socket.socket() as probe:
@@ -184,7 +190,9 @@ def _wait_for_a_response(service: RunningService) -> None:
     """Return once a worker responds: the master accepts connections before there is any worker."""
 
     def settled() -> bool:
-        return _responds(service.port) or service.process.poll() is not None
+        if service.process.poll() is not None:
+            return True
+        return service.port in listening_ports(service.pid) and _responds(service.port)
 
     try:
         eventually(settled, _START_DEADLINE)
