@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parent
-REPORTS = "STACKMGR_TEST_REPORTS"  # the file to which the plugin reports
+REPORTS = "STACKMGR_SUITE_REPORTS"  # the file to which the plugin reports
 PROGRESS_SECONDS = 30
 # A pass in which no test ends for so long is stopped: the limits of what may be slow are within the tests.
 SILENT_SECONDS = 900
