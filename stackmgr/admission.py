@@ -15,8 +15,15 @@ class Admission:
     def __init__(self) -> None:
         self.retry_after = 0  # seconds, for a request that waited too long: the application responds 503
 
-    def accept(self, manager_id: str) -> None:
-        """Count the request as the manager's: its key has been verified."""
+    def known(self) -> str | None:
+        """Return the manager that is remembered for the request's key."""
+        return None
+
+    def accept(self, manager_id: str, *, remember: bool = False) -> None:
+        """Count the request as the manager's: its key has been verified.
+
+        With *remember*, the manager is known for later requests with the key, until one is rejected.
+        """
 
 
 UNLIMITED = Admission()

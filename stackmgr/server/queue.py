@@ -27,9 +27,13 @@ class Place(Admission):
         self.key = 0  # a hash: keys are not kept
         self.share: str | None = None  # in which the request counts while it runs
 
-    def accept(self, manager_id: str) -> None:
+    def known(self) -> str | None:
+        """Return the manager that is remembered for the request's key."""
+        return self._queue.known(self)
+
+    def accept(self, manager_id: str, *, remember: bool = False) -> None:
         """Count the request as the manager's: its key has been verified."""
-        self._queue.accept(self, manager_id)
+        self._queue.accept(self, manager_id, remember=remember)
 
 
 class RequestQueue(Generic[_Entry]):
@@ -43,7 +47,8 @@ class RequestQueue(Generic[_Entry]):
         self._free = limit  # how many more requests may run at once
         self._limit, self._unverified_limit = limit - limit // 4, max(1, limit // 4)
         self._running: dict[str, int] = {}  # by share
-        self._managers: OrderedDict[int, str] = OrderedDict()  # by key, the last accepted at the end
+        # By key, the last accepted at the end: the manager, and whether the application is to know it.
+        self._managers: OrderedDict[int, tuple[str, bool]] = OrderedDict()
         self._admitted: deque[_Entry] = deque()
         self._lines: dict[str, deque[tuple[float, Place, _Entry]]] = {}  # by share
         self._last_turns: dict[str, float] = {}  # of lines
@@ -52,7 +57,7 @@ class RequestQueue(Generic[_Entry]):
     def add(self, place: Place, credential: str, entry: _Entry, now: float) -> _Entry | None:
         """Add a request; return the one that must be rejected for it, if too many wait."""
         place.key = hash(credential)
-        share = self._managers.get(place.key, _UNVERIFIED)
+        share, _ = self._managers.get(place.key, (_UNVERIFIED, False))
         if not self._lines and self._may_run(share):
             self._enter(place, share)
             self._admitted.append(entry)
@@ -86,10 +91,15 @@ class RequestQueue(Generic[_Entry]):
             while line and line[0][0] <= since:
                 yield self._remove(share, 0)
 
-    def accept(self, place: Place, manager_id: str) -> None:
+    def known(self, place: Place) -> str | None:
+        """Return the manager that was accepted last for the key of *place*, if it is to be known."""
+        manager_id, is_known = self._managers.get(place.key, ("", False))
+        return manager_id if is_known else None
+
+    def accept(self, place: Place, manager_id: str, *, remember: bool) -> None:
         """Count the request of *place*, and later ones with its key, as the manager's."""
-        is_new = self._managers.get(place.key) != manager_id
-        self._managers[place.key] = manager_id
+        is_new = self._managers.get(place.key, ("",))[0] != manager_id
+        self._managers[place.key] = manager_id, remember
         self._managers.move_to_end(place.key)
         if is_new and _UNVERIFIED in self._lines:
             self._move_line(place.key, manager_id)

@@ -190,11 +190,11 @@ class WorkerInvariants:
     def _checked_acceptance(self, accept: Callable[..., None]) -> Callable[..., None]:
         queue = self._worker.queue
 
-        def checked(place: Any, manager_id: str) -> None:
-            accept(place, manager_id)
+        def checked(place: Any, manager_id: str, *, remember: bool) -> None:
+            accept(place, manager_id, remember=remember)
             if queue._running.get(manager_id, 0) > queue._limit:
                 self._world.fail("nobody has more than his share", manager_id)
-            if queue._managers.get(place.key) != manager_id:
+            if queue._managers.get(place.key) != (manager_id, remember):
                 self._world.fail("the key accepted last is remembered", manager_id)
 
         return checked
