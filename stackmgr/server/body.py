@@ -16,10 +16,10 @@ TURN_FRAMING = 640  # decoded before the other connections have their turn: 128 
 # RFC 9112 section 7.1. Nearly every size line has no extensions.
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
-_QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*+"'
-# The last "?" is not possessive: before Python 3.11.3 a possessive optional group does not give up "=".
+_QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
+# No possessive group: before Python 3.11.3 it keeps half of a repetition that did not match, the ";" of "1;".
 _EXTENSION = rb"[ \t]*+;[ \t]*+%b(?:[ \t]*+=[ \t]*+(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
-_EXTENDED_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:%b)*+\r\n" % _EXTENSION)
+_EXTENDED_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:%b)*\r\n" % _EXTENSION)
 
 
 class IncompleteBody(BytesIO):

@@ -25,7 +25,7 @@ _DIGITS = re.compile(r"[0-9]+")
 MAX_LENGTH_DIGITS = 18  # int() takes no more than 4300; a longer length exceeds every limit
 
 # RFC 3986 section 3.2.2, but for addresses of a future IP version.
-_HOST = r"(?:\[[0-9A-Fa-f:.]{2,45}\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]++|%[0-9A-Fa-f]{2})++)"
+_HOST = r"(?:\[[0-9A-Fa-f:.]{2,45}\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]++|%[0-9A-Fa-f]{2})+)"
 _HOST_FIELD = re.compile(rf"(?:{_HOST})?(?::[0-9]{{0,5}})?")
 # RFC 9112 section 3.2: two of the four forms of a request target. The others are "/..." and "*".
 _ABSOLUTE_FORM = re.compile(rf"https?://{_HOST}(?::[0-9]{{0,5}})?((?:[/?].*)?)", re.IGNORECASE)

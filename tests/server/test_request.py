@@ -182,7 +182,7 @@ def test_a_valid_host(host):
 
 
 @pytest.mark.parametrize(
-    "host", ["a b", "a/b", "a:b", "[::1", "a@b", "%4", "a:1:2", "\xe9", "http://a", "a#b", "[]"]
+    "host", ["a b", "a/b", "a:b", "[::1", "a@b", "%4", "a:1:2", "\xe9", "http://a", "a#b", "[]", "a%:1"]
 )
 def test_an_invalid_host(host):
     for version in ("1.0", "1.1"):
