@@ -11,7 +11,7 @@ from typing import Any
 import urllib3
 
 from tests.support.programs import require
-from tests.support.server import free_port, listens
+from tests.support.server import free_port, listening_ports
 from tests.support.waiting import eventually
 
 _ARGUMENTS = (
@@ -73,7 +73,7 @@ def running_browser(width: int, height: int = 900) -> Iterator[Browser]:
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL)
         try:
-            eventually(lambda: listens(port), _TIMEOUT_SECONDS)
+            eventually(lambda: port in listening_ports(process.pid), _TIMEOUT_SECONDS)
             session = _request("POST", f"{address}/session", {"capabilities": {"alwaysMatch": wanted}})
             try:
                 yield Browser(address, session["sessionId"])

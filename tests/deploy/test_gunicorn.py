@@ -18,7 +18,7 @@ from tests.support.server import (
     GUNICORN_COMMAND,
     SETTINGS,
     free_port,
-    listens,
+    listening_ports,
     running_service,
     send_request,
     workers_replaced,
@@ -144,7 +144,8 @@ def test_the_admin_port_on_another_address_is_rejected_at_a_reload(database_url,
         command = [sys.executable, "-m", "gunicorn", "-c", str(changed)]
         process = subprocess.Popen(command, env=os.environ | environment, stderr=log)
     try:
-        eventually(lambda: listens(port) and send_request(port, "/")[0] == 404)
+        eventually(lambda: port in listening_ports(process.pid))
+        assert send_request(port, "/")[0] == 404
         changed.write_text(f"{settings}\nbind = ['127.0.0.1:{port}', '127.0.0.2:{admin_port}']\n")
         process.send_signal(signal.SIGHUP)
         eventually(lambda: "The reload is refused" in log_path.read_text())

@@ -44,6 +44,7 @@ class GunicornProcess:
             self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
         # The master boots its workers once it listens on every address.
         eventually(lambda: self.boots or self.process.poll() is not None)
+        assert self.process.poll() is None, self.log
 
     @property
     def log(self):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stackmgr import paths
 from tests.support.programs import require
-from tests.support.server import Response, free_port, listens
+from tests.support.server import Response, free_port, listening_ports
 from tests.support.waiting import eventually
 
 SITE = paths.directory("deploy") / "nginx.conf"
@@ -161,8 +161,10 @@ def running_proxy(
     assert tested.returncode == 0, tested.stderr
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        eventually(lambda: listens(port) or process.poll() is not None, _START_DEADLINE)
-        assert process.poll() is None, "nginx has ended"
+        eventually(
+            lambda: process.poll() is not None or port in listening_ports(process.pid), _START_DEADLINE
+        )
+        assert process.poll() is None, (folder / "nginx.log").read_text()
         yield NginxProxy(port, folder)
     finally:
         process.terminate()

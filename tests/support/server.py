@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -23,6 +24,8 @@ from tests.support.waiting import eventually
 
 SETTINGS = paths.directory("deploy") / "gunicorn.conf.py"
 GUNICORN_COMMAND = (sys.executable, "-m", "gunicorn", "-c", str(SETTINGS))
+# Below those that Linux gives to connections, and to who binds port 0.
+_PORTS = range(10_000, 32_768)
 _START_DEADLINE = 60.0
 _STOP_DEADLINE = 60.0
 
@@ -115,11 +118,10 @@ def running(
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port of 127.0.0.1 on which nothing listens, and which no connection is given meanwhile."""
+    while listens(port := random.SystemRandom().choice(_PORTS)):
+        pass
+    return port
 
 
 def listening_ports(pid: int) -> set[int]:
