@@ -1,1 +1,1 @@
-"""For developers: the server of `stackmgr dev`, and why the service rejects a body."""
+"""For developers: the server of `stackmgr dev`."""

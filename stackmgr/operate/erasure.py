@@ -31,7 +31,7 @@ _FINISH = statements.load("manager_erasure_finish")
 _STACKS = 3
 
 # Longer than a request can run: nginx's proxy_read_timeout, below which the service's deadlines must be.
-REQUEST_SECONDS = 30.0
+LONGEST_REQUEST_SECONDS = 30.0
 
 _MANY = 10_000
 _VACUUM_AGAIN_SECONDS = 10.0
@@ -82,8 +82,8 @@ def erase(operator: Operator, manager_id: str, external_id: str, progress: Repor
     with holds.not_held(operator, manager_id):
         if not operator.rows(_BEGIN, manager):
             return None
-    progress(0, 0, f"waiting {REQUEST_SECONDS:.0f} s for requests in progress")
-    time.sleep(REQUEST_SECONDS)
+    progress(0, 0, f"waiting {LONGEST_REQUEST_SECONDS:.0f} s for requests in progress")
+    time.sleep(LONGEST_REQUEST_SECONDS)
     while True:
         _delete_rows(operator, manager_id, progress)
         with holds.not_held(operator, manager_id):

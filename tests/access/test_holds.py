@@ -25,7 +25,7 @@ TABLES = ("stacks", "stack_revisions", "creation_receipts")
 @pytest.fixture(autouse=True)
 def slowly(monkeypatch):
     """Do not wait for requests, of which there are none, and delete row by row."""
-    for name, value in {"REQUEST_SECONDS": 0, "_PAUSE": 0, "_BATCH": 1}.items():
+    for name, value in {"LONGEST_REQUEST_SECONDS": 0, "_PAUSE": 0, "_BATCH": 1}.items():
         monkeypatch.setattr(erasure, name, value)
 
 

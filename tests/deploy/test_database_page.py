@@ -333,7 +333,7 @@ def write_on(port: int, key: str, stopped: threading.Event) -> int:
 
 @pytest.fixture
 def scene(shell: Shell, monkeypatch) -> Iterator[Scene]:
-    monkeypatch.setattr(erasure, "REQUEST_SECONDS", 0)
+    monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 0)
     url = shell.begin(shell.make("data"))
     with operating(url) as operator:
         key = issued_keys.create(operator, MANAGER, quota=issued_keys.Quota(100, 1)).key
