@@ -88,10 +88,10 @@ def make_verifier(chosen: Settings, database: Database | None) -> Verifier:
 def concurrent_requests(chosen: Settings) -> int:
     """Return how many requests a worker serves at once.
 
-    With the verifier `database` a request needs a connection from its start: without one it would only wait,
-    and could not be rejected any more.
+    A request that needs a connection from its start would only wait without one, and could not be rejected
+    any more.
     """
-    if chosen.verifier == "database":
+    if VERIFIERS[chosen.verifier].needs_connection:
         return min(chosen.concurrency, chosen.database_connections)
     return chosen.concurrency
 

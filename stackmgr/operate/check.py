@@ -15,8 +15,6 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import __version__, settings, startup
-from stackmgr.access.verifiers.unkey import UnkeyVerifier
-from stackmgr.errors import Unauthorized, VerificationError
 from stackmgr.monitoring import metrics
 from stackmgr.operate import preflight
 from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command, add_json
@@ -40,18 +38,6 @@ def _findings(chosen: Settings, *, is_service_login: bool) -> Findings:
     problem = metrics.folder_problem(chosen.metrics_dir) if chosen.metrics_dir else None
     findings.problems += [f"STACKMGR_METRICS_DIR: {problem}"] if problem else []
     return findings
-
-
-def _verifier_warnings(chosen: Settings) -> list[str]:
-    """Return why Unkey verifies no key, as far as a made-up one shows."""
-    try:
-        if chosen.verifier == "unkey":
-            UnkeyVerifier.from_settings(chosen, None).identify("stackmgr-check")
-    except VerificationError as ex:
-        return [f"Unkey verifies no key now: {ex.reason}"]
-    except Unauthorized:  # as it should be
-        pass
-    return []
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
@@ -95,7 +81,8 @@ def _check(arguments: argparse.Namespace) -> None:
         findings = Findings(problems=ex.problems)
     else:
         shown, findings = _settings(chosen), _findings(chosen, is_service_login=False)
-        findings.warnings += _verifier_warnings(chosen)
+        if problem := startup.make_verifier(chosen, None).check():
+            findings.warnings.append(problem)
     findings.warnings += unknown_variables(os.environ)
     is_ok = findings.reachable and not findings.problems
     if arguments.json:

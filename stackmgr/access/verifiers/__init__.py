@@ -8,7 +8,7 @@ block the thread, which serves the other requests of the worker: see `stackmgr.s
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
@@ -36,7 +36,12 @@ class Identity:
 
 
 class Verifier(Protocol):
-    """What every verifier has."""
+    """What every verifier has.
+
+    `needs_connection`: whether `verify` runs statements, so that a request needs a connection from its start.
+    """
+
+    needs_connection: ClassVar[bool]
 
     @classmethod
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
@@ -48,6 +53,9 @@ class Verifier(Protocol):
         *session* is that of the request: it has a connection once a statement has run.  *trace* has the
         header fields of the request's W3C Trace Context, for a call of another service.
         """
+
+    def check(self) -> str | None:
+        """Return why no key can be verified now, if a call without a session shows it."""
 
 
 def is_identity_id(text: str) -> bool:

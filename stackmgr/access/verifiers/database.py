@@ -1,7 +1,7 @@
 """The default verifier: keys issued by the operator, kept as SHA-256 in the service's own database."""
 
 from collections.abc import Mapping
-from typing import Self
+from typing import ClassVar, Self
 
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers import Identity
@@ -28,6 +28,8 @@ class DatabaseVerifier:
     With *consumes* false it only checks whether one is left.  *last_use*, if given, records keys in use.
     """
 
+    needs_connection: ClassVar = True
+
     def __init__(self, last_use: LastUse | None = None, *, consumes: bool = True) -> None:
         self._last_use = last_use
         self._consumes = consumes
@@ -36,6 +38,9 @@ class DatabaseVerifier:
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
         """Return the verifier; without a *database* it records no last use and no use of a quota."""
         return cls(consumes=False) if database is None else cls(LastUse(database))
+
+    def check(self) -> None:
+        """Return None: the check of the database shows whether keys can be verified."""
 
     def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""

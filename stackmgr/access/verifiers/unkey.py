@@ -8,13 +8,13 @@ import json
 import logging
 from collections.abc import Mapping
 from time import time
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from stackmgr.access.verifiers import Identity, checked_identity, printable_id
 from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
-from stackmgr.errors import RateLimited, ServiceError, ServiceUnavailable, Unauthorized
+from stackmgr.errors import RateLimited, ServiceError, ServiceUnavailable, Unauthorized, VerificationError
 from stackmgr.reasons import ReasonSlug
 from stackmgr.settings import Secret, Settings
 
@@ -85,6 +85,8 @@ def _identity(data: dict[str, Any]) -> Identity:
 class UnkeyVerifier:
     """Verifies each key by one call to Unkey.  No database connection is held meanwhile."""
 
+    needs_connection: ClassVar = False
+
     def __init__(self, endpoint: Endpoint, root_key: Secret) -> None:
         self._endpoint = endpoint
         self._root_key = root_key
@@ -97,10 +99,19 @@ class UnkeyVerifier:
 
     def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
-        return self.identify(key, trace)
+        return self._identify(key, trace)
 
-    def identify(self, key: str, trace: Mapping[str, str] | None = None) -> Identity:
-        """Do the same without a session."""
+    def check(self) -> str | None:
+        """Return why Unkey verifies no key now, as far as an invented key shows."""
+        try:
+            self._identify("stackmgr-check")
+        except VerificationError as ex:
+            return f"Unkey verifies no key now: {ex.reason}"
+        except Unauthorized:  # as it should be
+            pass
+        return None
+
+    def _identify(self, key: str, trace: Mapping[str, str] | None = None) -> Identity:
         if len(key) > LONGEST_KEY:
             raise Unauthorized(ReasonSlug.KEY_TOO_LONG)
         response = self._endpoint.post(
