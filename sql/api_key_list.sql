@@ -1,7 +1,7 @@
 -- api_key_list: list issued keys, oldest first, without their digests, from one of them on.
 -- params:  external_id uuid or null, first uuid or null, row_limit integer or null
 -- returns: many (key_id, external_id, label, last_four, created_at, expires_at or null, revoked_at or null,
---          last_used_at or null, quota_limit or null, quota_seconds or null, successor_id or null); none if
+--          last_used_at or null, quota_limit or null, quota_seconds or null, successor_id or null, state); none if
 --          there is no key with the id first
 -- index:   none (the whole table, for an operator; api_keys_external_id for one account)
 -- locks:   none
@@ -18,7 +18,8 @@ SELECT
     last_used_at,
     quota_limit,
     quota_seconds,
-    successor_id::text
+    successor_id::text,
+    stackmgr.api_key_state(revoked_at, expires_at) AS state
 FROM stackmgr.api_keys AS api_keys
 WHERE (%(external_id)s::uuid IS NULL OR external_id = %(external_id)s::uuid)
     AND (

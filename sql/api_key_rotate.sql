@@ -12,9 +12,8 @@ WITH predecessor AS (
     SELECT key_digest, external_id, identity_id, label, expires_at, quota_id, quota_limit, quota_seconds
     FROM stackmgr.api_keys
     WHERE key_id = %(key_id)s::uuid
-        AND revoked_at IS NULL
+        AND stackmgr.api_key_state(revoked_at, expires_at) = 'valid'
         AND successor_id IS NULL
-        AND (expires_at IS NULL OR expires_at > now())
     FOR NO KEY UPDATE
 ),
 successor AS (

@@ -10,11 +10,7 @@
 --          both ids of the binding agree; manager_find reports a conflict. A plan of a join, made and kept when
 --          there was one manager, would read all of them.
 SELECT
-    CASE
-        WHEN api_keys.revoked_at IS NOT NULL THEN 'revoked'
-        WHEN api_keys.expires_at <= now() THEN 'expired'
-        ELSE 'valid'
-    END AS state,
+    stackmgr.api_key_state(api_keys.revoked_at, api_keys.expires_at) AS state,
     api_keys.external_id::text,
     api_keys.identity_id,
     api_keys.key_id::text,

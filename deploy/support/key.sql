@@ -20,10 +20,9 @@ SET LOCAL TimeZone = 'UTC';
 SELECT
     keys.key_id, keys.external_id, keys.label, keys.last_four,
     CASE
-        WHEN keys.revoked_at IS NOT NULL THEN 'revoked'
-        WHEN keys.expires_at <= now() THEN 'expired'
-        WHEN quota.valid_again > now() THEN 'quota exhausted'
-        ELSE 'valid'
+        WHEN stackmgr.api_key_state(keys.revoked_at, keys.expires_at) = 'valid' AND quota.valid_again > now()
+            THEN 'quota exhausted'
+        ELSE stackmgr.api_key_state(keys.revoked_at, keys.expires_at)
     END AS state,
     keys.created_at, keys.expires_at, keys.revoked_at, keys.last_used_at AS last_used_hour,
     keys.quota_limit || ' in ' || keys.quota_seconds || ' s' AS quota,

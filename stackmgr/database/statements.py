@@ -14,8 +14,8 @@ from stackmgr import paths
 _COMMENT = re.compile(rb"--[^\n]*\n")
 _PARAMETER = re.compile(rb"%\((\w+)\)s")
 _FIRST_WORD = re.compile(rb"^\w+")
-# A function of the schema that a statement calls is one of sql/citus, and writes.
-_WRITE = re.compile(rb"\b(?:INSERT|UPDATE|DELETE|pg_logical_emit_message|stackmgr\.\w+\()")
+# The functions of sql/citus write.
+_WRITE = re.compile(rb"\b(?:INSERT|UPDATE|DELETE|pg_logical_emit_message|(?:create|update)_stack\()")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from uuid import uuid4
 
 from stackmgr.access.api_keys import digest, generate, identity_of
@@ -52,19 +52,12 @@ class KeyRecord:
     quota_limit: int | None
     quota_seconds: int | None
     successor_id: str | None
+    state: str
 
     @property
     def quota(self) -> str | None:
         """The quota of the key, if it has one."""
         return None if self.quota_limit is None else f"{self.quota_limit}/{self.quota_seconds}"
-
-    @property
-    def state(self) -> str:
-        """Whether the key is `active`, `expired` or `revoked`."""
-        if self.revoked_at is not None:
-            return "revoked"
-        is_expired = self.expires_at is not None and self.expires_at <= datetime.now(UTC)
-        return "expired" if is_expired else "active"
 
 
 def create(

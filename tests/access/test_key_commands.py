@@ -45,7 +45,7 @@ def test_list_shows_everything_except_the_key(command, holder):
     assert record == {
         "key_id": record["key_id"],
         "external_id": external_id,
-        "state": "active",
+        "state": "valid",
         "label": "robot äöü",
         "last_four": key[-4:],
         "expires_at": None,
@@ -57,7 +57,7 @@ def test_list_shows_everything_except_the_key(command, holder):
     listed = command("keys", "list")
     assert key not in listed.out
     (line,) = (line for line in listed.out.splitlines() if external_id in line)
-    assert line.split("\t")[2:4] == ["active", key[-4:]]
+    assert line.split("\t")[2:4] == ["valid", key[-4:]]
     assert line.split("\t")[-3:] == ["100/10", "-", "robot äöü"]
 
 
@@ -117,8 +117,8 @@ def test_rotate_with_an_overlap_leaves_both_good(command, holder):
         record["key_id"]: (record["state"], record["successor_id"])
         for record in command("keys", "list", "--json").json["items"]
     }
-    assert states[old["key_id"]] == ("active", new["key_id"])
-    assert states[new["key_id"]] == ("active", None)
+    assert states[old["key_id"]] == ("valid", new["key_id"])
+    assert states[new["key_id"]] == ("valid", None)
 
 
 def test_an_error_is_reported_in_one_line(command):

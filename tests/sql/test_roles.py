@@ -40,7 +40,10 @@ UPDATABLE = {
     "api_key_quota_slots": {"granted_at"},
     "api_key_quota_queues": {"granted_at"},
 }
-FUNCTIONS = {"name_is_blank", "allocation_is_normalised", "create_stack", "update_stack"}
+FUNCTIONS = {
+    *("name_is_blank", "allocation_is_normalised", "create_stack", "update_stack"),
+    *("api_key_state", "caller"),
+}
 
 ATTEMPTS = {
     "SELECT": "SELECT FROM stackmgr.{table}",
