@@ -93,15 +93,9 @@ def issue(operator: Runs, external_id: str, *, label: str = "", expires_at: date
     return create(operator, external_id, label=label, expires_at=expires_at).key
 
 
-def list_all(
-    operator: Operator, external_id: str | None = None, *, first: str | None = None, limit: int | None = None
-) -> Iterator[KeyRecord]:
-    """Yield every key ever issued, or those of one manager, oldest first, from the key *first* on.
-
-    At most *limit* of them; none if there is no key *first*.
-    """
-    parameters = {"external_id": external_id, "first": first, "row_limit": limit}
-    return (KeyRecord(*row) for row in operator.iterate(_LIST, parameters))
+def list_all(operator: Operator, external_id: str | None = None) -> Iterator[KeyRecord]:
+    """Yield every key ever issued, or those of one manager, oldest first."""
+    return (KeyRecord(*row) for row in operator.iterate(_LIST, {"external_id": external_id}))
 
 
 def find(operator: Runs, key_id: str) -> KeyRecord | None:

@@ -21,7 +21,7 @@ from stackmgr.operate.command import (
 )
 from stackmgr.operate.connection import Operator, operating, reading
 from stackmgr.operate.issued_keys import IssuedKey, KeyRecord, Quota
-from stackmgr.operate.output import add_page, discard, moment, print_json, print_note, print_page
+from stackmgr.operate.output import discard, moment, print_documents, print_json, print_note
 
 LARGEST_QUOTA = Quota(10000, 86400)
 LONGEST_OVERLAP = 366 * 86400
@@ -99,11 +99,7 @@ def _issue(arguments: argparse.Namespace) -> None:
 def _list(arguments: argparse.Namespace) -> None:
     with reading(database_url()) as reader:
         account = arguments.external_id and managers.external_id(reader, arguments.external_id)
-        print_page(
-            arguments,
-            lambda first, limit: issued_keys.list_all(reader, account, first=first, limit=limit),
-            _document,
-        )
+        print_documents(arguments, map(_document, issued_keys.list_all(reader, account)))
 
 
 def _revoke(arguments: argparse.Namespace) -> None:
@@ -162,7 +158,7 @@ def _add_list(group: Commands) -> None:
         metavar="UUID",
         help="only this manager, by its external id or manager id",
     )
-    add_page(parser, "KEY_ID")
+    add_json(parser)
 
 
 def _add_rotate(group: Commands) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -25,7 +25,7 @@ from stackmgr.operate.command import (
     label,
 )
 from stackmgr.operate.connection import Operator, operating, reading
-from stackmgr.operate.output import add_page, moment, print_documents, print_json, print_page
+from stackmgr.operate.output import moment, print_documents, print_json
 
 _LIST = statements.load("manager_list")
 _LOCATE = statements.load("manager_locate")
@@ -84,13 +84,7 @@ def _document(record: Manager | holds.Hold) -> dict[str, Any]:
 
 def _list(arguments: argparse.Namespace) -> None:
     with reading(database_url()) as reader:
-
-        def read(first: str | None, limit: int | None) -> Iterator[Manager]:
-            named = first and find(reader, first)
-            parameters = {"first": named.manager_id if named else first, "row_limit": limit}
-            return (Manager(*row) for row in reader.iterate(_LIST, parameters))
-
-        print_page(arguments, read, _document)
+        print_documents(arguments, (_document(Manager(*row)) for row in reader.iterate(_LIST, {})))
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -224,7 +218,7 @@ def add_to(commands: Commands) -> None:
     """Add the commands."""
     group = add_group(commands, "managers", "the identities that managers are bound to")
     summary = "list every manager with its binding and hold"
-    add_page(add_command(group, "list", summary, _list, more=NEEDS_READER), "MANAGER_ID")
+    add_json(add_command(group, "list", summary, _list, more=NEEDS_READER))
     show = add_command(group, "show", "show a manager by an id", _show, more=NEEDS_READER)
     show.add_argument("--external-id", type=canonical_uuid, metavar="UUID", help=f"its {_EITHER_ID}")
     show.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")

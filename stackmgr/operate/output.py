@@ -1,4 +1,4 @@
-"""The commands' output: tables, one JSON document with `--json`, pages of long lists, times in UTC."""
+"""The commands' output: tables, one JSON document with `--json`, times in UTC."""
 
 import argparse
 import io
@@ -7,17 +7,12 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
-
-from stackmgr.errors import CommandError
-from stackmgr.operate.command import add_json, canonical_uuid, whole_number
+from typing import Any
 
 # Aligned together on a terminal; a longer table is printed in blocks.
 _BLOCK_ROWS = 1000
-
-T = TypeVar("T")
 
 
 def accept_any_text() -> None:
@@ -69,51 +64,16 @@ def print_table(rows: Iterable[Sequence[str | None]]) -> None:
             print("  ".join(fields).rstrip())
 
 
-def print_documents(arguments: argparse.Namespace, documents: Sequence[dict[str, Any]]) -> None:
-    """Print documents of the same fields as a table, or with `--json` as they are."""
-    if arguments.json:
-        print_json(documents)
-    else:
+def print_documents(arguments: argparse.Namespace, documents: Iterable[dict[str, Any]]) -> None:
+    """Print documents of the same fields, a few at a time, as a table or with `--json` as an array."""
+    if not arguments.json:
         print_table(_with_head(documents))
-
-
-def add_page(parser: argparse.ArgumentParser, metavar: str) -> None:
-    """Add the options of a list whose rows have the id *metavar*."""
-    parser.add_argument(
-        "--after", type=canonical_uuid, metavar=metavar, help="continue an earlier list after this row"
-    )
-    parser.add_argument("--limit", type=whole_number(1, 1_000_000), metavar="N", help="rows (default all)")
-    add_json(parser)
-
-
-def print_page(
-    arguments: argparse.Namespace,
-    read: Callable[[str | None, int | None], Iterator[T]],
-    document_of: Callable[[T], dict[str, Any]],
-) -> None:
-    """Print the part of a list that `--after` and `--limit` name, a few rows at a time.
-
-    *read* returns so many rows from the one with an id on.  *document_of* returns the fields of a row, first
-    its id.  Raises CommandError if no row has the id of `--after`.
-    """
-    extra = 1 if arguments.after is None else 2
-    rows = read(arguments.after, None if arguments.limit is None else arguments.limit + extra)
-    if arguments.after is not None and next(rows, None) is None:
-        raise CommandError(f"the list has no {arguments.after}")
-    documents, last = map(document_of, itertools.islice(rows, arguments.limit)), ""
-
-    def shown() -> Iterator[dict[str, Any]]:
-        nonlocal last
-        for document in documents:
-            last = next(iter(document.values()))
-            yield document
-
-    if arguments.json:
-        _print_items(shown(), lambda: next(rows, None) is not None)
         return
-    print_table(_with_head(shown()))
-    if next(rows, None) is not None:
-        print_note(f"There are more: --after {last} continues.")
+    separator, end = "[\n", "[]"
+    for document in documents:
+        print(separator + textwrap.indent(json.dumps(document, indent=2), "  "), end="")
+        separator, end = ",\n", "\n]"
+    print(end)
 
 
 def _with_head(documents: Iterable[dict[str, Any]]) -> Iterator[Sequence[str | None]]:
@@ -121,12 +81,3 @@ def _with_head(documents: Iterable[dict[str, Any]]) -> Iterator[Sequence[str | N
         if number == 0:
             yield [name.upper() for name in document]
         yield list(document.values())
-
-
-def _print_items(documents: Iterable[dict[str, Any]], has_more: Callable[[], bool]) -> None:
-    print('{\n  "items": [', end="")
-    separator = end = ""
-    for document in documents:
-        print(separator, textwrap.indent(json.dumps(document, indent=2), "    "), sep="\n", end="")
-        separator, end = ",", "\n  "
-    print(f'{end}],\n  "has_more": {json.dumps(has_more())}\n}}')

@@ -59,7 +59,7 @@ def test_show_finds_a_binding_by_either_id(bound, command):
     ]
     assert command("managers", "show", "--json", "--identity-id", identity_id).json == by_external_id
     listed = command("managers", "list", "--json").json
-    assert by_external_id[0] in listed["items"]
+    assert by_external_id[0] in listed
     row = "\t".join(each or "-" for each in by_external_id[0].values())
     assert row in command("managers", "show", "--external-id", external_id).out
     assert command("managers", "show", "--external-id", str(uuid4())).status == 1

@@ -40,7 +40,7 @@ def test_list_shows_everything_except_the_key(command, holder):
     key = command(
         "keys", "issue", "--external-id", external_id, "--quota", "100/10", "--label", "robot äöü"
     ).out.strip()
-    (record,) = command("keys", "list", "--json", "--external-id", external_id).json["items"]
+    (record,) = command("keys", "list", "--json", "--external-id", external_id).json
     assert record.pop("created_at")
     assert record == {
         "key_id": record["key_id"],
@@ -67,7 +67,7 @@ def test_a_key_is_issued_by_the_manager_id_to_the_account_of_the_manager(command
     holder(first).page()
     [manager] = command("managers", "show", "--json", "--external-id", external_id).json
     second = command("keys", "issue", "--json", "--external-id", manager["manager_id"]).json
-    [_, listed] = command("keys", "list", "--json", "--external-id", external_id).json["items"]
+    [_, listed] = command("keys", "list", "--json", "--external-id", external_id).json
     assert listed["key_id"] == second["key_id"]
 
 
@@ -80,7 +80,7 @@ def test_a_key_is_never_shown_as_used_before_it_was_created(command, admin):
             b" SET last_used_at = date_trunc('hour', created_at) + %s * interval '1 hour' WHERE key_id = %s",
             [hours, key_id],
         )
-        listed = command("keys", "list", "--json", "--external-id", EXTERNAL).json["items"]
+        listed = command("keys", "list", "--json", "--external-id", EXTERNAL).json
         [record] = [each for each in listed if each["key_id"] == key_id]
         return record["created_at"], record["last_used_hour"]
 
@@ -115,7 +115,7 @@ def test_rotate_with_an_overlap_leaves_both_good(command, holder):
     assert holder(new["key"]).page().status_int == 200
     states = {
         record["key_id"]: (record["state"], record["successor_id"])
-        for record in command("keys", "list", "--json").json["items"]
+        for record in command("keys", "list", "--json").json
     }
     assert states[old["key_id"]] == ("valid", new["key_id"])
     assert states[new["key_id"]] == ("valid", None)
@@ -163,9 +163,7 @@ def test_an_error_is_reported_in_one_line(command):
 def test_invalid_arguments_are_rejected_before_anything_changes(command, arguments):
     def saved():
         # The application of the other tests may write a use of their keys meanwhile.
-        return [
-            record | {"last_used_hour": None} for record in command("keys", "list", "--json").json["items"]
-        ]
+        return [record | {"last_used_hour": None} for record in command("keys", "list", "--json").json]
 
     before = saved()
     result = command("keys", *arguments)

@@ -37,7 +37,7 @@ def test_a_valid_key_of_a_new_manager_is_accepted_and_leaves_no_trace(command, c
             "manager_id": None,
         }  # fmt: skip
     assert contents() == before
-    (record,) = command("keys", "list", "--json", "--external-id", external_id).json["items"]
+    (record,) = command("keys", "list", "--json", "--external-id", external_id).json
     assert record["last_used_hour"] is None
 
 

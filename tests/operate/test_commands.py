@@ -348,7 +348,7 @@ def test_the_version_is_that_of_the_package():
 
 def states_of_keys(database_url, external_id):
     listed = run("keys", "list", "--json", "--external-id", external_id, url=database_url)
-    return {record["key_id"]: record["state"] for record in json.loads(listed.stdout)["items"]}
+    return {record["key_id"]: record["state"] for record in json.loads(listed.stdout)}
 
 
 def test_a_key_is_not_issued_where_it_cannot_be_printed(database_url):

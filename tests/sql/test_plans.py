@@ -334,7 +334,7 @@ def test_a_key_is_found_by_its_hash(service):
 def test_the_keys_of_an_account_are_found_by_their_index(owner):
     """The list is planned with the values of its parameters, as the reader sends it."""
     owner.execute(b"SET plan_cache_mode = force_custom_plan")
-    plan = explain(owner, "api_key_list", first=None, row_limit=None)
+    plan = explain(owner, "api_key_list")
     assert indexes(plan) == {"api_keys_external_id"}
 
 
