@@ -20,7 +20,6 @@ import itertools
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,9 +29,8 @@ from psycopg.rows import TupleRow
 from stackmgr import paths
 from stackmgr.database import statements
 from stackmgr.database.conninfo import completed_conninfo
-from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.errors import CommandError
-from stackmgr.operate.connection import OWNER, READER, assume, connect, time_limit, worded
+from stackmgr.operate.connection import OWNER, assume, connect
 
 _BLOCKERS = statements.load("migration_blockers")
 _HISTORY_EXISTS = statements.load("migration_history_exists")
@@ -62,8 +60,6 @@ _RESET_OWNER = b"RESET ROLE"
 # Citus: an ALTER TABLE of several shards must not use several connections.  Ignored by PostgreSQL.
 _ONE_SHARD_AT_A_TIME = b"SET citus.multi_shard_modify_mode = 'sequential'"
 _BACKEND_PID = b"SELECT pg_backend_pid()"
-
-_AS_SERVICE = b"SET ROLE stackmgr_app"
 
 Connection = psycopg.Connection[TupleRow]
 Report = Callable[[str], None]
@@ -167,38 +163,6 @@ def apply(
         applied = f" (applied before that: {', '.join(map(str, done))})" if done else ""
         raise CommandError(f"{current}{ex.diag.message_primary or ex}{applied}") from ex
     return done
-
-
-def status(url: str) -> list[tuple[str, str]]:
-    """Return each migration of this release or of the database with its state, in order.
-
-    The states are applied, pending, changed (the file differs from the one applied) and unknown (the database
-    is newer).  Needs a login that may assume stackmgr_reader, or the service's role.  Raises CommandError.
-    """
-    with (
-        time_limit(),
-        worded(),
-        connect(completed_conninfo(url, None, SESSION_SECONDS), Connection) as connection,
-    ):
-        applied = _read_versions(connection) if has_history(connection) else {}
-    found = []
-    for migration in available():
-        checksum = applied.pop(migration.version, None)
-        is_applied = "applied" if checksum == migration.checksum else "changed"
-        found.append((str(migration), "pending" if checksum is None else is_applied))
-    return found + [(f"{version:04d}", "unknown") for version in applied]
-
-
-def _read_versions(connection: Connection) -> dict[int, bytes]:
-    try:
-        assume(connection, READER)
-        return applied_versions(connection)
-    except CommandError:
-        # The service's login.
-        with suppress(psycopg.errors.InsufficientPrivilege):
-            connection.execute(_AS_SERVICE)
-            return applied_versions(connection)
-        raise
 
 
 def _require_direct(connection: Connection) -> None:

@@ -261,7 +261,6 @@ def install(nodes: Nodes, command: Callable[..., Outcome], monkeypatch: pytest.M
     assert "deploy/citus.sql" in command("check", status=3).err
     nodes.sql(COORDINATOR, add_nodes)
     nodes.run(COORDINATOR, distribute)
-    command("migrate", "--status")
     assert command("check").out.endswith("\nok\n")
     return {"database_url": url, "env": values | {"WEB_CONCURRENCY": "1"}}
 

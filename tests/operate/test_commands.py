@@ -180,7 +180,6 @@ READERS = [
     ("keys", "list"),
     ("managers", "list"),
     ("managers", "show", "--external-id", EXTERNAL_ID),
-    ("migrate", "--status"),
 ]
 
 
@@ -205,9 +204,8 @@ def test_a_command_that_only_reads_needs_a_login_that_may_assume_the_reader(
     ended = run(*arguments, url=make_conninfo(database_url, user=reader_login))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == run(*arguments, url=database_url).stdout
-    if arguments[0] != "migrate":
-        ended = run(*arguments, url=make_conninfo(database_url, user=service_login))
-        assert problems(ended) == [f"{service_login} may not read: GRANT stackmgr_reader TO {service_login}"]
+    ended = run(*arguments, url=make_conninfo(database_url, user=service_login))
+    assert problems(ended) == [f"{service_login} may not read: GRANT stackmgr_reader TO {service_login}"]
 
 
 @pytest.mark.parametrize("arguments", OPERATORS, ids=" ".join)
@@ -216,12 +214,6 @@ def test_a_login_that_may_only_read_may_not_write(arguments, database_url, reade
     assert problems(ended) == [
         "this login may not become stackmgr_owner: use the operator's connection string (operator.env)"
     ]
-
-
-def test_a_login_without_a_role_may_not_read_the_state_of_migrations(database_url, server_url):
-    with login(server_url, "") as name:
-        ended = run("migrate", "--status", url=make_conninfo(database_url, user=name))
-    assert problems(ended) == [f"{name} may not read: GRANT stackmgr_reader TO {name}"]
 
 
 @pytest.fixture(scope="module")
@@ -299,25 +291,6 @@ def test_check_reports_its_findings_to_scripts(empty_database):
     assert "the database has no schema of this release: run 'stackmgr migrate' first" in document["problems"]
     unreachable = run("check", "--json", url=NOWHERE)
     assert (unreachable.returncode, json.loads(unreachable.stdout)["ok"]) == (1, False)
-
-
-def test_migrate_lists_what_is_applied_and_what_is_not(empty_database, service_login):
-    def listed():
-        ended = run("migrate", "--status", url=empty_database)
-        assert ended.stderr == ""
-        rows = [line.split("\t") for line in ended.stdout.splitlines()]
-        assert rows[0] == ["MIGRATION", "STATE"]
-        return ended.returncode, {state for _, state in rows[1:]}
-
-    assert listed() == (3, {"pending"})
-    assert run("migrate", url=empty_database).returncode == 0
-    assert listed() == (0, {"applied"})
-    as_service = run("migrate", "--status", url=make_conninfo(empty_database, user=service_login))
-    assert as_service.returncode == 0
-    with psycopg.connect(empty_database, autocommit=True) as connection:
-        connection.execute("UPDATE stackmgr.schema_migrations SET checksum = sha256('x') WHERE version = 2")
-        connection.execute("UPDATE stackmgr.schema_migrations SET version = 9000 WHERE version = 1")
-    assert listed() == (3, {"changed", "pending", "unknown"})
 
 
 def test_check_prints_every_setting_and_no_secret():
