@@ -45,7 +45,7 @@ def look_up(session: Session, identity: Identity) -> str | None:
     # Ids are not secrets, and without both sides of the conflict it cannot be repaired.
     _log.error(
         "binding conflict: verified external id %s with identity id %s, but saved is %s; "
-        "see 'stackmgr managers show --external-id %s'",
+        "see 'stackmgr managers show %s'",
         identity.external_id,
         ascii(identity.identity_id),
         " and ".join(

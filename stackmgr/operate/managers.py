@@ -31,8 +31,6 @@ _LIST = statements.load("manager_list")
 _LOCATE = statements.load("manager_locate")
 _REBIND = statements.load("manager_rebind")
 
-_EITHER_ID = "external id or manager id"
-
 
 @dataclass(frozen=True, slots=True)
 class Manager(Binding):
@@ -88,10 +86,10 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    if arguments.external_id is None and arguments.identity_id is None:
-        arguments.error("--external-id or --identity-id is required")
+    if arguments.manager_id is None and arguments.identity_id is None:
+        arguments.error("MANAGER_ID or --identity-id is required")
     with reading(database_url()) as reader:
-        found = _locate(reader, arguments.external_id, identity_id=arguments.identity_id)
+        found = _locate(reader, arguments.manager_id, identity_id=arguments.identity_id)
     if not found:
         raise CommandError("no manager is bound to this id")
     print_documents(arguments, [_document(each) for each in found])
@@ -161,6 +159,11 @@ def _erase(arguments: argparse.Namespace) -> None:
         print(f"{manager_id} is erased: {counts}")
 
 
+def _add_manager(parser: argparse.ArgumentParser, **options: Any) -> None:
+    help_text = "its external id or manager id"
+    parser.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=help_text, **options)
+
+
 def _add_rebind(group: Commands) -> None:
     parser = add_command(
         group,
@@ -169,7 +172,7 @@ def _add_rebind(group: Commands) -> None:
         _rebind,
         more="State the saved binding in full: nothing changes if the saved one differs.",
     )
-    parser.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=f"its {_EITHER_ID}")
+    _add_manager(parser)
     parser.add_argument("--to-external-id", type=canonical_uuid, help="the new external id")
     parser.add_argument("--to-identity-id", type=_identity_id, help="the new identity id")
     parser.add_argument(
@@ -185,11 +188,11 @@ def _add_holds(group: Commands) -> None:
     summary = "let nothing delete a manager, its stacks, revisions or receipts, until its release"
     more = "A hold also stops an erasure that runs: what that deleted before stays deleted. Requests go on."
     hold = add_command(group, "hold", summary, _hold, more=more)
-    hold.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=f"its {_EITHER_ID}")
+    _add_manager(hold)
     hold.add_argument("--reason", type=label, required=True, metavar="TEXT", help="why, kept for good")
     add_json(hold)
     release = add_command(group, "release", "end the hold of a manager", _release)
-    release.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=f"its {_EITHER_ID}")
+    _add_manager(release)
     add_json(release)
 
 
@@ -203,7 +206,7 @@ def _add_erase(group: Commands) -> None:
         "interrupted run is continued by the next one. A held manager is not erased. A manager that a remote "
         "verifier still knows starts anew with its next request.",
     )
-    parser.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=f"its {_EITHER_ID}")
+    _add_manager(parser)
     parser.add_argument(
         "--confirm",
         type=canonical_uuid,
@@ -219,8 +222,8 @@ def add_to(commands: Commands) -> None:
     group = add_group(commands, "managers", "the identities that managers are bound to")
     summary = "list every manager with its binding and hold"
     add_json(add_command(group, "list", summary, _list, more=NEEDS_READER))
-    show = add_command(group, "show", "show a manager by an id", _show, more=NEEDS_READER)
-    show.add_argument("--external-id", type=canonical_uuid, metavar="UUID", help=f"its {_EITHER_ID}")
+    show = add_command(group, "show", "show a manager by any of its ids", _show, more=NEEDS_READER)
+    _add_manager(show, nargs="?")
     show.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")
     add_json(show)
     _add_rebind(group)

@@ -46,14 +46,14 @@ def test_a_conflict_in_either_direction_is_an_error_that_names_both_sides_to_the
     assert contents() == before
     assert identity_id in caplog.text
     assert external_id in caplog.text
-    assert f"stackmgr managers show --external-id {other.external_id}" in caplog.text
+    assert f"stackmgr managers show {other.external_id}" in caplog.text
     assert caplog.text.count("binding conflict") == 1
     assert "a request failed" not in caplog.text
 
 
 def test_show_finds_a_binding_by_either_id(bound, command):
     _, identity_id, external_id = bound
-    by_external_id = command("managers", "show", "--json", "--external-id", external_id).json
+    by_external_id = command("managers", "show", "--json", external_id).json
     assert [(shown["external_id"], shown["identity_id"]) for shown in by_external_id] == [
         (external_id, identity_id)
     ]
@@ -61,12 +61,12 @@ def test_show_finds_a_binding_by_either_id(bound, command):
     listed = command("managers", "list", "--json").json
     assert by_external_id[0] in listed
     row = "\t".join(each or "-" for each in by_external_id[0].values())
-    assert row in command("managers", "show", "--external-id", external_id).out
-    assert command("managers", "show", "--external-id", str(uuid4())).status == 1
+    assert row in command("managers", "show", external_id).out
+    assert command("managers", "show", str(uuid4())).status == 1
 
 
 def rebind(command, external_id, identity_id, *arguments):
-    (saved,) = command("managers", "show", "--json", "--external-id", external_id).json
+    (saved,) = command("managers", "show", "--json", external_id).json
     return command(
         "managers", "rebind", saved["manager_id"], "--confirm-external-id", external_id,
         "--confirm-identity-id", identity_id, *arguments,
@@ -125,7 +125,7 @@ def test_a_rebinding_needs_the_saved_binding_and_ids_that_no_other_manager_has(
         assert message in rejected.err
     for rejected, message in [
         (rebind(command, external_id, identity_id), "--to-external-id or --to-identity-id is required"),
-        (command("managers", "show"), "--external-id or --identity-id is required"),
+        (command("managers", "show"), "MANAGER_ID or --identity-id is required"),
     ]:
         assert (rejected.status, rejected.out) == (2, "")
         assert message in rejected.err

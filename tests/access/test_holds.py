@@ -76,13 +76,13 @@ def test_a_held_manager_is_not_erased_until_its_release(client, manager, command
         assert refused.err.endswith(": case 17\n")
     assert rows() == [3, 3, 3]
     assert client.page().status_int == 200
-    [shown] = command("managers", "show", "--external-id", external_id, "--json").json
+    [shown] = command("managers", "show", external_id, "--json").json
     assert shown in command("managers", "list", "--json").json
     [(_, _, _, _, bound)] = admin.execute(HISTORY, [manager_id]).fetchall()
     assert (shown["hold_reason"], str(bound)) == ("case 17", manager_id)
     [released] = command("managers", "release", external_id, "--json").json
     assert released["held_at"] == shown["held_at"] <= released["released_at"]
-    [shown] = command("managers", "show", "--external-id", external_id, "--json").json
+    [shown] = command("managers", "show", external_id, "--json").json
     assert shown["held_at"] is None
     assert shown in command("managers", "list", "--json").json
     assert command(*erase).status == 0

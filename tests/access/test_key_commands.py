@@ -65,7 +65,7 @@ def test_a_key_is_issued_by_the_manager_id_to_the_account_of_the_manager(command
     external_id = str(uuid4())
     first = command("keys", "issue", "--external-id", external_id).out
     holder(first).page()
-    [manager] = command("managers", "show", "--json", "--external-id", external_id).json
+    [manager] = command("managers", "show", "--json", external_id).json
     second = command("keys", "issue", "--json", "--external-id", manager["manager_id"]).json
     [_, listed] = command("keys", "list", "--json", "--external-id", external_id).json
     assert listed["key_id"] == second["key_id"]

@@ -270,12 +270,12 @@ def every_command(api: Api, command: Callable[..., Outcome], monkeypatch: pytest
     monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 0.0)
     external_id, other, erased = list(api.stacks)[:3]
     assert {*api.stacks} <= {each["external_id"] for each in command("managers", "list", "--json").json}
-    assert external_id in command("managers", "show", "--external-id", external_id).out
+    assert external_id in command("managers", "show", external_id).out
     [issued] = command("keys", "list", "--external-id", other, "--json").json
     command("keys", "rotate", issued["key_id"], "--overlap", "600")
     command("keys", "revoke", issued["key_id"])
     del api.stacks[other]
-    [manager] = command("managers", "show", "--external-id", erased, "--json").json
+    [manager] = command("managers", "show", erased, "--json").json
     result = command("managers", "erase", manager["manager_id"], "--confirm", erased, "--json").json
     assert result == {
         "manager_id": manager["manager_id"],
@@ -285,7 +285,7 @@ def every_command(api: Api, command: Callable[..., Outcome], monkeypatch: pytest
         "keys": 1,
     }
     del api.stacks[erased]
-    [manager] = command("managers", "show", "--external-id", external_id, "--json").json
+    [manager] = command("managers", "show", external_id, "--json").json
     rebinding = ("--confirm-external-id", external_id, "--confirm-identity-id", manager["identity_id"])
     command("managers", "rebind", manager["manager_id"], "--to-identity-id", "another", *rebinding)
     rebinding = ("--confirm-external-id", external_id, "--confirm-identity-id", "another")

@@ -179,7 +179,7 @@ OPERATORS = [
 READERS = [
     ("keys", "list"),
     ("managers", "list"),
-    ("managers", "show", "--external-id", EXTERNAL_ID),
+    ("managers", "show", EXTERNAL_ID),
 ]
 
 

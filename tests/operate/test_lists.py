@@ -39,7 +39,7 @@ def test_a_list_without_a_row_is_empty(on_saved):
 def test_a_manager_is_named_by_either_id(on_saved):
     for any_id in (MANAGER, MANAGER_ID):
         assert ids_of(on_saved("keys", "list", "--external-id", any_id)) == [PRODUCTION, SUPPORT]
-        assert ids_of(on_saved("managers", "show", "--external-id", any_id)) == [MANAGER_ID]
+        assert ids_of(on_saved("managers", "show", any_id)) == [MANAGER_ID]
 
 
 def test_an_id_that_names_two_managers_is_an_error(command, own_url):
