@@ -26,6 +26,7 @@ NEEDS_READER = "Needs a login that may assume stackmgr_reader."
 _LONGEST_LABEL = 200
 # Bounded, because int() refuses thousands of digits with an error of its own.
 _DIGITS = re.compile(r"[0-9]{1,9}")
+_DATE = re.compile(r"\d{4}-\d\d-\d\dZ?")
 _UUID = re.compile(CANONICAL_UUID)
 
 Commands = Any  # argparse's action that add_subparsers returns
@@ -89,7 +90,8 @@ def canonical_uuid(text: str) -> str:
 def future(text: str) -> datetime:
     """Return the time that *text* names, in UTC, if it is in the future."""
     try:
-        named = datetime.fromisoformat(text)
+        # A date is its beginning.
+        named = datetime.fromisoformat(f"{text[:10]}T00:00Z" if _DATE.fullmatch(text) else text)
     except ValueError as ex:
         raise argparse.ArgumentTypeError("must be an ISO 8601 time such as 2027-01-31T00:00:00Z") from ex
     if named.tzinfo is None:

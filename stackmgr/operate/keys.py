@@ -41,8 +41,6 @@ def _quota(text: str) -> Quota:
 
 
 def _document(record: KeyRecord) -> dict[str, Any]:
-    # In the hour of its creation, the last use is not before the creation.
-    last_used = record.last_used_at and max(record.last_used_at, record.created_at)
     return {
         "key_id": record.key_id,
         "external_id": record.external_id,
@@ -51,7 +49,7 @@ def _document(record: KeyRecord) -> dict[str, Any]:
         "created_at": moment(record.created_at),
         "expires_at": moment(record.expires_at),
         "revoked_at": moment(record.revoked_at),
-        "last_used_hour": moment(last_used),
+        "last_used_hour": moment(record.last_used_at),
         "quota": record.quota,
         "successor_id": record.successor_id,
         "label": record.label,
@@ -142,7 +140,11 @@ def _add_issue(group: Commands) -> None:
         help="the manager's account; the manager id of an existing one is taken as well",
     )
     parser.add_argument("--label", type=label, default="", help="a note, shown in lists")
-    parser.add_argument("--expires-at", type=future, help="expiry: an ISO 8601 time with an offset")
+    parser.add_argument(
+        "--expires-at",
+        type=future,
+        help="expiry: an ISO 8601 time with an offset, or a date, at whose beginning in UTC the key expires",
+    )
     parser.add_argument(
         "--quota", type=_quota, metavar="N/SECONDS", help="at most N requests in any period of SECONDS"
     )

@@ -26,7 +26,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import TupleRow
 
-from stackmgr import paths
+from stackmgr import __version__, paths
 from stackmgr.database import statements
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.errors import CommandError
@@ -124,7 +124,10 @@ def _pending(connection: Connection) -> list[Migration]:
         applied = applied_versions(connection)
     unknown = sorted(applied.keys() - {migration.version for migration in brought})
     if unknown:
-        raise CommandError(f"the database has migration {unknown[-1]:04d}, which this version does not know")
+        raise CommandError(
+            f"the database has migration {unknown[-1]:04d}, which version {__version__} does not know; "
+            "to grant lost privileges again, run 'stackmgr migrate' of the newer version"
+        )
     for migration in brought:
         if applied.get(migration.version, migration.checksum) != migration.checksum:
             raise CommandError(f"migration {migration} differs from the one that was applied")
