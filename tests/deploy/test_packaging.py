@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -129,6 +130,21 @@ def test_a_release_has_every_part_with_its_checksum(distributions):
     assert "### Added" in notes
     assert "## 1.0.0" not in notes
     assert notes.endswith("no container image.\n")
+
+
+def test_a_release_whose_image_fails_leaves_no_folder(distributions, tmp_path):
+    for name in ("buildah", "podman"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 7\n")
+        (tmp_path / name).chmod(0o755)
+    complete = distributions.rename(tmp_path / "dist")
+    environ = os.environ | {"PYTHON": sys.executable, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    release = distributions.parent / "deploy" / "release"
+    try:
+        assert subprocess.run([release], env=environ, check=False, capture_output=True).returncode == 7
+        assert not distributions.exists()
+    finally:
+        shutil.rmtree(distributions, ignore_errors=True)
+        complete.rename(distributions)
 
 
 def test_the_files_of_a_release_have_the_time_of_the_commit(distributions):
