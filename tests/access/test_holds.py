@@ -149,6 +149,24 @@ def test_a_hold_waits_for_an_erasure_that_begins_before_it_and_stops_it(manager,
     assert rows() == [3, 3, 3]
 
 
+def test_a_hold_and_a_step_of_an_erasure_that_has_begun_wait_for_each_other(manager, operators, admin, rows):
+    one, two = operators
+    assert one.rows(erasure._BEGIN, {"manager_id": manager[0], "external_id": manager[1]})
+    with ThreadPoolExecutor() as threads:
+        with holds.not_held(one, manager[0]):  # as each step does
+            holding = threads.submit(holds.hold, two, manager[0], "case 17")
+            eventually(lambda: is_waiting(admin))
+        assert holding.result(30).reason == "case 17"
+        holds.release(one, manager[0])
+        with one.transaction():
+            holds.hold(one, manager[0], "case 18")
+            step = threads.submit(erasure._delete_rows, two, manager[0], quietly)
+            eventually(lambda: is_waiting(admin))
+        with pytest.raises(CommandError, match="case 18"):
+            step.result(30)
+    assert rows() == [3, 3, 3]
+
+
 def test_the_database_keeps_the_binding_of_a_held_manager(manager, command, admin):
     delete = b"DELETE FROM stackmgr.managers WHERE manager_id = %s::text::uuid"
     assert command("managers", "hold", manager[0], "--reason", "case 17").status == 0

@@ -22,6 +22,7 @@ from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.operate import migrations, preflight
+from stackmgr.operate.connection import time_limit
 from tests.support import history
 from tests.support.nginx import require
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer
@@ -142,6 +143,14 @@ def test_the_check_leaves_nothing_in_a_server_session(pooled):
         before = client.execute(LEFT_BEHIND).fetchone()
         preflight.examine(url)
         assert client.execute(LEFT_BEHIND).fetchone() == before
+
+
+def test_a_client_waits_for_a_server_session_for_less_time_than_a_request_may_take(pooled):
+    url = pooled(default_pool_size="1")
+    with psycopg.connect(url) as first, psycopg.connect(url, autocommit=True) as second:
+        first.execute(b"SELECT")
+        with time_limit(SESSION_SECONDS), pytest.raises(psycopg.Error, match="query_wait_timeout"):
+            second.execute(b"SELECT")
 
 
 def test_an_operators_command_rejects_a_pooler_with_a_message(pooled):

@@ -83,6 +83,7 @@ QUOTA = {"quota_id": HERE, "quota_limit": 1, "quota_seconds": 1}
 REJECTED = [
     ("schema_migrations_pkey", "schema_migrations", {}),
     ("schema_migrations_checksum_is_sha256", "schema_migrations", {"version": 9998, "checksum": bytes(31)}),
+    ("schema_migrations_checksum_is_sha256", "schema_migrations", {"version": 9998, "checksum": bytes(33)}),
     ("managers_pkey", "managers", OTHER_MANAGER | {"manager_id": HERE}),
     ("managers_external_id_key", "managers", OTHER_MANAGER | {"external_id": HERE}),
     ("managers_identity_id_key", "managers", OTHER_MANAGER | {"identity_id": "one"}),
@@ -90,6 +91,7 @@ REJECTED = [
     ("api_keys_pkey", "api_keys", {"key_id": ELSEWHERE}),
     ("api_keys_key_id_key", "api_keys", {"key_digest": bytes([1] * 32)}),
     ("api_keys_key_digest_is_sha256", "api_keys", {"key_id": ELSEWHERE, "key_digest": b"key"}),
+    ("api_keys_key_digest_is_sha256", "api_keys", {"key_id": ELSEWHERE, "key_digest": bytes(33)}),
     ("api_keys_last_four_is_short", "api_keys", OTHER_KEY | {"last_four": "abcde"}),
     ("api_keys_quota_is_whole", "api_keys", OTHER_KEY | QUOTA | {"quota_seconds": None}),
     ("api_keys_quota_limit_is_bounded", "api_keys", OTHER_KEY | QUOTA | {"quota_limit": 0}),
@@ -136,6 +138,11 @@ REJECTED = [
         "creation_receipts_input_digest_is_sha256",
         "creation_receipts",
         {"idempotency_key": "l", "input_digest": b""},
+    ),
+    (
+        "creation_receipts_input_digest_is_sha256",
+        "creation_receipts",
+        {"idempotency_key": "l", "input_digest": bytes(33)},
     ),
 ]
 

@@ -28,6 +28,9 @@ SECOND = """
 SET LOCAL ROLE stackmgr_owner;
 CREATE TABLE stackmgr.second (id uuid);
 """
+DEADLOCK = """
+DO $$ BEGIN IF nextval('public.attempts') = 1 THEN RAISE deadlock_detected; END IF; END $$;
+"""
 FAILING = """
 SET LOCAL ROLE stackmgr_owner;
 CREATE TABLE stackmgr.half (id uuid);
@@ -105,6 +108,17 @@ def test_a_file_that_changed_after_it_was_applied_is_reported(empty_url, folder)
         file.write("-- a comment\n")
     with pytest.raises(CommandError, match="0002_second differs from the one that was applied"):
         migrations.apply(empty_url)
+
+
+def test_a_file_that_ends_in_a_deadlock_is_repeated(empty_url, folder, monkeypatch):
+    migrations.apply(empty_url)
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute(b"CREATE SEQUENCE public.attempts")  # which a rollback does not set back
+    (folder / "0003_third.sql").write_text(DEADLOCK)
+    monkeypatch.setattr(migrations, "_PAUSE_SECONDS", (0.0,))
+    reported: list[str] = []
+    assert [each.version for each in migrations.apply(empty_url, report=reported.append)] == [3]
+    assert "0003_third did not get its locks" in reported[0]
 
 
 def test_a_database_that_is_newer_than_the_code_is_rejected(empty_url, folder):
