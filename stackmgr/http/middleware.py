@@ -99,6 +99,7 @@ class Authentication:
         """Run for a routed request, before its responder."""
         # Falcon routes these too, but they are neither the collection nor a stack.
         if req.path.endswith("/") or "//" in req.path:
+            req.uri_template = None
             raise NotFound(ReasonSlug.ROUTE)
         if req.method not in resource.methods:
             raise MethodNotAllowed(", ".join(resource.methods))

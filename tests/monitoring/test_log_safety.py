@@ -123,12 +123,15 @@ def test_a_client_error_logs_its_request_line_only(client, logged, log):
     sender.page("limit=0")
     sender.get(str(uuid4()))
     sender.request("GET", STACKS, headers={"Authorization": None})
+    sender.request("GET", f"{STACKS}/")
     assert log.lines(logs.JsonFormatter()) == []
     assert [(line["status"], line["code"], line["reason"]) for line in log.requests] == [
         (400, "invalid_request", "limit_range"),
         (404, "not_found", "stack"),
         (401, "unauthorized", "authorization_header"),
+        (404, "not_found", "route"),
     ]
+    assert [line["route"] for line in log.requests] == [STACKS, f"{STACKS}/{{stack_id}}", STACKS, None]
 
 
 def test_the_line_of_a_request_has_its_manager_route_and_outcome(client, logged, log, admin):
