@@ -147,7 +147,7 @@ class Master:
             if os.getpid() != server.pid:  # a new worker, forked below this frame, exits
                 raise
             if not isinstance(ex, _ReloadRefused | SystemExit):
-                reason = getattr(ex, "strerror", None) or type(ex).__name__
+                reason = f"{ex.filename}: {ex.strerror}" if isinstance(ex, OSError) else type(ex).__name__
                 server.log.exception("The reload failed: %s", reason)
             server.log.error(  # noqa: TRY400 - the reasons are logged; a traceback adds nothing
                 "The reload is refused for the reasons above; the workers keep serving as before"
