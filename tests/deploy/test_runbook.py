@@ -13,7 +13,7 @@ from stackmgr import paths
 from tests.deploy.runbook import block
 from tests.deploy.units import DEPLOY
 from tests.support.clusters import new_database
-from tests.support.server import running, send_request, workers_replaced
+from tests.support.server import free_port, running, send_request, workers_replaced
 from tests.support.source import copy_source
 
 
@@ -37,10 +37,11 @@ class Host:
         self.folder = folder
         (folder / "etc").mkdir()
         (folder / "etc" / "operator.env").write_text(f"STACKMGR_DATABASE_URL='{database_url}'\n")
-        # The secret of the service is in a file that the operator's commands do not use.
+        # The secret of the service is in a file; the operator's commands find one in their environment.
         (folder / "etc" / "stackmgr.env").write_text(
-            f"STACKMGR_DATABASE_URL_FILE=/nowhere\nSTACKMGR_TOKENS='{paths.default_whitelist()}'\n"
+            f"STACKMGR_DATABASE_URL_FILE='{folder}/etc/url'\nSTACKMGR_TOKENS='{paths.default_whitelist()}'\n"
         )
+        (folder / "etc" / "url").write_text(database_url)
 
         for version in ("1.0.0", "1.1.0"):
             self._make_release(version)
@@ -66,11 +67,12 @@ class Host:
         )
         return command(self.folder / "release", text)
 
-    def service(self, database_url: str):
+    def service(self, database_url: str, admin_port: int):
         """Start what stackmgr.service starts."""
         [command] = re.findall(r"^ExecStart=(.*)$", (DEPLOY / "stackmgr.service").read_text(), re.MULTILINE)
         gunicorn = command.replace("/opt/stackmgr", f"{self.folder}/opt").split()
-        return running(gunicorn, env={"STACKMGR_DATABASE_URL": database_url}, folder=self.folder)
+        env = {"STACKMGR_DATABASE_URL": database_url, "STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}"}
+        return running(gunicorn, env=env, folder=self.folder)
 
 
 def test_installs_upgrades_and_restarts_without_the_source(server_url, tmp_path):
@@ -80,14 +82,19 @@ def test_installs_upgrades_and_restarts_without_the_source(server_url, tmp_path)
         assert "the schema is up to date" in host.sh(
             block("Installation", "stackmgr migrate").splitlines()[0]
         )
-        with host.service(url) as service:
+        admin_port = free_port()
+        wait = block("Upgrade", "timeout 180").replace("9108", str(admin_port))
+        with host.service(url, admin_port) as service:
             with workers_replaced(service.pid):
                 os.kill(service.pid, signal.SIGHUP)
             assert send_request(service.port, "/")[0] == 404
             with workers_replaced(service.pid):
-                host.sh(block("Upgrade", "python3 -m venv"), master=service.pid)
+                upgrade = host.sh(block("Upgrade", "python3 -m venv") + wait, master=service.pid)
+            assert upgrade.endswith('{"status": "ready"}'), upgrade
+            refused = host.sh("V=1.2.0\n" + wait.replace("180", "3"))
+            assert refused == "not upgraded: set the link back\n"
             assert send_request(service.port, "/")[0] == 404
             assert service.stop() == 0
         assert (tmp_path / "opt" / "current").readlink() == Path("1.1.0")
-        with host.service(url) as service:
+        with host.service(url, admin_port) as service:
             assert send_request(service.port, "/")[0] == 404
