@@ -8,6 +8,9 @@ BODY_LIMIT_BYTES = 262144
 # From the first byte of a request to its last.
 REQUEST_SECONDS = 10
 
+# nginx's proxy_read_timeout: the queue, the verifier and the database together must take less.
+LONGEST_REQUEST_SECONDS = 30
+
 # The exact number of tokens in the whitelist, and the largest of an allocation.
 TOKEN_COUNT = 30
 

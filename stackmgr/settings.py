@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stackmgr import extras, paths
+from stackmgr.limits import LONGEST_REQUEST_SECONDS
 from stackmgr.monitoring import logs
 
 # Bounded, because int() rejects thousands of digits with an error of its own.
@@ -218,7 +219,6 @@ class Settings:
         missing="is not set: Unkey verifies keys for a root key only",
         verifier="unkey",
     )
-    # A verification must end well before the time-outs of gunicorn and of a proxy.
     verify_timeout: float = _option(
         _seconds(0.1, 20.0), 3.0, "seconds for one verification by Unkey, 0.1 to 20"
     )
@@ -247,6 +247,10 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 
+# What one request may wait for, one after the other.
+_WAITS = ("queue_timeout", "verify_timeout", "database_timeout")
+
+
 def _metrics_problems(environ: Mapping[str, str]) -> list[str]:
     problems = []
     if environ.get("STACKMGR_METRICS_DIR"):
@@ -265,6 +269,12 @@ def from_environ(environ: Mapping[str, str]) -> Settings:
         if option.verifier in ("", values.get("verifier")):
             values[name] = option.read(environ, problems)
     problems += _metrics_problems(environ)
+    total = sum(values[name] for name in _WAITS)
+    if total >= LONGEST_REQUEST_SECONDS:
+        waits = " and ".join(OPTIONS[name].variable for name in _WAITS)
+        problems.append(
+            f"{waits} are {total:g} s together: they must stay below the {LONGEST_REQUEST_SECONDS} s of nginx"
+        )
     if problems:
         raise SettingsError(problems)
     return Settings(**values)

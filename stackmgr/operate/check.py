@@ -15,6 +15,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import __version__, settings, startup
+from stackmgr.database.conninfo import is_conninfo
 from stackmgr.monitoring import metrics
 from stackmgr.operate import preflight
 from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command, add_json
@@ -25,29 +26,25 @@ from stackmgr.settings import OPTIONS, Option, Secret, Settings, SettingsError
 _REDACTED = "[redacted]"
 
 
-def _findings(chosen: Settings, *, is_service_login: bool) -> Findings:
+def _findings(chosen: Settings) -> Findings:
     """Return what is wrong with the database and the metrics folder.  Imports all that a worker does."""
     import stackmgr.server.worker  # noqa: F401, PLC0415 - not needed under another WSGI server
 
-    findings = preflight.examine(
-        chosen.database_url,
-        chosen.database_timeout,
-        variant=chosen.sql_variant,
-        is_service_login=is_service_login,
-    )
+    findings = preflight.examine(chosen.database_url, chosen.database_timeout, variant=chosen.sql_variant)
     problem = metrics.folder_problem(chosen.metrics_dir) if chosen.metrics_dir else None
     findings.problems += [f"STACKMGR_METRICS_DIR: {problem}"] if problem else []
     return findings
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable that has the prefix of the service's and is none of them."""
-    known = {option.variable for option in OPTIONS.values()}
+    """Return a warning for each variable that seems to be meant for the service, which does not read it."""
+    known = {"WEB_CONCURRENCY", *(option.variable for option in OPTIONS.values())}
     known |= {f"{option.variable}_FILE" for option in OPTIONS.values() if option.is_secret}
     warnings = []
-    for name in sorted(each for each in environ if each.startswith("STACKMGR_") and each not in known):
+    for name in sorted(environ.keys() - known):
         similar = difflib.get_close_matches(name, known, 1, cutoff=0.8)
-        warnings.append(f"{name} is not read" + "".join(f": is {each} meant?" for each in similar))
+        if similar or name.startswith("STACKMGR_"):
+            warnings.append(f"{name} is not read" + "".join(f": is {each} meant?" for each in similar))
     return warnings
 
 
@@ -78,9 +75,12 @@ def _check(arguments: argparse.Namespace) -> None:
     try:
         chosen = startup.prepare(os.environ).settings
     except SettingsError as ex:
-        findings = Findings(problems=ex.problems)
+        # The database is examined all the same, with the default in place of each wrong setting.
+        chosen = Settings(**{name: option.read(os.environ, []) for name, option in OPTIONS.items()})
+        findings = _findings(chosen) if is_conninfo(chosen.database_url) else Findings()
+        findings.problems = ex.problems + findings.problems
     else:
-        shown, findings = _settings(chosen), _findings(chosen, is_service_login=False)
+        shown, findings = _settings(chosen), _findings(chosen)
         if problem := startup.make_verifier(chosen, None).check():
             findings.warnings.append(problem)
     findings.warnings += unknown_variables(os.environ)
@@ -91,7 +91,7 @@ def _check(arguments: argparse.Namespace) -> None:
     else:
         _print_text(shown, findings)
     if not is_ok:
-        sys.exit(FOUND if findings.reachable else 1)
+        sys.exit(FOUND if findings.problems else 1)
 
 
 def _print_text(shown: list[dict[str, Any]], findings: Findings) -> None:
@@ -126,7 +126,7 @@ def check_start() -> None:
     try:
         prepared = startup.prepare(os.environ)
         chosen = prepared.settings
-        findings = _findings(chosen, is_service_login=True)
+        findings = _findings(chosen)
         known |= {
             "warnings": findings.warnings,
             "problems": findings.problems,

@@ -41,6 +41,9 @@ _WITHOUT_SCHEMA = (
     errors.InsufficientPrivilege.sqlstate,
 )
 
+# A connection that fails has no SQLSTATE, only words.
+_REJECTED = ("authentication failed", "no password supplied")
+
 _TIME_LIMIT_SECONDS = 5.0
 _FETCHED_ROWS = 2000
 
@@ -93,12 +96,19 @@ def worded() -> Iterator[None]:
         ) from ex
 
 
+class LoginRejected(CommandError):
+    """The server rejects the login or its password."""
+
+
 def connect(conninfo: str, connection_class: type[AnyConnection], **options: Any) -> AnyConnection:
     """Return a new connection in autocommit.  Raises CommandError."""
     try:
         return connection_class.connect(conninfo, autocommit=True, **options)
     except psycopg.OperationalError as ex:
-        raise CommandError(f"the database cannot be reached: {' '.join(str(ex).split())}") from ex
+        reason = " ".join(str(ex).split())
+        if any(words in reason for words in _REJECTED):
+            raise LoginRejected(f"the database rejects the login: {reason}") from ex
+        raise CommandError(f"the database cannot be reached: {reason}") from ex
 
 
 def assume(connection: psycopg.Connection[Any], role: str, *, local: bool = False) -> None:

@@ -14,6 +14,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 
 from stackmgr.database import statements
+from stackmgr.limits import LONGEST_REQUEST_SECONDS
 from stackmgr.operate import holds
 from stackmgr.operate.connection import Operator
 from stackmgr.operate.output import print_note
@@ -29,9 +30,6 @@ _FINISH = statements.load("manager_erasure_finish")
 
 # The last step of _ROWS.
 _STACKS = 3
-
-# Longer than a request can run: nginx's proxy_read_timeout, below which the service's deadlines must be.
-LONGEST_REQUEST_SECONDS = 30.0
 
 _MANY = 10_000
 _VACUUM_AGAIN_SECONDS = 10.0
@@ -82,7 +80,7 @@ def erase(operator: Operator, manager_id: str, external_id: str, progress: Repor
     with holds.not_held(operator, manager_id):
         if not operator.rows(_BEGIN, manager):
             return None
-    progress(0, 0, f"waiting {LONGEST_REQUEST_SECONDS:.0f} s for requests in progress")
+    progress(0, 0, f"waiting {LONGEST_REQUEST_SECONDS} s for requests in progress")
     time.sleep(LONGEST_REQUEST_SECONDS)
     while True:
         _delete_rows(operator, manager_id, progress)

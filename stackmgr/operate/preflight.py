@@ -18,7 +18,7 @@ from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.session_settings import SessionSettingsError
 from stackmgr.errors import CommandError
 from stackmgr.operate import migrations
-from stackmgr.operate.connection import NO_SCHEMA, connect, time_limit
+from stackmgr.operate.connection import NO_SCHEMA, LoginRejected, connect, time_limit
 from stackmgr.settings import Settings
 
 _FACTS = statements.load("server_facts")
@@ -42,14 +42,13 @@ def examine(
     deadline: float = SESSION_SECONDS,
     *,
     variant: str = Settings.sql_variant,
-    is_service_login: bool = True,
 ) -> Findings:
     """Return what is wrong with the database behind *url*, examined with its login's own rights.
 
     *deadline* is the service's, in seconds: its timeouts are among the settings that a session must have.
     *variant* is the service's, too.
     Takes at most five seconds: gunicorn's master waits for it, at a reload with workers to look after.
-    Rights beyond the service's are a warning if *is_service_login*.
+    Rights beyond the service's are a warning.
     """
     findings = Findings()
     expected = migrations.available()
@@ -57,7 +56,7 @@ def examine(
         with time_limit():
             facts = _server_facts(completed_conninfo(url, None, deadline))
             _examine_server(facts, findings)
-            _examine_login(facts, findings, is_service_login=is_service_login)
+            _examine_login(facts, findings)
             if variant == "citus" and not facts.receipts_are_deferred:
                 findings.problems.append("STACKMGR_SQL_VARIANT=citus needs deploy/citus.sql: run it")
             if facts.schema_exists and facts.role_allowed:
@@ -67,7 +66,7 @@ def examine(
                     session_settings.verify(connection)
                     _examine_schema(connection, expected, findings)
                     _examine_variant(connection, variant, findings)
-    except SessionSettingsError as ex:
+    except (LoginRejected, SessionSettingsError) as ex:
         findings.problems.append(str(ex))
     except CommandError as ex:
         findings.reachable = False
@@ -99,13 +98,11 @@ def _examine_server(facts: Any, findings: Findings) -> None:
         findings.warnings.append("this machine's clock and the server's differ by more than 5 seconds")
 
 
-def _examine_login(facts: Any, findings: Findings, *, is_service_login: bool) -> None:
+def _examine_login(facts: Any, findings: Findings) -> None:
     if not facts.schema_exists:
         findings.problems.append(NO_SCHEMA)
     elif not facts.role_exists or not facts.role_allowed:
         findings.problems.append("the login may not assume stackmgr_app: GRANT stackmgr_app TO it")
-    if not is_service_login:
-        return
     if facts.login_is_superuser:
         findings.warnings.append("the login is a superuser: the service needs no more than stackmgr_app")
     elif facts.login_is_owner:

@@ -91,10 +91,9 @@ def test_anything_else_is_rejected_and_not_repeated(url):
 
 @pytest.mark.parametrize("seconds", ["0.1", "2", "2.5", "20"])
 def test_a_timeout_is_a_number_of_seconds(seconds):
-    found = settings.from_environ(
-        GOOD | {"STACKMGR_VERIFY_TIMEOUT": seconds, "STACKMGR_QUEUE_TIMEOUT": seconds}
-    )
-    assert found.verify_timeout == found.queue_timeout == float(seconds)
+    for name in ("verify_timeout", "queue_timeout"):
+        found = settings.from_environ(GOOD | {f"STACKMGR_{name.upper()}": seconds})
+        assert getattr(found, name) == float(seconds)
 
 
 @pytest.mark.parametrize("seconds", ["0", "0.05", "21", "-1", "nan", "inf", "1e1", "2s", " 2", "\u0662"])

@@ -184,8 +184,8 @@ def test_the_update_of_a_worker_that_was_killed_is_not_carried_out_later(server,
         with contextlib.suppress(ConnectionError, http.client.HTTPException):
             exchange(port, path, headers, "PATCH", json.dumps({"name": "too late"}))
 
-    # With time to spare, so that it cannot be the lock's own timeout that ends the wait.
-    patient = {"STACKMGR_DATABASE_TIMEOUT": "100"}
+    # Its lock_timeout, 7.5 s, is longer than the wait below: it cannot be what ends the wait.
+    patient = {"STACKMGR_DATABASE_TIMEOUT": "25"}
     with (
         running_service(server.url(), env=patient) as running,
         held_row(login, service.stack_id),
@@ -195,5 +195,5 @@ def test_the_update_of_a_worker_that_was_killed_is_not_carried_out_later(server,
         watcher.waiting_one()
         [worker] = psutil.Process(running.pid).children()
         worker.kill()
-        eventually(lambda: not watcher.waiting())
+        eventually(lambda: not watcher.waiting(), 7.0)
     assert client.get(service.stack_id).json == before

@@ -4,17 +4,28 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import psutil
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from stackmgr import paths
 from stackmgr.operate import migrations
 from tests.support.clusters import new_database
 from tests.support.postgres import eventually
-from tests.support.server import RunningService, running_service, send_request, workers_replaced
+from tests.support.server import (
+    GUNICORN_COMMAND,
+    RunningService,
+    running,
+    running_service,
+    send_request,
+    workers_replaced,
+)
 
 PATIENCE = 20.0
 RELOAD_REJECTED = "The reload is refused for the reasons above; the workers keep serving as before"
@@ -79,6 +90,38 @@ def reloaded_fsync(url: str) -> str:
     with psycopg.connect(url) as connection:
         [(setting,)] = connection.execute("SHOW fsync")
     return setting
+
+
+def test_a_login_that_the_database_rejects_is_named_beside_a_wrong_setting(server):
+    url = make_conninfo(server.url(), password="wrong")  # noqa: S106 - which is the point
+    with running_service(url) as service, psycopg.connect(url, autocommit=True) as connection:
+        (server.folder / "pg_hba.conf").write_text("local all all scram-sha-256\n")
+        connection.execute("SELECT pg_reload_conf()")
+        eventually(lambda: "rejects the login" in check(url).stderr)
+        assert "the database rejects the login" in rejected_reload(service)
+    checked = check(url, STACKMGR_CONCURRENCY="x")
+    assert (checked.returncode, len(checked.stderr.splitlines())) == (3, 2)
+    assert check(url).returncode == 3
+
+
+def check(url: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stackmgr", "check"],
+        env={"STACKMGR_DATABASE_URL": url, **environ},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_what_cannot_be_run_is_named_with_its_path(own_url, tmp_path):
+    """An environment that was made under umask 077 fails in the same place, for a user other than root."""
+    current = tmp_path / "current"
+    current.symlink_to(Path(sys.executable).parents[1])
+    python = str(current / "bin" / Path(sys.executable).name)
+    with running([python, *GUNICORN_COMMAND[1:]], env={"STACKMGR_DATABASE_URL": own_url}) as service:
+        current.unlink()
+        assert rejected_reload(service) == f"The reload failed: {python}: No such file or directory"
 
 
 def test_a_lock_on_the_history_of_migrations_holds_up_no_reload_for_long(own_url):

@@ -336,7 +336,7 @@ def is_notified(systemd: socket.socket) -> bool:
 def test_the_liveness_probe_waits_for_no_request_of_a_manager(server):
     port = free_port()
     # Longer than the test waits: a response while the database is frozen has not waited for it.
-    env = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}", "STACKMGR_DATABASE_TIMEOUT": "100"}
+    env = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}", "STACKMGR_DATABASE_TIMEOUT": "25"}
     with running_service(server.url(), env=env) as service, ExitStack() as stack:
         assert send_request(port, "/ready")[0] == 200
         stack.enter_context(server.frozen())

@@ -259,26 +259,31 @@ def test_a_login_that_may_not_verify_is_no_outage(database_url, reader_login):
     assert "the login may not assume stackmgr_app: GRANT stackmgr_app TO it" in problems(ended)
 
 
-def test_check_does_not_warn_an_operator_of_being_one(database_url):
-    checked = run("check", url=database_url)
+def test_check_names_a_login_that_may_do_more_than_the_service_needs(database_url, server_url):
+    with login(server_url, "IN ROLE stackmgr_owner, stackmgr_app") as name:
+        checked = run("check", url=make_conninfo(database_url, user=name))
     assert (checked.returncode, checked.stderr) == (0, "")
-    assert "warning" not in checked.stdout
-    assert checked.stdout.endswith("\nok\n")
+    assert checked.stdout.endswith(
+        "\nwarning: the login may assume stackmgr_owner: the service needs stackmgr_app only\nok\n"
+    )
 
 
 @pytest.mark.parametrize("workers", ["two", "", "0", "-1", "1.5"])
-def test_check_finds_a_number_of_workers_with_which_gunicorn_does_not_serve(database_url, workers):
-    checked = run("check", url=database_url, WEB_CONCURRENCY=workers)
+def test_check_finds_a_number_of_workers_with_which_gunicorn_does_not_serve(
+    database_url, service_login, workers
+):
+    checked = run("check", url=make_conninfo(database_url, user=service_login), WEB_CONCURRENCY=workers)
     assert problems(checked, 3) == ["WEB_CONCURRENCY must be a whole number from 1 to 999"]
 
 
 def test_check_warns_of_a_variable_that_nothing_reads(database_url):
-    unread = {"STACKMGR_CONCURENCY": "7", "STACKMGR_X": "hunter2"}
+    unread = {"STACKMGR_CONCURENCY": "7", "STACKMGR_X": "hunter2", "STACMGR_TOKENS": "x", "CONCURRENCY": "7"}
     checked = run("check", url=database_url, WEB_CONCURRENCY="2", **unread)
     assert (checked.returncode, checked.stderr) == (0, "")
-    assert checked.stdout.splitlines()[-3:] == [
+    assert checked.stdout.splitlines()[-4:] == [
         "warning: STACKMGR_CONCURENCY is not read: is STACKMGR_CONCURRENCY meant?",
         "warning: STACKMGR_X is not read",
+        "warning: STACMGR_TOKENS is not read: is STACKMGR_TOKENS meant?",
         "ok",
     ]
 

@@ -19,7 +19,7 @@ from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import eventually
 
 # Longer than a test waits for the response that is not to wait: it must not come because time is up.
-ENVIRONMENT = {"WEB_CONCURRENCY": "1", "STACKMGR_CONCURRENCY": "16", "STACKMGR_DATABASE_TIMEOUT": "100"}
+ENVIRONMENT = {"WEB_CONCURRENCY": "1", "STACKMGR_CONCURRENCY": "16", "STACKMGR_DATABASE_TIMEOUT": "25"}
 PATIENCE = 20
 WAIT = 3  # of the four that may run with keys that have not been accepted
 LOCK_ROW = b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE"
@@ -115,6 +115,7 @@ def test_a_silent_verifier_delays_no_other_request(database_url):
             "STACKMGR_UNKEY_URL": unkey.url,
             "STACKMGR_UNKEY_ROOT_KEY": "root",
             "STACKMGR_VERIFY_TIMEOUT": "20",
+            "STACKMGR_DATABASE_TIMEOUT": "5",
         }
         with running_service(database_url, env=environment) as service:
             client = WorkerClient(service.port, "key")
@@ -135,6 +136,7 @@ def test_a_tls_handshake_that_hangs_delays_no_other_request(database_url):
             "STACKMGR_UNKEY_URL": f"https://127.0.0.1:{silent.getsockname()[1]}",
             "STACKMGR_UNKEY_ROOT_KEY": "root",
             "STACKMGR_VERIFY_TIMEOUT": "20",
+            "STACKMGR_DATABASE_TIMEOUT": "5",
         }
         with running_service(database_url, env=environment) as service, ExitStack() as cleanup:
             client = WorkerClient(service.port, "key")

@@ -51,11 +51,24 @@ def test_other_variables_are_ignored():
     assert prepared(**others) == prepared()
 
 
-@pytest.mark.parametrize(("text", "number"), [("1", 1), ("16", 16), ("1000", 1000), ("0004", 4)])
+@pytest.mark.parametrize(("text", "number"), [("1", 1), ("16", 16), ("0004", 4)])
 def test_a_number_of_requests_or_of_seconds_is_accepted(text, number):
     assert prepared(STACKMGR_CONCURRENCY=text).concurrency == number
     assert prepared(STACKMGR_DATABASE_CONNECTIONS=text).database_connections == number
     assert prepared(STACKMGR_DATABASE_TIMEOUT=text).database_timeout == number
+
+
+def test_waits_that_reach_the_patience_of_nginx_together_are_rejected():
+    longest = {
+        "STACKMGR_QUEUE_TIMEOUT": "5",
+        "STACKMGR_VERIFY_TIMEOUT": "19.9",
+        "STACKMGR_DATABASE_TIMEOUT": "5",
+    }
+    assert prepared(**longest).verify_timeout == 19.9
+    for name in longest:
+        assert problems({"STACKMGR_DATABASE_URL": URL} | longest | {name: "20"})[0].endswith(
+            "s together: they must stay below the 30 s of nginx"
+        )
 
 
 @pytest.mark.parametrize(
