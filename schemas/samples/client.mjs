@@ -1,8 +1,8 @@
 // BASE_URL=… API_KEY=… node client.mjs
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import { isDeepStrictEqual } from "node:util";
 
-const RETRIED = new Set([429, 500, 503]);
 const ATTEMPTS = 5;
 const TOKEN = "0xaf3d76f1834a1d425780943c99ea8a608f8a93f9";
 
@@ -13,6 +13,8 @@ const request = (method, path, body, headers = {}) =>
     headers: { Authorization: `Bearer ${process.env.API_KEY}`, "Content-Type": "application/json", ...headers },
     signal: AbortSignal.timeout(30_000),
   });
+
+const isFinal = (response) => response.status < 500 && response.status !== 429;
 
 // Wait for Retry-After, or else exponentially longer, with jitter.
 const pause = (attempt, response) => {
@@ -26,7 +28,7 @@ async function send(...args) {
     let response;
     try {
       response = await request(...args);
-      if (!RETRIED.has(response.status) || attempt === ATTEMPTS - 1) return response;
+      if (isFinal(response) || attempt === ATTEMPTS - 1) return response;
     } catch (error) {
       if (attempt === ATTEMPTS - 1) throw error;
     }
@@ -58,17 +60,19 @@ async function* allStacks() {
   }
 }
 
-// Update once: after a lost response, retry only if no revision was added since `stack` was read.
-async function update(stack, changes) {
-  const path = `/manager/stacks/${stack.id}`;
+// Update a stack.  In `changes`, an allocation is sorted and lowercase, as in responses.
+async function update(id, changes) {
+  const path = `/manager/stacks/${id}`;
   for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
     const response = await request("PATCH", path, changes).catch(() => null);
-    if (response && !RETRIED.has(response.status)) return json(response);
-    await pause(attempt);
+    if (response && isFinal(response)) return json(response);
+    await pause(attempt, response);
+    if ([429, 503].includes(response?.status)) continue; // nothing has changed
+    // The outcome is unknown.
     const current = await json(await send("GET", path));
-    if (current.current_revision_id !== stack.current_revision_id) return current;
+    if (Object.entries(changes).every(([field, value]) => isDeepStrictEqual(current[field], value))) return current;
   }
-  throw new Error("the update was not committed");
+  throw new Error("the update was not made");
 }
 
 // Store the key with the intended stack before the first attempt, and use it for every retry.
@@ -78,6 +82,5 @@ for (const name of ["Income", "Balanced"]) await json(await create(randomUUID(),
 const names = [];
 for await (const found of allStacks()) names.push(found.name);
 const conflict = (await (await create(key, "Other")).json()).code;
-const read = await json(await send("GET", `/manager/stacks/${stack.id}`));
-const updated = await update(read, { schedule: { preset: "monthly" } });
+const updated = await update(stack.id, { schedule: { preset: "monthly" } });
 console.log(JSON.stringify({ id: stack.id, names, conflict, preset: updated.schedule.preset }));

@@ -8,9 +8,12 @@ from uuid import uuid4
 
 import httpx
 
-RETRIED = {429, 500, 503}
 ATTEMPTS = 5
 TOKEN = "0xaf3d76f1834a1d425780943c99ea8a608f8a93f9"
+
+
+def is_final(response):
+    return response.status_code < 500 and response.status_code != 429
 
 
 def pause(attempt, response=None):
@@ -29,7 +32,7 @@ def send(client, method, path, **arguments):
         except httpx.TransportError:
             if is_last:
                 raise
-        if response is not None and (is_last or response.status_code not in RETRIED):
+        if response is not None and (is_last or is_final(response)):
             return response
         pause(attempt, response)
         attempt += 1
@@ -54,21 +57,24 @@ def all_stacks(client):
         parameters["cursor"] = page["next_cursor"]
 
 
-def update(client, stack, changes):
-    """Update once: after a lost response, retry only if no revision was added since *stack* was read."""
-    path = f"/manager/stacks/{stack['id']}"
+def update(client, stack_id, changes):
+    """Update a stack.  In *changes*, an allocation is sorted and lowercase, as in responses."""
+    path = f"/manager/stacks/{stack_id}"
     for attempt in range(ATTEMPTS):
         try:
             response = client.patch(path, json=changes)
-            if response.status_code not in RETRIED:
-                return response.raise_for_status().json()
         except httpx.TransportError:
-            pass
-        pause(attempt)
+            response = None
+        if response is not None and is_final(response):
+            return response.raise_for_status().json()
+        pause(attempt, response)
+        if response is not None and response.status_code in {429, 503}:
+            continue  # nothing has changed
+        # The outcome is unknown.
         current = send(client, "GET", path).raise_for_status().json()
-        if current["current_revision_id"] != stack["current_revision_id"]:
+        if all(current[field] == value for field, value in changes.items()):
             return current
-    raise RuntimeError("the update was not committed")
+    raise RuntimeError("the update was not made")
 
 
 headers = {"Authorization": f"Bearer {os.environ['API_KEY']}"}
@@ -80,7 +86,6 @@ with httpx.Client(base_url=os.environ["BASE_URL"], headers=headers, timeout=30) 
         create(client, str(uuid4()), name).raise_for_status()
     names = [found["name"] for found in all_stacks(client)]
     conflict = create(client, key, "Other").json()["code"]
-    read = send(client, "GET", f"/manager/stacks/{stack['id']}").raise_for_status().json()
-    updated = update(client, read, {"schedule": {"preset": "monthly"}})
+    updated = update(client, stack["id"], {"schedule": {"preset": "monthly"}})
 preset = updated["schedule"]["preset"]
 print(json.dumps({"id": stack["id"], "names": names, "conflict": conflict, "preset": preset}))

@@ -38,17 +38,16 @@ conflict=$(curl --silent --header "Authorization: Bearer $API_KEY" --header "Con
     --header "Idempotency-Key: $key" --data "$(printf %s "$stack" | jq '{name: "Other", allocation, schedule}')" \
     "$BASE_URL/manager/stacks" | jq --raw-output .code)
 
-# An update is not idempotent: send it once, and after a lost response read before retrying.
+# An update is not idempotent: after a lost response, read before sending it again.
 update() {
     curl --silent --fail-with-body --max-time 30 --header "Authorization: Bearer $API_KEY" \
         --header "Content-Type: application/json" --request PATCH "$BASE_URL/manager/stacks/$id" \
         --data '{"schedule": {"preset": "monthly"}}' >/dev/null
 }
-before=$(request --fail-with-body "$BASE_URL/manager/stacks/$id" | jq --raw-output .current_revision_id)
 until update; do
     sleep 1
-    current=$(request --fail-with-body "$BASE_URL/manager/stacks/$id")
-    [ "$(printf %s "$current" | jq --raw-output .current_revision_id)" = "$before" ] || break
+    preset=$(request --fail-with-body "$BASE_URL/manager/stacks/$id" | jq --raw-output .schedule.preset)
+    [ "$preset" != monthly ] || break
 done
 preset=$(request --fail-with-body "$BASE_URL/manager/stacks/$id" | jq --raw-output .schedule.preset)
 

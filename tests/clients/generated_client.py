@@ -61,19 +61,22 @@ def all_stacks():
 
 
 def update(stack, body):
-    """Update once: after a lost response, retry only if no revision was added since *stack* was read."""
+    """Update a stack; read it where the outcome is unknown, which is not so after 429 and 503."""
     for attempt in range(ATTEMPTS):
+        response = None
         try:
             response = update_stack.sync_detailed(stack.id, client=client, body=body)
             if response.status_code not in RETRIED:
                 return response.parsed
         except httpx.TransportError:
             pass
-        pause(attempt)
+        pause(attempt, response)
+        if response is not None and response.status_code != 500:
+            continue
         current = send(get_stack, id=stack.id)
-        if current.current_revision_id != stack.current_revision_id:
+        if current.schedule == body.schedule:
             return current
-    raise RuntimeError("the update was not committed")
+    raise RuntimeError("the update was not made")
 
 
 with AuthenticatedClient(base_url=os.environ["BASE_URL"], token=os.environ["API_KEY"]) as client:
@@ -84,6 +87,5 @@ with AuthenticatedClient(base_url=os.environ["BASE_URL"], token=os.environ["API_
         create(str(uuid4()), name)
     names = [found.name for found in all_stacks()]
     conflict = create(key, "Other").code
-    read = send(get_stack, id=stack.id)
-    updated = update(read, StackUpdate(schedule=Schedule(preset=Preset.MONTHLY)))
+    updated = update(stack, StackUpdate(schedule=Schedule(preset=Preset.MONTHLY)))
 print(json.dumps({"id": stack.id, "names": names, "conflict": conflict, "preset": updated.schedule.preset}))

@@ -128,6 +128,27 @@ def test_a_client_survives_lost_responses_and_repeats_nothing(prepare, service, 
     assert counts == [("Balanced", 1), ("Growth", 2), ("Income", 1)]
 
 
+@pytest.mark.parametrize("prepare", [python_httpx, javascript_fetch])
+def test_a_rejected_update_is_repeated_although_another_client_updates(
+    prepare, service, manager, admin, tmp_path
+):
+    statuses, other_update = [429, 503], b'{"name": "Renamed"}'
+
+    def replace(exchange: Exchange) -> None:
+        if exchange.method == "PATCH" and statuses:
+            exchange.body = other_update
+
+    def reject(exchange: Exchange) -> None:
+        if exchange.body == other_update:
+            exchange.status, exchange.received = statuses.pop(0), {"retry-after": "0"}
+
+    with http_proxy(service.port, replace, reject) as base:
+        printed = json.loads(run(prepare(tmp_path), tmp_path, BASE_URL=base, API_KEY=manager.key))
+    assert (printed["preset"], statuses) == ("monthly", [])
+    counts = admin.execute(COUNTS, [manager.external_id]).fetchall()
+    assert counts == [("Balanced", 1), ("Income", 1), ("Renamed", 4)]
+
+
 PROGRAMS = {
     "sh": lambda: [require(shutil.which("sh"), "sh")],
     "py": lambda: [sys.executable],

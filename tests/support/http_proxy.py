@@ -56,9 +56,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_on(self, exchange: Exchange) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.target, timeout=30)
-        exchange.headers.pop("Content-Length", None)
+        headers = {
+            name: value for name, value in exchange.headers.items() if name.lower() != "content-length"
+        }
         body = exchange.body if exchange.body or self.command in ("POST", "PATCH") else None
-        connection.request(exchange.method, exchange.path, body, exchange.headers)
+        connection.request(exchange.method, exchange.path, body, headers)
         response = connection.getresponse()
         exchange.status, exchange.content = response.status, response.read()
         exchange.received = {name.lower(): value for name, value in response.getheaders()}
