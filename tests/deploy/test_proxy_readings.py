@@ -170,12 +170,16 @@ ROWS = {
     "length and chunks": Row(create(BODY, "Content-Length: 5", framed="chunks"), *BAD),
     "HTTP/2.0": Row(read(f"GET {STACKS}").replace(b"HTTP/1.1", b"HTTP/2.0"), *BAD),
     "bare line feeds": Row(read(f"GET {STACKS}").replace(b"\r\n", b"\n"), *BAD),
+    "another expectation": Row(create(BODY, "Expect: x"), *BAD),
+    "CONNECT": Row(read(f"CONNECT {STACKS}"), *BAD),
 }  # fmt: skip
 
 # What nginx 1.22 leaves no choice: the comments of deploy/nginx.conf say so.
 BEHIND_NGINX = {
     "two Authorization fields": BAD,
     "bare line feeds": (200, None),
+    "another expectation": (201, None),
+    "CONNECT": NOT_ALLOWED,
     "a truncated body": None,
     "no end of chunks": None,
 }
