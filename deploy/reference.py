@@ -1,12 +1,13 @@
 """The API reference, with the tokens in force and, by --base-url, the address of a deployment.
 
     python deploy/reference.py > schemas/openapi.bundled.json    # one document, for client generators
+    python deploy/reference.py --guide > schemas/guide.md        # the guide alone, to read in the checkout
     python deploy/reference.py --page DIR                        # a static page that works without a network
 
 `schemas/openapi.json` refers to the schemas that the service compiles.  Not every tool resolves references
-to other files or supports their dialect, so each of them becomes a named component.  `schemas/guide.md` and
-`schemas/samples/` hold what is easier to write and to run outside a JSON file.  Wherever they have a name in
-double braces, the bundle has its value: a limit of `limits.py`, the whitelist in force, a sample.
+to other files or supports their dialect, so each of them becomes a named component.  `schemas/guide.template`
+and `schemas/samples/` hold what is easier to write and to run outside a JSON file.  A name in double braces
+stands for a value: a limit of `limits.py`, the whitelist in force, a program.
 The page needs the extra `docs`, whose package carries the renderer Redoc.
 """
 
@@ -136,7 +137,7 @@ def _cell(text: str) -> str:
 
 
 def _values(address: str, version: str) -> dict[str, str]:
-    """Return what stands for each name in double braces.  Raises WhitelistError."""
+    """Return the value of each name in double braces.  Raises WhitelistError."""
     listed = whitelist.load_configured()
     blank = (code for code in range(sys.maxunicode + 1) if chr(code).isspace())
     *first, last = _ranges(blank)
@@ -152,30 +153,38 @@ def _values(address: str, version: str) -> dict[str, str]:
             for token in sorted(listed.tokens.values(), key=lambda token: token.symbol)
         ),
         "whitespace": f"{', '.join(first)} and {last}",
-        "client.py": _read("samples/client.py").strip(),
-        "client.mjs": _read("samples/client.mjs").strip(),
+        "client.py": f"```python\n{_read('samples/client.py')}```",
+        "client.mjs": f"```js\n{_read('samples/client.mjs')}```",
     }
 
 
 def bundle(address: str | None = None) -> Document:
     """Return the OpenAPI document without references to other files, of the service at *address*.
 
-    Without one the document has a variable, whose default is that of `stackmgr dev`.  Raises WhitelistError.
+    The default is the address of `stackmgr dev`.  Raises WhitelistError.
     """
     schemas: Document = {}
     document: Document = _bundle(read_schema("openapi.json"), schemas)
     document["components"]["schemas"] = dict(sorted(schemas.items()))
-    document["info"]["description"] += f"\n\n{_read('guide.md')}"
+    document["info"]["description"] += f"\n\n{_read('guide.template')}"
     for item in document["paths"].values():
         for operation in item.values():
             operation["x-codeSamples"] = _code_samples(operation["operationId"])
     [server] = document["servers"]
     if address:
-        document["servers"] = [{"url": address, "description": server["description"]}]
-    values = _values(address or server["variables"]["base_url"]["default"], document["info"]["version"])
+        document["servers"] = [{"url": address, "description": "The base address of the deployment."}]
+    values = _values(address or server["url"], document["info"]["version"])
     # The values are put into JSON text, as parts of its strings.
     filled = _NAME.sub(lambda found: json.dumps(values[found[1]])[1:-1], json.dumps(document))
     return dict(json.loads(filled))
+
+
+def guide() -> str:
+    """Return the guide with links to its programs.  Raises WhitelistError."""
+    document = read_schema("openapi.json")
+    values = _values(document["servers"][0]["url"], document["info"]["version"])
+    values |= {name: f"[samples/{name}](samples/{name})" for name in ("client.py", "client.mjs")}
+    return _NAME.sub(lambda found: values[found[1]], _read("guide.template"))
 
 
 def _redoc() -> Path:
@@ -233,7 +242,11 @@ def main() -> None:
     parser.add_argument(
         "--page", type=Path, metavar="DIR", help="write the reference as a static page to DIR"
     )
+    parser.add_argument("--guide", action="store_true", help="print the guide alone, as Markdown")
     arguments = parser.parse_args()
+    if arguments.guide:
+        sys.stdout.write(guide())
+        return
     document = bundle(arguments.base_url)
     if arguments.page:
         write_page(arguments.page, document)

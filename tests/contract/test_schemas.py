@@ -107,9 +107,8 @@ def is_blank(name: str) -> bool:
     [
         BUNDLE["components"]["schemas"]["Name"]["description"],
         BUNDLE["info"]["description"].partition(" Other invisible")[0],
-        (paths.directory("schemas").parent / "README.md").read_text(),
     ],
-    ids=["schema", "guide", "README"],
+    ids=["schema", "guide"],
 )
 def test_the_whitespace_of_a_name_is_documented_as_it_is(text):
     blank = [code for code in range(sys.maxunicode + 1) if is_blank(chr(code))]
