@@ -33,6 +33,8 @@ VERIFIERS: Mapping[str, type[Verifier]] = MappingProxyType(
 
 # Set by gunicorn's master in the environment of each worker, after the fork: see deploy/gunicorn.conf.py.
 CHECKED = "STACKMGR.CHECKED"
+# Set by `stackmgr dev`: the request log may quote bodies.
+DEV = "STACKMGR.DEV"
 
 _WORKERS = re.compile(r"[1-9][0-9]{0,2}")
 
@@ -140,6 +142,7 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
         verifier=make_verifier(chosen, database),
         spellings=prepared.spellings,
         log=_request_observer(prepared, metrics),
+        quotes_bodies=DEV in environ,
     )
     if not chosen.admin_port:
         return app

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from uuid import uuid4
 
-from stackmgr import paths, settings
+from stackmgr import paths, settings, startup
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.dev import embedded_postgres
 from stackmgr.dev.embedded_postgres import STOP_SIGNALS, EmbeddedPostgres, uninterrupted
@@ -106,6 +106,7 @@ def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[by
     command = [sys.executable, "-m", "gunicorn", "-c", str(paths.directory("deploy") / "gunicorn.conf.py")]
     env = {"STACKMGR_LOG_FORMAT": "text", "STACKMGR_ADMIN_BIND": f"127.0.0.1:{_free_port()}"} | os.environ
     own = {"STACKMGR_DATABASE_URL": url, "STACKMGR_DATABASE_URL_FILE": "", "STACKMGR_VERIFIER": "database"}
+    own[startup.DEV] = "yes"
     server: subprocess.Popen[bytes] | None = None
     try:
         with uninterrupted():

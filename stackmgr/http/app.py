@@ -20,14 +20,17 @@ def create_app(
     verifier: Verifier,
     spellings: Mapping[str, str],
     log: Callable[[Mapping[str, Any]], None] | None = None,
+    quotes_bodies: bool = False,
 ) -> Application:
     """Return the WSGI application.
 
     *spellings* maps each accepted spelling of a whitelisted token address to its lowercase form.
-    *log*, if given, is called with the fields of each completed request.
+    *log*, if given, is called with the fields of each completed request, with *quotes_bodies* also those
+    that may quote a body.
     """
+    context = RequestContext(log, quotes_bodies=quotes_bodies)
     app: Application = falcon.App(
-        middleware=(RequestContext(log), Authentication(database, verifier)), request_type=Request
+        middleware=(context, Authentication(database, verifier)), request_type=Request
     )
     error_handlers.install(app)
     app.add_route(COLLECTION_PATH, StackCollection(spellings))

@@ -44,11 +44,13 @@ def assign_request_id(req: falcon.Request, resp: falcon.Response) -> str:
 class RequestContext:
     """Set `X-Request-Id` and `Cache-Control` on every response, and log every request.
 
-    *log* receives the fields of one log line per request.  Without it they are not collected.
+    *log* receives the fields of one log line per request.  Without it they are not collected.  Its field
+    `at` may quote the body, so it is only there with *quotes_bodies*.
     """
 
-    def __init__(self, log: Callable[[Mapping[str, Any]], None] | None) -> None:
+    def __init__(self, log: Callable[[Mapping[str, Any]], None] | None, *, quotes_bodies: bool) -> None:
         self._log = log
+        self._quotes_bodies = quotes_bodies
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Run before routing.  Raises Overloaded for a request that the server rejects."""
@@ -79,6 +81,8 @@ class RequestContext:
             "verifier": getattr(context, "verifier", None),
             "duration_ms": round((time.perf_counter() - context.started) * 1000, 3),
         }
+        if self._quotes_bodies and error and error.at:
+            fields["at"] = error.at
         if error and error.verifier_request_id:
             fields["verifier_request_id"] = error.verifier_request_id
         if context.trace is not None:

@@ -54,19 +54,18 @@ def check_name(name: str) -> str:
 def normalize_allocation(items: list[dict[str, Any]], spellings: Mapping[str, str]) -> str:
     """Return *items* as JSON text: lowercase addresses in ascending order.  Raises InvalidConfiguration."""
     weights: dict[str, int] = {}
-    for item in items:
+    for index, item in enumerate(items):
         spelling = item["token_address"]
         token = spellings.get(spelling)
         if token is None:
             is_known = spelling.lower() in spellings
-            raise InvalidConfiguration(
-                ReasonSlug.TOKEN_CHECKSUM if is_known else ReasonSlug.TOKEN_NOT_WHITELISTED
-            )
+            reason = ReasonSlug.TOKEN_CHECKSUM if is_known else ReasonSlug.TOKEN_NOT_WHITELISTED
+            raise InvalidConfiguration(reason, f"allocation[{index}].token_address")
         if token in weights:
-            raise InvalidConfiguration(ReasonSlug.TOKEN_REPEATED)
+            raise InvalidConfiguration(ReasonSlug.TOKEN_REPEATED, f"allocation[{index}].token_address")
         weights[token] = item["weight_bps"]
-    if sum(weights.values()) != TOTAL_BPS:
-        raise InvalidConfiguration(ReasonSlug.WEIGHTS_TOTAL)
+    if (total := sum(weights.values())) != TOTAL_BPS:
+        raise InvalidConfiguration(ReasonSlug.WEIGHTS_TOTAL, f"allocation: {total}")
     normalized = (
         f'{{"token_address":"{token}","weight_bps":{bps}}}' for token, bps in sorted(weights.items())
     )

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -77,12 +78,19 @@ def test_the_other_commands_work_with_the_printed_database(dev):
     assert stackmgr(dev, "migrate") == "the schema is up to date\n"
 
 
-def test_the_log_line_of_a_400_names_its_reason(dev):
-    create = dev.curl_lines[0].replace("weekly", "Weekly")
-    status, rejected = sh(create)
-    assert (status, rejected["message"]) == (400, "The stack configuration is invalid.")
-    line = eventually(lambda: next((each for each in dev.output.splitlines() if "status=400" in each), None))
-    assert "reason='preset_unknown'" in line
+def test_the_log_line_of_a_400_names_its_reason_and_where_it_is(dev):
+    [address] = re.findall(r'"(0x\w{40})", "weight_bps": 6000', dev.curl_lines[0])
+    mistakes = {
+        "preset_unknown": ('"weekly"', '"Weekly"', "schedule.preset must be one of ["),
+        "token_checksum": (address, f"0x{address[2:].swapcase()}", "allocation[0].token_address"),
+        "weights_total": ('": 6000', '": 5999', "allocation: 9999"),
+        "body_unknown_field": ('"name"', '"nom": 1, "name"', "body must not contain {'nom'} properties"),
+    }
+    for reason, (valid, mistake, at) in mistakes.items():
+        status, rejected = sh(dev.curl_lines[0].replace(valid, mistake, 1))
+        assert (status, rejected["message"]) == (400, "The stack configuration is invalid.")
+        line = eventually(lambda reason=reason: re.search(f"status=400 .*reason='{reason}' .*", dev.output))
+        assert at in line[0].partition(" at=")[2]
 
 
 def test_the_log_of_a_start_warns_of_nothing_and_holds_no_request_of_its_own(dev):

@@ -61,7 +61,7 @@ def test_nothing_a_client_sends_is_logged_but_the_request_id(client, logged, log
     for response, status in [
         (created, 201),
         (sender.create(configuration(name=f"{CANARY}!"), key=CANARY), 409),
-        (sender.create(configuration(name=CANARY, unknown=CANARY)), 400),
+        (sender.create(configuration(name=CANARY, **{CANARY: CANARY})), 400),
         (sender.create(f'{{"{CANARY}'.encode()), 400),
         (sender.create(configuration(), key=CANARY * 2000), 400),
         (sender.update(created.json["id"], {"name": CANARY * 2}), 200),
