@@ -35,8 +35,6 @@ _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE | re.ASCII
 _TRACEPARENT = re.compile(
     r"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-[^,]*)?"
 )
-_MAX_TRACESTATE = 512
-_TRACESTATE_MEMBER = re.compile(r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
 _UUID = re.compile(CANONICAL_UUID, re.IGNORECASE | re.ASCII)
 _MALFORMED_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _DIGITS = re.compile(r"[0-9]+")
@@ -77,10 +75,9 @@ def parse_credential(authorization: str) -> str:
 
 
 def parse_trace_context(req: falcon.Request) -> dict[str, str] | None:
-    """Return the fields of the W3C Trace Context to send with calls of this request, or None if it has none.
+    """Return the field of the W3C Trace Context to send with calls of this request, or None if it has none.
 
     The service records no spans, so it forwards `traceparent` unchanged, and that of a later version as 00.
-    A `tracestate` that is too long is dropped, and of another one the malformed members.
     """
     traceparent = req.env.get("HTTP_TRACEPARENT")
     if traceparent is None:
@@ -93,13 +90,7 @@ def parse_trace_context(req: falcon.Request) -> dict[str, str] | None:
         traceparent = f"00-{ids}-{int(flags, 16) & 1:02x}"
     elif more is not None:
         return None
-    fields = {"traceparent": traceparent}
-    tracestate = req.env.get("HTTP_TRACESTATE", "")
-    if len(tracestate) <= _MAX_TRACESTATE:
-        members = (member.strip(" \t") for member in tracestate.split(","))
-        if valid := ",".join(filter(_TRACESTATE_MEMBER.fullmatch, members)):
-            fields["tracestate"] = valid
-    return fields
+    return {"traceparent": traceparent}
 
 
 def parse_stack_id(text: str) -> str:
