@@ -17,8 +17,6 @@ TOKEN_COUNT = 30
 # A weight is 0 to TOTAL_BPS; the weights of an allocation total TOTAL_BPS.
 TOTAL_BPS = 10000
 
-PRESETS = ("hourly", "daily", "weekly", "monthly")
-
 DEFAULT_PAGE_SIZE = 25
 MAX_PAGE_SIZE = 100
 

@@ -2,7 +2,7 @@
 
 A request that has to wait switches to the scheduler, which goes on with another.  DECISIONS.md says why.
 
-Whatever waits during a request does so by `wait_for`, `Signal`, `sleep`, `result` or `call_in_thread`; what
+Whatever waits during a request does so by `wait_for`, `Signal`, `result` or `call_in_thread`; what
 blocks in any other way stops the whole worker.  In a thread without a scheduler, as in commands, they block.
 The invariants:
 
@@ -205,11 +205,6 @@ def wait_for(descriptor: int, events: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(descriptor, events)
     return bool(poll.poll(max(0.0, seconds) * 1000))
-
-
-def sleep(seconds: float) -> None:
-    """Wait for *seconds*."""
-    Signal().wait(seconds)
 
 
 def has_scheduler() -> bool:

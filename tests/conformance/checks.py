@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from stackmgr.limits import BODY_LIMIT_BYTES, PRESETS
+from stackmgr.limits import BODY_LIMIT_BYTES
 from tests.conformance.client import (
     STACKS,
     Deployment,
@@ -24,6 +24,7 @@ from tests.support.bad_bodies import (
     body_with,
     cased_token,
 )
+from tests.support.examples import PRESETS
 
 # A manager with more stacks than these pages hold is not followed to its last page.
 _MOST_PAGES = 100

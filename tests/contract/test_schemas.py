@@ -13,10 +13,10 @@ from stackmgr import paths
 from stackmgr.errors import InvalidConfiguration
 from stackmgr.http.requests import compile_schema
 from stackmgr.http.schemas import read_schema
-from stackmgr.limits import MAX_PAGE_SIZE, PRESETS, TOKEN_COUNT, TOTAL_BPS
+from stackmgr.limits import MAX_PAGE_SIZE, TOKEN_COUNT, TOTAL_BPS
 from stackmgr.stacks import configuration
 from tests.support.client import STATUS
-from tests.support.examples import ADDRESSES
+from tests.support.examples import ADDRESSES, PRESETS
 from tests.support.openapi import BUNDLE
 
 NAMES = sorted(

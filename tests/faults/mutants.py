@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from stackmgr.database.session import Planned, Session
-from stackmgr.scheduler import sleep
+from stackmgr.scheduler import Signal
 from stackmgr.stacks import repository
 from tests.faults.cell import Bound, Cell, Prepare
 from tests.faults.stage import Setup
@@ -34,7 +34,7 @@ def stale_copy(patch: Patch) -> None:
         planned = session.planned()
         session.plan = repository.plan_get(planned.parameters["stack_id"])
         copy = get(session, caller)
-        sleep(_WINDOW)
+        Signal().wait(_WINDOW)
         for name in ("name", "allocation", "preset"):
             planned.parameters[name] = planned.parameters[name] or getattr(copy, name)
         session.plan = planned
@@ -87,7 +87,7 @@ def reread_response(patch: Patch) -> None:
 
     def wrong(session: Any, caller: Any) -> repository.Stack:
         update(session, caller)
-        sleep(_WINDOW)
+        Signal().wait(_WINDOW)
         session.plan = repository.plan_get(session.planned().parameters["stack_id"])
         return get(session, caller)
 

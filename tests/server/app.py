@@ -9,12 +9,16 @@ from pathlib import Path
 from uuid import uuid4
 
 from stackmgr.admission import ADMISSION
-from stackmgr.scheduler import sleep
+from stackmgr.scheduler import Signal
 
 LIMIT = 262_144
 produced = []
 closed = []
 released = threading.Event()
+
+
+def sleep(seconds):
+    Signal().wait(seconds)
 
 
 class EndOfThread(BaseException):

@@ -7,7 +7,7 @@ from greenlet import getcurrent
 
 from stackmgr.admission import ADMISSION
 from stackmgr.errors import RateLimited, ServiceError, Unauthorized
-from stackmgr.scheduler import call_in_thread, end_turn, sleep
+from stackmgr.scheduler import Signal, call_in_thread, end_turn
 from tests.simulation.clients import Client, Request, Response
 from tests.simulation.world import World
 
@@ -77,7 +77,7 @@ class Application:
         return _respond(start_response, "200 OK", name, content_of(name, number))
 
     def _sleep(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
-        sleep(number / 1000)
+        Signal().wait(number / 1000)
         return self._fast(environ, start_response, name, 10)
 
     def _thread(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
@@ -105,7 +105,7 @@ class Application:
         return self._fast(environ, start_response, name, 10)
 
     def _page(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
-        sleep(0.01)
+        Signal().wait(0.01)
         content = content_of(name, number)
         _respond(start_response, "200 OK", name, content)
         return [content[at : at + 400] for at in range(0, number, 400)]

@@ -160,7 +160,7 @@ class Client:
             if chance < 0.1:
                 session.close()
             longest = 0.4 * self.world.plan["deadline"]  # as a wait in line
-            scheduler.sleep(self.random.choice((0.001, 0.02, longest)))
+            scheduler.Signal().wait(self.random.choice((0.001, 0.02, longest)))
 
     def _wrong(self, *details: object) -> None:
         self.world.fail("responses agree with what is stored", f"{self.name}: {details}")
