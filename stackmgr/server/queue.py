@@ -11,7 +11,7 @@ LIMIT = 512  # requests that wait; beyond, one of the longest line is rejected
 _REMEMBERED = 10_000  # keys that have been accepted
 # For so long the order of arrival counts, not whose turn it is: turns alone make the longest waits longer.
 _GRACE_SECONDS = 0.01
-_UNVERIFIED = ""  # the share of all other keys together: a client may send another one each time
+_UNVERIFIED = ""  # the group of all other keys together: a client may send another one each time
 
 _Entry = TypeVar("_Entry")
 
@@ -19,13 +19,13 @@ _Entry = TypeVar("_Entry")
 class Place(Admission):
     """The place of a connection's present request among those that run."""
 
-    __slots__ = ("_queue", "key", "share")
+    __slots__ = ("_queue", "group", "key_hash")
 
     def __init__(self, queue: "RequestQueue[Any]") -> None:
         super().__init__()
         self._queue = queue
-        self.key = 0  # a hash: keys are not kept
-        self.share: str | None = None  # in which the request counts while it runs
+        self.key_hash = 0  # a hash: keys are not kept
+        self.group: str | None = None  # in which the request counts while it runs
 
     def known(self) -> str | None:
         """Return the manager that is remembered for the request's key."""
@@ -39,34 +39,34 @@ class Place(Admission):
 class RequestQueue(Generic[_Entry]):
     """Admits *limit* requests at a time: of one manager three quarters, of unverified keys a quarter.
 
-    Each share has a line of its own.  The request that has waited longest is next, but none counts as waiting
+    Each group has a line of its own.  The request that has waited longest is next, but none counts as waiting
     since more than _GRACE_SECONDS before the last turn of its line: once requests wait long, lines alternate.
     """
 
     def __init__(self, limit: int) -> None:
         self._free = limit  # how many more requests may run at once
         self._limit, self._unverified_limit = limit - limit // 4, max(1, limit // 4)
-        self._running: dict[str, int] = {}  # by share
+        self._running: dict[str, int] = {}  # by group
         # By key, the last accepted at the end: the manager, and whether the application is to know it.
         self._managers: OrderedDict[int, tuple[str, bool]] = OrderedDict()
         self._admitted: deque[_Entry] = deque()
-        self._lines: dict[str, deque[tuple[float, Place, _Entry]]] = {}  # by share
+        self._lines: dict[str, deque[tuple[float, Place, _Entry]]] = {}  # by group
         self._last_turns: dict[str, float] = {}  # of lines
         self.waiting = 0  # requests in the lines
 
     def add(self, place: Place, credential: str, entry: _Entry, now: float) -> _Entry | None:
         """Add a request; return the one that must be rejected for it, if too many wait."""
-        place.key = hash(credential)
-        share, _ = self._managers.get(place.key, (_UNVERIFIED, False))
-        if not self._lines and self._may_run(share):
-            self._enter(place, share)
+        place.key_hash = hash(credential)
+        group, _ = self._managers.get(place.key_hash, (_UNVERIFIED, False))
+        if not self._lines and self._may_run(group):
+            self._enter(place, group)
             self._admitted.append(entry)
             return None
-        self._lines.setdefault(share, deque()).append((now, place, entry))
+        self._lines.setdefault(group, deque()).append((now, place, entry))
         self.waiting += 1
         if self.waiting <= LIMIT:
             return None
-        longest = max(self._lines, key=lambda share: len(self._lines[share]))
+        longest = max(self._lines, key=lambda group: len(self._lines[group]))
         return self._remove(longest, -1)
 
     def has_next(self) -> bool:
@@ -78,44 +78,44 @@ class RequestQueue(Generic[_Entry]):
         if self._admitted:
             return self._admitted.popleft()
         waiting = filter(self._may_run, self._lines) if self._free else ()
-        share = min(waiting, key=self._waits_since, default=None)
-        if share is None:
+        group = min(waiting, key=self._waits_since, default=None)
+        if group is None:
             return None
-        self._enter(self._lines[share][0][1], share)
-        self._last_turns[share] = now
-        return self._remove(share, 0)
+        self._enter(self._lines[group][0][1], group)
+        self._last_turns[group] = now
+        return self._remove(group, 0)
 
     def take_overdue(self, since: float) -> Iterator[_Entry]:
         """Remove and yield the requests that have been waiting *since* then or longer."""
-        for share, line in list(self._lines.items()):
+        for group, line in list(self._lines.items()):
             while line and line[0][0] <= since:
-                yield self._remove(share, 0)
+                yield self._remove(group, 0)
 
     def known(self, place: Place) -> str | None:
         """Return the manager that was accepted last for the key of *place*, if it is to be known."""
-        manager_id, is_known = self._managers.get(place.key, ("", False))
+        manager_id, is_known = self._managers.get(place.key_hash, ("", False))
         return manager_id if is_known else None
 
     def accept(self, place: Place, manager_id: str, *, remember: bool) -> None:
         """Count the request of *place*, and later ones with its key, as the manager's."""
-        is_new = self._managers.get(place.key, ("",))[0] != manager_id
-        self._managers[place.key] = manager_id, remember
-        self._managers.move_to_end(place.key)
+        is_new = self._managers.get(place.key_hash, ("",))[0] != manager_id
+        self._managers[place.key_hash] = manager_id, remember
+        self._managers.move_to_end(place.key_hash)
         if is_new and _UNVERIFIED in self._lines:
-            self._move_line(place.key, manager_id)
+            self._move_line(place.key_hash, manager_id)
         if len(self._managers) > _REMEMBERED:
             self._managers.popitem(last=False)
-        if place.share not in (None, manager_id) and self._running.get(manager_id, 0) < self._limit:
+        if place.group not in (None, manager_id) and self._running.get(manager_id, 0) < self._limit:
             self.leave(place)
             self._enter(place, manager_id)
 
-    def _move_line(self, key: int, manager_id: str) -> None:
+    def _move_line(self, key_hash: int, manager_id: str) -> None:
         """Move the requests that wait with a key to the line of its manager."""
         line = self._lines[_UNVERIFIED]
-        found = [waiting for waiting in line if waiting[1].key == key]
+        found = [waiting for waiting in line if waiting[1].key_hash == key_hash]
         if not found:
             return
-        self._lines[_UNVERIFIED] = deque(waiting for waiting in line if waiting[1].key != key)
+        self._lines[_UNVERIFIED] = deque(waiting for waiting in line if waiting[1].key_hash != key_hash)
         if not self._lines[_UNVERIFIED]:
             self._end_line(_UNVERIFIED)
         found.extend(self._lines.get(manager_id, ()))
@@ -123,39 +123,39 @@ class RequestQueue(Generic[_Entry]):
 
     def reject(self, place: Place) -> None:
         """Count later requests with the key of *place* as unverified."""
-        self._managers.pop(place.key, None)
+        self._managers.pop(place.key_hash, None)
 
     def leave(self, place: Place) -> None:
         """Let another request run: that of *place* has ended."""
-        share, place.share = place.share, None
-        if share is not None:
+        group, place.group = place.group, None
+        if group is not None:
             self._free += 1
-            self._running[share] -= 1
-            if not self._running[share]:
-                del self._running[share]
+            self._running[group] -= 1
+            if not self._running[group]:
+                del self._running[group]
 
-    def _waits_since(self, share: str) -> float:
+    def _waits_since(self, group: str) -> float:
         """Return since when the first request of a line counts as waiting."""
-        return max(self._lines[share][0][0], self._last_turns.get(share, 0.0) - _GRACE_SECONDS)
+        return max(self._lines[group][0][0], self._last_turns.get(group, 0.0) - _GRACE_SECONDS)
 
-    def _may_run(self, share: str) -> bool:
-        limit = self._limit if share else self._unverified_limit
-        return self._free > 0 and self._running.get(share, 0) < limit
+    def _may_run(self, group: str) -> bool:
+        limit = self._limit if group else self._unverified_limit
+        return self._free > 0 and self._running.get(group, 0) < limit
 
-    def _enter(self, place: Place, share: str) -> None:
-        place.share = share
+    def _enter(self, place: Place, group: str) -> None:
+        place.group = group
         self._free -= 1
-        self._running[share] = self._running.get(share, 0) + 1
+        self._running[group] = self._running.get(group, 0) + 1
 
-    def _remove(self, share: str, number: int) -> _Entry:
-        line = self._lines[share]
+    def _remove(self, group: str, number: int) -> _Entry:
+        line = self._lines[group]
         _, _, entry = line[number]
         del line[number]
         if not line:
-            self._end_line(share)
+            self._end_line(group)
         self.waiting -= 1
         return entry
 
-    def _end_line(self, share: str) -> None:
-        del self._lines[share]
-        self._last_turns.pop(share, None)
+    def _end_line(self, group: str) -> None:
+        del self._lines[group]
+        self._last_turns.pop(group, None)

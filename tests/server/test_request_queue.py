@@ -28,7 +28,7 @@ class Requests:
 
     def accept_earlier(self, key, manager):
         place = Place(self.queue)
-        place.key = hash(key)
+        place.key_hash = hash(key)
         place.accept(manager)
 
     def take(self):
@@ -75,7 +75,7 @@ def test_a_request_counts_as_its_managers_once_its_key_is_accepted():
     requests.leave("a1 a2 b1 c1")
     assert requests.take() == "d1"
     requests.leave("d1")
-    assert not requests.queue._running  # a share that nothing runs for takes no memory
+    assert not requests.queue._running  # a group that nothing runs for takes no memory
 
 
 def test_first_uses_of_keys_give_a_manager_no_more_than_its_share_and_that_of_unverified_keys():
@@ -158,6 +158,7 @@ def test_of_too_many_one_of_the_longest_line_is_rejected(monkeypatch):
         requests.leave(last)
         assert requests.take() == following
     assert requests.queue.waiting == 0
+    assert not requests.queue._last_turns  # of lines that have ended
 
 
 @pytest.mark.parametrize(("seconds", "order"), [(0.006, "a2 a3 b1 c1 a4"), (0.02, "a2 b1 c1 a3 a4")])

@@ -61,10 +61,10 @@ class Application:
         if environ["SERVER_PORT"] == str(OPERATOR_PORT):
             return list(self._kinds[kind](environ, start_response, name, int(number)))
         self._running.append(place)
-        same = sum(each.share == place.share for each in self._running)
-        if len(self._running) > self._threads or same > self._shares[not place.share]:
+        same = sum(each.group == place.group for each in self._running)
+        if len(self._running) > self._threads or same > self._shares[not place.group]:
             self._world.fail(
-                "nobody has more than his share", f"{same} of {len(self._running)}: {place.share}"
+                "nobody has more than his share", f"{same} of {len(self._running)}: {place.group}"
             )
         if kind != "verify":
             place.accept(manager_of(environ))

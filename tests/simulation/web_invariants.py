@@ -27,9 +27,9 @@ class WorkerInvariants:
         self._phases: dict[Any, tuple[Any, float]] = {}  # of each connection, and since when
         self._rejections = 0
         self._over_budget_since = inf
-        # By the first of a line and another share: how often the latter was taken from meanwhile.
-        self._turns: dict[tuple[Any, ...], float] = {}  # the last one of a share while a request waited
-        self._last_turns: dict[str, float] = {}  # of shares
+        # By the first of a line and another group: how often the latter was taken from meanwhile.
+        self._turns: dict[tuple[Any, ...], float] = {}  # the last one of a group while a request waited
+        self._last_turns: dict[str, float] = {}  # of groups
         self._excuse = ""
         worker.handler.expire = self._checked_expiry(worker.handler.expire)
         worker.handler.respond = self._noted_response(worker.handler.respond)
@@ -194,7 +194,7 @@ class WorkerInvariants:
             accept(place, manager_id, remember=remember)
             if queue._running.get(manager_id, 0) > queue._limit:
                 self._world.fail("nobody has more than his share", manager_id)
-            if queue._managers.get(place.key) != (manager_id, remember):
+            if queue._managers.get(place.key_hash) != (manager_id, remember):
                 self._world.fail("the key accepted last is remembered", manager_id)
 
         return checked
@@ -215,38 +215,38 @@ class WorkerInvariants:
 
         return excused
 
-    def _may_run(self, share: str) -> bool:
+    def _may_run(self, group: str) -> bool:
         queue = self._worker.queue
-        limit = queue._limit if share else queue._unverified_limit
-        return bool(queue._free) and queue._running.get(share, 0) < limit
+        limit = queue._limit if group else queue._unverified_limit
+        return bool(queue._free) and queue._running.get(group, 0) < limit
 
     def _checked_take(self, take: Callable[[float], Any]) -> Callable[[float], Any]:
         queue = self._worker.queue
 
         def checked(now: float) -> Any:
-            may_run = [share for share in queue._lines if self._may_run(share)]
+            may_run = [group for group in queue._lines if self._may_run(group)]
             arrivals = {each[2][0]: each[0] for line in queue._lines.values() for each in line}
             was_admitted, lengths = (
                 bool(queue._admitted),
-                {share: len(queue._lines[share]) for share in may_run},
+                {group: len(queue._lines[group]) for group in may_run},
             )
             entry = take(now)
             if entry is None or was_admitted:
                 return entry
-            share = entry[0].place.share
-            if any(each[0] < arrivals[entry[0]] for each in queue._lines.get(share, ())):
+            group = entry[0].place.group
+            if any(each[0] < arrivals[entry[0]] for each in queue._lines.get(group, ())):
                 self._world.fail("a line is in the order of arrival", f"{len(arrivals)} wait")
-            if not share and entry[0].place.key in queue._managers:
+            if not group and entry[0].place.key_hash in queue._managers:
                 self._world.fail("a request counts as its manager's", f"{len(arrivals)} wait")
             for other in may_run:
                 if len(queue._lines.get(other, ())) < lengths[other]:
                     continue  # it had its turn, if only to join the line of a manager
                 arrived, place, _ = queue._lines[other][0]
                 since = max(arrived + _GRACE_SECONDS, self._last_turns.get(other, 0.0))
-                if self._turns.get((place, share), 0.0) > since:
-                    self._world.fail("the lines have their turns one after the other", f"{share}, {other}")
-                self._turns[place, share] = now
-            self._last_turns[share] = now
+                if self._turns.get((place, group), 0.0) > since:
+                    self._world.fail("the lines have their turns one after the other", f"{group}, {other}")
+                self._turns[place, group] = now
+            self._last_turns[group] = now
             return entry
 
         return checked
