@@ -18,8 +18,8 @@ CACHED_NAME_LIMIT = 64  # bytes: longer names would let clients fill the cache w
 
 FIELD_NAME = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 FIELD_VALUE = r"[\t\x20-\x7e\x80-\xff]*+"
-# RFC 9112 section 2.2 lets an empty line come first. Methods are those of the registry: in capitals.
-_REQUEST_LINE = re.compile(rb"(?:\r\n)?([!$%&'*+\-.^_`|~0-9A-Z]{3,20}) ([\x21-\x7e]++) HTTP/1\.([0-9])\r\n")
+# RFC 9112 section 2.2 lets an empty line come first. A method is any token (RFC 9110 section 9.1).
+_REQUEST_LINE = re.compile(rb"(?:\r\n)?([!#$%&'*+\-.^_`|~0-9A-Za-z]++) ([\x21-\x7e]++) HTTP/1\.([0-9])\r\n")
 _FIELD_LINES = re.compile(rf"(?:{FIELD_NAME}:{FIELD_VALUE}\r\n)*+")
 _DIGITS = re.compile(r"[0-9]+")
 MAX_LENGTH_DIGITS = 18  # int() takes no more than 4300; a longer length exceeds every limit

@@ -19,6 +19,7 @@ from tests.support.malformed import (
 
 GUNICORN = Config()
 GUNICORN.set("http_parser", "python")
+GUNICORN.set("permit_unconventional_http_method", True)
 LIMITS = HeadLimits(4094, 100, 8190)
 STRANGER = ("192.0.2.1", 1)  # gunicorn believes more of a proxy of its own host
 
@@ -97,8 +98,13 @@ def test_request_target_is_split(target, path, query):
     assert (request.uri, request.path, request.query) == (target, path, query)
 
 
+@pytest.mark.parametrize("method", ["GET", "get", "foo", "A", "M-SEARCH", "a" * 300, "!#$%&'*+-.^_`|~09"])
+def test_a_method_is_any_token(method):
+    assert get(line=f"{method} /a HTTP/1.1").method == method
+
+
 @pytest.mark.parametrize("line", [
-    "get /a HTTP/1.1", "GE /a HTTP/1.1", "GET  /a HTTP/1.1", "GET a HTTP/1.1", "GET * HTTP/1.1", "GET /a HTTP/2.0",
+    "GET  /a HTTP/1.1", "GET a HTTP/1.1", "GET * HTTP/1.1", "GET /a HTTP/2.0",
     "GET /a HTTP/1.10", "GET /a http/1.1", "GET /a\xe9 HTTP/1.1", "GET /a\t HTTP/1.1", " GET /a HTTP/1.1",
     "GET /a", "GET http://[a/b HTTP/1.1", "GET /a#b HTTP/1.1", "GET x://y/a HTTP/1.1", "GET a?:// HTTP/1.1", "GET http:///a HTTP/1.1",
     "GET http://a@b/c HTTP/1.1", "CONNECT /a HTTP/1.1", "CONNECT a HTTP/1.1", "G[T /a HTTP/1.1", "\r\n\r\nGET /a HTTP/1.1",

@@ -173,6 +173,13 @@ def test_an_x_request_id_comes_back_byte_for_byte(wire, request_head, sent, stat
     assert response.headers["X-Request-Id"].encode("latin-1") == sent
 
 
+@pytest.mark.parametrize("method", ["get", "foo", "PUT"])
+def test_any_other_method_is_not_allowed(wire, request_head, method):
+    wire.send(request_head(method))
+    response = wire.response(method)
+    assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD, POST")
+
+
 def test_a_head_responds_as_a_get_without_the_body(wire, request_head):
     wire.send(request_head("HEAD"), request_head("GET"))
     without, whole = wire.checked_response("HEAD"), wire.checked_response("GET")
