@@ -1,35 +1,30 @@
 """One client connection: bytes in, complete requests out, responses back, and a close that loses nothing.
 
-Nothing here waits, except a producer of a response in pieces that is ahead of its client. A request is
-dispatched only once it has been received completely, so a client that is slow to send or to read costs memory
-and a deadline but never a greenlet.
+Nothing here waits. A request is dispatched only once it has been received completely, so a client that is
+slow to send or to read costs memory and a deadline but never a greenlet.
 """
 
 import re
 import socket
 from fcntl import ioctl
-from http import HTTPStatus
 from io import BytesIO
 from sys import byteorder
 from termios import TIOCOUTQ
 from typing import Any
 from uuid import uuid4
 
-from gunicorn.util import http_date
-
 from stackmgr.admission import ADMISSION
-from stackmgr.errors import ServiceError, error_object
+from stackmgr.errors import ServiceError
 from stackmgr.limits import BODY_LIMIT_BYTES
-from stackmgr.scheduler import WRITABLE, wait_for
-from stackmgr.server import IDLE, WRITING, Phase
+from stackmgr.server import IDLE, Phase
 from stackmgr.server.body import FRAMING_LIMIT, ChunkedDecoder, IncompleteBody
 from stackmgr.server.queue import Place
 from stackmgr.server.request import HeadLimits, ReceivedRequest, find_section_end
+from stackmgr.server.response import error_response
 
 WRITE_PROGRESS = 65_536  # bytes that a client has to take until the deadline of WRITING
 DRAIN_LIMIT = 33_554_432  # bytes: a client busy sending 10 MB must still be able to read its 413
 INBOX_LIMIT = BODY_LIMIT_BYTES + FRAMING_LIMIT  # bytes: no request needs more of them at once
-OUTBOX_LIMIT = 1_048_576  # bytes of a response produced in pieces before its producer has to wait
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 REQUEST_ID = re.compile(rb"[\t\x20-\x7e\x80-\xff]+")
@@ -208,17 +203,6 @@ class ClientConnection:
             except OSError as exc:
                 raise Disconnected from exc
 
-    def wait_for_client(self) -> None:
-        """Let the producer of a response in pieces wait while its client is behind. Raises Disconnected."""
-        if len(self.outbox) <= OUTBOX_LIMIT:
-            return
-        self.unread = self.count_unread()
-        self.events = 0  # after the wait it is not watched
-        while len(self.outbox) > OUTBOX_LIMIT:
-            if not wait_for(self.fd, WRITABLE, WRITING.seconds) and not self.note_progress():
-                raise Disconnected
-            self.flush()
-
     def count_unread(self) -> int:
         """Return how many bytes the client's system has not acknowledged; the kernel holds some of them."""
         return len(self.outbox) + int.from_bytes(ioctl(self.fd, TIOCOUTQ, bytes(4)), byteorder)
@@ -238,18 +222,9 @@ class ClientConnection:
     def send_error(self, kind: type[ServiceError], request_id: str) -> None:
         """Respond with an Error object of the server's own, then close."""
         head = self.received_head()
-        body = error_object(kind.code, kind.message, request_id)
-        status = HTTPStatus(kind.status)
         self.outbox.clear()
-        self.queue(
-            (
-                f"HTTP/1.1 {status} {status.phrase}\r\nDate: {http_date()}\r\nConnection: close\r\n"
-                f"Content-Type: application/json\r\nCache-Control: no-store\r\n"
-                f"X-Request-Id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n"
-            ).encode("latin-1")
-        )
-        if not head.lstrip(b"\r\n").startswith(b"HEAD "):
-            self.queue(body)
+        is_head = head.lstrip(b"\r\n").startswith(b"HEAD ")
+        self.queue(error_response(kind, request_id, has_body=not is_head))
         self.inbox.clear()
         self.request = self._decoder = None
         self.closing = True

@@ -1,6 +1,5 @@
 """Requests to the application, and responses back; what fails becomes an Error object of the server's own."""
 
-from datetime import timedelta
 from time import monotonic
 from typing import Any
 
@@ -10,13 +9,7 @@ from stackmgr.errors import IncompleteRequest, InvalidRequest, RequestTimedOut, 
 from stackmgr.server import DRAINING, READING, WRITING
 from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput, request_id_of
 from stackmgr.server.request import HEAD_LIMIT, BadRequest, HeadLimits, ReceivedRequest
-from stackmgr.server.response import ResponseWriter
-
-
-def _configured_hook(cfg: Any, name: str) -> Any:
-    """Return a hook if the operator has set one: gunicorn's defaults only write debug messages."""
-    setting = cfg.settings[name]
-    return None if setting.get() is setting.default else setting.get()
+from stackmgr.server.response import Response
 
 
 def log_failure(log: Any, exc: BaseException) -> None:
@@ -40,10 +33,6 @@ class RequestHandler:
             min(cfg.limit_request_field_size or HEAD_LIMIT, HEAD_LIMIT),
         )
         self._keeps_alive = bool(cfg.keepalive)
-        self._pre_request = _configured_hook(cfg, "pre_request")
-        self._post_request = _configured_hook(cfg, "post_request")
-        # gunicorn's own test is true with any logging configuration: 60 fields would be collected in vain.
-        self._logs_access = bool(worker.log.access_log.hasHandlers() or cfg.statsd_host)
         self.reopen()
 
     def reopen(self) -> None:
@@ -108,23 +97,20 @@ class RequestHandler:
     def respond(self, conn: ClientConnection, request: ReceivedRequest) -> None:
         """Run the application and send what it returns.  Raises what the latter does."""
         conn.sent = False
-        response = ResponseWriter(request, conn, self._worker)
-        if not self._keeps_alive:
-            response.must_close = True
-        environ = self._environ(conn, request)
+        if conn.is_gone:
+            raise Disconnected
+        self._worker.count_request()
+        response = Response(request)
         try:
-            if conn.is_gone:
-                raise Disconnected
-            if self._pre_request:
-                self._pre_request(self._worker, request)
-            self._worker.count_request()
-            self._run_application(response, conn, environ)
-            conn.closing = response.must_close
+            self._run_application(response, self._environ(conn, request))
         finally:
             if response.status.startswith("401"):
                 self._worker.queue.reject(conn.place)
-            if self._post_request:
-                self._post_request(self._worker, request, environ, response)
+        # A worker that stops says so; later, the client has read that the connection stays open.
+        must_close = request.must_close or not (self._keeps_alive and self._worker.alive)
+        data, conn.closing = response.encode(must_close=must_close)
+        conn.queue(data)
+        conn.flush()
 
     def _environ(self, conn: ClientConnection, request: ReceivedRequest) -> dict[str, Any]:
         return {
@@ -139,23 +125,10 @@ class RequestHandler:
             "SERVER_PROTOCOL": f"HTTP/1.{request.version[1]}",
         }
 
-    def _run_application(
-        self, response: ResponseWriter, conn: ClientConnection, environ: dict[str, Any]
-    ) -> None:
-        started = monotonic()
+    def _run_application(self, response: Response, environ: dict[str, Any]) -> None:
         result = self._worker.wsgi(environ, response.start_response)
         try:
-            for item in result:
-                conn.wait_for_client()
-                response.write(item)
-                conn.flush()
-            response.end()
-            conn.flush()
+            response.pieces.extend(result)
         finally:
-            try:
-                if self._logs_access:
-                    duration = timedelta(seconds=monotonic() - started)
-                    self._worker.log.access(response, response.request, environ, duration)
-            finally:
-                if hasattr(result, "close"):
-                    result.close()
+            if hasattr(result, "close"):
+                result.close()

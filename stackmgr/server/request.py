@@ -82,8 +82,7 @@ _cached_environ_name = lru_cache(maxsize=256)(_environ_name)
 class ReceivedRequest:
     """A request whose head has arrived. `environ` holds the header fields as PEP 3333 names them.
 
-    `length` is that of the body in bytes, or None for a chunked one. `headers` and `version` are there for
-    gunicorn's access log and hooks.
+    `length` is that of the body in bytes, or None for a chunked one.
     """
 
     __slots__ = (
@@ -123,11 +122,6 @@ class ReceivedRequest:
             if len(digits) > MAX_LENGTH_DIGITS:
                 fields["CONTENT_LENGTH"] = digits = digits.lstrip("0")[: MAX_LENGTH_DIGITS + 1] or "0"
             self.length = int(digits)
-
-    @property
-    def headers(self) -> list[tuple[str, str]]:
-        """The fields under their own names, for gunicorn's access log."""
-        return [(key.removeprefix("HTTP_").replace("_", "-"), self.environ[key]) for key in self.environ]
 
     def _parse_target(self, target: str) -> None:
         """Accept the four forms of RFC 9112 section 3.2, none of which has a fragment."""

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import sys
-import threading
 import time
 from pathlib import Path
 from uuid import uuid4
@@ -12,9 +11,7 @@ from stackmgr.admission import ADMISSION
 from stackmgr.scheduler import Signal
 
 LIMIT = 262_144
-produced = []
 closed = []
-released = threading.Event()
 
 
 def sleep(seconds):
@@ -38,22 +35,6 @@ def body_report(environ):
     return "200 OK", {"length": len(body), "sha256": hashlib.sha256(body).hexdigest()}
 
 
-def endless():
-    """Produce far more pieces than anybody should hold and remember how many."""
-    for _ in range(3000):
-        produced.append(1)
-        yield b"x" * 65536
-
-
-def drip():
-    yield b"first"
-    end = time.monotonic() + 30
-    while not released.is_set() and time.monotonic() < end:
-        sleep(0.01)
-    released.clear()
-    yield b"last"
-
-
 def hold(folder):
     """Leave a file in *folder* and return once there is one with the name `end`."""
     (folder / str(uuid4())).touch()
@@ -64,13 +45,6 @@ def hold(folder):
 def late_failure():
     yield b"first"
     raise ValueError("late")
-
-
-def write_pieces(start_response, pieces):
-    write = start_response("200 OK", [("Content-Type", "text/plain")])
-    for piece in pieces:
-        write(piece)
-    return [b"end"]
 
 
 def change_of_mind(start_response):
@@ -110,10 +84,6 @@ INVALID = {
 }
 
 
-def pieces():
-    yield from (b"one", b"two", b"", b"three")
-
-
 def plainly(make):
     """Return an application that starts a plain response and returns what *make* makes."""
 
@@ -138,14 +108,9 @@ def no_content(start_response):
 SPECIAL = {
     "/hang": plainly(lambda: time.sleep(600)),
     "/never-starts": lambda _: [b"x"],
-    "/endless-writes": lambda start_response: write_pieces(start_response, endless()),
-    "/written": lambda start_response: write_pieces(start_response, drip()),
     "/change-of-mind": change_of_mind,
     "/late": late,
     "/no-content": no_content,
-    "/endless": plainly(endless),
-    "/drip": plainly(drip),
-    "/pieces": plainly(pieces),
     "/closeable": plainly(Closeable),
 }
 
@@ -177,14 +142,12 @@ def app(environ, start_response):
         report = {key: value for key, value in environ.items() if isinstance(value, (str, bool, int))}
     elif path == "/sleep":
         sleep(float(query))
+    elif path == "/complain":
+        environ["wsgi.errors"].write(f"{query}\n")
     elif path == "/hold":
         hold(Path(query))
-    elif path == "/release":
-        released.set()
     elif path == "/big":
         report = {"filler": "x" * int(query)}
-    elif path == "/produced":
-        report = {"pieces": len(produced)}
     elif path == "/closed":
         report = {"closed": len(closed)}
     payload = json.dumps(report).encode()

@@ -175,23 +175,6 @@ def test_slow_reader_gets_a_complete_large_response(server):
         assert sock.response().json == {"path": "/next"}
 
 
-@pytest.mark.parametrize("path", ["/endless", "/endless-writes"])
-def test_endless_unread_response_is_cut_off(start, path):
-    server = start()
-    with server.connect(get(path)) as sock:
-        eventually(lambda: count_connections(server.port) == 0)
-        assert len(sock.read_all()) < 30_000_000
-    assert server.request(get("/produced")).json["pieces"] < 400  # 25 MB: its producer had to wait
-    server.probe()
-
-
-def test_response_in_pieces_is_sent_as_it_is_produced(server):
-    with server.connect(get("/drip")) as sock:
-        sock.read_until(b"first")
-        server.request(get("/release"))
-        sock.read_until(b"last")
-
-
 def test_client_that_does_not_close_is_closed(server):
     with server.connect(get("/", "Connection: close")) as sock:
         assert sock.response().status == 200 and sock.is_ended()  # the server's FIN

@@ -34,11 +34,6 @@ def test_http10_and_connection_close_close_the_connection(start):
             sock.seconds_until_closed(20)
 
 
-def test_response_of_unknown_length_is_chunked(server):
-    response = server.request(get("/pieces"))
-    assert (response.headers["transfer-encoding"], response.body) == ("chunked", b"onetwothree")
-
-
 def test_environ_is_that_of_pep_3333(server):
     environ = server.request(
         get("/environ?a=1&b=%20", "X-A: 1", "x-a: 2", "Content-Type: text/x", "X-B: \xe9")
@@ -165,16 +160,11 @@ def test_empty_line_after_a_body_and_silence_get_no_response(server):
         assert sock.response().json == {"path": "/next"}
 
 
-def test_empty_piece_does_not_send_the_head(server):
+def test_an_application_may_change_its_mind_and_is_closed(server):
     response = server.request(get("/change-of-mind"))
     assert (response.status, response.body) == (404, b"none")
-
-
-def test_write_sends_at_once(server):
-    with server.connect(get("/written")) as sock:
-        sock.read_until(b"first")
-        server.request(get("/release"))
-        sock.read_until(b"last")
+    assert server.request(get("/closeable")).body == b"x"
+    assert server.request(get("/closed")).json == {"closed": 1}
 
 
 def test_no_content_has_no_length_and_no_body(server):
@@ -182,13 +172,3 @@ def test_no_content_has_no_length_and_no_body(server):
         response = sock.response()
         assert (response.status, "content-length" in response.headers) == (204, False)
         assert sock.response().json == {"path": "/next"}
-
-
-def test_close_is_called_when_the_access_log_fails(start):
-    server = start(
-        'accesslog = "-"\nfrom gunicorn.glogging import Logger\n'
-        "def fail(*_): raise RuntimeError\nLogger.access = fail"
-    )
-    server.request(get("/closeable"))
-    with server.connect(get("/closed")) as sock:
-        assert sock.response().json == {"closed": 1}

@@ -42,9 +42,8 @@ def parsed_by_gunicorn(head: bytes) -> tuple[object, ...]:
 
 def parsed_by_us(head: bytes) -> tuple[object, ...]:
     request = ReceivedRequest(head, LIMITS)
-    return (
-        request.method, request.version, request.uri, request.query, dict(request.headers), request.length
-    )  # fmt: skip
+    fields = {name.removeprefix("HTTP_").replace("_", "-"): value for name, value in request.environ.items()}
+    return request.method, request.version, request.uri, request.query, fields, request.length
 
 
 def test_every_accepted_head_is_parsed_alike_by_gunicorn():

@@ -1,6 +1,6 @@
 """The WSGI application behind the simulated worker: what a request's path says, it does."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from greenlet import getcurrent
@@ -20,7 +20,7 @@ Verify = Callable[[str], object]
 
 
 class DeliberateError(Exception):
-    """What `/raise` and `/late` raise."""
+    """What `/raise` raises."""
 
 
 def content_of(name: str, size: int) -> bytes:
@@ -46,9 +46,9 @@ class Application:
         self.hangs = 0.0  # since when the thread is blocked
         self._running: list[Any] = []  # the places of those that the queue has admitted
         self._kinds = {
-            "fast": self._fast, "sleep": self._sleep, "page": self._page, "pieces": self._pieces,
-            "raise": self._raise, "late": self._late, "thread": self._thread, "spin": self._spin,
-            "echo": self._echo, "verify": self._verified, "hang": self._hang,
+            "fast": self._fast, "sleep": self._sleep, "page": self._page, "raise": self._raise,
+            "thread": self._thread, "spin": self._spin, "echo": self._echo, "verify": self._verified,
+            "hang": self._hang,
         }  # fmt: skip
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -110,18 +110,7 @@ class Application:
         _respond(start_response, "200 OK", name, content)
         return [content[at : at + 400] for at in range(0, number, 400)]
 
-    def _pieces(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
-        write = start_response("200 OK", [("X-Request-Id", name)])
-        content = content_of(name, number)
-        for at in range(0, number, 300):
-            write(content[at : at + 300])
-        return []
-
     def _raise(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
-        raise DeliberateError
-
-    def _late(self, environ: Any, start_response: Any, name: str, number: int) -> Iterator[bytes]:
-        start_response("200 OK", [("X-Request-Id", name)])(b"first")
         raise DeliberateError
 
     def _echo(self, environ: Any, start_response: Any, name: str, number: int) -> Iterable[bytes]:
@@ -157,7 +146,7 @@ def _respond(
 
 
 _STATUSES = {
-    "raise": {500}, "verify": {200, 401, 429}, "late": {200}, "echo": {200, 413},
+    "raise": {500}, "verify": {200, 401, 429}, "echo": {200, 413},
 }  # fmt: skip
 
 
@@ -194,7 +183,7 @@ def _judge_content(client: Client, request: Request, response: Response) -> None
         world.fail("each request has the response of its kind", f"{request.name} {request.path}: {status}")
     if kind == "verify" and (status == 401 and not request.key.endswith("0")):
         world.fail("a key that exists is accepted", request.name)
-    has_body = status == 200 and kind in ("fast", "page", "pieces") and not request.is_head
+    has_body = status == 200 and kind in ("fast", "page") and not request.is_head
     if has_body and response.body != content_of(request.name, int(number)):
         world.fail("no response has bytes of another", request.name)
     if kind == "echo" and (status == 413) != (len(request.body) > BODY_LIMIT_BYTES):
@@ -206,7 +195,7 @@ def _judge_own(client: Client, request: Request, status: int) -> None:
     is_partial = client.has_timed_out or client.manners.leaves == "half"
     is_due = {
         400: not request.is_valid or is_partial,
-        500: request.path.startswith(("/raise", "/late")) or client.is_broken,
+        500: request.path.startswith("/raise") or client.is_broken,
     }  # fmt: skip
     if not is_due.get(status):
         client.world.fail(

@@ -78,7 +78,7 @@ class Parser:
 
     content: bytearray = field(default_factory=bytearray)
 
-    def next(self, *, is_head: bool, has_ended: bool) -> Response | None:
+    def next(self, *, is_head: bool) -> Response | None:
         """Return the next complete response, or None."""
         end = self.content.find(b"\r\n\r\n")
         if end < 0:
@@ -89,7 +89,7 @@ class Parser:
         status = int(line[1])
         lines = self.content[line.end() : end].decode("latin-1").split("\r\n")
         fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        framed = self._body(end + 4, fields, status, is_head=is_head, has_ended=has_ended)
+        framed = self._body(end + 4, fields, status, is_head=is_head)
         if framed is None:
             return None
         body, end = framed
@@ -97,26 +97,13 @@ class Parser:
         return Response(status, fields, body)
 
     def _body(
-        self, at: int, fields: dict[str, str], status: int, *, is_head: bool, has_ended: bool
+        self, at: int, fields: dict[str, str], status: int, *, is_head: bool
     ) -> tuple[bytes, int] | None:
         content = self.content
         if is_head or status < 200 or status in (204, 304):
             return b"", at
-        if "content-length" in fields:
-            end = at + int(fields["content-length"])
-            return (bytes(content[at:end]), end) if len(content) >= end else None
-        if "transfer-encoding" not in fields:
-            return (bytes(content[at:]), len(content)) if has_ended else None
-        body = b""
-        while (end := content.find(b"\r\n", at)) >= 0:
-            size = int(content[at:end], 16)
-            at = end + 2 + size + 2
-            if len(content) < at:
-                return None
-            if not size:
-                return body, at
-            body += content[end + 2 : end + 2 + size]
-        return None
+        end = at + int(fields["content-length"])
+        return (bytes(content[at:end]), end) if len(content) >= end else None
 
 
 @dataclass
@@ -256,7 +243,7 @@ class Client:
             manners.reads_at_most -= len(data)
             self._taken.append((self.world.now, len(data)))
             self._parser.content += data
-            self._take_responses(has_ended=not data)
+            self._take_responses()
             if not data and end.has_input:
                 break
         self.is_closed_by_server = not self.has_left
@@ -270,12 +257,12 @@ class Client:
         """Return how many bytes it has read since then."""
         return sum(number for at, number in self._taken if at >= moment)
 
-    def _take_responses(self, *, has_ended: bool) -> None:
+    def _take_responses(self) -> None:
         while self._parser.content:
             request = self.requests[self.responded] if self.responded < len(self.requests) else None
             is_head = request is not None and request.is_head
             try:
-                response = self._parser.next(is_head=is_head, has_ended=has_ended)
+                response = self._parser.next(is_head=is_head)
             except ValueError as ex:
                 self.world.fail("each request has one response, in order", f"{self.name}: {ex}")
                 return
@@ -290,7 +277,7 @@ class Client:
             request.status = response.status
             self.world.note("response", request.name, response.status)
             self._judge(self, request, response)
-            if response.fields.get("connection") == "close" or request.path.startswith("/late"):
+            if response.fields.get("connection") == "close":
                 self.excuse = self.excuse or "the server closes"
             self._sender.wake()
 
@@ -299,7 +286,7 @@ class Client:
         if self.excuse or self.manners.reads_at_most <= 0:
             return
         for number, request in enumerate(self.requests, 1):
-            if not request.has_begun or request.path.startswith("/late"):
+            if not request.has_begun:
                 return
             if self.responded < number:
                 self.world.fail("each request has one response, in order", f"{request.name}: none")

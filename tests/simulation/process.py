@@ -46,7 +46,6 @@ _LIMITS: dict[str, tuple[tuple[Any, str], ...]] = {
     "drain": ((DRAINING, "seconds"),),
     "drain limit": ((connection, "DRAIN_LIMIT"),),
     "inbox": ((connection, "INBOX_LIMIT"),),
-    "outbox": ((connection, "OUTBOX_LIMIT"),),
     "buffers": ((connections, "BUFFER_BUDGET"), (worker, "BUFFER_BUDGET")),
     "body": ((connection, "BODY_LIMIT_BYTES"), (body, "BODY_LIMIT_BYTES")),
     "framing": ((body, "TURN_FRAMING"),),
@@ -91,8 +90,6 @@ def names(world: World, kernel: kernels.Kernel, limits: dict[str, Any]) -> Names
 
 class _Log:
     """gunicorn's log: no error is expected but those that the application has raised."""
-
-    access_log = SimpleNamespace(hasHandlers=lambda: False)
 
     def __init__(self, world: World) -> None:
         self._world = world

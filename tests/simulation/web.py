@@ -23,8 +23,8 @@ _KINDS = (
     "quick", "pipelining", "slow sender", "slow reader", "no reader", "stopping reader", "leaving",
     "resetting", "half-closing", "malformed", "silent",
 )  # fmt: skip
-_PATHS = ("fast/10", "fast/700", "sleep/30", "sleep/300", "page/2500", "page/6000", "pieces/2000", "raise/0",
-          "late/0", "thread/40", "spin/4", "echo/300", "echo/900", "verify/0", "verify/0")  # fmt: skip
+_PATHS = ("fast/10", "fast/700", "sleep/30", "sleep/300", "page/2500", "page/6000", "raise/0", "thread/40",
+          "spin/4", "echo/300", "echo/900", "verify/0", "verify/0")  # fmt: skip
 _SLOW_PATHS = ("sleep/300", "sleep/700", "page/6000", "verify/0", "thread/40")
 _MODES = (
     "ok", "ok", "slow", "hangs", "500", "429", "408", "drips", "reset", "closed", "malformed", "refused",
@@ -58,7 +58,7 @@ def plan(random: Random) -> Plan:
             "linger": 0.5, "waiting": choice((1, 3, 8, 100)), "turn": choice((0.000001, 0.004)),
             "read deadline": choice((0.6, 2.0)), "write deadline": choice((1.0, 3.0)),
             "write progress": choice((200, 1000)), "drain": 0.5, "drain limit": choice((5000, 100_000)),
-            "inbox": choice((1000, 100_000)), "outbox": choice((300, 1000)),
+            "inbox": choice((1000, 100_000)),
             "buffers": choice((500, 14_000, 100_000)), "body": 600, "framing": choice((20, 640)),
             "remembered": choice((1, 2, 100)), "backoff": choice((1, 32)),
         },
