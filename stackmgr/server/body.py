@@ -4,14 +4,10 @@ import re
 from io import BytesIO
 from typing import NoReturn
 
-from stackmgr.limits import BODY_LIMIT_BYTES
-from stackmgr.server.request import HEAD_LIMIT, BadRequest, ReceivedRequest, find_section_end
+from stackmgr.limits import BODY_LIMIT_BYTES, FRAMING_LIMIT_BYTES
+from stackmgr.server.request import BadRequest, ReceivedRequest, find_section_end
 
-FRAMING_LIMIT = (
-    6 * BODY_LIMIT_BYTES
-)  # of size lines, extensions and trailers: a one-byte chunk has 5 bytes of framing
 SIZE_LINE_LIMIT = 8192
-TURN_FRAMING = 640  # decoded before the other connections have their turn: 128 one-byte chunks take 0.15 ms
 
 # RFC 9112 section 7.1. Nearly every size line has no extensions.
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
@@ -44,9 +40,7 @@ class ChunkedDecoder:
     What it accepts does not depend on where the pieces are cut.
     """
 
-    __slots__ = (
-        "_content", "_framing", "_in_trailers", "_missing", "_request", "_searched", "is_suspended"
-    )  # fmt: skip
+    __slots__ = ("_content", "_framing", "_in_trailers", "_missing", "_request", "_searched")
 
     def __init__(self, request: ReceivedRequest) -> None:
         self._request = request
@@ -55,7 +49,6 @@ class ChunkedDecoder:
         self._framing = 0  # bytes that are not content, so far
         self._searched = 0  # bytes of an unfinished line or of the trailers that hold no end of it
         self._in_trailers = False
-        self.is_suspended = False  # after TURN_FRAMING: there may be more to decode
 
     @property
     def exceeds_limit(self) -> bool:
@@ -66,11 +59,6 @@ class ChunkedDecoder:
     def held(self) -> int:
         """Bytes of content in memory."""
         return len(self._content)
-
-    def may_end_in(self, data: bytearray) -> bool:
-        """Return whether the undecoded *data*, after which none comes, may hold the end of the body."""
-        # Another request may follow; to search all of the data takes 2 ms.
-        return self._in_trailers or data.rfind(b"\r\n\r\n", -HEAD_LIMIT - BODY_LIMIT_BYTES) >= 0
 
     def body(self) -> BytesIO:
         """Return what the application reads."""
@@ -92,15 +80,13 @@ class ChunkedDecoder:
         """Decode the chunks in *data* and return where the undecoded rest begins."""
         content, at, end = self._content, 0, len(data)
         missing = self._missing
-        self.is_suspended = False
-        end_of_turn = self._framing + TURN_FRAMING
-        while self._framing < end_of_turn:
+        while True:
             if missing:
                 take = min(missing - 2, end - at, BODY_LIMIT_BYTES + 1 - len(content))
                 content += data[at : at + take]
                 at += take
                 missing -= take
-                if missing > 2 or end - at < 2:
+                if missing > 2 or end - at < 2 or self.exceeds_limit:
                     break
                 if not data.startswith(b"\r\n", at):
                     raise BadRequest("end of a chunk")
@@ -113,14 +99,12 @@ class ChunkedDecoder:
             size = int(line[1], 16)
             self._framing += line.end() - at + 2
             at = line.end()
-            if self._framing > FRAMING_LIMIT:
+            if self._framing > FRAMING_LIMIT_BYTES:
                 raise BadRequest("too much chunk framing")
             if size == 0:
                 self._in_trailers = True
                 break
             missing = size + 2
-        else:
-            self.is_suspended = True
         self._missing = missing
         return at
 

@@ -15,16 +15,16 @@ from uuid import uuid4
 
 from stackmgr.admission import ADMISSION
 from stackmgr.errors import ServiceError
-from stackmgr.limits import BODY_LIMIT_BYTES
+from stackmgr.limits import BODY_LIMIT_BYTES, FRAMING_LIMIT_BYTES
 from stackmgr.server import IDLE, Phase
-from stackmgr.server.body import FRAMING_LIMIT, ChunkedDecoder, IncompleteBody
+from stackmgr.server.body import ChunkedDecoder, IncompleteBody
 from stackmgr.server.queue import Place
 from stackmgr.server.request import HeadLimits, ReceivedRequest, find_section_end
 from stackmgr.server.response import error_response
 
 WRITE_PROGRESS = 65_536  # bytes that a client has to take until the deadline of WRITING
 DRAIN_LIMIT = 33_554_432  # bytes: a client busy sending 10 MB must still be able to read its 413
-INBOX_LIMIT = BODY_LIMIT_BYTES + FRAMING_LIMIT  # bytes: no request needs more of them at once
+INBOX_LIMIT = BODY_LIMIT_BYTES + FRAMING_LIMIT_BYTES  # bytes: no request needs more of them at once
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 REQUEST_ID = re.compile(rb"[\t\x20-\x7e\x80-\xff]+")
@@ -42,7 +42,7 @@ class ClientConnection:
     """The state of one client connection."""
 
     __slots__ = (
-        "_arrived", "_decoder", "_searched", "closing", "deadline", "drained", "environ", "events", "fd",
+        "_decoder", "_searched", "closing", "deadline", "drained", "environ", "events", "fd",
         "has_ended", "has_event", "head", "inbox", "is_gone", "is_ready", "outbox", "peer", "phase", "place",
         "request", "sent", "sock", "unread",
     )  # fmt: skip
@@ -54,7 +54,6 @@ class ClientConnection:
         self.peer = peer[0] if isinstance(peer, tuple) else "unix"
         self.place = place
         self.environ: dict[str, Any] = {**addresses(peer, server), ADMISSION: place}
-        self._arrived = bytearray()  # read, but not appended to the inbox: that copies what is left of it
         self.inbox = bytearray()
         self.outbox = bytearray()
         self.sent = False  # whether a byte of the current response has been sent
@@ -81,17 +80,13 @@ class ClientConnection:
     @property
     def may_continue(self) -> bool:
         """Whether there may be a complete request, or more chunks of one, that have not been looked at."""
-        if self.has_event or self._arrived:
-            return True
-        if self.request:
-            return self._decoder is not None and self._decoder.is_suspended
-        return len(self.inbox) > self._searched
+        return self.has_event or (self.request is None and len(self.inbox) > self._searched)
 
     @property
     def held(self) -> int:
         """Bytes in memory, of an unfinished request and of unread responses."""
         content = self._decoder.held if self._decoder else 0
-        return len(self.inbox) + len(self._arrived) + len(self.outbox) + content
+        return len(self.inbox) + len(self.outbox) + content
 
     def has_input(self) -> bool:
         """Return whether bytes have arrived.  Raises Disconnected if the client has reset the connection."""
@@ -107,16 +102,8 @@ class ClientConnection:
 
         Raises BadRequest, EndOfInput, Disconnected.
         """
-        decoder, had_ended = self._decoder, self.has_ended
-        if self.has_event and len(self.inbox) + len(self._arrived) < INBOX_LIMIT:
+        if self.has_event and len(self.inbox) < INBOX_LIMIT:
             self._fill()
-            if decoder and self.has_event:  # chunks are decoded once all is read: the client may have left
-                return None
-        if not (decoder and decoder.is_suspended) or self.has_ended:
-            self.inbox += self._arrived
-            self._arrived.clear()
-            if decoder and self.has_ended > had_ended and not decoder.may_end_in(self.inbox):
-                raise EndOfInput
         request = self._next_request(limits)
         if request is None and self.has_ended and not self.may_continue:
             raise EndOfInput
@@ -133,12 +120,11 @@ class ClientConnection:
             raise Disconnected from exc
         self.has_event = len(data) == size  # there may be more
         self.has_ended = not data
-        self._arrived += data
+        self.inbox += data
 
     def _next_request(self, limits: HeadLimits) -> ReceivedRequest | None:
-        is_new = self.request is None
         request = self.request or self._parse_head(limits)
-        if request is None or (is_new and self._decoder and self.has_event):
+        if request is None:
             return None
         if not self._collect_body(request):
             self._send_continue(request)

@@ -60,7 +60,8 @@ BAD = {
     "head of 73 KB": b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: %s\r\n" % (b"a" * 8000) * 9 + b"X-B: 1\r\n\r\n",
     "bare LF in a trailer": chunked("/echo", b"abc", end=b"0\r\nX-A: b\n\r\n\r\n"),
     "long trailers": chunked("/echo", b"abc", end=b"0\r\n" + b"X-A: aaaaaaa\r\n" * 10000),
-    "extensions without content": chunked("/echo", *[b"x"], end=(b"1;%s\r\nx\r\n" % (b"a" * 8000)) * 250),
+    "long extensions": chunked("/echo", b"x", end=b"1;%s\r\nx\r\n" % (b"a" * 8000) * 3),
+    "tiny chunks": chunked("/echo", *[b"x"] * 3277),
 }  # fmt: skip
 
 

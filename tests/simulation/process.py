@@ -48,7 +48,6 @@ _LIMITS: dict[str, tuple[tuple[Any, str], ...]] = {
     "inbox": ((connection, "INBOX_LIMIT"),),
     "buffers": ((connections, "BUFFER_BUDGET"), (worker, "BUFFER_BUDGET")),
     "body": ((connection, "BODY_LIMIT_BYTES"), (body, "BODY_LIMIT_BYTES")),
-    "framing": ((body, "TURN_FRAMING"),),
     "remembered": ((queue, "_REMEMBERED"),),
     "backoff": ((listeners, "ACCEPT_BACKOFF_BELOW"),),
 }  # fmt: skip

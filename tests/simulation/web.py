@@ -59,7 +59,7 @@ def plan(random: Random) -> Plan:
             "read deadline": choice((0.6, 2.0)), "write deadline": choice((1.0, 3.0)),
             "write progress": choice((200, 1000)), "drain": 0.5, "drain limit": choice((5000, 100_000)),
             "inbox": choice((1000, 100_000)),
-            "buffers": choice((500, 14_000, 100_000)), "body": 600, "framing": choice((20, 640)),
+            "buffers": choice((500, 14_000, 100_000)), "body": 600,
             "remembered": choice((1, 2, 100)), "backoff": choice((1, 32)),
         },
         "faults": chosen_faults(random, _FAULTS, 0.5),
