@@ -4,14 +4,12 @@ Nothing here waits. A request is dispatched only once it has been received compl
 slow to send or to read costs memory and a deadline but never a greenlet.
 """
 
-import re
 import socket
 from fcntl import ioctl
 from io import BytesIO
 from sys import byteorder
 from termios import TIOCOUTQ
 from typing import Any
-from uuid import uuid4
 
 from stackmgr.admission import ADMISSION
 from stackmgr.errors import ServiceError
@@ -27,7 +25,6 @@ DRAIN_LIMIT = 33_554_432  # bytes: a client busy sending 10 MB must still be abl
 INBOX_LIMIT = BODY_LIMIT_BYTES + FRAMING_LIMIT_BYTES  # bytes: no request needs more of them at once
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-REQUEST_ID = re.compile(rb"[\t\x20-\x7e\x80-\xff]+")
 
 
 class Disconnected(Exception):
@@ -229,14 +226,6 @@ class ClientConnection:
                 break
             self.drained += count
         raise Disconnected
-
-
-def request_id_of(head: bytes) -> str:
-    """Return the request id in a raw head, as the application would read it, or a new one."""
-    lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
-    fields = (line.partition(b":") for line in lines)
-    value = b",".join(text.strip(b" \t") for name, _, text in fields if name.lower() == b"x-request-id")
-    return value.decode("latin-1") if REQUEST_ID.fullmatch(value) else str(uuid4())
 
 
 def addresses(peer: Any, server: Any) -> dict[str, str]:

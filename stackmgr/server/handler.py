@@ -7,8 +7,8 @@ from gunicorn.http.wsgi import base_environ
 
 from stackmgr.errors import IncompleteRequest, InvalidRequest, RequestTimedOut, ServiceError
 from stackmgr.server import DRAINING, READING, WRITING
-from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput, request_id_of
-from stackmgr.server.request import HEAD_LIMIT, BadRequest, HeadLimits, ReceivedRequest
+from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput
+from stackmgr.server.request import HEAD_LIMIT, BadRequest, HeadLimits, ReceivedRequest, request_id_of
 from stackmgr.server.response import Response
 
 

@@ -12,6 +12,7 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
+from uuid import uuid4
 
 HEAD_LIMIT = 65_536  # bytes of a head, and of the trailers of a chunked body
 CACHED_NAME_LIMIT = 64  # bytes: longer names would let clients fill the cache with what they make up
@@ -22,6 +23,7 @@ FIELD_VALUE = r"[\t\x20-\x7e\x80-\xff]*+"
 _REQUEST_LINE = re.compile(rb"(?:\r\n)?([!#$%&'*+\-.^_`|~0-9A-Za-z]++) ([\x21-\x7e]++) HTTP/1\.([0-9])\r\n")
 _FIELD_LINES = re.compile(rf"(?:{FIELD_NAME}:{FIELD_VALUE}\r\n)*+")
 _DIGITS = re.compile(r"[0-9]+")
+_REQUEST_ID = re.compile(rb"[\t\x20-\x7e\x80-\xff]+")
 MAX_LENGTH_DIGITS = 18  # int() takes no more than 4300; a longer length exceeds every limit
 
 # RFC 3986 section 3.2.2, but for addresses of a future IP version.
@@ -66,6 +68,14 @@ def find_section_end(data: bytearray, searched: int) -> int:
     if data.count(b"\n", start) != data.count(b"\r\n", start):
         raise BadRequest("bare line feed")
     return 0
+
+
+def request_id_of(head: bytes) -> str:
+    """Return the request id in a raw head, as the application would read it, or a new one."""
+    lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
+    fields = (line.partition(b":") for line in lines)
+    value = b",".join(text.strip(b" \t") for name, _, text in fields if name.lower() == b"x-request-id")
+    return value.decode("latin-1") if _REQUEST_ID.fullmatch(value) else str(uuid4())
 
 
 def _environ_name(name: str) -> str:
