@@ -1,132 +1,136 @@
 """The connections of a worker: which of them wait, for what, and until when."""
 
-import select
-import socket
-from collections import deque
+from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
-from stackmgr.scheduler import Scheduler
-from stackmgr.server import CLOSED, DRAINING, IDLE, LISTEN, READ, READING, WRITING
-from stackmgr.server.connection import ClientConnection, Disconnected
+from stackmgr.scheduler import READABLE, Scheduler
+from stackmgr.server.connection import ClientConnection
+from stackmgr.server.protocol import CLOSED, IDLE, WRITING, State
 
 BUFFER_BUDGET = 134_217_728  # bytes of unfinished requests and unread responses held at once
 STEP_SECONDS = 0.004  # of a turn, in which requests are started, or rejected, or connections end
-_GONE = select.EPOLLHUP | select.EPOLLERR
 
 
 class HttpConnections:
-    """At most *limit* open connections; those that are parked wait for an event or their deadline."""
+    """At most *limit* open connections; those that are parked wait for an event or their deadline.
 
-    def __init__(self, scheduler: Scheduler, limit: int, keepalive: float) -> None:
-        self.open: set[ClientConnection] = set()
-        self.parked: dict[ClientConnection, None] = {}  # in the order of parking
-        self.ready: deque[ClientConnection] = deque()  # with something to do at once
-        self.continuing: deque[ClientConnection] = deque()  # so too, after a turn of the others
-        self.paused: list[int] = []  # listeners that are not watched while descriptors are exhausted
-        self.received = 0  # bytes since the last sweep
+    *on_freed* is called when one has been closed.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, limit: int, keepalive: float, on_freed: Callable[[], None]
+    ) -> None:
+        self.open: dict[ClientConnection, int] = {}  # with the events that it is watched for
+        # With its state and deadline, in the order of parking.
+        self.parked: dict[ClientConnection, tuple[State, float]] = {}
+        self.ready: OrderedDict[ClientConnection, None] = OrderedDict()  # with something to do at once
+        self.received = 0  # bytes since the last sweep, at most
         self._scheduler = scheduler
         self._limit = limit
         self._idle_seconds = keepalive
+        self._on_freed = on_freed
+
+    @property
+    def may_exceed_budget(self) -> bool:
+        """Whether so much has been received that it is time for a sweep."""
+        return self.received > BUFFER_BUDGET
 
     def add(self, conn: ClientConnection) -> None:
         """Watch a new connection."""
         if len(self.open) >= self._limit:
             self.close_longest_parked()
-        self.open.add(conn)
+        self.open[conn] = READABLE
         try:
-            conn.deadline = monotonic() + IDLE.seconds
-            conn.events = READ
-            self._scheduler.watch(conn.fd, READ, partial(self._notice, conn))
-            self.park(conn)
+            self.parked[conn] = IDLE, monotonic() + IDLE.seconds
+            self._scheduler.watch(conn.fd, READABLE, partial(self._notice, conn))
         except BaseException:
             self.close(conn)
             raise
 
     def _notice(self, conn: ClientConnection, events: int) -> None:
-        """Note that something has happened on a connection."""
-        conn.has_event = True
-        if events & _GONE and conn.phase is not DRAINING:
-            conn.is_gone = True
-        if not conn.is_ready:
-            conn.is_ready = True
-            (self.continuing if conn.request else self.ready).append(conn)
+        conn.notice(events)
+        self.ready[conn] = None
 
-    def watch(self, conn: ClientConnection, events: int) -> None:
+    def take_ready(self) -> ClientConnection | None:
+        """Return the next connection with something to do, unless its request waits or runs.
+
+        What arrives meanwhile is left for later, and must not wake the worker again and again.
+        """
+        conn, _ = self.ready.popitem(last=False)
+        if conn not in self.parked:
+            self._watch(conn, 0)
+            return None
+        self.received += conn.read_size
+        return conn
+
+    def _watch(self, conn: ClientConnection, events: int) -> None:
         """Watch a connection for *events*, if it is not watched for these already."""
-        if conn.events != events:
-            conn.events = events
+        if self.open[conn] != events:
+            self.open[conn] = events
             self._scheduler.change(conn.fd, events)
 
-    def park(self, conn: ClientConnection) -> None:
-        """Let the connection wait for its next event, in the phase that follows.
+    def unpark(self, conn: ClientConnection) -> None:
+        """Let the connection wait for nothing while its request waits or runs."""
+        del self.parked[conn]
 
-        Raises Disconnected if there is none.
-        """
-        if conn.is_gone:
-            raise Disconnected
-        if conn.outbox:
-            phase = WRITING
-        elif conn.closing:
-            phase = DRAINING
-            if conn.phase is not DRAINING:
-                conn.sock.shutdown(socket.SHUT_WR)
-        else:
-            phase = READING if conn.has_partial_request else IDLE
-            if conn.may_continue and not conn.is_ready:
-                conn.is_ready = True
-                self.continuing.append(conn)
-        if phase is not conn.phase:
-            seconds = self._idle_seconds if phase is IDLE else phase.seconds
-            conn.phase, conn.deadline = phase, monotonic() + seconds
-            if phase is WRITING:
-                conn.unread = conn.count_unread()
-        self.watch(conn, phase.events)
-        self.parked[conn] = None
+    def park(self, conn: ClientConnection) -> None:
+        """Let the connection wait for its next event, until the deadline of its state."""
+        state = conn.protocol.state
+        if state is CLOSED:
+            self.close(conn)
+            return
+        if conn.may_continue:
+            self.ready[conn] = None
+        before = self.parked.get(conn)
+        if before is None or before[0] is not state:
+            seconds = self._idle_seconds if state is IDLE else state.seconds
+            self.parked[conn] = state, monotonic() + seconds
+            if state is WRITING:
+                conn.note_unread()
+        self._watch(conn, state.events)
 
     def close(self, conn: ClientConnection) -> None:
         """Close a connection."""
-        if conn.phase is CLOSED:
+        if conn not in self.open:
             return
-        conn.phase = CLOSED
+        del self.open[conn]
         self.parked.pop(conn, None)
-        self.open.discard(conn)
+        self.ready.pop(conn, None)
         self._scheduler.forget(conn.fd)
         conn.sock.close()
-        if self.paused:
-            self.resume_listeners()
+        self._on_freed()
 
-    def resume_listeners(self) -> None:
-        """Accept again: there may be a free descriptor."""
-        while self.paused:
-            self._scheduler.change(self.paused.pop(), LISTEN)
-
-    def close_longest_parked(self) -> bool:
-        """Close the connection that has waited longest, in a flood a silent one; return if one did."""
+    def close_longest_parked(self) -> None:
+        """Close the connection that has waited longest, in a flood a silent one."""
         for conn in self.parked:
             self.close(conn)
-            return True
-        return False
+            return
 
     def limit_idle_seconds(self, seconds: float) -> None:
         """Close idle connections after *seconds* at the latest, those that are idle now included."""
         self._idle_seconds = min(seconds, self._idle_seconds)
         latest = monotonic() + self._idle_seconds
-        for conn in self.parked:
-            if conn.phase is IDLE:
-                conn.deadline = min(conn.deadline, latest)
+        for conn, (state, deadline) in self.parked.items():
+            if state is IDLE:
+                self.parked[conn] = state, min(deadline, latest)
 
     def sweep(self) -> list[ClientConnection]:
-        """Return the connections whose deadline has passed; close the longest parked if all hold too much."""
-        now, parked = monotonic(), list(self.parked)
-        excess = sum(conn.held for conn in self.open) - BUFFER_BUDGET
-        for conn in parked:
-            if excess > 0 and (held := conn.held):
+        """Return the connections whose deadline has passed; close the longest parked above the budget."""
+        now, parked = monotonic(), list(self.parked.items())
+        excess = sum(conn.protocol.held for conn in self.open) - BUFFER_BUDGET
+        overdue = []
+        for conn, (state, deadline) in parked:
+            if excess > 0 and (held := conn.protocol.held):
                 excess -= held
                 self.close(conn)
                 if monotonic() > now + STEP_SECONDS:
                     break
+            elif deadline < now:
+                if state is WRITING and conn.has_progressed():
+                    self.parked[conn] = state, now + state.seconds
+                else:
+                    overdue.append(conn)
         self.received = 0 if excess <= 0 else BUFFER_BUDGET + 1  # which has the next turn sweep again
-        if excess <= 0:  # or a worker without descriptors would accept in vain in each turn
-            self.resume_listeners()
-        return [conn for conn in parked if conn.deadline < now and conn.phase is not CLOSED]
+        return overdue

@@ -1,14 +1,13 @@
-"""Requests to the application, and responses back; what fails becomes an Error object of the server's own."""
+"""Requests to the application, and responses back."""
 
-from time import monotonic
 from typing import Any
 
 from gunicorn.http.wsgi import base_environ
 
-from stackmgr.errors import IncompleteRequest, InvalidRequest, RequestTimedOut, ServiceError
-from stackmgr.server import DRAINING, READING, WRITING
-from stackmgr.server.connection import ClientConnection, Disconnected, EndOfInput
-from stackmgr.server.request import HEAD_LIMIT, BadRequest, HeadLimits, ReceivedRequest, request_id_of
+from stackmgr.server.connection import ClientConnection
+from stackmgr.server.protocol import CLOSED, Rejection
+from stackmgr.server.queue import RequestQueue
+from stackmgr.server.request import HEAD_LIMIT, HeadLimits, ReceivedRequest
 from stackmgr.server.response import Response
 
 
@@ -21,13 +20,20 @@ def log_failure(log: Any, exc: BaseException) -> None:
     log.error("Error handling a request: %s at %s", type(exc).__name__, place)
 
 
+def log_rejection(log: Any, peer: str, rejection: Rejection) -> None:
+    """Log an error of the server's own with the id of the request."""
+    kind, request_id, why = rejection
+    fields = {"request_id": request_id, "status": kind.status, "code": kind.code}
+    log.warning("Rejected a request from %s: %s", peer, why, extra={"fields": fields})
+
+
 class RequestHandler:
     """Runs a worker's application. It reads gunicorn's settings once: each `cfg.name` is slow."""
 
-    def __init__(self, worker: Any) -> None:
-        self._worker = worker
+    def __init__(self, worker: Any, queue: RequestQueue[Any]) -> None:
+        self._worker, self._queue = worker, queue
         cfg = worker.cfg
-        self._limits = HeadLimits(
+        self.limits = HeadLimits(
             min(cfg.limit_request_line or HEAD_LIMIT, HEAD_LIMIT),
             min(cfg.limit_request_fields or HEAD_LIMIT, HEAD_LIMIT),
             min(cfg.limit_request_field_size or HEAD_LIMIT, HEAD_LIMIT),
@@ -44,73 +50,22 @@ class RequestHandler:
             "SCRIPT_NAME": "",
         }
 
-    def proceed(self, conn: ClientConnection) -> ReceivedRequest | None:
-        """Do what a connection is ready for; return the next request once it is complete.
-
-        Raises BadRequest, EndOfInput, or Disconnected if the connection must be closed.
-        """
-        if conn.is_gone:
-            raise Disconnected
-        if conn.phase is WRITING:
-            conn.flush()
-        elif conn.phase is DRAINING:
-            conn.drain()
-        else:
-            return conn.receive(self._limits)
-        return None
-
-    def expire(self, conn: ClientConnection) -> None:
-        """End a connection whose deadline has passed, unless bytes have arrived or been read by the client.
-
-        Raises Disconnected.
-        """
-        if conn.phase is WRITING and conn.note_progress():
-            conn.deadline = monotonic() + WRITING.seconds
-        elif conn.phase in (WRITING, DRAINING):
-            raise Disconnected
-        elif not conn.is_ready and not conn.has_input():
-            if conn.phase is not READING:
-                raise Disconnected
-            self._reject(conn, RequestTimedOut, "it did not arrive in time")
-
-    def fail(self, conn: ClientConnection, exc: BaseException) -> None:
-        """Respond to what has gone wrong.  Raises Disconnected, or OSError, when no response can be sent."""
-        if isinstance(exc, EndOfInput):
-            if not conn.has_partial_request:
-                raise Disconnected
-            self._reject(conn, IncompleteRequest, "it ended early")
-        elif isinstance(exc, BadRequest):
-            self._reject(conn, InvalidRequest, exc)
-        else:
-            log_failure(self._worker.log, exc)
-            if conn.sent:
-                raise Disconnected  # a truncated response must look truncated
-            self._reject(conn, ServiceError, "the service failed")
-
-    def _reject(self, conn: ClientConnection, kind: type[ServiceError], why: object) -> None:
-        """Respond with an error of the server's own, and log why with the id of the request."""
-        request_id = request_id_of(conn.received_head())
-        fields = {"request_id": request_id, "status": kind.status, "code": kind.code}
-        self._worker.log.warning("Rejected a request from %s: %s", conn.peer, why, extra={"fields": fields})
-        conn.send_error(kind, request_id)
-
     def respond(self, conn: ClientConnection, request: ReceivedRequest) -> None:
-        """Run the application and send what it returns.  Raises what the latter does."""
-        conn.sent = False
-        if conn.is_gone:
-            raise Disconnected
+        """Run the application and take its response.  Raises what the application does."""
+        conn.protocol.start()
+        if conn.protocol.state is CLOSED:
+            return
         self._worker.count_request()
         response = Response(request)
         try:
             self._run_application(response, self._environ(conn, request))
         finally:
             if response.status.startswith("401"):
-                self._worker.queue.reject(conn.place)
+                self._queue.reject(conn.place)
         # A worker that stops says so; later, the client has read that the connection stays open.
         must_close = request.must_close or not (self._keeps_alive and self._worker.alive)
-        data, conn.closing = response.encode(must_close=must_close)
-        conn.queue(data)
-        conn.flush()
+        data, must_close = response.encode(must_close=must_close)
+        conn.protocol.respond(data, must_close=must_close)
 
     def _environ(self, conn: ClientConnection, request: ReceivedRequest) -> dict[str, Any]:
         return {

@@ -1,44 +1,46 @@
 """The listening sockets of a worker: which of the waiting connections it accepts, and when."""
 
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from select import EPOLLONESHOT
 from time import monotonic
 from typing import Any
 
-from stackmgr.scheduler import Scheduler
-from stackmgr.server import LISTEN
+from stackmgr.scheduler import READABLE, Scheduler
 from stackmgr.server.connection import ClientConnection
 from stackmgr.server.connections import HttpConnections
-from stackmgr.server.queue import Place, RequestQueue
 
-# A worker that has just accepted is awake and would accept the next ones too, all 32 of a client's, while the
-# other workers are still waking up. So it waits before it accepts again, for longer the more it has.
+LISTEN = READABLE | EPOLLONESHOT
+
+# A worker that has just accepted is awake and would also take the next ones, up to all 32 of one client,
+# while the other workers are still waking up. So it waits before it accepts again, longer the more it has.
 ACCEPT_PAUSE = 0.0001  # seconds for each open connection
 ACCEPT_BACKOFF_BELOW = 32  # connections: beyond, new ones would wait long behind others' requests
 ACCEPTS = 16  # at once, then
 
 
 class Listeners:
-    """Accepts connections, whose requests will wait in *queue*.
+    """Accepts connections, which *connect* makes of a socket, its peer and the address of the listener.
 
-    If descriptors are exhausted, one of *expendable*, by default of its own connections, is closed.
+    If descriptors are exhausted, one of *expendable* is closed.
     """
 
     def __init__(
         self,
         bound: Any,
         scheduler: Scheduler,
-        queue: RequestQueue[Any],
         connections: HttpConnections,
-        expendable: HttpConnections | None = None,
+        expendable: HttpConnections,
+        connect: Callable[[socket.socket, Any, Any], ClientConnection],
     ) -> None:
         self._sockets: dict[int, socket.socket] = {each.fileno(): each.sock for each in bound}
         self._scheduler = scheduler
-        self._connections = connections
-        self._queue = queue
-        self._expendable = expendable or connections
+        self._connections, self._expendable = connections, expendable
+        self._connect = connect
         self.ready: list[int] = []  # those at which connections wait
+        self.paused: list[int] = []  # those that are not watched while descriptors are exhausted
         self.pauses_until = 0.0
 
     def watch(self) -> None:
@@ -49,6 +51,11 @@ class Listeners:
     def _notice(self, fd: int, _: int) -> None:
         if fd in self._sockets:
             self.ready.append(fd)
+
+    def resume(self) -> None:
+        """Accept again: there may be a free descriptor."""
+        while self.paused:
+            self._scheduler.change(self.paused.pop(), LISTEN)
 
     def accept(self) -> None:
         """Accept what waits, or only the first, and leave the next to another process during a pause."""
@@ -70,12 +77,11 @@ class Listeners:
         except (BlockingIOError, ConnectionAbortedError):
             pass
         except OSError:  # probably out of descriptors: an immediate retry would only use the processor
-            self._connections.paused.append(fd)
-            if self._expendable.close_longest_parked():
-                self._connections.resume_listeners()
+            self.paused.append(fd)
+            self._expendable.close_longest_parked()  # which resumes the listeners
             return
         except BaseException:
-            self._connections.paused.append(fd)
+            self.paused.append(fd)
             raise
         self._scheduler.change(fd, LISTEN)
 
@@ -86,7 +92,7 @@ class Listeners:
         other process holds the listener; under systemd's socket unit, and at a reload, one does.
         """
         self.ready.clear()
-        self._connections.paused.clear()
+        self.paused.clear()
         while self._sockets:
             fd, listener = self._sockets.popitem()
             self._scheduler.change(fd, 0)
@@ -98,5 +104,4 @@ class Listeners:
     def _accept_one(self, listener: socket.socket) -> None:
         """Accept one connection and watch it."""
         sock, peer = listener.accept()
-        conn = ClientConnection(sock, peer, listener.getsockname(), Place(self._queue))
-        self._connections.add(conn)
+        self._connections.add(self._connect(sock, peer, listener.getsockname()))

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from stackmgr.server import worker
+from stackmgr.server import loop
 from tests.support.client import STACKS, check_response
 from tests.support.http_server import hang_up, http_server, raw, respond
 from tests.support.nginx import SITE, nginx_before
@@ -168,7 +168,7 @@ def test_nginx_closes_an_idle_connection_before_the_service_does():
     (kept,) = re.findall(r"^ +keepalive_timeout (\d+)s;$", upstream, re.MULTILINE)
     settings = (SITE.parent / "gunicorn.conf.py").read_text()
     (keepalive,) = re.findall(r"^keepalive = (\d+)$", settings, re.MULTILINE)
-    assert int(kept) < worker.STOP_LINGER
+    assert int(kept) < loop.STOP_LINGER
     assert int(kept) < int(keepalive)
 
 

@@ -12,7 +12,7 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 
 DEADLINES = """
-import stackmgr.server as s
+import stackmgr.server.protocol as s
 s.IDLE.seconds = s.READING.seconds = {reading}
 s.WRITING.seconds, s.DRAINING.seconds = {writing}, {draining}
 """

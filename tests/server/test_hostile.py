@@ -47,14 +47,8 @@ def test_a_body_over_the_limit_that_stalls_never_reaches_a_greenlet(server):
         sock.close()
 
 
-def test_base_exceptions_end_no_worker(server):
-    for path in ("/base-exception", "/exit") * 3:  # more than there are greenlets
-        assert server.request(get(path)).status == 500
-    server.probe()
-
-
 @pytest.mark.parametrize(("owner", "method"), [
-    ("connection.ClientConnection", "__init__"), ("connection.ClientConnection", "drain"),
+    ("connection.ClientConnection", "__init__"), ("connection.ClientConnection", "flush"),
     ("connections.HttpConnections", "park"), ("connections.HttpConnections", "add"),
     ("listeners.Listeners", "_accept_one"),
 ])  # fmt: skip
@@ -79,7 +73,7 @@ def test_failures_outside_the_application_end_no_worker(start, owner, method):
 
 def test_out_of_descriptors_accepts_again_as_soon_as_a_connection_closes(start):
     server = start(
-        "import resource, stackmgr.server.worker as w\n"
+        "import resource, stackmgr.server.loop as w\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))\nw.SWEEP_SECONDS = 10"
     )
     with contextlib.ExitStack() as stack:
@@ -102,9 +96,7 @@ def test_unread_responses_have_a_total_budget(start):
 
 def test_unfinished_requests_have_a_total_budget(start):
     server = start(
-        "import stackmgr.server.connections as c, stackmgr.server.worker as w\n"
-        "c.BUFFER_BUDGET = w.BUFFER_BUDGET = 5_000_000",
-        deadlines=LONG_DEADLINES,
+        "import stackmgr.server.connections as c\nc.BUFFER_BUDGET = 5_000_000", deadlines=LONG_DEADLINES
     )
     body = b"x" * 262_144
     socks = [server.connect(post("/echo", body)[:-1]) for _ in range(60)]

@@ -46,11 +46,11 @@ def test_requests_that_arrived_before_the_signal_are_served_however_long_they_wa
 
 def test_worker_whose_loop_fails_is_replaced(start):
     server = start(
-        "import stackmgr.server.worker as w\nturn = w.Worker._turn\n"
+        "import stackmgr.server.loop as w\nturn = w.Loop.turn\n"
         "def fail(self):\n"
-        "    if self.age == 1: raise MemoryError\n"
+        "    if self._worker.age == 1: raise MemoryError\n"
         "    return turn(self)\n"
-        "w.Worker._turn = fail"
+        "w.Loop.turn = fail"
     )
     eventually(lambda: server.boots == 2)
     assert "Exception in worker process" in server.log

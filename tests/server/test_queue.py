@@ -12,7 +12,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from stackmgr.server.worker import RETRY_SPREAD_SECONDS
+from stackmgr.server.loop import RETRY_SPREAD_SECONDS
 from tests.server.gunicorn_process import chunked, get, post
 from tests.support.waiting import eventually
 
