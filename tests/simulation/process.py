@@ -12,19 +12,8 @@ from typing import Any
 from greenlet import getcurrent
 from gunicorn.config import Config
 
-from stackmgr.server import (
-    DRAINING,
-    IDLE,
-    READING,
-    WRITING,
-    body,
-    connection,
-    connections,
-    handler,
-    listeners,
-    queue,
-    worker,
-)
+from stackmgr.server import body, connection, connections, listeners, loop, protocol, queue, worker
+from stackmgr.server.protocol import DRAINING, IDLE, READING, WRITING
 from tests.simulation import kernel as kernels
 from tests.simulation.names import Names
 from tests.simulation.sockets import Backlog, Listener, Network
@@ -37,17 +26,16 @@ _config = Config()
 
 # Small limits, in place of those of production, by what a plan calls them.
 _LIMITS: dict[str, tuple[tuple[Any, str], ...]] = {
-    "linger": ((worker, "STOP_LINGER"),),
+    "linger": ((loop, "STOP_LINGER"),),
     "waiting": ((queue, "LIMIT"),),
-    "turn": ((worker, "PARSE_SECONDS"), (worker, "STEP_SECONDS"), (connections, "STEP_SECONDS")),
+    "turn": ((loop, "PARSE_SECONDS"), (loop, "STEP_SECONDS"), (connections, "STEP_SECONDS")),
     "read deadline": ((IDLE, "seconds"), (READING, "seconds")),
     "write deadline": ((WRITING, "seconds"),),
     "write progress": ((connection, "WRITE_PROGRESS"),),
     "drain": ((DRAINING, "seconds"),),
-    "drain limit": ((connection, "DRAIN_LIMIT"),),
-    "inbox": ((connection, "INBOX_LIMIT"),),
-    "buffers": ((connections, "BUFFER_BUDGET"), (worker, "BUFFER_BUDGET")),
-    "body": ((connection, "BODY_LIMIT_BYTES"), (body, "BODY_LIMIT_BYTES")),
+    "drain limit": ((protocol, "DRAIN_LIMIT"),),
+    "buffers": ((connections, "BUFFER_BUDGET"),),
+    "body": ((protocol, "BODY_LIMIT_BYTES"), (body, "BODY_LIMIT_BYTES")),
     "remembered": ((queue, "_REMEMBERED"),),
     "backoff": ((listeners, "ACCEPT_BACKOFF_BELOW"),),
 }  # fmt: skip
@@ -76,11 +64,11 @@ def names(world: World, kernel: kernels.Kernel, limits: dict[str, Any]) -> Names
         return int(kernel.file(number).unread()).to_bytes(4, byteorder)  # type: ignore[attr-defined]
 
     found: dict[tuple[Any, str], Any] = {
-        (worker, "os"): _Os(kernel), (worker, "sleep"): world.sleep,
-        (worker, "randint"): world.random.randint, (worker, "gc"): SimpleNamespace(freeze=gc.isenabled),
+        (loop, "os"): _Os(kernel), (loop, "randint"): world.random.randint,
+        (worker, "gc"): SimpleNamespace(freeze=gc.isenabled),
         (connection, "ioctl"): ioctl,
     }  # fmt: skip
-    for module in (worker, connections, handler, listeners):
+    for module in (loop, connections, listeners):
         found[module, "monotonic"] = world.monotonic
     for limit, value in limits.items():
         found.update(dict.fromkeys(_LIMITS[limit], value))
@@ -129,20 +117,19 @@ class Process:
         made.tmp = SimpleNamespace(notify=self._notify)
         made.PIPE = (self.pipe.number, self.pipe.number)
         made.wsgi = wsgi
-        made._begin_stop = self._begin_stop
-        made._turn = self._turn
         made.queue_seconds, made.admin_port = plan["queue seconds"], PORTS[-1]
 
     def start(self, prepared: Callable[["Process"], None]) -> None:
         """Start the main thread; call *prepared* once the worker has its parts."""
 
         def run() -> None:
-            self.worker._prepare()
+            made = self.worker.loop = loop.Loop(self.worker)
+            made._begin_stop, made.turn = self._begin_stop, self._turn
             prepared(self)
             if not self.world.plan["hangs"]:
                 self.main.only_waits_in = getcurrent()
             self.worker.run()
-            if self.worker.connections.open and self.world.now < self.worker.stops_at:
+            if made.managers.open and self.world.now < made.stops_at:
                 self.world.fail("a stopping worker finishes what has arrived", "it ends early")
             self.exit()
 
@@ -163,21 +150,22 @@ class Process:
 
     def _turn(self) -> bool:
         self.worker.wsgi.turns += 1
-        goes_on = worker.Worker._turn(self.worker)
+        goes_on = loop.Loop.turn(self.worker.loop)
         self.turned_at = self.world.now
         return goes_on
 
     def _begin_stop(self, now: float) -> None:
         self.stopped_at = self.stopped_at or self.world.now
-        worker.Worker._begin_stop(self.worker, now)
+        loop.Loop._begin_stop(self.worker.loop, now)
 
     def exit(self) -> None:
         """End: the kernel closes what is open, and no thread of the process goes on."""
         self.has_ended = True
-        self.world.note("exits", len(self.worker.connections.open))
+        made = self.worker.loop
+        self.world.note("exits", len(made.managers.open))
         if self.main is not self.world.current:
             self.world.halt(self.main)
-        for one in (self.worker.connections, self.worker.admin):
+        for one in (made.managers, made.operators):
             for conn in sorted(one.open, key=lambda conn: conn.fd):
                 conn.sock.remote.holder.excuse = "the worker's graceful time-out"
                 if conn.sock.number >= 0:

@@ -58,7 +58,6 @@ def plan(random: Random) -> Plan:
             "linger": 0.5, "waiting": choice((1, 3, 8, 100)), "turn": choice((0.000001, 0.004)),
             "read deadline": choice((0.6, 2.0)), "write deadline": choice((1.0, 3.0)),
             "write progress": choice((200, 1000)), "drain": 0.5, "drain limit": choice((5000, 100_000)),
-            "inbox": choice((1000, 100_000)),
             "buffers": choice((500, 14_000, 100_000)), "body": 600,
             "remembered": choice((1, 2, 100)), "backoff": choice((1, 32)),
         },
@@ -167,9 +166,9 @@ class _Service:
     def is_idle(self) -> bool:
         """Whether no worker has a connection left."""
         return not any(
-            process.worker.connections.open or process.worker.admin.open
+            process.worker.loop.managers.open or process.worker.loop.operators.open
             for process in self._processes
-            if not process.has_ended and hasattr(process.worker, "admin")
+            if not process.has_ended and hasattr(process.worker, "loop")
         )
 
     @property

@@ -5,8 +5,9 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from stackmgr.server import CLOSED, DRAINING, IDLE, QUEUED, READING, SERVING, WRITING, connections
-from stackmgr.server.connection import Disconnected
+from stackmgr.server import connections
+from stackmgr.server.connection import ClientConnection
+from stackmgr.server.protocol import CLOSED, DRAINING, IDLE, QUEUED, READING, SERVING, WRITING
 from stackmgr.server.queue import _GRACE_SECONDS
 from tests.simulation.process import Process
 from tests.simulation.world import Violation
@@ -21,25 +22,26 @@ class WorkerInvariants:
 
     def __init__(self, process: Process) -> None:
         self._process, self._world = process, process.world
-        worker = self._worker = process.worker
+        self._log, made = process.worker.log, process.worker.loop
+        self._loop = made
         self._limits = self._world.plan["limits"]
         self._serving: set[Any] = set()
-        self._phases: dict[Any, tuple[Any, float]] = {}  # of each connection, and since when
+        self._states: dict[Any, tuple[Any, float]] = {}  # of each connection, and since when
         self._rejections = 0
         self._over_budget_since = inf
         # By the first of a line and another group: how often the latter was taken from meanwhile.
         self._turns: dict[tuple[Any, ...], float] = {}  # the last one of a group while a request waited
         self._last_turns: dict[str, float] = {}  # of groups
         self._excuse = ""
-        worker.handler.expire = self._checked_expiry(worker.handler.expire)
-        worker.handler.respond = self._noted_response(worker.handler.respond)
-        queue = worker.queue
+        made._step = self._checked_step(made._step)
+        made.handler.respond = self._noted_response(made.handler.respond)
+        queue = made.queue
         queue.take, queue.add = self._checked_take(queue.take), self._checked_add(queue.add)
         queue.take_overdue = self._checked_overdue(queue.take_overdue)
         queue.accept = self._checked_acceptance(queue.accept)
-        worker.listeners[1].accept = self._checked_accept(worker.listeners[1].accept)
-        for one in (worker.connections, worker.admin):
-            one.add, one.park = self._checked_room(one, one.add), self._noted_park(one.park)
+        made.listeners[0].accept = self._checked_accept(made.listeners[0].accept)
+        for one in (made.managers, made.operators):
+            one.add, one.park = self._checked_room(one, one.add), self._noted_park(one, one.park)
             one.close = self._noted_close(one, one.close)
             is_full = partial(self._is_full, one)
             one.close_longest_parked = self._excusing(
@@ -53,36 +55,37 @@ class WorkerInvariants:
 
     # What is looked at while it happens.
 
-    def _checked_expiry(self, expire: Callable[[Any], None]) -> Callable[[Any], None]:
-        def checked(conn: Any) -> None:
-            phase, since = conn.phase, conn.sock.bytes_since
-            has_request = conn.request is None and b"\r\n\r\n" in conn.inbox
-            try:
-                expire(conn)
-            except Disconnected:
-                if not conn.sock.is_reset:
-                    self._check_expired(phase, since, conn, has_request)
-                raise
-            if conn.closing and phase is READING:
-                self._check_expired(phase, since, conn, has_request)
+    def _checked_step(self, step: Callable[..., None]) -> Callable[..., None]:
+        def checked(one: Any, conn: Any, act: Any) -> None:
+            protocol, since = conn.protocol, conn.sock.bytes_since
+            before, entered = protocol.state, self._states.get(conn, (None, 0.0))[1]
+            has_request = not protocol.expects_body and b"\r\n\r\n" in protocol._inbox
+            step(one, conn, act)
+            if act is not ClientConnection.expire or protocol.state is before or conn.sock.is_reset:
+                return
+            if protocol.state is CLOSED or before is READING:
+                passed = self._world.now - entered
+                self._check_expired(before, passed, since, conn, has_request)
 
         return checked
 
-    def _check_expired(self, phase: Any, since: float | None, conn: Any, has_request: bool) -> None:
-        holder, passed = conn.sock.remote.holder, self._world.now - self._phases[conn][1]
-        if phase is WRITING:
+    def _check_expired(
+        self, state: Any, passed: float, since: float | None, conn: Any, has_request: bool
+    ) -> None:
+        holder = conn.sock.remote.holder
+        if state is WRITING:
             self._check_reader(conn)
             return
-        if phase is READING:
+        if state is READING:
             holder.has_timed_out = True
         elif not has_request:
             holder.excuse = "deadline"
-        seconds = phase.seconds
-        if phase is IDLE:
+        seconds = state.seconds
+        if state is IDLE:
             seconds = min(seconds, self._world.plan["keepalive"] or seconds, self._limits["linger"])
         if passed < seconds - _ARRIVED_SECONDS:
-            self._world.fail("no deadline ends a connection early", f"{phase.name} after {passed:.3f} s")
-        if phase is DRAINING:
+            self._world.fail("no deadline ends a connection early", f"{state.name} after {passed:.3f} s")
+        if state is DRAINING:
             return
         if since is not None and self._world.now - since > _ARRIVED_SECONDS:
             self._world.fail(
@@ -95,21 +98,18 @@ class WorkerInvariants:
             self._serving.add(conn)
             try:
                 respond(conn, request)
-            except Disconnected:
-                if not conn.is_gone and not conn.sock.is_reset:
-                    self._check_reader(conn)
-                raise
             finally:
                 self._serving.discard(conn)
 
         return noted
 
-    def _noted_park(self, park: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _noted_park(self, one: Any, park: Callable[[Any], None]) -> Callable[[Any], None]:
         def noted(conn: Any) -> None:
-            before = conn.phase
+            before = one.parked.get(conn)
             park(conn)
-            if conn.phase is not before or conn not in self._phases:
-                self._phases[conn] = conn.phase, self._world.now
+            after = one.parked.get(conn)
+            if after is not None and (before is None or after[0] is not before[0]):
+                self._states[conn] = after[0], self._world.now
 
         return noted
 
@@ -123,16 +123,16 @@ class WorkerInvariants:
 
     def _noted_close(self, one: Any, close: Callable[[Any], None]) -> Callable[[Any], None]:
         def noted(conn: Any) -> None:
-            if self._excuse and conn.phase is not CLOSED:
+            if self._excuse and conn in one.open:
                 conn.sock.remote.holder.excuse = self._excuse
                 if (
                     self._excuse == "memory"
-                    and sum(each.held for each in one.open) <= connections.BUFFER_BUDGET
+                    and sum(each.protocol.held for each in one.open) <= connections.BUFFER_BUDGET
                 ):
                     self._world.fail(
                         "connections are closed for memory only while it is exceeded", f"{conn.fd}"
                     )
-            self._phases.pop(conn, None)
+            self._states.pop(conn, None)
             close(conn)
 
         return noted
@@ -144,7 +144,7 @@ class WorkerInvariants:
     def _checked_accept(self, accept: Callable[[], None]) -> Callable[[], None]:
         def checked() -> None:
             accept()
-            if self._worker.admin.paused and self._worker.connections.parked:
+            if self._loop.listeners[0].paused and self._loop.managers.parked:
                 self._world.fail("a manager's connection makes room for an operator's", "an operator waits")
 
         return checked
@@ -153,6 +153,7 @@ class WorkerInvariants:
         def checked(conn: Any) -> None:
             most = max(one._limit, len(one.open) + (not one.parked))
             add(conn)
+            self._states[conn] = IDLE, self._world.now
             if len(one.open) > most:
                 self._world.fail("open connections have a bound", f"{len(one.open)}")
 
@@ -163,7 +164,7 @@ class WorkerInvariants:
             rejected = add(*arguments)
             if rejected is not None:
                 self._reject(
-                    rejected, "full queue", is_due=self._worker.queue.waiting >= self._limits["waiting"]
+                    rejected, "full queue", is_due=self._loop.queue.waiting >= self._limits["waiting"]
                 )
             return rejected
 
@@ -171,7 +172,7 @@ class WorkerInvariants:
 
     def _checked_overdue(self, take_overdue: Callable[[float], Any]) -> Callable[[float], Any]:
         def checked(latest: float) -> Any:
-            since = {each[2][0]: each[0] for line in self._worker.queue._lines.values() for each in line}
+            since = {each[2][0]: each[0] for line in self._loop.queue._lines.values() for each in line}
             for entry in take_overdue(latest):
                 waited = self._world.now - since[entry[0]]
                 self._reject(entry, "waited too long", is_due=waited >= self._world.plan["queue seconds"])
@@ -188,7 +189,7 @@ class WorkerInvariants:
             self._world.fail("only overload rejects a request", f"{name}: {why}")
 
     def _checked_acceptance(self, accept: Callable[..., None]) -> Callable[..., None]:
-        queue = self._worker.queue
+        queue = self._loop.queue
 
         def checked(place: Any, manager_id: str, *, remember: bool) -> None:
             accept(place, manager_id, remember=remember)
@@ -216,12 +217,12 @@ class WorkerInvariants:
         return excused
 
     def _may_run(self, group: str) -> bool:
-        queue = self._worker.queue
+        queue = self._loop.queue
         limit = queue._limit if group else queue._unverified_limit
         return bool(queue._free) and queue._running.get(group, 0) < limit
 
     def _checked_take(self, take: Callable[[float], Any]) -> Callable[[float], Any]:
-        queue = self._worker.queue
+        queue = self._loop.queue
 
         def checked(now: float) -> Any:
             may_run = [group for group in queue._lines if self._may_run(group)]
@@ -257,14 +258,14 @@ class WorkerInvariants:
         """Raise Violation for what does not hold."""
         if self._process.has_ended:
             return
-        if self._worker.log.rejections > self._rejections:
-            raise Violation("a rejection is reported once", f"{self._worker.log.rejections}")
+        if self._log.rejections > self._rejections:
+            raise Violation("a rejection is reported once", f"{self._log.rejections}")
         self._check_queue()
         self._check_memory()
         self._check_reading()
 
     def _check_queue(self) -> None:
-        queue, plan = self._worker.queue, self._world.plan
+        queue, plan = self._loop.queue, self._world.plan
         if queue._free < 0 or queue._free + sum(queue._running.values()) != plan["threads"]:
             raise Violation("each place is free or in use", f"{queue._free} {queue._running}")
         waiting = [each for line in queue._lines.values() for each in line]
@@ -278,8 +279,8 @@ class WorkerInvariants:
 
     def _check_memory(self) -> None:
         """Check that more than the budget is not held for longer than a sweep takes."""
-        parked = self._worker.connections.parked
-        if sum(conn.held for conn in parked) <= connections.BUFFER_BUDGET:
+        parked = self._loop.managers.parked
+        if sum(conn.protocol.held for conn in parked) <= connections.BUFFER_BUDGET:
             self._over_budget_since = inf
         self._over_budget_since = min(self._over_budget_since, self._world.now)
         latest = self._process.turned_at - _SWEEPS_SECONDS - self._world.stalled
@@ -289,56 +290,57 @@ class WorkerInvariants:
     def _check_reading(self) -> None:
         """Check that a part of a request has not been there for longer than its deadline."""
         latest = self._process.turned_at - self._limits["read deadline"]
-        for conn, (phase, since) in self._phases.items():
+        for conn, (state, since) in self._states.items():
             is_late = since < latest - _SWEEPS_SECONDS - self._world.stalled
-            if is_late and phase is READING is conn.phase and conn.sock.bytes_since is None:
-                raise Violation("a deadline is for the whole phase", f"{conn.fd} has been reading too long")
+            if is_late and state is READING is conn.protocol.state and conn.sock.bytes_since is None:
+                raise Violation("a deadline is for the whole state", f"{conn.fd} has been reading too long")
 
     def check_at_rest(self) -> None:
         """Check what holds when no thread can run."""
-        worker, main = self._worker, self._process.main
+        made, main = self._loop, self._process.main
         if (
-            self._process.has_ended or main not in worker.scheduler._epoll.waiting
+            self._process.has_ended or main not in made.scheduler._epoll.waiting
         ):  # a request blocks the thread
             return
-        for one in (worker.connections, worker.admin):
+        for one in (made.managers, made.operators):
             self._check_connections(one)
-        interest = worker.scheduler._epoll.interest
-        for listeners in worker.listeners:
+        interest = made.scheduler._epoll.interest
+        for listeners in made.listeners:
             for fd in listeners._sockets:
                 watched = interest.get(fd, (None, 0))[1]
-                if not watched and fd not in listeners._connections.paused and fd not in listeners.ready:
+                if not watched and fd not in listeners.paused and fd not in listeners.ready:
                     raise Violation("listeners are watched", str(fd))
-        if worker.queue._admitted or any(map(self._may_run, worker.queue._lines)):
-            raise Violation("no request waits that may run", f"{worker.queue._free} are free")
+        if made.queue._admitted or any(map(self._may_run, made.queue._lines)):
+            raise Violation("no request waits that may run", f"{made.queue._free} are free")
 
     def _check_connections(self, one: Any) -> None:
-        interest = self._worker.scheduler._epoll.interest
-        if one.ready or one.continuing:
-            raise Violation("what can be done is done", f"{len(one.ready)} and {len(one.continuing)} wait")
-        for conn in one.parked:
+        interest = self._loop.scheduler._epoll.interest
+        if one.ready:
+            raise Violation("what can be done is done", f"{len(one.ready)} wait")
+        for conn, (state, deadline) in one.parked.items():
             events = interest[conn.fd][1] if conn.fd in interest else 0
-            is_stopping = self._worker.stops_at != inf and conn.phase is IDLE
-            if is_stopping and conn.deadline > self._world.now + self._limits["linger"] + _ARRIVED_SECONDS:
+            is_stopping = self._loop.stops_at != inf and state is IDLE
+            if is_stopping and deadline > self._world.now + self._limits["linger"] + _ARRIVED_SECONDS:
                 raise Violation("a stopping worker keeps idle connections for a moment only", f"{conn.fd}")
-            if not events & conn.phase.events or conn.sock.number != conn.fd:
-                raise Violation("what is parked is watched", f"{conn.fd} {conn.phase.name} {events:x}")
-        queue = self._worker.queue
+            if not events & state.events or conn.sock.number != conn.fd or state is not conn.protocol.state:
+                raise Violation("what is parked is watched", f"{conn.fd} {state.name} {events:x}")
+        queue = self._loop.queue
         waiting = {each[2][0] for line in queue._lines.values() for each in line}
         for conn in one.open:
-            places = conn in one.parked, conn in waiting, conn in self._serving
-            if places != (conn.phase not in (QUEUED, SERVING), conn.phase is QUEUED, conn.phase is SERVING):
-                raise Violation("each connection is in one place", f"{conn.fd} {conn.phase.name} {places}")
+            places, state = (conn in one.parked, conn in waiting, conn in self._serving), conn.protocol.state
+            expected = state not in (QUEUED, SERVING), state is QUEUED, state is SERVING
+            if places != expected and (state is not CLOSED or places[0] or sum(places) != 1):
+                raise Violation("each connection is in one place", f"{conn.fd} {state.name} {places}")
 
     def check_end(self) -> None:
         """Check what is left once all clients have gone."""
-        worker = self._worker
-        scheduler = worker.scheduler
+        made = self._loop
+        scheduler = made.scheduler
         left = {
-            "open": len(worker.connections.open) + len(worker.admin.open),
-            "parked": len(worker.connections.parked) + len(worker.admin.parked),
-            "running": len(worker.queue._running),
-            "waiting for their turn": worker.queue.waiting,
+            "open": len(made.managers.open) + len(made.operators.open),
+            "parked": len(made.managers.parked) + len(made.operators.parked),
+            "running": len(made.queue._running),
+            "waiting for their turn": made.queue.waiting,
             "waiting greenlets": len(scheduler._deadlines) + len(scheduler._waiting),
         }
         if any(left.values()):
