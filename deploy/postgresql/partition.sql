@@ -65,7 +65,8 @@ BEGIN
 END
 $$;
 
-CREATE INDEX stack_revisions_new_created_at ON stackmgr.stack_revisions_new USING brin (created_at);
+CREATE INDEX stack_revisions_new_created_at ON stackmgr.stack_revisions_new USING brin (created_at)
+    WITH (autosummarize = on);
 
 -- With the owner's rights: the service may not insert created_at.
 CREATE FUNCTION stackmgr.copy_revision() RETURNS trigger

@@ -36,6 +36,10 @@ IS_FROZEN = b"""
 SELECT age(relfrozenxid) < %s AND relallvisible = relpages AND relpages > 10
 FROM pg_class WHERE oid = 'stackmgr.stack_revisions'::regclass
 """
+SEARCH = b"""
+EXPLAIN (ANALYZE, FORMAT JSON)
+SELECT FROM stackmgr.stack_revisions WHERE created_at > now() - interval '1 hour'
+"""
 # The first row of each page; a new version on the page of the old one needs no entry in any index.
 UPDATE = b"""
 UPDATE stackmgr.stacks SET revision_number = 2
@@ -92,3 +96,32 @@ def test_autovacuum_freezes_new_revisions_at_its_first_visit(binaries):
                 admin.execute(b"SELECT pg_current_xact_id()")
             admin.execute(INSERT_REVISIONS, (21, 40))
             eventually(lambda: admin.execute(IS_FROZEN, (100,)).fetchone() == (True,))
+
+
+def test_a_search_of_the_last_hour_reads_few_pages_before_any_vacuum(binaries):
+    """The index summarises each range of 128 pages by itself; only the last one has no summary."""
+    with cluster(binaries, "autovacuum_naptime=1s", "autovacuum_vacuum_threshold=1000000000") as url:
+        migrations.apply(url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(SEED, (f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]',))
+            connection.execute(
+                b"ALTER TABLE stackmgr.stack_revisions ALTER created_at SET DEFAULT now() - interval '2 days'"
+            )
+            connection.execute(INSERT_REVISIONS, [1, 250])
+            connection.execute(b"ALTER TABLE stackmgr.stack_revisions ALTER created_at SET DEFAULT now()")
+            connection.execute(INSERT_REVISIONS, [251, 260])
+            connection.execute(b"SET enable_seqscan = off")
+
+            def blocks() -> int:
+                [[[plan]]] = connection.execute(SEARCH).fetchall()
+                scan = plan["Plan"]
+                assert scan["Actual Rows"] == 1000
+                return scan["Lossy Heap Blocks"]
+
+            assert (
+                connection.execute(b"SELECT pg_relation_size('stackmgr.stack_revisions') / 8192").fetchone()[
+                    0
+                ]
+                > 640
+            )
+            eventually(lambda: blocks() <= 256, 30)
