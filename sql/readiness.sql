@@ -9,17 +9,20 @@
 --          requests of one kind only. A relation that does not exist yet lacks none.
 SELECT
     NOT pg_is_in_recovery() AND NOT current_setting('transaction_read_only')::boolean AS takes_writes,
-    (SELECT max(version) FROM stackmgr.schema_migrations) AS schema_version,
+    (SELECT coalesce(max(version), 0) FROM stackmgr.schema_migrations) AS schema_version,
     (
-        SELECT string_agg(lacking.privilege || ' ON stackmgr.' || lacking.object, ', ' ORDER BY lacking.object)
+        SELECT string_agg(lacking.privilege || ' ON ' || lacking.object, ', ' ORDER BY lacking.object)
         FROM (
-            SELECT 'EXECUTE' AS privilege, proname::text AS object
+            SELECT 'USAGE' AS privilege, 'SCHEMA stackmgr' AS object
+            WHERE NOT has_schema_privilege('stackmgr_app', 'stackmgr', 'USAGE')
+            UNION ALL
+            SELECT 'EXECUTE', 'stackmgr.' || proname
             FROM pg_catalog.pg_proc
             WHERE pronamespace = to_regnamespace('stackmgr')
                 AND prorettype <> 'trigger'::regtype
                 AND NOT has_function_privilege('stackmgr_app', oid, 'EXECUTE')
             UNION ALL
-            SELECT needed.privilege, needed.relation
+            SELECT needed.privilege, 'stackmgr.' || needed.relation
             FROM (
                 VALUES
                 ('schema_migrations', 'SELECT', NULL),

@@ -26,11 +26,16 @@ from stackmgr.settings import OPTIONS, Option, Secret, Settings, SettingsError
 _REDACTED = "[redacted]"
 
 
-def _findings(chosen: Settings) -> Findings:
+def _findings(chosen: Settings, *, compares_catalog: bool = False) -> Findings:
     """Return what is wrong with the database and the metrics folder.  Imports all that a worker does."""
     import stackmgr.server.worker  # noqa: F401, PLC0415 - not needed under another WSGI server
 
-    findings = preflight.examine(chosen.database_url, chosen.database_timeout, variant=chosen.sql_variant)
+    findings = preflight.examine(
+        chosen.database_url,
+        chosen.database_timeout,
+        variant=chosen.sql_variant,
+        compares_catalog=compares_catalog,
+    )
     problem = metrics.folder_problem(chosen.metrics_dir) if chosen.metrics_dir else None
     findings.problems += [f"STACKMGR_METRICS_DIR: {problem}"] if problem else []
     return findings
@@ -80,7 +85,7 @@ def _check(arguments: argparse.Namespace) -> None:
         findings = _findings(chosen) if is_conninfo(chosen.database_url) else Findings()
         findings.problems = ex.problems + findings.problems
     else:
-        shown, findings = _settings(chosen), _findings(chosen)
+        shown, findings = _settings(chosen), _findings(chosen, compares_catalog=True)
         if problem := startup.make_verifier(chosen, None).check():
             findings.warnings.append(problem)
     findings.warnings += unknown_variables(os.environ)

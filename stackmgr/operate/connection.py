@@ -42,7 +42,7 @@ _WITHOUT_SCHEMA = (
 )
 
 # A connection that fails has no SQLSTATE, only words.
-_REJECTED = ("authentication failed", "no password supplied")
+_REJECTED = ("authentication failed", "no password supplied", "permission denied for database")
 
 _TIME_LIMIT_SECONDS = 5.0
 _FETCHED_ROWS = 2000

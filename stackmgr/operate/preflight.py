@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import namedtuple_row
 
+from stackmgr import paths
 from stackmgr.database import session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
@@ -21,6 +22,7 @@ from stackmgr.operate import migrations
 from stackmgr.operate.connection import NO_SCHEMA, LoginRejected, connect, time_limit
 from stackmgr.settings import Settings
 
+_CATALOG = statements.load("catalog")
 _FACTS = statements.load("server_facts")
 _READINESS = statements.load("readiness")
 
@@ -42,13 +44,15 @@ def examine(
     deadline: float = SESSION_SECONDS,
     *,
     variant: str = Settings.sql_variant,
+    compares_catalog: bool = False,
 ) -> Findings:
     """Return what is wrong with the database behind *url*, examined with its login's own rights.
 
     *deadline* is the service's, in seconds: its timeouts are among the settings that a session must have.
     *variant* is the service's, too.
     Takes at most five seconds: gunicorn's master waits for it, at a reload with workers to look after.
-    Rights beyond the service's are a warning.
+    Rights beyond the service's are a warning.  *compares_catalog* compares each object of the schema with the
+    release's.  Not at a start, which must not fail because of an index that a DBA is building.
     """
     findings = Findings()
     expected = migrations.available()
@@ -66,6 +70,11 @@ def examine(
                     session_settings.verify(connection)
                     _examine_schema(connection, expected, findings)
                     _examine_variant(connection, variant, findings)
+                    # Another release has other objects, and Citus distributes them.
+                    if compares_catalog and variant == Settings.sql_variant and not findings.problems:
+                        _compare_catalog(connection, findings)
+    except psycopg.errors.InsufficientPrivilege as ex:
+        findings.problems.append(f"{ex.diag.message_primary}: run 'stackmgr migrate'")
     except (LoginRejected, SessionSettingsError) as ex:
         findings.problems.append(str(ex))
     except CommandError as ex:
@@ -132,3 +141,16 @@ def _examine_schema(
         findings.problems.append(f"stackmgr_app lacks {row[-1]}: run 'stackmgr migrate'")
     if applied:
         findings.warnings.append(f"the schema is newer than this version of the service: {max(applied):04d}")
+
+
+def _compare_catalog(connection: psycopg.Connection[Any], findings: Findings) -> None:
+    if any("newer than this version" in warning for warning in findings.warnings):
+        return
+    text = (paths.directory("sql") / "catalog.tsv").read_text(encoding="utf-8")
+    found = dict(connection.execute(_CATALOG.text).fetchall())
+    for line in text.splitlines():
+        name, definition = line.split("\t")
+        if (is_now := found.get(name, "missing")) != definition:
+            findings.problems.append(
+                f"the schema differs from the release's: {name}: {is_now}, not {definition}"
+            )

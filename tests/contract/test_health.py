@@ -61,6 +61,15 @@ def test_a_worker_newer_than_its_schema_is_not_ready(admin_app, database_url, mo
     assert response.json == {"status": "not ready", "reason": "the schema is older than the service"}
 
 
+def test_a_worker_of_a_schema_without_history_is_not_ready(admin_app, server_url):
+    with new_database(server_url) as url:
+        migrations.apply(url)
+        with psycopg.connect(url) as connection:
+            connection.execute(b"DELETE FROM stackmgr.schema_migrations")
+        response = admin_app(url).get("/ready", status=503)
+        assert response.json["reason"] == "the schema is older than the service"
+
+
 def test_a_worker_older_than_its_schema_is_ready(admin_app, database_url, monkeypatch):
     older = paths.schema_version() - 1
     monkeypatch.setattr(paths, "schema_version", lambda: older)

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from stackmgr import paths
 from stackmgr.operate import migrations, preflight
 from tests.support.clusters import new_database
 
@@ -98,3 +99,78 @@ def test_a_clock_that_is_behind_or_ahead_is_a_warning(own_url, monkeypatch, seco
     clock = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(seconds=seconds))
     monkeypatch.setattr(preflight, "datetime", clock)
     assert any("more than 5 seconds" in warning for warning in preflight.examine(own_url).warnings)
+
+
+def test_the_catalog_of_the_release_is_that_of_its_migrations(own_url):
+    """Otherwise write it again, in the schema of a new database.
+
+    PGOPTIONS='-c search_path=pg_catalog -c TimeZone=UTC' \\
+        psql -XAtq -F "$(printf '\\t')" -f sql/catalog.sql >sql/catalog.tsv
+    """
+    options = "-c search_path=pg_catalog -c TimeZone=UTC"
+    with psycopg.connect(own_url, options=options) as connection:
+        rows = connection.execute((paths.directory("sql") / "catalog.sql").read_bytes()).fetchall()
+    saved = (paths.directory("sql") / "catalog.tsv").read_text(encoding="utf-8")
+    assert "".join(f"{name}\t{definition}\n" for name, definition in rows) == saved
+
+
+# Its parameters depend on the release.
+FORBID_MESSAGES = """
+DO $$ DECLARE found regprocedure; BEGIN
+    FOR found IN SELECT oid FROM pg_proc WHERE proname = 'pg_logical_emit_message' LOOP
+        EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', found);
+    END LOOP;
+END $$
+"""
+DAMAGES = {
+    "a primary key": (
+        "ALTER TABLE stackmgr.creation_receipts DROP CONSTRAINT creation_receipts_pkey",
+        "constraint creation_receipts_pkey of stackmgr.creation_receipts: missing",
+    ),
+    "row security": (
+        "ALTER TABLE stackmgr.stacks ENABLE ROW LEVEL SECURITY",
+        "owner stackmgr_owner, row security",
+    ),
+    "a table": ("DROP TABLE stackmgr.manager_rebindings", "relation stackmgr.manager_rebindings: missing"),
+    "a check": (
+        "ALTER DOMAIN stackmgr.preset DROP CONSTRAINT preset_is_known",
+        "constraint preset_is_known of stackmgr.preset: missing",
+    ),
+    "an owner": ("ALTER TABLE stackmgr.stacks OWNER TO postgres", "relation stackmgr.stacks: owner postgres"),
+    "triggers": ("ALTER TABLE stackmgr.stacks DISABLE TRIGGER ALL", "disabled triggers"),
+    "an index": (
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'stackmgr.stacks_page'::regclass",
+        "(invalid)",
+    ),
+    "the message of a retry": (FORBID_MESSAGES, "stackmgr_app may not execute it"),
+}
+
+
+@pytest.mark.parametrize("damaged", DAMAGES)
+def test_an_object_that_differs_from_the_releases_is_named(own_url, damaged):
+    command, expected = DAMAGES[damaged]
+    assert preflight.examine(own_url, compares_catalog=True).problems == []
+    damage(own_url, command)
+    problems = preflight.examine(own_url, compares_catalog=True).problems
+    assert any(expected in problem for problem in problems), problems
+
+
+def test_a_lost_right_to_the_schema_is_named_until_a_migration_restores_it(own_url):
+    damage(own_url, "REVOKE USAGE ON SCHEMA stackmgr FROM stackmgr_app")
+    [problem] = preflight.examine(own_url).problems
+    assert problem == "permission denied for schema stackmgr: run 'stackmgr migrate'"
+    reported: list[str] = []
+    migrations.apply(own_url, report=reported.append)
+    assert reported == ["stackmgr_app lacked USAGE ON SCHEMA stackmgr: granted again"]
+    assert preflight.examine(own_url).problems == []
+
+
+def test_a_login_without_the_right_to_connect_is_a_problem(own_url):
+    name = conninfo_to_dict(own_url)["dbname"]
+    damage(own_url, f'REVOKE CONNECT ON DATABASE "{name}" FROM PUBLIC')
+    damage(own_url, 'CREATE ROLE "without connect" LOGIN')
+    try:
+        [problem] = preflight.examine(make_conninfo(own_url, user="without connect")).problems
+    finally:
+        damage(own_url, 'DROP ROLE "without connect"')
+    assert "permission denied for database" in problem
