@@ -108,7 +108,7 @@ def test_what_runs_elsewhere_has_the_versions_and_hashes_of_the_tests(name):
 
 
 def test_whatever_installs_does_it_by_a_lock():
-    installers = ("deploy/bootstrap.sh", "deploy/Containerfile", "deploy/RUNBOOK.md")
+    installers = ("deploy/bootstrap.sh", "deploy/Containerfile", "deploy/install")
     for path in installers:
         text = (ROOT / path).read_text(encoding="utf-8")
         lines = re.findall(

@@ -119,6 +119,7 @@ def test_a_release_has_every_part_with_its_checksum(distributions):
         f"{name}-requirements.txt",
         f"{name}.cdx.json",
         f"{name}-reference.tar.gz",
+        "install",
         "NOTES.md",
     }
     assert {path.name for path in distributions.iterdir()} == {*parts, "SHA256SUMS"}

@@ -45,6 +45,8 @@ class Host:
 
         for version in ("1.0.0", "1.1.0"):
             self._make_release(version)
+        script = (DEPLOY / "install").read_text().replace("/opt/stackmgr", f"{folder}/opt")
+        (folder / "release" / "install").write_text(script)
         (folder / "release" / "SHA256SUMS").write_text(command(folder / "release", "sha256sum *"))
 
     def _make_release(self, version: str) -> None:
@@ -78,7 +80,7 @@ class Host:
 def test_installs_upgrades_and_restarts_without_the_source(server_url, tmp_path):
     with new_database(server_url) as url:
         host = Host(tmp_path, url)
-        host.sh(block("Installation", "python3 -m venv"))
+        assert host.sh(block("Installation", "sh install")).endswith("the active release is 1.0.0\n")
         assert "the schema is up to date" in host.sh(
             block("Installation", "stackmgr migrate").splitlines()[0]
         )
@@ -89,12 +91,16 @@ def test_installs_upgrades_and_restarts_without_the_source(server_url, tmp_path)
                 os.kill(service.pid, signal.SIGHUP)
             assert send_request(service.port, "/")[0] == 404
             with workers_replaced(service.pid):
-                upgrade = host.sh(block("Upgrade", "python3 -m venv") + wait, master=service.pid)
+                upgrade = host.sh(block("Upgrade", "sh install") + wait, master=service.pid)
+            assert "opt/1.1.0; the active release is 1.0.0\n" in upgrade
             assert upgrade.endswith('{"status": "ready"}'), upgrade
             refused = host.sh("V=1.2.0\n" + wait.replace("180", "3"))
             assert refused == "not upgraded: set the link back\n"
             assert send_request(service.port, "/")[0] == 404
             assert service.stop() == 0
         assert (tmp_path / "opt" / "current").readlink() == Path("1.1.0")
+        with (tmp_path / "release" / "stackmgr-1.0.0-requirements.txt").open("a") as changed:
+            changed.write("\n")
+        assert "not that of the release" in host.sh("sh install 1.0.0 2>&1 || :")
         with host.service(url, admin_port) as service:
             assert send_request(service.port, "/")[0] == 404
