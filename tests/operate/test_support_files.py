@@ -1,14 +1,16 @@
-"""The files of `deploy/support/`, run by psql as a login of support: what they reject, find and read.
+"""The files of `deploy/support/`, run by psql as the login that each names: what they reject, find and read.
 
 What each prints of known data is in `deploy/COMMANDS.md`, which `test_transcripts.py` runs.
 """
 
 import re
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from stackmgr import paths
 from stackmgr.stacks.configuration import Configuration
@@ -27,9 +29,12 @@ from tests.operate.saved import (
     whitelist_without,
 )
 from tests.sql.headers import FIELDS, read_all
+from tests.support import psql
+from tests.support.waiting import eventually
 
 FOLDER = paths.directory("deploy") / "support"
 FILES = read_all(FOLDER)
+OF_THE_SERVER = ("blockers", "connections", "slots", "statements")
 each_file = pytest.mark.parametrize("file", FILES.values(), ids=FILES)
 SCHEMA = paths.directory("schemas") / "stack.json"
 MISSING = "00000000-0000-4000-8000-000000000000"
@@ -53,17 +58,16 @@ def test_the_header_is_complete_and_names_each_parameter(file):
     assert [name for name in FIELDS if name in file.fields] == list(file.fields)
     assert file.fields.keys() | {"why"} == set(FIELDS)
     assert file.text.isascii()
+    assert ("stackmgr_reader" in file.fields["called by"]) is (file.name not in OF_THE_SERVER)
     asked = set(re.findall(r":\{\?(\w+)\}", file.text)) - {"owner"}  # which stack.sql finds itself
-    assert asked
+    assert (file.fields["params"] == "none") is not bool(asked)
     assert [name for name in asked if not re.search(rf"\b{name}\b", file.fields["params"])] == []
 
 
 @each_file
 def test_it_reads_only_in_the_readers_role_and_quotes_what_it_is_given(file):
-    assert (
-        file.body.count("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;\nSET LOCAL ROLE stackmgr_reader;")
-        == 1
-    )
+    role = "" if file.name in OF_THE_SERVER else "SET LOCAL ROLE stackmgr_reader;"
+    assert file.body.count(f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;\n{role}") == 1
     assert not re.search(
         r"[^:]:[a-z]", re.sub(r":'\w+'|^\\if :\w+|:ROW_COUNT|\[:\w+:\]", "", file.body, flags=re.MULTILINE)
     )
@@ -221,6 +225,53 @@ def test_a_key_is_found_by_its_id_its_last_characters_or_its_manager(run_file, s
     ran = run_file(saved_url, "key", **parameters)
     assert ran.status == 0, ran.err
     assert re.findall(r"^key_id\|(.*)$", ran.out, re.MULTILINE) == keys
+
+
+@pytest.fixture
+def run_on_server(binaries, server_url):
+    """Return a function that runs a file as a login that may do nothing but read the server's statistics."""
+    with psycopg.connect(server_url, autocommit=True) as admin:
+        admin.execute(b"CREATE ROLE watcher LOGIN IN ROLE pg_read_all_stats")
+
+        def run(name: str) -> list[list[str]]:
+            url = make_conninfo(server_url, user="watcher")
+            ran = psql.run_psql(url, "-At", "-f", FOLDER / f"{name}.sql", binaries=binaries)
+            assert (ran.returncode, ran.stderr) == (0, "")
+            return [line.split("|") for line in ran.stdout.splitlines()]
+
+        yield run
+        admin.execute(b"DROP ROLE watcher")
+
+
+def test_the_session_that_blocks_others_is_listed_first(run_on_server, server_url):
+    with psycopg.connect(server_url) as blocker, closing(psycopg.connect(server_url)) as waiter:
+        blocker.execute(b"SELECT pg_advisory_xact_lock(7)")
+        waiter.pgconn.send_query(b"SELECT pg_advisory_lock(7)")
+        rows = eventually(lambda: run_on_server("blockers"))
+        pids = [str(each.info.backend_pid) for each in (blocker, waiter)]
+        assert [row[:2] for row in rows] == [[pids[0], "{}"], [pids[1], f"{{{pids[0]}}}"]]
+        assert [row[-1] for row in rows] == ["SELECT pg_advisory_xact_lock(7)", "SELECT pg_advisory_lock(7)"]
+
+
+def test_the_sessions_of_a_program_are_counted(run_on_server, server_url):
+    with (
+        psycopg.connect(server_url, application_name="leak"),
+        psycopg.connect(server_url, application_name="leak"),
+    ):
+        [[_, _, state, sessions, _, used]] = [row for row in run_on_server("connections") if row[1] == "leak"]
+    assert (state, sessions) == ("idle", "2")
+    assert re.fullmatch(r"[1-9]\d* of [1-9]\d*", used)
+
+
+def test_the_wal_that_a_forgotten_slot_keeps_is_shown(run_on_server, server_url):
+    with psycopg.connect(server_url, autocommit=True) as admin:
+        admin.execute(b"SELECT pg_create_physical_replication_slot('forgotten', true)")
+        try:
+            [slot] = run_on_server("slots")
+        finally:
+            admin.execute(b"SELECT pg_drop_replication_slot('forgotten')")
+    assert slot[:4] == ["forgotten", "physical", "f", "reserved"]
+    assert re.fullmatch(r"\d+ [kM]?B|\d+ bytes", slot[4])
 
 
 def test_the_whitelist_in_force_lists_every_token_that_is_held(run_file, saved_url):
