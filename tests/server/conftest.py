@@ -1,8 +1,9 @@
-"""Gunicorn processes for the tests of the worker class."""
+"""Servers for the tests of the worker class: gunicorn processes, and one in memory."""
 
 import pytest
 
 from tests.server.gunicorn_process import GunicornProcess
+from tests.server.memory_server import MemoryServer
 
 
 @pytest.fixture(scope="module")
@@ -12,6 +13,11 @@ def server(tmp_path_factory):
     assert server.stop() == 0
     assert server.boots == 1, server.log  # no test has cost a worker
     assert "Traceback" not in server.log
+
+
+@pytest.fixture
+def memory():
+    return MemoryServer()
 
 
 @pytest.fixture

@@ -1,13 +1,16 @@
-"""What the server itself rejects: malformed requests, and failures of the application."""
+"""What the server itself rejects, without a process: malformed requests, and failures of the application."""
 
+import random
 import re
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
 from stackmgr import errors
 from tests.server.app import INVALID, RAISED
 from tests.server.gunicorn_process import assert_error_object, chunked, get
+from tests.server.memory_server import cuts
 from tests.support.malformed import (
     SAMPLE_KEY,
     SAMPLE_STACK_ID,
@@ -66,12 +69,20 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_request_gets_an_error_object(server, name):
-    response = server.request(BAD[name])
+def test_bad_request_gets_an_error_object(memory, name):
+    response = memory.request(BAD[name])
     assert_error_object(response)
-    assert "not valid HTTP" in response.json["message"]  # rejected for what it is, not for its deadline
-    assert b"SECRET" not in response.body
-    assert "SECRET" not in server.log
+    assert "not valid HTTP" in response.json["message"]  # rejected for what it is, not for its end
+    assert memory.requests == 0
+    [line] = memory.log.lines
+    assert "SECRET" not in line + response.body.decode()
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_request_gets_the_same_error_wherever_it_is_cut(memory, name):
+    expected = memory.sent_for(BAD[name])
+    for pieces in cuts(BAD[name]):
+        assert memory.sent_for(*pieces) == expected, pieces
 
 
 def described(code: str) -> set[str]:
@@ -89,11 +100,13 @@ def described(code: str) -> set[str]:
         (get(next(iter(RAISED))), "ServiceError"),
     ],
 )
-def test_the_message_of_an_error_is_that_of_its_class_and_described(server, sent, kind):
-    with server.connect(sent) as sock:
-        if kind != "RequestTimedOut":
-            sock.finish()
-        response = sock.response()
+def test_the_message_of_an_error_is_that_of_its_class_and_described(memory, sent, kind):
+    client = memory.connect(sent)
+    if kind == "RequestTimedOut":
+        client.expire()
+    else:
+        client.finish()
+    response = client.response()
     expected = getattr(errors, kind)
     assert_error_object(response, expected.status, expected.code)
     assert response.json["message"] == expected.message
@@ -101,12 +114,13 @@ def test_the_message_of_an_error_is_that_of_its_class_and_described(server, sent
 
 
 @pytest.mark.parametrize("rest", [b'{"a":1}', b""])
-def test_truncated_body_never_reaches_the_application(server, rest):
+def test_truncated_body_never_reaches_the_application(memory, rest):
     head = b"POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: cut\r\n"
     for framing in (b"Content-Length: 50\r\n\r\n" + rest, b"Transfer-Encoding: chunked\r\n\r\n7\r\n" + rest):
-        with server.connect(head + framing) as sock:
-            sock.finish()
-            assert_error_object(sock.response(), request_id="cut")
+        client = memory.connect(head + framing)
+        client.finish()
+        assert_error_object(client.response(), request_id="cut")
+    assert memory.requests == 0
 
 
 @pytest.mark.parametrize(("lines", "expected"), [
@@ -121,58 +135,49 @@ def test_truncated_body_never_reaches_the_application(server, rest):
     (b"X_Request_Id: a", None),
     (b"", None),
 ])  # fmt: skip
-def test_request_id_of_an_error(server, lines, expected):
+def test_request_id_of_an_error(memory, lines, expected):
     head = b"HTTP? / nonsense\r\n" + (lines + b"\r\n" if lines else b"")
     for request in (head + b"\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nBroken\r\n" + lines + b"\r\n\r\n"):
-        response = server.request(request)
+        response = memory.request(request)
         assert_error_object(response, request_id=expected)
         if expected is None:
             assert UUID4.fullmatch(response.headers["x-request-id"])
             assert "x-inj" not in response.headers
 
 
-def test_request_id_is_not_that_of_an_earlier_request(server):
-    with server.connect(get("/", "X-Request-Id: first")) as sock:
-        assert sock.response().status == 200
-        sock.send(b"GET /\n\n")
-        assert UUID4.fullmatch(sock.response().headers["x-request-id"])
+def test_request_id_is_not_that_of_an_earlier_request(memory):
+    client = memory.connect(get("/", "X-Request-Id: first"), b"GET /\n\n")
+    assert client.response().status == 200
+    assert UUID4.fullmatch(client.response().headers["x-request-id"])
 
 
-def test_head_gets_no_error_body(server):
-    with server.connect(b"HEAD / HTTP/1.1\r\nHost: x\r\nExpect: x\r\n\r\n") as sock:
-        response = sock.response("HEAD")
-        assert_error_object(response, body=False)
-        assert int(response.headers["content-length"]) > 0
-        assert sock.is_ended()
+def test_head_gets_no_error_body(memory):
+    client = memory.connect(b"HEAD / HTTP/1.1\r\nHost: x\r\nExpect: x\r\n\r\n")
+    response = client.response("HEAD")
+    assert_error_object(response, body=False)
+    assert int(response.headers["content-length"]) > 0
+    assert client.is_ended()
 
 
 @pytest.mark.parametrize("path", [*RAISED, *INVALID, "/never-starts", "/late"])
-def test_unexpected_exception_is_a_500_error_object(server, path):
-    for _ in range(4):  # more than there are greenlets
-        response = server.request(get(path, "X-Request-Id: mine"))
-        assert_error_object(response, 500, "internal_error", "mine")
-    assert "SECRET" not in server.log + response.body.decode()
+def test_unexpected_exception_is_a_500_error_object(memory, path):
+    response = memory.request(get(path, "X-Request-Id: mine"))
+    assert_error_object(response, 500, "internal_error", "mine")
+    assert "SECRET" not in "".join(memory.log.lines) + response.body.decode()
 
 
-def test_fuzz(server):
-    """Whatever comes: a valid response, an Error object with its id, or a closed connection."""
-    outcomes = Counter()
+def test_fuzz(memory):
+    """Whatever comes, however it is cut: responses, Error objects with their ids, or a closed connection."""
+    outcomes, chance = Counter(), random.Random(1)
     for number, data in enumerate(
         malformed_requests(valid_requests(SAMPLE_KEY, SAMPLE_STACK_ID), FUZZ_REQUESTS)
     ):
-        head_only = data.lstrip(b"\r\n").startswith(b"HEAD ")
-        with server.connect(data) as sock:
-            sock.finish()
-            try:
-                response = sock.response("HEAD" if head_only else "GET")
-            except ConnectionError:
-                outcomes["closed"] += 1
-                continue
-        outcomes[response.status] += 1
-        assert response.status in (200, 400), (number, data)
-        if response.status == 400 and "x-path" not in response.headers:
-            outcomes["rejected by the server"] += 1
-            assert_error_object(response, body=not head_only)
-    print(outcomes)
+        sent, state = memory.sent_for(data)
+        places = sorted({0, len(data), *(chance.randrange(len(data)) for _ in range(5))})
+        assert memory.sent_for(*(data[a:b] for a, b in pairwise(places))) == (sent, state), (number, data)
+        if number % 10 == 0 and len(data) < 2000:
+            assert memory.sent_for(*(data[at : at + 1] for at in range(len(data)))) == (sent, state), data
+        outcomes["rejected by the server" if sent.endswith(b" 400 ") else sent[9:12]] += 1
+        assert sent[9:12] in (b"200", b"400", b""), (number, data)
+        assert state == "closed", (number, data)
     assert outcomes["rejected by the server"] > FUZZ_REQUESTS / 4
-    server.probe()

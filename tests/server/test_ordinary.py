@@ -1,168 +1,241 @@
-"""What ordinary clients do: real gunicorn processes, raw sockets, deadlines shortened by the configuration."""
+"""What ordinary clients send and are sent, without a process, and the WSGI side of it."""
 
 import hashlib
+import json
 import random
 import re
-import socket
-import time
 
 import pytest
 
-from tests.server.gunicorn_process import LONG_DEADLINES, chunked, get, post
+from stackmgr.limits import BODY_LIMIT_BYTES
+from stackmgr.server.protocol import CLOSED, DRAIN_LIMIT, DRAINING, IDLE, READING, WRITING
+from tests.server.gunicorn_process import chunked, get, post
+from tests.server.memory_server import MemoryServer, cuts
 
 
-def test_kept_connection_serves_request_after_request(server):
-    with server.connect() as sock:
-        for number in range(50):
-            sock.send(get(f"/{number}"))
-            response = sock.response()
-            assert (response.status, response.json["path"]) == (200, f"/{number}")
-            assert response.headers["connection"] == "keep-alive"
-            assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT", response.headers["date"])
+def test_kept_connection_serves_request_after_request(memory):
+    client = memory.connect()
+    for number in range(50):
+        client.send(get(f"/{number}"))
+        response = client.response()
+        assert (response.status, response.json["path"]) == (200, f"/{number}")
+        assert response.headers["connection"] == "keep-alive"
+        assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT", response.headers["date"])
 
 
-def test_head_and_body_leave_in_one_packet(server):
-    with server.connect(get("/one")) as sock:
-        assert b"/one" in sock.read_some().partition(b"\r\n\r\n")[2]
+@pytest.mark.parametrize(("request_", "keepalive", "is_alive"), [
+    (b"GET / HTTP/1.0\r\n\r\n", 3, True), (get("/", "Connection: close"), 3, True), (get("/"), 0, True),
+    (get("/"), 3, False),
+])  # fmt: skip
+def test_the_last_response_says_so_and_what_follows_is_discarded(request_, keepalive, is_alive):
+    memory = MemoryServer(keepalive=keepalive)
+    memory.alive = is_alive
+    client = memory.connect(request_ + get("/next"))
+    assert client.response().headers["connection"] == "close"
+    assert client.is_ended()
+    assert client.protocol.state is DRAINING
+    client.send(bytes(DRAIN_LIMIT - 1))
+    assert (client.protocol.state, client.protocol.held) == (DRAINING, 0)
+    client.send(b"x")
+    assert client.protocol.state is CLOSED
 
 
-def test_http10_and_connection_close_close_the_connection(start):
-    server = start("keepalive = 60", deadlines=LONG_DEADLINES)
-    for request in (b"GET / HTTP/1.0\r\n\r\n", get("/", "Connection: close")):
-        with server.connect(request) as sock:
-            assert sock.response().headers["connection"] == "close"
-            sock.seconds_until_closed(20)
-
-
-def test_environ_is_that_of_pep_3333(server):
-    environ = server.request(
+def test_environ_is_that_of_pep_3333(memory):
+    environ = memory.request(
         get("/environ?a=1&b=%20", "X-A: 1", "x-a: 2", "Content-Type: text/x", "X-B: \xe9")
     ).json
     expected = {
         "REQUEST_METHOD": "GET", "QUERY_STRING": "a=1&b=%20", "PATH_INFO": "/environ", "SCRIPT_NAME": "",
-        "SERVER_PROTOCOL": "HTTP/1.1", "SERVER_NAME": "127.0.0.1", "SERVER_PORT": str(server.port),
+        "SERVER_PROTOCOL": "HTTP/1.1", "SERVER_NAME": "127.0.0.1", "SERVER_PORT": str(memory.port),
         "REMOTE_ADDR": "127.0.0.1", "HTTP_HOST": "x", "HTTP_X_A": "1,2", "HTTP_X_B": "\xe9",
         "CONTENT_TYPE": "text/x", "wsgi.url_scheme": "http", "wsgi.multithread": True,
         "wsgi.multiprocess": False, "wsgi.run_once": False, "wsgi.input_terminated": True,
     }  # fmt: skip
     assert {key: environ.get(key) for key in expected} == expected
     assert "CONTENT_LENGTH" not in environ and "HTTP_CONTENT_TYPE" not in environ
-    assert server.request(get("/%C3%A9%20")).headers["x-path"] == b"/\xc3\xa9 ".hex()
+    assert memory.request(get("/%C3%A9%20")).headers["x-path"] == b"/\xc3\xa9 ".hex()
 
 
-def test_forwarding_headers_change_nothing(server):
+def test_forwarding_headers_change_nothing(memory):
     spoof = ("SCRIPT_NAME: /evil", "Script-Name: /evil", "PATH_INFO: /evil", "X-Forwarded-Proto: https",
              "X-Forwarded-Ssl: off", "X-Forwarded-Protocol: ssl", "X-Forwarded-For: 6.6.6.6")  # fmt: skip
-    environ = server.request(get("/environ", *spoof)).json
+    environ = memory.request(get("/environ", *spoof)).json
     kept = [environ[key] for key in ("SCRIPT_NAME", "PATH_INFO", "wsgi.url_scheme", "REMOTE_ADDR")]
     assert kept == ["", "/environ", "http", "127.0.0.1"]
 
 
-@pytest.mark.parametrize("length", [0, 1, 8192, 65536, 262_144])
-def test_body_arrives_complete(server, length):
+@pytest.mark.parametrize("length", [0, 1, 8192, 65536, BODY_LIMIT_BYTES])
+def test_body_arrives_complete(memory, length):
     body = random.Random(length).randbytes(length)
     digest = hashlib.sha256(body).hexdigest()
     half = length // 2
     for request in (post("/echo", body), chunked("/echo", *(p for p in (body[:half], body[half:]) if p))):
-        assert server.request(request).json == {"length": length, "sha256": digest}
-
-
-def test_tiny_chunks_with_extensions_and_trailers_arrive_complete(server):
-    body = b"0123456789" * 150
-    head, _, _ = chunked("/echo").partition(b"\r\n\r\n")
-    data = b"".join(b"1;a=b\r\n%c\r\n" % byte for byte in body) + b"0\r\nX-T: 1\r\n\r\n"
-    with server.connect(head + b"\r\n\r\n" + data + get("/next")) as sock:
-        response = sock.response()
-        assert response.json == {"length": 1500, "sha256": hashlib.sha256(body).hexdigest()}
-        assert sock.response().json == {"path": "/next"}
+        assert memory.request(request).json == {"length": length, "sha256": digest}
 
 
 @pytest.mark.parametrize("request_", [
     post("/echo", b"x" * 262_145), chunked("/echo", b"x" * 262_145), chunked("/echo", *[b"x" * 4000] * 80)
 ], ids=["length", "chunk", "chunks"])  # fmt: skip
-def test_application_rejects_a_body_over_the_limit(server, request_):
-    response = server.request(request_)
+def test_application_rejects_a_body_over_the_limit(memory, request_):
+    response = memory.request(request_)
     assert (response.status, response.json) == (413, {"read": "too large"})
+    assert response.headers["connection"] == "close"
 
 
-def test_byte_by_byte_request_is_served(server):
-    with server.connect() as sock:
-        sock.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in chunked("/echo", b"abc"):
-            sock.send(bytes([byte]))
-        assert sock.response().json["length"] == 3
+PIPELINE = b"".join(
+    get(f"/{n}") + post("/echo", b"x" * n) + chunked("/echo", b"y" * (n + 1)) for n in range(3)
+)
+ORDINARY = {
+    "get": get("/"), "head": b"HEAD /a HTTP/1.1\r\nHost: x\r\n\r\n", "minor version": b"GET / HTTP/1.9\r\nHost: x\r\n\r\n",
+    "HTTP/1.0": b"GET / HTTP/1.0\r\n\r\n", "kept HTTP/1.0": b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    "lowercase method": b"get / HTTP/1.1\r\nHost: x\r\n\r\n", "absolute": b"GET http://a/b HTTP/1.1\r\nHost: a\r\n\r\n",
+    "length": post("/echo", b"abc"), "chunks": chunked("/echo", b"abc", b"d"),
+    "extensions, trailers": chunked("/echo", end=b'3;a=b;c="d"\r\nabc\r\n0 ;e\r\nX-T: 1\r\n\r\n') + get("/next"),
+    "unread body": post("/reject", get("/smuggled") * 9000), "not found": post("/echo", b"x", "Connection: close") + get("/no"),
+    "no content": get("/no-content") + get("/next"), "pipeline": PIPELINE, "empty line": post("/echo", b"abc") + b"\r\n",
+    "empty line and more": post("/echo", b"abc") + b"\r\n" + get("/next"), "tiny chunks": chunked("/echo", *[b"x"] * 3275),
+}  # fmt: skip
 
 
-def test_pipelined_requests_get_responses_in_order(server):
-    requests = b"".join(
-        get(f"/{n}") + post("/echo", b"x" * n) + chunked("/echo", b"y" * (n + 1)) for n in range(40)
-    )
-    for cut in (len(requests), 1000):
-        with server.connect(requests[:cut]) as sock:
-            time.sleep(0.05)
-            sock.send(requests[cut:])
-            for n in range(40):
-                found = []
-                for _ in range(3):
-                    response = sock.response()
-                    found.append(response.json.get("path", response.json.get("length")))
-                assert found == [f"/{n}", n, n + 1]
+@pytest.mark.parametrize("name", ORDINARY)
+def test_a_client_is_sent_the_same_wherever_its_bytes_are_cut(memory, name):
+    expected, state = memory.sent_for(ORDINARY[name])
+    assert expected.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2", b"HTTP/1.1 413"))
+    assert state == "closed"
+    assert memory.log.lines == []
+    for pieces in cuts(ORDINARY[name]):
+        assert memory.sent_for(*pieces) == (expected, state), pieces
 
 
-def test_half_closed_client_gets_its_response(server):
-    with server.connect(get("/half")) as sock:
-        sock.finish()
-        assert sock.response().status == 200
+def test_pipelined_requests_get_responses_in_order(memory):
+    client = memory.connect(PIPELINE)
+    for n in range(3):
+        found = [client.response().json for _ in range(3)]
+        assert [each.get("path", each.get("length")) for each in found] == [f"/{n}", n, n + 1]
 
 
-def test_expect_100_continue(server):
+def test_expect_100_continue(memory):
     head, _, body = post("/echo", b"x" * 10, "Expect: 100-continue").partition(b"\r\n\r\n")
-    with server.connect(head + b"\r\n\r\n") as sock:
-        assert sock.read_some() == b"HTTP/1.1 100 Continue\r\n\r\n"
-        sock.send(body)
-        assert sock.response().json["length"] == 10
+    client = memory.connect(head + b"\r\n\r\n")
+    assert client.read_all() == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.send(body[:5], body[5:])
+    assert client.response().json["length"] == 10
     large = b"POST /reject HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\nExpect: 100-continue\r\n\r\n"
     for request in (large, large.replace(b"/reject", b"/echo")):
-        assert server.request(request).status == 413
+        assert memory.request(request).status == 413
+    late = memory.connect(head)
+    late.finish()
+    assert late.read_all().startswith(b"HTTP/1.1 400")  # no 100 before it
 
 
-def test_early_response_to_a_large_upload_reaches_the_client(server):
-    for size in (1_000_000, 10_000_000):
-        assert server.request(post("/reject", b"x" * size)).status == 413
+def test_nothing_after_a_rejected_body_is_parsed_as_a_request(memory):
+    sent, _ = memory.sent_for(post("/reject", get("/smuggled") * 9000))
+    assert sent.count(b"HTTP/1.1") == 1
+    assert memory.requests == 1
 
 
-def test_unread_large_body_is_never_parsed_as_a_request(server):
-    with server.connect(post("/reject", get("/smuggled") * 9000)) as sock:
-        assert sock.response().headers["connection"] == "close"
-        assert b"HTTP/1.1" not in sock.read_all()
+def test_the_states_of_a_connection(memory):
+    client = memory.connect()
+    found = [client.protocol.state]
+    for data in (b"\r\n", get("/")[:9], get("/")[9:] + b"\r\n", b"G"):
+        client.send(data)
+        found.append(client.protocol.state)
+    assert found == [IDLE, IDLE, READING, IDLE, READING]
+    client.protocol.leave()
+    assert client.protocol.state is CLOSED
+    assert client.protocol.fail() is None  # a truncated response must look truncated
+
+
+def test_a_response_that_has_begun_is_followed_by_no_error(memory):
+    client = memory.connect()
+    client.protocol.receive(get("/"))
+    client._respond(client.protocol.proceed())
+    client.protocol.sent(1)
+    assert client.protocol.state is WRITING
+    assert client.protocol.fail() is None
+    assert client.protocol.state is CLOSED
+
+
+ENDLESS = {
+    "line": b"GET /" + b"a" * 2_000_000, "fields": get("/")[:-2] + b"X-A: a\r\n" * 300_000, "empty lines": b"\r\n" * 500_000,
+    "chunks": chunked("/echo", *[b"x"] * 300_000), "size line": chunked("/echo", end=b"1;" + b"a" * 2_000_000),
+    "trailers": chunked("/echo", end=b"0\r\n" + b"X-A: a\r\n" * 300_000), "chunk": chunked("/echo", b"x" * 2_000_000),
+    "length": b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 262144\r\n\r\n" + b"x" * 262_143,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_no_request_makes_a_connection_hold_more_than_a_body_and_a_read(memory, name):
+    client, most = memory.connect(), 0
+    for at in range(0, len(ENDLESS[name]), 65_536):
+        client.send(ENDLESS[name][at : at + 65_536])
+        most = max(most, client.protocol.held)
+    assert most <= BODY_LIMIT_BYTES + 65_536
+    assert len(client.read_all()) < 1_000
+
+
+def responding(*, status="200 OK", headers=(), pieces=()):
+    def app(_, start_response):
+        write = start_response(status, list(headers))
+        for piece in pieces[:-1]:
+            write(piece)
+        return pieces[-1:]
+
+    return MemoryServer(app)
+
+
+@pytest.mark.parametrize(("headers", "pieces", "length", "body", "connection"), [
+    ((), (b"one", b"two", b"", b"three"), "11", b"onetwothree", "keep-alive"),
+    ((), (), "0", b"", "keep-alive"),
+    ((("Content-Length", "3"),), (b"abcdef",), "3", b"abc", "keep-alive"),
+    ((("Content-Length", "9"),), (b"abc",), "9", b"abc", "close"),
+    ((("Connection", "x"), ("Transfer-Encoding", "y"), ("Date", "z"), ("Server", "w")), (b"a",), "1", b"a", "keep-alive"),
+])  # fmt: skip
+def test_a_response_has_the_length_that_its_application_says_or_that_it_has(
+    headers, pieces, length, body, connection
+):
+    client = responding(headers=headers, pieces=pieces).connect(get("/"))
+    head, _, found = client.read_all().partition(b"\r\n\r\n")
+    fields = dict(line.split(": ") for line in head.decode().split("\r\n")[1:])
+    assert (fields.pop("Content-Length"), found, fields.pop("Connection")) == (length, body, connection)
+    assert (fields.pop("Server"), fields.keys()) == ("gunicorn", {"Date"})
+    assert client.protocol.state is (DRAINING if connection == "close" else IDLE)
+
+
+@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
+def test_no_content_has_no_length_and_no_body(status):
+    client = responding(status=status, pieces=(b"abc",)).connect(get("/") + get("/"))
+    for _ in range(2):
+        response = client.response()
+        assert (response.status, "content-length" in response.headers) == (int(status[:3]), False)
+
+
+def test_head_has_the_length_and_no_body():
+    server = responding(headers=(("Content-Length", "3"),), pieces=(b"abc",))
+    client = server.connect(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n" + get("/"))
+    assert client.response("HEAD").headers["content-length"] == "3"
+    assert client.response().body == b"abc"
+
+
+def test_an_application_may_change_its_mind_and_is_closed(memory):
+    response = memory.request(get("/change-of-mind"))
+    assert (response.status, response.body) == (404, b"none")
+    assert memory.request(get("/closeable")).body == b"x"
+    assert memory.request(get("/closed")).json == {"closed": 1}
 
 
 @pytest.mark.parametrize("minor", [2, 9])
-def test_later_minor_versions_get_http11_responses(server, minor):
-    with server.connect(get("/").replace(b"HTTP/1.1", b"HTTP/1.%d" % minor)) as sock:
-        response = sock.response()
-        assert (response.version, response.status) == (11, 200)
-        assert response.headers["connection"] == "keep-alive"
+def test_later_minor_versions_get_http11_responses(memory, minor):
+    response = memory.request(get("/").replace(b"HTTP/1.1", b"HTTP/1.%d" % minor))
+    assert (response.version, response.status) == (11, 200)
+    assert response.headers["connection"] == "keep-alive"
 
 
-def test_empty_line_after_a_body_and_silence_get_no_response(server):
-    with server.connect(post("/echo", b"abc") + b"\r\n") as sock:
-        assert sock.response().json["length"] == 3
-        assert sock.read_all() == b""  # until the idle connection is closed
-    with server.connect(post("/echo", b"abc") + b"\r\n" + get("/next")) as sock:
-        sock.response()
-        assert sock.response().json == {"path": "/next"}
-
-
-def test_an_application_may_change_its_mind_and_is_closed(server):
-    response = server.request(get("/change-of-mind"))
-    assert (response.status, response.body) == (404, b"none")
-    assert server.request(get("/closeable")).body == b"x"
-    assert server.request(get("/closed")).json == {"closed": 1}
-
-
-def test_no_content_has_no_length_and_no_body(server):
-    with server.connect(get("/no-content") + get("/next")) as sock:
-        response = sock.response()
-        assert (response.status, "content-length" in response.headers) == (204, False)
-        assert sock.response().json == {"path": "/next"}
+def test_a_key_that_is_rejected_counts_as_unverified_again():
+    rejected = []
+    server = responding(status="401 Unauthorized")
+    server.queue.reject = rejected.append
+    client = server.connect(get("/"))
+    assert client.response().status == 401
+    assert rejected == [client._conn.place]
+    assert json.dumps(server.log.lines) == "[]"
