@@ -1,6 +1,6 @@
 -- receipt_find: return the receipt of an Idempotency-Key, and the current state of its stack.
 -- params:  manager_id uuid, idempotency_key text
--- returns: at most one row (input_digest, stack_id, revision_id, name, allocation, preset, lsn)
+-- returns: at most one row (input_digest, lsn, stack_id, revision_id, name, allocation, preset)
 -- index:   creation_receipts_pkey, stacks_pkey
 -- locks:   none
 -- called by: stacks.repository.create
@@ -17,12 +17,12 @@ WITH receipt AS MATERIALIZED (
 )
 SELECT
     receipt.input_digest,
+    pg_logical_emit_message(true, 'stackmgr'::text, ''::text) AS lsn,
     stacks.stack_id::text,
     stacks.revision_id::text,
     stacks.name,
     stacks.allocation::text,
-    stacks.preset,
-    pg_logical_emit_message(true, 'stackmgr'::text, ''::text) AS lsn
+    stacks.preset
 FROM receipt
 CROSS JOIN stackmgr.stacks AS stacks
 WHERE stacks.manager_id = %(manager_id)s::uuid

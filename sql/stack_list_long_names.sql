@@ -1,18 +1,20 @@
 -- stack_list_long_names: return one page of a manager's stacks, as stack_list does, up to page_bytes of names.
 -- params:  manager_id uuid, after_created_at timestamptz, after_stack_id uuid, row_limit integer, page_bytes integer
--- returns: up to row_limit rows (stack_id, revision_id, name or null, allocation, preset, created_at)
+-- returns: up to row_limit rows (stack_id, revision_id, name or null, allocation, preset, used_this_hour, created_at)
 -- index:   stacks_page
 -- locks:   none
 -- called by: stacks.repository.list_page
 -- why:     the names of the rows take at most page_bytes. The last row has no name if it is over that: it is
 --          on the next page. A name counts as at most page_bytes, so that the first row always has its name.
---          Run only for a page with a long name: in stack_list, the sum would cost every page 15 in 100.
+--          Run only for a page with a long name, and after stack_list, which verifies the key: there, the sum would
+--          cost every page 15 in 100.
 SELECT
     stack_id::text,
     revision_id::text,
     CASE WHEN bytes <= %(page_bytes)s::integer THEN name::text END AS name,
     allocation::text,
     preset::text,
+    true AS used_this_hour,
     created_at
 FROM (
     SELECT

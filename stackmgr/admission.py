@@ -4,26 +4,23 @@ The worker class puts an `Admission` into the environ of each request.  Under an
 none, and the application uses UNLIMITED.
 """
 
+from typing import Any
+
 ADMISSION = "stackmgr.admission"
 
 
 class Admission:
     """The admission of one request."""
 
-    __slots__ = ("retry_after",)
+    __slots__ = ("remembered", "retry_after")
 
     def __init__(self) -> None:
         self.retry_after = 0  # seconds, for a request that waited too long: the application responds 503
+        # By the application when it accepted the key the last time, or another key, which has the same hash.
+        self.remembered: Any = None
 
-    def known(self) -> str | None:
-        """Return the manager that is remembered for the request's key."""
-        return None
-
-    def accept(self, manager_id: str, *, remember: bool = False) -> None:
-        """Count the request as the manager's: its key has been verified.
-
-        With *remember*, the manager is known for later requests with the key, until one is rejected.
-        """
+    def accept(self, manager_id: str, remember: object = None) -> None:
+        """Count the request as the manager's: its key has been verified."""
 
 
 UNLIMITED = Admission()

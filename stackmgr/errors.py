@@ -173,10 +173,7 @@ class DatabaseError(ServiceError):
     """A statement failed, or there was no connection to run it on.
 
     `statement` is its name; `sqlstate` is the server's, or None where the server did not respond.
-    `may_have_written` is set where a write was sent with the look-up that has failed.
     """
-
-    may_have_written = False
 
     def __init__(
         self, reason: ReasonSlug, *, statement: str | None = None, sqlstate: str | None = None

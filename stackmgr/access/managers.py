@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from stackmgr.access.verifiers import Identity
 from stackmgr.database import statements
-from stackmgr.database.session import Caller, Session
+from stackmgr.database.session import Session
 from stackmgr.errors import BindingConflict
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
@@ -34,13 +34,12 @@ def look_up(session: Session, identity: Identity) -> str | None:
     Raises BindingConflict when a saved binding has one half only in common, and logs both sides at intervals.
     """
     ids = {"external_id": identity.external_id, "identity_id": identity.identity_id}
-    pair = (identity.external_id, identity.identity_id)
-    found = [Binding(*row) for row in session.rows(_FIND, ids, hint=pair)]
+    found = [Binding(*row) for row in session.rows(_FIND, ids, max_rows=2)]
     if not found:
         return None
     saved = found[0]
     # Both ids are unique: no other binding has one of them.
-    if (saved.external_id, saved.identity_id) == pair:
+    if (saved.external_id, saved.identity_id) == (identity.external_id, identity.identity_id):
         return saved.manager_id
     # Ids are not secrets, and without both sides of the conflict it cannot be repaired.
     _log.error(
@@ -73,6 +72,4 @@ def bind(session: Session, identity: Identity) -> str:
         )
         # Without a row, another first request was quicker: what it saved counts, unless it is erased already.
         manager_id = look_up(session, identity) if inserted is None else inserted[0]
-    caller = Caller(manager_id, identity.identity_id, None)
-    session.hints.remember((identity.external_id, identity.identity_id), caller)
     return manager_id

@@ -105,27 +105,26 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             self._fail(statement, ex, deadline if is_first else None)
 
     def run_together(self, executions: Sequence[Execution], deadline: float) -> Iterator[list[Row]]:
-        """Run statements in one round trip and one transaction, and yield the rows of each.
+        """Run reads in one round trip and one transaction, and yield the rows of each.
 
-        Only the last may write.  Raises DatabaseError at the first that fails: the server skips those after
-        it.  See `run`.
+        Raises DatabaseError at the first that fails: the server skips those after it.  See `run`.
         """
+        failed = executions[0].statement
         last = executions[-1].statement
-        failed = last if last.writes else executions[0].statement  # unless the server names another
         first: list[Statement] = []
         try:
             for each in executions:
                 if each.statement.name not in self._statement_names:
-                    self._prepare(each.statement, deadline)
-                    first.append(each.statement)
+                    failed = each.statement
+                    self._prepare(failed, deadline)
+                    first.append(failed)
+            failed = executions[0].statement
             self.pgconn.enter_pipeline_mode()
             for each in executions:
                 self._send(each)
             self.pgconn.pipeline_sync()
             results = self._pipeline_results(last, deadline)
             self.pgconn.exit_pipeline_mode()
-            if self._warned and last.writes:
-                raise DatabaseError(ReasonSlug.UNCONFIRMED, sqlstate=_WARNING)  # noqa: TRY301
             for each, result in zip_longest(executions, results):
                 failed = each.statement if each else last
                 _require_success(failed, result)

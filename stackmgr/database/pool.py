@@ -10,7 +10,7 @@ from psycopg_pool.pool import WaitingClient
 from stackmgr.database import session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
-from stackmgr.database.session import SESSION_SECONDS, PrefetchHints, Session
+from stackmgr.database.session import SESSION_SECONDS, Session
 from stackmgr.database.shared_reads import SharedReads
 from stackmgr.errors import DatabaseError
 from stackmgr.monitoring.logs import RateLimitFilter
@@ -146,7 +146,6 @@ class Database:
         variant: str = Settings.sql_variant,
     ) -> None:
         self.variants = statements.load_variant(variant)
-        self.hints = PrefetchHints()
         self.shared_reads = SharedReads(self)
         self._deadline = deadline
         self._pid = 0

@@ -1,7 +1,7 @@
 """What to do after a statement has failed: one table, keyed by SQLSTATE, never by the server's message.
 
-The status of the response depends on where the failure happened, not on this table: 503 while a key is being
-verified, because nothing has changed yet, and 500 afterwards.  The one exception is PROGRAM_LIMIT_EXCEEDED
+The status of the response depends on where the failure happened, not on this table: 503 while the key is not
+verified and nothing can have changed, otherwise 500.  The one exception is PROGRAM_LIMIT_EXCEEDED
 where a creation receipt is inserted: there the Idempotency-Key is too long, which is 400.
 """
 

@@ -2,12 +2,12 @@
 
 import logging
 import time
-from itertools import islice
 from typing import Protocol
 
 from stackmgr.database import retries
 from stackmgr.database.connection import DatabaseConnection, Execution, Row
 from stackmgr.errors import DatabaseError
+from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import Signal, end_turn, has_scheduler
 
 _MAX_REQUESTS = 4
@@ -32,13 +32,14 @@ class Connections(Protocol):
 
 
 class _Request:
-    """The reads of one request; `rows` are those of each, or None until all have succeeded."""
+    """The read of one request; `rows` is None until it succeeds, `error` is one that would occur again."""
 
-    __slots__ = ("has_ended", "reads", "rows")
+    __slots__ = ("error", "has_ended", "read", "rows")
 
-    def __init__(self, reads: list[Execution]) -> None:
-        self.reads = reads
-        self.rows: list[list[Row]] | None = None
+    def __init__(self, read: Execution) -> None:
+        self.read = read
+        self.rows: list[Row] | None = None
+        self.error: DatabaseError | None = None
         self.has_ended = Signal()
 
 
@@ -51,8 +52,8 @@ class SharedReads:
     - The reads find a few rows of bounded size by an index, and may run twice.  Nothing else is in a batch.
     - A batch is complete before it is sent: no request waits for one that was under way before it.
     - Only the leader uses the connection, from `acquire` to `release`.  What it passes on are rows.
-    - Each request gets the rows of its own reads, or None if one of them or of those before fails, or the
-      leader in any way.  Then its reads are a batch of their own: it has its own outcome and lost only time.
+    - Each request gets the rows or the error of its own read, or neither if a read before fails, or the
+      leader in any way.  Then its read is a batch of its own: it has its own outcome and lost only time.
     - The leader ends a batch after a share of its time.  The others wait as long as it does.
     - Requests of other threads than the scheduler's have batches of their own.
     """
@@ -61,12 +62,12 @@ class SharedReads:
         self._connections = connections
         self._open: list[_Request] | None = None  # the batch that requests may join
 
-    def run(self, reads: list[Execution], deadline: float, *, max_rows: int) -> list[list[Row]] | None:
-        """Return the rows of each read, or None where each must be run alone.
+    def run(self, read: Execution, deadline: float, *, max_rows: int) -> list[Row] | None:
+        """Return the rows of *read*, at most *max_rows*, or None where it must be run alone.
 
-        No read returns more than *max_rows*.  Raises DatabaseError if no connection can be acquired.
+        Raises DatabaseError where that would not help, and if no connection can be acquired.
         """
-        request = _Request(reads)
+        request = _Request(read)
         is_shared = max_rows <= _MAX_ROWS and has_scheduler()
         if is_shared and (batch := self._open) is not None:
             self._join(batch, request, deadline)
@@ -76,8 +77,10 @@ class SharedReads:
                 self._open = batch
                 end_turn()
             self._lead(batch, deadline)
-        if request.rows is None and len(batch) > 1:
+        if request.rows is None and request.error is None and len(batch) > 1:
             self._lead([request], deadline)
+        if request.error is not None:
+            raise request.error
         return request.rows
 
     def _join(self, batch: list[_Request], request: _Request, deadline: float) -> None:
@@ -93,9 +96,7 @@ class SharedReads:
             self._close(batch)
             self._run(batch, connection, deadline)
         except DatabaseError as ex:
-            if connection is None or (
-                len(batch) == 1 and retries.retry_action(ex) is retries.RetryAction.CLOSE
-            ):
+            if connection is None:
                 raise
             _log.debug("a shared round trip of %d requests failed: %s %s", len(batch), ex.reason, ex.sqlstate)
         finally:
@@ -110,10 +111,16 @@ class SharedReads:
             self._open = None
 
     def _run(self, batch: list[_Request], connection: DatabaseConnection, deadline: float) -> None:
-        reads = [read for request in batch for read in request.reads]
         if len(batch) > 1:
             deadline -= (1 - _BATCH_SHARE) * (deadline - time.monotonic())
-        rows = connection.run_together(reads, deadline)
-        for request in batch:
-            request.rows = list(islice(rows, len(request.reads)))
-        next(rows, None)  # raises the error of the commit, if there is one
+        results = connection.run_together([request.read for request in batch], deadline)
+        try:
+            for request in batch:
+                request.rows = next(results)
+            next(results, None)  # raises the error of the commit, if there is one
+        except DatabaseError as ex:
+            is_own = request.rows is None and ex.statement == request.read.statement.name
+            is_final = not retries.should_retry(ex, writes=False, attempts=1)
+            if is_own and is_final and (len(batch) == 1 or ex.reason == ReasonSlug.REJECTED):
+                request.error = ex.with_traceback(None)
+            raise

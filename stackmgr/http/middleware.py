@@ -2,17 +2,15 @@
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import falcon
 
-from stackmgr.access import managers
+from stackmgr.access.credentials import Credential
 from stackmgr.access.verifiers import Verifier
 from stackmgr.admission import ADMISSION, UNLIMITED
 from stackmgr.database.pool import Database
-from stackmgr.database.session import Caller, Session
 from stackmgr.errors import MethodNotAllowed, NotFound, Overloaded, ServiceError
 from stackmgr.http import requests
 from stackmgr.reasons import ReasonSlug
@@ -67,18 +65,19 @@ class RequestContext:
         if self._log is None:
             return
         context, error = req.context, req.context.error
-        caller = getattr(context, "caller", None)
+        credential = getattr(context, "credential", None)
+        identity = credential and credential.identity
         fields = {
             "request_id": context.request_id,
-            "manager_id": caller and caller.manager_id,
-            "key_id": getattr(context, "key_id", None),
+            "manager_id": identity and identity.manager_id,
+            "key_id": identity.key_id if identity else error and error.key_id,
             "stack_id": getattr(context, "stack_id", None),
             "method": req.method,
             "route": req.uri_template,
             "status": resp.status_code,
             "code": error and error.code,
             "reason": error and error.reason,
-            "verifier": getattr(context, "verifier", None),
+            "verifier": credential and credential.outcome,
             "duration_ms": round((time.perf_counter() - context.started) * 1000, 3),
         }
         if self._quotes_bodies and error and error.at:
@@ -91,7 +90,7 @@ class RequestContext:
 
 
 class Authentication:
-    """Authenticate every routed request, before its responder runs."""
+    """Authenticate every routed request and plan its statement, before its responder runs."""
 
     def __init__(self, database: Database, verifier: Verifier) -> None:
         self._database = database
@@ -107,22 +106,17 @@ class Authentication:
             raise NotFound(ReasonSlug.ROUTE)
         if req.method not in resource.methods:
             raise MethodNotAllowed(", ".join(resource.methods))
-        session = req.context.session = self._database.session()
-        session.plan = partial(resource.plan, req, params)
-        self._authenticate(req, session)
-
-    def _authenticate(self, req: falcon.Request, session: Session) -> None:
         key = requests.bearer_token(req)
+        session = req.context.session = self._database.session()
+        admission = req.env.get(ADMISSION, UNLIMITED)
+        credential = Credential(key, session, self._verifier, admission, req.context.trace)
+        req.context.credential = credential
+        credential.begin()
         try:
-            identity = self._verifier.verify(key, session, req.context.trace)
-        except ServiceError as ex:
-            req.context.verifier, req.context.key_id = ex.code, ex.key_id
+            req.context.planned = resource.plan(req, params)
+        except ServiceError:
+            credential.confirm()  # a rejected key comes first
             raise
-        req.context.verifier = "accepted"
-        req.context.key_id = identity.key_id
-        manager_id = identity.manager_id or managers.bind(session, identity)
-        req.env.get(ADMISSION, UNLIMITED).accept(manager_id)
-        req.context.caller = Caller(manager_id, identity.identity_id, identity.key_id)
 
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, resource: Any, req_succeeded: bool
@@ -131,4 +125,3 @@ class Authentication:
         session = getattr(req.context, "session", None)
         if session is not None:
             session.close()
-            session.plan = None  # or the cycle would keep a body until a collection

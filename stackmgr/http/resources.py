@@ -1,8 +1,7 @@
 """The two resources of the service: the collection of a manager's stacks, and one stack.
 
-`plan` checks the request in the order of the contract and returns its statement, which may be sent while the
-key is verified; a responder runs it and serializes the result.  Errors are raised here and become responses
-in error_handlers.
+`plan` checks the request in the order of the contract and returns its statement; a responder runs it for the
+caller and serializes the result.  Errors are raised here and become responses in error_handlers.
 """
 
 from collections.abc import Mapping
@@ -47,7 +46,7 @@ class StackCollection:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Create a stack, or return the current state of the one created under the same key."""
-        stack, created = repository.create(req.context.session, req.context.caller)
+        stack, created = repository.create(req.context.credential.rows, req.context.planned)
         if created:
             resp.status = falcon.HTTP_201
             resp.set_header("Location", f"{COLLECTION_PATH}/{stack.stack_id}")
@@ -55,7 +54,7 @@ class StackCollection:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """List one page of stacks."""
-        page, position = repository.list_page(req.context.session, req.context.caller)
+        page, position = repository.list_page(req.context.credential.rows, req.context.planned)
         resp.data = responses.serialize_page(page, None if position is None else cursor.encode(position))
 
     on_head = on_get
@@ -82,11 +81,7 @@ class StackItem:
         return repository.plan_update(stack_id, changes, req.context.request_id)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
-        """Return the stack."""
-        _respond(req, resp, repository.get(req.context.session, req.context.caller))
+        """Return the stack; of a PATCH, with the revision that it has appended."""
+        _respond(req, resp, repository.get_or_update(req.context.credential.rows, req.context.planned))
 
-    on_head = on_get
-
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
-        """Append a revision with the supplied fields and return the stack."""
-        _respond(req, resp, repository.update(req.context.session, req.context.caller))
+    on_head = on_patch = on_get

@@ -27,13 +27,9 @@ class Place(Admission):
         self.key_hash = 0  # a hash: keys are not kept
         self.group: str | None = None  # in which the request counts while it runs
 
-    def known(self) -> str | None:
-        """Return the manager that is remembered for the request's key."""
-        return self._queue.known(self)
-
-    def accept(self, manager_id: str, *, remember: bool = False) -> None:
+    def accept(self, manager_id: str, remember: object = None) -> None:
         """Count the request as the manager's: its key has been verified."""
-        self._queue.accept(self, manager_id, remember=remember)
+        self._queue.accept(self, manager_id, remember)
 
 
 class RequestQueue(Generic[_Entry]):
@@ -47,8 +43,8 @@ class RequestQueue(Generic[_Entry]):
         self._free = limit  # how many more requests may run at once
         self._limit, self._unverified_limit = limit - limit // 4, max(1, limit // 4)
         self._running: dict[str, int] = {}  # by group
-        # By key, the last accepted at the end: the manager, and whether the application is to know it.
-        self._managers: OrderedDict[int, tuple[str, bool]] = OrderedDict()
+        # By key, the last accepted at the end: the manager, and what the application remembers.
+        self._managers: OrderedDict[int, tuple[str, object]] = OrderedDict()
         self._admitted: deque[_Entry] = deque()
         self._lines: dict[str, deque[tuple[float, Place, _Entry]]] = {}  # by group
         self._last_turns: dict[str, float] = {}  # of lines
@@ -57,7 +53,7 @@ class RequestQueue(Generic[_Entry]):
     def add(self, place: Place, credential: str, entry: _Entry, now: float) -> _Entry | None:
         """Add a request; return the one that must be rejected for it, if too many wait."""
         place.key_hash = hash(credential)
-        group, _ = self._managers.get(place.key_hash, (_UNVERIFIED, False))
+        group, place.remembered = self._managers.get(place.key_hash, (_UNVERIFIED, None))
         if not self._lines and self._may_run(group):
             self._enter(place, group)
             self._admitted.append(entry)
@@ -91,12 +87,7 @@ class RequestQueue(Generic[_Entry]):
             while line and line[0][0] <= since:
                 yield self._remove(group, 0)
 
-    def known(self, place: Place) -> str | None:
-        """Return the manager that was accepted last for the key of *place*, if it is to be known."""
-        manager_id, is_known = self._managers.get(place.key_hash, ("", False))
-        return manager_id if is_known else None
-
-    def accept(self, place: Place, manager_id: str, *, remember: bool) -> None:
+    def accept(self, place: Place, manager_id: str, remember: object = None) -> None:
         """Count the request of *place*, and later ones with its key, as the manager's."""
         is_new = self._managers.get(place.key_hash, ("",))[0] != manager_id
         self._managers[place.key_hash] = manager_id, remember

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 from uuid import uuid4
 
-from stackmgr.database.session import Planned, Session
+from stackmgr.database.session import Planned
 from stackmgr.scheduler import Signal
 from stackmgr.stacks import repository
 from tests.faults.cell import Bound, Cell, Prepare
@@ -21,49 +21,46 @@ _BOUND = Bound("500")
 Patch = Callable[..., None]
 
 
-def _send_nothing_ahead(patch: Patch) -> None:
-    """Leave the write to what takes the place of the repository's function."""
-    patch(Session, "_planned_for", lambda *_: None)
-
-
 def stale_copy(patch: Patch) -> None:
     """An update that reads the stack, changes the copy and writes all of it back."""
-    get, update = repository.get, repository.update
+    run_planned = repository.get_or_update
 
-    def wrong(session: Any, caller: Any) -> repository.Stack:
-        planned = session.planned()
-        session.plan = repository.plan_get(planned.parameters["stack_id"])
-        copy = get(session, caller)
+    def wrong(run: Any, planned: Planned) -> repository.Stack:
+        if not planned.statement.writes:
+            return run_planned(run, planned)
+        copy = run_planned(run, repository.plan_get(planned.parameters["stack_id"]))
         Signal().wait(_WINDOW)
-        for name in ("name", "allocation", "preset"):
-            planned.parameters[name] = planned.parameters[name] or getattr(copy, name)
-        session.plan = planned
-        return update(session, caller)
+        given = {
+            name: planned.parameters[name] or getattr(copy, name) for name in ("name", "allocation", "preset")
+        }
+        return run_planned(run, planned._replace(parameters={**planned.parameters, **given}))
 
-    _send_nothing_ahead(patch)
-    patch(repository, "update", wrong)
+    patch(repository, "get_or_update", wrong)
 
 
 def stale_cache(patch: Patch) -> None:
     """A read from memory that no update refreshes."""
-    get, cache = repository.get, {}
+    run_planned = repository.get_or_update
+    cache: dict[object, repository.Stack] = {}
 
-    def wrong(session: Any, caller: Any) -> repository.Stack:
-        known = caller.manager_id, session.planned().parameters["stack_id"]
+    def wrong(run: Any, planned: Planned) -> repository.Stack:
+        if planned.statement.writes:
+            return run_planned(run, planned)
+        known = run.__self__.identity.manager_id, planned.parameters["stack_id"]
         if known not in cache:
-            cache[known] = get(session, caller)
+            cache[known] = run_planned(run, planned)
         return cache[known]
 
-    patch(repository, "get", wrong)
+    patch(repository, "get_or_update", wrong)
 
 
 def replayed_response(patch: Patch) -> None:
     """A repeated create that returns the first response, not the current stack."""
     create, responses = repository.create, {}
 
-    def wrong(session: Any, caller: Any) -> tuple[repository.Stack, bool]:
-        stack, created = create(session, caller)
-        known = caller.manager_id, session.planned().parameters["idempotency_key"]
+    def wrong(run: Any, planned: Planned) -> tuple[repository.Stack, bool]:
+        stack, created = create(run, planned)
+        known = run.__self__.identity.manager_id, planned.parameters["idempotency_key"]
         if created:
             responses[known] = stack
         return responses.get(known, stack), created
@@ -83,22 +80,26 @@ def doubled_create(patch: Patch) -> None:
 
 def reread_response(patch: Patch) -> None:
     """An update whose response is a second read of the stack."""
-    get, update = repository.get, repository.update
+    run_planned = repository.get_or_update
 
-    def wrong(session: Any, caller: Any) -> repository.Stack:
-        update(session, caller)
+    def wrong(run: Any, planned: Planned) -> repository.Stack:
+        stack = run_planned(run, planned)
+        if not planned.statement.writes:
+            return stack
         Signal().wait(_WINDOW)
-        session.plan = repository.plan_get(session.planned().parameters["stack_id"])
-        return get(session, caller)
+        return run_planned(run, repository.plan_get(planned.parameters["stack_id"]))
 
-    patch(repository, "update", wrong)
+    patch(repository, "get_or_update", wrong)
 
 
 def response_before_commit(patch: Patch) -> None:
     """An update that is acknowledged while its transaction is still open."""
-    update = repository.update
+    run_planned = repository.get_or_update
 
-    def wrong(session: Any, caller: Any) -> repository.Stack:
+    def wrong(run: Any, planned: Planned) -> repository.Stack:
+        if not planned.statement.writes:
+            return run_planned(run, planned)
+        session = run.__self__.session
         connections = session._connections
         connection = session._connection = session._connection or connections.acquire(float("inf"))
         connection.execute(b"BEGIN")
@@ -108,18 +109,17 @@ def response_before_commit(patch: Patch) -> None:
             connections.release(connection)
 
         try:
-            return update(session, caller)
+            return run_planned(run, planned)
         finally:
             session._connection = None
             threading.Timer(_WINDOW, commit).start()
 
-    _send_nothing_ahead(patch)
-    patch(repository, "update", wrong)
+    patch(repository, "get_or_update", wrong)
 
 
 def missing_tenant_filter(patch: Patch) -> None:
     """A read by the stack's id alone."""
-    text = repository._GET.text.replace(b"manager_id = $1::uuid", b"$1::uuid IS NOT NULL")
+    text = repository._GET.text.replace(b"stacks.manager_id = $1::uuid", b"$1::uuid IS NOT NULL")
     assert text != repository._GET.text
     patch(repository, "_GET", dataclasses.replace(repository._GET, name="stack_get_of_anybody", text=text))
 

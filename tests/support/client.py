@@ -42,11 +42,16 @@ class Client:
     def __init__(
         self, app: Application, key: str | None, external_id: str, statements_run: list[str]
     ) -> None:
-        self._app = webtest.TestApp(in_greenlets(app))
+        self._application = app
+        self.change_worker()
         self.key = key
         self.external_id = external_id
         self._run = statements_run
         self.statements: list[str] = []
+
+    def change_worker(self) -> None:
+        """Send the next requests to another worker, which knows no key."""
+        self._app = webtest.TestApp(in_greenlets(self._application))
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None

@@ -8,8 +8,10 @@ from contextlib import ExitStack
 from functools import cache
 from typing import Any
 
+from stackmgr.admission import ADMISSION
 from stackmgr.http.app import Application
 from stackmgr.scheduler import Scheduler
+from stackmgr.server.queue import Place, RequestQueue
 
 PATIENCE = 60
 # Requests at the same time: of a worker by default.
@@ -74,14 +76,25 @@ def _worker() -> Running:
 
 
 def in_greenlets(app: Application) -> WSGIApplication:
-    """Return *app* as a worker runs it: each request in a greenlet, all in one thread."""
+    """Return *app* as a worker runs it: each request in a greenlet of one thread, with a worker's memory."""
+
+    queue: RequestQueue[None] = RequestQueue(4 * GREENLETS)
 
     def serve(environ: dict[str, Any], start_response: Any) -> Any:
+        place = environ[ADMISSION] = Place(queue)
+
+        def start(status: str, headers: Any, exc_info: Any = None) -> Any:
+            if status.startswith("401"):
+                queue.reject(place)
+            return start_response(status, headers, exc_info)
+
         def respond() -> list[bytes]:
-            content = app(environ, start_response)
+            queue.add(place, environ.get("HTTP_AUTHORIZATION", ""), None, 0.0)
+            content = app(environ, start)
             try:
                 return list(content)
             finally:
+                queue.leave(place)
                 if hasattr(content, "close"):
                     content.close()
 

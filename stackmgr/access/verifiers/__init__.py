@@ -6,8 +6,8 @@ block the thread, which serves the other requests of the worker: see `stackmgr.s
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, Self
 
 from stackmgr.database.pool import Database
@@ -27,12 +27,26 @@ class Identity:
     `external_id` is the manager's account, a canonical lowercase UUID; `identity_id` is the verifier's own id
     of the holder.  `manager_id` is set by a verifier that has read in the same statement that this pair is
     bound to that manager.  `key_id` is the verifier's id of the key, if any; each revision records it.
+    `key_digest` is set where a statement can verify the key; `record_use` is called if such a statement finds
+    that this hour's use of the key is not recorded.
     """
 
     identity_id: str
     external_id: str
     manager_id: str | None = None
     key_id: str | None = None
+    key_digest: bytes | None = None
+    record_use: Callable[[], None] | None = field(default=None, compare=False)
+
+    def parameters(self) -> dict[str, object]:
+        """Return the parameters of a statement that are those of the caller."""
+        return {
+            "manager_id": self.manager_id,
+            "external_id": self.external_id,
+            "identity_id": self.identity_id,
+            "key_id": self.key_id,
+            "key_digest": self.key_digest,
+        }
 
 
 class Verifier(Protocol):

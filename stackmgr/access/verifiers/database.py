@@ -1,6 +1,7 @@
 """The default verifier: keys issued by the operator, kept as SHA-256 in the service's own database."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Self
 
 from stackmgr.access import api_keys
@@ -8,7 +9,7 @@ from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
-from stackmgr.database.session import Caller, Session
+from stackmgr.database.session import Session
 from stackmgr.errors import DatabaseError, RateLimited, ServiceError, ServiceUnavailable, Unauthorized
 from stackmgr.reasons import ReasonSlug
 from stackmgr.settings import Settings
@@ -49,32 +50,27 @@ class DatabaseVerifier:
         try:
             return self._verified(api_keys.digest(key), session)
         except DatabaseError as ex:
-            if ex.may_have_written:
-                raise
             raise ServiceUnavailable(ReasonSlug.DATABASE) from ex
 
     def _verified(self, key_digest: bytes, session: Session) -> Identity:
-        row = session.row(_VERIFY, {"key_digest": key_digest}, hint=key_digest)
+        row = session.row(_VERIFY, {"key_digest": key_digest}, max_rows=1)
         if row is None:
-            session.hints.forget(key_digest)
             raise Unauthorized(ReasonSlug.KEY_UNKNOWN)
         state, external_id, identity_id, key_id, manager_id, quota_id, quota_seconds, used_this_hour = row
+        record_use = partial(self._last_use.notice, key_digest) if self._last_use else None
         try:
             if state != "valid":
-                session.hints.forget(key_digest)
                 raise Unauthorized(_REASONS[state])
-            if manager_id is not None:
-                # A quota is used up by a statement of its own, before anything is written.
-                digest = key_digest if quota_id is None else None
-                session.hints.remember(key_digest, Caller(manager_id, identity_id, key_id, digest))
-            if self._last_use is not None and not used_this_hour:
-                self._last_use.notice(key_digest)
+            if record_use and not used_this_hour:
+                record_use()
             if quota_id is not None:
                 self._require_quota(session, quota_id, quota_seconds)
         except ServiceError as ex:
             ex.key_id = key_id
             raise
-        return Identity(identity_id, external_id, manager_id, key_id)
+        # A quota is used up by a statement of its own, before anything is written.
+        digest = key_digest if quota_id is None else None
+        return Identity(identity_id, external_id, manager_id, key_id, digest, record_use)
 
     def _require_quota(self, session: Session, quota_id: str, seconds: int) -> None:
         quota = {"quota_id": quota_id, "quota_seconds": seconds}

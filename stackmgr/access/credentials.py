@@ -1,0 +1,109 @@
+"""The API key of one request: verified by the request's statement if this worker knows it, or before.
+
+A row of a statement that verifies the key means that the key was valid, and that this is what the statement
+found or did.  No row means that nothing was read or written: then the verifier says why.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stackmgr.access import api_keys, managers
+from stackmgr.access.verifiers import Identity, Verifier
+from stackmgr.admission import Admission
+from stackmgr.database.session import Planned, Session
+from stackmgr.errors import BindingConflict, DatabaseError, ServiceError, ServiceUnavailable
+from stackmgr.reasons import ReasonSlug
+
+
+@dataclass(slots=True, repr=False)
+class Credential:
+    """The API key of one request.
+
+    `identity` is that of the caller, with the manager, or None for a rejected key.  `outcome` is `accepted`,
+    the code of the verification's error, or None if the key is neither accepted nor rejected.
+    """
+
+    key: str
+    session: Session
+    verifier: Verifier
+    admission: Admission
+    trace: Mapping[str, str] | None = None
+    identity: Identity | None = None
+    outcome: str | None = None
+    _remembered: Identity | None = None  # on which `identity` rests, until a statement has confirmed it
+    _verified: Identity | None = None  # by the verifier
+
+    def begin(self) -> None:
+        """Verify the key, unless this worker knows it.  Raises the errors of `confirm`."""
+        known = self._remembered = self.admission.remembered
+        # It may be of another key, which has the same hash.
+        if known is not None and known.key_digest and known.key_digest == api_keys.digest(self.key):
+            self.identity = known
+        else:
+            self._verify()
+
+    def confirm(self) -> None:
+        """Verify what a statement would.  Raises the verifier's errors, DatabaseError, BindingConflict."""
+        if self._remembered is not None:
+            self._verify_again()
+
+    def rows(self, planned: Planned) -> list[Any]:
+        """Run a statement for the caller and return its rows: one at least, if it verifies the key.
+
+        Raises DatabaseError, and what `confirm` does.
+        """
+        if self.session.has_variants or "key_digest" not in planned.statement.parameters:
+            return self._run(planned)
+        for _ in range(2):
+            if rows := self._run(planned):
+                self._accept(self.identity)
+                if not rows[0].used_this_hour and self.identity and self.identity.record_use:
+                    self.identity.record_use()
+                return rows
+            self._verify_again()
+        raise BindingConflict(ReasonSlug.MANAGER_BINDING)
+
+    def _run(self, planned: Planned) -> list[Any]:
+        statement, parameters, row, max_rows = planned
+        given = {**parameters, **self.identity.parameters()} if self.identity else parameters
+        try:
+            return [row(*each) for each in self.session.rows(statement, given, max_rows=max_rows)]
+        except DatabaseError as ex:
+            # A statement that only reads, or that was not sent, has changed nothing.
+            if self.outcome is None and (not statement.writes or ex.reason == ReasonSlug.NO_CONNECTION):
+                self.outcome = ServiceUnavailable.code
+                raise ServiceUnavailable(ReasonSlug.DATABASE) from ex
+            raise
+
+    def _verify(self) -> None:
+        try:
+            self._verified = self.verifier.verify(self.key, self.session, self.trace)
+        except ServiceError as ex:
+            self.outcome = ex.code
+            raise
+        self._bind(self._verified)
+
+    def _verify_again(self) -> None:
+        """Find out why a statement has found no caller.  A verification that is counted is not repeated."""
+        self._remembered = self.identity = None
+        if self._verified is None or self._verified.key_digest is not None:
+            self._verify()
+        else:
+            self._bind(replace(self._verified, manager_id=None))
+
+    def _bind(self, verified: Identity) -> None:
+        self.outcome = "accepted"
+        known = self._remembered
+        if verified.manager_id is not None:
+            self._accept(verified)
+        elif known and (known.external_id, known.identity_id) == (verified.external_id, verified.identity_id):
+            self.identity = replace(verified, manager_id=known.manager_id)
+        else:
+            self._accept(replace(verified, manager_id=managers.bind(self.session, verified)))
+
+    def _accept(self, identity: Identity | None) -> None:
+        self.identity, self.outcome, self._remembered = identity, "accepted", None
+        if identity is not None and identity.manager_id is not None:
+            # The statements of a variant verify no key.
+            self.admission.accept(identity.manager_id, None if self.session.has_variants else identity)
