@@ -37,7 +37,7 @@ PATIENCE = 60.0
 # Modules and folders that never run beside others, and why.  `tests/run` runs them last, one after the other.
 SERIAL = {
     "database/test_deadlines.py": "requests have a deadline of 1 s, and half a second to report it",
-    "database/test_prefetch.py": "likewise",
+    "database/test_known_keys.py": "likewise",
     "server/test_hostile.py": "clients and the worker hold each other to deadlines of a second or two",
 }
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.

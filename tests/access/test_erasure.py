@@ -292,12 +292,13 @@ def erase_after(erase, monkeypatch):
 @pytest.mark.parametrize(
     "race",
     [
-        ("api_key_verify", lambda client, _: client.create(configuration(), key="new"), 201),
-        ("api_key_verify", lambda client, _: client.create(configuration(), key="key 0"), 200),
+        ("api_key_verify", lambda client, _: client.create(configuration(), key="new"), 401),
+        ("stack_create", lambda client, _: client.create(configuration(), key="new"), 201),
         ("stack_create", lambda client, _: client.create(configuration(), key="key 0"), 200),
-        ("api_key_verify", lambda client, stack: client.update(stack, {"name": "new"}), 200),
+        ("api_key_verify", lambda client, stack: client.update(stack, {"name": "new"}), 401),
+        ("stack_update", lambda client, stack: client.update(stack, {"name": "new"}), 200),
     ],
-    ids=["create", "retry of a create", "retry that found its key used", "update"],
+    ids=["create", "created", "retry that found its key used", "update", "updated"],
 )
 def test_what_a_write_saves_whose_manager_is_erased_meanwhile_is_erased_as_well(
     client, admin, erase_after, race
@@ -305,6 +306,7 @@ def test_what_a_write_saves_whose_manager_is_erased_meanwhile_is_erased_as_well(
     statement, send, status = race
     stack_id = client.create(configuration(), key="key 0").json["id"]
     manager_id = manager_of(admin, client)
+    client.change_worker()
     with erase_after(statement, manager_id, client.external_id):
         assert send(client, stack_id).status_int == status
     assert rows_of(admin, manager_id) == 0

@@ -5,15 +5,11 @@ import logging
 import pytest
 
 from stackmgr.access.verifiers.http_connection import RESPONSE_LIMIT_BYTES
-from stackmgr.database.connection import DatabaseConnection
-from stackmgr.database.session import Caller, PrefetchHints
 from stackmgr.monitoring.logs import RateLimitFilter
 from tests.access.outcomes import check
-from tests.support.examples import configuration
 from tests.support.http_server import http_server, respond, response
 from tests.support.http_server import raw as exactly
 from tests.support.unkey_server import ROOT_KEY, accepted, verification
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
 
@@ -204,50 +200,33 @@ def test_each_request_is_verified_anew_over_one_connection(known, unkey):
     client, stack_id = known
     connections = unkey.connections
     client.get(stack_id)
-    assert client.statements == ["manager_find", "stack_get"]
+    assert client.statements == ["stack_get"]
     unkey.behave = respond(200, verification("DISABLED"))
     assert client.get(stack_id).status_int == 401
     assert len(unkey.requests) == 2
     assert unkey.connections == connections
 
 
-@pytest.fixture
-def sent_together(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """The pairs of statements that travelled in one round trip."""
-    sent: list[tuple[str, str]] = []
-    original = DatabaseConnection.run_together
-
-    def run(self, reads, deadline):
-        rows = original(self, reads, deadline)
-        if len(reads) > 1:
-            sent.append(tuple(read.statement.name for read in reads))
-        return rows
-
-    monkeypatch.setattr(DatabaseConnection, "run_together", run)
-    return sent
-
-
-def test_a_read_is_sent_with_the_look_up_of_a_manager_seen_before(known, sent_together):
-    client, stack_id = known
-    eventually(lambda: client.get(stack_id).status_int == 200 and sent_together)
-    assert set(sent_together) == {("manager_find", "stack_get")}
-
-
-def test_a_wrong_prefetch_returns_nothing_the_identity_may_not_read(
-    known, unkey, make_unkey_client, sent_together, admin
-):
+def test_a_key_whose_identity_changes_reads_nothing_of_the_one_before(known, unkey, make_unkey_client):
     client, stack_id = known
     other = make_unkey_client(unkey.url)
-    unkey.behave = respond(200, accepted(other.external_id, f"id_{other.external_id}"))
-    created = other.create(configuration())
-    unkey.behave = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
-    query = "SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s"
-    [theirs] = admin.execute(query, [other.external_id]).fetchone()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PrefetchHints, "get", lambda *_: Caller(theirs, "", None))
-        eventually(lambda: client.get(stack_id).status_int == 200 and sent_together)
-        assert client.get(created.json["id"]).status_int == 404
-        assert [item["id"] for item in client.page().json["items"]] == [stack_id]
+    for now, path_id, status in ((client, stack_id, 200), (other, stack_id, 404), (client, stack_id, 200)):
+        unkey.behave = respond(200, accepted(now.external_id, f"id_{now.external_id}"))
+        assert client.get(path_id).status_int == status
+
+
+def test_a_manager_that_is_rebound_is_found_again(known, unkey, admin):
+    """The worker remembers the manager; the statement finds that the binding is gone, and nothing is read."""
+    client, stack_id = known
+    assert client.get(stack_id).status_int == 200
+    assert client.statements == ["stack_get"]
+    move = b"UPDATE stackmgr.managers SET identity_id = %s WHERE external_id = %s::text::uuid"
+    admin.execute(move, ["another", client.external_id])
+    for body, statements in (({}, ["manager_find"]), ({"name": "x"}, ["manager_find"])):
+        assert client.update(stack_id, body).status_int == 500
+        assert client.statements[-1:] == statements
+    admin.execute(move, [f"id_{client.external_id}", client.external_id])
+    assert client.update(stack_id, {"name": "x"}).status_int == 200
 
 
 MALFORMED = {

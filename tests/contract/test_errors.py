@@ -169,7 +169,7 @@ def test_a_database_that_fails_after_the_verification_is_an_internal_error(
 def test_the_log_names_the_statement_that_failed_and_its_sqlstate(behind, unmigrated, caplog, name):
     assert OPERATIONS[name](behind(FixedVerifier(_known_manager()), unmigrated)).status_int == 500
     [record] = [record for record in caplog.records if record.getMessage() == "a request failed"]
-    assert record.fields["causes"][0] == f"DatabaseError rejected stack_{name} 42P01"
+    assert record.fields["causes"][0] == f"DatabaseError rejected stack_{name} 3F000"
 
 
 @operations

@@ -10,7 +10,7 @@ from tests.support.client import STACKS
 from tests.support.examples import ADDRESSES, configuration, spread
 
 LONGEST_ORDINARY = PAGE_NAME_BYTES // 100
-ORDINARY = ["api_key_verify", "stack_list"]
+ORDINARY = ["stack_list"]
 READ_AGAIN = [*ORDINARY, "stack_list_long_names"]
 
 

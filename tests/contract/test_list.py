@@ -63,12 +63,6 @@ def test_the_items_of_a_page_equal_the_responses_of_get(client):
         assert client.get(item["id"]).json == item
 
 
-def test_a_page_is_one_statement_beside_the_verification(client):
-    client.page()
-    client.page()
-    assert client.statements == ["api_key_verify", "stack_list"]
-
-
 def test_stacks_of_one_moment_are_ordered_by_their_ids_descending(client, admin):
     expected = sorted(created(client, 7), reverse=True)
     date(admin, dict.fromkeys(expected, MOMENT))

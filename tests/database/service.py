@@ -91,6 +91,11 @@ class Service:
             "update": lambda: client.update(stack_id, {"name": "x"}).status_int,
         }
 
+    def after_verification(self, call: Callable[[], object]) -> None:
+        """Let *call* happen after the next verification, of a key that the worker does not know."""
+        self.verifier.afterwards = call
+        self.client.change_worker()
+
     def backends(self) -> list[int]:
         """Return the pids of the backends of all the pool's connections, having filled the pool first."""
         taken = [eventually(self._acquire) for _ in range(POOL_SIZE)]

@@ -12,13 +12,12 @@ from greenlet import GreenletExit
 from psycopg_pool.base import AttemptWithBackoff
 
 from stackmgr.database import statements
-from stackmgr.database.session import Caller, Planned, Session
 from stackmgr.scheduler import wait_for
 from tests.database.service import DEADLINE, PATIENCE, POOL_SIZE, Service, at_once, ends_within, held_row
 from tests.support.waiting import eventually
 
-GET = ["api_key_verify", "stack_get"]
-UPDATE = ["api_key_verify", "stack_update"]
+GET = ["stack_get"]
+UPDATE = ["stack_update"]
 # Seconds in which the service is back when its database is.
 SOON = 1.0
 
@@ -180,17 +179,6 @@ VERIFY = (statements.load("api_key_verify"), {"key_digest": b""})
 GET_STACK = statements.load("stack_get")
 
 
-def read_together(session: Session, stack_id: str) -> None:
-    """Verify a key and read a stack in one round trip."""
-    session.plan = Planned(GET_STACK, {"stack_id": stack_id})
-    session.hints.remember("a key", Caller(str(uuid4()), "", None))
-    session.row(*VERIFY, hint="a key")
-
-
-def read_apart(session: Session, _: str) -> None:
-    session.row(*VERIFY)
-
-
 @pytest.fixture
 def interrupt(monkeypatch):
     """Return a function that lets so many waits for the server end, and interrupts the next one."""
@@ -208,18 +196,18 @@ def interrupt(monkeypatch):
     return interrupt
 
 
-@pytest.mark.parametrize("read", [read_apart, read_together])
+@pytest.mark.parametrize("max_rows", [None, 1], ids=["alone", "shared"])
 @pytest.mark.parametrize("is_prepared", [True, False])
-def test_a_connection_whose_exchange_is_interrupted_is_closed(service, interrupt, read, is_prepared):
+def test_a_connection_whose_exchange_is_interrupted_is_closed(service, interrupt, max_rows, is_prepared):
     assert service.operations()["get"]() == 200
     with service.database.session() as session:
-        read(session, service.stack_id)
+        session.row(*VERIFY, max_rows=max_rows)
         used = session._connection or service.database._pool._pool[-1]
         if not is_prepared:
             used.execute(b"DEALLOCATE ALL")
         interrupt(0 if is_prepared else 1)
         with pytest.raises(GreenletExit):
-            read(session, service.stack_id)
+            session.row(*VERIFY, max_rows=max_rows)
         assert used.closed
         interrupt(1_000_000)
     service.assert_whole()
@@ -229,10 +217,9 @@ def test_a_parameter_that_cannot_be_sent_costs_no_connection(service):
     assert service.operations()["get"]() == 200
     before = set(service.backends())
     with service.database.session() as session:
-        with pytest.raises(ValueError, match="U\\+0000"):
-            read_together(session, "\0")
-        with pytest.raises(ValueError, match="U\\+0000"):
-            session.row(GET_STACK, {"manager_id": str(uuid4()), "stack_id": "\0"})
+        for max_rows in (None, 1):
+            with pytest.raises(ValueError, match="U\\+0000"):
+                session.row(GET_STACK, dict.fromkeys(GET_STACK.parameters, "\0"), max_rows=max_rows)
     assert set(service.backends()) == before
     service.assert_whole()
 

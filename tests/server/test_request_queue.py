@@ -114,16 +114,16 @@ def test_a_key_that_is_rejected_later_counts_as_unverified_again():
     assert requests.take() == "a4 a5"
 
 
-def test_the_application_knows_the_manager_of_a_remembered_key_until_it_is_rejected():
+def test_what_the_application_remembers_of_a_key_is_kept_until_the_key_is_rejected():
     requests = Requests(8)
-    requests.add("a1 b1 a2")
-    a1, b1, a2 = (requests.places[name] for name in ("a1", "b1", "a2"))
-    assert a2.known() is None
-    a1.accept("A", remember=True)
-    b1.accept("B")
-    assert (a2.known(), b1.known()) == ("A", None)
-    requests.queue.reject(a1)
-    assert a2.known() is None
+    requests.add("a1 b1")
+    requests.places["a1"].accept("A", "caller")
+    requests.places["b1"].accept("B")
+    requests.add("a2 b2")
+    requests.queue.reject(requests.places["a1"])
+    requests.add("a3")
+    remembered = {name: place.remembered for name, place in requests.places.items()}
+    assert remembered == {"a1": None, "b1": None, "a2": "caller", "b2": None, "a3": None}
 
 
 def test_only_the_keys_accepted_last_are_remembered(monkeypatch):

@@ -219,10 +219,7 @@ class WatchedConnection(DatabaseConnection):
             return super().run(statement, parameters, deadline)
 
     def run_together(self, executions: Sequence[Execution], deadline: float) -> Iterator[list[Row]]:
-        first, last = executions[0].statement, executions[-1].statement
-        self._begin(last)
-        what = f"{last.name} ahead" if last.writes else f"{first.name} of {self.sharing}"
-        with self._exchange(what, deadline):
+        with self._exchange(f"{executions[0].statement.name} of {self.sharing}", deadline):
             yield from super().run_together(executions, deadline)
 
     def _begin(self, statement: Statement) -> None:
@@ -337,14 +334,25 @@ class WatchedReads(SharedReads):
 
     world: World
 
+    def __init__(self, connections: Any) -> None:
+        super().__init__(connections)
+        self._askers: dict[int, object] = {}  # by the id of a read
+
+    def run(self, read: Execution, deadline: float, *, max_rows: int) -> list[Row] | None:
+        self._askers[id(read)] = asker()
+        try:
+            return super().run(read, deadline, max_rows=max_rows)
+        finally:
+            del self._askers[id(read)]
+
     def _run(self, batch: list[_Request], connection: DatabaseConnection, deadline: float) -> None:
         sent = list(batch)
         if self._open is batch:
             self.world.fail("a batch is complete before it is sent", "requests may still join")
         if len(sent) > _MAX_REQUESTS:
             self.world.fail("a batch has at most four requests", f"{len(sent)}")
-        if any(read.statement.writes for request in sent for read in request.reads):
-            self.world.fail("a batch only reads", repr([request.reads for request in sent]))
+        if any(request.read.statement.writes for request in sent):
+            self.world.fail("a batch only reads", repr([request.read for request in sent]))
         self.world.note("batch", len(sent))
         connection.sharing = len(sent)
         try:
@@ -352,6 +360,10 @@ class WatchedReads(SharedReads):
         finally:
             if batch != sent:
                 self.world.fail("a batch is complete before it is sent", "a request has joined since")
+            for request in sent:
+                if request.error is not None and len(sent) > 1:
+                    name = request.read.statement.name
+                    self.world.touched[self._askers[id(request.read)]].append(f"{name} of 1")
             has_rows = [request.rows is not None for request in sent]
             if has_rows != sorted(has_rows, reverse=True):
                 self.world.fail("no request gets rows that were sent after a failure", repr(sent))

@@ -4,6 +4,7 @@ The outcome of each is compared with the tables of the simulated server, which k
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any
@@ -12,12 +13,14 @@ from uuid import UUID
 from greenlet import getcurrent
 
 from stackmgr import scheduler
+from stackmgr.access import api_keys
+from stackmgr.access.credentials import Credential
 from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.admission import Admission
 from stackmgr.database import retries, statements
 from stackmgr.database.pool import Database
 from stackmgr.database.retries import RetryAction
-from stackmgr.database.session import Caller
-from stackmgr.errors import DatabaseError, NotFound, ServiceError, Unauthorized
+from stackmgr.errors import DatabaseError, NotFound, ServiceError, ServiceUnavailable, Unauthorized
 from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import cursor, repository
@@ -41,18 +44,33 @@ class Key:
     """A key, and what its clients know."""
 
     def __init__(self, number: int, tables: Tables) -> None:
-        self.digest = b"digest %d" % number
+        random = f"{number:032}"
+        self.text = f"stackmgr_{random}{api_keys._checksum(random)}"
+        self.digest = api_keys.digest(self.text)
         self.tables = tables
         tables.keys[self.digest] = tuple(
             f"{name} {number}" for name in ("external", "identity", "key", "manager")
         )
         self.is_used = False
+        self.remembered: object = None  # by the worker
         self.stacks: dict[str, int] = {}  # acknowledged: by id, how many revisions are known
 
     @property
     def manager_id(self) -> str:
         """The manager to whom the key is bound now."""
         return self.tables.keys[self.digest][3]
+
+
+class Memory(Admission):
+    """What the worker remembers of a key; sometimes it has forgotten, as another worker has."""
+
+    def __init__(self, key: Key, *, forgets: bool) -> None:
+        super().__init__()
+        self._key = key
+        self.remembered = None if forgets else key.remembered
+
+    def accept(self, manager_id: str, remember: object = None) -> None:
+        self._key.remembered = remember
 
 
 class Client:
@@ -122,6 +140,10 @@ class Client:
 
         Whoever could have no connection, `Line` has judged.
         """
+        if isinstance(error, ServiceUnavailable):
+            cause = error.__cause__
+            assert isinstance(cause, DatabaseError)
+            error = cause
         if not isinstance(error, DatabaseError):
             self._wrong(request, error.reason)
         elif error.reason != ReasonSlug.NO_CONNECTION:
@@ -129,29 +151,36 @@ class Client:
             statement = statements.load(error.statement or "")
             owed = 1 if action is RetryAction.RETRY_IF_READ and statement.writes else _ATTEMPTS.get(action, 1)
             touched = self.world.touched[request]
-            made = touched.count(f"{statement.name} alone") or touched.count(f"{statement.name} ahead")
-            if action is RetryAction.CLOSE:
-                if seconds < self.world.plan["deadline"] - _SLACK:
-                    self.world.fail("a request has all of its time", f"{request}: {seconds:.3f} s")
+            made = touched.count(f"{statement.name} alone")
+            if action in {RetryAction.CLOSE, RetryAction.FAIL}:
                 made += touched.count(f"{statement.name} of 1")
+            if action is RetryAction.CLOSE and seconds < self.world.plan["deadline"] - _SLACK:
+                self.world.fail("a request has all of its time", f"{request}: {seconds:.3f} s")
             if made < owed:
                 self.world.fail(
                     "an error names a fault of its request",
                     f"{request}: {error.reason} {error.sqlstate} {touched}",
                 )
 
-    def _verified(self, session: Any) -> Caller:
-        """Return as whom the key is verified."""
-        before = self.key.manager_id
+    def _begin(self, session: Any) -> Credential:
+        """Return the credential of a request."""
+        memory = Memory(self.key, forgets=self.random.random() < 0.3)
+        credential = Credential(self.key.text, session, self.verifier, memory, None)
         try:
-            identity = self.verifier._verified(self.key.digest, session)
+            credential.begin()
         except Unauthorized as ex:
             self._wrong("a key that exists is rejected", ex.reason)
             raise
-        if identity.manager_id not in (before, self.key.manager_id):
-            self._wrong("verified as", identity.manager_id)
+        return credential
+
+    def _manager(self, before: str, credential: Credential) -> str:
+        """Return for which manager a request has run."""
+        assert credential.identity is not None
+        manager_id = credential.identity.manager_id or ""
+        if manager_id not in (before, self.key.manager_id):
+            self._wrong("verified as", manager_id)
         self.key.is_used = True
-        return Caller(identity.manager_id or "", identity.identity_id, identity.key_id)
+        return manager_id
 
     def _pause(self, session: Any) -> None:
         """Sometimes wait for something else than the database, with the connection or without it."""
@@ -174,6 +203,10 @@ class Client:
         applied = self.tables.applied
         try:
             returned = call()
+        except ServiceUnavailable:
+            if applied[statement, request]:
+                self._wrong(request, "nothing was changed, but it was committed")
+            raise
         except DatabaseError as ex:
             action = retries.retry_action(ex)
             if action not in _OUTCOME_UNKNOWN and applied[statement, request]:
@@ -191,21 +224,21 @@ class Client:
         self.retried = key, configuration
         manager_id = ""
         with self.database.session() as session:
-            session.plan = repository.plan_create(key, configuration, request)
 
             def create() -> Any:
                 nonlocal manager_id
-                caller = self._verified(session)
-                manager_id = caller.manager_id
+                before, credential = self.key.manager_id, self._begin(session)
                 self._pause(session)
-                return repository.create(session, caller)
+                made = repository.create(credential.rows, repository.plan_create(key, configuration, request))
+                manager_id = self._manager(before, credential)
+                return made
 
             stack, is_new = self._written("stack_create", request, create)
         self.retried = None
         receipt = self.tables.receipts.get((manager_id, key))
         if receipt is None or receipt[1] != stack.stack_id:
             self._wrong("acknowledged create", stack, "but stored is", receipt)
-        elif is_new and self.tables.revisions[stack.stack_id][0][1:] != tuple(stack[1:]):
+        elif is_new and self.tables.revisions[stack.stack_id][0][1:] != tuple(stack[1:5]):
             self._wrong("created", stack)
         else:
             self.key.stacks.setdefault(stack.stack_id, 1)
@@ -217,14 +250,16 @@ class Client:
         stack_id = self._any_stack()
         known = self.key.stacks[stack_id]
         with self.database.session() as session:
-            session.plan = repository.plan_get(stack_id + self._unusable())
-            caller = self._verified(session)
-            manager_id = caller.manager_id
-            try:
-                self._seen(known, repository.get(session, caller), stack_id, manager_id)
-            except NotFound:
-                if self._owner(stack_id) == manager_id:
-                    self._wrong("not found", stack_id)
+            before, credential = self.key.manager_id, self._begin(session)
+            stack = None
+            planned = repository.plan_get(stack_id + self._unusable())
+            with suppress(NotFound):
+                stack = repository.get_or_update(credential.rows, planned)
+            manager_id = self._manager(before, credential)
+            if stack is not None:
+                self._seen(known, stack, stack_id, manager_id)
+            elif self._owner(stack_id) == manager_id:
+                self._wrong("not found", stack_id)
 
     def _unusable(self) -> str:
         """Return, as a fault, what cannot be part of a text parameter."""
@@ -236,18 +271,17 @@ class Client:
             self._wrong(manager_id, "asked for", stack_id, "but got", stack, "of", self._owner(stack_id))
             return
         revisions = [revision[1:] for revision in self.tables.revisions[stack_id]]
-        if tuple(stack[1:]) not in revisions:
+        if tuple(stack[1:5]) not in revisions:
             self._wrong("no such revision", stack)
-        elif revisions.index(tuple(stack[1:])) + 1 < known:
+        elif revisions.index(tuple(stack[1:5])) + 1 < known:
             self._wrong("older than acknowledged", stack)
 
     def _list(self, request: str) -> None:
         known = dict(self.key.stacks)
         with self.database.session() as session:
-            session.plan = repository.plan_list(cursor.START, _LIMIT)
-            caller = self._verified(session)
-            manager_id = caller.manager_id
-            page, _ = repository.list_page(session, caller)
+            before, credential = self.key.manager_id, self._begin(session)
+            page, _ = repository.list_page(credential.rows, repository.plan_list(cursor.START, _LIMIT))
+            manager_id = self._manager(before, credential)
         found = {stack.stack_id: stack for stack in page}
         for stack_id in known:
             if stack_id not in found and self._owner(stack_id) == manager_id:
@@ -259,14 +293,17 @@ class Client:
         stack_id, manager_id = self._any_stack(), ""
         with self.database.session() as session:
             changes = Changes(f"name {request}{self._unusable()}", None, None)
-            session.plan = repository.plan_update(stack_id, changes, request)
 
             def update() -> Any:
                 nonlocal manager_id
-                caller = self._verified(session)
-                manager_id = caller.manager_id
+                before, credential = self.key.manager_id, self._begin(session)
                 self._pause(session)
-                return repository.update(session, caller)
+                try:
+                    planned = repository.plan_update(stack_id, changes, request)
+                    return repository.get_or_update(credential.rows, planned)
+                finally:
+                    if credential.outcome == "accepted":
+                        manager_id = self._manager(before, credential)
 
             try:
                 stack = self._written("stack_update", request, update)
@@ -276,7 +313,7 @@ class Client:
                 return
         revisions = self.tables.revisions[stack_id]
         place = next((n for n, revision in enumerate(revisions, 1) if revision[0] == request), 0)
-        if not place or tuple(stack[1:]) != revisions[place - 1][1:]:
+        if not place or tuple(stack[1:5]) != revisions[place - 1][1:]:
             self._wrong("acknowledged update", stack)
         self.key.stacks[stack_id] = max(self.key.stacks[stack_id], place)
 

@@ -62,14 +62,26 @@ class Tables:
         self.used.add(digest)
         return rows
 
+    def _caller(self, given: Parameters) -> list[bool]:
+        """Return, in one item, whether this hour's use of the key is recorded; no item if it is not valid."""
+        digest = given["key_digest"]
+        external, identity, _, manager = self.keys[digest]
+        named = tuple(given[name] for name in ("external_id", "identity_id", "manager_id"))
+        return [digest in self.used] if named == (external, identity, manager) else []
+
     def _stack_get(self, given: Parameters) -> list[Row]:
-        return self._shown(given["manager_id"], given["stack_id"])
+        found = self._shown(given["manager_id"], given["stack_id"]) or [(None,) * 5]
+        return [(*found[0], is_used) for is_used in self._caller(given)]
 
     def _shown(self, manager_id: str, stack_id: str) -> list[Row]:
         stack = self.stacks.get(stack_id)
         return [] if stack is None or stack[0] != manager_id else [(stack_id, *stack[1:5])]
 
     def _stack_list(self, given: Parameters) -> list[Row]:
+        page = self._page(given) or [(None,) * 6]
+        return [(*row[:5], is_used, row[5]) for is_used in self._caller(given) for row in page]
+
+    def _page(self, given: Parameters) -> list[Row]:
         after = (datetime.fromisoformat(given["after_created_at"]), UUID(given["after_stack_id"]))
         found = sorted(
             ((stack[5], UUID(stack_id)) for stack_id, stack in self.stacks.items()
@@ -86,16 +98,14 @@ class Tables:
 
     def _stack_list_long_names(self, given: Parameters) -> list[Row]:
         """Return the page with all of its names: those of a simulation are not long enough to end it."""
-        return self._stack_list({**given, "page_bytes": 100 * int(given["page_bytes"])})
-
-    def _may_write(self, given: Parameters) -> bool:
-        digest = given["key_digest"]
-        return digest is None or self.keys[digest][3] == given["manager_id"]
+        page = self._page({**given, "page_bytes": 100 * int(given["page_bytes"])})
+        return [(*row[:5], True, row[5]) for row in page]
 
     def _stack_create(self, given: Parameters) -> list[Row]:
         receipt = (given["manager_id"], given["idempotency_key"])
-        if receipt in self.receipts or not self._may_write(given):
-            return []
+        caller = self._caller(given)
+        if receipt in self.receipts or not caller:
+            return [(None, is_used) for is_used in caller]
         stack_id = given["stack_id"]
         self.receipts[receipt] = (given["input_digest"], stack_id)
         shown = [given[name] for name in ("revision_id", "name", "allocation", "preset")]
@@ -103,19 +113,19 @@ class Tables:
         self.stacks[stack_id] = [given["manager_id"], *shown, created]
         self.revisions[stack_id] = [(given["request_id"], *shown)]
         self.applied["stack_create", given["request_id"]] += 1
-        return [(stack_id,)]
+        return [(stack_id, *caller)]
 
     def _receipt_find(self, given: Parameters) -> list[Row]:
         receipt = self.receipts.get((given["manager_id"], given["idempotency_key"]))
         if receipt is None:
             return []
         digest, stack_id = receipt
-        return [(digest, stack_id, *self.stacks[stack_id][1:5], "0/0")]
+        return [(digest, "0/0", stack_id, *self.stacks[stack_id][1:5])]
 
     def _stack_update(self, given: Parameters) -> list[Row]:
         stack_id = given["stack_id"]
-        if not self._shown(given["manager_id"], stack_id) or not self._may_write(given):
-            return []
+        if not self._shown(given["manager_id"], stack_id) or not self._caller(given):
+            return self._stack_get(given)
         stack = self.stacks[stack_id]
         stack[1] = given["revision_id"]
         for place, name in enumerate(("name", "allocation", "preset"), 2):
@@ -123,4 +133,4 @@ class Tables:
                 stack[place] = given[name]
         self.revisions[stack_id].append((given["request_id"], *stack[1:5]))
         self.applied["stack_update", given["request_id"]] += 1
-        return self._shown(given["manager_id"], stack_id)
+        return self._stack_get(given)

@@ -191,8 +191,8 @@ class WorkerInvariants:
     def _checked_acceptance(self, accept: Callable[..., None]) -> Callable[..., None]:
         queue = self._loop.queue
 
-        def checked(place: Any, manager_id: str, *, remember: bool) -> None:
-            accept(place, manager_id, remember=remember)
+        def checked(place: Any, manager_id: str, remember: object = None) -> None:
+            accept(place, manager_id, remember)
             if queue._running.get(manager_id, 0) > queue._limit:
                 self._world.fail("nobody has more than his share", manager_id)
             if queue._managers.get(place.key_hash) != (manager_id, remember):

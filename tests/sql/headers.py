@@ -34,6 +34,11 @@ class SqlFile:
         found = (_PARAMETER.fullmatch(item) for item in self.listed("params"))
         return {match[1]: match[2] for match in found if match}
 
+    def columns(self) -> list[str]:
+        """Return the names of the columns, each with `or null` where it may be null."""
+        match = re.search(r"\(([^)]+)\)", self.fields["returns"])
+        return match[1].split(", ") if match else []
+
     def indexes(self) -> list[tuple[str, bool]]:
         """Return the indexes, and of each whether it only arbitrates an ON CONFLICT.
 

@@ -69,7 +69,8 @@ FROM pg_stat_xact_user_tables WHERE schemaname = 'stackmgr'
 # Its entries are read by manager, whatever else is known of the stack.
 PAGE_SCANS = b"SELECT pg_stat_get_xact_numscans('stackmgr.stacks_page'::regclass)"
 DIGEST = sha256(MANAGER.encode()).digest()
-CALLER = {"identity_id": MANAGER, "request_id": "request", "key_id": None, "key_digest": DIGEST}
+CALLER = {"external_id": MANAGER, "identity_id": MANAGER, "key_digest": DIGEST}
+WRITE = {**CALLER, "request_id": "request", "key_id": None}
 CONFIGURATION = {"name": "Growth", "allocation": ALLOCATION, "preset": "daily"}
 PAGE = {
     "after_created_at": cursor.START.created_at,
@@ -84,12 +85,12 @@ CALLS: dict[str, tuple[int, dict[str, Any]]] = {
     "api_key_quota_consume": (10, {"quota_id": MANAGER, "quota_seconds": 60}),
     "api_key_quota_peek": (3, {"quota_id": MANAGER, "quota_seconds": 60}),
     "manager_find": (1, {"external_id": MANAGER, "identity_id": MANAGER}),
-    "stack_create": (5, {"idempotency_key": "new", "input_digest": bytes(32), **CALLER, **CONFIGURATION}),
+    "stack_create": (5, {"idempotency_key": "new", "input_digest": bytes(32), **WRITE, **CONFIGURATION}),
     "receipt_find": (2, {"idempotency_key": MANAGER}),
-    "stack_get": (1, {"stack_id": MANAGER}),
-    "stack_list": (26, PAGE),
+    "stack_get": (3, {"stack_id": MANAGER, **CALLER}),
+    "stack_list": (28, {**PAGE, **CALLER}),
     "stack_list_long_names": (26, PAGE),
-    "stack_update": (4, {"stack_id": MANAGER, **CALLER, **CONFIGURATION}),
+    "stack_update": (4, {"stack_id": MANAGER, **WRITE, **CONFIGURATION}),
 }
 
 

@@ -16,7 +16,6 @@ from tests.support.clusters import cluster, new_database
 # Debian's, which has the extension; the embedded server has none.
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 LIBRARY = Path("/usr/lib/postgresql/15/lib/pg_stat_statements.so")
-UNKNOWN_ID = "00000000-0000-4000-8000-000000000001"
 SEEN = b"SELECT query FROM pg_stat_statements WHERE query LIKE '%/* stack_get */%' AND calls = 3"
 
 
@@ -28,8 +27,8 @@ def test_a_statement_names_its_file_behind_its_first_word(name):
 
 
 def execute_stack_get(connection: DatabaseConnection) -> None:
-    parameters = {"manager_id": UNKNOWN_ID, "stack_id": UNKNOWN_ID}
-    connection.run(statements.load("stack_get"), parameters, time.monotonic() + 5)
+    statement = statements.load("stack_get")
+    connection.run(statement, dict.fromkeys(statement.parameters), time.monotonic() + 5)
 
 
 def test_pg_stat_activity_shows_the_name_of_a_prepared_statement(database_url, admin):

@@ -16,16 +16,15 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from stackmgr.access import managers
 from stackmgr.access.verifiers import Identity
 from stackmgr.database.pool import Database
-from stackmgr.database.session import Caller, Session
 from stackmgr.errors import ServiceError
 from stackmgr.http.responses import serialize_stack
 from stackmgr.stacks import configuration, repository
 from tests.support.client import STACKS, check_response
 from tests.support.examples import ADDRESSES
 from tests.support.examples import configuration as example
+from tests.support.fixed_verifier import credential_of
 from tests.support.server import RunningService, exchange, running_service
 
 ROUNDS = int(os.environ.get("STACKMGR_TEST_RACE_ROUNDS", "2"))
@@ -71,27 +70,25 @@ class InProcess:
         self._spellings = spellings
 
     def create(self, key: str, document: Any, request_id: str) -> Response:
-        def run(session: Session, caller: Caller) -> Response:
+        def call(run: repository.Run) -> Response:
             wanted = configuration.parse_create(document, self._spellings)
-            session.plan = repository.plan_create(key, wanted, request_id)
-            stack, created = repository.create(session, caller)
+            stack, created = repository.create(run, repository.plan_create(key, wanted, request_id))
             return 201 if created else 200, json.loads(serialize_stack(stack))
 
-        return self._run(run)
+        return self._run(call)
 
     def update(self, stack_id: str, document: Any, request_id: str) -> Response:
-        def run(session: Session, caller: Caller) -> Response:
+        def call(run: repository.Run) -> Response:
             changes = configuration.parse_update(document, self._spellings)
-            session.plan = repository.plan_update(stack_id, changes, request_id)
-            return 200, json.loads(serialize_stack(repository.update(session, caller)))
+            planned = repository.plan_update(stack_id, changes, request_id)
+            return 200, json.loads(serialize_stack(repository.get_or_update(run, planned)))
 
-        return self._run(run)
+        return self._run(call)
 
-    def _run(self, run: Callable[[Session, Caller], Response]) -> Response:
+    def _run(self, call: Callable[[repository.Run], Response]) -> Response:
         with self._database.session() as session:
             try:
-                manager_id = managers.bind(session, self._identity)
-                return run(session, Caller(manager_id, self._identity.identity_id, None))
+                return call(credential_of(self._identity, session).rows)
             except ServiceError as ex:
                 return ex.status, None
 

@@ -1,0 +1,274 @@
+"""The statement of a known key verifies the key itself: a row, or nothing read and written."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from stackmgr.access import api_keys
+from stackmgr.stacks import cursor
+from tests.database.service import DEADLINE, POOL_SIZE, Service, ends_within
+from tests.support.examples import configuration
+from tests.support.waiting import eventually
+
+LOCK_TABLE = b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE"
+READS = {"get": "stack_get", "list": "stack_list"}
+WRITES = {"create": "stack_create", "update": "stack_update"}
+STATEMENTS = READS | WRITES
+with_short_deadline = pytest.mark.parametrize("deadline", [DEADLINE])
+each_read = pytest.mark.parametrize("read", READS)
+each_write = pytest.mark.parametrize("write", WRITES)
+each_operation = pytest.mark.parametrize("name", STATEMENTS)
+
+
+@pytest.fixture
+def warm(service: Service) -> Service:
+    """A service that knows the key, and has prepared the statements on each connection."""
+    for _ in range(2 * POOL_SIZE):
+        assert {service.operations()[name]() for name in ("get", "list", "update")} == {200}
+        assert service.create_stack() == service.stack_id
+    return service
+
+
+@pytest.fixture
+def written(login: psycopg.Connection) -> Callable[[], int]:
+    """Return a function that returns how many revisions there are, of anybody."""
+
+    def written() -> int:
+        [(number,)] = login.execute(b"SELECT count(*) FROM stackmgr.stack_revisions").fetchall()
+        return number
+
+    return written
+
+
+@pytest.fixture
+def move(warm, login):
+    """Return a function that gives the manager's binding to another identity, or back."""
+    mine = f"stackmgr:{warm.client.external_id}"
+
+    def move(*, away: bool) -> None:
+        both = [mine, "another"] if away else ["another", mine]
+        login.execute(
+            b"UPDATE stackmgr.managers SET identity_id = %s WHERE identity_id = %s", list(reversed(both))
+        )
+
+    yield move
+    login.execute(b"DELETE FROM stackmgr.managers WHERE identity_id = 'another'")
+
+
+@each_operation
+def test_a_known_key_costs_one_statement(warm, name):
+    assert warm.operations()[name]() in (200, 201)
+    assert warm.client.statements == [STATEMENTS[name]]
+
+
+def test_a_retry_of_a_create_costs_two_and_what_is_missing_one(warm):
+    assert warm.client.create(configuration(), key="the one stack").status_int == 200
+    assert warm.client.statements == ["stack_create", "receipt_find"]
+    assert warm.client.update(str(uuid4()), {"name": "x"}).status_int == 404
+    assert warm.client.statements == ["stack_update"]
+    assert warm.client.get(str(uuid4())).status_int == 404
+    assert warm.client.statements == ["stack_get"]
+    end = cursor.encode(cursor.Position(datetime(2000, 1, 1, tzinfo=UTC), UUID(int=0)))
+    assert warm.client.page(f"cursor={end}").json["items"] == []
+    assert warm.client.statements == ["stack_list"]
+    warm.client.key = api_keys.generate()
+    assert warm.operations()["get"]() == 401
+    assert warm.client.statements == ["api_key_verify"]
+
+
+@each_operation
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        (b"revoked_at = now()", 401),
+        (b"expires_at = now()", 401),
+        (b"quota_id = gen_random_uuid(), quota_limit = 1, quota_seconds = 1", 429),  # it has no slot
+        (b"identity_id = 'another'", 500),
+        (b"external_id = gen_random_uuid()", 500),
+    ],
+)
+def test_a_key_that_has_changed_reads_and_writes_nothing(  # noqa: PLR0913 - fixtures
+    *, warm, written, login, name, change, status
+):
+    key_digest, before = api_keys.digest(warm.client.key), written()
+    login.execute(b"UPDATE stackmgr.api_keys SET %b WHERE key_digest = %%s" % change, (key_digest,))
+    assert warm.operations()[name]() == status
+    assert warm.client.statements[:2] == [STATEMENTS[name], "api_key_verify"]
+    if status != 500:
+        assert warm.operations()[name]() == status
+        assert written() == before
+
+
+@each_operation
+def test_what_makes_a_key_valid_has_one_home(warm, written, login, name):
+    """Only the function of the schema changes: 401, and nothing is written."""
+    [(definition,)] = login.execute(
+        b"SELECT pg_get_functiondef('stackmgr.api_key_state'::regproc)"
+    ).fetchall()
+    before = written()
+    with login.transaction():
+        login.execute(definition.replace("'valid'", "'expired'").encode())
+    try:
+        assert warm.operations()[name]() == 401
+        assert warm.client.statements == [STATEMENTS[name], "api_key_verify"]
+        assert written() == before
+    finally:
+        login.execute(definition.encode())
+    assert warm.operations()[name]() in (200, 201)
+
+
+@each_operation
+def test_a_key_that_changes_its_manager_acts_for_the_new_one_only(warm, make_service, login, name):
+    other, key_digest = make_service(), api_keys.digest(warm.client.key)
+    give = (
+        b"UPDATE stackmgr.api_keys SET (external_id, identity_id) = (SELECT external_id, identity_id"
+        b" FROM stackmgr.managers WHERE external_id = %s::text::uuid) WHERE key_digest = %s"
+    )
+    # Before each request, so that the worker always remembers the manager before.
+    for owner, stranger in ((other, warm), (warm, other)):
+        login.execute(give, (owner.client.external_id, key_digest))
+        if name in {"get", "update"}:
+            send = warm.client.get if name == "get" else partial(warm.client.update, document={"name": "x"})
+            assert send(stranger.stack_id).status_int == 404
+            assert warm.client.statements == [STATEMENTS[name], "api_key_verify", STATEMENTS[name]]
+            assert send(owner.stack_id).status_int == 200
+        elif name == "list":
+            assert [item["id"] for item in warm.client.page().json["items"]][-1] == owner.stack_id
+        else:
+            made = warm.client.create(configuration()).json["id"]
+            query = b"SELECT external_id::text FROM stackmgr.managers JOIN stackmgr.stacks USING (manager_id)"
+            [(holder,)] = login.execute(query + b" WHERE stack_id = %s::text::uuid", (made,)).fetchall()
+            assert holder == owner.client.external_id
+
+
+@each_write
+def test_a_manager_with_another_id_is_found_again(warm, write, login):
+    login.execute(
+        b"UPDATE stackmgr.managers SET manager_id = gen_random_uuid() WHERE external_id = %s::text::uuid",
+        (warm.client.external_id,),
+    )
+    assert warm.operations()[write]() == {"create": 201, "update": 404}[write]
+    assert warm.client.statements == [WRITES[write], "api_key_verify", WRITES[write]]
+
+
+@each_write
+def test_a_binding_that_is_restored_while_the_write_waits_makes_one_revision(  # noqa: PLR0913 - fixtures
+    *, warm, write, written, login, watcher, move
+):
+    """The first snapshot has no binding, a later one has: what it finds must not be run again."""
+    move(away=True)
+    assert warm.operations()[write]() == 500
+    before = written()
+    with ThreadPoolExecutor() as threads, psycopg.connect(login.info.dsn) as operator:
+        operator.execute(b"LOCK TABLE stackmgr.stacks, stackmgr.creation_receipts IN SHARE MODE")
+        status = threads.submit(warm.operations()[write])
+        watcher.waiting_one()
+        move(away=False)
+        operator.commit()
+        assert status.result() in {200, 201, 500}
+    assert written() == before + (status.result() != 500)
+
+
+def test_what_a_request_breaks_is_not_sent(warm, login):
+    for call in (
+        lambda: warm.client.get("no-id"),
+        lambda: warm.client.page("limit=0"),
+        lambda: warm.client.create({"name": ""}),
+        lambda: warm.client.update("no-id", {"name": "x"}),
+        lambda: warm.client.update(warm.stack_id, {}),
+    ):
+        assert call().status_int == 400
+        assert warm.client.statements == ["api_key_verify"]
+    login.execute(b"UPDATE stackmgr.api_keys SET revoked_at = now()")
+    assert warm.client.create({"name": ""}).status_int == 401
+
+
+@each_read
+def test_a_connection_that_dies_during_a_read_costs_one_retry(server, warm, login, watcher, read):
+    with ThreadPoolExecutor() as threads, login.transaction():
+        login.execute(LOCK_TABLE)
+        status = threads.submit(warm.operations()[read])
+        waiting = watcher.waiting_one()
+        server.terminate_backend(waiting)
+        eventually(lambda: waiting not in watcher.waiting())
+    assert status.result() == 200
+    assert warm.client.statements == [READS[read]] * 2
+    warm.assert_whole()
+
+
+@with_short_deadline
+@each_operation
+def test_a_server_that_freezes_has_verified_no_key_and_may_have_written(server, warm, name):
+    with server.frozen(), ends_within(DEADLINE):
+        assert warm.operations()[name]() == (500 if name in WRITES else 503)
+    assert warm.client.statements == [STATEMENTS[name]]
+    warm.assert_whole()
+
+
+@with_short_deadline
+@each_operation
+def test_what_waits_for_a_lock_for_too_long_is_sent_once(warm, login, name):
+    with login.transaction():
+        login.execute(LOCK_TABLE)
+        with ends_within(0.75 * DEADLINE):
+            assert warm.operations()[name]() == (500 if name in WRITES else 503)
+    assert warm.client.statements == [STATEMENTS[name]]
+    assert warm.operations()[name]() in (200, 201)
+    warm.assert_whole()
+
+
+@each_write
+def test_a_connection_that_dies_under_a_write_leaves_its_outcome_unknown(server, warm, login, watcher, write):
+    with ThreadPoolExecutor() as threads, login.transaction():
+        login.execute(LOCK_TABLE)
+        status = threads.submit(warm.operations()[write])
+        server.terminate_backend(watcher.waiting_one())
+        assert status.result() == 500
+    assert warm.client.statements == [WRITES[write]]
+    warm.assert_whole()
+
+
+@contextmanager
+def no_connection(service: Service):
+    """Hold every connection of the service."""
+    held = [service.database.acquire(float("inf")) for _ in service.backends()]
+    try:
+        yield
+    finally:
+        for connection in held:
+            service.database.release(connection)
+
+
+@pytest.mark.parametrize("deadline", [4.0])
+@each_operation
+def test_without_a_connection_nothing_was_sent(warm, name):
+    """As long as a request may wait for one, for a read and a write alike."""
+    with no_connection(warm), ends_within(0.4 * 4.0):
+        assert warm.operations()[name]() == 503
+    assert warm.client.statements == []
+    warm.assert_whole()
+
+
+def test_a_key_with_a_quota_is_verified_before(warm, login):
+    login.execute(
+        b"UPDATE stackmgr.api_keys SET quota_id = gen_random_uuid(), quota_limit = 2, quota_seconds = 60"
+        b" WHERE key_digest = %s",
+        (api_keys.digest(warm.client.key),),
+    )
+    login.execute(
+        b"INSERT INTO stackmgr.api_key_quota_slots (quota_id, slot)"
+        b" SELECT quota_id, generate_series(1, 2) FROM stackmgr.api_keys WHERE quota_id IS NOT NULL"
+    )
+    counted = ["api_key_verify", "api_key_quota_consume"]
+    assert warm.operations()["update"]() == 200
+    assert warm.client.statements == ["stack_update", *counted, "stack_update"]
+    assert warm.operations()["update"]() == 200
+    assert warm.client.statements == [*counted, "stack_update"]
+    assert warm.operations()["update"]() == 429
+    assert warm.client.statements == counted
