@@ -36,7 +36,7 @@ CROSS JOIN LATERAL (VALUES
     (revisions.revision_id IS NULL, 'no_revision', 'has no revision of its number'),
     (revisions.revision_id IS NOT NULL
         AND (stacks.revision_id, stacks.name, stacks.allocation::text, stacks.preset)
-            <> (revisions.revision_id, revisions.name, revisions.allocation::text, revisions.preset),
+            IS DISTINCT FROM (revisions.revision_id, revisions.name, revisions.allocation::text, revisions.preset),
         'current_row', 'differs from its last revision'),
     (receipts.number IS NULL, 'no_receipt', 'has no receipt: a retry would create it again'),
     (receipts.number > 1, 'receipts', 'has several receipts')
@@ -55,20 +55,35 @@ FROM (
     WINDOW history AS (PARTITION BY manager_id, stack_id ORDER BY revision_number)
 ) AS revisions
 LEFT JOIN stackmgr.stacks AS stacks USING (manager_id, stack_id)
+-- Without the constraint, "stackmgr check" reports it.
+LEFT JOIN (
+    SELECT pg_get_constraintdef(oid) AS known FROM pg_catalog.pg_constraint
+    WHERE connamespace = 'stackmgr'::regnamespace AND conname = 'preset_is_known'
+) AS presets ON true
 CROSS JOIN LATERAL (VALUES
     (stacks.revision_id IS NULL, 'no_stack', 'belongs to no stack'),
     (revisions.revision_number > stacks.revision_number, 'current_row', 'is later than the current row'),
     (revisions.revision_number <> previous_number + 1 AND NOT (:{?archived} AND previous_number = 1),
         'revision_gap', 'does not follow the one before'),
-    (stackmgr.name_is_blank(revisions.name), 'name', 'has a blank name'),
-    (revisions.preset NOT IN ('hourly', 'daily', 'weekly', 'monthly'), 'preset', 'has an unknown preset'),
-    (revisions.allocation::text IS DISTINCT FROM previous_allocation
-        AND NOT stackmgr.allocation_is_normalised(revisions.allocation),
+    (stackmgr.name_is_blank(revisions.name) IS NOT FALSE, 'name', 'has a blank name or none'),
+    (revisions.preset IS NULL OR strpos(presets.known, quote_literal(revisions.preset)) = 0,
+        'preset', 'has an unknown preset'),
+    (revisions.allocation IS NULL
+        OR (revisions.allocation::text IS DISTINCT FROM previous_allocation
+            AND NOT stackmgr.allocation_is_normalised(revisions.allocation)),
         'allocation', 'has an allocation that breaks a rule'),
     (revisions.created_at < previous_time - interval '1 minute' OR revisions.created_at > now() + interval '1 minute',
         'time', 'is older than the one before, or in the future')
 ) AS found (is_found, kind, finding)
 WHERE found.is_found
+UNION ALL
+SELECT 'revision_id', manager_id, stack_id, format('revision %s has the id of another one', revision_number)
+FROM (
+    SELECT manager_id, stack_id, revision_number, count(*) OVER (PARTITION BY revision_id) AS number
+    FROM stackmgr.stack_revisions
+    WHERE manager_id BETWEEN :'first' AND :'last'
+) AS ids
+WHERE number > 1
 UNION ALL
 SELECT found.kind, receipts.manager_id, receipts.stack_id, found.finding
 FROM stackmgr.creation_receipts AS receipts

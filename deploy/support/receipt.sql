@@ -17,17 +17,23 @@ BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 SET LOCAL ROLE stackmgr_reader;
 SET LOCAL TimeZone = 'UTC';
 
+SELECT (
+    SELECT manager_id FROM stackmgr.managers
+    WHERE external_id = :'manager'::uuid OR manager_id = :'manager'::uuid
+) AS owner \gset
+\if :{?owner} \else
+DO $$ BEGIN RAISE EXCEPTION 'no such manager'; END $$;
+\endif
+
 \x on
 SELECT
     receipts.idempotency_key, receipts.created_at, receipts.stack_id, first.request_id, first.key_id,
     first.name, first.preset, first.allocation,
     encode(receipts.input_digest, 'hex') AS input_digest, stacks.name AS current_name, stacks.revision_number
-FROM stackmgr.managers AS managers
-JOIN stackmgr.creation_receipts AS receipts
-    ON receipts.manager_id = managers.manager_id AND receipts.idempotency_key = :'key'
+FROM stackmgr.creation_receipts AS receipts
 LEFT JOIN stackmgr.stacks AS stacks
     ON stacks.manager_id = receipts.manager_id AND stacks.stack_id = receipts.stack_id
 LEFT JOIN stackmgr.stack_revisions AS first
     ON first.manager_id = receipts.manager_id AND first.stack_id = receipts.stack_id AND first.revision_number = 1
-WHERE managers.external_id = :'manager'::uuid OR managers.manager_id = :'manager'::uuid;
+WHERE receipts.manager_id = :'owner'::uuid AND receipts.idempotency_key = :'key';
 COMMIT;

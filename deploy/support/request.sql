@@ -16,6 +16,16 @@ BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 SET LOCAL ROLE stackmgr_reader;
 SET LOCAL TimeZone = 'UTC';
 
+\if :{?manager}
+SELECT (
+    SELECT manager_id FROM stackmgr.managers
+    WHERE external_id = :'manager'::uuid OR manager_id = :'manager'::uuid
+) AS owner \gset
+\if :{?owner} \else
+DO $$ BEGIN RAISE EXCEPTION 'no such manager'; END $$;
+\endif
+\endif
+
 \x on
 WITH found AS MATERIALIZED (
     SELECT manager_id, stack_id, revision_number, revision_id, created_at, key_id
@@ -28,10 +38,7 @@ WITH found AS MATERIALIZED (
         AND created_at <= :'until'::timestamptz
 \endif
 \if :{?manager}
-        AND manager_id = (
-            SELECT manager_id FROM stackmgr.managers
-            WHERE external_id = :'manager'::uuid OR manager_id = :'manager'::uuid
-        )
+        AND manager_id = :'owner'::uuid
 \endif
 )
 SELECT

@@ -11,7 +11,11 @@
 DO $$ BEGIN RAISE EXCEPTION 'which whitelist? psql -v whitelist=FILE'; END $$;
 \endif
 \if :{?rows} \else \set rows 1000 \endif
-\set document `cat -- :'whitelist'`
+\set document `cat -- :'whitelist' 2>/dev/null || :`
+SELECT :'document' = '' AS is_missing \gset
+\if :is_missing
+DO $$ BEGIN RAISE EXCEPTION 'the whitelist cannot be read: name a file'; END $$;
+\endif
 
 BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 SET LOCAL ROLE stackmgr_reader;

@@ -59,7 +59,7 @@ def test_the_header_is_complete_and_names_each_parameter(file):
     assert file.fields.keys() | {"why"} == set(FIELDS)
     assert file.text.isascii()
     assert ("stackmgr_reader" in file.fields["called by"]) is (file.name not in OF_THE_SERVER)
-    asked = set(re.findall(r":\{\?(\w+)\}", file.text)) - {"owner"}  # which stack.sql finds itself
+    asked = set(re.findall(r":\{\?(\w+)\}", file.text)) - {"owner"}  # which the files find themselves
     assert (file.fields["params"] == "none") is not bool(asked)
     assert [name for name in asked if not re.search(rf"\b{name}\b", file.fields["params"])] == []
 
@@ -87,8 +87,11 @@ def test_a_missing_parameter_is_named(run_file, saved_url, name):
         ("stack", {"stack": STACK, "manager": OTHER_MANAGER_ID}, "no such stack"),
         ("stack", {"stack": "'; SELECT 1 --"}, "invalid input syntax for type uuid"),
         ("receipt", {"manager": MANAGER}, "which key"),
+        ("receipt", {"manager": MISSING, "key": "a"}, "no such manager"),
+        ("find", {"manager": MISSING}, "no such manager"),
+        ("request", {"request": "a", "manager": MISSING}, "no such manager"),
         ("key", {"key": "stackmgr_key"}, "invalid input syntax for type uuid"),
-        ("tokens", {"whitelist": "/nowhere"}, "No such file"),
+        ("tokens", {"whitelist": "/nowhere"}, "the whitelist cannot be read: name a file"),
         ("tokens", {"whitelist": str(SCHEMA)}, "not a whitelist of 30 tokens"),
     ],
 )  # fmt: skip
@@ -106,13 +109,13 @@ GROWTH, INCOME, CHIPS = STACK, QUIET_STACK, OTHERS_STACK
     [
         ({"manager": MANAGER.upper()}, [INCOME, GROWTH]),
         ({"manager": MANAGER_ID, "rows": "1"}, [INCOME]),
-        ({"manager": MISSING}, []),
         ({"name": "oW"}, [GROWTH]),
         ({"name": "%' OR true --"}, []),
         ({"token": ADDRESS["AMD"].upper().replace("0X", "0x")}, [GROWTH, CHIPS]),
         ({"token": ADDRESS["AMD"], "manager": OTHER_MANAGER_ID}, [CHIPS]),
         ({"key": PRODUCTION}, [INCOME, GROWTH]),
         ({"revision": f"{STACK[:-4]}0002"}, [GROWTH]),
+        ({"revision": f'"{STACK[:-4]}0002"'}, [GROWTH]),
     ],
     ids=str,
 )
@@ -351,6 +354,9 @@ ALTER DOMAIN stackmgr.stack_name DROP CONSTRAINT IF EXISTS stack_name_is_not_bla
 ALTER DOMAIN stackmgr.allocation DROP CONSTRAINT IF EXISTS allocation_is_normalised;
 ALTER DOMAIN stackmgr.preset DROP CONSTRAINT IF EXISTS preset_is_known;
 ALTER TABLE stackmgr.managers DROP CONSTRAINT IF EXISTS managers_identity_id_is_not_empty;
+ALTER TABLE stackmgr.stacks ALTER name DROP NOT NULL, ALTER preset DROP NOT NULL, ALTER allocation DROP NOT NULL;
+ALTER TABLE stackmgr.stack_revisions
+    ALTER name DROP NOT NULL, ALTER preset DROP NOT NULL, ALTER allocation DROP NOT NULL;
 """
 HERE = f"stack_id = '{STACK}'"
 ITS_MANAGER = f"manager_id = '{MANAGER_ID}'"
@@ -380,9 +386,17 @@ SECOND_RECEIPT = """
 INSERT INTO stackmgr.creation_receipts (manager_id, idempotency_key, input_digest, stack_id, created_at)
 SELECT manager_id, 'second', input_digest, stack_id, created_at FROM stackmgr.creation_receipts WHERE
 """
+RULED_AGAIN = """
+ALTER DOMAIN stackmgr.preset ADD CONSTRAINT preset_is_known
+CHECK (VALUE IN ('hourly', 'daily', 'weekly', 'monthly')) NOT VALID;
+"""
 FAULTS = {
     "a blank name": (both("name = U&'\\2003 '"), "name"),
-    "an unknown preset": (both("preset = 'yearly'"), "preset"),
+    "an unknown preset": (both("preset = 'yearly'") + RULED_AGAIN, "preset"),
+    "no name": (both("name = NULL"), "name"),
+    "no preset": (both("preset = NULL"), "preset"),
+    "no allocation": (both("allocation = NULL"), "allocation"),
+    "no current name": (update("stacks", "name = NULL"), "current_row"),
     "a total of 9999": (both(weights((AMD, 4000), (AAPL, 5999))), "allocation"),
     "a repeated address": (both(weights((AMD, 4000), (AMD, 6000))), "allocation"),
     "a descending address": (both(weights((AAPL, 4000), (AMD, 6000))), "allocation"),
@@ -397,6 +411,10 @@ FAULTS = {
         "current_row",
     ),
     "no last revision": (delete("stack_revisions", LAST), "no_revision"),
+    "a revision id of another revision": (
+        update("stack_revisions", f"revision_id = '{STACK[:-4]}0003'", f"{HERE} AND revision_number = 2"),
+        "revision_id",
+    ),
     "a gap": (delete("stack_revisions", f"{HERE} AND revision_number = 2"), "revision_gap"),
     "no first revision": (delete("stack_revisions", f"{HERE} AND revision_number = 1"), "revision_gap"),
     "no revision": (delete("stack_revisions"), "no_revision"),
