@@ -3,7 +3,7 @@
 --
 --     psql -X -d COPY -v manager=MANAGER_ID -v folder=recovered -f copy_manager.sql
 --
--- One snapshot, which may be that of a standby. The files hold the digests of the manager's keys: run `umask 077` first.
+-- One snapshot, which may be that of a standby; the time of its state is printed. The files hold the digests of the manager's keys: run `umask 077` first.
 
 \set ON_ERROR_STOP on
 
@@ -14,6 +14,17 @@ SET LOCAL statement_timeout = 0;
 SET LOCAL DateStyle = 'ISO';
 \encoding UTF8
 \cd :folder
+
+SELECT pg_is_in_recovery() AND concat(
+    current_setting('recovery_target'), current_setting('recovery_target_time'), current_setting('recovery_target_xid'),
+    current_setting('recovery_target_lsn'), current_setting('recovery_target_name')
+) <> '' AS is_recovering \gset
+\if :is_recovering
+DO $$ BEGIN RAISE EXCEPTION 'the recovery of the copy to its target still runs: wait until it has ended'; END $$;
+\endif
+SELECT
+    pg_last_xact_replay_timestamp() AS recovered_to,
+    (SELECT max(created_at) FROM stackmgr.stack_revisions WHERE manager_id = :'manager') AS last_revision_of_manager;
 
 SELECT external_id FROM stackmgr.managers WHERE manager_id = :'manager' \gset
 \if :{?external_id} \else

@@ -4,13 +4,14 @@ import itertools
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -180,16 +181,24 @@ def archiving(shell: Shell) -> str:
     return url
 
 
-def recover(shell: Shell, *steps: int) -> str:
-    """Recover by some steps of the page, and return the connection string of the new server."""
-    of_page = blocks("Point-in-time recovery", PAGE)[2:]
+def recover(shell: Shell, *steps: int, paused: Callable[[str], None] | None = None) -> str:
+    """Recover by some steps of the page, and return the connection string of the new server.
+
+    *paused*, if given, is called with it while the recovery pauses at its target.
+    """
+    of_page, url = blocks("Point-in-time recovery", PAGE)[2:], shell.url(shell.variables["NEW"])
+    shell.variables["RECOVERED"] = shell.url(shell.variables["NEW"], "postgres")
     for step in steps:
         if "pg_ctl" in of_page[step]:
             with Path(shell.variables["NEW"], "postgresql.auto.conf").open("a") as file:
                 file.write(f"unix_socket_directories = '{shell.folder}/new.sock'\n")
-        shell.run(of_page[step])
-    url = shell.url(shell.variables["NEW"])
-    eventually(lambda: preflight.examine(url).warnings == [SUPERUSER])
+        block = of_page[step]
+        if paused and "pg_ctl" in block:
+            start, _, block = block.partition("\n")
+            shell.run(start)
+            paused(url)
+        shell.run(block.replace("= promote", "= pause" if paused else "= promote"))
+    assert preflight.examine(url).warnings == [SUPERUSER]
     return url
 
 
@@ -200,12 +209,31 @@ def test_point_in_time_recovery_ends_at_the_time_it_was_given(shell, archiving):
     create(archiving, "before")
     saved = contents(archiving)
     with psycopg.connect(archiving, autocommit=True) as admin:
+        # So much WAL that the state is consistent long before the end of the recovery.
+        admin.execute(b"CREATE TABLE public.load AS SELECT number FROM generate_series(1, 100) AS number")
+        for _ in range(20):
+            admin.execute(b"INSERT INTO public.load SELECT number FROM generate_series(1, 100000) AS number")
         shell.variables["TIME"] = str(admin.execute(b"SELECT clock_timestamp()").fetchone()[0])
     create(archiving, "after")
     with psycopg.connect(archiving, autocommit=True) as admin:
         admin.execute(b"SELECT pg_switch_wal()")
     shell.run("pg_ctl -D $DATA -m fast stop")
-    assert_complete(recover(shell, PREPARE, TARGET, START), saved)
+
+    def copy_too_early(url: str) -> None:
+        with psycopg.connect(url, autocommit=True) as admin:
+            is_paused = b"SELECT pg_get_wal_replay_pause_state() = 'paused'"
+            eventually(lambda: admin.execute(is_paused).fetchone() == (True,), 30)
+            command = (
+                f"psql -X '{url}' -v manager={MANAGER} -v folder=. -f deploy/postgresql/copy_manager.sql"
+            )
+            with pytest.raises(AssertionError, match="to its target still runs"):
+                shell.run(command)
+            admin.execute(b"SELECT pg_wal_replay_resume()")
+
+    url = recover(shell, PREPARE, TARGET, START, paused=copy_too_early)
+    with psycopg.connect(url) as admin:
+        assert admin.execute(b"SELECT count(*) FROM public.load").fetchone() == (2_000_100,)
+    assert_complete(url, saved)
 
 
 @pytest.mark.parametrize("wal", ["lost", "readable"])
@@ -287,6 +315,7 @@ class Scene:
     url: str
     copy: str
     key: str
+    spare_key_id: str
     manager_id: str
     stacks: list[str]
     port: int
@@ -337,6 +366,7 @@ def scene(shell: Shell, monkeypatch) -> Iterator[Scene]:
     url = shell.begin(shell.make("data"))
     with operating(url) as operator:
         key = issued_keys.create(operator, MANAGER, quota=issued_keys.Quota(100, 1)).key
+        spare = issued_keys.create(operator, MANAGER).key_id
         other = issued_keys.create(operator, OTHER_MANAGER).key
     service = running_service(url.replace("user=postgres", "user=stackmgr_service"))
     with service as running, ThreadPoolExecutor() as threads, psycopg.connect(url, autocommit=True) as admin:
@@ -352,7 +382,7 @@ def scene(shell: Shell, monkeypatch) -> Iterator[Scene]:
             shell.run(f"pg_ctl -D {copy} -w start")
             copied = shell.url(str(copy)).replace("user=postgres", "user=stackmgr_operator")
             shell.variables |= {"PGUSER": "stackmgr_operator", "COPY": copied, "MANAGER_ID": manager_id}
-            yield Scene(url, copied, key, manager_id, stacks, running.port)
+            yield Scene(url, copied, key, spare, manager_id, stacks, running.port)
         finally:
             stopped.set()
         written = writing.result(30)
@@ -373,7 +403,10 @@ def test_a_manager_whose_erasure_a_hold_stopped_is_recovered(shell, scene, monke
     monkeypatch.setattr(erasure, "_BATCH", 1)
     copy, recover = blocks("Recovery of one manager", PAGE)
     shell.run(copy)
+    copied = scene.saved(scene.copy)
     with operating(scene.url) as operator, operating(scene.url) as other:
+        issued_keys.revoke(operator, scene.spare_key_id)
+        revoked = scene.saved(scene.url)["api_keys"] - copied["api_keys"]
 
         def hold(done: int, *_: object) -> None:
             if done == 8:
@@ -381,14 +414,19 @@ def test_a_manager_whose_erasure_a_hold_stopped_is_recovered(shell, scene, monke
 
         with pytest.raises(CommandError):
             erasure.erase(operator, scene.manager_id, MANAGER, hold)
-        assert [len(rows) for rows in scene.saved(scene.url).values()] == [0, 1, 0, 0, 1]
+        assert [len(rows) for rows in scene.saved(scene.url).values()] == [0, 1, 0, 0, 2]
         holds.release(other, scene.manager_id)
         with pytest.raises(AssertionError, match="is not finished: hold the manager first"):
             shell.run(recover)
         holds.hold(other, scene.manager_id, "recovery")
         for _ in range(2):
             shell.run(recover)
-            assert scene.saved(scene.url) == scene.saved(scene.copy)
+            recovered = scene.saved(scene.url)
+            # The key that was revoked after the copy stays revoked.
+            assert recovered["api_keys"] - copied["api_keys"] == revoked
+            assert recovered | {"api_keys": copied["api_keys"]} == copied
+        with psycopg.connect(scene.url) as admin, pytest.raises(psycopg.errors.ForeignKeyViolation):
+            admin.execute(b"DELETE FROM stackmgr.managers WHERE manager_id = %s", [scene.manager_id])
         with pytest.raises(CommandError, match="is held since"):
             erasure.erase(operator, scene.manager_id, MANAGER, hold)
     assert scene.name_of(scene.stacks[0]) == "Growth 0"
@@ -409,9 +447,16 @@ def test_a_manager_whose_stacks_were_overwritten_is_recovered_by_further_revisio
     assert [len(live[table] - copied[table]) for table in OF_MANAGER] == [0, 2, 4, 0, 0]
     assert [len(copied[table] - live[table]) for table in OF_MANAGER] == [0, 2, 0, 0, 0]
     revisions = shell.folder / "recovered" / "stack_revisions.tsv"
-    revisions.write_text(revisions.read_text().replace("Growth 2", "Growth 3"))
-    with pytest.raises(AssertionError, match="has another history"):
-        shell.run(recover)
+    receipts = shell.folder / "recovered" / "creation_receipts.tsv"
+    for file, changed in (
+        (revisions, revisions.read_text().replace("Growth 2", "Growth 3")),
+        (receipts, re.sub(r"\b20\d\d-", "1999-", receipts.read_text())),
+    ):
+        unchanged = file.read_text()
+        file.write_text(changed)
+        with pytest.raises(AssertionError, match="has another history"):
+            shell.run(recover)
+        file.write_text(unchanged)
     assert scene.saved(scene.url) == live
 
 

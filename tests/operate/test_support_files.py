@@ -354,7 +354,8 @@ ALTER DOMAIN stackmgr.stack_name DROP CONSTRAINT IF EXISTS stack_name_is_not_bla
 ALTER DOMAIN stackmgr.allocation DROP CONSTRAINT IF EXISTS allocation_is_normalised;
 ALTER DOMAIN stackmgr.preset DROP CONSTRAINT IF EXISTS preset_is_known;
 ALTER TABLE stackmgr.managers DROP CONSTRAINT IF EXISTS managers_identity_id_is_not_empty;
-ALTER TABLE stackmgr.stacks ALTER name DROP NOT NULL, ALTER preset DROP NOT NULL, ALTER allocation DROP NOT NULL;
+ALTER TABLE stackmgr.stacks
+    ALTER name DROP NOT NULL, ALTER preset DROP NOT NULL, ALTER allocation DROP NOT NULL;
 ALTER TABLE stackmgr.stack_revisions
     ALTER name DROP NOT NULL, ALTER preset DROP NOT NULL, ALTER allocation DROP NOT NULL;
 """
