@@ -125,21 +125,24 @@ def test_large_bodies_have_a_rate_of_their_own(tmp_path):
         assert send_request(proxy, f"Bearer {OTHER}", method="POST", body=large).status == 200
 
 
-def test_a_key_has_at_most_48_requests_in_the_service(tmp_path):
+@pytest.mark.parametrize(("authorization", "most"), [(f"Bearer {KEY}", 48), ("Basic abc", 64)])
+def test_a_key_has_at_most_48_requests_in_the_service_and_an_address_64_without(
+    tmp_path, authorization, most
+):
     """With the limits as they are shipped."""
     with ExitStack() as stack:
         upstream, released = stack.enter_context(holding())
         proxy = stack.enter_context(nginx_before(tmp_path, upstream.port))
-        pool = stack.enter_context(ThreadPoolExecutor(50))
+        pool = stack.enter_context(ThreadPoolExecutor(most + 2))
         stack.callback(released.set)
-        held = [pool.submit(send_request, proxy) for _ in range(48)]
-        eventually(lambda: len(upstream.requests) == 48)
-        check_rejected(send_request(proxy))
+        held = [pool.submit(send_request, proxy, authorization) for _ in range(most)]
+        eventually(lambda: len(upstream.requests) == most)
+        check_rejected(send_request(proxy, authorization))
         other = pool.submit(send_request, proxy, f"Bearer {OTHER}")
-        eventually(lambda: len(upstream.requests) == 49)
+        eventually(lambda: len(upstream.requests) == most + 1)
         released.set()
-        assert [future.result().status for future in [*held, other]] == [200] * 49
-        assert send_request(proxy).status == 200
+        assert [future.result().status for future in [*held, other]] == [200] * (most + 1)
+        assert send_request(proxy, authorization).status == 200
 
 
 @pytest.mark.parametrize("authorization", ["", "Basic abc", f"Bearer {KEY[:-3]}{{:03}}"])

@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.support.examples import configuration
 from tests.support.http_server import http_server
-from tests.support.server import running_service, send_request
+from tests.support.server import free_port, running_service, send_request
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -86,6 +86,23 @@ def test_slow_reads_delay_no_other_request(client, admin, watcher, path):
             assert WorkerClient(client.port, "nonsense").request("GET", path, timeout=PATIENCE)[0] == 401
             assert not any(future.done() for future in late)
         assert [future.result()[0] for future in late] == [expected] * WAIT
+
+
+def test_the_operators_listener_waits_for_no_managers_request(database_url, new_key, admin, watcher):
+    port = free_port()
+    environment = ENVIRONMENT | {
+        "STACKMGR_CONCURRENCY": "1", "STACKMGR_DATABASE_TIMEOUT": "11", "STACKMGR_QUEUE_TIMEOUT": "10",
+        "STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}",
+    }  # fmt: skip
+    with running_service(database_url, env=environment) as service, ThreadPoolExecutor() as threads:
+        client = WorkerClient(service.port, new_key())
+        with admin.transaction():
+            admin.execute(LOCK_TABLE)
+            late = threads.submit(client.request, "GET", "/manager/stacks")
+            eventually(lambda: watcher.execute(WAITING).fetchone() >= (1,))
+            assert send_request(port, "/live", timeout=8)[0] == 200
+            assert not late.done()
+        assert late.result()[0] == 200
 
 
 def test_connections_that_cannot_be_opened_delay_no_other_request(database_url, client):

@@ -106,6 +106,9 @@ class _Kept:
     def close(self) -> None:
         """Leave the connection open."""
 
+    def flush(self) -> None:
+        """Do nothing: the reader may have been closed before the response is."""
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
