@@ -100,13 +100,14 @@ def secret(environ: Mapping[str, str], name: str, problems: list[str]) -> Secret
     """
     value, path = environ.get(name, ""), environ.get(f"{name}_FILE", "")
     if value and path:
-        problems.append(f"{name} and {name}_FILE are both set: one of them decides")
+        problems.append(f"{name} and {name}_FILE are both set: unset one of them")
     if not path:
         return Secret(value)
     try:
         return Secret(Path(path).read_text(encoding="utf-8").strip())
-    except (OSError, ValueError):
-        problems.append(f"{name}_FILE names a file that cannot be read")
+    except (OSError, ValueError) as ex:
+        reason = getattr(ex, "strerror", None) or "not UTF-8"
+        problems.append(f"{name}_FILE names a file that cannot be read: {reason}")
         return Secret("")
 
 
@@ -181,7 +182,7 @@ class Settings:
         Secret,
         Secret(""),
         "PostgreSQL 15 to 18, as a libpq connection string; its options may set plan_cache_mode",
-        missing="is not set: a PostgreSQL connection string is needed",
+        missing="is not set: set it to a PostgreSQL connection string, as in stackmgr.env.example",
     )
     database_timeout: int = _option(
         _whole_number(1000), 5, "seconds that one request may wait for the database in total"
@@ -194,8 +195,8 @@ class Settings:
     concurrency: int = _option(
         _whole_number(1000),
         64,
-        "concurrent requests of each worker, three quarters of them of one key; with the verifier `database`"
-        " at most one for each database connection",
+        "requests that each worker serves at once; one manager gets at most three quarters; with the verifier"
+        " `database` at most one for each database connection",
     )
     database_connections: int = _option(
         _whole_number(1000), 8, "database connections of each worker, opened as needed"
@@ -216,7 +217,7 @@ class Settings:
         _credential,
         Secret(""),
         "root key for Unkey",
-        missing="is not set: Unkey verifies keys for a root key only",
+        missing="is not set: set it to Unkey's root key, or STACKMGR_VERIFIER to database",
         verifier="unkey",
     )
     verify_timeout: float = _option(
@@ -232,7 +233,7 @@ class Settings:
         "host:port of a listener for /live, /ready and /metrics, with a port of its own; not to be published",
     )
     metrics_dir: Path | None = _option(
-        Path, None, "folder that the workers share; turns metrics on (extra 'metrics')"
+        Path, None, "folder for the workers' metrics, which it enables (extra 'metrics')"
     )
 
     @property
@@ -257,7 +258,9 @@ def _metrics_problems(environ: Mapping[str, str]) -> list[str]:
         if importlib.util.find_spec("prometheus_client") is None:
             problems.append(f"STACKMGR_METRICS_DIR needs packages: {extras.installation('metrics')}")
         if not environ.get("STACKMGR_ADMIN_BIND"):
-            problems.append("STACKMGR_METRICS_DIR needs STACKMGR_ADMIN_BIND, where metrics are served")
+            problems.append(
+                "STACKMGR_METRICS_DIR is set without STACKMGR_ADMIN_BIND, the listener that serves metrics"
+            )
     return problems
 
 
@@ -273,7 +276,7 @@ def from_environ(environ: Mapping[str, str]) -> Settings:
     if total >= LONGEST_REQUEST_SECONDS:
         waits = " and ".join(OPTIONS[name].variable for name in _WAITS)
         problems.append(
-            f"{waits} are {total:g} s together: they must stay below the {LONGEST_REQUEST_SECONDS} s of nginx"
+            f"{waits} are {total:g} s together: lower one, nginx waits only {LONGEST_REQUEST_SECONDS} s"
         )
     if problems:
         raise SettingsError(problems)

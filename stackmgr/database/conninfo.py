@@ -57,7 +57,7 @@ _OVERRIDING_VARIABLES = ("PGDATESTYLE", "PGTZ")
 
 INVALID_DATABASE_URL = (
     "STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string"
-    " (in a URL, percent-encode what is special in a password)"
+    " (in a URL, percent-encode special characters of the password)"
 )
 
 _PORTS = re.compile(r"[0-9,]*")

@@ -92,7 +92,7 @@ def stop_left_over(pid_file: Path, argument: str, signum: signal.Signals) -> int
     deadline = time.monotonic() + _STOP_DEADLINE
     while process.is_running() and pid_file.exists():
         if time.monotonic() > deadline:
-            raise CommandError(f"process {process.pid}, left over from an earlier run, does not end")
+            raise CommandError(f"process {process.pid} of an earlier run does not end: kill -9 {process.pid}")
         time.sleep(0.05)
     return int(process.pid)
 
@@ -221,7 +221,7 @@ class EmbeddedPostgres:
         if self.run_as and folder.lstat().st_uid == 0:
             os.chown(folder, self.run_as["user"], self.run_as["group"])
         if folder.lstat().st_uid != self.run_as.get("user", os.geteuid()):
-            raise CommandError(f"{folder} belongs to somebody else")
+            raise CommandError(f"{folder} belongs to another user: choose another folder with --data")
 
     def make_cluster(self, initdb: Path) -> None:
         """Create the data folder."""

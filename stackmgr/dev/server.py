@@ -96,7 +96,7 @@ def _stop_left_over_service(pid_file: Path) -> None:
     """Stop a gunicorn left over from a `stackmgr dev` that was killed."""
     left_over = embedded_postgres.stop_left_over(pid_file, str(pid_file), signal.SIGTERM)
     if left_over is not None:
-        print(f"stopped process {left_over}, a service left over from an earlier run", flush=True)
+        print(f"stopped process {left_over}, the service left over from an earlier run", flush=True)
     pid_file.unlink(missing_ok=True)
 
 

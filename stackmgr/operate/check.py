@@ -49,7 +49,8 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     for name in sorted(environ.keys() - known):
         similar = difflib.get_close_matches(name, known, 1, cutoff=0.8)
         if similar or name.startswith("STACKMGR_"):
-            warnings.append(f"{name} is not read" + "".join(f": is {each} meant?" for each in similar))
+            meant = "".join(f"; did you mean {each}?" for each in similar)
+            warnings.append(f"{name} is no setting and is ignored{meant}")
     return warnings
 
 
@@ -121,7 +122,7 @@ def check_start() -> None:
     document holds secrets, so it is not printed on a terminal.
     """
     if os.isatty(1):
-        sys.exit("for gunicorn's master: run 'stackmgr check'")
+        sys.exit("only gunicorn's master runs this module: use 'stackmgr check'")
     known: dict[str, Any] = {
         "version": __version__,
         "log_format": settings.log_format(os.environ),
@@ -159,8 +160,8 @@ def add_to(commands: Commands) -> None:
         _check,
         reads=EVERYTHING,
         more="Secrets are not printed. Every problem of the environment, the whitelist and the database is "
-        "reported. A database that cannot be reached keeps no service from starting: then the exit status "
-        "is 1.",
+        "reported. The service also starts without a database that can be reached: the exit status is then "
+        "1.",
         found="the service would not start",
     )
     add_json(parser)

@@ -29,8 +29,8 @@ READER = "stackmgr_reader"
 
 NO_SCHEMA = "the database has no schema of this release: run 'stackmgr migrate' first"
 _NOT_ALLOWED = {
-    OWNER: "this login may not become stackmgr_owner: use the operator's connection string (operator.env)",
-    READER: "{login} may not read: GRANT stackmgr_reader TO {login}",
+    OWNER: "this login may not assume stackmgr_owner: use that of the operator (operator.env)",
+    READER: "{login} may not read the tables: GRANT stackmgr_reader TO {login}",
 }
 # SQLSTATEs of a schema that is missing or older.  In a cluster whose other databases have the roles, an older
 # schema has not granted them anything.
@@ -71,7 +71,9 @@ def time_limit(seconds: float = _TIME_LIMIT_SECONDS) -> Iterator[None]:
     """
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        raise CommandError(f"the database did not respond within {seconds:g} s")
+        raise CommandError(
+            f"the database did not respond within {seconds:g} s: see whether its server runs and is reachable"
+        )
 
     previous = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -92,7 +94,7 @@ def worded() -> Iterator[None]:
             raise CommandError(NO_SCHEMA) from ex
         reason = ex.sqlstate or "no connection"
         raise CommandError(
-            f"the database refused or did not respond ({reason}); see 'stackmgr check'"
+            f"the database rejected a statement or did not respond ({reason}): run 'stackmgr check'"
         ) from ex
 
 
@@ -107,8 +109,8 @@ def connect(conninfo: str, connection_class: type[AnyConnection], **options: Any
     except psycopg.OperationalError as ex:
         reason = " ".join(str(ex).split())
         if any(words in reason for words in _REJECTED):
-            raise LoginRejected(f"the database rejects the login: {reason}") from ex
-        raise CommandError(f"the database cannot be reached: {reason}") from ex
+            raise LoginRejected(f"the database rejects the login of STACKMGR_DATABASE_URL: {reason}") from ex
+        raise CommandError(f"the database of STACKMGR_DATABASE_URL cannot be reached: {reason}") from ex
 
 
 def assume(connection: psycopg.Connection[Any], role: str, *, local: bool = False) -> None:
@@ -160,7 +162,7 @@ class Operator:
             self._warning = None
             yield
         if self._warning is not None:
-            raise CommandError(f"the database warns: {self._warning}")
+            raise CommandError(f"committed, but the database warns: {self._warning}")
 
     def rows(self, statement: Statement, parameters: Parameters) -> list[Row]:
         """Run *statement* and return its rows."""

@@ -129,5 +129,5 @@ def _vacuum(operator: Operator, report: Callable[[str], None]) -> None:
         [(dead,)] = operator.rows(_DEAD_RECEIPTS, {})
         if dead < _MANY:
             return
-        report(f"waiting: an older transaction may still read {dead:,} deleted receipts")
+        report(f"waiting for an older transaction, which may still read {dead:,} deleted receipts")
         time.sleep(_VACUUM_AGAIN_SECONDS)

@@ -18,6 +18,8 @@ _FIND = statements.load("manager_hold_find")
 _INSERT = statements.load("manager_hold_insert")
 _RELEASE = statements.load("manager_hold_release")
 
+NO_MANAGER = "no manager has the external id or manager id {}: see 'stackmgr managers list'"
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -44,7 +46,8 @@ def not_held(operator: Operator, manager_id: str) -> Iterator[bool]:
         if found := operator.rows(_FIND, manager):
             [(held_at, held_by, reason)] = found
             raise CommandError(
-                f"{manager_id} is held since {moment(held_at)} by {printable(held_by)}: {printable(reason)}"
+                f"{manager_id} is held since {moment(held_at)} by {printable(held_by)}: {printable(reason)};"
+                " 'stackmgr managers release' ends the hold"
             )
         yield bool(exists)
 
@@ -53,7 +56,7 @@ def hold(operator: Operator, manager_id: str, reason: str) -> Hold:
     """Hold a manager, also one whose erasure has begun.  Raises CommandError."""
     with not_held(operator, manager_id) as exists:
         if not exists:
-            raise CommandError(f"no manager has the external id or manager id {manager_id}")
+            raise CommandError(NO_MANAGER.format(manager_id))
         [row] = operator.rows(_INSERT, {"manager_id": manager_id, "reason": reason})
     return Hold(manager_id, *row)
 
@@ -62,5 +65,5 @@ def release(operator: Operator, manager_id: str) -> Hold:
     """End the hold of a manager.  Raises CommandError if it is not held."""
     rows = operator.rows(_RELEASE, {"manager_id": manager_id})
     if not rows:
-        raise CommandError(f"{manager_id} is not held")
+        raise CommandError(f"{manager_id} is not held: nothing was changed")
     return Hold(manager_id, *rows[0])

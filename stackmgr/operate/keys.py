@@ -67,7 +67,7 @@ def _deliver(operator: Operator, arguments: argparse.Namespace, issued: IssuedKe
         discard()
         issued_keys.revoke(operator, issued.key_id)
         raise CommandError(
-            f"the new key could not be printed ({ex.strerror}); {issued.key_id} is revoked again"
+            f"the new key {issued.key_id} could not be printed ({ex.strerror}) and is revoked: issue another"
         ) from ex
 
 
@@ -104,7 +104,7 @@ def _revoke(arguments: argparse.Namespace) -> None:
     with operating(database_url()) as operator:
         revoked_at = issued_keys.revoke(operator, arguments.key_id)
     if revoked_at is None:
-        raise CommandError(f"there is no key {arguments.key_id}")
+        raise CommandError(_why_not(arguments.key_id, None))
     if arguments.json:
         print_json({"key_id": arguments.key_id, "revoked_at": moment(revoked_at)})
     else:
@@ -123,10 +123,10 @@ def _rotate(arguments: argparse.Namespace) -> None:
 
 def _why_not(key_id: str, record: KeyRecord | None) -> str:
     if record is None:
-        return f"there is no key {key_id}"
+        return f"no key has the id {key_id}: see 'stackmgr keys list'"
     if record.successor_id is not None:
-        return f"key {key_id} was rotated before: its successor is {record.successor_id}"
-    return f"key {key_id} is {record.state}: issue a new one instead"
+        return f"key {key_id} was rotated before: rotate its successor {record.successor_id}"
+    return f"key {key_id} is {record.state}: issue another with 'stackmgr keys issue'"
 
 
 def _add_issue(group: Commands) -> None:

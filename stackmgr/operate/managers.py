@@ -63,7 +63,9 @@ def find(operator: Operator, any_id: str) -> Manager | None:
     """
     found = _locate(operator, any_id)
     if len(found) > 1:
-        raise CommandError(f"{any_id} is the manager id of one manager and the external id of another")
+        raise CommandError(
+            f"{any_id} is the manager id of one manager and the external id of another: give another id"
+        )
     return found[0] if found else None
 
 
@@ -91,7 +93,7 @@ def _show(arguments: argparse.Namespace) -> None:
     with reading(database_url()) as reader:
         found = _locate(reader, arguments.manager_id, identity_id=arguments.identity_id)
     if not found:
-        raise CommandError("no manager is bound to this id")
+        raise CommandError("no manager is bound to this id: see 'stackmgr managers list'")
     print_documents(arguments, [_document(each) for each in found])
 
 
@@ -101,7 +103,7 @@ def _rebind(arguments: argparse.Namespace) -> None:
     with operating(database_url()) as operator:
         manager = find(operator, arguments.manager_id)
         if manager is None:
-            raise CommandError(f"no manager has the external id or manager id {arguments.manager_id}")
+            raise CommandError(holds.NO_MANAGER.format(arguments.manager_id))
         saved = {
             "manager_id": manager.manager_id,
             "old_external_id": arguments.confirm_external_id,
@@ -112,9 +114,13 @@ def _rebind(arguments: argparse.Namespace) -> None:
         try:
             rows = operator.rows(_REBIND, saved)
         except errors.UniqueViolation as ex:
-            raise CommandError("another manager is bound to the new id: see 'stackmgr managers show'") from ex
+            raise CommandError(
+                "another manager is bound to the new id: see 'stackmgr managers show'; nothing was changed"
+            ) from ex
     if not rows:
-        raise CommandError("the saved binding differs: see 'stackmgr managers show'; nothing changed")
+        raise CommandError(
+            "the saved binding is another one: see 'stackmgr managers show'; nothing was changed"
+        )
     print_documents(arguments, [asdict(Binding(*rows[0]))])
 
 
@@ -147,10 +153,10 @@ def _erase(arguments: argparse.Namespace) -> None:
             erased = erasure.erase(operator, manager_id, arguments.confirm, erasure.Progress())
     except KeyboardInterrupt as ex:
         again = f"stackmgr managers erase {manager_id} --confirm {arguments.confirm}"
-        raise CommandError(f"interrupted. To continue: {again}") from ex
+        raise CommandError(f"interrupted: continue with {again}") from ex
     if erased is None:
         raise CommandError(
-            "no such manager has that external id: see 'stackmgr managers show'; nothing was changed"
+            "the manager has another external id, or none: see 'stackmgr managers show'; nothing was changed"
         )
     if arguments.json:
         print_json({"manager_id": manager_id, **asdict(erased)})

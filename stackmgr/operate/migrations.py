@@ -99,7 +99,9 @@ def available() -> list[Migration]:
     for path in sorted((paths.directory("sql") / "migrations").glob("*.sql")):
         match = _FILE_NAME.fullmatch(path.name)
         if match is None:
-            raise CommandError(f"{path.name} is not named NNNN_slug.sql")
+            raise CommandError(
+                f"the file {path.name} of this release is not named NNNN_slug.sql: install the release again"
+            )
         found.append(Migration(int(match[1]), match[2], path.read_bytes()))
     return found
 
@@ -125,12 +127,14 @@ def _pending(connection: Connection) -> list[Migration]:
     unknown = sorted(applied.keys() - {migration.version for migration in brought})
     if unknown:
         raise CommandError(
-            f"the database has migration {unknown[-1]:04d}, which version {__version__} does not know; "
-            "to grant lost privileges again, run 'stackmgr migrate' of the newer version"
+            f"the database has migration {unknown[-1]:04d}, which version {__version__} does not have: run"
+            " 'stackmgr migrate' of the newer version, also to grant lost privileges again"
         )
     for migration in brought:
         if applied.get(migration.version, migration.checksum) != migration.checksum:
-            raise CommandError(f"migration {migration} differs from the one that was applied")
+            raise CommandError(
+                f"migration {migration} differs from the one that was applied: install the release again"
+            )
     return [migration for migration in brought if migration.version not in applied]
 
 
@@ -175,7 +179,7 @@ def _require_direct(connection: Connection) -> None:
     """
     row: Any = connection.execute(_BACKEND_PID).fetchone()
     if row[0] != connection.info.backend_pid:
-        raise CommandError("the connection leads through a pooler; connect to PostgreSQL itself")
+        raise CommandError("STACKMGR_DATABASE_URL leads to a pooler: name PostgreSQL's own host and port")
 
 
 def _apply_in_transaction(
@@ -192,7 +196,9 @@ def _apply_in_transaction(
         except _RETRIABLE:
             pause = _PAUSE_SECONDS[min(attempt, len(_PAUSE_SECONDS) - 1)]
             gives_up = time.monotonic() + pause > deadline
-            following = "giving up" if gives_up else f"retrying in {pause:g} s"
+            following = (
+                "giving up, run it again later or with --wait" if gives_up else f"retrying in {pause:g} s"
+            )
             report(f"migration {migration} did not get its locks: {_blockers(connection)}; {following}")
             if gives_up:
                 raise
@@ -216,7 +222,7 @@ def _restore_privileges(connection: Connection, report: Report) -> None:
         assume(connection, OWNER, local=True)
         row: Any = connection.execute(_READINESS.text).fetchone()
         if row[-1]:
-            report(f"stackmgr_app lacked {row[-1]}: granted again")
+            report(f"stackmgr_app lacked {row[-1]}: it is granted again")
             for part in itertools.chain.from_iterable(migration.parts for migration in available()):
                 if _COMMENT.sub(b"", part.text).strip().startswith(b"GRANT "):
                     connection.execute(part.text)
@@ -235,8 +241,8 @@ def _blockers(connection: Connection) -> str:
     """Return, as one clause, which transactions hold locks on the tables, and since when."""
     rows: list[Any] = connection.execute(_BLOCKERS.text).fetchall()
     if not rows:
-        return "no other transaction on the tables is visible"
-    return "in the way: " + ", ".join(
+        return "this login sees no other transaction on the tables"
+    return "blocked by " + ", ".join(
         f"pid {pid} ({application or 'unnamed'}, {state}, {seconds} s old: {query})"
         for pid, application, seconds, state, query in rows
     )

@@ -62,7 +62,9 @@ def examine(
             _examine_server(facts, findings)
             _examine_login(facts, findings)
             if variant == "citus" and not facts.receipts_are_deferred:
-                findings.problems.append("STACKMGR_SQL_VARIANT=citus needs deploy/citus.sql: run it")
+                findings.problems.append(
+                    "STACKMGR_SQL_VARIANT is citus, but the tables are not distributed: run deploy/citus.sql"
+                )
             if facts.schema_exists and facts.role_allowed:
                 with connect(
                     completed_conninfo(url, SERVICE_ROLE, deadline), DatabaseConnection
@@ -93,25 +95,37 @@ def _server_facts(conninfo: str) -> Any:
 
 def _examine_server(facts: Any, findings: Findings) -> None:
     if facts.server_version < OLDEST_SERVER:
-        findings.problems.append("PostgreSQL 15 or newer is needed")
+        findings.problems.append("the server is older than PostgreSQL 15: upgrade it")
     if facts.server_encoding != "UTF8":
-        findings.problems.append(f"the database's encoding is {facts.server_encoding}; it must be UTF8")
+        findings.problems.append(
+            f"the database's encoding is {facts.server_encoding}: create it anew with roles.sql, as UTF8"
+        )
     for setting in ("fsync", "full_page_writes"):
         if not getattr(facts, setting):
-            findings.problems.append(f"{setting} is off: a crash could lose what was acknowledged")
+            findings.problems.append(
+                f"{setting} is off on the server: a crash could lose acknowledged writes; turn it on"
+            )
     if not facts.checks_foreign_keys:
-        findings.problems.append("session_replication_role is not origin: foreign keys are not checked")
+        findings.problems.append(
+            "session_replication_role is not origin, so foreign keys are not checked: reset it for the login"
+        )
     if not facts.takes_writes:
-        findings.warnings.append("the server takes no writes (a standby, or default_transaction_read_only)")
+        findings.warnings.append(
+            "the server accepts no writes: it is a standby, or default_transaction_read_only is on"
+        )
     if abs(facts.clock - datetime.now(UTC)) > CLOCK_TOLERANCE:
-        findings.warnings.append("this machine's clock and the server's differ by more than 5 seconds")
+        findings.warnings.append(
+            "this machine's clock and the server's differ by more than 5 seconds: run NTP on both"
+        )
 
 
 def _examine_login(facts: Any, findings: Findings) -> None:
     if not facts.schema_exists:
         findings.problems.append(NO_SCHEMA)
     elif not facts.role_exists or not facts.role_allowed:
-        findings.problems.append("the login may not assume stackmgr_app: GRANT stackmgr_app TO it")
+        findings.problems.append(
+            "the login may not assume stackmgr_app: run roles.sql, or GRANT stackmgr_app TO it"
+        )
     if facts.login_is_superuser:
         findings.warnings.append("the login is a superuser: the service needs no more than stackmgr_app")
     elif facts.login_is_owner:
@@ -135,7 +149,9 @@ def _examine_schema(
         if checksum is None:
             findings.problems.append(f"migration {migration} is not applied: run 'stackmgr migrate'")
         elif checksum != migration.checksum:
-            findings.problems.append(f"migration {migration} differs from the one that was applied")
+            findings.problems.append(
+                f"migration {migration} differs from the one that was applied: install the release again"
+            )
     row: Any = connection.execute(_READINESS.text).fetchone() or (None,)
     if row[-1]:
         findings.problems.append(f"stackmgr_app lacks {row[-1]}: run 'stackmgr migrate'")

@@ -33,7 +33,7 @@ def _check(arguments: argparse.Namespace) -> None:
     try:
         arguments.file.open("rb").close()
     except OSError as ex:
-        raise CommandError(f"{arguments.file} cannot be read: {ex.strerror}") from ex
+        raise CommandError(f"the whitelist {arguments.file} cannot be read: {ex.strerror}") from ex
     problems: list[str] = []
     try:
         whitelist.load(arguments.file)

@@ -24,12 +24,12 @@ from stackmgr.operate.output import print_json
 
 _LONGEST_LINE = 65536
 # Without a word of what was given: it is a key, and this goes to terminals and logs.
-_KEY_AS_ARGUMENT = "no arguments are taken: the key is read from standard input"
+_KEY_AS_ARGUMENT = "the key is read from standard input: give no arguments"
 
 _HEADINGS = {
     True: "accepted: requests with this key are authenticated",
     False: "not accepted",
-    None: "not verified: the verifier or the database failed",
+    None: "not verified: the verifier or the database failed, which says nothing about the key",
 }
 
 
@@ -38,7 +38,7 @@ def _read_key() -> str:
         return getpass.getpass("API key: ")
     line = sys.stdin.buffer.readline(_LONGEST_LINE).rstrip(b"\r\n")
     if not line:
-        raise CommandError("no key on standard input")
+        raise CommandError("standard input has no key: stackmgr verify-key < FILE")
     return line.decode("latin-1")
 
 
@@ -111,8 +111,8 @@ def add_to(commands: Commands) -> None:
         _verify_key,
         reads=EVERYTHING,
         more="Print whom it identifies, the status of a request with it, and the duration. Store nothing, "
-        "and use up no quota of the database verifier. An outage of the verifier or the database is exit "
-        "status 1.",
+        "and use up no quota of the database verifier. If the verifier or the database fails, the exit "
+        "status is 1.",
         found="the key is not accepted",
         unexpected=_KEY_AS_ARGUMENT,
     )

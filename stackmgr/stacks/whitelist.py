@@ -74,10 +74,10 @@ def _address(entry: Any, where: str, problems: list[str]) -> str | None:
         problems.append(f"{where} has no address of the form 0x and 40 hexadecimal digits")
         return None
     if address not in (address.lower(), eip55(address)):
-        problems.append(f"{where}: the address breaks the EIP-55 checksum")
+        problems.append(f"{where}: the address does not match its EIP-55 checksum")
         return None
     if address == _ZERO_ADDRESS:
-        problems.append(f"{where} is the zero address, which is no token")
+        problems.append(f"{where} is the zero address, which is not a token")
         return None
     return address.lower()
 

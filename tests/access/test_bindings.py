@@ -110,7 +110,7 @@ def test_a_rebinding_needs_the_saved_binding_and_ids_that_no_other_manager_has(
     client_as(other_identity, other_external).page()
     before = contents()
     for arguments, message in [
-        ((external_id, "id_wrong", "--to-identity-id", "id_new"), "the saved binding differs"),
+        ((external_id, "id_wrong", "--to-identity-id", "id_new"), "the saved binding is another one"),
         (
             (external_id, identity_id, "--to-identity-id", other_identity),
             "another manager is bound to the new id",

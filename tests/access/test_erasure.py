@@ -120,7 +120,7 @@ def test_nothing_is_deleted_unless_the_external_id_is_confirmed(erasable, comman
     before = contents()
     result = command("managers", "erase", manager_id, "--confirm", manager_id)
     assert result.status == 1
-    assert "no such manager has that external id" in result.err
+    assert "the manager has another external id, or none" in result.err
     assert contents() == before
     assert client.page().status_int == 200
 
@@ -149,7 +149,7 @@ def test_an_interrupted_erasure_is_continued(erasable, command, admin, monkeypat
         ran = command("managers", "erase", manager_id, "--confirm", client.external_id)
     assert (ran.status, ran.out) == (1, "")
     again = f"stackmgr managers erase {manager_id} --confirm {client.external_id}"
-    assert ran.err.splitlines()[-1] == f"stackmgr: interrupted. To continue: {again}"
+    assert ran.err.splitlines()[-1] == f"stackmgr: interrupted: continue with {again}"
     assert client.page().status_int == 401
     assert admin.execute(RECORD, [manager_id]).fetchone() == (0, 5, 3, False, True)
     assert command("managers", "erase", manager_id, "--confirm", client.external_id).status == 0

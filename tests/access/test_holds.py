@@ -73,7 +73,7 @@ def test_a_held_manager_is_not_erased_until_its_release(client, manager, command
         refused = command(*action)
         assert (refused.status, refused.out) == (1, "")
         assert refused.err.startswith(f"stackmgr: {manager_id} is held since 2")
-        assert refused.err.endswith(": case 17\n")
+        assert refused.err.endswith(": case 17; 'stackmgr managers release' ends the hold\n")
     assert rows() == [3, 3, 3]
     assert client.page().status_int == 200
     [shown] = command("managers", "show", external_id, "--json").json
@@ -92,9 +92,14 @@ def test_a_held_manager_is_not_erased_until_its_release(client, manager, command
 
 def test_what_cannot_be_held_or_released_is_named(manager, command):
     unknown = str(uuid4())
-    missing = f"stackmgr: no manager has the external id or manager id {unknown}\n"
+    missing = (
+        f"stackmgr: no manager has the external id or manager id {unknown}: see 'stackmgr managers list'\n"
+    )
     assert command("managers", "hold", unknown, "--reason", "x").err == missing
-    assert command("managers", "release", manager[1]).err == f"stackmgr: {manager[0]} is not held\n"
+    assert (
+        command("managers", "release", manager[1]).err
+        == f"stackmgr: {manager[0]} is not held: nothing was changed\n"
+    )
     for reason in ("", " ", "two\nlines"):
         assert command("managers", "hold", manager[0], "--reason", reason).status == 2
 

@@ -124,10 +124,10 @@ def test_an_error_is_reported_in_one_line(command):
     successor = command("keys", "rotate", key_id, "--json").json["key_id"]
     command("keys", "revoke", successor)
     for arguments, message in {
-        ("revoke", unknown): f"there is no key {unknown}",
-        ("rotate", unknown): f"there is no key {unknown}",
-        ("rotate", key_id): f"key {key_id} was rotated before: its successor is {successor}",
-        ("rotate", successor): f"key {successor} is revoked: issue a new one instead",
+        ("revoke", unknown): f"no key has the id {unknown}: see 'stackmgr keys list'",
+        ("rotate", unknown): f"no key has the id {unknown}: see 'stackmgr keys list'",
+        ("rotate", key_id): f"key {key_id} was rotated before: rotate its successor {successor}",
+        ("rotate", successor): f"key {successor} is revoked: issue another with 'stackmgr keys issue'",
     }.items():
         result = command("keys", *arguments)
         assert (result.status, result.out, result.err) == (1, "", f"stackmgr: {message}\n")
@@ -172,5 +172,7 @@ def test_an_unreachable_database_is_reported_in_one_line_without_its_password(co
     monkeypatch.setenv("STACKMGR_DATABASE_URL", "postgresql://robot:hunter2@127.0.0.1:1/none")
     result = command("keys", "list")
     assert result.status == 1
-    assert result.err.startswith("stackmgr: the database cannot be reached: connection failed")
+    assert result.err.startswith(
+        "stackmgr: the database of STACKMGR_DATABASE_URL cannot be reached: connection failed"
+    )
     assert "hunter2" not in result.err

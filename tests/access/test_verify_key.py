@@ -138,7 +138,7 @@ def test_a_malformed_key_is_rejected_without_a_verifier(command, with_unkey):
 def test_without_a_key_no_verifier_is_called(command):
     result = command("verify-key", stdin="\n")
     assert result.status == 1
-    assert result.err == "stackmgr: no key on standard input\n"
+    assert result.err == "stackmgr: standard input has no key: stackmgr verify-key < FILE\n"
 
 
 def test_every_problem_of_the_configuration_is_named_and_no_secret(command, monkeypatch, with_unkey):

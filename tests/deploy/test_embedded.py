@@ -194,5 +194,5 @@ def test_a_folder_for_sockets_that_somebody_else_made_is_not_used(folder, monkey
         sockets = Path(query(server, "SHOW unix_socket_directories").strip('"'))
     sockets.mkdir()
     os.chown(sockets, 12345, 12345)
-    with pytest.raises(CommandError, match="belongs to somebody else"), EmbeddedPostgres(data):
+    with pytest.raises(CommandError, match="belongs to another user"), EmbeddedPostgres(data):
         pass

@@ -136,7 +136,12 @@ def test_a_lock_on_the_history_of_migrations_holds_up_no_reload_for_long(own_url
 
 def test_a_database_that_freezes_holds_up_neither_a_start_nor_the_end(server):
     with server.frozen(), running_service(server.url()) as service:
-        eventually(lambda: any("the database cannot be reached" in said for said in messages(service)))
+        eventually(
+            lambda: any(
+                "the database of STACKMGR_DATABASE_URL cannot be reached" in said
+                for said in messages(service)
+            )
+        )
         os.kill(service.pid, signal.SIGHUP)
         time.sleep(0.2)
         started = time.monotonic()

@@ -8,7 +8,7 @@ from stackmgr import cli
 
 EXTERNAL_ID = "0f0e0d0c-0b0a-4988-8776-655443322110"
 ISSUE = ("keys", "issue", "--external-id", EXTERNAL_ID)
-UNSET = "STACKMGR_DATABASE_URL is not set: a PostgreSQL connection string is needed"
+UNSET = "STACKMGR_DATABASE_URL is not set: set it to a PostgreSQL connection string"
 INVALID = "STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string"
 
 
@@ -57,8 +57,8 @@ def command(monkeypatch, capsys):
         (("keys", "list", "--external-id", ""), "must be a UUID with hyphens"),
         (("keys", "revoke", ""), "must be a UUID with hyphens"),
         (("keys", "rotate", ""), "must be a UUID with hyphens"),
-        (("verify-key", "stackmgr_key"), "no arguments are taken: the key is read from standard input"),
-        (("verify-key", "--key=stackmgr_key"), "no arguments are taken"),
+        (("verify-key", "stackmgr_key"), "the key is read from standard input: give no arguments"),
+        (("verify-key", "--key=stackmgr_key"), "read from standard input: give no arguments"),
         (("keys", "revoke", "1"), "must be a UUID with hyphens"),
         (("dev", "--port", "http"), "invalid int value"),
     ],

@@ -49,7 +49,7 @@ def test_an_id_that_names_two_managers_is_an_error(command, own_url):
             [MANAGER_ID, OTHER_MANAGER_ID],
         )
     ran = command("keys", "list", "--external-id", MANAGER_ID)
-    message = f"{MANAGER_ID} is the manager id of one manager and the external id of another"
+    message = f"{MANAGER_ID} is the manager id of one manager and the external id of another: give another id"
     assert (ran.status, ran.err) == (1, f"stackmgr: {message}\n")
 
 

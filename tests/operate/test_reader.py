@@ -33,7 +33,7 @@ def test_without_a_database_url(run_reader):
 
 def test_without_a_server(run_reader):
     ran = run_reader("postgresql://somebody:hush@127.0.0.1:1/x")
-    assert_rejected(ran, "the database cannot be reached")
+    assert_rejected(ran, "the database of STACKMGR_DATABASE_URL cannot be reached")
     assert "hush" not in ran.err
 
 

@@ -59,7 +59,7 @@ def test_check_names_every_problem_and_exits_with_3(command, tmp_path):
     for problem in (
         "an object repeats the member 'chain_id'",
         "chain_id must be the integer 4663",
-        "breaks the EIP-55 checksum",
+        "does not match its EIP-55 checksum",
         "is the settlement asset",
         "exactly 30 tokens, there are 29",
     ):

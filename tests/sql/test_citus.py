@@ -89,7 +89,7 @@ def test_the_check_reports_an_undistributed_schema_and_a_plan_cache_mode_that_ci
         "STACKMGR_SQL_VARIANT=citus needs options=-c plan_cache_mode=auto in STACKMGR_DATABASE_URL"
     ]
     assert preflight.examine(make_conninfo(database_url, **auto), variant="citus").problems == [
-        "STACKMGR_SQL_VARIANT=citus needs deploy/citus.sql: run it"
+        "STACKMGR_SQL_VARIANT is citus, but the tables are not distributed: run deploy/citus.sql"
     ]
 
 

@@ -74,7 +74,7 @@ def test_the_files_are_numbered_without_a_gap():
 
 def test_a_file_with_an_invalid_name_is_reported(folder):
     (folder / "3_more.sql").touch()
-    with pytest.raises(CommandError, match=r"3_more\.sql is not named NNNN_slug\.sql"):
+    with pytest.raises(CommandError, match=r"3_more\.sql of this release is not named NNNN_slug\.sql"):
         migrations.available()
 
 
@@ -106,7 +106,7 @@ def test_a_file_that_changed_after_it_was_applied_is_reported(empty_url, folder)
     migrations.apply(empty_url)
     with (folder / "0002_second.sql").open("a") as file:
         file.write("-- a comment\n")
-    with pytest.raises(CommandError, match="0002_second differs from the one that was applied"):
+    with pytest.raises(CommandError, match="0002_second differs from the one that was applied: install"):
         migrations.apply(empty_url)
 
 

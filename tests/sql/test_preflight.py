@@ -58,7 +58,7 @@ def test_a_missing_grant_is_named_until_a_migration_restores_it(own_url):
     assert preflight.examine(own_url).problems == [f"{lacking}: run 'stackmgr migrate'"]
     reported: list[str] = []
     assert migrations.apply(own_url, report=reported.append) == []
-    assert reported == [f"{lacking.replace('lacks', 'lacked')}: granted again"]
+    assert reported == [f"{lacking.replace('lacks', 'lacked')}: it is granted again"]
     assert preflight.examine(own_url).problems == []
 
 
@@ -81,7 +81,7 @@ def test_a_newer_schema_is_a_warning_so_that_an_older_release_can_go_on(own_url)
 
 def test_a_server_that_takes_no_writes_is_a_warning(own_url):
     read_only = make_conninfo(own_url, options="-c default_transaction_read_only=on")
-    assert any("takes no writes" in warning for warning in preflight.examine(read_only).warnings)
+    assert any("accepts no writes" in warning for warning in preflight.examine(read_only).warnings)
 
 
 def test_a_login_whose_writes_skip_foreign_keys_is_a_problem(own_url):
@@ -161,7 +161,7 @@ def test_a_lost_right_to_the_schema_is_named_until_a_migration_restores_it(own_u
     assert problem == "permission denied for schema stackmgr: run 'stackmgr migrate'"
     reported: list[str] = []
     migrations.apply(own_url, report=reported.append)
-    assert reported == ["stackmgr_app lacked USAGE ON SCHEMA stackmgr: granted again"]
+    assert reported == ["stackmgr_app lacked USAGE ON SCHEMA stackmgr: it is granted again"]
     assert preflight.examine(own_url).problems == []
 
 

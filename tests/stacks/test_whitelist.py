@@ -110,11 +110,11 @@ NO_ADDRESS = "has no address of the form 0x and 40 hexadecimal digits"
         ),
         (
             lambda d: d["tokens"][6].update(address="0x" + 40 * "0"),
-            "token 7 is the zero address, which is no token",
+            "token 7 is the zero address, which is not a token",
         ),
         (
             lambda d: d["settlement_asset"].update(address="0x" + 40 * "0"),
-            "settlement_asset is the zero address, which is no token",
+            "settlement_asset is the zero address, which is not a token",
         ),
         (lambda d: d["tokens"].__setitem__(0, None), "token 1 is not an object"),
         (lambda d: d["tokens"].__setitem__(0, FIRST["address"]), "token 1 is not an object"),
@@ -127,11 +127,11 @@ NO_ADDRESS = "has no address of the form 0x and 40 hexadecimal digits"
         (lambda d: d["tokens"][0].update(address="0X" + FIRST["address"][2:]), f"token 1 {NO_ADDRESS}"),
         (
             lambda d: d["tokens"][0].update(address=FIRST["address"].swapcase().replace("0X", "0x")),
-            "token 1: the address breaks the EIP-55 checksum",
+            "token 1: the address does not match its EIP-55 checksum",
         ),
         (
             lambda d: d["tokens"][0].update(address="0x" + FIRST["address"][2:].upper()),
-            "token 1: the address breaks the EIP-55 checksum",
+            "token 1: the address does not match its EIP-55 checksum",
         ),
     ],
 )
