@@ -50,11 +50,12 @@ _PAGE = """<!doctype html>
 body {{ margin: 0 }}
 #reference td, #reference th {{ padding: 6px 8px }}
 #reference td code {{ word-break: normal; overflow-wrap: break-word; font-size: 12px }}
-#reference .redoc-markdown pre code {{ font-size: 12px; white-space: pre-wrap }}
+#reference .redoc-markdown pre code {{ font-size: 12px; white-space: pre }}
 @media (max-width: 600px) {{
   #reference td, #reference th {{ padding: 4px; font-size: 13px }}
   #reference td code {{ overflow-wrap: anywhere; font-size: 11px }}
 }}
+@media (prefers-color-scheme: dark) {{ html {{ background: #fff; filter: invert(0.93) hue-rotate(180deg) }} }}
 </style>
 </head>
 <body>
@@ -78,10 +79,12 @@ _OPTIONS = {
     "downloadUrls": [{"title": "OpenAPI document", "url": "openapi.json"}],
     "requiredPropsFirst": True,
     "theme": {
+        # On a narrower screen the samples follow the text: the guide has none, and its tables need the width.
+        "breakpoints": {"medium": "100rem"},
         "typography": {
             "fontFamily": "system-ui, sans-serif",
             "headings": {"fontFamily": "system-ui, sans-serif"},
-        }
+        },
     },
 }
 
