@@ -6,6 +6,7 @@ import pytest
 
 from stackmgr.access import api_keys
 from stackmgr.operate import issued_keys
+from tests.contract.tables import each_case
 from tests.support.client import STACKS, Client
 from tests.support.examples import configuration
 
@@ -40,59 +41,38 @@ def test_the_scheme_may_be_spelled_in_any_case_with_any_number_of_spaces(client,
     assert client.request("GET", STACKS, headers=header).status_int == 200
 
 
-@pytest.mark.parametrize(
+@each_case(
     "credentials",
-    [
-        None,
-        "",
-        " ",
-        "Bearer",
-        "Bearer ",
-        "Bearer =",
-        "Bearer ==",
-        "KEY",
-        "BearerKEY",
-        "Bearer\tKEY",
-        "Bearer\xa0KEY",
-        "Bearer: KEY",
-        "Bearer:KEY",
-        "Bearer=KEY",
-        "Basic KEY",
-        "Basic OnBhc3N3b3Jk",
-        "Token KEY",
-        "Bearers KEY",
-        "X Bearer KEY",
-        "Bearer KEY KEY",
-        "Bearer KEY,KEY",
-        "Bearer KEY,Bearer KEY",
-        "Bearer KEY, Bearer KEY",
-        "Basic OnBhc3N3b3Jk,Bearer KEY",
-        "Bearer KEY,",
-        "Bearer ,KEY",
-        "Bearer KEY;",
-        'Bearer "KEY"',
-        "Bearer 'KEY'",
-        "Bearer <KEY>",
-        "Bearer token=KEY",
-        'Bearer KEY, realm="x"',
-        "Bearer KEY\xe9",
-        "Bearer KE\xc3\xbf",
-        "Bearer KEY=",
-        "Bearer KEY.KEY",
-        "Bearer KEY%20",
-        "Bearer null",
-        "Bearer undefined",
-        "Bearer " + "a" * 60000,
-        "Bearer " * 1000,
-    ],
+    {
+        "nothing": (None, "", " ", "Bearer", "Bearer ", "Bearer =", "Bearer ==", "KEY"),
+        "another separator": (
+            "BearerKEY",
+            "Bearer\tKEY",
+            "Bearer\xa0KEY",
+            "Bearer: KEY",
+            "Bearer:KEY",
+            "Bearer=KEY",
+        ),
+        "another scheme": ("Basic KEY", "Basic OnBhc3N3b3Jk", "Token KEY", "Bearers KEY", "X Bearer KEY"),
+        "two": ("Bearer KEY KEY", "Bearer KEY,KEY", "Bearer KEY,Bearer KEY", "Bearer KEY, Bearer KEY"),
+        "two schemes": ("Basic OnBhc3N3b3Jk,Bearer KEY",),
+        "a list": ("Bearer KEY,", "Bearer ,KEY", "Bearer KEY;", "Bearer token=KEY", 'Bearer KEY, realm="x"'),
+        "quoted": ('Bearer "KEY"', "Bearer 'KEY'", "Bearer <KEY>"),
+        "more than the key": (
+            "Bearer KEY\xe9",
+            "Bearer KE\xc3\xbf",
+            "Bearer KEY=",
+            "Bearer KEY.KEY",
+            "Bearer KEY%20",
+        ),
+        "no key": ("Bearer null", "Bearer undefined", "Bearer " + "a" * 60000, "Bearer " * 1000),
+    },
 )
 def test_any_other_authorization_is_rejected_without_a_query(client, credentials):
     header = {"Authorization": credentials and credentials.replace("KEY", client.key)}
     for method, path in (("GET", STACKS), ("POST", STACKS), ("PATCH", f"{STACKS}/{MISSING}")):
         response = client.request(method, path, headers=header)
-        assert response.status_int == 401
-        assert response.json["code"] == "unauthorized"
-        assert response.headers["WWW-Authenticate"] == "Bearer"
+        assert (response.status_int, response.headers["WWW-Authenticate"]) == (401, "Bearer")
         assert client.statements == []
 
 
@@ -103,23 +83,16 @@ def test_a_key_counts_only_in_the_authorization_header(client, place):
     assert client.request("GET", path, headers={"Authorization": None} | headers).status_int == 401
 
 
-def test_a_key_with_one_wrong_character_is_rejected_without_a_query(client, with_key):
-    for place, character in enumerate(client.key):
-        wrong = client.key[:place] + ("y" if character == "x" else "x") + client.key[place + 1 :]
-        mistyped = with_key(wrong)
-        assert mistyped.page().status_int == 401
-        assert mistyped.statements == []
-
-
-@pytest.mark.parametrize(
-    "mistype",
-    [lambda key: key[:-1], lambda key: key + "0", lambda key: key[:20] + key[21:], str.upper, str.swapcase],
-    ids=["end missing", "end added", "middle missing", "uppercase", "swapped case"],
-)
-def test_a_malformed_key_is_rejected_without_a_query(client, with_key, mistype):
-    mistyped = with_key(mistype(client.key))
-    assert mistyped.page().status_int == 401
-    assert mistyped.statements == []
+def test_a_mistyped_key_is_rejected_without_a_query(client, with_key):
+    key = client.key
+    wrong = [
+        key[:place] + ("y" if character == "x" else "x") + key[place + 1 :]
+        for place, character in enumerate(key)
+    ]
+    for mistyped in (*wrong, key[:-1], key + "0", key[:20] + key[21:], key.upper(), key.swapcase()):
+        sender = with_key(mistyped)
+        assert sender.page().status_int == 401
+        assert sender.statements == []
 
 
 def test_a_key_that_was_never_issued_is_rejected(with_key):
@@ -173,12 +146,7 @@ def test_no_rejection_gives_a_reason(client, with_key, operator, admin):
         (200, lambda client: client.page()),
         (201, lambda client: client.create(configuration())),
         (400, lambda client: client.page("limit=0")),
-        (400, lambda client: client.get("x")),
-        (400, lambda client: client.create(b"{")),
         (400, lambda client: client.create(b"{}")),
-        (400, lambda client: client.create(configuration(), headers={"Idempotency-Key": " "})),
-        (400, lambda client: client.create(configuration(), headers={"Content-Type": "text/plain"})),
-        (404, lambda client: client.get(MISSING)),
         (404, lambda client: client.update(MISSING, {"name": "Value"})),
         (413, lambda client: client.create(b"x" * 262145)),
     ],

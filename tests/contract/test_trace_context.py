@@ -5,6 +5,7 @@ import pytest
 from falcon.testing import create_environ
 
 from stackmgr.http.requests import parse_trace_context
+from tests.contract.tables import each_case
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 VALID = f"00-{TRACE}-{PARENT}-01"
@@ -15,62 +16,50 @@ def parsed(**fields: str) -> dict[str, str] | None:
     return parse_trace_context(falcon.Request(environ))
 
 
-@pytest.mark.parametrize("flags", ["00", "01", "02", "ff"])
-def test_a_field_of_version_00_is_sent_on_unchanged(flags):
-    field = f"00-{TRACE}-{PARENT}-{flags}"
-    assert parsed(traceparent=field) == {"traceparent": field}
-
-
 @pytest.mark.parametrize(
     ("field", "sent"),
     [
+        *(
+            (f"00-{TRACE}-{PARENT}-{flags}", f"00-{TRACE}-{PARENT}-{flags}")
+            for flags in ("00", "01", "02", "ff")
+        ),
         (f"01-{TRACE}-{PARENT}-01", VALID),
         (f"cc-{TRACE}-{PARENT}-00", f"00-{TRACE}-{PARENT}-00"),
         (f"cc-{TRACE}-{PARENT}-03-what-the-future-will-be-like", VALID),
         (f"fe-{TRACE}-{PARENT}-fe-", f"00-{TRACE}-{PARENT}-00"),
     ],
 )
-def test_a_field_of_a_later_version_is_sent_on_as_version_00_with_its_sampled_flag(field, sent):
+def test_a_field_is_sent_on_unchanged_or_as_version_00_with_its_sampled_flag(field, sent):
     assert parsed(traceparent=field) == {"traceparent": sent}
 
 
-@pytest.mark.parametrize(
+IDS = f"{TRACE}-{PARENT}"
+
+
+@each_case(
     "field",
-    [
-        "",
-        "-",
-        "00",
-        VALID[:-1],
-        VALID + "0",
-        f"{VALID}-",
-        f"{VALID}-what-the-future-will-be-like",
-        f"{VALID},{VALID}",
-        f"{VALID}, {VALID}",
-        f"01-{TRACE}-{PARENT}-01-more,01-{TRACE}-{PARENT}-01-more",
-        f"cc-{TRACE}-{PARENT}-01.what-the-future-will-be-like",
-        f"cc-{TRACE}-{PARENT}-0",
-        f"ff-{TRACE}-{PARENT}-01",
-        f"0-{TRACE}-{PARENT}-01",
-        f"000-{TRACE}-{PARENT}-01",
-        f".0-{TRACE}-{PARENT}-01",
-        f"0A-{TRACE}-{PARENT}-01",
-        f"00-{'0' * 32}-{PARENT}-01",
-        f"00-{TRACE}-{'0' * 16}-01",
-        f"cc-{'0' * 32}-{PARENT}-01",
-        f"00-{TRACE.upper()}-{PARENT}-01",
-        f"00-{TRACE}-{PARENT.upper()}-01",
-        f"00-{TRACE}-{PARENT}-0A",
-        f"00-{TRACE[:-1]}-{PARENT}-01",
-        f"00-{TRACE}0-{PARENT}-01",
-        f"00-{TRACE[:-1]}.-{PARENT}-01",
-        f"00-{TRACE}-{PARENT[:-1]}-01",
-        f"00-{TRACE}-{PARENT}0-01",
-        f"00_{TRACE}_{PARENT}_01",
-        f"00-{TRACE}-{PARENT}",
-        f"{VALID}\n",
-        f"00-{'٤' * 32}-{PARENT}-01",
-    ],
+    {
+        "too little": ("", "-", "00", VALID[:-1], f"00-{IDS}", f"cc-{IDS}-0"),
+        "more of version 00": [VALID + more for more in ("0", "-", "-what-the-future-will-be-like", "\n")],
+        "two fields": (f"{VALID},{VALID}", f"{VALID}, {VALID}", f"01-{IDS}-01-more,01-{IDS}-01-more"),
+        "another version": [f"{version}-{IDS}-01" for version in ("ff", "0", "000", ".0", "0A")],
+        "another separator": (VALID.replace("-", "_"), f"cc-{IDS}-01.what-the-future-will-be-like"),
+        "zeros": (f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"cc-{'0' * 32}-{PARENT}-01"),
+        "capitals": (f"00-{TRACE.upper()}-{PARENT}-01", f"00-{TRACE}-{PARENT.upper()}-01", f"00-{IDS}-0A"),
+        "another trace": [
+            f"00-{trace}-{PARENT}-01" for trace in (TRACE[:-1], TRACE + "0", TRACE[:-1] + ".", "٤" * 32)
+        ],
+        "another parent": (f"00-{TRACE}-{PARENT[:-1]}-01", f"00-{TRACE}-{PARENT}0-01"),
+    },
 )
+def test_any_other_field_is_ignored(field):
+    assert parsed(traceparent=field) is None
+
+
+def test_without_a_traceparent_there_is_no_context():
+    assert parsed() is None
+
+
 def test_any_other_field_is_ignored(field):
     assert parsed(traceparent=field) is None
 
