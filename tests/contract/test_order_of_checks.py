@@ -4,6 +4,7 @@ import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -15,7 +16,7 @@ from tests.support.client import STACKS, Client
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
 
-LIMIT = 262144
+TOO_LONG = 262145
 
 
 @dataclass
@@ -30,97 +31,55 @@ class Draft:
     missing_bytes: int = 0
 
     def send(self, app, client: Client):
-        environ = dict(self.environ)
         if self.announced:
-            environ["CONTENT_LENGTH"] = str(len(self.body) + self.missing_bytes)
+            length = {"CONTENT_LENGTH": str(len(self.body) + self.missing_bytes)}
         else:
-            environ["wsgi.input_terminated"] = True
-        return call(app, client, self.method, self.path, Input(self.body), **environ)
+            length = {"wsgi.input_terminated": True}
+        return call(app, client, self.method, self.path, Input(self.body), **(self.environ | length))
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of a request, and the response to a request with this fault alone."""
+    """One fault of a request: what it changes, and the error of a request with this fault alone."""
 
     title: str
-    status: int
     error: type[ServiceError]
-    apply: Callable[[Draft], None]
+    changes: Callable[[Draft], dict[str, Any]]
+
+    def apply(self, draft: Draft) -> None:
+        for name, value in self.changes(draft).items():
+            setattr(draft, name, value)
 
 
-def _leave_route(draft: Draft) -> None:
-    draft.path += "/x/y"
+def _with(**environ: str) -> Callable[[Draft], dict[str, Any]]:
+    return lambda draft: {"environ": draft.environ | environ}
 
 
-def _change_method(draft: Draft) -> None:
-    draft.method = "DELETE"
+def _too_long(draft: Draft) -> bytes:
+    return draft.body.ljust(TOO_LONG)
 
 
-def _drop_credential(draft: Draft) -> None:
-    draft.environ["HTTP_AUTHORIZATION"] = ""
+ROUTE = Fault("no route", errors.NotFound, lambda draft: {"path": draft.path + "/x/y"})
+METHOD = Fault("no such method", errors.MethodNotAllowed, lambda _: {"method": "DELETE"})
+CREDENTIAL = Fault("no credential", errors.Unauthorized, _with(HTTP_AUTHORIZATION=""))
+ANNOUNCED = Fault("too large a length", errors.PayloadTooLarge, lambda draft: {"body": _too_long(draft)})
+ID = Fault("no UUID", errors.InvalidStackId, lambda _: {"path": f"{STACKS}/1"})
+KEY = Fault("blank key", errors.InvalidIdempotencyKey, _with(HTTP_IDEMPOTENCY_KEY=" "))
+CONFLICT = Fault("a used key", errors.Conflict, _with(HTTP_IDEMPOTENCY_KEY="used"))
+MISSING = Fault("no such stack", errors.NotFound, lambda _: {"path": f"{STACKS}/{uuid4()}"})
 
-
-def _announce_too_much(draft: Draft) -> None:
-    draft.body = draft.body.ljust(LIMIT + 1)
-
-
-def _send_invalid_id(draft: Draft) -> None:
-    draft.path = f"{STACKS}/1"
-
-
-def _blank_key(draft: Draft) -> None:
-    draft.environ["HTTP_IDEMPOTENCY_KEY"] = " "
-
-
-def _change_media_type(draft: Draft) -> None:
-    draft.environ["CONTENT_TYPE"] = "text/plain"
-
-
-def _encode(draft: Draft) -> None:
-    draft.environ["HTTP_CONTENT_ENCODING"] = "gzip"
-
-
-def _run_over(draft: Draft) -> None:
-    draft.body = draft.body.ljust(LIMIT + 1)
-    draft.announced = False
-
-
-def _cut_short(draft: Draft) -> None:
-    draft.missing_bytes = 1
-
-
-def _break_json(draft: Draft) -> None:
-    draft.body += b"{"
-
-
-def _break_rule(draft: Draft) -> None:
-    draft.body = b'{"name":" "}'
-
-
-def _reuse_key(draft: Draft) -> None:
-    draft.environ["HTTP_IDEMPOTENCY_KEY"] = "used"
-
-
-def _miss_stack(draft: Draft) -> None:
-    draft.path = f"{STACKS}/{uuid4()}"
-
-
-ROUTE = Fault("no route", 404, errors.NotFound, _leave_route)
-METHOD = Fault("no such method", 405, errors.MethodNotAllowed, _change_method)
-CREDENTIAL = Fault("no credential", 401, errors.Unauthorized, _drop_credential)
-ANNOUNCED = Fault("too large a length", 413, errors.PayloadTooLarge, _announce_too_much)
-ID = Fault("no UUID", 400, errors.InvalidStackId, _send_invalid_id)
-KEY = Fault("blank key", 400, errors.InvalidIdempotencyKey, _blank_key)
-MEDIA_TYPE = Fault("another media type", 400, errors.InvalidBody, _change_media_type)
-CODING = Fault("a coding", 400, errors.InvalidBody, _encode)
-OVERRUN = Fault("too large a body", 413, errors.PayloadTooLarge, _run_over)
-CUT = Fault("cut short", 400, errors.InvalidBody, _cut_short)
-JSON = Fault("not JSON", 400, errors.InvalidBody, _break_json)
-RULE = Fault("not a configuration", 400, errors.InvalidConfiguration, _break_rule)
-CONFLICT = Fault("a used key", 409, errors.Conflict, _reuse_key)
-MISSING = Fault("no such stack", 404, errors.NotFound, _miss_stack)
-
-BODY_FAULTS = (MEDIA_TYPE, CODING, OVERRUN, CUT, JSON, RULE)
+OVERRUN = Fault(
+    "too large a body", errors.PayloadTooLarge, lambda draft: {"body": _too_long(draft), "announced": False}
+)
+CUT = Fault("cut short", errors.InvalidBody, lambda _: {"missing_bytes": 1})
+BODY_FAULTS = (
+    Fault("another media type", errors.InvalidBody, _with(CONTENT_TYPE="text/plain")),
+    Fault("a coding", errors.InvalidBody, _with(HTTP_CONTENT_ENCODING="gzip")),
+    OVERRUN,
+    CUT,
+    Fault("not JSON", errors.InvalidBody, lambda draft: {"body": draft.body + b"{"}),
+    Fault("not a configuration", errors.InvalidConfiguration, lambda _: {"body": b'{"name":" "}'}),
+)
 CREATE = (ROUTE, METHOD, CREDENTIAL, ANNOUNCED, KEY, *BODY_FAULTS, CONFLICT)
 UPDATE = (ROUTE, METHOD, CREDENTIAL, ANNOUNCED, ID, *BODY_FAULTS, MISSING)
 
@@ -128,76 +87,74 @@ UPDATE = (ROUTE, METHOD, CREDENTIAL, ANNOUNCED, ID, *BODY_FAULTS, MISSING)
 IMPOSSIBLE = ({ANNOUNCED, OVERRUN}, {OVERRUN, CUT})
 
 
-def _combinations(faults: tuple[Fault, ...]):
+def one_or_two_of(faults: tuple[Fault, ...]) -> pytest.MarkDecorator:
     pairs = [pair for pair in itertools.combinations(faults, 2) if set(pair) not in IMPOSSIBLE]
-    return [
-        pytest.param(some, id=", ".join(fault.title for fault in some))
-        for some in (*((fault,) for fault in faults), *pairs)
-    ]
+    some = [*((fault,) for fault in faults), *pairs]
+    return pytest.mark.parametrize("faults", some, ids=[", ".join(f.title for f in each) for each in some])
 
 
-def _malformed(draft: Draft, faults: tuple[Fault, ...]) -> Draft:
+def malformed(draft: Draft, faults: tuple[Fault, ...]) -> Draft:
     # The later check's fault first, so that it cannot undo what the earlier check is to find.
     for fault in reversed(faults):
         fault.apply(draft)
     return draft
 
 
-def _create() -> Draft:
+def create() -> Draft:
     body = json.dumps(configuration(name="Another")).encode()
     return Draft("POST", STACKS, body, {"HTTP_IDEMPOTENCY_KEY": "new"})
 
 
-@pytest.mark.parametrize("faults", _combinations(CREATE))
+@one_or_two_of(CREATE)
 def test_the_faults_of_a_create_are_checked_in_order(app, client, rejected, faults):
     client.create(configuration(), "used")
-    response = rejected(
-        faults[0].status, faults[0].error.code, _malformed(_create(), faults).send, app, client
-    )
-    assert response.json["message"] == faults[0].error.message
-    assert _create().send(app, client).status_int == 201
+    error = faults[0].error
+    response = rejected(error.status, error.code, malformed(create(), faults).send, app, client)
+    assert response.json["message"] == error.message
+    assert create().send(app, client).status_int == 201
 
 
-@pytest.mark.parametrize("faults", _combinations(UPDATE))
+@one_or_two_of(UPDATE)
 def test_the_faults_of_an_update_are_checked_in_order(app, client, stack, rejected, faults):
     draft = Draft("PATCH", f"{STACKS}/{stack['id']}", b'{"name":"New"}')
-    response = rejected(faults[0].status, faults[0].error.code, _malformed(draft, faults).send, app, client)
-    assert response.json["message"] == faults[0].error.message
+    error = faults[0].error
+    response = rejected(error.status, error.code, malformed(draft, faults).send, app, client)
+    assert response.json["message"] == error.message
     assert client.get(stack["id"]).json == stack
 
 
-each_failure = pytest.mark.parametrize(
-    "failure",
+failed_verifications = pytest.mark.parametrize(
+    "outcome",
     [
-        (401, errors.Unauthorized("no")),
-        (429, RateLimited("slow")),
-        (503, ServiceUnavailable("away")),
-        (500, errors.BindingConflict("bound")),
+        errors.Unauthorized("no"),
+        RateLimited("slow"),
+        ServiceUnavailable("away"),
+        errors.BindingConflict("bound"),
     ],
     ids=["unauthorized", "limited", "unavailable", "conflicting"],
 )
 
 
-@each_failure
+@failed_verifications
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-def test_a_failed_verification_precedes_every_other_error(serving, client, rejected, failure, method):
-    status, outcome = failure
+def test_a_failed_verification_precedes_every_other_error(serving, client, rejected, outcome, method):
     draft = Draft(method, STACKS if method == "POST" else f"{STACKS}/1", b"{}")
-    malformed = _malformed(draft, (ANNOUNCED, KEY, MEDIA_TYPE, JSON))
-    rejected(status, outcome.code, malformed.send, serving(FixedVerifier(outcome)), client)
+    send = malformed(draft, (ANNOUNCED, KEY, *BODY_FAULTS[:2], *BODY_FAULTS[4:])).send
+    rejected(outcome.status, outcome.code, send, serving(FixedVerifier(outcome)), client)
 
 
+@failed_verifications
 @pytest.mark.parametrize("path", [f"{STACKS}?limit=0", f"{STACKS}?cursor=", f"{STACKS}/1"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-@each_failure
-def test_a_failed_verification_precedes_the_error_of_a_read(serving, client, failure, path, method):
-    status, outcome = failure
-    assert Draft(method, path, b"").send(serving(FixedVerifier(outcome)), client).status_int == status
+def test_a_failed_verification_precedes_the_error_of_a_read(serving, client, outcome, path, method):
+    app = serving(FixedVerifier(outcome))
+    assert Draft(method, path, b"").send(app, client).status_int == outcome.status
     assert client.request(method, path).status_int == 400
 
 
 @pytest.mark.parametrize("fault", [ROUTE, METHOD], ids=lambda fault: fault.title)
 def test_a_request_without_an_operation_is_not_authenticated(serving, client, rejected, fault):
     verifier = FixedVerifier(AssertionError("called"))
-    rejected(fault.status, fault.error.code, _malformed(_create(), (fault,)).send, serving(verifier), client)
+    error, draft = fault.error, malformed(create(), (fault,))
+    rejected(error.status, error.code, draft.send, serving(verifier), client)
     assert verifier.calls == 0

@@ -60,13 +60,5 @@ def test_without_a_traceparent_there_is_no_context():
     assert parsed() is None
 
 
-def test_any_other_field_is_ignored(field):
-    assert parsed(traceparent=field) is None
-
-
-def test_without_a_traceparent_there_is_no_context():
-    assert parsed() is None
-
-
 def test_a_state_is_not_sent_on():
     assert parsed(traceparent=VALID, tracestate="rojo=1") == {"traceparent": VALID}
