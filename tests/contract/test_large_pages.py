@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from stackmgr import paths
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.limits import PAGE_NAME_BYTES
 from tests.support.client import STACKS
@@ -124,6 +125,23 @@ def test_a_name_of_another_writer_that_is_too_long_for_any_page_is_alone_on_one(
     change_name(admin, saved[1], "x" * (PAGE_NAME_BYTES + 1))
     page = client.page()
     assert [ids(page), *rest(client, page)] == [[stack_id] for stack_id in saved]
+
+
+def test_stacks_of_one_moment_with_long_names_are_ordered_by_id_whatever_the_plan(client, save, admin):
+    saved = save(*["x" * 10_000] * 8)
+    text = (paths.directory("sql") / "stack_list_long_names.sql").read_bytes()
+    with admin.transaction():
+        updated = (
+            "UPDATE stackmgr.stacks SET created_at = now() WHERE stack_id = ANY (%s) RETURNING manager_id"
+        )
+        [manager_id, *_] = admin.execute(updated, (saved,)).fetchone()
+        admin.execute("SET LOCAL enable_indexscan = off")
+        admin.execute("SET LOCAL enable_bitmapscan = off")
+        first = {"after_created_at": "infinity", "after_stack_id": saved[0], "row_limit": 8}
+        rows = admin.execute(
+            text, first | {"manager_id": manager_id, "page_bytes": PAGE_NAME_BYTES}
+        ).fetchall()
+    assert [row[0] for row in rows] == sorted(saved, reverse=True)
 
 
 def change_name(admin, stack_id, name):

@@ -5,13 +5,19 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
+import psycopg
 import pytest
 from greenlet import GreenletExit
 from psycopg_pool.base import AttemptWithBackoff
 
 from stackmgr.database import statements
+from stackmgr.database.pool import Database
+from stackmgr.database.statements import Statement
+from stackmgr.errors import DatabaseError
+from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import wait_for
 from tests.database.service import DEADLINE, PATIENCE, POOL_SIZE, Service, at_once, ends_within, held_row
 from tests.support.waiting import eventually
@@ -253,3 +259,30 @@ def test_a_request_leaves_the_line_when_its_time_is_up(service):
     for connection in held:
         service.database.release(connection)
     service.assert_whole()
+
+
+@pytest.fixture
+def connection(server):
+    database = Database(server.url(), pool_size=1, deadline=PATIENCE)
+    database.open()
+    connection = database.acquire(time.monotonic() + PATIENCE)
+    yield connection
+    database.release(connection)
+    database.close()
+
+
+def test_a_connection_that_may_not_have_forgotten_its_statements_is_closed(connection, monkeypatch):
+    """A new statement is rejected as unsupported, and the result of DEALLOCATE is lost."""
+    unsupported = Statement("test", b"SELECT 1", (), writes=False)
+    results = [DatabaseError(ReasonSlug.REJECTED, sqlstate="0A000"), psycopg.OperationalError()]
+    monkeypatch.setattr(connection, "_result", Mock(side_effect=results))
+    with pytest.raises(DatabaseError) as raised:
+        connection.run(unsupported, {}, time.monotonic() + PATIENCE)
+    assert raised.value.reason == ReasonSlug.UNSUPPORTED
+    assert connection.closed
+
+
+def test_a_connection_keeps_no_rows(connection):
+    rows = Statement("test", b"SELECT generate_series(1, 100)", (), writes=False)
+    assert len(connection.run(rows, {}, time.monotonic() + PATIENCE)) == 100
+    assert connection._transformer.pgresult is None

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -154,3 +155,18 @@ def test_a_request_is_not_overtaken_because_its_connection_has_died(single, work
             request.result(SOON)
     assert order == [1, 2]
     assert_whole(single)
+
+
+def test_a_request_leaves_the_line_with_the_lock_of_the_pool(single, worker):
+    class Line(deque):
+        def remove(self, waiter):
+            removed.append(single._pool._lock._is_owned())
+            super().remove(waiter)
+
+    removed = []
+    single._pool._waiting = Line()
+    held = acquired(single)
+    with pytest.raises(DatabaseError):
+        acquired(single, 0.05)
+    single.release(held)
+    assert removed == [True]

@@ -66,6 +66,14 @@ def test_a_bucket_holds_what_takes_up_to_its_bound(folder, milliseconds, bucket)
     assert [found[BUCKET % bound] for bound in BOUNDS] == [0] * bucket + [1] * (13 - bucket)
 
 
+def test_unknown_paths_are_one_series_whatever_the_method(folder):
+    worker = Metrics(folder)
+    for method in ("GET", "POST", "BREW"):
+        worker.request(REQUEST | {"method": method, "route": None, "status": 404, "code": "not_found"})
+    [count] = [value for name, value in samples(worker).items() if name.startswith("stackmgr_requests_total")]
+    assert count == 3
+
+
 def test_workers_are_added_up_whichever_is_scraped(folder):
     workers = [Metrics(folder), Metrics(folder)]
     for number, worker in enumerate(workers, 1):
