@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from textwrap import dedent
 
 from stackmgr import paths
 
@@ -12,10 +13,7 @@ def blocks(section: str, page: Path = RUNBOOK) -> list[str]:
     """Return the indented blocks of a section of *page*; those above the first are in that of its title."""
     text = re.sub(r"^# ", "## ", page.read_text(), count=1)
     [body] = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    return [
-        re.sub(r"^ {4}", "", found, flags=re.MULTILINE)
-        for found in re.findall(r"(?:^ {4}.*\n)+", body, re.MULTILINE)
-    ]
+    return [dedent(found) for found in re.findall(r"(?:^ {4}.*\n)+", body, re.MULTILINE)]
 
 
 def block(section: str, containing: str) -> str:

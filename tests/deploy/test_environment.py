@@ -49,7 +49,7 @@ def test_sh_reads_the_example_as_systemd_does():
 def printed_commands() -> list[str]:
     """Return what the runbook prints after `stackmgr`, except requests for help and incomplete commands."""
     found = re.findall(
-        r"(?:^    |`)(?:RELEASE=\$V )?stackmgr (\w[^`\n#]*)", RUNBOOK.read_text(), re.MULTILINE
+        r"(?:^ {4,}|`)(?:RELEASE=\$V )?stackmgr (\w[^`\n#]*)", RUNBOOK.read_text(), re.MULTILINE
     )
     return sorted({command for command in found if not command.endswith(("--help", "..."))})
 
