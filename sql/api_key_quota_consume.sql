@@ -4,8 +4,8 @@
 -- index:   api_key_quota_slots_pkey, api_key_quota_queues_pkey
 -- locks:   FOR NO KEY UPDATE on the slot; a slot that another request is taking is skipped at first
 -- called by: access.verifiers.database.DatabaseVerifier.verify
--- why:     a slot that was taken since the snapshot is read again under its lock, so that two requests never
---          share one. If no slot could be locked although the snapshot shows one free, a concurrent request is
+-- why:     a slot that was taken since the snapshot is read again under its lock, so that no two requests
+--          share it. If no slot could be locked although the snapshot shows one free, a concurrent request is
 --          taking it. A slot with a queue may have another grant: only for such a slot a request waits.
 --          The updates compare with a subquery, not a join, so that no kept plan reads other quotas.
 --          The lock of the slot guards its queue, which is updated as that lock found it.

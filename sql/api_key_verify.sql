@@ -7,8 +7,8 @@
 -- locks:   none
 -- called by: access.verifiers.database.DatabaseVerifier.verify
 -- why:     the subquery saves every later request of a manager a second statement. It returns a manager only if
---          both ids of the binding agree; manager_find reports a conflict. A plan of a join, made and kept when
---          there was one manager, would read all of them.
+--          both ids of the binding agree; manager_find reports a conflict. The kept plan of a
+--          join, made when there was one manager, would read all managers.
 SELECT
     stackmgr.api_key_state(api_keys.revoked_at, api_keys.expires_at) AS state,
     api_keys.external_id::text,

@@ -4,8 +4,8 @@
 -- index:   none (catalogs)
 -- locks:   none
 -- called by: operate.preflight.examine
--- why:     sql/catalog.tsv has the rows of a new database. A definition is the same on PostgreSQL 15 to 18: since 18
---          a NOT NULL is a constraint too, so only the column has it. Of a partitioned table the partitions and the
+-- why:     sql/catalog.tsv has the rows of a new database. A definition is the same on PostgreSQL 15 to 18:
+--          since 18 a NOT NULL is a constraint too, so only the column lists it. The partitions of a table and the
 --          word ONLY are left out. Names are complete only if the search_path is pg_catalog.
 SELECT object, definition
 FROM (

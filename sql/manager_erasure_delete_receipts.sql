@@ -1,4 +1,4 @@
--- manager_erasure_delete_receipts: delete those of a manager's creation receipts that are at some positions of the heap.
+-- manager_erasure_delete_receipts: delete a manager's creation receipts at given positions of the heap.
 -- params:  manager_id uuid, positions tid[]
 -- returns: one row (receipts): how many were deleted
 -- index:   none (the positions)

@@ -1,4 +1,4 @@
--- manager_erasure_delete_revisions: delete those of a manager's revisions that are at some positions of the heap.
+-- manager_erasure_delete_revisions: delete a manager's revisions at given positions of the heap.
 -- params:  manager_id uuid, positions tid[]
 -- returns: one row (revisions): how many were deleted
 -- index:   none (the positions)

@@ -1,11 +1,11 @@
--- manager_erasure_delete_stacks: delete those of a manager's stacks that are at some positions of the heap.
+-- manager_erasure_delete_stacks: delete a manager's stacks at given positions of the heap.
 -- params:  manager_id uuid, positions tid[]
 -- returns: one row (stacks): how many were deleted
 -- index:   none (the positions)
 -- locks:   the deleted rows
 -- called by: operate.erasure.erase
--- why:     the receipts and the revisions are deleted before. No index serves the foreign key of the receipts from the
---          stack's side: for each deleted stack, all entries that the index has of the manager's receipts are read.
+-- why:     the receipts and the revisions are deleted before. No index of the receipts begins with the stack: for each
+--          deleted stack, the check of their foreign key reads all index entries of the manager's receipts.
 WITH deleted AS (
     DELETE FROM stackmgr.stacks
     WHERE manager_id = %(manager_id)s::uuid

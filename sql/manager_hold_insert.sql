@@ -4,7 +4,7 @@
 -- index:   managers_pkey
 -- locks:   FOR KEY SHARE on the manager's row, which manager_lock has locked
 -- called by: operate.holds.hold
--- why:     a manager whose erasure has begun has no binding that could be kept; its erasure stops all the same.
+-- why:     a manager whose erasure has begun has no binding left to keep; the hold still stops the erasure.
 INSERT INTO stackmgr.manager_holds (manager_id, reason, bound_manager_id)
 VALUES (
     %(manager_id)s::uuid,

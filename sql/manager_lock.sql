@@ -4,8 +4,8 @@
 -- index:   managers_pkey, manager_erasures_pkey
 -- locks:   FOR UPDATE on the manager's row, then on the record of its erasure; no request locks either
 -- called by: operate.holds.not_held
--- why:     whoever holds a manager or deletes its rows takes these locks first, and looks for a hold with a later
---          snapshot: of a hold and a step at the same time, the later one sees what the earlier one committed.
+-- why:     a hold and a step of an erasure take these locks first, and look for a hold with a later snapshot: if they
+--          run at the same time, the second sees what the first committed.
 WITH manager AS MATERIALIZED (
     SELECT manager_id
     FROM stackmgr.managers

@@ -4,7 +4,7 @@
 -- returns: one row (manager_id, external_id, identity_id) as bound now; no row if the saved binding is not
 --          the old one
 -- index:   managers_pkey or managers_external_id_key or managers_identity_id_key
--- locks:   FOR UPDATE on the manager's row, which no request locks: requests go on
+-- locks:   FOR UPDATE on the manager's row, which no request locks or waits for
 -- called by: operate.managers._rebind
 -- why:     the unique indexes reject ids that another manager is bound to.
 WITH rebound AS (

@@ -5,8 +5,8 @@
 -- locks:   none
 -- called by: http.health.Ready.on_get, operate.preflight.examine, operate.migrations.apply
 -- why:     after a failover a pooled connection may still lead to the old primary, where reads succeed and
---          every write fails. The privileges are those that sql/migrations grants: a revoked one would fail
---          requests of one kind only. A relation that does not exist yet lacks none.
+--          every write fails. The privileges are those that sql/migrations grants: without
+--          one, only some requests would fail. A relation that does not exist yet lacks no privilege.
 SELECT
     NOT pg_is_in_recovery() AND NOT current_setting('transaction_read_only')::boolean AS takes_writes,
     (SELECT coalesce(max(version), 0) FROM stackmgr.schema_migrations) AS schema_version,

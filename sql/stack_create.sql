@@ -7,7 +7,7 @@
 --          stackmgr.caller has none
 -- index:   managers_pkey or managers_external_id_key or managers_identity_id_key, api_keys_key_digest_hash,
 --          creation_receipts_pkey (arbiter)
--- locks:   waits for another transaction that holds the same key; none on the API key: one that is revoked while
+-- locks:   waits for another transaction that holds the same key; takes no lock on the API key: a key revoked while
 --          this statement runs may still write
 -- called by: stacks.repository.plan_create
 -- why:     after ON CONFLICT DO NOTHING the existing receipt may be invisible to this statement's snapshot, so

@@ -6,7 +6,7 @@
 --          stacks_pkey
 -- locks:   none
 -- called by: stacks.repository.plan_get
--- why:     a missing stack and a rejected key are told apart without a second statement. The stack is found by the
+-- why:     the row distinguishes a missing stack from a rejected key without a second statement. The stack is found by the
 --          parameter, not by a join, so that no kept plan reads other stacks.
 SELECT
     stacks.stack_id::text,

@@ -11,8 +11,8 @@
 -- why:     the first page starts after the greatest possible position, so that all pages share one statement
 --          and one plan. The row comparison is one index condition. In ORDER BY, an unqualified stack_id
 --          would be the output column, which is text and not in the index. A name longer than a hundredth of
---          page_bytes is null, so that 100 stacks with their names are a page, whatever its names:
---          stack_list_long_names reads any other. A long name is not fetched from its TOAST table for its length.
+--          page_bytes is null, so that any 100 stacks with their names fit a page:
+--          stack_list_long_names reads every other page. A long name is not fetched from its TOAST table for its length.
 SELECT
     page.stack_id::text,
     page.revision_id::text,

@@ -7,8 +7,8 @@
 --          such stack; no row when stackmgr.caller has none
 -- index:   managers_pkey or managers_external_id_key or managers_identity_id_key, api_keys_key_digest_hash,
 --          stacks_pkey
--- locks:   FOR NO KEY UPDATE on the stack row; concurrent updates of one stack are serialized; none on the API
---          key: one that is revoked while this statement runs may still write
+-- locks:   FOR NO KEY UPDATE on the stack row; concurrent updates of one stack are serialized; takes no
+--          lock on the API key: a key revoked while this statement runs may still write
 -- called by: stacks.repository.plan_update
 -- why:     UPDATE reads the row again once it holds the lock, so that omitted fields are copied from the newest
 --          committed revision. A join to stack_revisions would read the older snapshot.

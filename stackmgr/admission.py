@@ -1,4 +1,4 @@
-"""What a server and the application tell each other about the admission of requests.
+"""The interface between server and application for the admission of requests.
 
 The worker class puts an `Admission` into the environ of each request.  Under another WSGI server there is
 none, and the application uses UNLIMITED.
@@ -16,7 +16,7 @@ class Admission:
 
     def __init__(self) -> None:
         self.retry_after = 0  # seconds, for a request that waited too long: the application responds 503
-        # By the application when it accepted the key the last time, or another key, which has the same hash.
+        # Set by the application when it last accepted the key, or another key with the same hash.
         self.remembered: Any = None
 
     def accept(self, manager_id: str, remember: object = None) -> None:

@@ -1,7 +1,7 @@
 """Configuration: the environment, checked completely, with every problem reported at once.
 
 The fields of `Settings` are the one table of options: variable, parser, default and description.  Parsing,
-`stackmgr check`, `stackmgr --help`, the README's table and `deploy/stackmgr.env.example` follow it.
+`stackmgr check`, `stackmgr --help` and `deploy/stackmgr.env.example` follow it.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _PATH = re.compile(r"[A-Za-z0-9/._~-]*")
 
 
 class SettingsError(Exception):
-    """The service cannot start; `problems` holds one sentence for each reason, none with a secret in it."""
+    """The service cannot start; `problems` has one sentence for each reason, without a secret."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -35,7 +35,7 @@ class SettingsError(Exception):
 
 
 class Secret(str):
-    """A string that does not show itself where it is printed by accident."""
+    """A string whose repr is masked, so that no log or traceback shows it."""
 
     __slots__ = ()
 

@@ -117,7 +117,7 @@ def _request_observer(
 def _metrics(chosen: Settings) -> Metrics | None:
     try:
         return Metrics(chosen.metrics_dir) if chosen.metrics_dir else None
-    except OSError as ex:  # the requests matter more
+    except OSError as ex:  # serve requests without metrics
         logging.getLogger("stackmgr").warning("this worker has no metrics: %s", ex.strerror)
         return None
 

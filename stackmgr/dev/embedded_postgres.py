@@ -75,7 +75,7 @@ def uninterrupted() -> Iterator[None]:
 def stop_left_over(pid_file: Path, argument: str, signum: signal.Signals) -> int | None:
     """End the process that *pid_file* names if *argument* is on its command line; return its id.
 
-    Returns None when there is no such process: ids are used again, and a stranger is to be left alone.
+    Returns None when there is no such process: ids are reused, and other processes must not be ended.
     Raises CommandError if the process does not end.
     """
     if not pid_file.exists():

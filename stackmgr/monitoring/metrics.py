@@ -68,7 +68,7 @@ def _is_own(entry: Path) -> bool:
 def _claim_files(folder: Path) -> tuple[int, int]:
     """Return the lowest number whose files no process uses, and the descriptor that locks them.
 
-    Every page is allocated: a mapped page for which the disk has no room would end the process.
+    Every page is allocated: on a full disk, touching an unallocated page kills the process (SIGBUS).
     """
     for number in itertools.count():
         lock = os.open(folder / f"{number}.lock", os.O_RDWR | os.O_CREAT, 0o600)

@@ -15,7 +15,7 @@ from stackmgr.limits import CANONICAL_UUID
 # The exit status of a command that ran and found something: a problem, a difference, a rejected key.
 FOUND = 3
 
-# What `--help` says of the environment.
+# What `--help` says about the environment.
 NOTHING = "Reads no STACKMGR_* variable."
 DATABASE = "Reads STACKMGR_DATABASE_URL, or STACKMGR_DATABASE_URL_FILE."
 TOKENS = "Reads STACKMGR_TOKENS."
@@ -24,7 +24,7 @@ EVERYTHING = "Reads the whole environment that 'stackmgr --help' lists."
 NEEDS_READER = "Needs a login that may assume stackmgr_reader."
 
 _LONGEST_LABEL = 200
-# Bounded, because int() refuses thousands of digits with an error of its own.
+# Bounded, because int() rejects thousands of digits with an error of its own.
 _DIGITS = re.compile(r"[0-9]{1,9}")
 _DATE = re.compile(r"\d{4}-\d\d-\d\dZ?")
 _UUID = re.compile(CANONICAL_UUID)
@@ -39,7 +39,7 @@ def exit_statuses(found: str = "") -> str:
 
 
 def add_group(commands: Commands, name: str, summary: str, reads: str = DATABASE) -> Commands:
-    """Add a command that has commands, and return what those are added to."""
+    """Add a group of commands, and return the action that its commands are added to."""
     epilog = f"{exit_statuses()} {reads}"
     group = commands.add_parser(name, help=summary, description=_sentence(summary), epilog=epilog)
     return group.add_subparsers(required=True, metavar="COMMAND")

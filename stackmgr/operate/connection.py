@@ -47,7 +47,7 @@ _REJECTED = ("authentication failed", "no password supplied", "permission denied
 _TIME_LIMIT_SECONDS = 5.0
 _FETCHED_ROWS = 2000
 
-# What a login or a database may set otherwise: a time limit for requests, other schemas first, a commit that
+# A login or a database may have other values: a time limit for requests, another search path, a commit that
 # does not wait for the disk.
 _SETTINGS = b"""
 SET LOCAL search_path = pg_catalog; SET LOCAL jit = off; SET LOCAL synchronous_commit = on;
@@ -124,7 +124,7 @@ def assume(connection: psycopg.Connection[Any], role: str, *, local: bool = Fals
 
 
 class Runs(Protocol):
-    """What runs a statement: an operator, or the session of a request."""
+    """Runs a statement: an operator, or the session of a request."""
 
     def rows(self, statement: Statement, parameters: Parameters) -> list[Row]:
         """Run *statement* and return its rows."""

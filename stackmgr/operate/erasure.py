@@ -35,7 +35,7 @@ _MANY = 10_000
 _VACUUM_AGAIN_SECONDS = 10.0
 
 _BATCH = 500
-# The wait after each batch, as a multiple of its time: leaves the database to requests.
+# The pause after each batch, as a multiple of its time, so that requests get the database.
 _PAUSE = 1.0
 
 _REPORT_SECONDS = 5.0
@@ -46,7 +46,7 @@ Report = Callable[[int, int, str], None]
 
 
 class Progress:
-    """Prints now and then how far an erasure is."""
+    """Prints the progress of an erasure at intervals."""
 
     def __init__(self) -> None:
         self._next = 0.0

@@ -1,6 +1,7 @@
 """Hold a manager, so that nothing deletes its rows until the hold is released.
 
-Whoever holds a manager or deletes its rows locks it first, in the same transaction: `sql/manager_lock.sql`.
+A hold, and every deletion of a manager's rows, locks the manager first, in the same transaction:
+`sql/manager_lock.sql`.
 """
 
 from collections.abc import Iterator

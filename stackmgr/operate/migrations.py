@@ -46,7 +46,7 @@ _COMMENT = re.compile(rb"--[^\n]*")
 # All up to a semicolon outside of comments, strings, quoted names and dollar quotes.
 _STATEMENT = re.compile(rb"""(?:--[^\n]*|'[^']*'|"[^"]*"|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$|[^;])+""", re.DOTALL)
 
-# How long to retry, all in all.
+# The total time of all retries.
 DEFAULT_WAIT_SECONDS = 300.0
 _PAUSE_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 _RETRIABLE = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
@@ -238,7 +238,7 @@ def _record(connection: Connection, migration: Migration) -> None:
 
 
 def _blockers(connection: Connection) -> str:
-    """Return, as one clause, which transactions hold locks on the tables, and since when."""
+    """Return, as one clause, the transactions that hold locks on the tables, and their age."""
     rows: list[Any] = connection.execute(_BLOCKERS.text).fetchall()
     if not rows:
         return "this login sees no other transaction on the tables"

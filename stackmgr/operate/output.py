@@ -65,7 +65,7 @@ def print_table(rows: Iterable[Sequence[str | None]]) -> None:
 
 
 def print_documents(arguments: argparse.Namespace, documents: Iterable[dict[str, Any]]) -> None:
-    """Print documents of the same fields, a few at a time, as a table or with `--json` as an array."""
+    """Print documents with the same fields in bounded blocks: a table, or with `--json` an array."""
     if not arguments.json:
         print_table(_with_head(documents))
         return

@@ -1,6 +1,6 @@
 """Check that the database meets the service's requirements, at start and for `stackmgr check`.
 
-A problem stops the start.  An unreachable database is none: it may become reachable, and until then
+A problem stops the start.  An unreachable database is not a problem: it may become reachable, and until then
 every request returns 503.
 """
 
@@ -46,7 +46,7 @@ def examine(
     variant: str = Settings.sql_variant,
     compares_catalog: bool = False,
 ) -> Findings:
-    """Return what is wrong with the database behind *url*, examined with its login's own rights.
+    """Return the problems of the database behind *url*, examined with its login's own rights.
 
     *deadline* is the service's, in seconds: its timeouts are among the settings that a session must have.
     *variant* is the service's, too.
