@@ -26,11 +26,17 @@ class HttpConnections:
         # With its state and deadline, in the order of parking.
         self.parked: dict[ClientConnection, tuple[State, float]] = {}
         self.ready: OrderedDict[ClientConnection, None] = OrderedDict()  # with something to do at once
+        self.receiving: OrderedDict[ClientConnection, None] = OrderedDict()  # so too, after these
         self.received = 0  # bytes since the last sweep, at most
         self._scheduler = scheduler
         self._limit = limit
         self._idle_seconds = keepalive
         self._on_freed = on_freed
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a connection has something to do at once."""
+        return bool(self.ready or self.receiving)
 
     @property
     def may_exceed_budget(self) -> bool:
@@ -51,14 +57,18 @@ class HttpConnections:
 
     def _notice(self, conn: ClientConnection, events: int) -> None:
         conn.notice(events)
-        self.ready[conn] = None
+        self._queue(conn)
 
-    def take_ready(self) -> ClientConnection | None:
+    def _queue(self, conn: ClientConnection) -> None:
+        (self.receiving if conn.protocol.may_wait else self.ready)[conn] = None
+
+    def take_next(self, *, is_receiving: bool = False) -> ClientConnection | None:
         """Return the next connection with something to do, unless its request waits or runs.
 
         What arrives meanwhile is left for later, and must not wake the worker again and again.
         """
-        conn, _ = self.ready.popitem(last=False)
+        queue = self.receiving if is_receiving or not self.ready else self.ready
+        conn, _ = queue.popitem(last=False)
         if conn not in self.parked:
             self._watch(conn, 0)
             return None
@@ -82,7 +92,7 @@ class HttpConnections:
             self.close(conn)
             return
         if conn.may_continue:
-            self.ready[conn] = None
+            self._queue(conn)
         before = self.parked.get(conn)
         if before is None or before[0] is not state:
             seconds = self._idle_seconds if state is IDLE else state.seconds
@@ -98,6 +108,7 @@ class HttpConnections:
         del self.open[conn]
         self.parked.pop(conn, None)
         self.ready.pop(conn, None)
+        self.receiving.pop(conn, None)
         self._scheduler.forget(conn.fd)
         conn.sock.close()
         self._on_freed()

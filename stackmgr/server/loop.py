@@ -96,22 +96,26 @@ class Loop:
         return self._worker.alive or (now < self.stops_at and is_busy)
 
     def _idle_seconds(self) -> float:
-        if self.queue.has_next() or self.operators.ready or self.managers.ready:
+        if self.queue.has_next() or self.operators.has_ready or self.managers.has_ready:
             return 0.0
         if pauses := [listeners.pauses_until for listeners in self.listeners if listeners.ready]:
             return max(0.0, min(pauses) - monotonic())
         return max(0.0, (self._next_look if self.queue.waiting else self._next_sweep) - monotonic())
 
     def _read(self) -> None:
-        """Read and parse a part of what has arrived, of each connection in turn."""
+        """Read and parse a part of what has arrived: of bodies, which take long to decode, after the rest."""
         end = monotonic() + PARSE_SECONDS
+        if self.managers.receiving:  # but for one, or requests without end would keep bodies waiting
+            self._take_step(self.managers, self.managers.take_next(is_receiving=True))
         for connections in (self.operators, self.managers):
-            while connections.ready:
-                conn = connections.take_ready()
-                if conn is not None:
-                    self._guard(self._step, connections, conn, ClientConnection.step)
-                    if monotonic() > end:
-                        return
+            while connections.has_ready:
+                self._take_step(connections, connections.take_next())
+                if monotonic() > end:
+                    return
+
+    def _take_step(self, connections: HttpConnections, conn: ClientConnection | None) -> None:
+        if conn is not None:
+            self._guard(self._step, connections, conn, ClientConnection.step)
 
     def _start_requests(self) -> None:
         """Start some of the requests that may run."""

@@ -87,7 +87,7 @@ class Protocol:
         self.must_close = False  # once the outbox is empty
         self._limits = limits
         self._inbox = bytearray()
-        self._searched = 0  # bytes of the inbox that hold no end of a head
+        self._searched = 0  # bytes of the inbox that complete no head and no body
         self._head = b""  # of the last request
         self._request: ReceivedRequest | None = None  # its head has been parsed, its body is incomplete
         self._decoder: ChunkedDecoder | None = None
@@ -102,11 +102,21 @@ class Protocol:
         return self._request is not None
 
     @property
+    def is_chunked(self) -> bool:
+        """Whether so, and the body has to be decoded."""
+        return self._decoder is not None
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether other connections come first: it is in a body, or what arrives is discarded."""
+        return self._request is not None or self.state is DRAINING
+
+    @property
     def may_continue(self) -> bool:
         """Whether there may be something to return that does not need more bytes."""
         if self.state is not IDLE and self.state is not READING:
             return False
-        return self.has_ended or (self._request is None and len(self._inbox) > self._searched)
+        return self.has_ended or len(self._inbox) > self._searched
 
     @property
     def held(self) -> int:
@@ -148,10 +158,15 @@ class Protocol:
         return request
 
     def _next_request(self) -> ReceivedRequest | None:
+        is_new = self._request is None
         request = self._request or self._parse_head()
-        if request is None or not self._collect_body(request):
+        if request is None or (is_new and self._decoder and self._inbox and not self.has_ended):
+            return None  # chunks are decoded after the heads of other connections
+        if not self._collect_body(request):
+            self._searched = len(self._inbox)
             return None
         self._request = self._decoder = None
+        self._searched = 0
         return request
 
     def _parse_head(self) -> ReceivedRequest | None:

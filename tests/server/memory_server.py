@@ -9,7 +9,7 @@ from gunicorn.config import Config
 from stackmgr.admission import ADMISSION
 from stackmgr.server.connection import addresses
 from stackmgr.server.handler import RequestHandler, log_failure, log_rejection
-from stackmgr.server.protocol import CLOSED, DRAINING, IDLE, READING, WRITING, Protocol
+from stackmgr.server.protocol import CLOSED, DRAINING, WRITING, Protocol
 from stackmgr.server.queue import Place, RequestQueue
 from stackmgr.server.request import ReceivedRequest
 from tests.server.app import app
@@ -102,14 +102,12 @@ class MemoryClient(RawClient):
     def _receive(self, data):
         protocol = self.protocol
         protocol.receive(data)
-        while protocol.state in (IDLE, READING):
+        while protocol.may_continue:
             found = protocol.proceed()
             if isinstance(found, ReceivedRequest):
                 found = self._respond(found)
             if found is not None:
                 log_rejection(self._server.log, "memory", found)
-            if protocol.state is not WRITING:
-                break
             self._read_what_is_sent()
 
     def _respond(self, request):
@@ -124,7 +122,8 @@ class MemoryClient(RawClient):
         self._reader.seek(0, io.SEEK_END)
         self._reader.write(outbox)
         self._reader.seek(at)
-        self.protocol.sent(len(outbox))
+        if self.protocol.state is WRITING:
+            self.protocol.sent(len(outbox))
 
 
 def cuts(data):

@@ -56,7 +56,7 @@ def make(all_of_them: HttpConnections) -> Iterator[Make]:
 def step(all_of_them: HttpConnections, conn: ClientConnection, events: int = READABLE) -> Any:
     """Take the step of a turn in which a connection has *events*."""
     all_of_them._notice(conn, events)
-    assert all_of_them.take_ready() is conn
+    assert all_of_them.take_next() is conn
     found = conn.step()
     conn.flush()
     all_of_them.park(conn)

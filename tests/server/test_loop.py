@@ -15,7 +15,7 @@ import pytest
 from stackmgr.server import connections, loop
 from stackmgr.server.connections import HttpConnections
 from stackmgr.server.loop import Loop
-from tests.server.gunicorn_process import get
+from tests.server.gunicorn_process import chunked, get
 from tests.server.memory_server import MemoryServer
 
 
@@ -58,7 +58,7 @@ class FakeWorker(MemoryServer):
             for listeners in self.loop.listeners:
                 listeners.pauses_until = 0.0
         self.loop.scheduler._handle_ready(0.0)
-        return bool(self.loop.managers.ready)
+        return self.loop.managers.has_ready
 
 
 @pytest.fixture
@@ -183,3 +183,19 @@ def test_each_connection_has_its_turn_before_another_has_its_second(worker, monk
         client.sendall(get(f"/{number}") * 3)
     worker.take_turns(20)
     assert sorted(served[:3]) == sorted(served[3:6]) == sorted(served[6:]) == ["/0", "/1", "/2"]
+
+
+def test_chunks_are_decoded_after_the_requests_of_other_connections(worker, monkeypatch):
+    monkeypatch.setattr(loop, "PARSE_SECONDS", -1.0)  # one step in each turn, and one of a body
+    attackers, client = [worker.connected() for _ in range(6)], worker.connected()
+    for attacker in attackers:
+        attacker.sendall(chunked("/echo", *[b"x"] * 3000, end=b""))
+    worker.take_turns(7)
+    assert len(worker.loop.managers.receiving) > 3
+    client.sendall(get("/a"))
+    worker.take_turns(2)
+    assert client.recv(12) == b"HTTP/1.1 200"
+    for attacker in attackers:
+        attacker.sendall(b"0\r\n\r\n")
+    worker.take_turns(60)
+    assert [attacker.recv(12) for attacker in attackers] == [b"HTTP/1.1 200"] * 6

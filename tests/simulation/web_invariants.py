@@ -315,8 +315,8 @@ class WorkerInvariants:
 
     def _check_connections(self, one: Any) -> None:
         interest = self._loop.scheduler._epoll.interest
-        if one.ready:
-            raise Violation("what can be done is done", f"{len(one.ready)} wait")
+        if one.has_ready:
+            raise Violation("what can be done is done", f"{len(one.ready)} and {len(one.receiving)} wait")
         for conn, (state, deadline) in one.parked.items():
             events = interest[conn.fd][1] if conn.fd in interest else 0
             is_stopping = self._loop.stops_at != inf and state is IDLE
