@@ -7,7 +7,6 @@ from tests.faults import (
     files,
     fronts,
     mutants,
-    names,
     network,
     processes,
     resources,
@@ -20,7 +19,7 @@ CELLS = {
     cell.name: cell
     for module in (
         *(processes, files, resources, clocks),  # master and workers
-        *(database, tables, volume, failover, network, names),  # the database and the way to it
+        *(database, tables, volume, failover, network),  # the database and the way to it
         *(verifier, fronts),
         mutants,  # the service itself is wrong
     )

@@ -1,6 +1,5 @@
 """Cells of mistakes a service like this one can make, planted in its workers: the checker must find each."""
 
-import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -38,36 +37,6 @@ def stale_copy(patch: Patch) -> None:
     patch(repository, "get_or_update", wrong)
 
 
-def stale_cache(patch: Patch) -> None:
-    """A read from memory that no update refreshes."""
-    run_planned = repository.get_or_update
-    cache: dict[object, repository.Stack] = {}
-
-    def wrong(run: Any, planned: Planned) -> repository.Stack:
-        if planned.statement.writes:
-            return run_planned(run, planned)
-        known = run.__self__.identity.manager_id, planned.parameters["stack_id"]
-        if known not in cache:
-            cache[known] = run_planned(run, planned)
-        return cache[known]
-
-    patch(repository, "get_or_update", wrong)
-
-
-def replayed_response(patch: Patch) -> None:
-    """A repeated create that returns the first response, not the current stack."""
-    create, responses = repository.create, {}
-
-    def wrong(run: Any, planned: Planned) -> tuple[repository.Stack, bool]:
-        stack, created = create(run, planned)
-        known = run.__self__.identity.manager_id, planned.parameters["idempotency_key"]
-        if created:
-            responses[known] = stack
-        return responses.get(known, stack), created
-
-    patch(repository, "create", wrong)
-
-
 def doubled_create(patch: Patch) -> None:
     """A create that ignores its key."""
     plan = repository.plan_create
@@ -76,20 +45,6 @@ def doubled_create(patch: Patch) -> None:
         return plan(f"{key} {uuid4()}", configuration, request_id)
 
     patch(repository, "plan_create", wrong)
-
-
-def reread_response(patch: Patch) -> None:
-    """An update whose response is a second read of the stack."""
-    run_planned = repository.get_or_update
-
-    def wrong(run: Any, planned: Planned) -> repository.Stack:
-        stack = run_planned(run, planned)
-        if not planned.statement.writes:
-            return stack
-        Signal().wait(_WINDOW)
-        return run_planned(run, repository.plan_get(planned.parameters["stack_id"]))
-
-    patch(repository, "get_or_update", wrong)
 
 
 def response_before_commit(patch: Patch) -> None:
@@ -117,22 +72,11 @@ def response_before_commit(patch: Patch) -> None:
     patch(repository, "get_or_update", wrong)
 
 
-def missing_tenant_filter(patch: Patch) -> None:
-    """A read by the stack's id alone."""
-    text = repository._GET.text.replace(b"stacks.manager_id = $1::uuid", b"$1::uuid IS NOT NULL")
-    assert text != repository._GET.text
-    patch(repository, "_GET", dataclasses.replace(repository._GET, name="stack_get_of_anybody", text=text))
-
-
 # Each with the rule that is to find it.
 _MISTAKES: dict[Callable[[Patch], None], str] = {
     stale_copy: "R1",
-    stale_cache: "R4",
-    replayed_response: "R8",
     doubled_create: "R6",
-    reread_response: "R3",
     response_before_commit: "R4",
-    missing_tenant_filter: "R7",
 }
 
 

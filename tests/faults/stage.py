@@ -47,9 +47,8 @@ class Setup:
     """What a cell may prepare before the service starts.
 
     `environment` and `configuration` (lines of gunicorn's settings) are added to those of the service;
-    `folder` is empty and ends with the stage; `stderr` replaces the log; `wrapper` is the beginning of the
-    service's command; `login` is the service's, `host` what it calls the host of its database, `port` its
-    own; `socket_path` is where the stage's network leads to, if not to the server; clients go to
+    `folder` is empty and ends with the stage; `stderr` replaces the log; `login` and `port` are the
+    service's; `socket_path` is where the stage's network leads to, if not to the server; clients go to
     `client_port` with `tls`, if not to the service itself.
     """
 
@@ -60,8 +59,6 @@ class Setup:
     configuration: str = misbehaviour.CONFIGURATION
     stderr: int | None = None
     login: str = "postgres"
-    host: str = "127.0.0.1"
-    wrapper: list[str] = field(default_factory=list)
     socket_path: str = ""
     port: int = 0
     client_port: int = 0
@@ -99,7 +96,7 @@ class Stage:
             (deploy / name).write_text((_SOURCE / "deploy" / name).read_text())
         with (deploy / "gunicorn.conf.py").open("a") as settings:
             settings.write(self.setup.configuration)
-        host, port = self.server.network_address or (self.setup.host, self.proxy.port)
+        host, port = self.server.network_address or ("127.0.0.1", self.proxy.port)
         url = f"postgresql://{self.setup.login}@{host}:{port}/stackmgr?target_session_attrs=read-write"
         environment = {
             "PYTHONPATH": str(_SOURCE),
@@ -108,7 +105,6 @@ class Stage:
         }
         unit = Unit(self.folder, deploy, environment, port=self.setup.port, supervised=True)
         unit.stderr = self.setup.stderr
-        unit.wrapper = self.setup.wrapper
         return unit
 
     def workload(self, seed: int, *, keeps: bool = False, lists: bool = True) -> Workload:

@@ -64,7 +64,6 @@ class Unit:
         self._is_stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self.stderr: int | IO[bytes] | None = None
-        self.wrapper: list[str] = []
         self.log_path = folder / "log"
 
     @property
@@ -104,7 +103,7 @@ class Unit:
         (command,) = values("stackmgr.service", "ExecStart", self._deploy)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self.wrapper, sys.executable, "-c", _HAND_OVER, *map(str, numbers), *shlex.split(command)],
+                [sys.executable, "-c", _HAND_OVER, *map(str, numbers), *shlex.split(command)],
                 env=self._environment,
                 cwd=self._folder,
                 pass_fds=numbers,
