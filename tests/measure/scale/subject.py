@@ -27,8 +27,9 @@ _SAMPLES = 500
 _DEADLINE = 60.0
 
 _SAMPLE = b"""
-SELECT manager_id::text, stack_id::text, created_at
+SELECT manager_id::text, stack_id::text, stacks.created_at, external_id::text, identity_id
 FROM stackmgr.stacks TABLESAMPLE SYSTEM (%(percent)s)
+JOIN stackmgr.managers USING (manager_id)
 LIMIT %(limit)s
 """
 _COUNTS = b"""
@@ -140,25 +141,25 @@ class LoadedDatabase:
         return int(row[0]), int(row[1]), int(row[2] or 0)
 
     def _get(self, row: Any, _: random.Random) -> Call:
-        return _GET, {"manager_id": row[0], "stack_id": row[1]}
+        return _GET, {**self._caller(row), "stack_id": row[1]}
 
     def _first_page(self, row: Any, _: random.Random) -> Call:
-        return self._page(row[0], cursor.START.created_at, str(cursor.START.stack_id))
+        return self._page(row, cursor.START.created_at, str(cursor.START.stack_id))
 
     def _middle_page(self, row: Any, _: random.Random) -> Call:
-        return self._page(row[0], row[2], row[1])
+        return self._page(row, row[2], row[1])
 
-    def _page(self, manager: str, created_at: Any, stack_id: str) -> Call:
+    def _page(self, row: Any, created_at: Any, stack_id: str) -> Call:
         after = {"after_created_at": created_at, "after_stack_id": stack_id}
         bounds = {"row_limit": _LIMIT + 1, "page_bytes": PAGE_NAME_BYTES}
-        return _LIST, {"manager_id": manager, **after, **bounds}
+        return _LIST, {**self._caller(row), **after, **bounds}
 
     def _receipt(self, row: Any, _: random.Random) -> Call:
         key = f"key-{row[1].replace('-', '')}"
         return _RECEIPT, {"manager_id": row[0], "idempotency_key": key}
 
     def _verify(self, row: Any, _: random.Random) -> Call:
-        return _VERIFY, {"key_digest": hashlib.sha256(row[0].encode()).digest()}
+        return _VERIFY, self._caller(row)
 
     def _update(self, row: Any, chance: random.Random) -> Call:
         name, allocation, preset = chance.choice(self._texts)
@@ -180,12 +181,14 @@ class LoadedDatabase:
         }
 
     def _actor(self, row: Any) -> dict[str, Any]:
+        return {**self._caller(row), "request_id": uuid4().hex, "key_id": row[0]}
+
+    def _caller(self, row: Any) -> dict[str, Any]:
         return {
             "manager_id": row[0],
-            "identity_id": "identity",
-            "request_id": uuid4().hex,
-            "key_id": row[0],
-            "key_digest": None,
+            "external_id": row[3],
+            "identity_id": row[4],
+            "key_digest": hashlib.sha256(row[0].encode()).digest(),
         }
 
 
