@@ -1,7 +1,6 @@
 """All cells.  Each takes another path through the service; the modules are ordered by where it begins."""
 
 from tests.faults import (
-    clocks,
     database,
     failover,
     files,
@@ -18,7 +17,7 @@ from tests.faults import (
 CELLS = {
     cell.name: cell
     for module in (
-        *(processes, files, resources, clocks),  # master and workers
+        *(processes, files, resources),  # master and workers
         *(database, tables, volume, failover, network),  # the database and the way to it
         *(verifier, fronts),
         mutants,  # the service itself is wrong

@@ -60,3 +60,21 @@ def test_no_module_and_no_function_is_longer_than_contributing_says():
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < function_lines, f"{path}: {node.name}"
+
+
+def test_what_waits_reads_the_clock_that_nobody_sets():
+    """A deadline of the wall clock would end, or never end, when that is set."""
+    wall = re.compile(
+        r"\btime\.time(?:_ns)?\(|^from time import .*\btime\b|\.(?:now|utcnow|today)\(", re.MULTILINE
+    )
+    reading = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if wall.search(path.read_text())
+    }
+    assert {name for name in reading if not name.startswith("operate/")} == {
+        "access/verifiers/remote.py",  # the date of a Retry-After
+        "access/verifiers/unkey.py",  # the end of a rate limit
+        "monitoring/logs.py",
+        "server/response.py",  # Date
+    }
