@@ -7,37 +7,19 @@ import pytest
 
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.http.app import create_app
+from tests.contract.tables import each_case
 from tests.support.client import Client
 from tests.support.corpus import SPACES, field_text, two_weights
 from tests.support.examples import ADDRESSES, PRESETS, TOKENS, allocation, configuration, spread
 
 NAMES = {
-    "one character": "a",
-    "white space around": "  Growth\t\n",
-    "every space there is around": f"{SPACES}x{SPACES}",
-    "composed": "Caf\u00e9",
-    "decomposed": "Cafe\u0301",
-    "zero width space alone": "\u200b",
-    "byte order mark alone": "\ufeff",
-    "zero width joiner alone": "\u200d",
-    "word joiner alone": "\u2060",
-    "Mongolian vowel separator alone": "\u180e",
-    "blank Braille pattern alone": "\u2800",
-    "soft hyphen alone": "\u00ad",
-    "control characters": "\x01\x02\x1b\x7f\x9f",
-    "quotes and backslashes": "\"\\/'`",
-    "markup": "<script>alert(1)</script>",
-    "SQL": "'; DROP TABLE stacks; --",
-    "percent signs": "%s %(name)s %%",
-    "an escape of an escape": "\\u0000 \\ud800",
-    "beyond the basic plane": "\U0001f4c8\U0010fffd",
-    "noncharacters": "\ufffe\uffff\U0010ffff",
-    "replacement character": "\ufffd",
-    "right to left": "\u202e\u05e9\u05dc\u05d5\u05dd",
-    "line separators inside": "a\u2028b\u2029c\x85d",
-    "only a combining mark": "\u0301",
-    "the text null": "null",
-    "thousands of characters": "\u00e9" * 5000,
+    "ordinary": ("a", "  Growth\t\n", f"{SPACES}x{SPACES}", "Caf\u00e9", "Cafe\u0301", "null"),
+    # U+180E and U+2800 look like spaces, the others like nothing.
+    "invisible, but not blank": tuple("\u200b\ufeff\u200d\u2060\u180e\u2800\u00ad\u0301"),
+    "code": ("\"\\/'`", "<script>alert(1)</script>", "'; DROP TABLE stacks; --", "%s %(name)s %%"),
+    "escapes as text, or long": ("\\u0000 \\ud800", "\u00e9" * 5000),
+    "control characters": ("\x01\x02\x1b\x7f\x9f", "a\u2028b\u2029c\x85d"),
+    "rare": ("\U0001f4c8\U0010fffd", "\ufffe\uffff\U0010ffff", "\ufffd", "\u202e\u05e9\u05dc\u05d5\u05dd"),
 }
 
 
@@ -63,10 +45,10 @@ def test_a_create_writes_one_stack_one_revision_and_one_receipt(client, row_coun
     client.page()
     before = row_counts()
     client.create(configuration())
-    written = {
-        table: count - before[table] for table, count in row_counts().items() if count != before[table]
-    }
-    assert written == {"stacks": 1, "stack_revisions": 1, "creation_receipts": 1}
+    written = dict.fromkeys(("stacks", "stack_revisions", "creation_receipts"), 1)
+    assert {table: count - before[table] for table, count in row_counts().items()} == (
+        dict.fromkeys(before, 0) | written
+    )
 
 
 def test_the_first_request_of_a_manager_makes_its_record_and_later_ones_run_one_statement(client):
@@ -93,7 +75,7 @@ def test_a_rejected_body_takes_no_statement_but_the_verification(client, stack, 
     assert client.statements == ["api_key_verify"]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, id=title) for title, name in NAMES.items()])
+@each_case("name", NAMES)
 @pytest.mark.parametrize("escaped", [True, False], ids=["escaped", "raw"])
 def test_a_name_is_returned_code_point_for_code_point(client, name, escaped):
     created = client.create(field_text("name", json.dumps(name, ensure_ascii=escaped)))

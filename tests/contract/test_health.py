@@ -32,63 +32,57 @@ def admin_app() -> Iterator[Callable[..., webtest.TestApp]]:
 
 
 def test_a_process_is_live_whether_or_not_it_has_a_database(admin_app):
-    assert admin_app("host=/nowhere").get("/live").json == {
-        "status": "live",
-        "version": __version__,
-    }
+    assert admin_app("host=/nowhere").get("/live").json == {"status": "live", "version": __version__}
+
+
+def not_ready_reason(app: webtest.TestApp) -> str:
+    response = app.get("/ready", status=503)
+    assert response.json.keys() == {"status", "reason"}
+    assert response.json["status"] == "not ready"
+    return response.json["reason"]
 
 
 def test_a_worker_that_can_write_is_ready(admin_app, database_url):
     assert admin_app(database_url).get("/ready").json == {"status": "ready"}
+    read_only = make_conninfo(database_url, options="-c default_transaction_read_only=on")
+    assert not_ready_reason(admin_app(read_only)) == "the database accepts no writes"
 
 
 def test_a_worker_without_a_database_is_not_ready(admin_app):
-    response = admin_app("host=/nowhere", deadline=1.0).get("/ready", status=503)
-    assert response.json == {"status": "not ready", "reason": "the database does not respond"}
+    app = admin_app("host=/nowhere", deadline=1.0)
+    assert not_ready_reason(app) == "the database does not respond"
 
 
-def test_a_worker_whose_server_takes_no_writes_is_not_ready(admin_app, database_url):
-    read_only = make_conninfo(database_url, options="-c default_transaction_read_only=on")
-    response = admin_app(read_only).get("/ready", status=503)
-    assert response.json == {"status": "not ready", "reason": "the database accepts no writes"}
-
-
-def test_a_worker_newer_than_its_schema_is_not_ready(admin_app, database_url, monkeypatch):
-    required = migrations.available()[-1].version
-    assert paths.schema_version() == required
-    monkeypatch.setattr(paths, "schema_version", lambda: required + 1)
-    response = admin_app(database_url).get("/ready", status=503)
-    assert response.json == {"status": "not ready", "reason": "the schema is older than the service"}
-
-
-def test_a_worker_of_a_schema_without_history_is_not_ready(admin_app, server_url):
-    with new_database(server_url) as url:
-        migrations.apply(url)
-        with psycopg.connect(url) as connection:
-            connection.execute(b"DELETE FROM stackmgr.schema_migrations")
-        response = admin_app(url).get("/ready", status=503)
-        assert response.json["reason"] == "the schema is older than the service"
-
-
-def test_a_worker_older_than_its_schema_is_ready(admin_app, database_url, monkeypatch):
-    older = paths.schema_version() - 1
-    monkeypatch.setattr(paths, "schema_version", lambda: older)
+def test_a_worker_is_ready_unless_it_is_newer_than_its_schema(admin_app, database_url, monkeypatch):
+    required = paths.schema_version()
+    assert migrations.available()[-1].version == required
+    monkeypatch.setattr(paths, "schema_version", lambda: required - 1)
     assert admin_app(database_url).get("/ready").json == {"status": "ready"}
+    monkeypatch.setattr(paths, "schema_version", lambda: required + 1)
+    assert not_ready_reason(admin_app(database_url)) == "the schema is older than the service"
 
 
-def test_a_worker_whose_role_lacks_a_privilege_is_not_ready(admin_app, server_url):
+@pytest.fixture
+def own_database(server_url: str) -> Iterator[str]:
+    """A migrated database that a test may change."""
     with new_database(server_url) as url:
         migrations.apply(url)
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("REVOKE UPDATE (name) ON stackmgr.stacks FROM stackmgr_app")
-            response = admin_app(url).get("/ready", status=503)
-            assert (
-                response.json["reason"]
-                == "stackmgr_app lacks UPDATE ON stackmgr.stacks: run 'stackmgr migrate'"
-            )
-            connection.execute("REVOKE USAGE ON SCHEMA stackmgr FROM stackmgr_app")
-            response = admin_app(url).get("/ready", status=503)
-            assert response.json["reason"] == "the database rejects it: 42501"
+        yield url
+
+
+def test_a_worker_of_a_schema_without_history_is_not_ready(admin_app, own_database):
+    with psycopg.connect(own_database) as connection:
+        connection.execute(b"DELETE FROM stackmgr.schema_migrations")
+    assert not_ready_reason(admin_app(own_database)) == "the schema is older than the service"
+
+
+def test_a_worker_whose_role_lacks_a_privilege_is_not_ready(admin_app, own_database):
+    with psycopg.connect(own_database, autocommit=True) as connection:
+        connection.execute("REVOKE UPDATE (name) ON stackmgr.stacks FROM stackmgr_app")
+        lacking = "stackmgr_app lacks UPDATE ON stackmgr.stacks: run 'stackmgr migrate'"
+        assert not_ready_reason(admin_app(own_database)) == lacking
+        connection.execute("REVOKE USAGE ON SCHEMA stackmgr FROM stackmgr_app")
+        assert not_ready_reason(admin_app(own_database)) == "the database rejects it: 42501"
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/manager/stacks"])

@@ -110,18 +110,15 @@ def test_all_api_keys_of_a_manager_share_its_receipts_and_stacks(client, make_cl
     assert second.update(created["id"], {"name": "New"}).json == client.get(created["id"]).json
 
 
-@pytest.mark.parametrize(
-    ("body", "headers"),
-    [
-        pytest.param(b"{", {}, id="not JSON"),
-        pytest.param(json.dumps(configuration(name="")).encode(), {}, id="not a configuration"),
-        pytest.param(BODY + b" " * 262144, {}, id="too large"),
-        pytest.param(BODY, {"Content-Type": "text/plain"}, id="not sent as JSON"),
-        pytest.param(BODY, {"Authorization": "Bearer nobody"}, id="no manager"),
-    ],
-)
-def test_a_rejected_create_does_not_use_up_its_key(client, body, headers):
-    assert client.create(body, "key", headers).status_int >= 400
+def test_a_rejected_create_does_not_use_up_its_key(client):
+    for body, headers in (
+        (b"{", {}),
+        (json.dumps(configuration(name="")).encode(), {}),
+        (BODY + b" " * 262144, {}),
+        (BODY, {"Content-Type": "text/plain"}),
+        (BODY, {"Authorization": "Bearer nobody"}),
+    ):
+        assert client.create(body, "key", headers).status_int >= 400
     assert client.create(configuration(name="Another"), "key").status_int == 201
 
 
@@ -161,12 +158,7 @@ USE_KEY = """
 
 @pytest.mark.parametrize(
     "case",
-    [
-        ("commit", "Growth", 200),
-        ("commit", "Another", 409),
-        ("rollback", "Growth", 201),
-        ("rollback", "Another", 201),
-    ],
+    [("commit", "Growth", 200), ("commit", "Another", 409), ("rollback", "Growth", 201)],
     ids=lambda case: f"{case[0]}, {case[1]}",
 )
 def test_a_create_waits_for_a_concurrent_one_with_its_key_and_follows_its_outcome(

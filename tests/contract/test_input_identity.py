@@ -53,7 +53,7 @@ DIFFERENT = {
 }
 
 
-@pytest.mark.parametrize("text", [pytest.param(text, id=title) for title, text in SAME.items()])
+@pytest.mark.parametrize("text", SAME.values(), ids=SAME)
 def test_the_same_input_in_another_writing_is_a_retry(client, unchanged, text):
     created = client.create(TEXT.encode(), "key")
     retried = unchanged(client.create, text.encode(), "key")
@@ -61,7 +61,7 @@ def test_the_same_input_in_another_writing_is_a_retry(client, unchanged, text):
     assert retried.headers["ETag"] == created.headers["ETag"]
 
 
-@pytest.mark.parametrize("document", [pytest.param(other, id=title) for title, other in DIFFERENT.items()])
+@pytest.mark.parametrize("document", DIFFERENT.values(), ids=DIFFERENT)
 def test_other_input_is_a_conflict(client, rejected, document):
     created = client.create(CONFIGURATION, "key")
     rejected(409, "conflict", client.create, document, "key")

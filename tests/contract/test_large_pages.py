@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from psycopg import sql
 
 from stackmgr import paths
 from stackmgr.database.connection import DatabaseConnection
@@ -33,15 +34,26 @@ def save(client):
 
 
 @pytest.fixture
+def change(admin):
+    """Return a function that changes a column of a stack, as another writer may."""
+
+    def change(stack_id, column, value):
+        statement = sql.SQL("UPDATE stackmgr.stacks SET {} = %s WHERE stack_id = %s")
+        assert admin.execute(statement.format(sql.Identifier(column)), (value, stack_id)).rowcount == 1
+
+    return change
+
+
+@pytest.fixture
 def before_long_names(monkeypatch):
-    """Return a function that has a call made between the two statements of a page."""
+    """Return a function that has a call made before the next second statement of a page."""
 
     def arrange(call):
-        original = DatabaseConnection.run
+        original, calls = DatabaseConnection.run, [call]
 
         def run(self, statement, parameters, deadline):
-            if statement.name == "stack_list_long_names":
-                call()
+            if statement.name == "stack_list_long_names" and calls:
+                calls.pop()()
             return original(self, statement, parameters, deadline)
 
         monkeypatch.setattr(DatabaseConnection, "run", run)
@@ -120,9 +132,9 @@ def test_a_walk_meets_every_stack_of_the_longest_names(client, save, limit):
     assert client.walk(limit) == saved
 
 
-def test_a_name_of_another_writer_that_is_too_long_for_any_page_is_alone_on_one(client, save, admin):
+def test_a_name_of_another_writer_that_is_too_long_for_any_page_is_alone_on_one(client, save, change):
     saved = save("a", "b", "c")
-    change_name(admin, saved[1], "x" * (PAGE_NAME_BYTES + 1))
+    change(saved[1], "name", "x" * (PAGE_NAME_BYTES + 1))
     page = client.page()
     assert [ids(page), *rest(client, page)] == [[stack_id] for stack_id in saved]
 
@@ -144,41 +156,30 @@ def test_stacks_of_one_moment_with_long_names_are_ordered_by_id_whatever_the_pla
     assert [row[0] for row in rows] == sorted(saved, reverse=True)
 
 
-def change_name(admin, stack_id, name):
-    changed = admin.execute("UPDATE stackmgr.stacks SET name = %s WHERE stack_id = %s", (name, stack_id))
-    assert changed.rowcount == 1
-
-
-def test_what_is_read_again_is_the_page(client, save, admin, before_long_names):
+def test_what_is_read_again_is_the_page(client, save, change, before_long_names):
     """The two statements see different snapshots: in the second, the page ends at another stack."""
     saved = save(*["x" * 10_000] * 3)
-    changes = iter([lambda: change_name(admin, saved[1], "x" * PAGE_NAME_BYTES)])
-    before_long_names(lambda: [change() for change in changes])
+    before_long_names(lambda: change(saved[1], "name", "x" * PAGE_NAME_BYTES))
     page = client.page()
     assert [ids(page), *rest(client, page)] == [[stack_id] for stack_id in saved]
 
 
-def test_a_page_read_again_has_no_long_name_any_more(client, save, admin, before_long_names):
+def test_a_page_read_again_has_no_long_name_any_more(client, save, change, before_long_names):
     saved = save("a", "x" * 10_000, "b")
-    before_long_names(lambda: change_name(admin, saved[1], "short"))
+    before_long_names(lambda: change(saved[1], "name", "short"))
     page = client.page("limit=2")
     assert page.json["items"][1]["name"] == "short"
     assert [ids(page), *rest(client, page)] == [saved[:2], saved[2:]]
 
 
 def test_a_stack_that_is_first_only_in_between_is_on_the_page_that_is_read_again(
-    client, save, admin, before_long_names
+    client, save, change, before_long_names
 ):
     created, *saved = save("a", "x" * 10_000, "new")
-    moves = iter([lambda: date(admin, created, "now")])
-    date(admin, created, "2000-01-01")
-    before_long_names(lambda: [move() for move in moves])
+    change(created, "created_at", "2000-01-01")
+    before_long_names(lambda: change(created, "created_at", "now"))
     page = client.page("limit=2")
     assert [ids(page), *rest(client, page)] == [[created, saved[0]], saved[1:]]
-
-
-def date(admin, stack_id, moment):
-    admin.execute("UPDATE stackmgr.stacks SET created_at = %s WHERE stack_id = %s", (moment, stack_id))
 
 
 def test_a_list_that_is_erased_in_between_is_empty(client, save, admin, before_long_names):

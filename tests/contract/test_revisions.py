@@ -114,20 +114,12 @@ def test_a_revision_inserted_without_a_key_id_as_by_the_previous_release_has_non
 
 
 @pytest.mark.parametrize(
-    "request_id", ["\xe9\xff\x80", "%s %(name)s", "'\"\\", "a,b"], ids=lambda text: f"{text!a}"
+    "request_id", ["\xe9\xff\x80", "%s %(name)s", "'\"\\", "a,b", "r" * 6000, "\xe9" * 6000], ids=range(6)
 )
-def test_a_request_id_is_recorded_as_it_was_sent(client, revisions, request_id):
-    created = client.create(configuration(), headers={"X-Request-Id": request_id})
-    assert [revision["request_id"] for revision in revisions(created.json["id"])] == [request_id]
-
-
-@pytest.mark.parametrize("character", ["r", "\xe9"], ids=["ASCII", "Latin-1"])
-def test_of_a_long_request_id_the_record_keeps_255_characters(client, revisions, character):
-    request_id = character * 6000
+def test_the_record_keeps_255_characters_of_a_request_id_as_it_was_sent(client, revisions, request_id):
     created = client.create(configuration(), headers={"X-Request-Id": request_id})
     client.update(created.json["id"], {"name": "Second"}, {"X-Request-Id": request_id})
-    assert created.headers["X-Request-Id"] == request_id
-    assert [revision["request_id"] for revision in revisions(created.json["id"])] == [character * 255] * 2
+    assert [revision["request_id"] for revision in revisions(created.json["id"])] == [request_id[:255]] * 2
 
 
 def test_retries_conflicts_and_errors_append_no_revision(client, revisions):

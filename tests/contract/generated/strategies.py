@@ -36,25 +36,21 @@ def allocations(draw: st.DrawFn) -> list[Document]:
     ]
 
 
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "name": names,
+    "allocation": allocations(),
+    "schedule": st.fixed_dictionaries({"preset": presets}),
+}
+
+
 def configurations() -> st.SearchStrategy[Document]:
     """Return the strategy of good create bodies, as documents."""
-    return st.fixed_dictionaries(
-        {
-            "name": names,
-            "allocation": allocations(),
-            "schedule": st.fixed_dictionaries({"preset": presets}),
-        }
-    )
+    return st.fixed_dictionaries(FIELDS)
 
 
 def changes() -> st.SearchStrategy[Document]:
     """Return the strategy of good update bodies, as documents."""
-    fields = {
-        "name": names,
-        "allocation": allocations(),
-        "schedule": st.fixed_dictionaries({"preset": presets}),
-    }
-    return st.fixed_dictionaries({}, optional=fields).filter(bool)
+    return st.fixed_dictionaries({}, optional=FIELDS).filter(bool)
 
 
 def normal(document: Document) -> Document:
@@ -69,10 +65,9 @@ def normal(document: Document) -> Document:
 @st.composite
 def unlike(draw: st.DrawFn, document: Document) -> Document:
     """Draw a good create body that differs from *document* in one field."""
-    strategies = {
+    strategies = FIELDS | {
         "name": st.one_of(names, st.sampled_from(nearly_the_same_names(document["name"]))),
         "allocation": st.one_of(allocations(), reweighted(document["allocation"])),
-        "schedule": st.fixed_dictionaries({"preset": presets}),
     }
     field = draw(st.sampled_from(sorted(strategies)))
     other = strategies[field].map(lambda value: document | {field: value})

@@ -34,30 +34,6 @@ def is_normal(text: str) -> bool:
     )
 
 
-def items_of(text):
-    return [(item["token_address"], item["weight_bps"]) for item in json.loads(text)]
-
-
-def spelled(allocation, chance):
-    """Return *allocation* in another order and with other spellings."""
-    return json.loads(written({"allocation": allocation}, chance))["allocation"]
-
-
-@given(allocations(), chances)
-def test_the_normal_form_is_lowercase_sorted_and_keeps_every_weight(spellings, allocation, chance):
-    items = items_of(configuration.normalize_allocation(spelled(allocation, chance), spellings))
-    addresses = [address for address, _ in items]
-    assert addresses == sorted({address.lower() for address in addresses})
-    assert sum(weight for _, weight in items) == 10000
-    assert dict(items) == {item["token_address"]: item["weight_bps"] for item in allocation}
-
-
-@given(allocations(), chances)
-def test_the_normal_form_of_a_normal_form_is_itself(spellings, allocation, chance):
-    once = configuration.normalize_allocation(spelled(allocation, chance), spellings)
-    assert configuration.normalize_allocation(json.loads(once), spellings) == once
-
-
 @settings(max_examples=30)
 @given(configurations(), changes(), chances)
 def test_what_is_saved_is_what_was_sent_in_normal_form(make_client, document, later, chance):
