@@ -47,10 +47,7 @@ DIFFERENT = {
     "one more token of no weight": configuration(allocation=[*ITEMS, *allocation((ADDRESSES[2], 0))]),
     "another token": configuration(allocation=allocation((ADDRESSES[0], 4000), (ADDRESSES[2], 6000))),
     "fewer tokens": configuration(allocation=allocation((ADDRESSES[0], 10000))),
-    "hourly": configuration(schedule={"preset": "hourly"}),
-    "daily": configuration(schedule={"preset": "daily"}),
-    "monthly": configuration(schedule={"preset": "monthly"}),
-}
+} | {preset: configuration(schedule={"preset": preset}) for preset in ("hourly", "daily", "monthly")}
 
 
 @pytest.mark.parametrize("text", SAME.values(), ids=SAME)

@@ -21,13 +21,8 @@ STRANGE_METHODS = ["PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "
 UNKNOWN_PATHS = {
     "other names": ("/", "/manager", "/manager/stack", "/v1/manager/stacks", "/app/stacks", "/favicon.ico"),
     "another case": ("/Manager/stacks", "/manager/STACKS"),
-    "more slashes": (
-        "//manager/stacks",
-        "///manager/stacks",
-        "/manager//stacks",
-        "/manager/stacks/",
-        f"{STACKS}//",
-    ),
+    "more slashes": ("//manager/stacks", "///manager/stacks", "/manager//stacks"),
+    "slashes at the end": (f"{STACKS}/", f"{STACKS}//"),
     "more slashes and an id": (f"{STACKS}//{ID}", f"/{ITEM}", f"{ITEM}/", f"{ITEM}//", f"{ITEM}/revisions"),
     "dots": ("/manager/./stacks", "/manager/../manager/stacks"),
     "more in a name": [f"{STACKS}{more}" for more in (";v=1", "%20", "%00", "%ff", "%3Flimit=1")],

@@ -16,11 +16,7 @@ NEW = {
 }
 SAVED = NEW | {"allocation": allocation((ADDRESSES[3], 0), (ADDRESSES[5], 7500), (ADDRESSES[7], 2500))}
 
-COMBINATIONS = [
-    fields
-    for count in (1, 2, 3)
-    for fields in itertools.combinations(("name", "allocation", "schedule"), count)
-]
+COMBINATIONS = [fields for count in (1, 2, 3) for fields in itertools.combinations(NEW, count)]
 
 
 @pytest.mark.parametrize("fields", COMBINATIONS, ids="+".join)
@@ -52,11 +48,9 @@ def test_an_update_takes_one_statement(client, stack):
         assert client.statements == ["stack_update"]
 
 
-RIVALS = {
-    "name": "Rival's",
-    "allocation": allocation((ADDRESSES[9], 10000)),
-    "schedule": {"preset": "monthly"},
-}
+RIVALS = configuration(
+    name="Rival's", allocation=allocation((ADDRESSES[9], 10000)), schedule={"preset": "monthly"}
+)
 
 
 @pytest.mark.parametrize("fields", COMBINATIONS, ids="+".join)
