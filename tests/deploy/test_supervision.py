@@ -29,6 +29,7 @@ from tests.support.waiting import eventually
 RELOAD_REJECTED = "The reload is refused for the reasons above; the workers keep serving as before"
 # For the end of stackmgr/wsgi.py: only a worker gets there, not the check of the master.
 IN_A_WORKER = '\nif __name__ != "__main__":\n    {}\n'
+HANGING = IN_A_WORKER.format("import time; time.sleep(100)")
 
 
 def messages(service: RunningService) -> list[str]:
@@ -61,6 +62,13 @@ def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def switch_to_new(releases: Path, module: str, code: str) -> None:
+    """Switch to the new release, a module of which ends in *code*."""
+    with (releases / "new/stackmgr" / module).open("a") as file:
+        file.write(f"\n{code}\n")
+    switch(releases / "current", "new")
+
+
 def rejected_reload(service: RunningService) -> None:
     """Send SIGHUP, and return once the reload is rejected, with the same workers as before."""
     before = workers(service)
@@ -71,30 +79,43 @@ def rejected_reload(service: RunningService) -> None:
     assert is_serving(service)
 
 
-def every_worker_dies_and_is_replaced(service: RunningService) -> None:
+def every_worker_of_the_old_release_is_replaced(service: RunningService, releases: Path) -> None:
+    assert "Said by the old release." in send_request(service.port, "/", timeout=20)[1]
+    switch(releases / "current", "old")
     before = workers(service)
     for worker in before:
         worker.kill()
     eventually(lambda: len(workers(service) - before) == len(before), 60)
-    assert is_serving(service)
+    assert "Said by the old release." in send_request(service.port, "/", timeout=20)[1]
 
 
-def test_a_release_that_cannot_be_imported_is_rejected_and_the_workers_keep_serving(database_url, releases):
+# The last two as where the files change after the check.
+UNUSABLE = {
+    "no check": ("http/app.py", "import nonexisting"),
+    "no worker": (
+        "server/worker.py",
+        'import sys\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError',
+    ),
+    "no log": (
+        "monitoring/logs.py",
+        'import sys\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError',
+    ),
+}
+
+
+@pytest.mark.parametrize(("module", "code"), UNUSABLE.values(), ids=UNUSABLE)
+def test_a_release_that_cannot_be_imported_is_rejected_and_the_workers_keep_serving(
+    database_url, releases, module, code
+):
     with running_service(database_url) as service:
-        with (releases / "new/stackmgr/http/app.py").open("a") as module:
-            module.write("\nimport nonexisting\n")
-        switch(releases / "current", "new")
+        switch_to_new(releases, module, code)
         rejected_reload(service)
-        assert "Said by the old release." in send_request(service.port, "/")[1]
-        switch(releases / "current", "old")
-        every_worker_dies_and_is_replaced(service)
+        every_worker_of_the_old_release_is_replaced(service, releases)
 
 
 @pytest.mark.parametrize("broken", ["http/app.py", "server/connection.py"])
 def test_check_refuses_a_release_that_cannot_be_imported(database_url, releases, broken):
-    with (releases / "new/stackmgr" / broken).open("a") as module:
-        module.write("\nimport nonexisting\n")
-    switch(releases / "current", "new")
+    switch_to_new(releases, broken, "import nonexisting")
     environment = {**os.environ, "STACKMGR_DATABASE_URL": database_url}
     command = [sys.executable, "-m", "stackmgr", "check"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -107,17 +128,13 @@ def test_a_release_whose_workers_cannot_boot_is_rejected_with_its_settings(datab
     with running_service(database_url, args=["-c", str(settings)]) as service:
         os.kill(service.pid, signal.SIGTTIN)  # one worker more than the settings say
         eventually(lambda: len(list(releases.glob("booted-*"))) == 2)
-        with (releases / "new/stackmgr/wsgi.py").open("a") as module:
-            module.write(IN_A_WORKER.format("raise OSError"))
         with settings.open("a") as file:
             file.write("\nworkers = 3\ndef pre_fork(server, worker): server.log.info('new settings')\n")
-        switch(releases / "current", "new")
+        switch_to_new(releases, "wsgi.py", IN_A_WORKER.format("raise OSError"))
         rejected_reload(service)
         assert "The new workers do not serve" in messages(service)
-        assert "Said by the old release." in send_request(service.port, "/")[1]
         assert messages(service).count("new settings") == 3
-        switch(releases / "current", "old")
-        every_worker_dies_and_is_replaced(service)
+        every_worker_of_the_old_release_is_replaced(service, releases)
         assert messages(service).count("new settings") == 3
         assert len(workers(service)) == 2
 
@@ -126,15 +143,11 @@ def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(datab
     with running_service(database_url, env={"WEB_CONCURRENCY": "2"}) as service:
         eventually(lambda: len(list(releases.glob("booted-*"))) == 2)
         before = workers(service)
-        with (releases / "new/stackmgr/wsgi.py").open("a") as module:
-            module.write(IN_A_WORKER.format(f"os.mkdir({str(releases / 'second')!r})"))
-        switch(releases / "current", "new")
+        switch_to_new(releases, "wsgi.py", IN_A_WORKER.format(f"os.mkdir({str(releases / 'second')!r})"))
         rejected_reload(service)
         time.sleep(1)  # in which an old worker would end if it had received a signal
         assert workers(service) == before
-        assert "Said by the old release." in send_request(service.port, "/")[1]
-        switch(releases / "current", "old")
-        every_worker_dies_and_is_replaced(service)
+        every_worker_of_the_old_release_is_replaced(service, releases)
 
 
 def impatient(folder: Path) -> Path:
@@ -149,35 +162,16 @@ def impatient(folder: Path) -> Path:
 def test_a_release_whose_workers_hang_is_rejected_and_takes_no_place(database_url, releases):
     with running_service(database_url, args=["-c", str(impatient(releases))]) as service:
         before = workers(service)
-        with (releases / "new/stackmgr/wsgi.py").open("a") as module:
-            module.write(IN_A_WORKER.format("import time; time.sleep(100)"))
-        switch(releases / "current", "new")
+        switch_to_new(releases, "wsgi.py", HANGING)
         rejected_reload(service)
-        switch(releases / "current", "old")
         assert workers(service) == before
-        every_worker_dies_and_is_replaced(service)
-
-
-@pytest.mark.parametrize("module", ["server/worker.py", "monitoring/logs.py"])
-def test_a_release_that_the_master_cannot_import_is_rejected_and_the_workers_keep_serving(
-    database_url, releases, module
-):
-    # As where the files change after the check.
-    with running_service(database_url) as service:
-        with (releases / "new/stackmgr" / module).open("a") as file:
-            file.write('\nimport sys\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError\n')
-        switch(releases / "current", "new")
-        rejected_reload(service)
-        switch(releases / "current", "old")
-        every_worker_dies_and_is_replaced(service)
-        assert "Said by the old release." in send_request(service.port, "/")[1]
+        every_worker_of_the_old_release_is_replaced(service, releases)
 
 
 def hanging_check(folder: Path) -> None:
     """Switch to the new release, whose check leaves a file `checking` and waits."""
-    with (folder / "new/stackmgr/errors.py").open("a") as module:
-        module.write(f"\nimport time\nopen({str(folder / 'checking')!r}, 'w').close()\ntime.sleep(100)\n")
-    switch(folder / "current", "new")
+    code = f"import time\nopen({str(folder / 'checking')!r}, 'w').close()\ntime.sleep(100)"
+    switch_to_new(folder, "errors.py", code)
 
 
 def test_while_a_release_is_checked_dead_workers_are_replaced_and_a_signal_stops_the_service(
@@ -204,15 +198,12 @@ def test_a_check_that_takes_too_long_is_stated_and_refuses_the_reload(database_u
         rejected_reload(service)
         assert "The check of the release took longer than 8 s" in service.log_path.read_text()
         assert "Traceback" not in service.log_path.read_text()
-        switch(releases / "current", "old")
-        every_worker_dies_and_is_replaced(service)
+        every_worker_of_the_old_release_is_replaced(service, releases)
 
 
 def test_a_signal_to_stop_ends_a_reload_that_waits(database_url, releases):
     with running_service(database_url) as service:
-        with (releases / "new/stackmgr/wsgi.py").open("a") as module:
-            module.write(IN_A_WORKER.format("import time; time.sleep(100)"))
-        switch(releases / "current", "new")
+        switch_to_new(releases, "wsgi.py", HANGING)
         os.kill(service.pid, signal.SIGHUP)
         eventually(lambda: len(workers(service)) == 2)
         os.kill(service.pid, signal.SIGHUP)
@@ -234,9 +225,7 @@ def test_reloads_that_are_requested_during_one_are_one(database_url):
 
 def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):
     with running_service(database_url) as service:
-        with (releases / "new/stackmgr/wsgi.py").open("a") as module:
-            module.write(IN_A_WORKER.format("import time; time.sleep(4)"))
-        switch(releases / "current", "new")
+        switch_to_new(releases, "wsgi.py", IN_A_WORKER.format("import time; time.sleep(4)"))
         with workers_replaced(service.pid):
             os.kill(service.pid, signal.SIGHUP)
             responses = []
