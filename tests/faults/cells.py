@@ -11,14 +11,13 @@ from tests.faults import (
     resources,
     tables,
     verifier,
-    volume,
 )
 
 CELLS = {
     cell.name: cell
     for module in (
         *(processes, files, resources),  # master and workers
-        *(database, tables, volume, failover, network),  # the database and the way to it
+        *(database, tables, failover, network),  # the database and the way to it
         *(verifier, fronts),
         mutants,  # the service itself is wrong
     )

@@ -5,19 +5,53 @@ import os
 import resource
 import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.faults.cell import CLIENTS, ONE_WORKER, RECOVERY, Bound, Cell
-from tests.faults.stage import Setup, Stage
-from tests.faults.volume import kept_full, mounted
+from tests.faults.stage import NoPlace, Setup, Stage
 
 _FREE_DESCRIPTORS, _CONNECTIONS = 20, 200
 _SILENT = 1500
 _PIPE_BYTES = 4096
+_PIECES = (1 << 20, 1 << 12)
 _NOT_STARTED = "A worker could not be started"
+
+
+def _fill(volume: Path) -> None:
+    """Leave no room on *volume*, the root of a file system, whatever has been freed since the last time."""
+    with (volume / "ballast").open("ab") as ballast:
+        for piece in _PIECES:
+            with suppress(OSError):
+                while True:
+                    os.posix_fallocate(ballast.fileno(), os.fstat(ballast.fileno()).st_size, piece)
+
+
+@contextmanager
+def _kept_full(volume: Path) -> Iterator[None]:
+    _fill(volume)
+    try:
+        yield
+    finally:
+        (volume / "ballast").unlink()
+
+
+@contextmanager
+def _mounted(folder: Path, options: str) -> Iterator[None]:
+    """Mount a volume in memory on *folder*.  Raises NoPlace where that cannot be."""
+    if os.geteuid() != 0:
+        raise NoPlace("only root can mount a volume")
+    mount = ("mount", "-t", "tmpfs", "-o", f"size={options}", "tmpfs", folder)
+    made = subprocess.run(mount, check=False, capture_output=True, text=True)
+    if made.returncode != 0:
+        raise NoPlace(f"a volume cannot be mounted here: {made.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)  # noqa: S607 - wherever it is
 
 
 def _connect(port: int) -> socket.socket:
@@ -60,7 +94,7 @@ def _on_a_volume(setup: Setup) -> Iterator[None]:
     """Keep metrics and heartbeats on a small volume."""
     volume = setup.folder / "volume"
     volume.mkdir()
-    with mounted(volume, "1m,nr_inodes=64"):
+    with _mounted(volume, "1m,nr_inodes=64"):
         (volume / "metrics").mkdir()
         setup.environment["STACKMGR_METRICS_DIR"] = str(volume / "metrics")
         _keep_heartbeats(setup)
@@ -90,7 +124,7 @@ def _truncate_metrics(stage: Stage) -> Iterator[None]:
 
 
 def _fill_volume(stage: Stage) -> AbstractContextManager[None]:
-    return kept_full(stage.folder / "volume")
+    return _kept_full(stage.folder / "volume")
 
 
 @contextmanager
@@ -163,7 +197,7 @@ def _stall_reader(stage: Stage) -> Iterator[None]:
 def _log_to_a_volume(setup: Setup) -> Iterator[None]:
     volume = setup.folder / "volume"
     volume.mkdir()
-    with mounted(volume, "1m"), (volume / "log").open("ab") as log:
+    with _mounted(volume, "1m"), (volume / "log").open("ab") as log:
         setup.stderr = log.fileno()
         yield
 
