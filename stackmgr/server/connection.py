@@ -47,7 +47,7 @@ class ClientConnection:
     @property
     def read_size(self) -> int:
         """Bytes that a step reads at most: 4,096 are 682 one-byte chunks, which take 0.7 ms to decode."""
-        return 65_536 if self.protocol.expects_body and not self.protocol.is_chunked else 4_096
+        return 65_536 if self.protocol.collects_body else 4_096
 
     def step(self) -> ReceivedRequest | Rejection | None:
         """Send, or read and parse, a part of what is there; return the next request once it is complete."""

@@ -57,21 +57,18 @@ class HttpConnections:
 
     def _notice(self, conn: ClientConnection, events: int) -> None:
         conn.notice(events)
-        self._queue(conn)
+        if conn in self.parked:
+            self._queue(conn)
+        else:  # what arrives while its request waits or runs is read after it, and must not wake the thread
+            self._watch(conn, 0)
 
     def _queue(self, conn: ClientConnection) -> None:
         (self.receiving if conn.protocol.may_wait else self.ready)[conn] = None
 
-    def take_next(self, *, is_receiving: bool = False) -> ClientConnection | None:
-        """Return the next connection with something to do, unless its request waits or runs.
-
-        What arrives meanwhile is left for later, and must not wake the worker again and again.
-        """
+    def take_next(self, *, is_receiving: bool = False) -> ClientConnection:
+        """Return the next connection with something to do."""
         queue = self.receiving if is_receiving or not self.ready else self.ready
         conn, _ = queue.popitem(last=False)
-        if conn not in self.parked:
-            self._watch(conn, 0)
-            return None
         self.received += conn.read_size
         return conn
 

@@ -106,16 +106,13 @@ class Loop:
         """Read and parse a part of what has arrived: of bodies, which take long to decode, after the rest."""
         end = monotonic() + PARSE_SECONDS
         if self.managers.receiving:  # but for one, or requests without end would keep bodies waiting
-            self._take_step(self.managers, self.managers.take_next(is_receiving=True))
+            conn = self.managers.take_next(is_receiving=True)
+            self._guard(self._step, self.managers, conn, ClientConnection.step)
         for connections in (self.operators, self.managers):
             while connections.has_ready:
-                self._take_step(connections, connections.take_next())
+                self._guard(self._step, connections, connections.take_next(), ClientConnection.step)
                 if monotonic() > end:
                     return
-
-    def _take_step(self, connections: HttpConnections, conn: ClientConnection | None) -> None:
-        if conn is not None:
-            self._guard(self._step, connections, conn, ClientConnection.step)
 
     def _start_requests(self) -> None:
         """Start some of the requests that may run."""

@@ -97,14 +97,9 @@ class Protocol:
         self.state = TRANSITIONS[self.state][event]
 
     @property
-    def expects_body(self) -> bool:
-        """Whether a head has arrived, and not all of its body."""
-        return self._request is not None
-
-    @property
-    def is_chunked(self) -> bool:
-        """Whether so, and the body has to be decoded."""
-        return self._decoder is not None
+    def collects_body(self) -> bool:
+        """Whether a body arrives that need not be decoded."""
+        return self._request is not None and self._decoder is None
 
     @property
     def may_wait(self) -> bool:

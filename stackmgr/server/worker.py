@@ -22,7 +22,6 @@ LENIENT = (
     "permit_obsolete_folding", "strip_header_spaces", "permit_unconventional_http_method",
     "permit_unconventional_http_version", "casefold_http_method",
 )  # fmt: skip
-# The service logs and counts requests itself.
 UNUSED = ("accesslog", "statsd_host", "pre_request", "post_request")
 
 
@@ -46,11 +45,8 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             raise RuntimeError(f"this worker is strict: unset {', '.join(LENIENT)} and header_map")
         if cfg.preload_app:
             raise RuntimeError("this worker opens connections that cannot be shared: unset preload_app")
-        unused = [name for name in UNUSED if cfg.settings[name].get() != cfg.settings[name].default]
-        if unused:
-            raise RuntimeError(
-                f"this worker has no access log and no hooks of requests: unset {', '.join(unused)}"
-            )
+        if unused := [name for name in UNUSED if cfg.settings[name].get() != cfg.settings[name].default]:
+            raise RuntimeError(f"this worker has no access log and no such hooks: unset {', '.join(unused)}")
 
     def init_process(self) -> None:
         """Prepare what `run` needs; the base class then loads the application and calls `run`."""

@@ -198,7 +198,7 @@ _OF_WEB: list[_Row] = [
     ("paused for ever", "a listener is not watched again after descriptors were exhausted", Listeners,
      "resume", "self._scheduler.change(self.paused.pop(), LISTEN)", "self.paused.pop()", 15),
     ("watched for ever", "what arrives while a request runs wakes the thread again and again",
-     HttpConnections, "take_next", "self._watch(conn, 0)", "pass", 89),
+     HttpConnections, "_notice", "self._watch(conn, 0)", "pass", 89),
     ("never watched again", "a connection is not watched again after its response", HttpConnections,
      "_watch", "if self.open[conn] != events:", "if self.open[conn] and self.open[conn] != events:", 23),
     ("early close", "a connection is closed after its last response, with unread bytes", ClientConnection,

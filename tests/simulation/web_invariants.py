@@ -59,7 +59,7 @@ class WorkerInvariants:
         def checked(one: Any, conn: Any, act: Any) -> None:
             protocol, since = conn.protocol, conn.sock.bytes_since
             before, entered = protocol.state, self._states.get(conn, (None, 0.0))[1]
-            has_request = not protocol.expects_body and b"\r\n\r\n" in protocol._inbox
+            has_request = protocol._request is None and b"\r\n\r\n" in protocol._inbox
             step(one, conn, act)
             if act is not ClientConnection.expire or protocol.state is before or conn.sock.is_reset:
                 return
