@@ -96,13 +96,19 @@ def test_a_key_that_was_never_issued_is_rejected(with_key):
 
 
 def test_a_revoked_key_is_rejected_from_the_very_next_request(client, make_client, revoke):
-    second = make_client(client.external_id)
-    stack_id = client.create(configuration()).json["id"]
-    revoke(client)
-    assert client.get(stack_id).status_int == 401
-    assert client.create(configuration()).status_int == 401
-    assert second.get(stack_id).status_int == 200
-    assert len(second.page().json["items"]) == 1
+    created = client.create(configuration()).json
+    for send in (
+        lambda second: second.get(created["id"]),
+        lambda second: second.page(),
+        lambda second: second.create(configuration()),
+        lambda second: second.create(b"{"),
+        lambda second: second.update(created["id"], {"name": "New"}),
+    ):
+        second = make_client(client.external_id)
+        assert second.get(created["id"]).status_int == 200
+        revoke(second)
+        assert send(second).status_int == 401
+    assert client.page().json["items"] == [created]
 
 
 def test_a_key_is_rejected_once_it_has_expired(client, with_key, operator, admin):
