@@ -1,4 +1,4 @@
-"""Cells of what a database holds and permits: tables, keys, grants, logins, limits and settings."""
+"""Cells of what a database holds and permits: tables, keys, logins and limits."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,7 +13,6 @@ _TERMINATE = (
     "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
     " WHERE application_name = 'stackmgr'"
 )
-_RELOAD = "SELECT pg_catalog.pg_reload_conf()"
 _LOGIN, _OTHER_LOGIN = "stackmgr_service", "faults_other"
 
 
@@ -40,20 +39,6 @@ def _changes(change: str, undo: str, *, new_connections: bool = False) -> Fault:
 
 def _login(change: str, undo: str) -> Fault:
     return _changes(f"ALTER ROLE {_LOGIN} {change}", f"ALTER ROLE {_LOGIN} {undo}", new_connections=True)
-
-
-def _setting(name: str, value: str) -> Fault:
-    """Return the fault that is a setting of the server."""
-
-    @contextmanager
-    def fault(stage: Stage) -> Iterator[None]:
-        execute(stage, f"ALTER SYSTEM SET {name} = '{value}'", _RELOAD)
-        try:
-            yield
-        finally:
-            execute(stage, f"ALTER SYSTEM RESET {name}", _RELOAD)
-
-    return fault
 
 
 def _locks(table: str) -> Fault:
@@ -95,8 +80,6 @@ _WITHOUT_RECEIPTS_KEY = _changes(
     f"ALTER TABLE stackmgr.creation_receipts DROP {_RECEIPTS_KEY}",
     f"ALTER TABLE stackmgr.creation_receipts ADD {_RECEIPTS_KEY} PRIMARY KEY (manager_id, idempotency_key)",
 )
-_INSERT = "INSERT ON stackmgr.stack_revisions"
-_WITHOUT_GRANT = _changes(f"REVOKE {_INSERT} FROM stackmgr_app", f"GRANT {_INSERT} TO stackmgr_app")
 _ASYNCHRONOUS = _login("SET synchronous_commit = off", "RESET synchronous_commit")
 
 CELLS = [
@@ -105,14 +88,11 @@ CELLS = [
     # Only `/ready` reads it.
     Cell("table schema_migrations", "hangs", _locks("schema_migrations"), Bound(ready="fails"), lasts=LONG),
     Cell("primary key of creation_receipts", "dies", _WITHOUT_RECEIPTS_KEY, _UNKNOWN),
-    Cell("grant on stack_revisions", "dies", _WITHOUT_GRANT, Bound("500", ready="fails")),
     Cell("login", "dies", _login("NOLOGIN", "LOGIN"), DOWN, setup=_as_service_login, lasts=LONG),
     Cell(
         *("max_connections", "is full", _connections_are_used_up, OUTAGE),
         setup=_as_service_login,
         lasts=LONG,
     ),
-    Cell("server (read-only)", "lies", _setting("default_transaction_read_only", "on"), DOWN, lasts=LONG),
     Cell("synchronous_commit of the login", "lies", _ASYNCHRONOUS, OUTAGE, setup=_as_service_login),
-    Cell("standby", "dies", _setting("synchronous_standby_names", "nobody"), _UNKNOWN, lasts=LONG),
 ]
