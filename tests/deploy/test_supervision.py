@@ -20,7 +20,6 @@ import pytest
 from stackmgr import paths
 from stackmgr.access import api_keys
 from stackmgr.server.master import Master
-from tests.faults import clocks
 from tests.support.examples import configuration
 from tests.support.releases import make_release, switch
 from tests.support.server import RunningService, free_port, running_service, send_request, workers_replaced
@@ -248,20 +247,6 @@ def test_a_worker_that_hangs_at_its_boot_is_replaced(database_url, releases):
         worker.kill()
         eventually(lambda: not hang.exists())
         assert is_serving(service)
-
-
-def test_a_step_of_the_clock_ends_no_worker_that_boots(database_url, releases):
-    boots, clock = releases / "boots", releases / "clock"
-    clock.mkdir()
-    with running_service(database_url, env=clocks._make_clock(clock)) as service:
-        with (releases / "old/stackmgr/wsgi.py").open("a") as module:
-            module.write(IN_A_WORKER.format(f"import time; open({str(boots)!r}, 'w').close(); time.sleep(3)"))
-        [worker] = workers(service)
-        worker.kill()
-        eventually(boots.exists)
-        clocks._set_clock(clock, 3600)
-        assert is_serving(service)
-        assert not any("hangs at its boot" in message for message in messages(service))
 
 
 def create(service: RunningService, key: str) -> int:
