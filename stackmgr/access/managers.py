@@ -1,4 +1,4 @@
-"""The manager record: made by the first authenticated request, and bound anew by an operator only."""
+"""The record of a manager: its first authenticated request creates it; only an operator rebinds it."""
 
 import logging
 from dataclasses import dataclass
@@ -70,6 +70,6 @@ def bind(session: Session, identity: Identity) -> str:
                 "identity_id": identity.identity_id,
             },
         )
-        # Without a row, another first request was quicker: what it saved counts, unless it is erased already.
+        # Without a row, another first request won the race; its binding counts, unless it is erased already.
         manager_id = look_up(session, identity) if inserted is None else inserted[0]
     return manager_id

@@ -151,7 +151,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         raise ex
 
     def _forget_statements(self, statement: Statement, deadline: float) -> None:
-        """Let all be prepared again: perhaps a migration came between the plan of *statement* and its use."""
+        """Prepare every statement again: a migration may have come between *statement*'s plan and its use."""
         self._statement_names.clear()
         has_answered = False
         try:

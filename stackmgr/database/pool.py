@@ -33,7 +33,7 @@ _log_filter = RateLimitFilter()
 
 
 class _Waiter(WaitingClient[DatabaseConnection]):
-    """A place in the line, which is left only with the pool's lock held."""
+    """A waiter in the pool's queue.  It may leave the queue only while it holds the pool's lock."""
 
     __slots__ = ("woken",)
 

@@ -11,7 +11,7 @@ from stackmgr.errors import DatabaseError
 from stackmgr.reasons import ReasonSlug
 
 PROGRAM_LIMIT_EXCEEDED = "54000"
-# What a connection settles by itself, behind a pooler that gives it another server session.
+# Handled by the connection itself: a pooler has moved it to another server session.
 INVALID_STATEMENT_NAME = "26000"
 DUPLICATE_PREPARED_STATEMENT = "42P05"
 FEATURE_NOT_SUPPORTED = "0A000"

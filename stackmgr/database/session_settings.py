@@ -1,7 +1,7 @@
 """Verify that a new connection has the settings that its start-up options request.
 
 PostgreSQL applies the options or rejects the connection.  PgBouncer rejects it too, unless it is set to
-ignore them; then the role, the timeouts and all the rest are those of the server session behind it.
+ignore them; then the server session behind it keeps its own role, timeouts and other settings.
 """
 
 import json

@@ -53,7 +53,7 @@ class SharedReads:
     - A batch is complete before it is sent: no request waits for one that was under way before it.
     - Only the leader uses the connection, from `acquire` to `release`.  What it passes on are rows.
     - Each request gets the rows or the error of its own read, or neither if a read before fails, or the
-      leader in any way.  Then its read is a batch of its own: it has its own outcome and lost only time.
+      leader in any way.  Then its read is a batch of its own: it gets its own outcome and has only lost time.
     - The leader ends a batch after a share of its time.  The others wait as long as it does.
     - Requests of other threads than the scheduler's have batches of their own.
     """

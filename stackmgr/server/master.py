@@ -5,7 +5,7 @@
 - At a reload, the old workers end once the new ones serve, not when those have been forked.
 - A signal to stop ends a reload that waits.
 - A worker that hangs at its boot is replaced; gunicorn replaces only those that have served.
-- A worker that cannot be forked is tried again, as one is that cannot boot: see `Worker.init_process`.
+- If a worker cannot be forked or cannot boot, the master tries again: see `Worker.init_process`.
 - systemd is notified once a worker serves.
 
 The master imports this module: it must import nothing of the service.

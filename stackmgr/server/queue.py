@@ -35,8 +35,8 @@ class Place(Admission):
 class RequestQueue(Generic[_Entry]):
     """Admits *limit* requests at a time: of one manager three quarters, of unverified keys a quarter.
 
-    Each group has a line of its own.  The request that has waited longest is next, but none counts as waiting
-    since more than _GRACE_SECONDS before the last turn of its line: once requests wait long, lines alternate.
+    Each group has a line of its own.  The request that has waited longest is next.  Waiting time counts from
+    at most _GRACE_SECONDS before the last turn of its line: once requests wait long, lines alternate.
     """
 
     def __init__(self, limit: int) -> None:

@@ -55,7 +55,7 @@ class Whitelist:
 
 
 def _object(problems: list[str], members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object.  Of a repeated member one reader takes the first value, another the last."""
+    """Return a JSON object without repeated members: some readers take the first value, others the last."""
     counts = Counter(name for name, _ in members)
     problems.extend(f"an object repeats the member {name!a}" for name, count in counts.items() if count > 1)
     return dict(members)

@@ -2,8 +2,8 @@
 
 After a few consecutive failures the circuit is open: calls fail at once instead of waiting for the time-out.
 At short intervals one call is let through as a probe, with a short time-out of its own.  Now and then a probe
-has the full time-out, so that a slow verifier is found alive; short ones go on beside it, so that one that
-hangs delays no recovery.
+has the full time-out, so that a slow verifier is found alive; short probes continue meanwhile, so that a
+hanging probe does not delay recovery.
 Any response, also one that rejects a key, closes the circuit.  Each process has a circuit of its own.
 """
 

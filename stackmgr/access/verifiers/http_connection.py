@@ -1,4 +1,4 @@
-"""A connection over HTTP, or HTTPS, of which each exchange has one deadline and one maximum size.
+"""A connection over HTTP or HTTPS.  Each exchange has one deadline and one size limit.
 
 http.client parses the response, but its time-outs bound each read separately: a server that sends one byte a
 second never exceeds one.  Here every operation on the socket waits at most until the deadline of the complete
@@ -47,7 +47,7 @@ class _Reader(io.RawIOBase):
 
 
 class Connection:
-    """A connection to *address*, with TLS if there is a context: the certificate must be one for *host*.
+    """A connection to *address*, with TLS if there is a context: the certificate must match *host*.
 
     Everything raises TimeoutError at its deadline on the monotonic clock.
     """

@@ -1,6 +1,6 @@
 """The last use of each key, to the hour, recorded outside of requests.
 
-A verification that finds the current hour not recorded yet adds the key's digest to a set.  A thread writes
+If the current hour is not recorded yet, a verification adds the key's digest to a set.  A thread writes
 the set every 30 seconds, and when the process ends: at most one write per key and hour.  A killed process
 loses up to 30 seconds of uses, until the keys are used again.
 """

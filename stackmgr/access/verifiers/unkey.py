@@ -102,7 +102,7 @@ class UnkeyVerifier:
         return self._identify(key, trace)
 
     def check(self) -> str | None:
-        """Return why Unkey verifies no key now, as far as an invented key shows."""
+        """Probe Unkey with an invented key, and return what that reveals: why it verifies no key now."""
         try:
             self._identify("stackmgr-check")
         except VerificationError as ex:
