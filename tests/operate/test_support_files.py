@@ -1,6 +1,6 @@
 """The files of `deploy/support/`, run by psql as the login that each names: what they reject, find and read.
 
-What each prints of known data is in `deploy/COMMANDS.md`, which `test_transcripts.py` runs.
+What stack.sql and tokens.sql print of known data is in `deploy/COMMANDS.md`, which `test_transcripts.py` runs.
 """
 
 import re
@@ -178,7 +178,19 @@ def test_a_request_id_is_found_by_what_is_stored_of_it(run_file, own_url):
 @pytest.mark.parametrize("manager", [MANAGER, MANAGER_ID])
 def test_a_receipt_is_found_by_either_id_of_its_manager_with_the_first_input(run_file, saved_url, manager):
     shown = run_file(saved_url, "receipt", manager=manager, key="growth-2026").out
-    assert re.findall(r"^(?:stack_id|preset)\|(.*)$", shown, re.MULTILINE) == [GROWTH, "weekly"]
+    assert dict(line.split("|") for line in shown.splitlines()) == {
+        "idempotency_key": "growth-2026",
+        "created_at": "2026-11-20 09:15:00+00",
+        "stack_id": GROWTH,
+        "request_id": "import-17",
+        "key_id": "",
+        "name": "Growth",
+        "preset": "weekly",
+        "allocation": f'[{{"token_address":"{ADDRESS["AAPL"]}","weight_bps":10000}}]',
+        "input_digest": "bf979d3efdc578bda1c93bfec753312f56e2dc5da279f19c67ba885ed6d7ce93",
+        "current_name": "Growth",
+        "revision_number": "4",
+    }
 
 
 def test_a_key_that_a_manager_has_not_used_has_no_receipt(run_file, saved_url):
@@ -209,8 +221,10 @@ def test_a_key_is_shown_with_why_it_is_rejected_and_when(run_file, own_url, chan
     plant(own_url, update("api_keys", change, f"key_id = '{PRODUCTION}'") + TAKEN)
     shown = dict(line.split("|") for line in run_file(own_url, "key", key=PRODUCTION).out.splitlines())
     assert (shown["key_id"], shown["last_four"], shown["state"]) == (PRODUCTION, "dZFx", state)
-    names = ("revoked_at", "expires_at", "valid_again", "last_used_hour")
-    assert {name for name in names if shown[name]} == times
+    dates = {"revoked_at", "expires_at", "valid_again", "last_used_hour"}
+    assert {name for name in dates if shown[name]} == times
+    others = {"key_id", "external_id", "label", "last_four", "state", "created_at", "quota", "successor_id"}
+    assert shown.keys() == dates | others
 
 
 @pytest.mark.parametrize(
