@@ -1,6 +1,6 @@
 """The files of `deploy/support/`, run by psql as the login that each names: what they reject, find and read.
 
-What stack.sql and tokens.sql print of known data is in `deploy/COMMANDS.md`, which `test_transcripts.py` runs.
+What stack.sql and tokens.sql print of known data is in `deploy/COMMANDS.md`: `test_transcripts.py` runs it.
 """
 
 import re
