@@ -158,13 +158,13 @@ def test_an_operators_command_rejects_a_pooler_with_a_message(pooled):
     environment = {**os.environ, "STACKMGR_DATABASE_URL": pooled()}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert "this login may not become stackmgr_owner" in ended.stderr
+    assert "this login may not assume stackmgr_owner" in ended.stderr
 
 
 def test_migrate_rejects_a_pooler_and_leaves_nothing_in_its_session(pooled):
     url = pooled(default_pool_size="1")
     with psycopg.connect(url, autocommit=True) as client:
         before = client.execute(LEFT_BEHIND).fetchone()
-        with pytest.raises(CommandError, match="leads through a pooler; connect to PostgreSQL itself"):
+        with pytest.raises(CommandError, match="leads to a pooler: name PostgreSQL.s own host and port"):
             migrations.apply(url)
         assert client.execute(LEFT_BEHIND).fetchone() == before
