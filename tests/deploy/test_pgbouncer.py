@@ -165,6 +165,6 @@ def test_migrate_rejects_a_pooler_and_leaves_nothing_in_its_session(pooled):
     url = pooled(default_pool_size="1")
     with psycopg.connect(url, autocommit=True) as client:
         before = client.execute(LEFT_BEHIND).fetchone()
-        with pytest.raises(CommandError, match="leads to a pooler: name PostgreSQL.s own host and port"):
+        with pytest.raises(CommandError, match="leads to a pooler: name PostgreSQL"):
             migrations.apply(url)
         assert client.execute(LEFT_BEHIND).fetchone() == before
