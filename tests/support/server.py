@@ -126,7 +126,10 @@ def free_port() -> int:
 
 def listening_ports(pid: int) -> set[int]:
     """Return the TCP ports on which a process listens: a stranger may have taken a free port meanwhile."""
-    connections = psutil.Process(pid).net_connections("inet")
+    try:
+        connections = psutil.Process(pid).net_connections("inet")
+    except psutil.AccessDenied:  # to the files of a process that is ending, for another user than root
+        return set()
     return {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
 
 
