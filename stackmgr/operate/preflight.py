@@ -70,10 +70,12 @@ def examine(
                     completed_conninfo(url, SERVICE_ROLE, deadline), DatabaseConnection
                 ) as connection:
                     session_settings.verify(connection)
-                    _examine_schema(connection, expected, findings)
+                    is_newer = _examine_schema(connection, expected, findings)
                     _examine_variant(connection, variant, findings)
                     # Another release has other objects, and Citus distributes them.
-                    if compares_catalog and variant == Settings.sql_variant and not findings.problems:
+                    if compares_catalog and not (
+                        is_newer or findings.problems or variant != Settings.sql_variant
+                    ):
                         _compare_catalog(connection, findings)
     except psycopg.errors.InsufficientPrivilege as ex:
         findings.problems.append(f"{ex.diag.message_primary}: run 'stackmgr migrate'")
@@ -142,7 +144,8 @@ def _examine_variant(connection: DatabaseConnection, variant: str, findings: Fin
 
 def _examine_schema(
     connection: psycopg.Connection[Any], expected: list[migrations.Migration], findings: Findings
-) -> None:
+) -> bool:
+    """Return whether the schema is that of a newer release."""
     applied = migrations.applied_versions(connection)
     for migration in expected:
         checksum = applied.pop(migration.version, None)
@@ -157,11 +160,10 @@ def _examine_schema(
         findings.problems.append(f"stackmgr_app lacks {row[-1]}: run 'stackmgr migrate'")
     if applied:
         findings.warnings.append(f"the schema is newer than this version of the service: {max(applied):04d}")
+    return bool(applied)
 
 
 def _compare_catalog(connection: psycopg.Connection[Any], findings: Findings) -> None:
-    if any("newer than this version" in warning for warning in findings.warnings):
-        return
     text = (paths.directory("sql") / "catalog.tsv").read_text(encoding="utf-8")
     found = dict(connection.execute(_CATALOG.text).fetchall())
     for line in text.splitlines():
