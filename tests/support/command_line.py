@@ -1,5 +1,6 @@
 """Run a command of `stackmgr` inside this process, and keep what it prints and its exit status."""
 
+import argparse
 import io
 import json
 import sys
@@ -43,3 +44,9 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         return Outcome(1 if message else status, printed.out, printed.err + message)
 
     return run
+
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the commands below a command, by name."""
+    actions = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    return dict(actions[0].choices) if actions else {}

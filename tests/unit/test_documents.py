@@ -1,10 +1,11 @@
 """The documents for people, held against what they speak of: a name that is gone is found here."""
 
 import argparse
-import ast
 import re
+import shlex
+import subprocess
 import tomllib
-from functools import cache
+from uuid import uuid4
 
 import pytest
 
@@ -12,10 +13,10 @@ import stackmgr
 from stackmgr import cli, paths
 from stackmgr.settings import OPTIONS
 from tests.support.client import STATUS
+from tests.support.command_line import subcommands
 from tests.support.openapi import BUNDLE
 
 ROOT = paths.directory("schemas").parent
-TESTS = ROOT / "tests"
 DOCUMENTS = [
     "README.md",
     "CHANGELOG.md",
@@ -31,9 +32,11 @@ DOCUMENTS = [
 ]
 each_document = pytest.mark.parametrize("document", DOCUMENTS)
 
+EXAMPLE = ROOT / "deploy" / "stackmgr.env.example"
 VARIABLE = re.compile(r"STACKMGR(?:_[A-Z]+)+")
 PATH = re.compile(r"(?:\.ci|deploy|schemas|sql|stackmgr|tests)/[\w./-]*")
-REFERENCE = re.compile(r"([\w/]+\.py)::(test_\w+)")
+OF_OPTIONS = {option.variable for option in OPTIONS.values()}
+OF_OPTIONS |= {f"{option.variable}_FILE" for option in OPTIONS.values() if option.is_secret}
 
 
 def text_of(document: str) -> str:
@@ -48,36 +51,29 @@ def code_in(document: str) -> list[str]:
     return [*re.findall(r"^ {4}(.+)$", text, re.MULTILINE), *"".join(fenced).splitlines(), *spans]
 
 
-def syntax_trees(*patterns: str) -> list[ast.Module]:
-    return [ast.parse(path.read_bytes()) for pattern in patterns for path in sorted(ROOT.glob(pattern))]
-
-
-@cache
 def variables_in(*patterns: str) -> set[str]:
-    """Return the variables that the code names or that are settings, with the `_FILE` of each secret."""
-    found = {option.variable for option in OPTIONS.values()}
-    for node in (node for tree in syntax_trees(*patterns) for node in ast.walk(tree)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and VARIABLE.fullmatch(node.value):
-            found.add(node.value)
-    return found | {f"{option.variable}_FILE" for option in OPTIONS.values() if option.is_secret}
-
-
-THE_CODES_OWN = ("stackmgr/**/*.py", "deploy/*.py")
-
-
-def subcommands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    [action] = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)] or [None]
-    return {} if action is None else dict(action.choices)
+    """Return the variables that the code names as a complete string, or that are settings."""
+    code = "\n".join(path.read_text() for pattern in patterns for path in ROOT.glob(pattern))
+    return set(re.findall(rf'"({VARIABLE.pattern})"', code)) | OF_OPTIONS
 
 
 def command_lines(document: str) -> list[list[str]]:
     """Return the words after `stackmgr` of each command line shown; a group may stand without that word."""
-    groups = [name for name, parser in subcommands_of(cli.make_parser()).items() if subcommands_of(parser)]
+    groups = [name for name, parser in subcommands(cli.make_parser()).items() if subcommands(parser)]
     shown = [
         re.search(rf"(?:^|[ /])(?<!from )stackmgr +(?=[a-z])(.+)|^((?:{'|'.join(groups)}) [a-z].*)", code)
         for code in code_in(document)
     ]
     return [(match[1] or match[2]).partition("  ")[0].split() for match in shown if match]
+
+
+def parser_of(words: list[str]) -> argparse.ArgumentParser:
+    parser, rest = cli.make_parser(), list(words)
+    while choices := subcommands(parser):
+        assert rest, words
+        assert rest[0] in choices, words
+        parser = choices[rest.pop(0)]
+    return parser
 
 
 def rows_of(document: str) -> list[list[str]]:
@@ -88,53 +84,39 @@ def rows_of(document: str) -> list[list[str]]:
     ]
 
 
-def test_every_test_that_the_rules_name_exists():
-    referred = REFERENCE.findall(text_of("tests/RULES.md"))
-    assert referred
-    for path in {path for path, _ in referred}:
-        tree = ast.parse((TESTS / path).read_bytes())
-        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        assert {name for where, name in referred if where == path} <= functions, path
+def test_every_rule_has_one_to_three_tests_that_exist():
+    rules = [row for row in rows_of("tests/RULES.md") if re.match(r"[1-9]", row[0])]
+    assert {row[0].partition(".")[0] for row in rules} == set("12345789")  # section 6 has no rule
+    for _, rule, tests in rules:
+        named = [re.fullmatch(r"([\w/]+\.py)::(test_\w+)", test) for test in tests.split(", ")]
+        assert len(named) <= 3, rule
+        for match in named:
+            assert re.search(rf"^def {match[2]}\(", text_of(f"tests/{match[1]}"), re.MULTILINE), match[0]
 
 
 def test_every_folder_of_the_package_has_a_folder_of_tests():
     rooms = {path.parent.name for path in ROOT.glob("stackmgr/*/__init__.py")} - {"dev"}  # deploy/test_dev.py
     folders = {"http": "contract"}
-    assert [room for room in rooms if not [*(TESTS / folders.get(room, room)).glob("test_*.py")]] == []
-
-
-def test_every_rule_has_one_to_three_tests():
-    rules = [row for row in rows_of("tests/RULES.md") if re.match(r"[1-9]", row[0])]
-    assert {row[0].partition(".")[0] for row in rules} == set("12345789")  # section 6 has no rule
-    for _, rule, tests in rules:
-        named = tests.split(", ")
-        assert len(named) <= 3, rule
-        assert all(REFERENCE.fullmatch(test) for test in named), rule
+    assert [room for room in rooms if not [*ROOT.glob(f"tests/{folders.get(room, room)}/test_*.py")]] == []
 
 
 @each_document
-def test_every_path_a_document_names_exists(document):
+def test_every_path_and_link_of_a_document_leads_somewhere(document):
     named = {path for code in code_in(document) for path in code.split() if PATH.fullmatch(path)}
-    modules = {m for code in code_in(document) for m in re.findall(r"-m (tests(?:\.\w+)+)", code)}
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
-    folders = [ROOT / module.replace(".", "/") for module in modules]
-    assert all(folder.with_suffix(".py").exists() or (folder / "__main__.py").exists() for folder in folders)
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", text_of(document))
+    folder = (ROOT / document).parent
+    assert [link for link in links if "://" not in link and not (folder / link).exists()] == []
+    modules = {m for code in code_in(document) for m in re.findall(r"-m (tests(?:\.\w+)+)", code)}
+    places = [ROOT / module.replace(".", "/") for module in modules]
+    assert all(place.with_suffix(".py").exists() or (place / "__main__.py").exists() for place in places)
 
 
-def test_every_module_the_map_of_the_code_names_exists():
-    named = re.findall(r"`((?:[\w]+/)*\w+\.py|(?:\w+/)+)`", text_of("stackmgr/README.md"))
-    assert len(named) > 30
-    package = ROOT / "stackmgr"
-    assert [name for name in named if not (ROOT / name).exists() and not [*package.rglob(name)]] == []
-
-
-def test_the_map_of_the_code_names_every_module():
-    text = text_of("stackmgr/README.md")
-    package = ROOT / "stackmgr"
-    modules = {path.relative_to(package) for path in package.rglob("*.py") if path.name != "__init__.py"}
-    assert [
-        module.as_posix() for module in sorted(modules) if not re.search(rf"`(?:\w+/)*{module.name}`", text)
-    ] == []
+def test_the_map_of_the_code_names_every_module_and_no_other():
+    named = set(re.findall(r"`(?:\w+/)*(\w+\.py)`", text_of("stackmgr/README.md")))
+    modules = {path.name for path in ROOT.glob("stackmgr/**/*.py")} - {"__init__.py"}
+    assert modules - named == set()
+    assert named - modules - {path.name for path in ROOT.glob("*/**/*.py")} == set()
 
 
 def test_the_drawing_of_the_layers_is_the_import_contract():
@@ -147,55 +129,65 @@ def test_the_drawing_of_the_layers_is_the_import_contract():
 
 
 @each_document
-def test_every_link_into_the_project_leads_somewhere(document):
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", text_of(document))
-    folder = (ROOT / document).parent
-    assert [link for link in links if "://" not in link and not (folder / link).exists()] == []
-
-
-@each_document
 def test_every_command_a_document_shows_exists_with_its_options(document):
     for words in command_lines(document):
-        parser, rest = cli.make_parser(), list(words)
-        while choices := subcommands_of(parser):
-            assert rest, words
-            assert rest[0] in choices, words
-            parser = choices[rest.pop(0)]
-        assert {word for word in rest if word.startswith("--")} <= parser._option_string_actions.keys(), words
+        known = parser_of(words)._option_string_actions.keys()
+        assert {word for word in words if word.startswith("--")} <= known, words
+
+
+def test_every_command_of_the_runbook_is_complete():
+    printed = re.findall(
+        r"(?:^ {4,}|`)(?:RELEASE=\$V )?stackmgr (\w[^`\n#]*)", text_of("deploy/RUNBOOK.md"), re.MULTILINE
+    )
+    for command in {command for command in printed if not command.endswith(("--help", "..."))}:
+        arguments = shlex.split(re.sub(r"\b(KEY_ID|MANAGER_ID|STACK_ID|UUID)\b", str(uuid4()), command))
+        assert cli.make_parser().parse_args(arguments).run
 
 
 def test_the_pages_show_every_command():
     commands = {
         (name, *second)
-        for name, parser in subcommands_of(cli.make_parser()).items()
-        for second in ([(nested,) for nested in subcommands_of(parser)] or [()])
+        for name, parser in subcommands(cli.make_parser()).items()
+        for second in ([(nested,) for nested in subcommands(parser)] or [()])
     }
     pages = ("README.md", "deploy/RUNBOOK.md", "deploy/COMMANDS.md")
     shown = [line for page in pages for line in command_lines(page)]
-    assert [
-        words for words in commands if not any(tuple(line[: len(words)]) == words for line in shown)
-    ] == []
+    assert {
+        words for words in commands if not any((*line[: len(words)],) == words for line in shown)
+    } == set()
 
 
 @each_document
 def test_every_variable_a_document_names_is_read(document):
-    patterns = (*THE_CODES_OWN, "tests/**/*.py") if document.startswith("tests/") else THE_CODES_OWN
-    assert set(VARIABLE.findall(text_of(document))) - variables_in(*patterns) == set()
+    tests = ("tests/**/*.py",) if document.startswith("tests/") else ()
+    read = variables_in("stackmgr/**/*.py", "deploy/*.py", *tests)
+    assert set(VARIABLE.findall(text_of(document))) - read == set()
 
 
-def test_every_variable_that_is_read_is_named_for_operators():
+def test_every_variable_that_is_read_is_named_for_its_readers():
     examples = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("deploy/*.env.example"))
-    assert variables_in(*THE_CODES_OWN) - set(VARIABLE.findall(examples)) == set()
+    assert variables_in("stackmgr/**/*.py", "deploy/*.py") - set(VARIABLE.findall(examples)) == set()
+    groups = ("STACKMGR_TEST_", "STACKMGR_FUZZ_", "STACKMGR_PROPERTY_", "STACKMGR_OPENAPI_")
+    of_tests = {name for name in variables_in("tests/**/*.py") if name.startswith(groups)}
+    assert of_tests - set(VARIABLE.findall(text_of("tests/README.md"))) == set()
 
 
-def test_every_variable_of_the_tests_is_named_for_testers():
-    of_the_tests = {
-        name
-        for name in variables_in("tests/**/*.py")
-        if name.startswith(("STACKMGR_TEST_", "STACKMGR_FUZZ_", "STACKMGR_PROPERTY_", "STACKMGR_OPENAPI_"))
-    }
-    assert of_the_tests
-    assert of_the_tests - set(VARIABLE.findall(text_of("tests/README.md"))) == set()
+def test_the_example_of_the_environment_states_every_setting_and_its_default():
+    text = EXAMPLE.read_text()
+    assert set(VARIABLE.findall(text)) == OF_OPTIONS
+    commented = dict(re.findall(r"^#([A-Z_]+)=(.*)$", text, re.MULTILINE))
+    for option in OPTIONS.values():
+        if option.default not in ("", None, paths.default_whitelist()):
+            assert commented[option.variable] == option.default_text
+
+
+def test_sh_reads_the_example_of_the_environment_as_systemd_does():
+    """An operator sources it for `stackmgr migrate`; every line is a comment or one plain assignment."""
+    lines = [line for line in EXAMPLE.read_text().splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Z_]+=('[^']*'|[\w.:/-]*)", line) for line in lines)
+    script = f'set -eu; . "{EXAMPLE}"; printf %s "$STACKMGR_DATABASE_URL"'
+    sourced = subprocess.check_output(["/bin/sh", "-c", script], text=True)
+    assert re.match("postgresql://stackmgr_service:PASSWORD@.*&sslmode=verify-full&", sourced)
 
 
 def test_the_readme_is_short():

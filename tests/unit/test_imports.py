@@ -29,22 +29,19 @@ import sys
 import stackmgr.server.worker, stackmgr.wsgi
 print(*sorted(name for name in sys.modules if name.partition(".")[0] == "stackmgr"))
 """
+# A deadline of the wall clock would end, or never end, when that is set.
+WALL_CLOCK = re.compile(
+    r"\btime\.time(?:_ns)?\(|^from time import .*\btime\b|\.(?:now|utcnow|today)\(", re.MULTILINE
+)
 
 
-def imported(tmp_path: Path) -> list[str]:
+def test_a_worker_imports_these_modules_and_none_that_operates(tmp_path):
     environ = os.environ | {
         "STACKMGR_DATABASE_URL": "postgresql://127.0.0.1:1/none",
         "STACKMGR_ADMIN_BIND": "127.0.0.1:9108",
         "STACKMGR_METRICS_DIR": str(tmp_path),
     }
-    ended = subprocess.run(
-        [sys.executable, "-c", PROBE], env=environ, capture_output=True, text=True, check=True
-    )
-    return ended.stdout.split()
-
-
-def test_a_worker_imports_these_modules_and_none_that_operates(tmp_path):
-    found = imported(tmp_path)
+    found = subprocess.check_output([sys.executable, "-c", PROBE], env=environ, text=True).split()
     modules = [f"{package}.{name}" for package, names in WORKER.items() for name in names.split()]
     assert found == sorted([*WORKER, *modules])
     files = (Path(importlib.util.find_spec(name).origin) for name in found)
@@ -63,16 +60,9 @@ def test_no_module_and_no_function_is_longer_than_contributing_says():
 
 
 def test_what_waits_reads_the_clock_that_nobody_sets():
-    """A deadline of the wall clock would end, or never end, when that is set."""
-    wall = re.compile(
-        r"\btime\.time(?:_ns)?\(|^from time import .*\btime\b|\.(?:now|utcnow|today)\(", re.MULTILINE
-    )
-    reading = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        if wall.search(path.read_text())
-    }
-    assert {name for name in reading if not name.startswith("operate/")} == {
+    reading = {path for path in PACKAGE.rglob("*.py") if WALL_CLOCK.search(path.read_text())}
+    names = {path.relative_to(PACKAGE).as_posix() for path in reading}
+    assert {name for name in names if not name.startswith("operate/")} == {
         "access/verifiers/remote.py",  # the date of a Retry-After
         "access/verifiers/unkey.py",  # the end of a rate limit
         "monitoring/logs.py",

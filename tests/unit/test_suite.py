@@ -1,7 +1,5 @@
 """The passes of `tests/run`: nothing that did not run counts as passed."""
 
-import textwrap
-
 import pytest
 
 from tests import suite
@@ -22,28 +20,34 @@ def test_never_runs(): pass
 """
 
 
+@pytest.fixture
+def run(tmp_path):
+    """Return a function that runs a module of tests as a pass, and returns its outcome."""
+
+    def run(text: str, *options: str) -> suite.Outcome:
+        (tmp_path / "test_trial.py").write_text(text)
+        settings = ("-c", str(suite.TESTS.parent / "pyproject.toml"), f"--rootdir={tmp_path}")
+        total = suite.Outcome()
+        command = ("pytest", *options, *settings, str(tmp_path))
+        suite.run(suite.Pass("trial", command), tmp_path / "reports", total)
+        return total
+
+    return run
+
+
 @pytest.mark.parametrize("options", [(), ("-n", "2", "--dist", "loadfile")])
-def test_what_fails_or_never_runs_is_listed(tmp_path, options, capsys):
-    file = tmp_path / "test_trial.py"
-    file.write_text(textwrap.dedent(TESTS))
-    total = suite.Outcome()
-    command = ("pytest", *options, "-c", str(suite.TESTS.parent / "pyproject.toml"), f"--rootdir={tmp_path}")
-    suite.run(suite.Pass("trial", (*command, str(file))), tmp_path / "reports", total)
+def test_what_fails_or_never_runs_is_listed(run, options, capsys):
+    total = run(TESTS, *options)
     assert "assert 1 == 2" in capsys.readouterr().out
     # xdist's replacement of a dead process reports the test that ended it.
     failed = ["test_ends_its_process"] if options else []
-    assert sorted(total.failed) == sorted(
-        f"test_trial.py::{name} (trial)" for name in ["test_errs", "test_fails", *failed]
-    )
-    assert suite.summary(total) == f"1 passed, {2 + len(failed)} failed, 1 skipped, {2 - len(failed)} not run"
+    failed += ["test_errs", "test_fails"]
+    assert sorted(total.failed) == [f"test_trial.py::{name} (trial)" for name in failed]
+    assert suite.summary(total) == f"1 passed, {len(failed)} failed, 1 skipped, {4 - len(failed)} not run"
     assert any("never ran" in error for error in total.errors)
 
 
-def test_a_module_that_cannot_be_imported_fails(tmp_path):
-    (tmp_path / "test_trial.py").write_text("import nothing_of_this_name")
-    total = suite.Outcome()
-    suite.run(
-        suite.Pass("trial", ("pytest", f"--rootdir={tmp_path}", str(tmp_path))), tmp_path / "reports", total
-    )
+def test_a_module_that_cannot_be_imported_fails(run):
+    total = run("import nothing_of_this_name")
     assert total.failed
     assert total.passed == 0
