@@ -82,9 +82,11 @@ def test_a_statement_that_has_no_file_cannot_be_loaded():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_file_is_sent_without_a_comment_or_a_percent_sign(name):
+def test_every_file_is_sent_with_its_name_behind_the_first_word_and_no_other_comment(name):
     statement = statements.load(name)
     assert statement.name == name
+    assert statement.text.count(b"/*") == 1
+    assert statement.text.split()[1:4] == [b"/*", name.encode(), b"*/"]
     assert b"--" not in statement.text
     assert b"%" not in statement.text
     assert all(b"$%d::" % number in statement.text for number in range(1, len(statement.parameters) + 1))

@@ -58,57 +58,41 @@ def test_every_allocation_the_service_produces_can_be_stored(admin):
         assert stored == produced
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(allocation((ONE, 10000)), id="one item"),
-        pytest.param(allocation((ONE, 0), (TWO, 10000)), id="a weight of zero"),
-        pytest.param(
-            allocation(*((a, 0) for a in ADDRESSES[:29]), (ADDRESSES[29], 10000)), id="thirty items"
-        ),
-    ],
-)
-def test_an_allocation_in_normal_form_is_accepted(admin, text):
-    admin.execute("SELECT %s::stackmgr.allocation", (text,))
+ABNORMAL = {
+    "no items": "[]",
+    "an object": "{}",
+    "null": "null",
+    "a list of lists": "[[]]",
+    "an empty item": "[{}]",
+    "31 items": allocation(*((f"0x{n:040x}", 0) for n in range(30)), ("0x" + "f" * 40, 10000)),
+    "unsorted": allocation((TWO, 4000), (ONE, 6000)),
+    "twice the same address": allocation((ONE, 4000), (ONE, 6000)),
+    "total below": allocation((ONE, 4000), (TWO, 5999)),
+    "total above": allocation((ONE, 4001), (TWO, 6000)),
+    "weight 10001": allocation((ONE, 10001)),
+    "negative weight": allocation((ONE, 10001), (TWO, -1)),
+    "weights beyond an integer": allocation((ONE, 2**31 - 1), (TWO, 10000)),
+    "a weight beyond an integer": allocation((ONE, 10**30)),
+    "fraction": allocation((ONE, 10000.0)),
+    "weight as text": allocation((ONE, "10000")),
+    "no weight": allocation((ONE, None)),
+    "weight true": allocation((ONE, True)),
+    "exponent": allocation((ONE, 10000)).replace("10000", "1e4"),
+    "uppercase address": allocation((ONE.upper().replace("X", "x"), 10000)),
+    "no 0x": allocation((ONE[2:], 10000)),
+    "39 digits": allocation((ONE[:-1], 10000)),
+    "41 digits": allocation((ONE + "0", 10000)),
+    "not hexadecimal": allocation((ONE[:-1] + "g", 10000)),
+    "a space": allocation((ONE, 10000)).replace(",", ", "),
+    "a line feed": allocation((ONE, 10000)) + "\n",
+    "members the other way round": f'[{{"weight_bps":10000,"token_address":"{ONE}"}}]',
+    "a member too many": allocation((ONE, 10000)).replace("}", ',"x":1}'),
+    "a member too few": f'[{{"token_address":"{ONE}"}}]',
+    "an escape": allocation((ONE, 10000)).replace('"0x', '"\\u0030x'),
+}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("[]", id="no items"),
-        pytest.param("{}", id="an object"),
-        pytest.param("null", id="null"),
-        pytest.param("[[]]", id="a list of lists"),
-        pytest.param("[{}]", id="an empty item"),
-        pytest.param(
-            allocation(*((f"0x{n:040x}", 0) for n in range(30)), ("0x" + "f" * 40, 10000)), id="31 items"
-        ),
-        pytest.param(allocation((TWO, 4000), (ONE, 6000)), id="unsorted"),
-        pytest.param(allocation((ONE, 4000), (ONE, 6000)), id="twice the same address"),
-        pytest.param(allocation((ONE, 4000), (TWO, 5999)), id="total below"),
-        pytest.param(allocation((ONE, 4001), (TWO, 6000)), id="total above"),
-        pytest.param(allocation((ONE, 10001)), id="weight 10001"),
-        pytest.param(allocation((ONE, 10001), (TWO, -1)), id="negative weight"),
-        pytest.param(allocation((ONE, 2**31 - 1), (TWO, 10000)), id="weights beyond an integer"),
-        pytest.param(allocation((ONE, 10**30)), id="a weight beyond an integer"),
-        pytest.param(allocation((ONE, 10000.0)), id="fraction"),
-        pytest.param(allocation((ONE, "10000")), id="weight as text"),
-        pytest.param(allocation((ONE, None)), id="no weight"),
-        pytest.param(allocation((ONE, True)), id="weight true"),
-        pytest.param(allocation((ONE, 10000)).replace("10000", "1e4"), id="exponent"),
-        pytest.param(allocation((ONE.upper().replace("X", "x"), 10000)), id="uppercase address"),
-        pytest.param(allocation((ONE[2:], 10000)), id="no 0x"),
-        pytest.param(allocation((ONE[:-1], 10000)), id="39 digits"),
-        pytest.param(allocation((ONE + "0", 10000)), id="41 digits"),
-        pytest.param(allocation((ONE[:-1] + "g", 10000)), id="not hexadecimal"),
-        pytest.param(allocation((ONE, 10000)).replace(",", ", "), id="a space"),
-        pytest.param(allocation((ONE, 10000)) + "\n", id="a line feed"),
-        pytest.param(f'[{{"weight_bps":10000,"token_address":"{ONE}"}}]', id="members the other way round"),
-        pytest.param(allocation((ONE, 10000)).replace("}", ',"x":1}'), id="a member too many"),
-        pytest.param(f'[{{"token_address":"{ONE}"}}]', id="a member too few"),
-        pytest.param(allocation((ONE, 10000)).replace('"0x', '"\\u0030x'), id="an escape"),
-    ],
-)
+@pytest.mark.parametrize("text", ABNORMAL.values(), ids=ABNORMAL)
 def test_anything_but_the_normal_form_breaks_the_constraint(admin, text):
     with pytest.raises(psycopg.errors.CheckViolation) as error:
         admin.execute("SELECT %s::stackmgr.allocation", (text,))
