@@ -1,11 +1,14 @@
-"""Fixtures for tests that need a cluster of their own, because roles belong to a whole cluster."""
+"""Fixtures: databases that a test may change, clusters without roles, files beside the migrations."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from stackmgr import paths
+from stackmgr.operate import migrations
 from tests.support.clusters import cluster, new_database
 
 ROLES = b"SELECT rolname FROM pg_roles WHERE oid >= 16384"
@@ -31,3 +34,30 @@ def bare_database_url(bare_cluster_url: str) -> Iterator[str]:
     """A connection string, as superuser, to an empty database in a cluster without roles."""
     with new_database(bare_cluster_url) as url:
         yield url
+
+
+@pytest.fixture
+def own_url(server_url: str) -> Iterator[str]:
+    """A migrated database that a test may change."""
+    with new_database(server_url) as url:
+        migrations.apply(url)
+        yield url
+
+
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Path]]:
+    """Return a function that adds files to a copy of the migrations, numbered on, and returns their paths."""
+    copy, directory = tmp_path / "sql" / "migrations", paths.directory
+    shutil.copytree(directory("sql") / "migrations", copy)
+    monkeypatch.setattr(
+        paths, "directory", lambda name: tmp_path / name if name == "sql" else directory(name)
+    )
+
+    def add(**texts: str) -> list[Path]:
+        version = migrations.available()[-1].version
+        added = [copy / f"{version + n:04d}_{slug}.sql" for n, slug in enumerate(texts, 1)]
+        for path, text in zip(added, texts.values(), strict=True):
+            path.write_text(text)
+        return added
+
+    return add

@@ -1,10 +1,6 @@
-"""Migrations: applied once, in order, one run at a time, each file atomically.
-
-The schema has few files: what happens to later ones is tested with files of the tests.
-"""
+"""Migrations: applied once, in order, one run at a time, each file atomically."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import paths
 from stackmgr.errors import CommandError
@@ -22,12 +18,9 @@ from tests.support.clusters import new_database
 from tests.support.waiting import eventually
 
 WAITING = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
-EXISTS = b"SELECT to_regclass(%s) IS NOT NULL"
+EXISTS = b"SELECT to_regclass('stackmgr.half') IS NOT NULL"
 
-SECOND = """
-SET LOCAL ROLE stackmgr_owner;
-CREATE TABLE stackmgr.second (id uuid);
-"""
+EMPTY = "SELECT 1;"
 DEADLOCK = """
 DO $$ BEGIN IF nextval('public.attempts') = 1 THEN RAISE deadlock_detected; END IF; END $$;
 """
@@ -45,17 +38,6 @@ def empty_url(server_url: str) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of two migrations that a test may change: the schema's first file, and 0002_second."""
-    copy = tmp_path / "sql" / "migrations"
-    copy.mkdir(parents=True)
-    shutil.copy(min((paths.directory("sql") / "migrations").glob("*.sql")), copy)
-    (copy / "0002_second.sql").write_text(SECOND)
-    monkeypatch.setattr(paths, "directory", lambda name: tmp_path / name)
-    return copy
-
-
 def applied(url: str) -> list[int]:
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as connection:
         return sorted(migrations.applied_versions(connection))
@@ -63,7 +45,7 @@ def applied(url: str) -> list[int]:
 
 def wait_for(connection: psycopg.Connection, url: str, number: int) -> None:
     """Return once *number* backends of the database at *url* wait for a lock."""
-    name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+    name = conninfo_to_dict(url)["dbname"]
     eventually(lambda: connection.execute(WAITING, [name]).fetchone() == (number,))
 
 
@@ -72,8 +54,9 @@ def test_the_files_are_numbered_without_a_gap():
     assert versions == list(range(1, len(versions) + 1))
 
 
-def test_a_file_with_an_invalid_name_is_reported(folder):
-    (folder / "3_more.sql").touch()
+def test_a_file_with_an_invalid_name_is_reported(add):
+    [path] = add(more=EMPTY)
+    path.rename(path.with_name("3_more.sql"))
     with pytest.raises(CommandError, match=r"3_more\.sql of this release is not named NNNN_slug\.sql"):
         migrations.available()
 
@@ -102,43 +85,42 @@ def test_of_two_runs_at_once_one_applies_and_the_other_waits_and_finds_nothing_t
     assert printed == [[*everything, "the schema is up to date"], ["the schema is up to date"]]
 
 
-def test_a_file_that_changed_after_it_was_applied_is_reported(empty_url, folder):
-    migrations.apply(empty_url)
-    with (folder / "0002_second.sql").open("a") as file:
-        file.write("-- a comment\n")
-    with pytest.raises(CommandError, match="0002_second differs from the one that was applied: install"):
-        migrations.apply(empty_url)
+def test_a_file_that_changed_after_it_was_applied_is_reported(own_url, add):
+    [path] = add(second=EMPTY)
+    migrations.apply(own_url)
+    path.write_text(f"{EMPTY} -- a comment\n")
+    with pytest.raises(CommandError, match=f"{path.stem} differs from the one that was applied: install"):
+        migrations.apply(own_url)
 
 
-def test_a_file_that_ends_in_a_deadlock_is_repeated(empty_url, folder, monkeypatch):
-    migrations.apply(empty_url)
-    with psycopg.connect(empty_url, autocommit=True) as connection:
+def test_a_file_that_ends_in_a_deadlock_is_repeated(own_url, add, monkeypatch):
+    with psycopg.connect(own_url, autocommit=True) as connection:
         connection.execute(b"CREATE SEQUENCE public.attempts")  # which a rollback does not set back
-    (folder / "0003_third.sql").write_text(DEADLOCK)
+    [path] = add(third=DEADLOCK)
     monkeypatch.setattr(migrations, "_PAUSE_SECONDS", (0.0,))
     reported: list[str] = []
-    assert [each.version for each in migrations.apply(empty_url, report=reported.append)] == [3]
-    assert "0003_third did not get its locks" in reported[0]
+    assert [str(each) for each in migrations.apply(own_url, report=reported.append)] == [path.stem]
+    assert f"{path.stem} did not get its locks" in reported[0]
 
 
-def test_a_database_that_is_newer_than_the_code_is_rejected(empty_url, folder):
-    migrations.apply(empty_url)
-    (folder / "0002_second.sql").unlink()
-    with pytest.raises(CommandError, match=r"0002, which version .* run 'stackmgr migrate' of the newer"):
-        migrations.apply(empty_url)
+def test_a_database_that_is_newer_than_the_code_is_rejected(own_url, add):
+    [path] = add(newer=EMPTY)
+    migrations.apply(own_url)
+    path.unlink()
+    with pytest.raises(CommandError, match=rf"{path.name[:4]}, which version .* run 'stackmgr migrate' of"):
+        migrations.apply(own_url)
 
 
-def test_a_failed_migration_leaves_nothing_and_can_be_applied_once_it_is_fixed(empty_url, folder):
-    failing = folder / "0003_half.sql"
-    failing.write_text(FAILING)
-    message = r"0003_half: division by zero \(applied before that: 0001_\w+, 0002_second\)"
+def test_a_failed_migration_leaves_nothing_and_can_be_applied_once_it_is_fixed(own_url, add):
+    before, (second, third, half) = applied(own_url), add(second=EMPTY, third=EMPTY, half=FAILING)
+    message = rf"{half.stem}: division by zero \(applied before that: {second.stem}, {third.stem}\)"
     with pytest.raises(CommandError, match=message):
-        migrations.apply(empty_url)
-    assert applied(empty_url) == [1, 2]
-    with psycopg.connect(empty_url) as admin:
-        assert admin.execute(EXISTS, ("stackmgr.half",)).fetchone() == (False,)
-    failing.write_text(FAILING.replace("/ 0", "/ 1"))
-    assert [str(migration) for migration in migrations.apply(empty_url)] == ["0003_half"]
+        migrations.apply(own_url)
+    assert len(applied(own_url)) == len(before) + 2
+    with psycopg.connect(own_url) as admin:
+        assert admin.execute(EXISTS).fetchone() == (False,)
+    half.write_text(FAILING.replace("/ 0", "/ 1"))
+    assert [str(migration) for migration in migrations.apply(own_url)] == [half.stem]
 
 
 def test_a_database_in_another_encoding_is_rejected(server_url):
@@ -157,15 +139,9 @@ def test_psql_reads_the_files_and_makes_the_same_schema(empty_url, database_url,
 
 def schema_of(url: str, binaries: Path) -> list[str]:
     """Return what pg_dump says of a schema, but for the lines that are different each time."""
-    dumped = subprocess.run(
-        [binaries / "pg_dump", "--schema-only", "--schema=stackmgr", url],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return [
-        line for line in dumped.stdout.splitlines() if not line.startswith(("\\restrict", "\\unrestrict"))
-    ]
+    command = [binaries / "pg_dump", "--schema-only", "--schema=stackmgr", url]
+    dumped = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [line for line in dumped.splitlines() if not line.startswith(("\\restrict", "\\unrestrict"))]
 
 
 @pytest.mark.parametrize("end", [b"COMMIT", b"ROLLBACK"], ids=["succeeds", "fails"])
@@ -179,7 +155,7 @@ def test_two_databases_of_a_cluster_can_be_migrated_at_once(bare_cluster_url, at
     ):
         admin.execute(f"CREATE ROLE deployer LOGIN {attributes}".encode())
         for url in (first, second):
-            name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+            name = conninfo_to_dict(url)["dbname"]
             admin.execute(f"GRANT CREATE ON DATABASE {name} TO deployer".encode())
         with (
             ThreadPoolExecutor() as threads,

@@ -12,14 +12,6 @@ from stackmgr.operate import migrations, preflight
 from tests.support.clusters import new_database
 
 
-@pytest.fixture
-def own_url(server_url):
-    """A migrated database that a test may damage."""
-    with new_database(server_url) as url:
-        migrations.apply(url)
-        yield url
-
-
 def damage(url: str, command: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(command.encode())
@@ -29,8 +21,14 @@ def test_a_correct_database_has_no_problem(own_url):
     assert preflight.examine(own_url).problems == []
 
 
-def test_a_superuser_is_more_than_the_service_needs(own_url):
-    assert any("superuser" in warning for warning in preflight.examine(own_url).warnings)
+@pytest.mark.parametrize(
+    ("options", "warning"),
+    [("", "superuser"), ("-c default_transaction_read_only=on", "accepts no writes")],
+    ids=["a superuser", "a server that takes no writes"],
+)
+def test_what_the_service_can_do_without_is_a_warning(own_url, options, warning):
+    findings = preflight.examine(make_conninfo(own_url, options=options))
+    assert any(warning in found for found in findings.warnings)
 
 
 def test_an_unreachable_database_is_a_warning_because_it_may_recover():
@@ -39,27 +37,11 @@ def test_an_unreachable_database_is_a_warning_because_it_may_recover():
     assert "hush" not in str(findings.warnings)
 
 
-def test_a_schema_that_was_never_applied_is_named(server_url):
-    with new_database(server_url) as url:
-        assert any("stackmgr migrate" in problem for problem in preflight.examine(url).problems)
-
-
 def test_each_migration_that_is_missing_is_named(own_url):
     damage(own_url, "DELETE FROM stackmgr.schema_migrations WHERE version >= 2")
     problems = preflight.examine(own_url).problems
     assert len(problems) == len(migrations.available()) - 1
     assert str(migrations.available()[1]) in problems[0]
-
-
-def test_a_missing_grant_is_named_until_a_migration_restores_it(own_url):
-    damage(own_url, "REVOKE INSERT ON stackmgr.stacks FROM stackmgr_app")
-    damage(own_url, "REVOKE EXECUTE ON FUNCTION stackmgr.name_is_blank FROM stackmgr_app")
-    lacking = "stackmgr_app lacks EXECUTE ON stackmgr.name_is_blank, INSERT ON stackmgr.stacks"
-    assert preflight.examine(own_url).problems == [f"{lacking}: run 'stackmgr migrate'"]
-    reported: list[str] = []
-    assert migrations.apply(own_url, report=reported.append) == []
-    assert reported == [f"{lacking.replace('lacks', 'lacked')}: it is granted again"]
-    assert preflight.examine(own_url).problems == []
 
 
 def test_a_migration_that_was_another_when_it_was_applied_is_named(own_url):
@@ -79,19 +61,15 @@ def test_a_newer_schema_is_a_warning_so_that_an_older_release_can_go_on(own_url)
     assert any("9000" in warning for warning in findings.warnings)
 
 
-def test_a_server_that_takes_no_writes_is_a_warning(own_url):
-    read_only = make_conninfo(own_url, options="-c default_transaction_read_only=on")
-    assert any("accepts no writes" in warning for warning in preflight.examine(read_only).warnings)
-
-
 def test_a_login_whose_writes_skip_foreign_keys_is_a_problem(own_url):
     replica = make_conninfo(own_url, options="-c session_replication_role=replica")
     assert any("foreign keys" in problem for problem in preflight.examine(replica).problems)
 
 
-def test_an_encoding_that_cannot_hold_every_name_is_a_problem(server_url):
-    with new_database(server_url, encoding="SQL_ASCII") as url:
-        assert any("UTF8" in problem for problem in preflight.examine(url).problems)
+@pytest.mark.parametrize(("encoding", "expected"), [("UTF8", "stackmgr migrate"), ("SQL_ASCII", "UTF8")])
+def test_an_empty_database_or_one_that_cannot_hold_every_name_is_a_problem(server_url, encoding, expected):
+    with new_database(server_url, encoding=encoding) as url:
+        assert any(expected in problem for problem in preflight.examine(url).problems)
 
 
 @pytest.mark.parametrize("seconds", [-60, 60])
@@ -155,13 +133,24 @@ def test_an_object_that_differs_from_the_releases_is_named(own_url, damaged):
     assert any(expected in problem for problem in problems), problems
 
 
-def test_a_lost_right_to_the_schema_is_named_until_a_migration_restores_it(own_url):
-    damage(own_url, "REVOKE USAGE ON SCHEMA stackmgr FROM stackmgr_app")
-    [problem] = preflight.examine(own_url).problems
-    assert problem == "permission denied for schema stackmgr: run 'stackmgr migrate'"
+RIGHTS = "EXECUTE ON stackmgr.name_is_blank, INSERT ON stackmgr.stacks"
+
+
+@pytest.mark.parametrize(
+    ("rights", "found"),
+    [
+        (RIGHTS, f"stackmgr_app lacks {RIGHTS}"),
+        ("USAGE ON SCHEMA stackmgr", "permission denied for schema stackmgr"),
+    ],
+    ids=["to objects", "to the schema"],
+)
+def test_a_lost_right_is_named_until_a_migration_restores_it(own_url, rights, found):
+    for right in rights.replace("EXECUTE ON", "EXECUTE ON FUNCTION").split(", "):
+        damage(own_url, f"REVOKE {right} FROM stackmgr_app")
+    assert preflight.examine(own_url).problems == [f"{found}: run 'stackmgr migrate'"]
     reported: list[str] = []
-    migrations.apply(own_url, report=reported.append)
-    assert reported == ["stackmgr_app lacked USAGE ON SCHEMA stackmgr: it is granted again"]
+    assert migrations.apply(own_url, report=reported.append) == []
+    assert reported == [f"stackmgr_app lacked {rights}: it is granted again"]
     assert preflight.examine(own_url).problems == []
 
 
