@@ -15,7 +15,6 @@ from tests.support.greenlets import in_greenlets
 _STACK = compile_schema("stack.json")
 _PAGE = compile_schema("stack_page.json")
 _ERROR = compile_schema("error_object.json")
-_ETAG = re.compile(r'"[0-9a-f-]{36}"')
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 STACKS = "/manager/stacks"
@@ -33,58 +32,48 @@ STATUS = {
 }
 
 
-class Client:
-    """One manager's view of the application.
+class ContractClient:
+    """One manager's requests, each response to which is checked; a subclass sends them."""
 
-    `statements` holds, after each call, the names of the statements that call has run.
-    """
-
-    def __init__(
-        self, app: Application, key: str | None, external_id: str, statements_run: list[str]
-    ) -> None:
-        self._application = app
-        self.change_worker()
+    def __init__(self, key: str | None) -> None:
         self.key = key
-        self.external_id = external_id
-        self._run = statements_run
-        self.statements: list[str] = []
 
-    def change_worker(self) -> None:
-        """Send the next requests to another worker, which knows no key."""
-        self._app = webtest.TestApp(in_greenlets(self._application))
+    def send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> TestResponse:
+        """Return the response to one request."""
+        raise NotImplementedError
 
     def request(
-        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+        self, method: str, path: str, body: Any = None, headers: dict[str, str | None] | None = None
     ) -> TestResponse:
         """Send a request exactly as given (but for this manager's Authorization) and check the response.
 
-        A header given as None is left out.
+        A body of bytes goes out as it is, any other as JSON.  A header given as None is left out.
         """
         defaults = {"Authorization": f"Bearer {self.key}"}
         if body is not None:
             defaults["Content-Type"] = "application/json"
-        wanted = {name: value for name, value in (defaults | (headers or {})).items() if value is not None}
-        self._run.clear()
-        response = self._app.request(
-            path, method=method, body=body or b"", headers=wanted, expect_errors=True
-        )
-        self.statements = list(self._run)
+        wanted = {
+            name: value for name, value in ({**defaults, **(headers or {})}).items() if value is not None
+        }
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        response = self.send(method, path, data, wanted)
         check_response(method, path, response.status_int, response.headers, response.body)
         return response
 
     def create(
-        self, document: Any, key: str | None = None, headers: dict[str, str] | None = None
+        self, document: Any, key: str | None = None, headers: dict[str, str | None] | None = None
     ) -> TestResponse:
-        """POST *document* (bytes go out as they are) under *key*, or under a new one."""
-        body = document if isinstance(document, bytes) else json.dumps(document).encode()
-        return self.request("POST", STACKS, body, {"Idempotency-Key": key or str(uuid4())} | (headers or {}))
+        """POST *document* under *key*, or under a new one."""
+        return self.request(
+            "POST", STACKS, document, {"Idempotency-Key": key or str(uuid4()), **(headers or {})}
+        )
 
-    def update(self, stack_id: str, document: Any, headers: dict[str, str] | None = None) -> TestResponse:
-        """PATCH a stack with *document* (bytes go out as they are)."""
-        body = document if isinstance(document, bytes) else json.dumps(document).encode()
-        return self.request("PATCH", f"{STACKS}/{stack_id}", body, headers)
+    def update(
+        self, stack_id: str, document: Any, headers: dict[str, str | None] | None = None
+    ) -> TestResponse:
+        return self.request("PATCH", f"{STACKS}/{stack_id}", document, headers)
 
-    def get(self, stack_id: str, headers: dict[str, str] | None = None) -> TestResponse:
+    def get(self, stack_id: str, headers: dict[str, str | None] | None = None) -> TestResponse:
         return self.request("GET", f"{STACKS}/{stack_id}", headers=headers)
 
     def page(self, query: str = "") -> TestResponse:
@@ -102,24 +91,56 @@ class Client:
             query = f"limit={limit}&cursor={page['next_cursor']}"
 
 
+class Client(ContractClient):
+    """One manager's view of the application.
+
+    `statements` holds, after each call, the names of the statements that call has run.
+    """
+
+    def __init__(
+        self, app: Application, key: str | None, external_id: str, statements_run: list[str]
+    ) -> None:
+        super().__init__(key)
+        self._application = app
+        self.change_worker()
+        self.external_id = external_id
+        self._run = statements_run
+        self.statements: list[str] = []
+
+    def change_worker(self) -> None:
+        """Send the next requests to another worker, which knows no key."""
+        self._app = webtest.TestApp(in_greenlets(self._application))
+
+    def send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> TestResponse:
+        self._run.clear()
+        response = self._app.request(
+            path, method=method, body=body or b"", headers=headers, expect_errors=True
+        )
+        self.statements = list(self._run)
+        return response
+
+
 def check_response(method: str, path: str, status: int, headers: Any, body: bytes) -> None:
-    """Assert what holds for every response of the service, whatever the request was."""
-    assert headers["X-Request-Id"]
-    assert headers["Cache-Control"] == "no-store"
-    assert headers["Content-Type"] == "application/json"
+    """Assert what holds for every response; a message begins with the section of the specification."""
+    assert headers["X-Request-Id"], f"4.5: no X-Request-Id on a response with status {status}"
+    assert headers["Cache-Control"] == "no-store", "4.5: Cache-Control is not no-store"
+    assert headers["Content-Type"] == "application/json", f"1: {status} with {headers['Content-Type']}"
     lowered = {name.lower() for name in headers}
-    assert not any(name.startswith("access-control-") for name in lowered)
-    assert not lowered & {"set-cookie", "vary"}
+    assert not any(name.startswith("access-control-") for name in lowered), "5.8: a CORS header"
+    assert "set-cookie" not in lowered, "5.8: a cookie"
     if method == "HEAD":
         assert body == b""
         return
     document = json.loads(body)
     if status >= 400:
         _ERROR(document)
-        assert status == 405 or STATUS[document["code"]] == status
-        assert document["request_id"] == headers["X-Request-Id"]
-        assert ("WWW-Authenticate" in headers) == (status == 401)
-        assert ("Allow" in headers) == (status == 405)
+        code = document["code"]
+        assert STATUS[code] == status or (status, code) == (405, "invalid_request"), (
+            f"7: {status} with {code!r}"
+        )
+        assert document["request_id"] == headers["X-Request-Id"], "2.8: request_id is not X-Request-Id"
+        assert ("WWW-Authenticate" in headers) == (status == 401), "5.5: WWW-Authenticate"
+        assert ("Allow" in headers) == (status == 405), "1: Allow"
     elif path.partition("?")[0] == STACKS and method == "GET":
         _PAGE(document)
         for item in document["items"]:
@@ -127,14 +148,14 @@ def check_response(method: str, path: str, status: int, headers: Any, body: byte
     else:
         _STACK(document)
         _check_stack(document)
-        assert _ETAG.fullmatch(headers["ETag"])
-        assert headers["ETag"] == f'"{document["current_revision_id"]}"'
-        assert ("Location" in headers) == (status == 201)
+        tag = f'"{document["current_revision_id"]}"'
+        assert headers["ETag"] == tag, f"4.5: the ETag is {headers['ETag']}, not the quoted revision id"
+        assert ("Location" in headers) == (status == 201), "4.5: Location"
 
 
 def _check_stack(stack: dict[str, Any]) -> None:
-    assert _UUID.fullmatch(stack["id"])
-    assert _UUID.fullmatch(stack["current_revision_id"])
+    assert _UUID.fullmatch(stack["id"]), "2.1: id is not a lowercase UUID"
+    assert _UUID.fullmatch(stack["current_revision_id"]), "2.1: current_revision_id is not a lowercase UUID"
     addresses = [item["token_address"] for item in stack["allocation"]]
-    assert addresses == sorted(set(addresses))
-    assert sum(item["weight_bps"] for item in stack["allocation"]) == 10000
+    assert addresses == sorted(set(addresses)), "2.1: the allocation is not sorted, or repeats an address"
+    assert sum(item["weight_bps"] for item in stack["allocation"]) == 10000, "2.1: the weights' total"
