@@ -2,6 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
+from stackmgr.limits import PAGE_NAME_BYTES
+from stackmgr.stacks import repository
 from tests.support.examples import configuration
 
 MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
@@ -46,7 +50,9 @@ def test_pages_hold_25_stacks_by_default_and_100_at_most(client):
     assert client.walk(1) == expected
 
 
-def test_stacks_of_one_moment_are_ordered_by_their_ids_descending(client, admin):
+@pytest.mark.parametrize("page_bytes", [12, PAGE_NAME_BYTES], ids=["pages end early", "full pages"])
+def test_stacks_of_one_moment_are_ordered_by_their_ids_descending(client, admin, monkeypatch, page_bytes):
+    monkeypatch.setattr(repository, "PAGE_NAME_BYTES", page_bytes)
     expected = sorted(created(client, 7), reverse=True)
     date(admin, dict.fromkeys(expected, MOMENT))
     for limit in (1, 2, 3, 7):

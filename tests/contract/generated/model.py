@@ -20,12 +20,6 @@ class Account:
     receipts: dict[str, tuple[Document, str]] = field(default_factory=dict)
 
 
-def page_size(name_bytes: list[int], limit: int, page_bytes: int) -> int:
-    """Return how many of the next stacks are on a page: at least one, if there is one."""
-    fitting = [total for total in accumulate(name_bytes[:limit]) if total <= page_bytes]
-    return max(len(fitting), min(len(name_bytes), 1))
-
-
 class Model:
     """What the service must be like after the requests so far."""
 
@@ -66,9 +60,9 @@ class Model:
         places = [place for place in account.places.values() if before is None or place < before]
         newest = sorted(places, reverse=True)
         by_place = {place: account.stacks[stack_id] for stack_id, place in account.places.items()}
-        sizes = [len(by_place[place]["name"].encode()) for place in newest]
-        size = page_size(sizes, limit, self._page_bytes)
-        return [by_place[place] for place in newest[:size]], newest[size - 1] if size < len(newest) else None
+        totals = accumulate(len(by_place[place]["name"].encode()) for place in newest[:limit])
+        size = max(sum(total <= self._page_bytes for total in totals), 1)
+        return [by_place[place] for place in newest[:size]], newest[size - 1] if newest[size:] else None
 
     def _new(self, identifier: str) -> None:
         assert str(UUID(identifier)) == identifier

@@ -1,10 +1,13 @@
-"""Random histories of two managers: every response equals that of a small model of the contract."""
+"""Random histories of two managers on two hosts: every response equals that of a small model of the contract.
+
+In CI the cases are the same in every run; elsewhere each run tries others.
+"""
 
 import os
 from typing import NamedTuple
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -15,10 +18,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.database.pool import Database
+from stackmgr.http.app import create_app
 from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.stacks import repository
 from tests.contract.generated.model import Model
-from tests.contract.generated.strategies import Document, chances, changes, configurations, written
+from tests.contract.generated.strategies import Document, chances, changes, configurations, unlike, written
+from tests.support.client import Client
 from tests.support.corpus import NOT_JSON, field_text
 
 HISTORIES = int(os.environ.get("STACKMGR_PROPERTY_HISTORIES", "30"))  # for each size of a page
@@ -45,7 +52,7 @@ class Histories(RuleBasedStateMachine):
     A cursor is known by its text and the place among all stacks that it stands for.
     """
 
-    make_client: staticmethod  # set for each test: the rules cannot take fixtures
+    make_clients: staticmethod  # set for each test: the rules cannot take fixtures
 
     documents = Bundle("documents")
     stacks = Bundle("stacks")
@@ -53,8 +60,18 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clients = [self.make_client() for _ in range(2)]
-        self.model = Model(len(self.clients), repository.PAGE_NAME_BYTES)
+        self.hosts = list(zip(*(self.make_clients() for _ in range(2)), strict=True))
+        self.host = 0
+        self.model = Model(2, repository.PAGE_NAME_BYTES)
+
+    @property
+    def clients(self) -> tuple[Client, Client]:
+        """The clients of the two managers, of one host."""
+        return self.hosts[self.host]
+
+    @rule()
+    def change_host(self):
+        self.host = 1 - self.host
 
     @initialize(target=documents, drawn=st.lists(configurations(), min_size=2, max_size=3))
     def think_of_some(self, drawn):
@@ -75,6 +92,10 @@ class Histories(RuleBasedStateMachine):
     def create_again(self, stack, same_manager, chance):
         manager = stack.manager if same_manager else 1 - stack.manager
         self._create(manager, stack.key, stack.document, chance)
+
+    @rule(stack=stacks, data=st.data(), chance=chances)
+    def create_almost_the_same(self, stack, data, chance):
+        self._create(stack.manager, stack.key, data.draw(unlike(stack.document)), chance)
 
     @rule(stack=stacks, as_update=st.booleans(), body=bad_bodies)
     def send_a_bad_body(self, stack, as_update, body):
@@ -140,8 +161,34 @@ class Histories(RuleBasedStateMachine):
         return page["next_cursor"], place
 
 
+@pytest.fixture
+def make_clients(make_client, service_url, spellings):
+    """Return a function that makes one manager's clients of two hosts, which share only the database."""
+    database = Database(service_url, pool_size=1)
+    database.open()
+    other_host = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
+
+    def make():
+        client = make_client()
+        return client, Client(other_host, client.key, client.external_id, [])
+
+    yield make
+    database.close()
+
+
 @pytest.mark.parametrize("page_bytes", [50, PAGE_NAME_BYTES], ids=["pages end early", "full pages"])
-def test_a_history_of_two_managers_matches_the_model(make_client, monkeypatch, page_bytes):
+def test_a_history_of_two_managers_matches_the_model(make_clients, monkeypatch, page_bytes):
     monkeypatch.setattr(repository, "PAGE_NAME_BYTES", page_bytes)
-    histories = type("Histories", (Histories,), {"make_client": staticmethod(make_client)})
-    run_state_machine_as_test(histories, settings=settings(max_examples=HISTORIES, stateful_step_count=40))
+    histories = type("Histories", (Histories,), {"make_clients": staticmethod(make_clients)})
+    chosen = settings(
+        max_examples=HISTORIES,
+        stateful_step_count=40,
+        deadline=None,  # nothing here is about speed
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        # Not `explain`, which takes a minute to say what the smallest case shows.
+        phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+        derandomize=os.environ.get("CI") == "true",
+        database=None,
+        print_blob=True,
+    )
+    run_state_machine_as_test(histories, settings=chosen)
