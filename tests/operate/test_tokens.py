@@ -2,22 +2,8 @@
 
 import json
 
-import pytest
-
 from tests.operate import saved
 from tests.support.examples import TOKENS
-
-
-@pytest.fixture
-def without(tmp_path):
-    """Return a function that writes a whitelist in which a token gave its place to another."""
-
-    def write(symbol: str):
-        path = tmp_path / f"without-{symbol}.json"
-        path.write_text(saved.whitelist_without(symbol))
-        return path
-
-    return write
 
 
 def test_list_prints_every_token_with_its_checksummed_address(command):
@@ -30,15 +16,14 @@ def test_list_prints_every_token_with_its_checksummed_address(command):
     assert command("tokens", "list", "--json").json == TOKENS
 
 
-def test_list_prints_the_list_of_the_environment(command, without, monkeypatch):
-    monkeypatch.setenv("STACKMGR_TOKENS", str(without("AMD")))
+def test_list_prints_the_list_of_the_environment(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("STACKMGR_TOKENS", str(tmp_path / "tokens.json"))
+    (tmp_path / "tokens.json").write_text(saved.whitelist_without("AMD"))
     assert {token["symbol"] for token in command("tokens", "list", "--json").json} >= {"NEW", "AAPL"}
-    monkeypatch.setenv("STACKMGR_TOKENS", "/nowhere/tokens.json")
+    (tmp_path / "tokens.json").unlink()
     ran = command("tokens", "list")
-    assert (ran.status, ran.err.startswith("stackmgr: whitelist /nowhere/tokens.json: cannot be")) == (
-        1,
-        True,
-    )
+    assert ran.status == 1
+    assert ran.err.startswith(f"stackmgr: whitelist {tmp_path}/tokens.json: cannot be")
 
 
 def test_check_accepts_the_shipped_list_without_a_database(command):
@@ -49,8 +34,9 @@ def test_check_accepts_the_shipped_list_without_a_database(command):
 
 def test_check_names_every_problem_and_exits_with_3(command, tmp_path):
     document = json.loads(saved.TOKENS_FILE.read_bytes())
-    document["tokens"][0]["address"] = document["tokens"][0]["address"].swapcase().replace("X", "x")
-    document["tokens"][1]["address"] = document["settlement_asset"]["address"]
+    first, second, *_ = document["tokens"]
+    first["address"] = first["address"].swapcase().replace("X", "x")
+    second["address"] = document["settlement_asset"]["address"]
     document["tokens"].pop()
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps(document).replace("4663,", '4663, "chain_id": 4663.0,'))

@@ -1,12 +1,23 @@
-"""The page of the commands shows what they print."""
+"""The page of the commands shows what they print.
 
+    STACKMGR_WRITE_TRANSCRIPTS=1 python -m pytest tests/operate/test_transcripts.py
+
+runs every command line of the page, a line `$ ...` of a console block, and writes its output below it.
+"""
+
+import os
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 
 from stackmgr import paths
-from tests.operate import saved, transcripts
+from tests.operate import saved
+
+PAGE = paths.directory("deploy") / "COMMANDS.md"
+BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ (.+)$", re.MULTILINE)
 
 
 @pytest.fixture
@@ -33,9 +44,11 @@ def run_line(on_saved, run_psql, saved_url, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_every_transcript_is_what_the_commands_print(run_line):
-    text = transcripts.PAGE.read_text(encoding="utf-8")
-    assert transcripts.commands(text)
-    rebuilt = transcripts.rebuilt(text, run_line)
-    if transcripts.WRITE:
-        transcripts.PAGE.write_text(rebuilt, encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    assert BLOCK.search(text)
+    rebuilt = BLOCK.sub(
+        lambda block: "".join(f"$ {line}\n{run_line(line)}" for line in COMMAND.findall(block[0])), text
+    )
+    if os.environ.get("STACKMGR_WRITE_TRANSCRIPTS"):
+        PAGE.write_text(rebuilt, encoding="utf-8")
     assert text == rebuilt
