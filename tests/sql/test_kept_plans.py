@@ -5,10 +5,9 @@ The plans are those of one connection like the service's own, those of its forei
 
 import time
 from collections.abc import Iterator
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -19,48 +18,18 @@ from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.operate import migrations
 from stackmgr.stacks import cursor
+from tests.sql.fleets import ALLOCATION, CALLER, MANAGER, insert
 from tests.support.clusters import cluster, new_database
-from tests.support.examples import ADDRESSES
 
 DEADLINE = 60.0
 ROWS = 6000
-# Of the first rows: managers, stacks, and the number of managers that have more than one and that then grow.
-FLEETS = {"1 manager": (1, 60, 1), "20 managers": (20, 60, 20), "single stacks": (5000, 5130, 1)}
-MANAGER = str(UUID(int=0))
-ALLOCATION = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'
+# Of the first rows: the stacks, and the managers that have them; those of the last also get the later ones.
+FLEETS = {
+    "1 manager": [(range(1), range(60))],
+    "20 managers": [(range(20), range(60))],
+    "single stacks": [(range(5000), range(5000)), (range(1), range(5000, 5130))],
+}
 
-# Rows from *first* to *last* of each table: a stack for each of the first *managers*, then in turns for those
-# that grow.
-INSERT = """
-WITH manager AS (
-    SELECT lpad(to_hex(n), 32, '0')::uuid AS id
-    FROM generate_series(%(first_manager)s::int, %(last_manager)s) AS n
-), managers AS (
-    INSERT INTO stackmgr.managers (manager_id, external_id, identity_id) SELECT id, id, id FROM manager
-), keys AS (
-    INSERT INTO stackmgr.api_keys (key_digest, key_id, external_id, identity_id, last_four)
-    SELECT sha256(id::text::bytea), id, id, id, 'abcd' FROM manager
-), slots AS (
-    INSERT INTO stackmgr.api_key_quota_slots (quota_id, slot) SELECT id, generate_series(1, 3) FROM manager
-), stacks AS (
-    INSERT INTO stackmgr.stacks (
-        manager_id, stack_id, revision_id, revision_number, name, allocation, preset, created_at
-    )
-    SELECT
-        lpad(to_hex(CASE WHEN n < %(managers)s::int THEN n ELSE n %% %(growing)s::int END), 32, '0')::uuid,
-        lpad(to_hex(n), 32, '0')::uuid,
-        gen_random_uuid(), 1, 'Growth', %(allocation)s, 'daily', now() + n * interval '1 s'
-    FROM generate_series(%(first)s::int, %(last)s) AS n
-    RETURNING manager_id, stack_id, revision_id, name, allocation, preset
-), revisions AS (
-    INSERT INTO stackmgr.stack_revisions (
-        manager_id, stack_id, revision_number, revision_id, name, allocation, preset, identity_id, request_id
-    )
-    SELECT manager_id, stack_id, 1, revision_id, name, allocation, preset, 'identity', 'request' FROM stacks
-)
-INSERT INTO stackmgr.creation_receipts (manager_id, idempotency_key, input_digest, stack_id)
-SELECT manager_id, stack_id::text, sha256('x'), stack_id FROM stacks
-"""
 # Those of a foreign-key check are among them.
 ROWS_READ = b"""
 SELECT relname, seq_scan, seq_tup_read + coalesce(idx_tup_fetch, 0)
@@ -68,8 +37,7 @@ FROM pg_stat_xact_user_tables WHERE schemaname = 'stackmgr'
 """
 # Its entries are read by manager, whatever else is known of the stack.
 PAGE_SCANS = b"SELECT pg_stat_get_xact_numscans('stackmgr.stacks_page'::regclass)"
-DIGEST = sha256(MANAGER.encode()).digest()
-CALLER = {"external_id": MANAGER, "identity_id": MANAGER, "key_digest": DIGEST}
+KEY = {"key_digest": CALLER["key_digest"]}
 WRITE = {**CALLER, "request_id": "request", "key_id": None}
 CONFIGURATION = {"name": "Growth", "allocation": ALLOCATION, "preset": "daily"}
 PAGE = {
@@ -80,8 +48,8 @@ PAGE = {
 }
 # What the service runs, and how many rows of the tables each may read.
 CALLS: dict[str, tuple[int, dict[str, Any]]] = {
-    "api_key_verify": (2, {"key_digest": DIGEST}),
-    "api_key_use_record": (1, {"key_digest": DIGEST}),
+    "api_key_verify": (2, KEY),
+    "api_key_use_record": (1, KEY),
     "api_key_quota_consume": (10, {"quota_id": MANAGER, "quota_seconds": 60}),
     "api_key_quota_peek": (3, {"quota_id": MANAGER, "quota_seconds": 60}),
     "manager_find": (1, {"external_id": MANAGER, "identity_id": MANAGER}),
@@ -104,7 +72,6 @@ def url(binaries: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module", params=FLEETS.values(), ids=FLEETS)
 def kept(request: pytest.FixtureRequest, url: str) -> Iterator[DatabaseConnection]:
-    managers, stacks, growing = request.param
     with (
         psycopg.connect(url, autocommit=True) as admin,
         DatabaseConnection.connect(
@@ -115,25 +82,15 @@ def kept(request: pytest.FixtureRequest, url: str) -> Iterator[DatabaseConnectio
             b"TRUNCATE stackmgr.managers, stackmgr.stacks, stackmgr.api_keys, stackmgr.api_key_quota_slots"
             b" CASCADE"
         )
-        insert(admin, (managers, growing), (0, managers - 1), (0, stacks - 1))
+        managers = request.param[0][0]
+        insert(admin, range(0), range(0), managers)
+        for holders, stacks in request.param:
+            insert(admin, holders, stacks)
         admin.execute(b"ANALYZE")
         for name in CALLS:
             run(connection, name)
-        insert(admin, (managers, growing), (managers, ROWS), (stacks, stacks + ROWS))
+        insert(admin, holders, range(stacks.stop, stacks.stop + ROWS), range(managers.stop, ROWS))
         yield connection
-
-
-def insert(
-    admin: psycopg.Connection,
-    fleet: tuple[int, int],
-    new_managers: tuple[int, int],
-    new_stacks: tuple[int, int],
-) -> None:
-    # The keys of the rows are right by construction.
-    admin.execute(b"SET session_replication_role = replica")
-    (managers, growing), (first_manager, last_manager), (first, last) = fleet, new_managers, new_stacks
-    given = {"first_manager": first_manager, "last_manager": last_manager, "first": first, "last": last}
-    admin.execute(INSERT, {**given, "managers": managers, "growing": growing, "allocation": ALLOCATION})
 
 
 def run(connection: DatabaseConnection, name: str) -> tuple[dict[str, tuple[int, int]], int]:

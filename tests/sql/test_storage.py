@@ -4,20 +4,11 @@ import psycopg
 import pytest
 
 from stackmgr.operate import migrations
+from tests.sql.fleets import insert
 from tests.support.clusters import cluster
 from tests.support.examples import ADDRESSES, configuration
 from tests.support.waiting import eventually
 
-SEED = b"""
-WITH manager AS (
-    INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)
-    VALUES (gen_random_uuid(), gen_random_uuid(), 'crowded')
-    RETURNING manager_id
-)
-INSERT INTO stackmgr.stacks (manager_id, stack_id, revision_id, revision_number, name, allocation, preset)
-SELECT manager_id, gen_random_uuid(), gen_random_uuid(), 1, 'A name of usual length', %s, 'daily'
-FROM manager, generate_series(1, 100)
-"""
 COMPRESSED = b"""
 SELECT count(*) FROM stackmgr.stacks WHERE pg_column_size(allocation) < octet_length(allocation::text)
 """
@@ -36,6 +27,7 @@ IS_FROZEN = b"""
 SELECT age(relfrozenxid) < %s AND relallvisible = relpages AND relpages > 10
 FROM pg_class WHERE oid = 'stackmgr.stack_revisions'::regclass
 """
+PAGES = b"SELECT pg_relation_size('stackmgr.stack_revisions') / 8192"
 SEARCH = b"""
 EXPLAIN (ANALYZE, FORMAT JSON)
 SELECT FROM stackmgr.stack_revisions WHERE created_at > now() - interval '1 hour'
@@ -59,7 +51,7 @@ def test_a_full_page_has_room_for_an_update_whatever_the_number_of_tokens(admin,
     with admin.transaction(force_rollback=True):
         # Empties the tables' files, and is undone with the rest.
         admin.execute(b"TRUNCATE stackmgr.managers, stackmgr.stacks CASCADE")
-        admin.execute(SEED, (f"[{','.join(items)}]",))
+        insert(admin, range(1), range(100), range(1), f"[{','.join(items)}]")
         assert admin.execute(COMPRESSED).fetchone() == (0,)
         moves = admin.execute(UPDATE).fetchall()
         assert len(moves) >= 3
@@ -83,14 +75,13 @@ def test_autovacuum_visits_the_append_only_tables_every_million_rows_whatever_th
 
 
 def test_autovacuum_freezes_new_revisions_at_its_first_visit(binaries):
-    one = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'
     with cluster(binaries, "autovacuum_naptime=1") as url:
         migrations.apply(url)
         with psycopg.connect(url, autocommit=True) as admin:
             admin.execute(
                 b"ALTER TABLE stackmgr.stack_revisions SET (autovacuum_vacuum_insert_threshold = 1000)"
             )
-            admin.execute(SEED, (one,))
+            insert(admin, range(1), range(100), range(1))
             admin.execute(INSERT_REVISIONS, (1, 20))
             for _ in range(200):
                 admin.execute(b"SELECT pg_current_xact_id()")
@@ -103,10 +94,10 @@ def test_a_search_of_the_last_hour_reads_few_pages_before_any_vacuum(binaries):
     with cluster(binaries, "autovacuum_naptime=1s", "autovacuum_vacuum_threshold=1000000000") as url:
         migrations.apply(url)
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(SEED, (f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]',))
             connection.execute(
                 b"ALTER TABLE stackmgr.stack_revisions ALTER created_at SET DEFAULT now() - interval '2 days'"
             )
+            insert(connection, range(1), range(100), range(1))
             connection.execute(INSERT_REVISIONS, [1, 250])
             connection.execute(b"ALTER TABLE stackmgr.stack_revisions ALTER created_at SET DEFAULT now()")
             connection.execute(INSERT_REVISIONS, [251, 260])
@@ -118,10 +109,6 @@ def test_a_search_of_the_last_hour_reads_few_pages_before_any_vacuum(binaries):
                 assert scan["Actual Rows"] == 1000
                 return scan["Lossy Heap Blocks"]
 
-            assert (
-                connection.execute(b"SELECT pg_relation_size('stackmgr.stack_revisions') / 8192").fetchone()[
-                    0
-                ]
-                > 640
-            )
+            [(pages,)] = connection.execute(PAGES)
+            assert pages > 640
             eventually(lambda: blocks() <= 256, 30)
