@@ -170,5 +170,5 @@ def _compare_catalog(connection: psycopg.Connection[Any], findings: Findings) ->
         name, definition = line.split("\t")
         if (is_now := found.get(name, "missing")) != definition:
             findings.problems.append(
-                f"the schema differs from the release's: {name}: {is_now}, not {definition}"
+                f"the schema differs from the release's: {name}: {is_now}; the release: {definition}"
             )
