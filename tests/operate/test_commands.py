@@ -91,8 +91,7 @@ def service_login(server_url: str, database_url: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def reader_login(server_url: str, database_url: str) -> Iterator[str]:
     """A login that may do nothing but assume the reader's role, with settings that suit no command."""
-    settings = ("statement_timeout = 1", "default_transaction_isolation = 'read committed'")
-    settings += ("DateStyle = 'German'", "search_path = 'nowhere'")
+    settings = ("DateStyle = 'German'", "search_path = 'nowhere'")
     with login(server_url, "NOINHERIT IN ROLE stackmgr_reader") as name:
         with psycopg.connect(database_url) as admin:
             for setting in settings:

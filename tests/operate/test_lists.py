@@ -4,6 +4,7 @@ import json
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from stackmgr.operate import connection, output
 from stackmgr.operate.connection import reading
@@ -65,9 +66,15 @@ def test_a_long_table_is_printed_before_its_last_row_is_read(is_terminal, capsys
     assert len(text.splitlines()) == 3000
 
 
-def test_the_transaction_of_a_reader_writes_nothing_and_keeps_its_snapshot(saved_url):
-    with reading(saved_url) as reader:
-        settings = ("transaction_read_only", "transaction_isolation", "role")
+def test_the_transaction_of_a_reader_writes_nothing_and_keeps_its_snapshot_whatever_the_login_has(saved_url):
+    given = "-c statement_timeout=9s -c default_transaction_isolation=read\\ committed"
+    expected = {
+        "transaction_read_only": "on",
+        "transaction_isolation": "repeatable read",
+        "role": "stackmgr_reader",
+        "statement_timeout": "0",
+    }
+    with reading(make_conninfo(saved_url, options=given)) as reader:
         run = reader._connection.execute
-        found = [run("SELECT current_setting(%s)", [name]).fetchone() for name in settings]
-    assert found == [("on",), ("repeatable read",), ("stackmgr_reader",)]
+        found = {name: run("SELECT current_setting(%s)", [name]).fetchone()[0] for name in expected}
+    assert found == expected
