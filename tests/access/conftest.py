@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -12,7 +13,8 @@ from stackmgr.access.verifiers import circuit_breaker
 from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.database.pool import Database
-from stackmgr.http.app import create_app
+from stackmgr.http.app import Application, create_app
+from stackmgr.operate import issued_keys
 from stackmgr.settings import Secret
 from tests.support.client import Client
 from tests.support.command_line import runner
@@ -73,6 +75,30 @@ def known(unkey: HttpServer, make_unkey_client) -> tuple[Client, str]:
 
 
 @pytest.fixture
+def every_operation(known: tuple[Client, str], contents):
+    """Return a function that asserts the status of each operation, by default of the known client's.
+
+    No operation runs a statement or changes a row.
+    """
+
+    def check(status: int, client: Client | None = None, *, retry_after: str | None = None) -> None:
+        client, before = client or known[0], contents()
+        for send in (
+            lambda: client.create(configuration(), key="another"),
+            lambda: client.update(known[1], {"name": "Other"}),
+            lambda: client.get(known[1]),
+            client.page,
+        ):
+            response = send()
+            assert response.status_int == status
+            assert response.headers.get("Retry-After") == retry_after
+            assert client.statements == []
+        assert contents() == before
+
+    return check
+
+
+@pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
     """Return a function that opens a block in which no thread can be started."""
 
@@ -94,6 +120,23 @@ def command(database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.setenv("STACKMGR_DATABASE_URL", database_url)
 
     return runner(monkeypatch, capsys)
+
+
+@pytest.fixture
+def issue(operator: Database):
+    """Return a function that issues a key with options, for a new manager."""
+
+    def issue(**options: Any) -> issued_keys.IssuedKey:
+        with operator.session() as session:
+            return issued_keys.create(session, str(uuid4()), **options)
+
+    return issue
+
+
+@pytest.fixture
+def holder(app: Application, statements_run: list[str]) -> Callable[[str], Client]:
+    """Return a function that makes a client with a given key."""
+    return lambda key: Client(app, key.strip(), "", statements_run)
 
 
 @pytest.fixture

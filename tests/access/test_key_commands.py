@@ -5,40 +5,44 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.client import Client
-
 KEY = re.compile(r"stackmgr_[0-9A-Za-z]{38}\n")
 UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"
 
 
 @pytest.fixture
-def holder(app, statements_run):
-    """Return a function that makes a client with a given key."""
-    return lambda key: Client(app, key.strip(), "", statements_run)
+def issued(command):
+    """A new key as `issue` prints it for scripts."""
+    return command("keys", "issue", "--json", "--external-id", str(uuid4())).json
 
 
-def test_issue_prints_the_key_alone(command, holder):
-    issued = command("keys", "issue", "--external-id", str(uuid4()))
-    assert issued.status == 0
-    assert KEY.fullmatch(issued.out)
-    assert re.fullmatch(rf"key id {UUID}\n", issued.err)
-    assert holder(issued.out).page().status_int == 200
+def test_issue_and_rotate_print_the_key_alone(command, holder, issued):
+    first = command("keys", "issue", "--external-id", str(uuid4()))
+    successor = command("keys", "rotate", issued["key_id"])
+    for printed in (first, successor):
+        assert printed.status == 0
+        assert KEY.fullmatch(printed.out)
+        assert re.fullmatch(rf"key id {UUID}\n", printed.err)
+        assert holder(printed.out).page().status_int == 200
+    assert holder(issued["key"]).page().status_int == 401
 
 
-def test_issue_for_scripts_prints_one_document(command):
-    issued = command(
-        "keys", "issue", "--json", "--external-id", str(uuid4()), "--expires-at", "2999-01-31T00:00:00+02:00"
-    )
+@pytest.mark.parametrize(
+    ("given", "printed"),
+    [
+        ("2999-01-31T00:00:00+02:00", "2999-01-30T22:00:00Z"),
+        ("2999-01-31", "2999-01-31T00:00:00Z"),
+        ("2999-01-31Z", "2999-01-31T00:00:00Z"),
+    ],
+)
+def test_issue_for_scripts_prints_one_document(command, given, printed):
+    issued = command("keys", "issue", "--json", "--external-id", str(uuid4()), "--expires-at", given)
     assert issued.err == ""
-    assert set(issued.json) == {"key", "key_id", "expires_at"}
-    assert issued.json["expires_at"] == "2999-01-30T22:00:00Z"
-    for date in ("2999-01-31", "2999-01-31Z"):
-        issued = command("keys", "issue", "--json", "--external-id", str(uuid4()), "--expires-at", date)
-        assert issued.json["expires_at"] == "2999-01-31T00:00:00Z"
+    assert issued.json.keys() == {"key", "key_id", "expires_at"}
+    assert issued.json["expires_at"] == printed
 
 
-def test_list_shows_everything_except_the_key(command, holder):
+def test_list_shows_everything_except_the_key(command):
     external_id = str(uuid4())
     key = command(
         "keys", "issue", "--external-id", external_id, "--quota", "100/10", "--label", "robot äöü"
@@ -86,40 +90,24 @@ def test_the_last_use_is_shown_as_its_hour_though_the_key_was_issued_within_it(c
     assert hours == ["2026-11-20T09:00:00Z"]
 
 
-def test_revoke_ends_a_key_and_prints_the_time(command, holder):
-    issued = command("keys", "issue", "--json", "--external-id", str(uuid4())).json
-    revoked = command("keys", "revoke", "--json", issued["key_id"])
-    assert revoked.json["key_id"] == issued["key_id"]
-    assert command("keys", "revoke", issued["key_id"]).out.endswith(
-        f"was revoked at {revoked.json['revoked_at']}\n"
-    )
+def test_revoke_ends_a_key_and_prints_the_time_of_the_first_revocation(command, holder, issued):
+    revoked = command("keys", "revoke", "--json", issued["key_id"]).json
+    assert revoked["key_id"] == issued["key_id"]
+    again = command("keys", "revoke", issued["key_id"])
+    assert again.out.endswith(f"was revoked at {revoked['revoked_at']}\n")
     assert holder(issued["key"]).page().status_int == 401
 
 
-def test_rotate_prints_the_successor_alone_and_ends_the_key(command, holder):
-    old = command("keys", "issue", "--json", "--external-id", str(uuid4())).json
-    new = command("keys", "rotate", old["key_id"])
-    assert KEY.fullmatch(new.out)
-    assert re.fullmatch(rf"key id {UUID}\n", new.err)
-    assert holder(old["key"]).page().status_int == 401
-    assert holder(new.out).page().status_int == 200
-
-
-def test_rotate_with_an_overlap_leaves_both_good(command, holder):
-    old = command("keys", "issue", "--json", "--external-id", str(uuid4())).json
-    new = command("keys", "rotate", old["key_id"], "--overlap", "600", "--json").json
-    assert holder(old["key"]).page().status_int == 200
-    assert holder(new["key"]).page().status_int == 200
-    states = {
-        record["key_id"]: (record["state"], record["successor_id"])
-        for record in command("keys", "list", "--json").json
-    }
-    assert states[old["key_id"]] == ("valid", new["key_id"])
+def test_rotate_with_an_overlap_leaves_both_good(command, holder, issued):
+    new = command("keys", "rotate", issued["key_id"], "--overlap", "600", "--json").json
+    assert [holder(each["key"]).page().status_int for each in (issued, new)] == [200, 200]
+    listed = command("keys", "list", "--json").json
+    states = {record["key_id"]: (record["state"], record["successor_id"]) for record in listed}
+    assert states[issued["key_id"]] == ("valid", new["key_id"])
     assert states[new["key_id"]] == ("valid", None)
 
 
-def test_an_error_is_reported_in_one_line(command):
-    issued = command("keys", "issue", "--json", "--external-id", str(uuid4())).json
+def test_an_error_is_reported_in_one_line(command, issued):
     key_id, unknown = issued["key_id"], str(uuid4())
     successor = command("keys", "rotate", key_id, "--json").json["key_id"]
     command("keys", "revoke", successor)
@@ -133,27 +121,25 @@ def test_an_error_is_reported_in_one_line(command):
         assert (result.status, result.out, result.err) == (1, "", f"stackmgr: {message}\n")
 
 
+OF_ISSUE = {
+    "--expires-at": ("2001-01-01T00:00:00Z", "2999-01-01T00:00:00", "9999-12-31T23:59:59-12:00", "tomorrow"),
+    "--label": ("two\nlines", "x" * 201),
+    "--quota": ("100", "0/10", "10/0", "10001/10", "10/86401", "\u0661/\u0661"),
+}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["issue"],
         ["issue", "--external-id", EXTERNAL.replace("-", "")],
-        ["issue", "--external-id", EXTERNAL, "--expires-at", "2001-01-01T00:00:00Z"],
-        ["issue", "--external-id", EXTERNAL, "--expires-at", "2999-01-01T00:00:00"],
-        ["issue", "--external-id", EXTERNAL, "--expires-at", "9999-12-31T23:59:59-12:00"],
-        ["issue", "--external-id", EXTERNAL, "--expires-at", "tomorrow"],
-        ["issue", "--external-id", EXTERNAL, "--label", "two\nlines"],
-        ["issue", "--external-id", EXTERNAL, "--label", "x" * 201],
-        ["issue", "--external-id", EXTERNAL, "--quota", "100"],
-        ["issue", "--external-id", EXTERNAL, "--quota", "0/10"],
-        ["issue", "--external-id", EXTERNAL, "--quota", "10/0"],
-        ["issue", "--external-id", EXTERNAL, "--quota", "10001/10"],
-        ["issue", "--external-id", EXTERNAL, "--quota", "10/86401"],
-        ["issue", "--external-id", EXTERNAL, "--quota", "\u0661/\u0661"],
+        *(
+            ["issue", "--external-id", EXTERNAL, option, value]
+            for option, values in OF_ISSUE.items()
+            for value in values
+        ),
         ["revoke", "robot"],
-        ["rotate", EXTERNAL, "--overlap", "-1"],
-        ["rotate", EXTERNAL, "--overlap", "1.5"],
-        ["rotate", EXTERNAL, "--overlap", "31622401"],
+        *(["rotate", EXTERNAL, "--overlap", seconds] for seconds in ("-1", "1.5", "31622401")),
     ],
     ids=" ".join,
 )
