@@ -52,8 +52,9 @@ body {{ margin: 0 }}
 #reference td code {{ word-break: normal; overflow-wrap: break-word; font-size: 12px }}
 #reference .redoc-markdown pre code {{ font-size: 12px; white-space: pre }}
 @media (max-width: 600px) {{
-  #reference td, #reference th {{ padding: 4px; font-size: 13px }}
+  #reference td, #reference th {{ padding: 3px; font-size: 12px }}
   #reference td code {{ overflow-wrap: anywhere; font-size: 11px }}
+  #reference td:first-child code {{ white-space: nowrap; padding: 0; font-size: 10px }}
 }}
 @media (prefers-color-scheme: dark) {{ html {{ background: #fff; filter: invert(0.93) hue-rotate(180deg) }} }}
 </style>
