@@ -56,7 +56,10 @@ body {{ margin: 0 }}
   #reference td code {{ overflow-wrap: anywhere; font-size: 11px }}
   #reference td:first-child code {{ white-space: nowrap; padding: 0; font-size: 10px }}
 }}
-@media (prefers-color-scheme: dark) {{ html {{ background: #fff; filter: invert(0.93) hue-rotate(180deg) }} }}
+@media (prefers-color-scheme: dark) {{
+  html {{ background: #fff }}
+  html, #reference .redoc-markdown pre {{ filter: invert(0.93) hue-rotate(180deg) }}
+}}
 </style>
 </head>
 <body>
