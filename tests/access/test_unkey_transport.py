@@ -3,6 +3,7 @@
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ import trustme
 from stackmgr.access.verifiers import http_connection
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
+from stackmgr.errors import VerificationError
 from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.http_server import drip, hang_up, http_server, raw, reset, respond, response
@@ -83,6 +85,19 @@ def test_a_slow_response_is_unavailable_at_the_deadline(
     every_operation(503, make_unkey_client(unkey.url, IMPATIENT, known[0].external_id))
     eventually(lambda: len(unkey.requests) >= 4)  # the last may arrive after it was given up
     assert len(unkey.requests) == 4
+
+
+def test_all_waits_of_a_call_have_one_deadline(unkey, make_verifier, database):
+    def half(sock, _):
+        time.sleep(0.8)
+        sock.sendall(HEAD)
+        unkey.release.wait()
+
+    unkey.behave = half
+    started = time.monotonic()
+    with database.session() as session, pytest.raises(VerificationError):
+        make_verifier(unkey.url, 1.0).verify("key", session)
+    assert time.monotonic() - started < 1.5
 
 
 @pytest.mark.parametrize(
