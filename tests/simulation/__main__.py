@@ -14,7 +14,7 @@ from tests.simulation.world import Plan, World
 _PROCESSES = 2
 _CHUNK = 100
 _COUNTS = ("clients", "operators", "requests", "threads", "keys")
-_LISTS = ("events", "kinds", "paths")
+_LISTS = ("events", "kinds", "work")
 _MAX_RUNS = 300
 
 

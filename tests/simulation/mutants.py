@@ -10,8 +10,6 @@ from typing import Any
 
 from stackmgr import scheduler
 from stackmgr.access.credentials import Credential
-from stackmgr.access.verifiers import http_connection, remote
-from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
 from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database import retries, session_settings
 from stackmgr.database.connection import DatabaseConnection
@@ -19,11 +17,6 @@ from stackmgr.database.pool import Database, Pool
 from stackmgr.database.session import Session
 from stackmgr.database.shared_reads import SharedReads
 from stackmgr.scheduler import Scheduler
-from stackmgr.server.connection import ClientConnection
-from stackmgr.server.connections import HttpConnections
-from stackmgr.server.listeners import Listeners
-from stackmgr.server.loop import Loop
-from stackmgr.server.queue import RequestQueue
 
 
 @dataclass(frozen=True)
@@ -187,109 +180,6 @@ _OF_DATABASE: list[_Row] = [
 ]  # fmt: skip
 
 
-_OF_WEB: list[_Row] = [
-    ("arrived and closed", "a deadline ends a connection whose request has arrived", ClientConnection,
-     "expire", "(self.may_continue or self._has_input())", "self.may_continue", 59),
-    ("deaf listener", "a listener is not watched again after all that waited is accepted", Listeners,
-     "_accept", "self._scheduler.change(fd, LISTEN)", "pass", 1),
-    ("paused for ever", "a listener is not watched again after descriptors were exhausted", Listeners,
-     "resume", "self._scheduler.change(self.paused.pop(), LISTEN)", "self.paused.pop()", 15),
-    ("watched for ever", "what arrives while a request runs wakes the thread again and again",
-     HttpConnections, "_notice", "self._watch(conn, 0)", "pass", 89),
-    ("never watched again", "a connection is not watched again after its response", HttpConnections,
-     "_watch", "if self.open[conn] != events:", "if self.open[conn] and self.open[conn] != events:", 23),
-    ("early close", "a connection is closed after its last response, with unread bytes", ClientConnection,
-     "flush", "self.sock.shutdown(socket.SHUT_WR)", "protocol.leave()", 91),
-    ("forgotten request", "a second request that has arrived with the first is not continued with",
-     HttpConnections, "park", "if conn.may_continue:", "if False:", 19),
-    ("trickle", "each byte of a request moves its deadline", HttpConnections, "park",
-     "if before is None or before[0] is not state:", "if True:", 209),
-    ("no budget", "unfinished requests and unread responses are kept, however many there are",
-     HttpConnections, "sweep", "if excess > 0 and", "if False and", 229),
-    ("byte sent twice", "the rest of a response begins one byte early", ClientConnection, "flush",
-     "self.sock.send(protocol.outbox)", "max(0, self.sock.send(protocol.outbox) - 1)", 5),
-    ("not released", "an exception in the application keeps its place", Loop, "_serve",
-     "self.queue.leave(conn.place)", "conn.protocol.must_close or self.queue.leave(conn.place)", 5),
-    ("last first", "the last of a line is taken", RequestQueue, "take", "self._remove(group, 0)",
-     "self._remove(group, -1)", 53),
-    ("no turns", "the line that came first is taken from until it is empty", RequestQueue, "take",
-     "self._last_turns[group] = now", "pass", 49),
-    ("other keys", "unverified keys have the share of a manager", RequestQueue, "_may_run",
-     "if group else self._unverified_limit", "", 29),
-    ("in both shares", "a request whose key is accepted still counts as unverified", RequestQueue,
-     "accept", "self.leave(place)", "pass", 7),
-    ("all of one manager", "requests whose keys are accepted exceed the share of their manager",
-     RequestQueue, "accept", " and self._running.get(manager_id, 0) < self._limit", "", 35),
-    ("accepted in the wrong line",
-     "a request stays with the unverified keys though its key has been accepted", RequestQueue,
-     "accept", "if is_new and _UNVERIFIED in self._lines:", "if False:", 43),
-    ("not timed", "requests wait for as long as others run", Loop, "turn",
-     "if self.queue.waiting and now >= self._next_look:", "if False:", 49),
-    ("no bound", "any number of requests wait", RequestQueue, "add", "if self.waiting <= LIMIT:",
-     "if True:", 129),
-    ("ghost", "a request that has been rejected for another still counts as waiting", RequestQueue,
-     "_remove", "self.waiting -= 1", "pass", 19),
-    ("permit not released", "a failed call of the verifier keeps its permit", remote.Endpoint, "post",
-     "finally:\n", "except ZeroDivisionError:\n        pass\n    else:\n", 11),
-    ("failures forgotten", "calls that fail one after the other do not open the circuit",
-     CircuitBreaker, "_fail", "self._failures += 1", "self._failures = 1", 201),
-    ("deadline of each read", "each wait for the verifier may take as long as the whole call",
-     http_connection.Connection, "_finished",
-     "except BlockingIOError:\n            wait_for(self._socket.fileno(), events, left)",
-     "except BlockingIOError:\n            wait_for(self._socket.fileno(), events, 0.8)", 229),
-    ("deadline not looked at", "a verifier that sends byte after byte is waited for without end",
-     http_connection.Connection, "_finished", "(left := self._deadline - monotonic()) > 0",
-     "(left := self._deadline - monotonic()) or True", 33),
-    ("leaked descriptor", "a socket whose connection attempt has failed stays open",
-     http_connection.Connection, "__init__", "self.close()", "pass", 261),
-    ("slow reader cut", "a client that reads steadily is cut off at the deadline", HttpConnections, "sweep",
-     "state is WRITING and conn.has_progressed()", "False", 295),
-    ("never cut off", "a client that has read once is never cut off", ClientConnection, "has_progressed",
-     "self._unread = unread", "pass", 2325),
-    ("rejected early", "a request is rejected after half of the time-out", Loop, "_look_after_queue",
-     "now - seconds)", "now - seconds / 2)", 39),
-    ("rejected with room", "a request is rejected although there is room for it to wait", RequestQueue,
-     "add", "if self.waiting <= LIMIT:", "if self.waiting < LIMIT:", 29),
-    ("operators in the queue", "a request of an operator waits for those of managers", Loop, "_add",
-     "if connections is self.operators:", "if False:", 5),
-    ("no room for an operator", "no manager's connection is closed for an operator's", Listeners,
-     "_accept", "self._expendable.close_longest_parked()", "self._connections.close_longest_parked()",
-     1221),
-    ("second listener", "only one listener has its connections accepted in a turn", Listeners,
-     "accept", "for fd in ready:", "for fd in ready[:1]:", 33),
-    ("one too many", "one more connection is open than the limit allows", HttpConnections, "add",
-     "len(self.open) >= self._limit", "len(self.open) > self._limit", 33),
-    ("one too few", "a connection is closed for another though there is room for both",
-     HttpConnections, "add", "len(self.open) >= self._limit", "len(self.open) + 1 >= self._limit", 1),
-    ("all over budget", "all unfinished requests are closed once there are too many", HttpConnections,
-     "sweep", "excess -= held", "pass", 947),
-    ("idle at a stop", "a stopping worker keeps idle connections as long as another", HttpConnections,
-     "limit_idle_seconds", "self.parked[conn] = state, min(deadline, latest)", "pass", 21),
-    ("idle for too short", "an idle connection is closed before its time", HttpConnections, "park",
-     "state, monotonic() + seconds", "state, monotonic() + seconds / 4", 1),
-    ("freshest forgotten", "of the accepted keys the last is forgotten first", RequestQueue, "accept",
-     "popitem(last=False)", "popitem(last=True)", 35),
-    ("two take turns", "two requests that end their turns in turn let no other run", Scheduler, "run",
-     "for _ in range(len(self._ending_turn)):", "while self._ending_turn:", 47),
-    ("count not reset", "each rejection is reported again and again", Loop, "_warn_of_rejections",
-     "self._rejected, self._next_warning = 0, now + 1.0", "self._next_warning = now + 1.0", 71),
-    ("exception at the loop", "an unforeseen exception ends the worker", Loop, "_guard",
-     "if self._worker.must_exit:", "if True:", 1577),
-    ("no error", "an exception in the application ends the connection without a response", Loop, "_step",
-     "found = conn.protocol.fail()", "raise", 11),
-    ("resolved once", "a verifier's name is looked up once, even if that fails", remote.Endpoint,
-     "_addresses", " or self._look_up.done()", "", 143),
-    ("kept connection lost", "a call fails because the kept connection has been closed",
-     remote.Endpoint, "_exchange", "isinstance(ex, TimeoutError) or connection.received", "True", 283),
-    ("open for ever", "a response does not close the circuit", CircuitBreaker, "release",
-     "self.is_open, self._failures, self._responded_at = False, 0, now",
-     "self._failures, self._responded_at = 0, now", 347),
-    ("no probe", "an open circuit is probed once", CircuitBreaker, "_probe",
-     "self._next_probe_at = now + PROBE_INTERVAL", "self._next_probe_at = now + 1000", 801),
-]  # fmt: skip
-
 MUTANTS = {
-    each[0]: Mutant(scenario, *each)
-    for scenario, rows in (("database", _OF_DATABASE), ("web", _OF_WEB))
-    for each in rows
+    each[0]: Mutant(scenario, *each) for scenario, rows in (("database", _OF_DATABASE),) for each in rows
 }
