@@ -17,6 +17,10 @@ from stackmgr.database.pool import Database, Pool
 from stackmgr.database.session import Session
 from stackmgr.database.shared_reads import SharedReads
 from stackmgr.scheduler import Scheduler
+from stackmgr.server.connections import HttpConnections
+from stackmgr.server.listeners import Listeners
+from stackmgr.server.loop import Loop
+from stackmgr.server.queue import RequestQueue
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,50 @@ _OF_DATABASE: list[_Row] = [
 ]  # fmt: skip
 
 
+_OF_WEB: list[_Row] = [
+    ("deaf listener", "a listener is not watched again after all that waited is accepted", Listeners,
+     "_accept", "self._scheduler.change(fd, LISTEN)", "pass", 1),
+    ("paused for ever", "a listener is not watched again after descriptors were exhausted", Listeners,
+     "resume", "self._scheduler.change(self.paused.pop(), LISTEN)", "self.paused.pop()", 43),
+    ("watched for ever", "what arrives while a request runs wakes the thread again and again",
+     HttpConnections, "_notice", "self._watch(conn, 0)", "pass", 161),
+    ("never watched again", "a connection is not watched again after its response", HttpConnections,
+     "_watch", "if self.open[conn] != events:", "if self.open[conn] and self.open[conn] != events:", 59),
+    ("no budget", "unfinished requests and unread responses are kept, however many there are",
+     HttpConnections, "sweep", "if excess > 0 and", "if False and", 17),
+    ("not released", "an exception in the application keeps its place", Loop, "_serve",
+     "self.queue.leave(conn.place)", "conn.protocol.must_close or self.queue.leave(conn.place)", 11),
+    ("last first", "the last of a line is taken", RequestQueue, "take", "self._remove(group, 0)",
+     "self._remove(group, -1)", 5),
+    ("no turns", "the line that came first is taken from until it is empty", RequestQueue, "take",
+     "self._last_turns[group] = now", "pass", 281),
+    ("other keys", "unverified keys have the share of a manager", RequestQueue, "_may_run",
+     "if group else self._unverified_limit", "", 23),
+    ("not timed", "requests wait for as long as others run", Loop, "turn",
+     "if self.queue.waiting and now >= self._next_look:", "if False:", 29),
+    ("ghost", "a request that has been rejected for another still counts as waiting", RequestQueue,
+     "_remove", "self.waiting -= 1", "pass", 5),
+    ("rejected early", "a request is rejected after half of the time-out", Loop, "_look_after_queue",
+     "now - seconds)", "now - seconds / 2)", 103),
+    ("operators in the queue", "a request of an operator waits for those of managers", Loop, "_add",
+     "if connections is self.operators:", "if False:", 1),
+    ("no room for an operator", "no manager's connection is closed for an operator's", Listeners,
+     "_accept", "self._expendable.close_longest_parked()", "self._connections.close_longest_parked()",
+     359),
+    ("second listener", "only one listener has its connections accepted in a turn", Listeners,
+     "accept", "for fd in ready:", "for fd in ready[:1]:", 31),
+    ("idle at a stop", "a stopping worker keeps idle connections as long as another", HttpConnections,
+     "limit_idle_seconds", "self.parked[conn] = state, min(deadline, latest)", "pass", 1),
+    ("two take turns", "two requests that end their turns in turn let no other run", Scheduler, "run",
+     "for _ in range(len(self._ending_turn)):", "while self._ending_turn:", 3),
+    ("no error", "an exception in the application ends the connection without a response", Loop, "_step",
+     "found = conn.protocol.fail()", "raise", 101),
+    ("reset at a stop", "a worker that stops accepts none of the connections that wait", Listeners, "close",
+     "self._accept_one(listener)", "break", 1427),
+]  # fmt: skip
+
 MUTANTS = {
-    each[0]: Mutant(scenario, *each) for scenario, rows in (("database", _OF_DATABASE),) for each in rows
+    each[0]: Mutant(scenario, *each)
+    for scenario, rows in (("database", _OF_DATABASE), ("web", _OF_WEB))
+    for each in rows
 }

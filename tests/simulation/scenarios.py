@@ -7,7 +7,7 @@ from itertools import count
 from random import Random
 from typing import Protocol
 
-from tests.simulation import database
+from tests.simulation import database, web
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.world import Plan, Violation, World
 
@@ -27,7 +27,7 @@ class Scenario(Protocol):
         """
 
 
-SCENARIOS: tuple[Scenario, ...] = (database,)
+SCENARIOS: tuple[Scenario, ...] = (database, web)
 
 
 def run(seed: int, plan: Plan | None = None, mutant: str | None = None) -> World:
