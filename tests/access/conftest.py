@@ -14,7 +14,7 @@ from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.database.pool import Database
 from stackmgr.http.app import Application, create_app
-from stackmgr.operate import issued_keys
+from stackmgr.operate import erasure, issued_keys
 from stackmgr.settings import Secret
 from tests.support.client import Client
 from tests.support.command_line import runner
@@ -137,6 +137,30 @@ def issue(operator: Database):
 def holder(app: Application, statements_run: list[str]) -> Callable[[str], Client]:
     """Return a function that makes a client with a given key."""
     return lambda key: Client(app, key.strip(), "", statements_run)
+
+
+@pytest.fixture
+def manager(client: Client, admin: psycopg.Connection) -> tuple[str, str]:
+    """The manager id and external id of the client, who has three stacks, each with one revision."""
+    for n in range(3):
+        assert client.create(configuration(), key=f"key {n}").status_int == 201
+    query = "SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s"
+    return admin.execute(query, [client.external_id]).fetchone()[0], client.external_id
+
+
+@pytest.fixture
+def rows_of(admin: psycopg.Connection) -> Callable[[str], list[int]]:
+    """Return a function that counts the stacks, revisions, receipts and bindings of a manager."""
+    tables = ("stacks", "stack_revisions", "creation_receipts", "managers")
+    queries = [f"SELECT count(*) FROM stackmgr.{table} WHERE manager_id = %s" for table in tables]  # noqa: S608
+    return lambda manager_id: [admin.execute(query, [manager_id]).fetchone()[0] for query in queries]
+
+
+@pytest.fixture
+def erase_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for requests: none is in progress, or the test waits for it."""
+    monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 0)
+    monkeypatch.setattr(erasure, "_PAUSE", 0)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from uuid import uuid4
 
 import psycopg
@@ -15,80 +16,59 @@ from stackmgr import paths
 from stackmgr.access import managers
 from stackmgr.access.verifiers import Identity
 from stackmgr.database.session import Session
-from stackmgr.operate import erasure, issued_keys
+from stackmgr.operate import erasure
 from stackmgr.operate.connection import Operator, operating
 from tests.support.examples import configuration
 
-TABLES = ("stacks", "stack_revisions", "creation_receipts", "managers", "manager_rebindings")
+pytestmark = pytest.mark.usefixtures("erase_at_once")
+
 RECORD = b"""
 SELECT stacks, revisions, receipts, finished_at IS NOT NULL, begun_by = session_user
-FROM stackmgr.manager_erasures WHERE manager_id = %s::text::uuid
+FROM stackmgr.manager_erasures WHERE manager_id = %s
+"""
+USE_QUOTA = b"""
+WITH limited AS (
+    UPDATE stackmgr.api_keys SET quota_id = key_id, quota_limit = 1000, quota_seconds = 1
+    WHERE external_id = %s RETURNING quota_id
+),
+slots AS (INSERT INTO stackmgr.api_key_quota_slots (quota_id, slot) SELECT quota_id, 1 FROM limited)
+INSERT INTO stackmgr.api_key_quota_queues (quota_id, slot, granted_at) SELECT quota_id, 1, '{}' FROM limited
 """
 
 
-@pytest.fixture(autouse=True)
-def no_wait(monkeypatch):
-    """Do not wait for requests: none is in progress, or the test waits for it."""
-    monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 0)
-    monkeypatch.setattr(erasure, "_PAUSE", 0)
+@pytest.fixture
+def manager(client, manager):
+    """The manager id and external id of the client, who has three stacks of five revisions in all."""
+    [first, *_] = client.page().json["items"]
+    for _ in range(2):
+        client.update(first["id"], {"name": "other"})
+    return manager
+
+
+@pytest.fixture
+def erasable(client, manager):
+    """The client and its manager's id."""
+    return client, manager[0]
 
 
 @pytest.fixture
 def erase(database_url):
-    """Return a function that erases a manager, also in a thread, and a list of its progress."""
-    reports: list[tuple[int, int, str]] = []
-
-    def run(manager_id: str, external_id: str, progress=lambda *report: reports.append(report)):
-        return erasure.erase(operator, manager_id, external_id, progress)
-
+    """Return a function that erases a manager, also in a thread."""
     with operating(database_url) as operator:
-        yield run, reports
+        yield partial(erasure.erase, operator)
 
 
-@pytest.fixture
-def erasable(make_client, admin, operator):
-    """A client with three stacks of five revisions in all and a quota, and its manager's id."""
-    client = make_client()
-    ids = [client.create(configuration(), key=f"key {n}").json["id"] for n in range(3)]
-    for _ in range(2):
-        client.update(ids[0], {"name": "other"})
-    manager_id = manager_of(admin, client)
-    quota = b"UPDATE stackmgr.api_keys SET quota_id = key_id, quota_limit = 1000, quota_seconds = 1"
-    admin.execute(quota + b" WHERE external_id = %s::text::uuid", [client.external_id])
-    admin.execute(
-        b"INSERT INTO stackmgr.api_key_quota_slots (quota_id, slot)"
-        b" SELECT quota_id, 1 FROM stackmgr.api_keys WHERE external_id = %s::text::uuid",
-        [client.external_id],
-    )
-    admin.execute(
-        b"INSERT INTO stackmgr.api_key_quota_queues (quota_id, slot, granted_at)"
-        b" SELECT quota_id, 1, '{}' FROM stackmgr.api_keys WHERE external_id = %s::text::uuid",
-        [client.external_id],
-    )
-    return client, manager_id
-
-
-def manager_of(admin, client) -> str:
-    query = b"SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s::text::uuid"
-    return admin.execute(query, [client.external_id]).fetchone()[0]
-
-
-def rows_of(admin, manager_id: str) -> int:
-    return sum(
-        admin.execute(
-            f"SELECT count(*) FROM stackmgr.{table} WHERE manager_id = %s::text::uuid".encode(),  # noqa: S608
-            [manager_id],
-        ).fetchone()[0]
-        for table in TABLES
-    )
+def quietly(*_: object) -> None:
+    """Report no progress."""
 
 
 def test_everything_of_the_manager_is_deleted_and_counted(erasable, command, admin, row_counts, make_client):
     client, manager_id = erasable
     other = make_client()
     stack = other.create(configuration()).json
+    admin.execute(USE_QUOTA, [client.external_id])
     before = row_counts()
-    result = command("managers", "erase", manager_id, "--confirm", client.external_id, "--json")
+    result = command("managers", "erase", client.external_id, "--confirm", client.external_id, "--json")
     assert result.json == {"manager_id": manager_id, "stacks": 3, "revisions": 5, "receipts": 3, "keys": 1}
     after = row_counts()
     gone = {name: before[name] - after[name] for name in before if before[name] != after[name]}
@@ -102,20 +82,12 @@ def test_everything_of_the_manager_is_deleted_and_counted(erasable, command, adm
         "api_key_quota_queues": 1,
         "manager_erasures": -1,
     }
-    assert rows_of(admin, manager_id) == 0
     assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
     assert client.page().status_int == 401
     assert other.get(stack["id"]).json == stack
 
 
-def test_the_external_id_names_the_manager_too(erasable, command, admin):
-    client, manager_id = erasable
-    result = command("managers", "erase", client.external_id, "--confirm", client.external_id, "--json")
-    assert result.json["manager_id"] == manager_id
-    assert rows_of(admin, manager_id) == 0
-
-
-def test_nothing_is_deleted_unless_the_external_id_is_confirmed(erasable, command, admin, contents):
+def test_nothing_is_deleted_unless_the_external_id_is_confirmed(erasable, command, contents):
     client, manager_id = erasable
     before = contents()
     result = command("managers", "erase", manager_id, "--confirm", manager_id)
@@ -134,7 +106,7 @@ def no_interrupts():
 
 
 @pytest.mark.usefixtures("no_interrupts")
-def test_an_interrupted_erasure_is_continued(erasable, command, admin, monkeypatch):
+def test_an_interrupted_erasure_is_continued(erasable, command, admin, rows_of, monkeypatch):
     client, manager_id = erasable
     monkeypatch.setattr(erasure, "_BATCH", 2)
     rows = Operator.rows
@@ -153,46 +125,39 @@ def test_an_interrupted_erasure_is_continued(erasable, command, admin, monkeypat
     assert client.page().status_int == 401
     assert admin.execute(RECORD, [manager_id]).fetchone() == (0, 5, 3, False, True)
     assert command("managers", "erase", manager_id, "--confirm", client.external_id).status == 0
-    assert rows_of(admin, manager_id) == 0
+    assert rows_of(manager_id) == [0, 0, 0, 0]
     assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
 
 
-def test_each_batch_is_reported_in_the_order_of_deletion(erasable, erase, monkeypatch):
-    client, manager_id = erasable
+def test_each_batch_is_reported_in_the_order_of_deletion(manager, erase, monkeypatch):
     monkeypatch.setattr(erasure, "_BATCH", 2)
-    run, reports = erase
-    assert run(manager_id, client.external_id) == erasure.Erased(3, 5, 3, 1)
+    reports = []
+    assert erase(*manager, lambda *report: reports.append(report)) == erasure.Erased(3, 5, 3, 1)
     # Receipts, revisions, stacks.
     done = (2, 3, 5, 7, 8, 10, 11)
     assert reports == [(0, 0, "waiting 0 s for requests in progress"), *((each, 11, "") for each in done)]
 
 
-def test_rows_are_deleted_in_the_order_of_the_heap(erasable, database_url, admin):
-    _, manager_id = erasable
-    # The updates have moved rows of the stacks.
+def test_rows_are_deleted_in_the_order_of_the_heap_if_they_are_still_the_managers(
+    manager, database_url, row_counts
+):
+    before = row_counts()
     with operating(database_url) as operator:
-        rows = list(operator.iterate(erasure._ROWS, {"manager_id": manager_id}))
+        # The updates have moved rows of the stacks.
+        rows = list(operator.iterate(erasure._ROWS, {"manager_id": manager[0]}))
+        for step, position, _ in rows:
+            erasure._delete_batch(operator, str(uuid4()), step, [position])
     listed = [(step, *map(int, position.strip("()").split(","))) for step, position, _ in rows]
     assert listed == sorted(listed)
     assert [step for step, *_ in listed] == [1] * 3 + [2] * 5 + [3] * 3
-
-
-def test_rows_of_another_manager_that_took_a_position_stay(erasable, database_url, admin, row_counts):
-    _, manager_id = erasable
-    before = row_counts()
-    with operating(database_url) as operator:
-        rows = list(operator.iterate(erasure._ROWS, {"manager_id": manager_id}))
-        for step, position, _ in rows:
-            erasure._delete_batch(operator, str(uuid4()), step, [position])
     assert row_counts() == before
 
 
 def test_deleted_receipts_are_vacuumed_once_no_transaction_can_read_them(
-    erasable, erase, database_url, monkeypatch
+    manager, erase, database_url, monkeypatch
 ):
-    client, manager_id = erasable
     monkeypatch.setattr(erasure, "_MANY", 3)
-    run, reports = erase
+    reports = []
     with psycopg.connect(database_url) as older:
         older.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         older.execute(b"SELECT")
@@ -203,53 +168,49 @@ def test_deleted_receipts_are_vacuumed_once_no_transaction_can_read_them(
                 older.rollback()
 
         monkeypatch.setattr(erasure.time, "sleep", sleep)
-        assert run(manager_id, client.external_id) == erasure.Erased(3, 5, 3, 1)
+        assert erase(*manager, lambda *report: reports.append(report)) == erasure.Erased(3, 5, 3, 1)
     waits = [report for report in reports if "may still read" in report[2]]
     assert [(done, total) for done, total, _ in waits] == [(8, 11)]
 
 
-def test_rows_without_their_manager_are_erased_by_another_run(erasable, command, admin):
-    client, manager_id = erasable
-    admin.execute(b"DELETE FROM stackmgr.managers WHERE manager_id = %s::text::uuid", [manager_id])
-    assert command("managers", "erase", manager_id, "--confirm", client.external_id).status == 1
-    admin.execute(
-        b"INSERT INTO stackmgr.manager_erasures (manager_id, external_id, finished_at)"
-        b" VALUES (%s::text::uuid, %s::text::uuid, now())",
-        [manager_id, client.external_id],
+def test_rows_without_their_manager_are_erased_by_another_run(manager, command, admin, rows_of):
+    erase = ("managers", "erase", manager[0], "--confirm", manager[1])
+    admin.execute(b"DELETE FROM stackmgr.managers WHERE manager_id = %s", [manager[0]])
+    assert command(*erase).status == 1
+    record = (
+        b"INSERT INTO stackmgr.manager_erasures (manager_id, external_id, finished_at) VALUES (%s, %s, now())"
     )
-    assert command("managers", "erase", manager_id, "--confirm", client.external_id).status == 0
-    assert rows_of(admin, manager_id) == 0
-    assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
+    admin.execute(record, manager)
+    assert command(*erase).status == 0
+    assert rows_of(manager[0]) == [0, 0, 0, 0]
+    assert admin.execute(RECORD, [manager[0]]).fetchone() == (3, 5, 3, True, True)
 
 
-def test_requests_in_progress_are_waited_for_as_long_as_nginx_waits_for_them(erasable, erase, monkeypatch):
-    client, manager_id = erasable
+def test_requests_in_progress_are_waited_for_as_long_as_nginx_waits_for_them(manager, erase, monkeypatch):
     monkeypatch.undo()
     slept: list[float] = []
     monkeypatch.setattr(erasure.time, "sleep", slept.append)
-    assert erase[0](manager_id, client.external_id)
+    assert erase(*manager, quietly)
     nginx = (paths.directory("deploy") / "nginx.conf").read_text()
     [limit] = {int(seconds) for seconds in re.findall(r"proxy_read_timeout (\d+)s;", nginx)}
-    assert limit <= erasure.LONGEST_REQUEST_SECONDS
-    assert slept[0] == erasure.LONGEST_REQUEST_SECONDS
+    assert limit <= erasure.LONGEST_REQUEST_SECONDS == slept[0]
 
 
-def test_a_key_issued_during_the_erasure_is_a_new_managers(erasable, operator, erase, database, admin):
-    client, manager_id = erasable
+def test_a_key_issued_during_the_erasure_is_a_new_managers(manager, new_key, erase, database, admin):
+    manager_id, external_id = manager
 
     def bind_again(done: int, *_: object) -> None:
         if not done:
-            with operator.session() as session:
-                issued_keys.issue(session, client.external_id)
+            new_key(external_id)
             with database.session() as session:
-                managers.bind(session, Identity(client.external_id, client.external_id))
+                managers.bind(session, Identity(external_id, external_id))
 
-    assert erase[0](manager_id, client.external_id, bind_again).keys == 1
-    assert manager_of(admin, client) != manager_id
-    query = (
-        b"SELECT count(*) FROM stackmgr.api_keys WHERE external_id = %s::text::uuid AND revoked_at IS NULL"
-    )
-    assert admin.execute(query, [client.external_id]).fetchone() == (1,)
+    assert erase(manager_id, external_id, bind_again).keys == 1
+    found = "SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s"
+    [(bound,)] = admin.execute(found, [external_id]).fetchall()
+    assert bound != manager_id
+    valid = "SELECT count(*) FROM stackmgr.api_keys WHERE external_id = %s AND revoked_at IS NULL"
+    assert admin.execute(valid, [external_id]).fetchone() == (1,)
 
 
 @pytest.fixture
@@ -261,7 +222,7 @@ def erase_after(erase, monkeypatch):
     rows = Session.rows
 
     @contextmanager
-    def erase_after(name: str, manager_id: str, external_id: str) -> Iterator[None]:
+    def erase_after(name: str, manager: tuple[str, str]) -> Iterator[None]:
         waits, ended = threading.Event(), threading.Event()
 
         def sleep(seconds: float) -> None:
@@ -274,7 +235,7 @@ def erase_after(erase, monkeypatch):
             def run(session, statement, parameters, **rest):
                 found = rows(session, statement, parameters, **rest)
                 if statement.name == name and not erased:
-                    erased.append(threads.submit(erase[0], manager_id, external_id))
+                    erased.append(threads.submit(erase, *manager, quietly))
                     assert waits.wait(60)
                 return found
 
@@ -301,15 +262,14 @@ def erase_after(erase, monkeypatch):
     ids=["create", "created", "retry that found its key used", "update", "updated"],
 )
 def test_what_a_write_saves_whose_manager_is_erased_meanwhile_is_erased_as_well(
-    client, admin, erase_after, race
+    client, manager, rows_of, erase_after, race
 ):
     statement, send, status = race
-    stack_id = client.create(configuration(), key="key 0").json["id"]
-    manager_id = manager_of(admin, client)
+    [first, *_] = client.page().json["items"]
     client.change_worker()
-    with erase_after(statement, manager_id, client.external_id):
-        assert send(client, stack_id).status_int == status
-    assert rows_of(admin, manager_id) == 0
+    with erase_after(statement, manager):
+        assert send(client, first["id"]).status_int == status
+    assert rows_of(manager[0]) == [0, 0, 0, 0]
     assert client.page().status_int == 401
 
 
@@ -334,7 +294,7 @@ def test_a_first_request_binds_again_if_the_binding_in_its_way_is_erased_meanwhi
     with database.session() as session:
         bound = managers.bind(session, Identity(external_id, external_id))
     found = admin.execute(
-        b"SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s::text::uuid", [external_id]
+        "SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s", [external_id]
     )
     assert found.fetchall() == [(bound,)]
     assert bound != other_id

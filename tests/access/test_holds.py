@@ -9,33 +9,22 @@ import pytest
 from stackmgr.errors import CommandError
 from stackmgr.operate import erasure, holds
 from stackmgr.operate.connection import operating
-from tests.support.examples import configuration
 from tests.support.waiting import eventually
 
 HISTORY = b"""
 SELECT reason, held_by = session_user, released_at >= held_at, released_by = session_user, bound_manager_id
-FROM stackmgr.manager_holds WHERE manager_id = %s::text::uuid ORDER BY held_at
+FROM stackmgr.manager_holds WHERE manager_id = %s ORDER BY held_at
 """
 WAITING = (
     b"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 )
-TABLES = ("stacks", "stack_revisions", "creation_receipts")
+
+pytestmark = pytest.mark.usefixtures("erase_at_once")
 
 
 @pytest.fixture(autouse=True)
-def slowly(monkeypatch):
-    """Do not wait for requests, of which there are none, and delete row by row."""
-    for name, value in {"LONGEST_REQUEST_SECONDS": 0, "_PAUSE": 0, "_BATCH": 1}.items():
-        monkeypatch.setattr(erasure, name, value)
-
-
-@pytest.fixture
-def manager(client, admin) -> tuple[str, str]:
-    """The manager id and external id of a manager with three stacks, receipts and revisions."""
-    for n in range(3):
-        assert client.create(configuration(), key=f"key {n}").status_int == 201
-    query = b"SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s::text::uuid"
-    return admin.execute(query, [client.external_id]).fetchone()[0], client.external_id
+def row_by_row(monkeypatch):
+    monkeypatch.setattr(erasure, "_BATCH", 1)
 
 
 @pytest.fixture
@@ -50,19 +39,13 @@ def quietly(*_: object) -> None:
 
 
 @pytest.fixture
-def rows(admin, manager):
+def rows(rows_of, manager):
     """Return a function that counts the manager's stacks, revisions and receipts."""
+    return lambda: rows_of(manager[0])[:3]
 
-    def count() -> list[int]:
-        return [
-            admin.execute(
-                f"SELECT count(*) FROM stackmgr.{table} WHERE manager_id = %s::text::uuid".encode(),  # noqa: S608
-                [manager[0]],
-            ).fetchone()[0]
-            for table in TABLES
-        ]
 
-    return count
+def is_held():
+    return pytest.raises(CommandError, match="is held since")
 
 
 def test_a_held_manager_is_not_erased_until_its_release(client, manager, command, admin, rows):
@@ -117,7 +100,7 @@ def test_a_hold_stops_an_erasure_that_runs_and_its_repetition(manager, operators
             holds.hold(two, manager[0], "case 17")
 
     for progress in (hold_then, quietly):
-        with pytest.raises(CommandError, match="is held since"):
+        with is_held():
             erasure.erase(one, *manager, progress)
         assert rows() == left
     holds.release(two, manager[0])
@@ -135,33 +118,22 @@ def test_an_erasure_waits_for_a_hold_that_begins_before_it_and_is_refused(manage
             holds.hold(one, manager[0], "case 17")
             erasing = threads.submit(erasure.erase, two, *manager, quietly)
             eventually(lambda: is_waiting(admin))
-        with pytest.raises(CommandError, match="is held since"):
+        with is_held():
             erasing.result(30)
     assert rows() == [3, 3, 3]
 
 
-def test_a_hold_waits_for_an_erasure_that_begins_before_it_and_stops_it(manager, operators, admin, rows):
+def test_a_hold_and_an_erasure_that_has_begun_wait_for_each_other(manager, operators, admin, rows):
     one, two = operators
     begin = {"manager_id": manager[0], "external_id": manager[1]}
     with ThreadPoolExecutor() as threads:
-        with holds.not_held(one, manager[0]):
+        with holds.not_held(one, manager[0]):  # as the beginning and each step do
             assert one.rows(erasure._BEGIN, begin)
             holding = threads.submit(holds.hold, two, manager[0], "case 17")
             eventually(lambda: is_waiting(admin))
         assert holding.result(30).reason == "case 17"
-    with pytest.raises(CommandError, match="is held since"):
-        erasure.erase(one, *manager, quietly)
-    assert rows() == [3, 3, 3]
-
-
-def test_a_hold_and_a_step_of_an_erasure_that_has_begun_wait_for_each_other(manager, operators, admin, rows):
-    one, two = operators
-    assert one.rows(erasure._BEGIN, {"manager_id": manager[0], "external_id": manager[1]})
-    with ThreadPoolExecutor() as threads:
-        with holds.not_held(one, manager[0]):  # as each step does
-            holding = threads.submit(holds.hold, two, manager[0], "case 17")
-            eventually(lambda: is_waiting(admin))
-        assert holding.result(30).reason == "case 17"
+        with is_held():
+            erasure.erase(one, *manager, quietly)
         holds.release(one, manager[0])
         with one.transaction():
             holds.hold(one, manager[0], "case 18")
@@ -173,7 +145,7 @@ def test_a_hold_and_a_step_of_an_erasure_that_has_begun_wait_for_each_other(mana
 
 
 def test_the_database_keeps_the_binding_of_a_held_manager(manager, command, admin):
-    delete = b"DELETE FROM stackmgr.managers WHERE manager_id = %s::text::uuid"
+    delete = b"DELETE FROM stackmgr.managers WHERE manager_id = %s"
     assert command("managers", "hold", manager[0], "--reason", "case 17").status == 0
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
         admin.execute(delete, [manager[0]])
