@@ -22,16 +22,11 @@ def packed(microseconds, stack_id=ID):
     return "1" + base64.urlsafe_b64encode(microseconds.to_bytes(8, "big") + stack_id.bytes).decode()
 
 
+MOMENTS = (EPOCH, MOMENT, datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+
+
 @pytest.mark.parametrize(
-    "moment",
-    [
-        EPOCH,
-        EPOCH + timedelta(microseconds=1),
-        MOMENT,
-        MOMENT + timedelta(microseconds=1),
-        datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC),
-        datetime.max.replace(tzinfo=UTC),
-    ],
+    "moment", [*MOMENTS, EPOCH + timedelta(microseconds=1), MOMENT + timedelta(microseconds=1)]
 )
 @pytest.mark.parametrize("stack_id", [ID, UUID(int=0), UUID(int=(1 << 128) - 1)])
 def test_a_position_is_decoded_exactly_to_the_microsecond(moment, stack_id):

@@ -1,4 +1,4 @@
-"""Requests at the same moment: by threads over one pool, and over HTTP to two worker processes.
+"""Requests at the same moment, to two worker processes.
 
 STACKMGR_TEST_RACE_ROUNDS says how often each race is run.
 """
@@ -7,32 +7,23 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 
-from stackmgr.access.verifiers import Identity
-from stackmgr.database.pool import Database
-from stackmgr.errors import ServiceError
-from stackmgr.http.responses import serialize_stack
-from stackmgr.stacks import configuration, repository
 from tests.support.client import STACKS, check_response
-from tests.support.examples import ADDRESSES
-from tests.support.examples import configuration as example
-from tests.support.fixed_verifier import credential_of
+from tests.support.examples import ADDRESSES, PRESETS, allocation, configuration
 from tests.support.server import RunningService, exchange, running_service
 
 ROUNDS = int(os.environ.get("STACKMGR_TEST_RACE_ROUNDS", "2"))
 RUNNERS = 32
 WRITERS = 16
 UPDATES = 5
-
-Response = tuple[int, Any]
 
 HISTORY = b"""
 SELECT request_id, revision_number, revision_id::text, name, allocation, preset
@@ -50,50 +41,7 @@ WHERE external_id = %s
 """
 
 
-class Way(Protocol):
-    """A manager's way to the service; a response is its status and its document."""
-
-    external_id: str
-
-    def create(self, key: str, document: Any, request_id: str) -> Response: ...
-
-    def update(self, stack_id: str, document: Any, request_id: str) -> Response: ...
-
-
-class InProcess:
-    """A manager whose requests begin behind the HTTP layer."""
-
-    def __init__(self, database: Database, spellings: Mapping[str, str]) -> None:
-        self.external_id = str(uuid4())
-        self._identity = Identity(f"race:{self.external_id}", self.external_id)
-        self._database = database
-        self._spellings = spellings
-
-    def create(self, key: str, document: Any, request_id: str) -> Response:
-        def call(run: repository.Run) -> Response:
-            wanted = configuration.parse_create(document, self._spellings)
-            stack, created = repository.create(run, repository.plan_create(key, wanted, request_id))
-            return 201 if created else 200, json.loads(serialize_stack(stack))
-
-        return self._run(call)
-
-    def update(self, stack_id: str, document: Any, request_id: str) -> Response:
-        def call(run: repository.Run) -> Response:
-            changes = configuration.parse_update(document, self._spellings)
-            planned = repository.plan_update(stack_id, changes, request_id)
-            return 200, json.loads(serialize_stack(repository.get_or_update(run, planned)))
-
-        return self._run(call)
-
-    def _run(self, call: Callable[[repository.Run], Response]) -> Response:
-        with self._database.session() as session:
-            try:
-                return call(credential_of(self._identity, session).rows)
-            except ServiceError as ex:
-                return ex.status, None
-
-
-class OverHttp:
+class Manager:
     """A manager who sends each request on a connection of its own."""
 
     def __init__(self, service: RunningService, key: str, external_id: str) -> None:
@@ -101,26 +49,18 @@ class OverHttp:
         self._service = service
         self._authorization = {"Authorization": f"Bearer {key}"}
 
-    def create(self, key: str, document: Any, request_id: str) -> Response:
+    def create(self, key: str, document: Any, request_id: str) -> tuple[int, Any]:
         return self._send("POST", STACKS, document, {"Idempotency-Key": key, "X-Request-Id": request_id})
 
-    def update(self, stack_id: str, document: Any, request_id: str) -> Response:
+    def update(self, stack_id: str, document: Any, request_id: str) -> tuple[int, Any]:
         return self._send("PATCH", f"{STACKS}/{stack_id}", document, {"X-Request-Id": request_id})
 
-    def _send(self, method: str, path: str, document: Any, headers: dict[str, str]) -> Response:
+    def _send(self, method: str, path: str, document: Any, headers: dict[str, str]) -> tuple[int, Any]:
         received = exchange(
             self._service.port, path, self._authorization | headers, method, json.dumps(document)
         )
         check_response(method, path, received.status, received.headers, received.body)
-        return received.status, json.loads(received.body)
-
-
-@pytest.fixture(scope="module")
-def pool(database_url: str) -> Iterator[Database]:
-    database = Database(database_url, pool_size=WRITERS)
-    database.open()
-    yield database
-    database.close()
+        return received.status, received.json
 
 
 @pytest.fixture(scope="module")
@@ -129,13 +69,11 @@ def service(database_url: str) -> Iterator[RunningService]:
         yield running
 
 
-@pytest.fixture(params=["threads", "gunicorn"])
-def manager(request: pytest.FixtureRequest, new_key, spellings: dict[str, str]) -> Way:
+@pytest.fixture
+def manager(service: RunningService, new_key) -> Manager:
     """A manager that no request was ever made for."""
-    if request.param == "threads":
-        return InProcess(request.getfixturevalue("pool"), spellings)
     external_id = str(uuid4())
-    return OverHttp(request.getfixturevalue("service"), new_key(external_id), external_id)
+    return Manager(service, new_key(external_id), external_id)
 
 
 def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -155,7 +93,7 @@ each_round = pytest.mark.parametrize("number", range(ROUNDS))
 
 @each_round
 def test_of_identical_creates_at_once_one_creates_and_the_others_find_its_stack(manager, admin, number):
-    responses = at_once([lambda: manager.create("key", example(), "r")] * RUNNERS)
+    responses = at_once([lambda: manager.create("key", configuration(), "r")] * RUNNERS)
     assert Counter(status for status, _ in responses) == {201: 1, 200: RUNNERS - 1}
     assert all(document == responses[0][1] for _, document in responses)
     assert admin.execute(COUNTS, (manager.external_id,)).fetchone() == (1, 1, 1)
@@ -164,7 +102,9 @@ def test_of_identical_creates_at_once_one_creates_and_the_others_find_its_stack(
 @each_round
 def test_of_two_inputs_under_one_key_at_once_one_wins_and_the_other_conflicts(manager, admin, number):
     names = ["This", "That"] * (RUNNERS // 2)
-    responses = at_once([lambda name=name: manager.create("key", example(name=name), "r") for name in names])
+    responses = at_once(
+        [lambda name=name: manager.create("key", configuration(name=name), "r") for name in names]
+    )
     (winner,) = (document for status, document in responses if status == 201)
     for name, (status, document) in zip(names, responses, strict=True):
         if name == winner["name"]:
@@ -177,14 +117,14 @@ def test_of_two_inputs_under_one_key_at_once_one_wins_and_the_other_conflicts(ma
 
 @each_round
 def test_updates_at_once_lose_nothing_and_change_only_what_each_supplied(manager, admin, number):
-    _, created = manager.create("key", example(), "created")
+    _, created = manager.create("key", configuration(), "created")
     requests = {f"{w}-{u}": changes(f"{number}-{w}-{u}") for w in range(WRITERS) for u in range(UPDATES)}
 
-    def write(writer: int) -> dict[str, Response]:
+    def write(writer: int) -> dict[str, Any]:
         mine = [f"{writer}-{update}" for update in range(UPDATES)]
         return {name: manager.update(created["id"], requests[name], name) for name in mine}
 
-    responses: dict[str, Response] = {}
+    responses: dict[str, Any] = {}
     for outcomes in at_once([lambda writer=writer: write(writer) for writer in range(WRITERS)]):
         responses |= outcomes
     assert {status for status, _ in responses.values()} == {200}
@@ -204,11 +144,8 @@ def changes(seed: str) -> dict[str, Any]:
     weight = chance.randint(0, 10000)
     complete = {
         "name": seed,
-        "allocation": [
-            {"token_address": ADDRESSES[0], "weight_bps": weight},
-            {"token_address": ADDRESSES[1], "weight_bps": 10000 - weight},
-        ],
-        "schedule": {"preset": chance.choice(["hourly", "daily", "weekly", "monthly"])},
+        "allocation": allocation((ADDRESSES[0], weight), (ADDRESSES[1], 10000 - weight)),
+        "schedule": {"preset": chance.choice(PRESETS)},
     }
     chosen = chance.sample(sorted(complete), chance.randint(1, 3))
     return {field: complete[field] for field in chosen}
