@@ -1,11 +1,12 @@
 """Fixtures: a PostgreSQL for these tests alone, and the application on it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import psycopg
 import pytest
 
+from stackmgr.database.pool import Database
 from tests.database.service import PATIENCE, Service, ServiceMaker, Watcher
 from tests.support.postgres import FaultyPostgres, faulty_postgres
 from tests.support.tcp_proxy import Proxy
@@ -56,6 +57,20 @@ def make_service(
 @pytest.fixture
 def service(make_service: ServiceMaker) -> Service:
     return make_service()
+
+
+@pytest.fixture
+def make_database(server: FaultyPostgres) -> Iterator[Callable[[int], Database]]:
+    """Return a function that opens a database with so many connections."""
+    with ExitStack() as cleanup:
+
+        def make(pool_size: int) -> Database:
+            database = Database(server.url(), pool_size=pool_size, deadline=PATIENCE)
+            database.open()
+            cleanup.callback(database.close)
+            return database
+
+        yield make
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from uuid import uuid4
 
 import psycopg
 
@@ -16,12 +15,12 @@ from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import DatabaseError
 from stackmgr.http.app import create_app
-from stackmgr.operate import issued_keys
 from tests.support.client import Client
 from tests.support.examples import configuration
 from tests.support.postgres import FaultyPostgres
 from tests.support.recorder import RecordedDatabase
 from tests.support.waiting import eventually
+from tests.support.workload import new_managers
 
 # Seconds that a session may wait for the database: where the deadline is under test, and everywhere else.  A
 # third of them is the lock timeout, so that with the short one a busy machine decides what a test sees.
@@ -96,12 +95,20 @@ class Service:
         self.verifier.afterwards = call
         self.client.change_worker()
 
+    @contextmanager
+    def every_connection(self) -> Iterator[list[DatabaseConnection]]:
+        """Hold all the pool's connections, having filled the pool first."""
+        held = [eventually(self._acquire) for _ in range(POOL_SIZE)]
+        try:
+            yield held
+        finally:
+            for connection in held:
+                self.database.release(connection)
+
     def backends(self) -> list[int]:
-        """Return the pids of the backends of all the pool's connections, having filled the pool first."""
-        taken = [eventually(self._acquire) for _ in range(POOL_SIZE)]
-        for connection in taken:
-            self.database.release(connection)
-        return [connection.info.backend_pid for connection in taken]
+        """Return the pids of the backends of all the pool's connections."""
+        with self.every_connection() as held:
+            return [connection.info.backend_pid for connection in held]
 
     def _acquire(self) -> DatabaseConnection | None:
         with suppress(DatabaseError):
@@ -113,57 +120,45 @@ class Service:
         response = self.client.create(configuration(), key="the one stack")
         return response.json["id"] if response.status_int in (200, 201) else None
 
-    def _free_connections(self) -> int:
-        return self.database._pool.get_stats()["pool_available"]
-
     def assert_whole(self) -> None:
         """Fail if a fault has cost a connection of the pool, or anything but itself."""
         assert len(set(self.backends())) == POOL_SIZE
         # One that comes back needs no replacement any more: the pool neither leaks nor grows.
-        eventually(lambda: self._free_connections() == POOL_SIZE)
-        assert self.database._pool.get_stats()["pool_size"] == POOL_SIZE
+        stats = self.database._pool.get_stats
+        eventually(lambda: stats()["pool_available"] == POOL_SIZE)
+        assert stats()["pool_size"] == POOL_SIZE
         assert self.client.get(self.stack_id).status_int == 200
 
 
+@dataclass
 class ServiceMaker:
     """Makes services: on the server itself, or by way of another connection string."""
 
-    def __init__(
-        self, server: FaultyPostgres, spellings: dict[str, str], deadline: float, cleanup: ExitStack
-    ) -> None:
-        self._server = server
-        self._spellings = spellings
-        self._deadline = deadline
-        self._cleanup = cleanup
+    server: FaultyPostgres
+    spellings: dict[str, str]
+    deadline: float
+    cleanup: ExitStack
 
     def __call__(self, url: str | None = None) -> Service:
-        operator = Database(self._server.url(), role="stackmgr_owner", pool_size=1, deadline=PATIENCE)
-        operator.open()
-        with operator.session() as session:
-            key = issued_keys.issue(session, external_id := str(uuid4()))
-        operator.close()
-        service = self._open(url or self._server.url(), key, external_id, self._deadline)
+        [manager] = new_managers(self.server.url(), 1)
+        service = self._open(url, manager.api_key, manager.external_id, self.deadline)
         service.stack_id = eventually(service.create_stack) or ""
         service.backends()
         return service
 
     def again(self, service: Service, url: str | None = None, deadline: float | None = None) -> Service:
         """Return a second service for the manager of *service*, without a request to the server."""
-        twin = self._open(
-            url or self._server.url(),
-            service.client.key,
-            service.client.external_id,
-            deadline or self._deadline,
-        )
+        key, external_id = service.client.key or "", service.client.external_id
+        twin = self._open(url, key, external_id, deadline or self.deadline)
         twin.stack_id = service.stack_id
         return twin
 
-    def _open(self, url: str, key: str, external_id: str, deadline: float) -> Service:
-        database = RecordedDatabase(url, pool_size=POOL_SIZE, deadline=deadline)
+    def _open(self, url: str | None, key: str, external_id: str, deadline: float) -> Service:
+        database = RecordedDatabase(url or self.server.url(), pool_size=POOL_SIZE, deadline=deadline)
         database.open()
-        self._cleanup.callback(database.close)
+        self.cleanup.callback(database.close)
         verifier = PausingVerifier()
-        app = create_app(database=database, verifier=verifier, spellings=self._spellings)
+        app = create_app(database=database, verifier=verifier, spellings=self.spellings)
         return Service(database, verifier, Client(app, key, external_id, database.names))
 
 

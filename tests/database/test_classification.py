@@ -216,9 +216,9 @@ def test_a_statement_that_the_server_does_not_support_replaces_no_connection(ser
 
 def test_connections_to_a_server_that_takes_no_more_writes_are_all_replaced(service):
     old = set(service.backends())
-    for connection in [service.database.acquire(float("inf")) for _ in range(len(old))]:
-        connection.execute(b"SET default_transaction_read_only = on")
-        service.database.release(connection)
+    with service.every_connection() as connections:
+        for connection in connections:
+            connection.execute(b"SET default_transaction_read_only = on")
     assert service.operations()["update"]() == 200
     assert service.client.statements == ["stack_update", "stack_update"]
     assert not old & set(service.backends())
@@ -241,9 +241,9 @@ def test_a_server_that_takes_no_writes_from_anybody_is_still_read_from(service, 
 
 
 def test_a_warning_of_another_statement_fails_no_write(service):
-    for connection in [service.database.acquire(float("inf")) for _ in service.backends()]:
-        connection.execute(b"DO $$ BEGIN RAISE WARNING 'not about a commit'; END $$")
-        service.database.release(connection)
+    with service.every_connection() as connections:
+        for connection in connections:
+            connection.execute(b"DO $$ BEGIN RAISE WARNING 'not about a commit'; END $$")
     assert service.operations()["update"]() == 200
 
 

@@ -3,7 +3,6 @@
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
 from uuid import uuid4
@@ -14,12 +13,11 @@ from greenlet import GreenletExit
 from psycopg_pool.base import AttemptWithBackoff
 
 from stackmgr.database import statements
-from stackmgr.database.pool import Database
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import wait_for
-from tests.database.service import DEADLINE, PATIENCE, POOL_SIZE, Service, at_once, ends_within, held_row
+from tests.database.service import DEADLINE, PATIENCE, POOL_SIZE, Service, at_once, ends_within
 from tests.support.waiting import eventually
 
 GET = ["stack_get"]
@@ -93,33 +91,6 @@ def test_a_write_goes_out_on_a_new_connection_when_that_of_the_session_died_mean
         eventually(used.is_stale)
         assert session.row(statements.load("manager_insert"), manager) == (manager["manager_id"],)
         assert session._connection is not used
-    service.assert_whole()
-
-
-def _terminate_the_waiting(server, watcher):
-    waiting = watcher.waiting_one()
-    server.terminate_backend(waiting)
-    eventually(lambda: waiting not in watcher.waiting())
-
-
-def test_a_read_whose_connection_is_lost_is_retried(server, service, login, watcher):
-    with ThreadPoolExecutor() as threads, login.transaction():
-        login.execute(b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE")
-        status = threads.submit(service.operations()["get"])
-        _terminate_the_waiting(server, watcher)
-    assert status.result() == 200
-    assert service.client.statements == [*GET, "stack_get"]
-    service.assert_whole()
-
-
-def test_a_write_whose_connection_is_lost_is_an_error_and_runs_once(server, service, login, watcher):
-    before = service.client.get(service.stack_id).json
-    with ThreadPoolExecutor() as threads, held_row(login, service.stack_id):
-        status = threads.submit(service.operations()["update"])
-        _terminate_the_waiting(server, watcher)
-    assert status.result() == 500
-    assert service.client.statements == UPDATE
-    assert service.client.get(service.stack_id).json == before
     service.assert_whole()
 
 
@@ -238,37 +209,12 @@ def test_more_requests_than_connections_wait_in_line_and_lose_none(service):
     service.assert_whole()
 
 
-def test_a_request_in_the_line_gets_the_connection_that_is_released(service):
-    held = [service.database.acquire(time.monotonic() + PATIENCE) for _ in range(POOL_SIZE)]
-    with ThreadPoolExecutor() as threads:
-        status = threads.submit(service.operations()["get"])
-        eventually(lambda: service.database._pool._waiting)
-        service.database.release(held.pop())
-        assert status.result() == 200
-    for connection in held:
-        service.database.release(connection)
-    service.assert_whole()
-
-
-@with_short_deadline
-def test_a_request_leaves_the_line_when_its_time_is_up(service):
-    held = [service.database.acquire(time.monotonic() + PATIENCE) for _ in range(POOL_SIZE)]
-    with ends_within(DEADLINE):
-        assert service.operations()["get"]() == 503
-    assert not service.database._pool._waiting
-    for connection in held:
-        service.database.release(connection)
-    service.assert_whole()
-
-
 @pytest.fixture
-def connection(server):
-    database = Database(server.url(), pool_size=1, deadline=PATIENCE)
-    database.open()
+def connection(make_database):
+    database = make_database(1)
     connection = database.acquire(time.monotonic() + PATIENCE)
     yield connection
     database.release(connection)
-    database.close()
 
 
 def test_a_connection_that_may_not_have_forgotten_its_statements_is_closed(connection, monkeypatch):

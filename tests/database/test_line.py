@@ -30,21 +30,15 @@ def worker() -> Iterator[Running]:
 
 
 @pytest.fixture
-def single(server) -> Iterator[Database]:
+def single(make_database) -> Database:
     """A database with one connection."""
-    database = Database(server.url(), pool_size=1, deadline=PATIENCE)
-    database.open()
-    yield database
-    database.close()
+    return make_database(1)
 
 
 @pytest.fixture
-def double(server) -> Iterator[Database]:
+def double(make_database) -> Database:
     """A database with two connections."""
-    database = Database(server.url(), pool_size=2, deadline=PATIENCE)
-    database.open()
-    yield database
-    database.close()
+    return make_database(2)
 
 
 def acquired(database: Database, seconds: float = PATIENCE) -> DatabaseConnection:

@@ -14,7 +14,7 @@ from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import wait_for
-from tests.database.service import PATIENCE, POOL_SIZE, Service
+from tests.database.service import PATIENCE, Service
 from tests.support.delay import delayed
 from tests.support.greenlets import Running
 from tests.support.waiting import eventually
@@ -59,30 +59,21 @@ def start(greenlets) -> Start:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many statements each round trip had."""
+    """How many statements each round trip had; 0 is a statement that shares none."""
     numbers: list[int] = []
-    original = DatabaseConnection.run_together
+    run, run_together = DatabaseConnection.run, DatabaseConnection.run_together
 
-    def run(self, reads, deadline):
+    def record(self, statement, parameters, deadline):
+        numbers.append(0)
+        return run(self, statement, parameters, deadline)
+
+    def record_together(self, reads, deadline):
         numbers.append(len(reads))
-        return original(self, reads, deadline)
+        return run_together(self, reads, deadline)
 
-    monkeypatch.setattr(DatabaseConnection, "run_together", run)
+    monkeypatch.setattr(DatabaseConnection, "run", record)
+    monkeypatch.setattr(DatabaseConnection, "run_together", record_together)
     return numbers
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the statements that had a round trip of their own."""
-    names: list[str] = []
-    original = DatabaseConnection.run
-
-    def run(self, statement, parameters, deadline):
-        names.append(statement.name)
-        return original(self, statement, parameters, deadline)
-
-    monkeypatch.setattr(DatabaseConnection, "run", run)
-    return names
 
 
 def look_up(service: Service, statement: Statement, value: object) -> Callable[[], str]:
@@ -137,28 +128,19 @@ def test_others_wait_for_one_that_is_slow_and_nothing_runs_twice(service, start,
     service.assert_whole()
 
 
-def prepare(service: Service) -> None:
-    """Prepare PAGE on every connection."""
-    service.backends()
-    connections = [service.database.acquire(time.monotonic() + PATIENCE) for _ in range(POOL_SIZE)]
-    for connection in connections:
-        connection.run(PAGE, {"value": "", "row_limit": 1}, time.monotonic() + PATIENCE)
-        service.database.release(connection)
-
-
 @pytest.mark.parametrize("deadline", [3.0])
-def test_a_distant_server_serves_a_batch_of_lists_in_one_round_trip(server, make_service, start, sent, alone):
+def test_a_distant_server_serves_a_batch_of_lists_in_one_round_trip(server, make_service, start, sent):
     """The round trip takes a fifth of the deadline."""
     with delayed(server.url(), 0.3) as (url, _):
         # Its first request would need three statements prepared, which takes longer than its deadline.
         service = make_service.again(make_service(), url)
-        prepare(service)
+        with service.every_connection() as connections:
+            for connection in connections:
+                connection.run(PAGE, {"value": "", "row_limit": 1}, time.monotonic() + PATIENCE)
         sent.clear()
-        alone.clear()
         futures = start([lambda: page(service, "a page", 2)] * TOGETHER)
         assert [len(future.result(PATIENCE)) for future in futures] == [2] * TOGETHER
         assert sent == [TOGETHER]
-        assert alone == []
 
 
 @pytest.fixture
@@ -198,9 +180,9 @@ def test_one_that_reaches_its_deadline_ends_no_other(service, start, lock, login
     calls = echoes(service)
     calls.insert(place, look_up(service, LOCKED, LOCK))
     # Otherwise the server would end the statement before.
-    for connection in [service.database.acquire(time.monotonic() + 1) for _ in service.backends()]:
-        connection.execute(b"SET lock_timeout = 0; SET statement_timeout = 0")
-        service.database.release(connection)
+    with service.every_connection() as connections:
+        for connection in connections:
+            connection.execute(b"SET lock_timeout = 0; SET statement_timeout = 0")
     futures = start(calls)
     locked = futures.pop(place)
     assert_echoes(futures)
