@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the programs the tests need and pip does not provide: nginx, openssl, systemd-analyze, ip, chromium,
-# buildah, debootstrap, jq, node with npm, promtool, PgBouncer, mkfs.ext4, and the oldest supported PostgreSQL.
+# buildah, debootstrap, jq, node with npm, promtool, PgBouncer, and the oldest supported PostgreSQL.
 #
 # Does nothing if they are installed, without apt-get, or as another user than root: the tests that need them
 # are then skipped, or fail if CI=true.  Starts and enables no service.
@@ -21,7 +21,6 @@ command -v npm >/dev/null || packages="$packages npm"
 command -v debootstrap >/dev/null || packages="$packages debootstrap debian-archive-keyring"
 command -v promtool >/dev/null || packages="$packages prometheus"
 command -v pgbouncer >/dev/null || packages="$packages pgbouncer"
-command -v mkfs.ext4 >/dev/null || packages="$packages e2fsprogs"
 [ -x /usr/lib/postgresql/15/bin/initdb ] || packages="$packages postgresql-15"
 [ -n "$packages" ] || exit 0
 [ "$(id -u)" -eq 0 ] || exit 0

@@ -5,18 +5,15 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO
 from uuid import uuid4
 
 import pytest
 
-from tests.monitoring.frozen_disk import FrozenDisk, frozen_disk
 from tests.support.examples import configuration
 from tests.support.server import (
     GUNICORN_COMMAND,
@@ -32,29 +29,6 @@ from tests.support.waiting import eventually
 CREATES = 100
 PATIENCE = 20.0
 LONG_ID = "x" * 15000
-
-
-def create(service: RunningService, key: str) -> int:
-    headers = {
-        "Authorization": f"Bearer {key}",
-        "Content-Type": "application/json",
-        "Idempotency-Key": str(uuid4()),
-        "X-Request-Id": "x" * 300,
-    }
-    body = json.dumps(configuration())
-    return send_request(service.port, "/manager/stacks", headers, "POST", body, timeout=PATIENCE)[0]
-
-
-def statuses_of_creates(service: RunningService, key: str) -> list[int]:
-    with ThreadPoolExecutor(8) as clients:
-        return list(clients.map(lambda _: create(service, key), range(CREATES)))
-
-
-def stacks_of(service: RunningService, key: str) -> int:
-    headers = {"Authorization": f"Bearer {key}"}
-    page = json.loads(send_request(service.port, "/manager/stacks?limit=100", headers, timeout=PATIENCE)[1])
-    assert page["next_cursor"] is None
-    return len(page["items"])
 
 
 @contextmanager
@@ -75,75 +49,50 @@ def read_some_and_close(lines: IO[str]) -> None:
             lines.readline()
 
 
-@contextmanager
-def closed(database_url: str, env: dict[str, str]) -> Iterator[RunningService]:
-    shell = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *GUNICORN_COMMAND]
-    with running(shell, env={"STACKMGR_DATABASE_URL": database_url, **env}) as service:
-        yield service
-
-
-@contextmanager
-def full_disk(database_url: str, env: dict[str, str]) -> Iterator[RunningService]:
-    with (
-        Path("/dev/full").open("wb") as full,
-        running_service(database_url, env=env, stderr=full) as service,
-    ):
-        yield service
-
-
-@contextmanager
-def reader_gone(database_url: str, env: dict[str, str]) -> Iterator[RunningService]:
-    with small_pipe() as (lines, write_end):
-        threading.Thread(target=read_some_and_close, args=[lines], daemon=True).start()
-        with running_service(database_url, env=env, stderr=write_end) as service:
+@pytest.fixture(params=["closed", "full disk", "reader gone", "reader stalled"])
+def service(request, database_url) -> Iterator[RunningService]:
+    """A service of two workers that cannot write to standard error."""
+    env = {"WEB_CONCURRENCY": "2"}
+    if request.param == "closed":
+        shell = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *GUNICORN_COMMAND]
+        with running(shell, env=env | {"STACKMGR_DATABASE_URL": database_url}) as service:
             yield service
+    elif request.param == "full disk":
+        with (
+            Path("/dev/full").open("wb") as full,
+            running_service(database_url, env=env, stderr=full) as service,
+        ):
+            yield service
+    else:
+        with small_pipe() as (lines, write_end):
+            if request.param == "reader gone":
+                threading.Thread(target=read_some_and_close, args=[lines], daemon=True).start()
+            with running_service(database_url, env=env, stderr=write_end) as service:
+                yield service
 
 
-@contextmanager
-def reader_stalled(database_url: str, env: dict[str, str]) -> Iterator[RunningService]:
-    with small_pipe() as (_, write_end), running_service(database_url, env=env, stderr=write_end) as service:
-        yield service
+def create(service: RunningService, key: str) -> int:
+    headers = {
+        "Authorization": f"Bearer {key}",
+        "Content-Type": "application/json",
+        "Idempotency-Key": str(uuid4()),
+        "X-Request-Id": "x" * 300,
+    }
+    body = json.dumps(configuration())
+    return send_request(service.port, "/manager/stacks", headers, "POST", body, timeout=PATIENCE)[0]
 
 
-@contextmanager
-def on_a_disk(database_url: str, env: dict[str, str]) -> Iterator[tuple[RunningService, FrozenDisk]]:
-    """Run a service whose standard error is the file `log` of a disk that can be frozen."""
-    with (
-        TemporaryDirectory(prefix="stackmgr-") as folder,
-        frozen_disk(Path(folder)) as disk,
-        (disk.folder / "log").open("ab") as file,
-        running_service(database_url, env=env, stderr=file) as service,
-    ):
-        try:
-            yield service, disk
-        finally:
-            disk.thaw()
-
-
-@contextmanager
-def disk_stalled(database_url: str, env: dict[str, str]) -> Iterator[RunningService]:
-    with on_a_disk(database_url, env) as (service, disk):
-        disk.freeze()
-        yield service
-
-
-@pytest.mark.parametrize("broken", [closed, full_disk, reader_gone, reader_stalled, disk_stalled])
-def test_a_log_that_cannot_be_written_changes_no_response(broken, database_url, key):
-    with broken(database_url, {"WEB_CONCURRENCY": "2"}) as service:
-        statuses = statuses_of_creates(service, key)
-        assert statuses == [201] * CREATES
-        assert stacks_of(service, key) == CREATES
-
-
-# A process that writes to a frozen disk cannot end before that is thawed.
-@pytest.mark.parametrize("broken", [closed, full_disk, reader_gone, reader_stalled])
-def test_a_log_that_cannot_be_written_holds_up_neither_a_reload_nor_the_end(broken, database_url, key):
-    with broken(database_url, {}) as service:
-        statuses_of_creates(service, key)
-        with workers_replaced(service.pid):
-            os.kill(service.pid, signal.SIGHUP)
-        assert create(service, key) == 201
-        assert service.stop() == 0
+def test_a_log_that_cannot_be_written_changes_no_response_and_holds_up_no_reload_or_end(service, key):
+    with ThreadPoolExecutor(8) as clients:
+        statuses = list(clients.map(lambda _: create(service, key), range(CREATES)))
+    assert statuses == [201] * CREATES
+    headers = {"Authorization": f"Bearer {key}"}
+    page = send_request(service.port, "/manager/stacks?limit=100", headers, timeout=PATIENCE)[1]
+    assert len(json.loads(page)["items"]) == CREATES
+    with workers_replaced(service.pid):
+        os.kill(service.pid, signal.SIGHUP)
+    assert create(service, key) == 201
+    assert service.stop() == 0
 
 
 def dropped_lines(admin_port: int) -> float:
@@ -161,46 +110,24 @@ def send_until_lines_are_dropped(service: RunningService, admin_port: int) -> in
     raise AssertionError("no line was dropped")
 
 
-def test_the_log_and_a_metric_count_the_dropped_lines(database_url, tmp_path):
-    admin_port = free_port()
+def test_the_log_and_a_metric_count_the_dropped_lines_and_the_others_are_written(database_url, tmp_path):
     env = {
-        "STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}",
+        "STACKMGR_ADMIN_BIND": f"127.0.0.1:{(admin_port := free_port())}",
         "STACKMGR_METRICS_DIR": str(tmp_path / "metrics"),
     }
+    seen: list[dict] = []
     with small_pipe() as (lines, write_end), ThreadPoolExecutor(1) as reader:
         with running_service(database_url, env=env, stderr=write_end) as service:
             sent = send_until_lines_are_dropped(service, admin_port)
-            seen: list[dict] = []
             reader.submit(lambda: seen.extend(map(json.loads, iter(lines.readline, "end\n"))))
-            deadline = time.monotonic() + PATIENCE
-            while not any("dropped" in line for line in seen):
-                assert time.monotonic() < deadline
-                send_request(service.port, "/")
-                time.sleep(0.05)
-            (report,) = (line for line in seen if "dropped" in line)
-            dropped = report["dropped"]
-            eventually(lambda: dropped_lines(admin_port) == dropped)
+            eventually(
+                lambda: send_request(service.port, "/") and any("dropped" in line for line in seen), PATIENCE
+            )
+            [report] = [line for line in seen if "dropped" in line]
+            eventually(lambda: dropped_lines(admin_port) == report["dropped"])
         os.write(write_end, b"end\n")
     assert report["level"] == "warning"
-    assert sum(line.get("request_id") == LONG_ID for line in seen) == sent - dropped
-
-
-def test_lines_that_a_stalled_disk_cannot_take_are_counted_and_the_others_written(database_url, tmp_path):
-    admin_port = free_port()
-    env = {
-        "STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}",
-        "STACKMGR_METRICS_DIR": str(tmp_path / "metrics"),
-    }
-    with on_a_disk(database_url, env) as (service, disk):
-        disk.freeze()
-        sent = send_until_lines_are_dropped(service, admin_port)
-        disk.thaw()
-        log = disk.folder / "log"
-        eventually(lambda: b'"dropped": ' in log.read_bytes())
-        lines = [json.loads(line) for line in log.read_bytes().splitlines()]
-        [dropped] = [line["dropped"] for line in lines if "dropped" in line]
-        eventually(lambda: dropped_lines(admin_port) == dropped)
-    assert sum(line.get("request_id") == LONG_ID for line in lines) == sent - dropped
+    assert sum(line.get("request_id") == LONG_ID for line in seen) == sent - report["dropped"]
 
 
 def test_lines_of_several_workers_do_not_mix_in_a_pipe(database_url):

@@ -26,15 +26,11 @@ class Log:
         self._caplog = caplog
         self.requests = []
 
-    def __call__(self, fields):
-        self.requests.append(fields)
-
-    def lines(self, formatter):
-        return [formatter.format(record) for record in self._caplog.records]
+    def lines(self, formatter=None):
+        return [(formatter or logs.JsonFormatter()).format(record) for record in self._caplog.records]
 
     def text(self):
-        written = [*self.lines(logs.JsonFormatter()), *self.lines(logs.TextFormatter())]
-        return "\n".join([*written, *map(json.dumps, self.requests)])
+        return "\n".join([*self.lines(), *self.lines(logs.TextFormatter()), *map(json.dumps, self.requests)])
 
 
 @pytest.fixture
@@ -48,7 +44,8 @@ def logged(database, spellings, statements_run, log):
     """Return a function that makes a client of an application that writes a log, with a given verifier."""
 
     def make(verifier, key=CANARY):
-        app = create_app(database=database, verifier=verifier, spellings=spellings, log=log)
+        append = log.requests.append
+        app = create_app(database=database, verifier=verifier, spellings=spellings, log=append)
         return Client(app, key, "", statements_run)
 
     return make
@@ -84,7 +81,7 @@ def test_an_unexpected_error_is_logged_by_kind_and_place_and_not_by_its_words(lo
     error.reason = ValueError(CANARY)
     response = logged(FixedVerifier(error)).request("GET", STACKS, headers={"X-Request-Id": "r1"})
     assert response.status_int == 500
-    (line,) = (json.loads(line) for line in log.lines(logs.JsonFormatter()))
+    (line,) = (json.loads(line) for line in log.lines())
     assert (line["level"], line["logger"], line["request_id"]) == ("error", "stackmgr", "r1")
     assert line["causes"] == ["ArithmeticError", "LookupError"]
     assert line["trace"][-1].endswith("verify")
@@ -96,42 +93,42 @@ def test_what_the_database_says_of_a_row_is_not_logged(logged, log):
     manager_id = f"no UUID {uuid4()}"
     sender = logged(FixedVerifier(Identity("identity", str(uuid4()), manager_id)))
     assert sender.create(configuration(name=CANARY), key=CANARY).status_int == 500
-    (line,) = (json.loads(line) for line in log.lines(logs.JsonFormatter()))
+    (line,) = (json.loads(line) for line in log.lines())
     assert line["causes"][0] == "DatabaseError rejected stack_create 22P02"
     assert CANARY not in log.text()
     # The request's own line names the manager, as every such line does.
-    assert manager_id not in "\n".join(log.lines(logs.JsonFormatter()))
+    assert manager_id not in "\n".join(log.lines())
 
 
 @pytest.mark.parametrize(
     "error", [ServiceUnavailable("timeout"), DatabaseError("rejected", sqlstate="57014")]
 )
-def test_an_error_of_the_services_own_is_logged_with_its_reason(logged, log, error):
-    logged(FixedVerifier(error)).request("GET", STACKS)
-    (line,) = (json.loads(line) for line in log.lines(logs.JsonFormatter()))
-    assert error.reason in line["causes"][0]
-
-
-def test_an_error_is_logged_with_the_one_during_which_it_was_raised():
-    error = KeyError()
+def test_an_error_is_logged_with_its_reason_and_the_one_during_which_it_was_raised(logged, log, error):
     error.__context__ = ValueError()
-    assert logs.description(error)["causes"] == ["KeyError", "ValueError"]
+    logged(FixedVerifier(error)).request("GET", STACKS)
+    [line] = map(json.loads, log.lines())
+    assert error.reason in line["causes"][0]
+    assert line["causes"][1] == "ValueError"
 
 
 def test_a_client_error_logs_its_request_line_only(client, logged, log):
-    sender = logged(DatabaseVerifier(), client.key)
+    sender, missing = logged(DatabaseVerifier(), client.key), str(uuid4())
     sender.page("limit=0")
-    sender.get(str(uuid4()))
+    sender.get(missing.upper())
+    sender.get(CANARY)
     sender.request("GET", STACKS, headers={"Authorization": None})
     sender.request("GET", f"{STACKS}/")
-    assert log.lines(logs.JsonFormatter()) == []
+    assert log.lines() == []
     assert [(line["status"], line["code"], line["reason"]) for line in log.requests] == [
         (400, "invalid_request", "limit_range"),
         (404, "not_found", "stack"),
+        (400, "invalid_request", "stack_id"),
         (401, "unauthorized", "authorization_header"),
         (404, "not_found", "route"),
     ]
-    assert [line["route"] for line in log.requests] == [STACKS, f"{STACKS}/{{stack_id}}", STACKS, None]
+    item = f"{STACKS}/{{stack_id}}"
+    assert [line["route"] for line in log.requests] == [STACKS, item, item, STACKS, None]
+    assert [line["stack_id"] for line in log.requests] == [None, missing, None, None, None]
 
 
 def test_the_line_of_a_request_has_its_manager_route_and_outcome(client, logged, log, admin):
@@ -158,24 +155,19 @@ def test_the_line_of_a_request_has_its_manager_route_and_outcome(client, logged,
     }
 
 
-def test_the_line_of_a_request_names_the_stack_it_asked_for_if_the_id_is_one(client, logged, log):
-    sender = logged(DatabaseVerifier(), client.key)
-    missing = str(uuid4())
-    sender.get(missing.upper())
-    sender.update(missing, {})
-    sender.get(CANARY)
-    assert [line["stack_id"] for line in log.requests] == [missing, missing, None]
+def assert_one_line(text):
+    assert text.isascii()
+    assert len(text.splitlines()) == 1
 
 
 def test_a_record_is_one_line_of_plain_ascii_whatever_the_request_id(logged, log):
     logged(FixedVerifier(ArithmeticError())).request("GET", STACKS, headers={"X-Request-Id": REQUEST_ID})
-    (line,) = log.lines(logs.JsonFormatter())
-    assert line.isascii()
-    assert len(line.splitlines()) == 1
+    (line,) = log.lines()
+    assert_one_line(line)
     assert json.loads(line)["request_id"] == REQUEST_ID
-    (text,) = log.lines(logs.TextFormatter())
-    assert text.isascii()
-    assert all(place.startswith("    ") for place in text.splitlines()[1:])
+    first, *rest = log.lines(logs.TextFormatter())[0].splitlines()
+    assert_one_line(first)
+    assert all(place.isascii() and place.startswith("    ") for place in rest)
 
 
 @pytest.mark.parametrize("style", logs.FORMATS)
@@ -183,19 +175,15 @@ def test_the_line_of_a_request_is_one_line_of_plain_ascii(style, capfd):
     logs.request_writer(style)({"request_id": REQUEST_ID, "method": "GET\n", "status": 200, "reason": None})
     logs._stderr.writer.flush()
     written = capfd.readouterr().err
-    assert written.isascii()
-    assert len(written.splitlines()) == 1
+    assert_one_line(written)
     assert written.endswith("\n")
 
 
 @pytest.mark.parametrize("formatter", [logs.JsonFormatter(), logs.TextFormatter()])
 def test_a_message_cannot_begin_a_line_of_its_own(formatter):
-    record = logging.LogRecord(
-        "gunicorn.error", logging.WARNING, "", 0, "bad: %s", ("a\nb\x85c\u2028d",), None
-    )
-    line = formatter.format(record)
-    assert line.isascii()
-    assert len(line.splitlines()) == 1
+    text = ("a\nb\x85c\u2028d",)
+    record = logging.LogRecord("gunicorn.error", logging.WARNING, "", 0, "bad: %s", text, None)
+    assert_one_line(formatter.format(record))
 
 
 @pytest.mark.parametrize("by_arguments", [False, True])

@@ -22,21 +22,7 @@ REQUEST = {
 }
 COUNTED = 'stackmgr_requests_total{code="",method="GET",route="/manager/stacks",status="200"}'
 BUCKET = 'stackmgr_request_seconds_bucket{le="%s",method="GET",route="/manager/stacks"}'
-BOUNDS = [
-    "0.001",
-    "0.0025",
-    "0.005",
-    "0.01",
-    "0.025",
-    "0.05",
-    "0.1",
-    "0.25",
-    "0.5",
-    "1.0",
-    "2.5",
-    "5.0",
-    "+Inf",
-]
+BOUNDS = [*map(str, (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)), "+Inf"]
 
 
 @pytest.fixture
@@ -74,31 +60,17 @@ def test_unknown_paths_are_one_series_whatever_the_method(folder):
     assert count == 3
 
 
-def test_workers_are_added_up_whichever_is_scraped(folder):
-    workers = [Metrics(folder), Metrics(folder)]
-    for number, worker in enumerate(workers, 1):
-        for _ in range(number):
-            worker.request(REQUEST)
-    for worker in workers:
-        assert samples(worker)[COUNTED] == 3
-        assert samples(worker)["stackmgr_worker_starts_total"] == 2
-
-
-def test_a_worker_continues_the_files_of_one_that_has_ended(folder):
-    for _ in range(5):
+def test_workers_are_added_up_and_continue_the_files_of_those_that_have_ended(folder):
+    for rounds in range(1, 6):
         workers = [Metrics(folder), Metrics(folder)]
         for worker in workers:
             worker.request(REQUEST)
+        for worker in workers:
+            assert samples(worker)[COUNTED] == samples(worker)["stackmgr_worker_starts_total"] == 2 * rounds
             end(worker)
-    assert samples(workers[0])[COUNTED] == 10
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "0.lock",
-        "1.lock",
-        "counter_0.db",
-        "counter_1.db",
-        "histogram_0.db",
-        "histogram_1.db",
-    ]
+    names = [f"{number}.lock" for number in range(2)]
+    names += [f"{kind}_{number}.db" for kind in ("counter", "histogram") for number in range(2)]
+    assert sorted(path.name for path in folder.iterdir()) == names
 
 
 def test_of_the_locks_a_worker_keeps_its_own_open(folder):
@@ -173,19 +145,13 @@ def test_clear_removes_the_files_of_an_earlier_run_and_no_other(folder):
     assert set(folder.iterdir()) == foreign | {folder / "counter_7.db"}
 
 
-def test_a_folder_with_other_files_is_rejected_and_kept(tmp_path):
-    (tmp_path / "notes").touch()
-    assert metrics.folder_problem(tmp_path) == (
-        f"{tmp_path} holds files of something else (notes): choose an empty folder"
-    )
-    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
-
-
-def test_the_problem_of_a_folder_that_cannot_be_made_is_in_words(tmp_path, monkeypatch):
+def test_the_problem_of_a_folder_that_cannot_be_used_is_in_words(tmp_path, monkeypatch):
     assert metrics.folder_problem(tmp_path / "new" / "metrics") is None
     (tmp_path / "file").touch()
     inside = tmp_path / "file" / "metrics"
     assert metrics.folder_problem(inside) == f"{inside} cannot be used: Not a directory"
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
     assert metrics.folder_problem(tmp_path / "new" / "metrics") == f"{tmp_path} is not writable"
+    other = "holds files of something else (file): choose an empty folder"
+    assert metrics.folder_problem(tmp_path) == f"{tmp_path} {other}"
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]

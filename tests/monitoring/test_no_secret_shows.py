@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,9 +10,10 @@ import pytest
 
 from stackmgr.access import api_keys
 from tests.support.examples import configuration
-from tests.support.http_server import HttpServer, Request, hang_up, http_server, raw, reset, respond
+from tests.support.http_server import Request, hang_up, http_server, raw, reset, respond
 from tests.support.server import RunningService, exchange, running_service
 from tests.support.unkey_server import accepted
+from tests.support.waiting import eventually
 
 CANARY = f"canary{uuid4().hex}"
 
@@ -21,10 +21,6 @@ CANARY = f"canary{uuid4().hex}"
 def everything(request: Request) -> bytes:
     """Return all that a request has brought, as a careless server would put it into a page."""
     return b"\r\n".join([request.line.encode(), repr(request.headers).encode(), request.body])
-
-
-def echoing_error(client, request):
-    return respond(403, everything(request))(client, request)
 
 
 def echoing_redirect(client, request):
@@ -37,14 +33,14 @@ def echoing_broken_headers(client, request):
     return raw(b"HTTP/1.1 200 OK\r\nX: y\r\n" + "\r\n".join(lines).encode())(client, request)
 
 
-def echoing_no_http(client, request):
-    return raw(everything(request) + b"\r\n\r\n")(client, request)
-
-
 MISBEHAVIOURS = (
-    echoing_error, echoing_redirect, echoing_broken_headers, echoing_no_http, hang_up, reset,
-    HttpServer.silence,
-)  # fmt: skip
+    lambda client, request: respond(403, everything(request))(client, request),
+    lambda client, request: raw(everything(request) + b"\r\n\r\n")(client, request),
+    echoing_redirect,
+    echoing_broken_headers,
+    hang_up,
+    reset,
+)
 
 
 def send(
@@ -67,25 +63,16 @@ def requests_of_every_kind(service: RunningService, key: str):
     yield send(service, "GET", "/manager/stacks?limit=x", auth)
     yield send(service, "DELETE", "/manager/stacks", auth)
     yield send(service, "GET", "/nowhere", auth)
-    for value in (
-        CANARY,
-        f"Basic {CANARY}",
-        f"Bearer {CANARY}",
-        f"Bearer {CANARY} {key}",
-        f"Bearer {key[:-1]}",
-    ):
-        yield send(service, "GET", "/manager/stacks", {"Authorization": value})
+    for value in ("", "Basic ", "Bearer ", f"Bearer {key[:-1]} ", f"Bearer {key} "):
+        yield send(service, "GET", "/manager/stacks", {"Authorization": value + CANARY})
 
 
-def command_lines(service: RunningService) -> bytes:
-    """Return the command lines of the service's processes."""
+def seen_outside(service: RunningService) -> bytes:
+    """Return the command lines of the service's processes, and the environment of its master."""
     workers = Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()
     assert workers
-    return b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (service.pid, *workers))
-
-
-def environments(service: RunningService) -> bytes:
-    return Path(f"/proc/{service.pid}/environ").read_bytes()
+    lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (service.pid, *workers)]
+    return b"".join(lines) + Path(f"/proc/{service.pid}/environ").read_bytes()
 
 
 def no_secret_in(text: bytes, *secrets: str) -> None:
@@ -98,11 +85,11 @@ def test_with_the_database_verifier_no_secret_shows(database_url, key, style):
     environ = {"STACKMGR_LOG_LEVEL": "debug", "STACKMGR_LOG_FORMAT": style}
     with running_service(database_url, env=environ) as service:
         responses = list(requests_of_every_kind(service, key))
-        lines = command_lines(service)
+        outside = seen_outside(service)
         service.stop()
         log = service.log_path.read_bytes()
     assert len(log.splitlines()) > len(responses)
-    for text in (*responses, lines, log):
+    for text in (*responses, outside, log):
         no_secret_in(text, key)
 
 
@@ -122,12 +109,10 @@ def test_with_unkey_no_secret_shows_whatever_unkey_returns(database_url, tmp_pat
             responses = list(requests_of_every_kind(service, key))
             unkey.behave = respond(200, accepted(external_id, "id_2"))
             responses.append(send(service, "GET", "/manager/stacks", {"Authorization": f"Bearer {key}"}))
-            for misbehave in MISBEHAVIOURS:
-                unkey.behave = lambda client, request, act=misbehave: (
-                    act(unkey, client, request) if act is HttpServer.silence else act(client, request)
-                )
+            for misbehave in (*MISBEHAVIOURS, unkey.silence):
+                unkey.behave = misbehave
                 responses.append(send(service, "GET", "/manager/stacks", {"Authorization": f"Bearer {key}"}))
-            outside = command_lines(service) + environments(service)
+            outside = seen_outside(service)
             service.stop()
             log = service.log_path.read_bytes()
         assert any(key.encode() in request.body for request in unkey.requests)
@@ -136,21 +121,22 @@ def test_with_unkey_no_secret_shows_whatever_unkey_returns(database_url, tmp_pat
         no_secret_in(text)
 
 
-def test_a_key_that_is_being_verified_by_command_is_in_no_process_list(database_url, monkeypatch):
+def test_a_key_that_is_being_verified_by_command_is_in_no_process_list(database_url):
     key = f"{CANARY}-key"
     with http_server() as unkey:
         unkey.behave = unkey.silence
-        monkeypatch.setenv("STACKMGR_DATABASE_URL", database_url)
-        monkeypatch.setenv("STACKMGR_VERIFIER", "unkey")
-        monkeypatch.setenv("STACKMGR_UNKEY_URL", unkey.url)
-        monkeypatch.setenv("STACKMGR_UNKEY_ROOT_KEY", "root")
+        environ = {
+            "STACKMGR_DATABASE_URL": database_url,
+            "STACKMGR_VERIFIER": "unkey",
+            "STACKMGR_UNKEY_URL": unkey.url,
+            "STACKMGR_UNKEY_ROOT_KEY": "root",
+        }
         command = [sys.executable, "-m", "stackmgr", "verify-key"]
         pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environ) as process:
             process.stdin.write(key.encode() + b"\n")
             process.stdin.flush()
-            while process.poll() is None and not unkey.requests:
-                time.sleep(0.01)
+            eventually(lambda: unkey.requests)
             outside = Path(f"/proc/{process.pid}/cmdline").read_bytes()
             unkey.release.set()
             printed = b"".join(process.communicate(timeout=60))

@@ -1,12 +1,11 @@
 """Fixtures: a function that runs a command, and a database of stacks that are always the same."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr.operate import migrations
 from tests.operate import saved
@@ -24,9 +23,9 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return runner(monkeypatch, capsys)
 
 
-@contextmanager
-def saved_database(server_url: str) -> Iterator[str]:
-    """Yield a connection string to a new database that holds `saved.SAVED` and nothing else."""
+@pytest.fixture(scope="session")
+def saved_url(server_url: str) -> Iterator[str]:
+    """A connection string to a database that holds `saved.SAVED` and nothing else; not to be changed."""
     with new_database(server_url) as url:
         migrations.apply(url)
         with psycopg.connect(url, autocommit=True) as admin:
@@ -34,17 +33,10 @@ def saved_database(server_url: str) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session")
-def saved_url(server_url: str) -> Iterator[str]:
-    """A connection string to a database that holds the saved stacks; not to be changed."""
-    with saved_database(server_url) as url:
-        yield url
-
-
 @pytest.fixture
-def own_url(server_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def own_url(server_url: str, saved_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The same in a database of the test's own, which it may change; also what commands connect to."""
-    with saved_database(server_url) as url:
+    with new_database(server_url, template=str(conninfo_to_dict(saved_url)["dbname"])) as url:
         monkeypatch.setenv("STACKMGR_DATABASE_URL", url)
         yield url
 

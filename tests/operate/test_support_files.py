@@ -5,8 +5,6 @@ What stack.sql and tokens.sql print of known data is in `deploy/COMMANDS.md`: `t
 
 import re
 from contextlib import closing
-from pathlib import Path
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -35,24 +33,41 @@ from tests.support.waiting import eventually
 FOLDER = paths.directory("deploy") / "support"
 FILES = read_all(FOLDER)
 OF_THE_SERVER = ("blockers", "connections", "slots", "statements")
-each_file = pytest.mark.parametrize("file", FILES.values(), ids=FILES)
 SCHEMA = paths.directory("schemas") / "stack.json"
 MISSING = "00000000-0000-4000-8000-000000000000"
+NO_ID = "invalid input syntax for type uuid"
 
 
 @pytest.fixture
 def run_file(run_psql):
-    """Return a function that runs a file with parameters, and returns the rows that it prints."""
+    """Return a function that runs a file with parameters, and returns the outcome."""
 
-    def run(url: str, name: str, /, **parameters: str):
-        given = [argument for each in parameters.items() for argument in ("-v", "=".join(each))]
+    def run(url: str, name: str, /, **parameters: object):
+        given = [argument for each in parameters.items() for argument in ("-v", "{}={}".format(*each))]
         return run_psql(url, "-At", *given, "-f", FOLDER / f"{name}.sql")
 
     return run
 
 
-@each_file
-def test_the_header_is_complete_and_names_each_parameter(file):
+@pytest.fixture
+def shown(run_file, saved_url):
+    """Return a function that returns the lines that a file prints of the saved stacks."""
+
+    def show(name: str, /, **parameters: object) -> list[str]:
+        ran = run_file(saved_url, name, **parameters)
+        assert ran.status == 0, ran.err
+        return ran.out.splitlines()
+
+    return show
+
+
+def record(lines: list[str]) -> dict[str, str]:
+    """Return the fields of a row that psql shows in a line each."""
+    return dict(line.split("|") for line in lines)
+
+
+@pytest.mark.parametrize("file", FILES.values(), ids=FILES)
+def test_a_file_has_a_complete_header_reads_only_and_quotes_what_it_is_given(file):
     assert file.title == file.name
     assert file.purpose.endswith(".")
     assert [name for name in FIELDS if name in file.fields] == list(file.fields)
@@ -62,43 +77,33 @@ def test_the_header_is_complete_and_names_each_parameter(file):
     asked = set(re.findall(r":\{\?(\w+)\}", file.text)) - {"owner"}  # which the files find themselves
     assert (file.fields["params"] == "none") is not bool(asked)
     assert [name for name in asked if not re.search(rf"\b{name}\b", file.fields["params"])] == []
-
-
-@each_file
-def test_it_reads_only_in_the_readers_role_and_quotes_what_it_is_given(file):
     role = "" if file.name in OF_THE_SERVER else "SET LOCAL ROLE stackmgr_reader;"
     assert file.body.count(f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;\n{role}") == 1
-    assert not re.search(
-        r"[^:]:[a-z]", re.sub(r":'\w+'|^\\if :\w+|:ROW_COUNT|\[:\w+:\]", "", file.body, flags=re.MULTILINE)
-    )
-
-
-@pytest.mark.parametrize("name", ["stack", "find", "receipt", "request", "tokens", "key"])
-def test_a_missing_parameter_is_named(run_file, saved_url, name):
-    ran = run_file(saved_url, name)
-    assert (ran.status, ran.out) == (3, "")
-    assert re.fullmatch(rf"psql:.+/{name}\.sql:\d+: ERROR:  (which|whose) .*\? psql -v .*=.*\n", ran.err)
+    quoted = re.sub(r":'\w+'|^\\if :\w+|:ROW_COUNT|\[:\w+:\]", "", file.body, flags=re.MULTILINE)
+    assert not re.search(r"[^:]:[a-z]", quoted)
 
 
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
+        *((name, {}, r"(which|whose) .*\? psql -v .*=.*\n") for name in ("stack", "find", "receipt")),
+        *((name, {}, r"(which|whose) .*\? psql -v .*=.*\n") for name in ("request", "tokens", "key")),
         ("stack", {"stack": MISSING}, "no such stack"),
         ("stack", {"stack": STACK, "manager": OTHER_MANAGER_ID}, "no such stack"),
-        ("stack", {"stack": "'; SELECT 1 --"}, "invalid input syntax for type uuid"),
+        ("stack", {"stack": "'; SELECT 1 --"}, NO_ID),
         ("receipt", {"manager": MANAGER}, "which key"),
         ("receipt", {"manager": MISSING, "key": "a"}, "no such manager"),
         ("find", {"manager": MISSING}, "no such manager"),
         ("request", {"request": "a", "manager": MISSING}, "no such manager"),
-        ("key", {"key": "stackmgr_key"}, "invalid input syntax for type uuid"),
+        ("key", {"key": "stackmgr_key"}, NO_ID),
         ("tokens", {"whitelist": "/nowhere"}, "the whitelist cannot be read: name a file"),
-        ("tokens", {"whitelist": str(SCHEMA)}, "not a whitelist of 30 tokens"),
+        ("tokens", {"whitelist": SCHEMA}, "the file is not a whitelist of 30 tokens"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_is_an_error(run_file, saved_url, name, parameters, message):
+)
+def test_what_is_missing_or_cannot_be_is_an_error(run_file, saved_url, name, parameters, message):
     ran = run_file(saved_url, name, **parameters)
     assert (ran.status, ran.out) == (3, "")
-    assert message in ran.err
+    assert re.search(rf"psql:.+/{name}\.sql:\d+: ERROR:  {message}", ran.err)
 
 
 GROWTH, INCOME, CHIPS = STACK, QUIET_STACK, OTHERS_STACK
@@ -119,18 +124,16 @@ GROWTH, INCOME, CHIPS = STACK, QUIET_STACK, OTHERS_STACK
     ],
     ids=str,
 )
-def test_find_lists_the_stacks_for_which_every_condition_holds(run_file, saved_url, parameters, stacks):
-    ran = run_file(saved_url, "find", **parameters)
-    assert ran.status == 0, ran.err
-    assert [line.split("|")[1] for line in ran.out.splitlines()] == stacks
+def test_find_lists_the_stacks_for_which_every_condition_holds(shown, parameters, stacks):
+    lines = shown("find", **parameters)
+    assert [line.split("|")[1] for line in lines] == stacks
     if stacks == [GROWTH]:
-        assert ran.out == f"{MANAGER}|{GROWTH}|2026-11-20 09:15:00+00|4|Growth\n"
+        assert lines == [f"{MANAGER}|{GROWTH}|2026-11-20 09:15:00+00|4|Growth"]
 
 
-def test_a_history_can_be_short_and_of_a_named_manager(run_file, saved_url):
-    ran = run_file(saved_url, "stack", stack=STACK, manager=MANAGER, revisions="2")
-    rows = [line.split("|") for line in ran.out.splitlines() if re.match(r"\d", line)]
-    assert [row[0] for row in rows] == ["4", "3", "4", "4", "3"]
+def test_a_history_can_be_short_and_of_a_named_manager(shown):
+    rows = [line for line in shown("stack", stack=STACK, manager=MANAGER, revisions="2") if line[0].isdigit()]
+    assert [row.split("|")[0] for row in rows] == ["4", "3", "4", "4", "3"]
 
 
 @pytest.mark.parametrize(
@@ -144,15 +147,11 @@ def test_a_history_can_be_short_and_of_a_named_manager(run_file, saved_url):
         ({"until": "2026-11-21 22:10:53Z"}, False),
     ],
 )
-def test_a_request_is_found_within_its_bounds(run_file, saved_url, bounds, found):
-    ran = run_file(saved_url, "request", request="support-daily", **bounds)
-    assert ran.status == 0, ran.err
-    assert ("revision_number|3\n" in ran.out) is found
-
-
-def test_a_request_is_shown_with_what_it_changed(run_file, saved_url):
-    shown = run_file(saved_url, "request", request="support-daily").out
-    assert dict(line.split("|") for line in shown.splitlines()) == {
+def test_a_request_is_found_within_its_bounds_with_what_it_changed(shown, bounds, found):
+    changed = record(shown("request", request="support-daily", **bounds))
+    assert bool(changed) is found
+    empty = ("name_before", "token_address", "weight_bps_before", "weight_bps_after")
+    expected = {
         "external_id": MANAGER,
         "manager_id": MANAGER_ID,
         "stack_id": STACK,
@@ -160,14 +159,10 @@ def test_a_request_is_shown_with_what_it_changed(run_file, saved_url):
         "revision_id": f"{STACK[:-4]}0003",
         "created_at": "2026-11-21 22:10:54+00",
         "key_id": SUPPORT,
-        "name_before": "",
-        "name_after": "",
         "preset_before": "monthly",
         "preset_after": "daily",
-        "token_address": "",
-        "weight_bps_before": "",
-        "weight_bps_after": "",
     }
+    assert changed == (expected | dict.fromkeys((*empty, "name_after"), "") if found else {})
 
 
 def test_a_request_id_is_found_by_what_is_stored_of_it(run_file, own_url):
@@ -176,9 +171,8 @@ def test_a_request_id_is_found_by_what_is_stored_of_it(run_file, own_url):
 
 
 @pytest.mark.parametrize("manager", [MANAGER, MANAGER_ID])
-def test_a_receipt_is_found_by_either_id_of_its_manager_with_the_first_input(run_file, saved_url, manager):
-    shown = run_file(saved_url, "receipt", manager=manager, key="growth-2026").out
-    assert dict(line.split("|") for line in shown.splitlines()) == {
+def test_a_receipt_is_found_by_either_id_of_its_manager_with_the_first_input(shown, manager):
+    assert record(shown("receipt", manager=manager, key="growth-2026")) == {
         "idempotency_key": "growth-2026",
         "created_at": "2026-11-20 09:15:00+00",
         "stack_id": GROWTH,
@@ -191,10 +185,7 @@ def test_a_receipt_is_found_by_either_id_of_its_manager_with_the_first_input(run
         "current_name": "Growth",
         "revision_number": "4",
     }
-
-
-def test_a_key_that_a_manager_has_not_used_has_no_receipt(run_file, saved_url):
-    assert run_file(saved_url, "receipt", manager=OTHER_MANAGER_ID, key="growth-2026").out == ""
+    assert shown("receipt", manager=OTHER_MANAGER_ID, key="growth-2026") == []
 
 
 QUOTA = "6a1f0c4e-52d3-4b7a-9e58-0d9b7c3f2a61"
@@ -219,12 +210,12 @@ VALUES ('{QUOTA}', 1, now() - interval '2 s'), ('{AHEAD}', 1, now() + interval '
 )
 def test_a_key_is_shown_with_why_it_is_rejected_and_when(run_file, own_url, change, state, times):
     plant(own_url, update("api_keys", change, f"key_id = '{PRODUCTION}'") + TAKEN)
-    shown = dict(line.split("|") for line in run_file(own_url, "key", key=PRODUCTION).out.splitlines())
-    assert (shown["key_id"], shown["last_four"], shown["state"]) == (PRODUCTION, "dZFx", state)
+    found = record(run_file(own_url, "key", key=PRODUCTION).out.splitlines())
+    assert (found["key_id"], found["last_four"], found["state"]) == (PRODUCTION, "dZFx", state)
     dates = {"revoked_at", "expires_at", "valid_again", "last_used_hour"}
-    assert {name for name in dates if shown[name]} == times
+    assert {name for name in dates if found[name]} == times
     others = {"key_id", "external_id", "label", "last_four", "state", "created_at", "quota", "successor_id"}
-    assert shown.keys() == dates | others
+    assert found.keys() == dates | others
 
 
 @pytest.mark.parametrize(
@@ -238,10 +229,8 @@ def test_a_key_is_shown_with_why_it_is_rejected_and_when(run_file, own_url, chan
     ],
     ids=str,
 )
-def test_a_key_is_found_by_its_id_its_last_characters_or_its_manager(run_file, saved_url, parameters, keys):
-    ran = run_file(saved_url, "key", **parameters)
-    assert ran.status == 0, ran.err
-    assert re.findall(r"^key_id\|(.*)$", ran.out, re.MULTILINE) == keys
+def test_a_key_is_found_by_its_id_its_last_characters_or_its_manager(shown, parameters, keys):
+    assert re.findall(r"^key_id\|(.*)$", "\n".join(shown("key", **parameters)), re.MULTILINE) == keys
 
 
 @pytest.fixture
@@ -260,24 +249,18 @@ def run_on_server(binaries, server_url):
         admin.execute(b"DROP ROLE watcher")
 
 
-def test_the_session_that_blocks_others_is_listed_first(run_on_server, server_url):
-    with psycopg.connect(server_url) as blocker, closing(psycopg.connect(server_url)) as waiter:
+def test_sessions_are_counted_and_the_one_that_blocks_others_is_listed_first(run_on_server, server_url):
+    leak = make_conninfo(server_url, application_name="leak")
+    with psycopg.connect(leak) as blocker, closing(psycopg.connect(leak)) as waiter:
+        [[_, _, state, sessions, _, used]] = [row for row in run_on_server("connections") if row[1] == "leak"]
+        assert (state, sessions) == ("idle", "2")
+        assert re.fullmatch(r"[1-9]\d* of [1-9]\d*", used)
         blocker.execute(b"SELECT pg_advisory_xact_lock(7)")
         waiter.pgconn.send_query(b"SELECT pg_advisory_lock(7)")
         rows = eventually(lambda: run_on_server("blockers"))
         pids = [str(each.info.backend_pid) for each in (blocker, waiter)]
         assert [row[:2] for row in rows] == [[pids[0], "{}"], [pids[1], f"{{{pids[0]}}}"]]
         assert [row[-1] for row in rows] == ["SELECT pg_advisory_xact_lock(7)", "SELECT pg_advisory_lock(7)"]
-
-
-def test_the_sessions_of_a_program_are_counted(run_on_server, server_url):
-    with (
-        psycopg.connect(server_url, application_name="leak"),
-        psycopg.connect(server_url, application_name="leak"),
-    ):
-        [[_, _, state, sessions, _, used]] = [row for row in run_on_server("connections") if row[1] == "leak"]
-    assert (state, sessions) == ("idle", "2")
-    assert re.fullmatch(r"[1-9]\d* of [1-9]\d*", used)
 
 
 def test_the_wal_that_a_forgotten_slot_keeps_is_shown(run_on_server, server_url):
@@ -291,25 +274,12 @@ def test_the_wal_that_a_forgotten_slot_keeps_is_shown(run_on_server, server_url)
     assert re.fullmatch(r"\d+ [kM]?B|\d+ bytes", slot[4])
 
 
-def test_the_whitelist_in_force_lists_every_token_that_is_held(run_file, saved_url):
-    assert run_file(saved_url, "tokens", whitelist=str(TOKENS_FILE)).out == "0\n"
-
-
-def test_creations_are_counted_by_what_they_were_made_with(run_file, saved_url, tmp_path: Path):
-    (tmp_path / "new").write_text(whitelist_without("AMD"))
-    *holders, creations = run_file(saved_url, "tokens", whitelist=str(tmp_path / "new")).out.splitlines()
-    assert holders == [
-        f"{AMD}|2|2|4001",
-        f"{MANAGER}|{GROWTH}|{AMD}|4000|Growth",
-        f"{OTHER_MANAGER}|{CHIPS}|{AMD}|1|Chips",
-    ]
-    assert creations == "1"  # Growth has the token since its fourth revision only
-
-
-def test_a_list_of_holders_can_be_short(run_file, saved_url, tmp_path: Path):
+def test_the_list_of_holders_can_be_short_and_is_empty_for_the_whitelist_in_force(shown, tmp_path):
+    assert shown("tokens", whitelist=TOKENS_FILE) == ["0"]
     (tmp_path / "new whitelist").write_text(whitelist_without("AMD"))
-    ran = run_file(saved_url, "tokens", whitelist=str(tmp_path / "new whitelist"), rows="1")
-    assert [len(line.split("|")) for line in ran.out.splitlines()] == [4, 5, 1]
+    lines = shown("tokens", whitelist=tmp_path / "new whitelist", rows="1")
+    # Growth has the token since its fourth revision only: one creation named it.
+    assert lines == [f"{AMD}|2|2|4001", f"{MANAGER}|{GROWTH}|{AMD}|4000|Growth", "1"]
 
 
 MANY = """
@@ -339,14 +309,10 @@ def test_a_question_with_a_key_reads_rows_of_the_index_and_no_others(run_psql, o
     plant(own_url, MANY)
     with psycopg.connect(own_url, autocommit=True) as admin:
         admin.execute(b"VACUUM ANALYZE")
+    query = re.compile(r"^(\n|\\x \w+\n)(SELECT(?! \()|WITH)", re.MULTILINE)
 
     def read(name: str, /, **parameters: str) -> float:
-        analyzed = re.sub(
-            r"^(\n|\\x \w+\n)(SELECT(?! \()|WITH)",
-            r"\1EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) \2",
-            FILES[name].text,
-            flags=re.MULTILINE,
-        )
+        analyzed = query.sub(r"\1EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) \2", FILES[name].text)
         (tmp_path / name).write_text(analyzed)
         given = [argument for each in parameters.items() for argument in ("-v", "=".join(each))]
         ran = run_psql(own_url, "-At", *given, "-f", tmp_path / name)
@@ -457,17 +423,24 @@ def plant(url: str, statements: str) -> None:
         admin.execute(statements.encode())
 
 
-def findings(ran) -> list[list[str]]:
-    rows = [line.split("|") for line in ran.out.splitlines()]
-    assert ran.status == (3 if rows else 0), ran.err
-    assert ("the audit has findings" in ran.err) is bool(rows)
-    return rows
+@pytest.fixture
+def audit(run_file, own_url):
+    """Return a function that returns the rows of the audit of a database of the test's own."""
+
+    def run(**parameters: str) -> list[list[str]]:
+        ran = run_file(own_url, "audit", **parameters)
+        rows = [line.split("|") for line in ran.out.splitlines()]
+        assert ran.status == (3 if rows else 0), ran.err
+        assert ("the audit has findings" in ran.err) is bool(rows)
+        return rows
+
+    return run
 
 
 @pytest.mark.parametrize(("statements", "kind"), FAULTS.values(), ids=FAULTS)
-def test_the_audit_finds_a_planted_fault_where_it_is_and_nothing_else(run_file, own_url, statements, kind):
+def test_the_audit_finds_a_planted_fault_where_it_is_and_nothing_else(audit, own_url, statements, kind):
     plant(own_url, statements)
-    found = findings(run_file(own_url, "audit"))
+    found = audit()
     assert {row[0] for row in found} == {kind}
     stacks = {"identity": {""}, "no_manager": {STACK, QUIET_STACK}}.get(kind, {STACK})
     assert {row[2] for row in found} == stacks
@@ -475,68 +448,48 @@ def test_the_audit_finds_a_planted_fault_where_it_is_and_nothing_else(run_file, 
     assert all(row[3] for row in found)
 
 
-def test_the_audit_of_good_data_has_no_finding(run_file, saved_url):
-    assert findings(run_file(saved_url, "audit")) == []
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        '"quoted" \\ / <&>',
-        "\x01\t\n\x1f\x7f",
-        "Caf\xe9 \u2003\u20ac",
-        "\ud7ff\ue000\uffff",
-        "\U00010000\U0001f4c8\U0010ffff",
-    ],
+NAMES = (
+    '"quoted" \\ / <&>',
+    "\x01\t\n\x1f\x7f",
+    "Caf\xe9 \u2003\u20ac",
+    "\ud7ff\ue000\uffff",
+    "\U00010000\U0001f4c8\U0010ffff",
 )
-def test_the_audit_computes_the_digest_of_every_name(run_file, own_url, name):
-    allocation = f'[{{"token_address":"{AMD}","weight_bps":10000}}]'
-    new, key = str(uuid4()), Configuration(name, allocation, "weekly").digest()
-    with psycopg.connect(own_url) as admin:
-        row = {"m": MANAGER_ID, "s": new, "r": str(uuid4()), "n": name, "a": allocation, "d": key}
-        admin.execute(
-            "INSERT INTO stackmgr.stacks (manager_id, stack_id, revision_id, revision_number, name,"
-            " allocation, preset) VALUES (%(m)s, %(s)s, %(r)s, 1, %(n)s, %(a)s, 'weekly')",
-            row,
-        )
-        admin.execute(
-            "INSERT INTO stackmgr.stack_revisions (manager_id, stack_id, revision_id, revision_number, name,"
-            " allocation, preset, identity_id, request_id)"
-            " VALUES (%(m)s, %(s)s, %(r)s, 1, %(n)s, %(a)s, 'weekly', 'i', 'r')",
-            row,
-        )
-        admin.execute(
-            "INSERT INTO stackmgr.creation_receipts (manager_id, idempotency_key, input_digest, stack_id)"
-            " VALUES (%(m)s, %(n)s, %(d)s, %(s)s)",
-            row,
-        )
-    assert findings(run_file(own_url, "audit")) == []
 
 
-def test_archived_revisions_may_be_missing_after_the_first_if_the_operator_says_so(run_file, own_url):
+def test_the_audit_of_good_data_has_no_finding_and_computes_the_digest_of_every_name(audit, own_url):
+    assert audit() == []
+    with psycopg.connect(own_url, autocommit=True) as admin:
+        query = "SELECT allocation::text, preset FROM stackmgr.stacks WHERE stack_id = %s"
+        [(allocation, preset)] = admin.execute(query, [QUIET_STACK])
+        for name in NAMES:
+            for table in ("stacks", "stack_revisions"):
+                renaming = update(table, "name = %s", "stack_id = %s")
+                admin.execute(renaming.encode(), [name, QUIET_STACK])
+            digest = Configuration(name, allocation, preset).digest()
+            renaming = update("creation_receipts", "input_digest = %s", "stack_id = %s")
+            admin.execute(renaming.encode(), [digest, QUIET_STACK])
+            assert audit() == [], name
+
+
+def test_archived_revisions_may_be_missing_after_the_first_if_the_operator_says_so(audit, own_url):
     plant(own_url, delete("stack_revisions", f"{HERE} AND revision_number IN (2, 3)"))
-    assert [row[0] for row in findings(run_file(own_url, "audit"))] == ["revision_gap"]
-    assert findings(run_file(own_url, "audit", archived="yes")) == []
+    assert [row[0] for row in audit()] == ["revision_gap"]
+    assert audit(archived="yes") == []
     plant(own_url, delete("stack_revisions", f"{HERE} AND revision_number = 1"))
-    assert [row[0] for row in findings(run_file(own_url, "audit", archived="yes"))] == ["revision_gap"]
+    assert [row[0] for row in audit(archived="yes")] == ["revision_gap"]
 
 
-def test_an_audit_of_some_managers_reads_theirs_only(run_file, own_url):
+def test_an_audit_of_some_managers_reads_theirs_only(audit, own_url):
     assert MANAGER_ID < OTHER_MANAGER_ID
     plant(own_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
-    bounds = {"first": {"first": OTHER_MANAGER_ID}, "last": {"last": MANAGER_ID}}
-    found = {
-        name: [row[2] for row in findings(run_file(own_url, "audit", **each))]
-        for name, each in bounds.items()
-    }
-    assert found == {"first": [OTHERS_STACK], "last": [STACK]}
-    assert len(findings(run_file(own_url, "audit"))) == 2
+    assert [row[2] for row in audit(first=OTHER_MANAGER_ID)] == [OTHERS_STACK]
+    assert [row[2] for row in audit(last=MANAGER_ID)] == [STACK]
+    assert len(audit()) == 2
 
 
-def test_a_stack_of_another_manager_with_the_same_id_is_another_stack(run_file, own_url):
+def test_a_stack_of_another_manager_with_the_same_id_is_another_stack(audit, own_url):
     same, others = f"stack_id = '{QUIET_STACK}'", f"stack_id = '{OTHERS_STACK}'"
-    plant(
-        own_url,
-        "".join(update(each, same, others) for each in ("stacks", "stack_revisions", "creation_receipts")),
-    )
-    assert findings(run_file(own_url, "audit")) == []
+    tables = ("stacks", "stack_revisions", "creation_receipts")
+    plant(own_url, "".join(update(each, same, others) for each in tables))
+    assert audit() == []
