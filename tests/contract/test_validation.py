@@ -7,7 +7,7 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.errors import InvalidBody, InvalidConfiguration
-from stackmgr.http import requests, schemas
+from stackmgr.http import requests
 from stackmgr.http.requests import RequestSchema, compile_schema, parse_json
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.stacks.configuration import parse_create, parse_update
@@ -128,16 +128,6 @@ def test_a_rule_of_any_field_and_keyword_has_a_slug(monkeypatch, body, slug):
     with pytest.raises(InvalidConfiguration) as caught:
         requests.RequestSchema("stack_create.json").parse(body)
     assert caught.value.reason == slug
-
-
-@pytest.mark.parametrize(
-    "path", sorted(paths.directory("schemas").glob("stack*.json")), ids=lambda path: path.name
-)
-def test_every_schema_is_draft_04_named_after_its_file_and_compiles(path):
-    document = schemas.read_schema(path.name)
-    assert document["$schema"] == "http://json-schema.org/draft-04/schema#"
-    assert document["id"] == path.name
-    compile_schema(path.name)
 
 
 @pytest.mark.parametrize(
