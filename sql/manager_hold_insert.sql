@@ -1,6 +1,6 @@
 -- manager_hold_insert: hold a manager.
 -- params:  manager_id uuid, reason text
--- returns: one row (held_at, held_by, reason)
+-- returns: one row (manager_id, held_at, held_by, reason, released_at or null, released_by or null)
 -- index:   managers_pkey
 -- locks:   FOR KEY SHARE on the manager's row, which manager_lock has locked
 -- called by: operate.holds.hold
@@ -11,4 +11,4 @@ VALUES (
     %(reason)s::text,
     (SELECT manager_id FROM stackmgr.managers WHERE manager_id = %(manager_id)s::uuid)
 )
-RETURNING held_at, held_by, reason;
+RETURNING manager_id::text, held_at, held_by, reason, released_at, released_by;

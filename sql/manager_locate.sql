@@ -4,7 +4,7 @@
 -- returns: up to three rows (manager_id, external_id, identity_id, created_at, held_at, held_by, hold_reason)
 -- index:   managers_pkey, managers_external_id_key, managers_identity_id_key, manager_holds_in_force
 -- locks:   none
--- called by: operate.managers._locate
+-- called by: operate.managers._show, operate.managers.find
 -- why:     an operator copies either UUID from a table or a log line.
 SELECT
     managers.manager_id::text,

@@ -1,7 +1,6 @@
 """The record of a manager: its first authenticated request creates it; only an operator rebinds it."""
 
 import logging
-from dataclasses import dataclass
 from uuid import uuid4
 
 from stackmgr.access.verifiers import Identity
@@ -19,37 +18,26 @@ _log = logging.getLogger("stackmgr.managers")
 _log.addFilter(RateLimitFilter(by_arguments=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """Which identity a manager is bound to."""
-
-    manager_id: str
-    external_id: str
-    identity_id: str
-
-
 def look_up(session: Session, identity: Identity) -> str | None:
     """Return the id of the manager that *identity* is bound to, or None when neither half is bound yet.
 
     Raises BindingConflict when a saved binding has one half only in common, and logs both sides at intervals.
     """
-    ids = {"external_id": identity.external_id, "identity_id": identity.identity_id}
-    found = [Binding(*row) for row in session.rows(_FIND, ids, max_rows=2)]
+    found = session.rows(_FIND, identity.parameters(), max_rows=2)
     if not found:
         return None
-    saved = found[0]
+    manager_id: str
+    manager_id, *saved = found[0]
     # Both ids are unique: no other binding has one of them.
-    if (saved.external_id, saved.identity_id) == (identity.external_id, identity.identity_id):
-        return saved.manager_id
+    if saved == [identity.external_id, identity.identity_id]:
+        return manager_id
     # Ids are not secrets, and without both sides of the conflict it cannot be repaired.
     _log.error(
         "binding conflict: verified external id %s with identity id %s, but saved is %s; "
         "see 'stackmgr managers show %s'",
         identity.external_id,
         ascii(identity.identity_id),
-        " and ".join(
-            f"external id {binding.external_id} with identity id {binding.identity_id!a}" for binding in found
-        ),
+        " and ".join(f"external id {external} with identity id {own!a}" for _, external, own in found),
         identity.external_id,
     )
     raise BindingConflict(ReasonSlug.MANAGER_BINDING)
@@ -62,14 +50,7 @@ def bind(session: Session, identity: Identity) -> str:
     """
     manager_id = look_up(session, identity)
     while manager_id is None:
-        inserted = session.row(
-            _INSERT,
-            {
-                "manager_id": str(uuid4()),
-                "external_id": identity.external_id,
-                "identity_id": identity.identity_id,
-            },
-        )
+        inserted = session.row(_INSERT, identity.parameters() | {"manager_id": str(uuid4())})
         # Without a row, another first request won the race; its binding counts, unless it is erased already.
         manager_id = look_up(session, identity) if inserted is None else inserted[0]
     return manager_id

@@ -7,15 +7,16 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import IsolationLevel, errors
 from psycopg.pq import TransactionStatus
 from psycopg.raw_cursor import RawCursor, RawServerCursor
+from psycopg.rows import namedtuple_row
 
 from stackmgr.database import statements
-from stackmgr.database.connection import Parameters, Row
+from stackmgr.database.connection import Parameters
 from stackmgr.database.conninfo import CLIENT_SETTINGS
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
@@ -116,28 +117,21 @@ def connect(conninfo: str, connection_class: type[AnyConnection], **options: Any
 def assume(connection: psycopg.Connection[Any], role: str, *, local: bool = False) -> None:
     """Assume *role*, with *local* to the end of the transaction.  Raises CommandError."""
     try:
-        RawCursor(connection).execute(_ASSUME.text, [role, local])
+        connection.execute(_ASSUME.text, [role, local])
     except errors.InsufficientPrivilege as ex:
         raise CommandError(_NOT_ALLOWED[role].format(login=connection.info.user)) from ex
     except errors.InvalidParameterValue as ex:  # there is no such role
         raise CommandError(NO_SCHEMA) from ex
 
 
-class Runs(Protocol):
-    """Runs a statement: an operator, or the session of a request."""
-
-    def rows(self, statement: Statement, parameters: Parameters) -> list[Row]:
-        """Run *statement* and return its rows."""
-
-
 class Operator:
     """Runs statements in transactions that assume a role.
 
     Each statement is a transaction, unless `transaction` has opened one.  Role and settings end with the
-    transaction, so that nothing is left in the session of a pooler.
+    transaction, so that nothing is left in the session of a pooler.  Rows are named tuples.
     """
 
-    def __init__(self, connection: psycopg.Connection[Row], role: str) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], role: str) -> None:
         self._connection = connection
         self._role = role
         self._warning: str | None = None
@@ -164,13 +158,13 @@ class Operator:
         if self._warning is not None:
             raise CommandError(f"committed, but the database warns: {self._warning}")
 
-    def rows(self, statement: Statement, parameters: Parameters) -> list[Row]:
+    def rows(self, statement: Statement, parameters: Parameters) -> list[Any]:
         """Run *statement* and return its rows."""
         values = [parameters[name] for name in statement.parameters]
         with self.transaction():
-            return RawCursor(self._connection).execute(statement.text, values, binary=True).fetchall()
+            return self._connection.execute(statement.text, values, binary=True).fetchall()
 
-    def iterate(self, statement: Statement, parameters: Parameters) -> Iterator[Row]:
+    def iterate(self, statement: Statement, parameters: Parameters) -> Iterator[Any]:
         """Run *statement* and yield its rows, holding a few thousand of them at a time.
 
         Outside of `transaction` the server keeps the rows, and no snapshot.
@@ -199,9 +193,10 @@ def operating(url: str, role: str = OWNER) -> Iterator[Operator]:
 
     Sends no start-up options and prepares no statement, so that it works through any transaction pooler.
     """
-    options = CLIENT_SETTINGS | {"client_encoding": "UTF8"}
+    factories = {"cursor_factory": RawCursor, "row_factory": namedtuple_row}
+    options = CLIENT_SETTINGS | {"client_encoding": "UTF8", "prepare_threshold": None}
     with time_limit():
-        connection = connect(url, psycopg.Connection[Row], prepare_threshold=None, **options)
+        connection = connect(url, psycopg.Connection[Any], **factories, **options)
     is_reader = role == READER
     connection.read_only = is_reader
     connection.isolation_level = (

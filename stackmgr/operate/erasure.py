@@ -8,10 +8,10 @@ vacuum removes them before the first stack is deleted.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
-from operator import itemgetter
+from operator import attrgetter
+from typing import Any
 
 from stackmgr.database import statements
 from stackmgr.limits import LONGEST_REQUEST_SECONDS
@@ -58,18 +58,8 @@ class Progress:
             print_note(remark or f"{done:,} of about {total:,} rows deleted")
 
 
-@dataclass(frozen=True, slots=True)
-class Erased:
-    """How many rows of a manager were deleted."""
-
-    stacks: int
-    revisions: int
-    receipts: int
-    keys: int
-
-
-def erase(operator: Operator, manager_id: str, external_id: str, progress: Report) -> Erased | None:
-    """Unbind a manager and revoke its keys, then delete all its data; return what was deleted.
+def erase(operator: Operator, manager_id: str, external_id: str, progress: Report) -> Any:
+    """Unbind a manager and revoke its keys, then delete all its data; return the numbers of rows deleted.
 
     A request that found the manager before may still create a stack: nothing is deleted until no such
     request can run.  Returns None, and changes nothing, when the manager is neither bound to *external_id*
@@ -87,22 +77,22 @@ def erase(operator: Operator, manager_id: str, external_id: str, progress: Repor
         with holds.not_held(operator, manager_id):
             finished = operator.rows(_FINISH, manager)
         if finished:
-            return Erased(*finished[0])
+            return finished[0]
 
 
 def _delete_rows(operator: Operator, manager_id: str, progress: Report) -> None:
     """Delete the receipts, revisions and stacks that the manager has now."""
     done = 0
     rows = operator.iterate(_ROWS, {"manager_id": manager_id})
-    for step, found in groupby(rows, key=itemgetter(0)):
+    for step, found in groupby(rows, key=attrgetter("step")):
         is_vacuumed = step != _STACKS
         while batch := list(islice(found, _BATCH)):
-            total = batch[0][2]
+            total = batch[0].total
             if not is_vacuumed and total - done >= _MANY:
                 _vacuum(operator, partial(progress, done, total))
             is_vacuumed = True
             began = time.monotonic()
-            _delete_batch(operator, manager_id, step, [position for _, position, _ in batch])
+            _delete_batch(operator, manager_id, step, [row.position for row in batch])
             done += len(batch)
             progress(done, total, "")
             if pause := _PAUSE * (time.monotonic() - began):

@@ -6,8 +6,7 @@ A hold, and every deletion of a manager's rows, locks the manager first, in the 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from typing import Any
 
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
@@ -20,18 +19,6 @@ _INSERT = statements.load("manager_hold_insert")
 _RELEASE = statements.load("manager_hold_release")
 
 NO_MANAGER = "no manager has the external id or manager id {}: see 'stackmgr managers list'"
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """A hold: in force until it is released."""
-
-    manager_id: str
-    held_at: datetime
-    held_by: str
-    reason: str
-    released_at: datetime | None = None
-    released_by: str | None = None
 
 
 @contextmanager
@@ -53,18 +40,17 @@ def not_held(operator: Operator, manager_id: str) -> Iterator[bool]:
         yield bool(exists)
 
 
-def hold(operator: Operator, manager_id: str, reason: str) -> Hold:
-    """Hold a manager, also one whose erasure has begun.  Raises CommandError."""
+def hold(operator: Operator, manager_id: str, reason: str) -> Any:
+    """Hold a manager, also one whose erasure has begun; return the hold.  Raises CommandError."""
     with not_held(operator, manager_id) as exists:
         if not exists:
             raise CommandError(NO_MANAGER.format(manager_id))
-        [row] = operator.rows(_INSERT, {"manager_id": manager_id, "reason": reason})
-    return Hold(manager_id, *row)
+        return operator.rows(_INSERT, {"manager_id": manager_id, "reason": reason})[0]
 
 
-def release(operator: Operator, manager_id: str) -> Hold:
-    """End the hold of a manager.  Raises CommandError if it is not held."""
+def release(operator: Operator, manager_id: str) -> Any:
+    """End the hold of a manager and return it.  Raises CommandError if it is not held."""
     rows = operator.rows(_RELEASE, {"manager_id": manager_id})
     if not rows:
         raise CommandError(f"{manager_id} is not held: nothing was changed")
-    return Hold(manager_id, *rows[0])
+    return rows[0]

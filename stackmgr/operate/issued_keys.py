@@ -1,34 +1,29 @@
 """The operator's statements on the keys of the database verifier."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from stackmgr.access.api_keys import digest, generate, identity_of
 from stackmgr.database import statements
-from stackmgr.operate.connection import Operator, Runs
+from stackmgr.database.session import Session
+from stackmgr.operate.connection import Operator
 
-_FIND = statements.load("api_key_find")
 _INSERT = statements.load("api_key_insert")
 _LIST = statements.load("api_key_list")
 _REVOKE = statements.load("api_key_revoke")
 _ROTATE = statements.load("api_key_rotate")
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(NamedTuple):
     """At most `limit` requests in any span of `seconds`."""
 
     limit: int
     seconds: int
 
-    def __str__(self) -> str:
-        return f"{self.limit}/{self.seconds}"
 
-
-@dataclass(frozen=True, slots=True)
-class IssuedKey:
+class IssuedKey(NamedTuple):
     """A new key, whose text is not stored, and its ids."""
 
     key: str
@@ -37,31 +32,8 @@ class IssuedKey:
     predecessor_expires_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRecord:
-    """The public data of a key.  `last_used_at` is the hour of its last use, not the moment."""
-
-    key_id: str
-    external_id: str
-    label: str
-    last_four: str
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
-    quota_limit: int | None
-    quota_seconds: int | None
-    successor_id: str | None
-    state: str
-
-    @property
-    def quota(self) -> str | None:
-        """The quota of the key, if it has one."""
-        return None if self.quota_limit is None else f"{self.quota_limit}/{self.quota_seconds}"
-
-
 def create(
-    operator: Runs,
+    operator: Operator | Session,
     external_id: str,
     *,
     label: str = "",
@@ -88,30 +60,31 @@ def create(
     return issued
 
 
-def issue(operator: Runs, external_id: str, *, label: str = "", expires_at: datetime | None = None) -> str:
+def issue(
+    operator: Operator | Session, external_id: str, *, label: str = "", expires_at: datetime | None = None
+) -> str:
     """Save a new key for a manager and return its text alone."""
     return create(operator, external_id, label=label, expires_at=expires_at).key
 
 
-def list_all(operator: Operator, external_id: str | None = None) -> Iterator[KeyRecord]:
+def list_all(operator: Operator, external_id: str | None = None) -> Iterator[Any]:
     """Yield every key ever issued, or those of one manager, oldest first."""
-    return (KeyRecord(*row) for row in operator.iterate(_LIST, {"external_id": external_id}))
+    return operator.iterate(_LIST, {"external_id": external_id, "key_id": None})
 
 
-def find(operator: Runs, key_id: str) -> KeyRecord | None:
-    """Return the public data of one key, or None when there is no such key."""
-    rows = operator.rows(_FIND, {"key_id": key_id})
-    return KeyRecord(*rows[0]) if rows else None
+def find(operator: Operator, key_id: str) -> Any:
+    """Return what is stored of one key but its digest, or None when there is no such key."""
+    return next(iter(operator.rows(_LIST, {"external_id": None, "key_id": key_id})), None)
 
 
-def revoke(operator: Runs, key_id: str) -> datetime | None:
+def revoke(operator: Operator | Session, key_id: str) -> datetime | None:
     """Revoke a key and return its time of revocation, or None when there is no such key."""
     rows = operator.rows(_REVOKE, {"key_id": key_id})
     return rows[0][1] if rows else None
 
 
 def rotate(
-    operator: Runs, key_id: str, *, overlap_seconds: int = 0, expires_at: datetime | None = None
+    operator: Operator | Session, key_id: str, *, overlap_seconds: int = 0, expires_at: datetime | None = None
 ) -> IssuedKey | None:
     """Issue the successor of a key and let the key itself expire after the overlap.
 

@@ -20,8 +20,8 @@ from stackmgr.operate.command import (
     whole_number,
 )
 from stackmgr.operate.connection import Operator, operating, reading
-from stackmgr.operate.issued_keys import IssuedKey, KeyRecord, Quota
-from stackmgr.operate.output import discard, moment, print_documents, print_json, print_note
+from stackmgr.operate.issued_keys import IssuedKey, Quota
+from stackmgr.operate.output import discard, document, moment, print_documents, print_json, print_note
 
 LARGEST_QUOTA = Quota(10000, 86400)
 LONGEST_OVERLAP = 366 * 86400
@@ -38,22 +38,6 @@ def _quota(text: str) -> Quota:
             f"at most {LARGEST_QUOTA.limit} requests and {LARGEST_QUOTA.seconds} seconds"
         )
     return quota
-
-
-def _document(record: KeyRecord) -> dict[str, Any]:
-    return {
-        "key_id": record.key_id,
-        "external_id": record.external_id,
-        "state": record.state,
-        "last_four": record.last_four,
-        "created_at": moment(record.created_at),
-        "expires_at": moment(record.expires_at),
-        "revoked_at": moment(record.revoked_at),
-        "last_used_hour": moment(record.last_used_at),
-        "quota": record.quota,
-        "successor_id": record.successor_id,
-        "label": record.label,
-    }
 
 
 def _deliver(operator: Operator, arguments: argparse.Namespace, issued: IssuedKey) -> None:
@@ -97,7 +81,7 @@ def _issue(arguments: argparse.Namespace) -> None:
 def _list(arguments: argparse.Namespace) -> None:
     with reading(database_url()) as reader:
         account = arguments.external_id and managers.external_id(reader, arguments.external_id)
-        print_documents(arguments, map(_document, issued_keys.list_all(reader, account)))
+        print_documents(arguments, map(document, issued_keys.list_all(reader, account)))
 
 
 def _revoke(arguments: argparse.Namespace) -> None:
@@ -121,7 +105,7 @@ def _rotate(arguments: argparse.Namespace) -> None:
         _deliver(operator, arguments, issued)
 
 
-def _why_not(key_id: str, record: KeyRecord | None) -> str:
+def _why_not(key_id: str, record: Any) -> str:
     if record is None:
         return f"no key has the id {key_id}: see 'stackmgr keys list'"
     if record.successor_id is not None:

@@ -3,13 +3,10 @@
 import argparse
 import signal
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any
 
 from psycopg import errors
 
-from stackmgr.access.managers import Binding
 from stackmgr.access.verifiers import is_identity_id
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
@@ -25,21 +22,11 @@ from stackmgr.operate.command import (
     label,
 )
 from stackmgr.operate.connection import Operator, operating, reading
-from stackmgr.operate.output import moment, print_documents, print_json
+from stackmgr.operate.output import document, print_documents, print_json
 
 _LIST = statements.load("manager_list")
 _LOCATE = statements.load("manager_locate")
 _REBIND = statements.load("manager_rebind")
-
-
-@dataclass(frozen=True, slots=True)
-class Manager(Binding):
-    """A manager's record, with its hold."""
-
-    created_at: datetime
-    held_at: datetime | None
-    held_by: str | None
-    hold_reason: str | None
 
 
 def _identity_id(text: str) -> str:
@@ -48,20 +35,12 @@ def _identity_id(text: str) -> str:
     return text
 
 
-def _locate(
-    operator: Operator, any_id: str | None = None, *, identity_id: str | None = None
-) -> list[Manager]:
-    """Return the managers with a manager id or external id *any_id*, or with the identity id."""
-    rows = operator.rows(_LOCATE, {"any_id": any_id, "identity_id": identity_id})
-    return [Manager(*row) for row in rows]
-
-
-def find(operator: Operator, any_id: str) -> Manager | None:
-    """Return the manager with the external id or manager id *any_id*.
+def find(operator: Operator, any_id: str) -> Any:
+    """Return the manager with the external id or manager id *any_id*, or None.
 
     Raises CommandError if there are two.
     """
-    found = _locate(operator, any_id)
+    found = operator.rows(_LOCATE, {"any_id": any_id, "identity_id": None})
     if len(found) > 1:
         raise CommandError(
             f"{any_id} is the manager id of one manager and the external id of another: give another id"
@@ -72,29 +51,23 @@ def find(operator: Operator, any_id: str) -> Manager | None:
 def external_id(operator: Operator, any_id: str) -> str:
     """Return the external id of the manager that *any_id* names; without one it is an external id itself."""
     found = find(operator, any_id)
-    return any_id if found is None else found.external_id
-
-
-def _document(record: Manager | holds.Hold) -> dict[str, Any]:
-    return {
-        name: moment(value) if isinstance(value, datetime) else value
-        for name, value in asdict(record).items()
-    }
+    return found.external_id if found else any_id
 
 
 def _list(arguments: argparse.Namespace) -> None:
     with reading(database_url()) as reader:
-        print_documents(arguments, (_document(Manager(*row)) for row in reader.iterate(_LIST, {})))
+        print_documents(arguments, map(document, reader.iterate(_LIST, {})))
 
 
 def _show(arguments: argparse.Namespace) -> None:
     if arguments.manager_id is None and arguments.identity_id is None:
         arguments.error("MANAGER_ID or --identity-id is required")
     with reading(database_url()) as reader:
-        found = _locate(reader, arguments.manager_id, identity_id=arguments.identity_id)
+        ids = {"any_id": arguments.manager_id, "identity_id": arguments.identity_id}
+        found = reader.rows(_LOCATE, ids)
     if not found:
         raise CommandError("no manager is bound to this id: see 'stackmgr managers list'")
-    print_documents(arguments, [_document(each) for each in found])
+    print_documents(arguments, map(document, found))
 
 
 def _rebind(arguments: argparse.Namespace) -> None:
@@ -121,15 +94,15 @@ def _rebind(arguments: argparse.Namespace) -> None:
         raise CommandError(
             "the saved binding is another one: see 'stackmgr managers show'; nothing was changed"
         )
-    print_documents(arguments, [asdict(Binding(*rows[0]))])
+    print_documents(arguments, map(document, rows))
 
 
-def _change_hold(arguments: argparse.Namespace, change: Callable[[Operator, str], holds.Hold]) -> None:
+def _change_hold(arguments: argparse.Namespace, change: Callable[[Operator, str], Any]) -> None:
     with operating(database_url()) as operator:
         # A manager whose erasure has begun is named by its manager id.
         found = find(operator, arguments.manager_id)
         held = change(operator, found.manager_id if found else arguments.manager_id)
-    print_documents(arguments, [_document(held)])
+    print_documents(arguments, [document(held)])
 
 
 def _hold(arguments: argparse.Namespace) -> None:
@@ -159,9 +132,9 @@ def _erase(arguments: argparse.Namespace) -> None:
             "the manager has another external id, or none: see 'stackmgr managers show'; nothing was changed"
         )
     if arguments.json:
-        print_json({"manager_id": manager_id, **asdict(erased)})
+        print_json({"manager_id": manager_id, **document(erased)})
     else:
-        counts = ", ".join(f"{count} {name}" for name, count in asdict(erased).items())
+        counts = ", ".join(f"{count} {name}" for name, count in document(erased).items())
         print(f"{manager_id} is erased: {counts}")
 
 

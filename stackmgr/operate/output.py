@@ -30,9 +30,13 @@ def discard() -> None:
 def moment(value: datetime | None) -> str | None:
     """Return a time as the commands print it."""
     # Not strftime, whose years before 1000 have fewer than four digits.
-    return (
-        None if value is None else f"{value.astimezone(UTC).replace(tzinfo=None).isoformat('T', 'seconds')}Z"
-    )
+    return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat('T', 'seconds')}Z" if value else None
+
+
+def document(row: Any) -> dict[str, Any]:
+    """Return the members of a named tuple, with times as the commands print them."""
+    members = row._asdict().items()
+    return {name: moment(value) if isinstance(value, datetime) else value for name, value in members}
 
 
 def printable(text: str) -> str:

@@ -132,7 +132,7 @@ def test_an_interrupted_erasure_is_continued(erasable, command, admin, rows_of, 
 def test_each_batch_is_reported_in_the_order_of_deletion(manager, erase, monkeypatch):
     monkeypatch.setattr(erasure, "_BATCH", 2)
     reports = []
-    assert erase(*manager, lambda *report: reports.append(report)) == erasure.Erased(3, 5, 3, 1)
+    assert erase(*manager, lambda *report: reports.append(report)) == (3, 5, 3, 1)
     # Receipts, revisions, stacks.
     done = (2, 3, 5, 7, 8, 10, 11)
     assert reports == [(0, 0, "waiting 0 s for requests in progress"), *((each, 11, "") for each in done)]
@@ -168,7 +168,7 @@ def test_deleted_receipts_are_vacuumed_once_no_transaction_can_read_them(
                 older.rollback()
 
         monkeypatch.setattr(erasure.time, "sleep", sleep)
-        assert erase(*manager, lambda *report: reports.append(report)) == erasure.Erased(3, 5, 3, 1)
+        assert erase(*manager, lambda *report: reports.append(report)) == (3, 5, 3, 1)
     waits = [report for report in reports if "may still read" in report[2]]
     assert [(done, total) for done, total, _ in waits] == [(8, 11)]
 

@@ -104,7 +104,7 @@ def test_a_hold_stops_an_erasure_that_runs_and_its_repetition(manager, operators
             erasure.erase(one, *manager, progress)
         assert rows() == left
     holds.release(two, manager[0])
-    assert erasure.erase(one, *manager, quietly) == erasure.Erased(3, 3, 3, 1)
+    assert erasure.erase(one, *manager, quietly) == (3, 3, 3, 1)
 
 
 def is_waiting(admin) -> bool:

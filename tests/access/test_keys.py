@@ -9,6 +9,7 @@ from stackmgr.access.credentials import Credential
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.admission import Admission
 from stackmgr.operate import issued_keys
+from stackmgr.operate.connection import operating
 from stackmgr.operate.issued_keys import Quota
 
 
@@ -21,13 +22,16 @@ def test_only_the_digest_of_a_key_is_stored(issue, admin):
         assert issued.key[start : start + 8] not in stored.replace("stackmgr:", "")
 
 
-def test_a_rotated_key_ends_at_once_and_its_successor_inherits_all_but_the_secret(issue, holder, operator):
+def test_a_rotated_key_ends_at_once_and_its_successor_inherits_all_but_the_secret(
+    issue, holder, operator, database_url
+):
     expires_at = datetime.now(UTC) + timedelta(days=1)
     old = issue(label="robot", expires_at=expires_at, quota=Quota(5, 60))
     with operator.session() as session:
         new = issued_keys.rotate(session, old.key_id)
-        record = issued_keys.find(session, new.key_id)
-        predecessor = issued_keys.find(session, old.key_id)
+    with operating(database_url) as reader:
+        record = issued_keys.find(reader, new.key_id)
+        predecessor = issued_keys.find(reader, old.key_id)
     assert holder(old.key).page().status_int == 401
     assert holder(new.key).page().status_int == 200
     assert (record.label, record.expires_at, record.quota) == ("robot", expires_at, "5/60")

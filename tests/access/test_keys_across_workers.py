@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from stackmgr.operate import issued_keys
+from stackmgr.operate.connection import operating
 from stackmgr.operate.issued_keys import Quota
 from tests.support.examples import configuration
 from tests.support.server import Response, RunningService, exchange, running_service
@@ -96,10 +97,10 @@ def test_of_400_requests_a_quota_of_100_in_an_hour_grants_100_over_both_workers(
     assert all(0 < seconds <= 3600 for seconds in waits)
 
 
-def test_a_use_that_no_timer_has_written_yet_is_written_when_the_server_stops(database_url, issue, operator):
+def test_a_use_that_no_timer_has_written_yet_is_written_when_the_server_stops(database_url, issue):
     issued = issue()
     with running_service(database_url, args=WORKERS) as service:
         assert_both_workers_return(service, issued.key, 200)
         assert service.stop() == 0
-    with operator.session() as session:
-        assert issued_keys.find(session, issued.key_id).last_used_at is not None
+    with operating(database_url) as reader:
+        assert issued_keys.find(reader, issued.key_id).last_used_hour is not None

@@ -11,13 +11,14 @@ from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
 from stackmgr.http.app import create_app
 from stackmgr.operate import issued_keys
+from stackmgr.operate.connection import operating
 from stackmgr.reasons import ReasonSlug
 from tests.support.client import Client
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def used(database, operator, spellings, statements_run):
+def used(database, database_url, operator, spellings, statements_run):
     """A client with a new key, the notes of its process (written on demand only), and how to read the use."""
     with operator.session() as session:
         issued = issued_keys.create(session, str(uuid4()))
@@ -25,8 +26,8 @@ def used(database, operator, spellings, statements_run):
     app = create_app(database=database, verifier=DatabaseVerifier(notes), spellings=spellings)
 
     def last_used():
-        with operator.session() as session:
-            return issued_keys.find(session, issued.key_id).last_used_at
+        with operating(database_url) as reader:
+            return issued_keys.find(reader, issued.key_id).last_used_hour
 
     return Client(app, issued.key, "", statements_run), notes, last_used
 

@@ -76,5 +76,5 @@ def test_the_transaction_of_a_reader_writes_nothing_and_keeps_its_snapshot_whate
     }
     with reading(make_conninfo(saved_url, options=given)) as reader:
         run = reader._connection.execute
-        found = {name: run("SELECT current_setting(%s)", [name]).fetchone()[0] for name in expected}
+        found = {name: run("SELECT current_setting($1)", [name]).fetchone()[0] for name in expected}
     assert found == expected

@@ -12,6 +12,7 @@ from stackmgr.database.pool import Database
 from stackmgr.errors import CommandError
 from stackmgr.http.app import create_app
 from stackmgr.operate import issued_keys, migrations, preflight
+from stackmgr.operate.connection import operating
 from tests.support.client import Client
 from tests.support.examples import configuration
 
@@ -46,7 +47,8 @@ def test_a_deployer_without_superuser_migrates_twice_and_issues_keys(deployer_ur
     assert migrations.apply(deployer_url) == []
     with opened(deployer_url, "stackmgr_owner") as database, database.session() as session:
         issued = issued_keys.create(session, ACCOUNT)
-        assert issued_keys.find(session, issued.key_id).external_id == ACCOUNT
+    with operating(deployer_url) as operator:
+        assert issued_keys.find(operator, issued.key_id).external_id == ACCOUNT
     with psycopg.connect(deployer_url) as connection:
         assert connection.execute(OWNERS).fetchall() == [("stackmgr_owner",)]
 

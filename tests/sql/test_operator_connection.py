@@ -14,7 +14,7 @@ from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import operating, request_session, time_limit
 from tests.support.clusters import new_database
 
-STATE = b"SELECT current_user, current_setting('role'), current_setting('search_path')"
+STATE = b"SELECT current_user, current_setting('role') AS role, current_setting('search_path') AS path"
 
 
 def test_a_time_limit_ends_the_body_and_leaves_no_alarm():

@@ -243,10 +243,11 @@ def test_a_nearly_spent_quota_of_the_greatest_size_reads_few_pages(service, quot
     assert plan[0]["Shared Hit Blocks"] + plan[0]["Shared Read Blocks"] <= 20
 
 
-def test_the_keys_of_an_account_and_the_predecessor_of_a_deleted_key_are_found_by_an_index(owner):
+def test_a_key_the_keys_of_an_account_and_a_predecessor_are_found_by_an_index(owner):
     """The list is planned with the values of its parameters; the other statement is the foreign key's."""
     owner.execute(b"SET plan_cache_mode = force_custom_plan")
-    assert indexes(explain(owner, "api_key_list")) == {"api_keys_external_id"}
+    assert indexes(explain(owner, "api_key_list", key_id=None)) == {"api_keys_external_id"}
+    assert indexes(explain(owner, "api_key_list", external_id=None)) == {"api_keys_key_id_key"}
     owner.execute(b"SET plan_cache_mode = force_generic_plan")
     owner.execute(PREDECESSOR)
     explained: Any = owner.execute(EXPLAIN_PREDECESSOR).fetchone()
