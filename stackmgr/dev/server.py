@@ -225,6 +225,7 @@ def add_to(commands: Commands) -> None:
         "run everything locally, with a PostgreSQL of its own",
         lambda arguments: run(arguments.port, arguments.data),
         reads=EVERYTHING,
+        has_json=False,
     )
     parser.add_argument("--port", type=int, default=8000, help="where to listen on 127.0.0.1 (default 8000)")
     parser.add_argument(

@@ -18,7 +18,7 @@ from stackmgr import __version__, settings, startup
 from stackmgr.database.conninfo import is_conninfo
 from stackmgr.monitoring import metrics
 from stackmgr.operate import preflight
-from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command, add_json
+from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command
 from stackmgr.operate.output import print_json, print_table
 from stackmgr.operate.preflight import Findings
 from stackmgr.settings import OPTIONS, Option, Secret, Settings, SettingsError
@@ -153,7 +153,7 @@ def check_start() -> None:
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(
+    add_command(
         commands,
         "check",
         "print the settings in effect, and check whether the service can serve here",
@@ -164,7 +164,6 @@ def add_to(commands: Commands) -> None:
         "1.",
         found="the service would not start",
     )
-    add_json(parser)
 
 
 if __name__ == "__main__":

@@ -55,10 +55,12 @@ def add_command(  # noqa: PLR0913 - by keyword
     more: str = "",
     found: str = "",
     unexpected: str = "",
+    has_json: bool = True,
 ) -> argparse.ArgumentParser:
     """Add a command and return its parser.
 
-    Its description is the summary and *more*.  *unexpected* is the message for further arguments.
+    Its description is the summary and *more*.  *unexpected* is the message for further arguments.  With
+    *has_json* it has the option `--json`.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -67,12 +69,9 @@ def add_command(  # noqa: PLR0913 - by keyword
         epilog=f"{exit_statuses(found)} {reads}",
     )
     parser.set_defaults(run=run, error=parser.error, unexpected=unexpected)
+    if has_json:
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--json`."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _sentence(summary: str) -> str:

@@ -12,7 +12,6 @@ from stackmgr.operate.command import (
     Commands,
     add_command,
     add_group,
-    add_json,
     canonical_uuid,
     database_url,
     future,
@@ -132,7 +131,6 @@ def _add_issue(group: Commands) -> None:
     parser.add_argument(
         "--quota", type=_quota, metavar="N/SECONDS", help="at most N requests in any period of SECONDS"
     )
-    add_json(parser)
 
 
 def _add_list(group: Commands) -> None:
@@ -144,7 +142,6 @@ def _add_list(group: Commands) -> None:
         metavar="UUID",
         help="only this manager, by its external id or manager id",
     )
-    add_json(parser)
 
 
 def _add_rotate(group: Commands) -> None:
@@ -161,7 +158,6 @@ def _add_rotate(group: Commands) -> None:
     parser.add_argument(
         "--expires-at", type=future, help="expiry of the successor, by default that of the key"
     )
-    add_json(parser)
 
 
 def add_to(commands: Commands) -> None:
@@ -171,5 +167,4 @@ def add_to(commands: Commands) -> None:
     _add_list(group)
     revoke = add_command(group, "revoke", "revoke a key at once", _revoke)
     revoke.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
-    add_json(revoke)
     _add_rotate(group)

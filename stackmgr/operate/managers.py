@@ -16,7 +16,6 @@ from stackmgr.operate.command import (
     Commands,
     add_command,
     add_group,
-    add_json,
     canonical_uuid,
     database_url,
     label,
@@ -160,7 +159,6 @@ def _add_rebind(group: Commands) -> None:
     parser.add_argument(
         "--confirm-identity-id", type=_identity_id, required=True, help="the identity id as saved"
     )
-    add_json(parser)
 
 
 def _add_holds(group: Commands) -> None:
@@ -169,10 +167,8 @@ def _add_holds(group: Commands) -> None:
     hold = add_command(group, "hold", summary, _hold, more=more)
     _add_manager(hold)
     hold.add_argument("--reason", type=label, required=True, metavar="TEXT", help="why, kept for good")
-    add_json(hold)
     release = add_command(group, "release", "end the hold of a manager", _release)
     _add_manager(release)
-    add_json(release)
 
 
 def _add_erase(group: Commands) -> None:
@@ -193,18 +189,16 @@ def _add_erase(group: Commands) -> None:
         metavar="EXTERNAL_ID",
         help="the external id as saved",
     )
-    add_json(parser)
 
 
 def add_to(commands: Commands) -> None:
     """Add the commands."""
     group = add_group(commands, "managers", "the identities that managers are bound to")
     summary = "list every manager with its binding and hold"
-    add_json(add_command(group, "list", summary, _list, more=NEEDS_READER))
+    add_command(group, "list", summary, _list, more=NEEDS_READER)
     show = add_command(group, "show", "show a manager by any of its ids", _show, more=NEEDS_READER)
     _add_manager(show, nargs="?")
     show.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")
-    add_json(show)
     _add_rebind(group)
     _add_holds(group)
     _add_erase(group)

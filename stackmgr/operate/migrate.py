@@ -17,7 +17,8 @@ def _migrate(arguments: argparse.Namespace) -> None:
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "migrate", "bring the schema of the database up to date", _migrate)
+    summary = "bring the schema of the database up to date"
+    parser = add_command(commands, "migrate", summary, _migrate, has_json=False)
     parser.add_argument(
         "--wait",
         type=whole_number(0, 999_999),

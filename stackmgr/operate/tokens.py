@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stackmgr.errors import CommandError
 from stackmgr.limits import TOKEN_COUNT
-from stackmgr.operate.command import FOUND, NOTHING, TOKENS, Commands, add_command, add_group, add_json
+from stackmgr.operate.command import FOUND, NOTHING, TOKENS, Commands, add_command, add_group
 from stackmgr.operate.output import print_documents, print_json, print_note, printable
 from stackmgr.stacks import whitelist
 
@@ -55,7 +55,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def add_to(commands: Commands) -> None:
     """Add the commands."""
     group = add_group(commands, "tokens", "the token whitelist", TOKENS)
-    tokens = add_command(
+    add_command(
         group,
         "list",
         "list the tokens in force",
@@ -73,5 +73,3 @@ def add_to(commands: Commands) -> None:
         found="the file has a problem",
     )
     check.add_argument("file", type=Path, metavar="FILE")
-    for parser in (tokens, check):
-        add_json(parser)

@@ -18,7 +18,7 @@ from stackmgr.database.session import Session
 from stackmgr.errors import CommandError, DatabaseError, ServiceError, ServiceUnavailable
 from stackmgr.http import requests
 from stackmgr.operate import preflight
-from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command, add_json
+from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command
 from stackmgr.operate.connection import request_session
 from stackmgr.operate.output import print_json
 
@@ -104,7 +104,7 @@ def _verify_key(arguments: argparse.Namespace) -> None:
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(
+    add_command(
         commands,
         "verify-key",
         "verify the key on standard input as a request would be",
@@ -116,4 +116,3 @@ def add_to(commands: Commands) -> None:
         found="the key is not accepted",
         unexpected=_KEY_AS_ARGUMENT,
     )
-    add_json(parser)
