@@ -8,11 +8,9 @@ import dataclasses
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from stackmgr import extras, paths
 from stackmgr.limits import LONGEST_REQUEST_SECONDS
@@ -22,8 +20,10 @@ from stackmgr.monitoring import logs
 _COUNT = re.compile(r"[0-9]{1,9}")
 _DECIMAL = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _CREDENTIAL = re.compile(r"[\x21-\x7e]+")
-_HOST = re.compile(r"[a-z0-9._:-]+", re.IGNORECASE)
-_PATH = re.compile(r"[A-Za-z0-9/._~-]*")
+_HTTP_URL = re.compile(
+    r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?(?:/[a-z0-9/._~-]*)?",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 class SettingsError(Exception):
@@ -88,10 +88,6 @@ class Option:
             problems.append(f"{self.variable} {ex}")
         return self.default
 
-    def restored(self, value: Any) -> Any:
-        """Return the value that JSON has turned into a plain string."""
-        return self.parse(value) if value and (self.is_secret or self.parse is Path) else value
-
 
 def secret(environ: Mapping[str, str], name: str, problems: list[str]) -> Secret:
     """Return the secret *name*, or the content of the file that `<name>_FILE` names; empty when unset.
@@ -152,18 +148,10 @@ def _listener(text: str) -> str:
 
 
 def _unkey_url(text: str) -> str:
-    with suppress(ValueError):  # urlsplit's own repeats what it was given
-        parts = urlsplit(text)
-        if (
-            parts.scheme in ("http", "https")
-            and _HOST.fullmatch(parts.hostname or "")
-            and parts.port != 0
-            and not parts.netloc.endswith(":")
-            and not {"@", "?", "#"}.intersection(text)
-            and _PATH.fullmatch(parts.path)
-        ):
-            return text
-    raise ValueError("must be an https (or http) address: host, port and path, nothing more")
+    match = _HTTP_URL.fullmatch(text)
+    if match is None or not 1 <= int(match[1] or 443) <= 65535:
+        raise ValueError("must be an https (or http) address: host, port and path, nothing more")
+    return text
 
 
 def _option(parse: Callable[[str], Any], default: Any, description: str, **other: str) -> Any:
@@ -283,18 +271,7 @@ def from_environ(environ: Mapping[str, str]) -> Settings:
     return Settings(**values)
 
 
-def restore(values: Mapping[str, Any]) -> Settings:
-    """Return the settings whose fields JSON has turned into plain values."""
-    return Settings(**{name: OPTIONS[name].restored(value) for name, value in values.items()})
-
-
-def tokens_path(environ: Mapping[str, str]) -> Path:
-    """Return the path of the whitelist file, by default the one the package ships."""
-    path: Path = OPTIONS["tokens"].read(environ, [])
-    return path
-
-
-def log_format(environ: Mapping[str, str]) -> str:
-    """Return the format in which to log what is wrong with *environ*."""
-    chosen: str = OPTIONS["log_format"].read(environ, [])
-    return chosen
+def to_environ(chosen: Settings) -> dict[str, str]:
+    """Return the variables, with secrets, from which `from_environ` makes the same settings."""
+    values = ((option.variable, getattr(chosen, name)) for name, option in OPTIONS.items())
+    return {variable: str(value) for variable, value in values if value is not None}

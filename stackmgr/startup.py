@@ -5,9 +5,8 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from stackmgr import settings
 from stackmgr.access.verifiers import Verifier
@@ -39,8 +38,7 @@ DEV = "STACKMGR.DEV"
 _WORKERS = re.compile(r"[1-9][0-9]{0,2}")
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A configuration that passed every check."""
 
     settings: Settings
@@ -48,7 +46,7 @@ class Prepared:
 
     def dump(self) -> str:
         """Return this as JSON, secrets included."""
-        return json.dumps({"settings": asdict(self.settings), "spellings": self.spellings}, default=str)
+        return json.dumps([settings.to_environ(self.settings), self.spellings])
 
 
 def prepare(environ: Mapping[str, str]) -> Prepared:
@@ -59,7 +57,7 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
     """
     if CHECKED in environ:
         checked = json.loads(environ[CHECKED])
-        return Prepared(settings.restore(checked["settings"]), checked["spellings"])
+        return Prepared(settings.from_environ(checked[0]), checked[1])
     problems: list[str] = []
     chosen: Settings | None = None
     try:
@@ -79,7 +77,7 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
         problems += ex.problems
     if problems or chosen is None:
         raise SettingsError(problems)
-    return Prepared(settings=chosen, spellings=spellings)
+    return Prepared(chosen, spellings)
 
 
 def make_verifier(chosen: Settings, database: Database | None) -> Verifier:

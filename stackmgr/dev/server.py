@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from uuid import uuid4
 
-from stackmgr import paths, settings, startup
+from stackmgr import paths, startup
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.dev import embedded_postgres
 from stackmgr.dev.embedded_postgres import STOP_SIGNALS, EmbeddedPostgres, uninterrupted
@@ -23,6 +23,7 @@ from stackmgr.errors import CommandError, Unauthorized
 from stackmgr.operate import issued_keys, migrations
 from stackmgr.operate.command import EVERYTHING, Commands, add_command
 from stackmgr.operate.connection import operating, request_session
+from stackmgr.stacks import whitelist
 
 _START_DEADLINE = 20.0
 _STOP_DEADLINE = 35.0
@@ -153,10 +154,10 @@ def _probe_live(admin_bind: str) -> bool:
 
 def curl_lines(base: str, key: str) -> list[str]:
     """Return four commands to run as printed: create, list, get and update, with whitelisted tokens."""
-    tokens = json.loads(settings.tokens_path(os.environ).read_bytes())["tokens"]
+    first, second, *_ = whitelist.load_configured().tokens.values()
     allocation = [
-        {"token_address": tokens[0]["address"], "weight_bps": 6000},
-        {"token_address": tokens[1]["address"].lower(), "weight_bps": 4000},
+        {"token_address": first.checksummed, "weight_bps": 6000},
+        {"token_address": second.address, "weight_bps": 4000},
     ]
     create = json.dumps({"name": "Growth", "allocation": allocation, "schedule": {"preset": "weekly"}})
     update = json.dumps({"schedule": {"preset": "monthly"}})

@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from stackmgr import __version__, settings, startup
+from stackmgr import __version__, startup
 from stackmgr.database.conninfo import is_conninfo
 from stackmgr.monitoring import metrics
 from stackmgr.operate import preflight
@@ -125,7 +125,7 @@ def check_start() -> None:
         sys.exit("only gunicorn's master runs this module: use 'stackmgr check'")
     known: dict[str, Any] = {
         "version": __version__,
-        "log_format": settings.log_format(os.environ),
+        "log_format": OPTIONS["log_format"].read(os.environ, []),
         "warnings": [],
         "problems": [],
     }

@@ -137,4 +137,4 @@ def load(path: Path) -> Whitelist:
 
 def load_configured(environ: Mapping[str, str] = os.environ) -> Whitelist:
     """Return the whitelist that STACKMGR_TOKENS names, by default the shipped one.  Raises WhitelistError."""
-    return load(settings.tokens_path(environ))
+    return load(settings.OPTIONS["tokens"].read(environ, []))

@@ -108,8 +108,11 @@ def test_every_problem_is_named_at_once_without_secrets(tmp_path, url):
     assert any(problem.startswith(unset) for problem in found) is not bool(url)
 
 
-def test_a_secret_is_hidden_in_the_repr_of_what_holds_it():
-    checked = startup.prepare({"STACKMGR_DATABASE_URL": URL})
+@pytest.mark.parametrize("verifier", ["database", "unkey"])
+def test_a_secret_is_hidden_in_the_repr_of_what_holds_it(verifier):
+    others = {"VERIFIER": verifier, "UNKEY_ROOT_KEY": "hunter2", "QUEUE_TIMEOUT": "0.25", "CONCURRENCY": "7"}
+    given = {f"STACKMGR_{name}": value for name, value in others.items()} | {"STACKMGR_DATABASE_URL": URL}
+    checked = startup.prepare(given)
     of_a_worker = startup.prepare({startup.CHECKED: checked.dump()})
     assert of_a_worker == checked
     for chosen in (checked.settings, of_a_worker.settings):
