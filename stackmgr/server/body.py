@@ -8,6 +8,7 @@ from stackmgr.limits import BODY_LIMIT_BYTES, FRAMING_LIMIT_BYTES
 from stackmgr.server.request import BadRequest, ReceivedRequest, find_section_end
 
 SIZE_LINE_LIMIT = 8192
+CHUNKS_AT_ONCE = 128  # decoded in 0.2 ms, for which all other requests wait
 
 # RFC 9112 section 7.1. Nearly every size line has no extensions.
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
@@ -66,9 +67,9 @@ class ChunkedDecoder:
         return kind(self._content)
 
     def feed(self, data: bytearray) -> bool:
-        """Remove the bytes of the body from *data*; return whether it is complete or exceeds the limit.
+        """Remove bytes of the body from *data*; return whether it is complete or exceeds the limit.
 
-        Raises BadRequest.
+        While it removes some, there may be more.  Raises BadRequest.
         """
         if not self._in_trailers:
             del data[: self._decode_chunks(data)]
@@ -80,7 +81,7 @@ class ChunkedDecoder:
         """Decode the chunks in *data* and return where the undecoded rest begins."""
         content, at, end = self._content, 0, len(data)
         missing = self._missing
-        while True:
+        for _ in range(CHUNKS_AT_ONCE):
             if missing:
                 take = min(missing - 2, end - at, BODY_LIMIT_BYTES + 1 - len(content))
                 content += data[at : at + take]

@@ -13,7 +13,6 @@ from stackmgr.server.queue import Place
 from stackmgr.server.request import ReceivedRequest
 
 WRITE_PROGRESS = 65_536  # bytes that a client has to take until the deadline of WRITING
-_GONE = EPOLLHUP | EPOLLERR
 
 
 class ClientConnection:
@@ -35,8 +34,8 @@ class ClientConnection:
     def notice(self, events: int) -> None:
         """Note what has happened to the socket."""
         self._has_event = True
-        # Once both sides have been shut down, what has arrived is still to be read: see `step`.
-        if events & _GONE and self.protocol.state is not DRAINING:
+        # After a shutdown of both sides, what has arrived is still to be read, or the response is lost.
+        if events & (EPOLLERR if self.protocol.state is DRAINING else EPOLLERR | EPOLLHUP):
             self.protocol.leave()
 
     @property
@@ -46,16 +45,14 @@ class ClientConnection:
 
     @property
     def read_size(self) -> int:
-        """Bytes that a step reads at most: 4,096 are 682 one-byte chunks, which take 0.7 ms to decode."""
-        return 65_536 if self.protocol.collects_body else 4_096
+        """Bytes that a step reads at most."""
+        return 65_536 if self.protocol.may_wait else 4_096
 
     def step(self) -> ReceivedRequest | Rejection | None:
         """Send, or read and parse, a part of what is there; return the next request once it is complete."""
         protocol = self.protocol
-        if self._has_event and (protocol.state is IDLE or protocol.state is READING):
+        if self._has_event and protocol.state is not WRITING and not protocol.may_continue:
             self._receive(self.read_size)
-        elif self._has_event and protocol.state is DRAINING:
-            self._receive(65_536)
         if protocol.state is IDLE or protocol.state is READING:
             return protocol.proceed()
         return None

@@ -65,9 +65,8 @@ class HttpConnections:
     def _queue(self, conn: ClientConnection) -> None:
         (self.receiving if conn.protocol.may_wait else self.ready)[conn] = None
 
-    def take_next(self, *, is_receiving: bool = False) -> ClientConnection:
-        """Return the next connection with something to do."""
-        queue = self.receiving if is_receiving or not self.ready else self.ready
+    def take_next(self, queue: OrderedDict[ClientConnection, None]) -> ClientConnection:
+        """Return the next connection of `ready` or `receiving`."""
         conn, _ = queue.popitem(last=False)
         self.received += conn.read_size
         return conn

@@ -103,16 +103,15 @@ class Loop:
         return max(0.0, (self._next_look if self.queue.waiting else self._next_sweep) - monotonic())
 
     def _read(self) -> None:
-        """Read and parse a part of what has arrived: of bodies, which take long to decode, after the rest."""
+        """Read and parse a part of what has arrived: bodies after heads, but at least one of each."""
         end = monotonic() + PARSE_SECONDS
-        if self.managers.receiving:  # but for one, or requests without end would keep bodies waiting
-            conn = self.managers.take_next(is_receiving=True)
-            self._guard(self._step, self.managers, conn, ClientConnection.step)
         for connections in (self.operators, self.managers):
-            while connections.has_ready:
-                self._guard(self._step, connections, connections.take_next(), ClientConnection.step)
-                if monotonic() > end:
-                    return
+            for queue in (connections.ready, connections.receiving):
+                while queue:
+                    conn = connections.take_next(queue)
+                    self._guard(self._step, connections, conn, ClientConnection.step)
+                    if monotonic() > end:
+                        break
 
     def _start_requests(self) -> None:
         """Start some of the requests that may run."""

@@ -97,11 +97,6 @@ class Protocol:
         self.state = TRANSITIONS[self.state][event]
 
     @property
-    def collects_body(self) -> bool:
-        """Whether a body arrives that need not be decoded."""
-        return self._request is not None and self._decoder is None
-
-    @property
     def may_wait(self) -> bool:
         """Whether other connections come first: it is in a body, or what arrives is discarded."""
         return self._request is not None or self.state is DRAINING
@@ -157,8 +152,9 @@ class Protocol:
         request = self._request or self._parse_head()
         if request is None or (is_new and self._decoder and self._inbox and not self.has_ended):
             return None  # chunks are decoded after the heads of other connections
+        size = len(self._inbox)
         if not self._collect_body(request):
-            self._searched = len(self._inbox)
+            self._searched = size if len(self._inbox) == size else 0
             return None
         self._request = self._decoder = None
         self._searched = 0

@@ -8,7 +8,7 @@ from gunicorn.http.body import Body, ChunkedReader
 from gunicorn.http.errors import NoMoreData, ParseException
 
 from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
-from stackmgr.server.body import ChunkedDecoder, IncompleteBody
+from stackmgr.server.body import CHUNKS_AT_ONCE, ChunkedDecoder, IncompleteBody
 from stackmgr.server.request import BadRequest, HeadLimits, ReceivedRequest
 from tests.support.malformed import fuzz_request_count
 
@@ -44,14 +44,16 @@ def decode(data, cuts):
     inbox, start = bytearray(), 0
     for end in (*cuts, len(data)):
         inbox += data[start:end]
-        start = end
-        try:
-            is_complete = decoder.feed(inbox)
-        except BadRequest:
-            return None
-        if is_complete:
-            content = decoder.body().read(BODY_LIMIT + 1 if decoder.exceeds_limit else -1)
-            return content, bytes(inbox) + data[end:]
+        start, size = end, -1
+        while size != len(inbox):
+            size = len(inbox)
+            try:
+                is_complete = decoder.feed(inbox)
+            except BadRequest:
+                return None
+            if is_complete:
+                content = decoder.body().read(BODY_LIMIT + 1 if decoder.exceeds_limit else -1)
+                return content, bytes(inbox) + data[end:]
     return None
 
 
@@ -123,6 +125,13 @@ def test_framing_has_a_limit_that_does_not_depend_on_the_cuts():
             data = chunk * count + b"0\r\n\r\n"
             for cuts in ((), range(1000, len(data), 1000)):
                 assert (decode(data, cuts) is not None) == (count == most)
+
+
+def test_few_chunks_are_decoded_at_once():
+    decoder, inbox = ChunkedDecoder(ReceivedRequest(HEAD, LIMITS)), bytearray(b"1\r\nx\r\n" * 300)
+    for left in (300 - CHUNKS_AT_ONCE, 300 - 2 * CHUNKS_AT_ONCE, 0):
+        assert not decoder.feed(inbox)
+        assert len(inbox) == pytest.approx(6 * left, abs=3)
 
 
 def test_a_body_over_the_limit_never_looks_complete():

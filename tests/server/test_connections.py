@@ -5,6 +5,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from errno import EMFILE
+from select import EPOLLERR, EPOLLHUP
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -56,7 +57,7 @@ def make(all_of_them: HttpConnections) -> Iterator[Make]:
 def step(all_of_them: HttpConnections, conn: ClientConnection, events: int = READABLE) -> Any:
     """Take the step of a turn in which a connection has *events*."""
     all_of_them._notice(conn, events)
-    assert all_of_them.take_next() is conn
+    assert all_of_them.take_next(all_of_them.ready or all_of_them.receiving) is conn
     found = conn.step()
     conn.flush()
     all_of_them.park(conn)
@@ -138,6 +139,21 @@ def test_a_client_that_has_reset_its_connection_is_disconnected(all_of_them, mak
         all_of_them.add(conn)
         all_of_them.park(conn)
         assert not all_of_them.open
+
+
+def test_what_a_client_has_sent_before_it_resets_its_connection_is_not_drained(all_of_them, make):
+    conn, client = make()
+    client.sendall(GET)
+    step(all_of_them, conn)
+    all_of_them.unpark(conn)
+    client.sendall(bytes(50_000))
+    respond(conn, b"x", must_close=True)
+    all_of_them.park(conn)
+    assert conn.protocol.state is DRAINING
+    conn.notice(READABLE | EPOLLHUP)
+    assert conn.protocol.state is DRAINING
+    conn.notice(READABLE | EPOLLHUP | EPOLLERR)
+    assert conn.protocol.state is CLOSED
 
 
 def test_only_what_a_client_has_read_since_the_last_time_is_progress(all_of_them, make, monkeypatch):

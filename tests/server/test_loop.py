@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from stackmgr.server import connections, loop
+from stackmgr.server.body import ChunkedDecoder
 from stackmgr.server.connections import HttpConnections
 from stackmgr.server.loop import Loop
 from tests.server.gunicorn_process import chunked, get
@@ -174,6 +175,31 @@ def test_an_operators_connection_is_accepted_at_once_in_place_of_a_managers(work
     assert expendable.recv(1) == b""
 
 
+def test_heads_are_parsed_in_time_beside_clients_that_have_left_within_their_chunks(worker, monkeypatch):
+    now, feed = [1000.0], ChunkedDecoder.feed
+
+    def timed(decoder: ChunkedDecoder, data: bytearray) -> bool:
+        size = len(data)
+        try:
+            return feed(decoder, data)
+        finally:
+            now[0] += (size - len(data)) / 6e6  # a microsecond for each chunk
+
+    monkeypatch.setattr(ChunkedDecoder, "feed", timed)
+    monkeypatch.setattr(loop, "monotonic", lambda: now[0])
+    clients, attackers = ([worker.connected() for _ in range(number)] for number in (6, 4))
+    for attacker in attackers:
+        attacker.sendall(chunked("/echo", *[b"x"] * 9000))
+        attacker.close()
+    worker.take_turns(1)
+    for client in clients:
+        client.sendall(get("/"))
+    worker.take_turns(1)
+    assert [client.recv(12) for client in clients] == [b"HTTP/1.1 200"] * 6
+    worker.take_turns(40)
+    assert len(worker.loop.managers.open) == 6
+
+
 def test_each_connection_has_its_turn_before_another_has_its_second(worker, monkeypatch):
     monkeypatch.setattr(loop, "PARSE_SECONDS", -1.0)  # one step in each turn
     served, wsgi = [], worker.wsgi
@@ -197,5 +223,5 @@ def test_chunks_are_decoded_after_the_requests_of_other_connections(worker, monk
     assert client.recv(12) == b"HTTP/1.1 200"
     for attacker in attackers:
         attacker.sendall(b"0\r\n\r\n")
-    worker.take_turns(60)
+    worker.take_turns(200)
     assert [attacker.recv(12) for attacker in attackers] == [b"HTTP/1.1 200"] * 6
