@@ -1,27 +1,33 @@
-"""Measure the service, beside other settings and other checkouts, round by round.
+"""Measure the service, beside other settings, checkouts and sizes, round by round.
 
 What is compared is measured in turns, so that whatever else the machine does falls on all alike; what is
 reported are medians over the rounds.
 """
 
 import argparse
-import math
 import os
 import re
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import psycopg
 
-from tests.measure import load, report, rounds
+from tests.measure import report
+from tests.measure.cost import measured, resident_mb
+from tests.measure.load import WRK
+from tests.measure.report import Sample
 from tests.measure.requests import SCENARIOS
-from tests.measure.rounds import RoundPlan, Sample
-from tests.measure.services import Checkout, MeasuredService, Seed, postgres, seeded, served
+from tests.measure.services import Checkout, MeasuredService, postgres, seeded, served
 from tests.support import delay
+
+# Runs of a second within which a service must respond to each scenario without an error for the first time.
+_WARM_UPS = 5
+_POSTMASTER = b"SELECT split_part(pg_read_file('postmaster.pid'), chr(10), 1)::integer"
 
 
 def _variant(text: str) -> tuple[str, dict[str, str]]:
@@ -49,10 +55,6 @@ def _scenarios(text: str) -> list[str]:
     return names
 
 
-def _verifier_delay(text: str) -> float:
-    return math.inf if text == "hang" else delay.seconds(text)
-
-
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.measure", description=__doc__)
     add = parser.add_argument
@@ -64,35 +66,17 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--managers", type=int, default=8)
     add("--stacks", type=int, default=200, help="of each manager in the seed")
     add("--again", type=int, default=1, help="how often a disturbed run is repeated")
-    add(
-        "--variant",
-        type=_variant,
-        action="append",
-        default=[],
-        metavar="NAME:KEY=VALUE,…",
-        help="measure this checkout once more, with other settings in its environment",
-    )
-    add(
-        "--compare",
-        type=_checkout,
-        action="append",
-        default=[],
-        metavar="FOLDER=PYTHON",
-        help="measure another checkout too, run by the python of its environment",
-    )
-    add(
-        "--database-delay",
-        type=delay.seconds,
-        default=0.0,
-        metavar="500us|1ms|…",
-        help="hold everything to and from the database so long, each way",
-    )
-    add(
-        "--verifier-delay",
-        type=_verifier_delay,
-        metavar="20ms|…|hang",
-        help="verify keys by a server that speaks Unkey's protocol, and takes so long to respond",
-    )
+    several = {"action": "append", "default": []}
+    help_text = "measure this checkout once more, with other settings in its environment"
+    add("--variant", type=_variant, metavar="NAME:KEY=VALUE,…", help=help_text, **several)
+    help_text = "measure another checkout too, run by the python of its environment"
+    add("--compare", type=_checkout, metavar="FOLDER=PYTHON", help=help_text, **several)
+    help_text = "measure this checkout once more, beside so many stacks of other managers"
+    add("--grown", type=int, metavar="STACKS", help=help_text, **several)
+    help_text = "hold everything to and from the database so long, each way"
+    add("--database-delay", type=delay.seconds, default=0.0, metavar="500us|1ms|…", help=help_text)
+    help_text = "verify keys by a server that speaks Unkey's protocol, and takes so long to respond"
+    add("--verifier-delay", type=delay.seconds, metavar="20ms|…", help=help_text)
     add("--out", type=Path, default=Path("bench-results"), help="a folder for the results")
     return parser.parse_args(arguments)
 
@@ -100,9 +84,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
 def _postmaster(url: str) -> int | None:
     """Return the server's process id, if it runs on this machine."""
     with psycopg.connect(url) as connection:
-        [(pid,)] = connection.execute(
-            "SELECT split_part(pg_read_file('postmaster.pid'), chr(10), 1)::integer"
-        )
+        [(pid,)] = connection.execute(_POSTMASTER)
     try:
         return pid if psutil.Process(pid).name().startswith("postgres") else None
     except psutil.NoSuchProcess:
@@ -114,15 +96,54 @@ def _start(chosen: argparse.Namespace, url: str, folder: Path, stack: ExitStack)
     size = {"managers": chosen.managers, "stacks": chosen.stacks}
     env = {"WEB_CONCURRENCY": str(chosen.workers)}
     seed = stack.enter_context(seeded(Checkout(), url, **size))
-    services: dict[str, tuple[Seed, dict[str, str]]] = {report.OURS: (seed, env)}
+    services = {report.OURS: (seed, env)}
     for name, settings in chosen.variant:
         services[name] = (seed, env | settings)
     for number, other in enumerate(chosen.compare, 1):
         name = other.folder.name
-        other_seed = stack.enter_context(seeded(other, url, **size))
-        services[f"{name}-{number}" if name in services else name] = (other_seed, env)
+        seed = stack.enter_context(seeded(other, url, **size))
+        services[f"{name}-{number}" if name in services else name] = (seed, env)
+    for others in chosen.grown:
+        seed = stack.enter_context(seeded(Checkout(), url, **size, others=others))
+        services[f"{others}-stacks"] = (seed, env)
     delays = {"database_delay": chosen.database_delay, "verifier_delay": chosen.verifier_delay}
     return [stack.enter_context(served(name, *what, folder, **delays)) for name, what in services.items()]
+
+
+def _warm_up(chosen: argparse.Namespace, services: list[MeasuredService]) -> None:
+    """Require that each service responds to each scenario without errors."""
+    for service in services:
+        for scenario in chosen.scenarios:
+            runs = (service.run(scenario, chosen.connections, 1) for _ in range(_WARM_UPS))
+            if not any(run.requests and not run.errors for run in runs):
+                raise RuntimeError(f"{service.name} does not serve {scenario} without errors")
+
+
+def _samples(
+    chosen: argparse.Namespace, services: list[MeasuredService], postmaster: int | None
+) -> Iterator[Sample]:
+    """Yield the samples of every round; in each another service is the first."""
+    for number in range(1, chosen.rounds + 1):
+        first = (number - 1) % len(services)
+        for scenario in chosen.scenarios:
+            for service in services[first:] + services[:first]:
+                sample = _calmest(chosen, service, scenario, number, postmaster)
+                print(sample, file=sys.stderr, flush=True)
+                yield sample
+
+
+def _calmest(
+    chosen: argparse.Namespace, service: MeasuredService, scenario: str, number: int, postmaster: int | None
+) -> Sample:
+    """Measure, again if the machine was busy with something else, and return the calmest run."""
+    runs: list[Sample] = []
+    while not runs or (runs[-1].cost.disturbed and len(runs) <= chosen.again):
+        with measured(service.service.pid, postmaster, service.helpers) as cost:
+            load = service.run(scenario, chosen.connections, chosen.seconds)
+        memory = resident_mb(service.service.pid)
+        where = {"scenario": scenario, "service": service.name, "round": number}
+        runs.append(Sample(**where, load=load, cost=cost, rss_mb=memory))
+    return min(runs, key=lambda sample: sample.cost.noise)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -130,30 +151,22 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = _arguments(arguments)
     # On SIGTERM, from `timeout` for one, everything that was started is ended, as after a Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if load.find_wrk() is None:
+    if WRK is None:
         print("wrk is what makes the load, and it is not installed (on Debian: apt-get install wrk)")
         return 1
-    plan = RoundPlan(
-        rounds=chosen.rounds,
-        seconds=chosen.seconds,
-        scenarios=chosen.scenarios,
-        connections=chosen.connections,
-        again=chosen.again,
-        fails=chosen.verifier_delay == math.inf,
-    )
     samples: list[Sample] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-bench-")))
         url = stack.enter_context(postgres(folder))
-        subjects = _start(chosen, url, folder, stack)
-        rounds.warm_up(plan, subjects)
+        services = _start(chosen, url, folder, stack)
+        _warm_up(chosen, services)
         try:
-            samples.extend(rounds.run(plan, subjects, _postmaster(url)))
+            samples.extend(_samples(chosen, services, _postmaster(url)))
         except KeyboardInterrupt:
             if not samples:
                 raise
             print("interrupted: what was measured so far is reported", file=sys.stderr)
-    print(report.write(chosen.out, plan, samples))
+    print(report.write(chosen.out, vars(chosen), samples))
     return 0
 
 

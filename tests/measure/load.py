@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-# A request that takes longer counts as an error.
-_TIMEOUT_SECONDS = 10
-# How much longer than its run the load generator may take.
-_GRACE_SECONDS = 60
+WRK = shutil.which("wrk")
+_TIMEOUT_SECONDS = 10  # a request that takes longer counts as an error
+_GRACE_SECONDS = 60  # how much longer than its run the load generator may take
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,6 @@ class Load:
         return self.requests / self.seconds
 
 
-def find_wrk() -> str | None:
-    """Return the path of wrk, if there is one."""
-    return shutil.which("wrk")
-
-
 def wrk(port: int, prepared: Path, connections: int, seconds: int, offered: float = 0.0) -> Load:
     """Send prepared requests over kept connections, each the next one once it has a response.
 
@@ -42,14 +36,13 @@ def wrk(port: int, prepared: Path, connections: int, seconds: int, offered: floa
     """
     pause = connections / offered * 1000 if offered else 0.0
     command = [
-        *(find_wrk() or "wrk", "--threads=1", f"--connections={connections}", f"--duration={seconds}s"),
+        *(WRK or "wrk", "--threads=1", f"--connections={connections}", f"--duration={seconds}s"),
         *(f"--timeout={_TIMEOUT_SECONDS}s", f"--script={Path(__file__).with_name('requests.lua')}"),
         *(f"http://127.0.0.1:{port}/", "--", str(prepared)),
         *(uuid4().hex[:12], str(round(pause)), str(connections)),
     ]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=seconds + _GRACE_SECONDS
-    )
+    limit = seconds + _GRACE_SECONDS
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
     if ended.returncode != 0:
         raise RuntimeError(f"wrk: {(ended.stderr or ended.stdout)[-2000:]}")
     said = json.loads(ended.stdout.splitlines()[-1])

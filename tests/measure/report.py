@@ -1,22 +1,51 @@
-"""What the samples come to: medians over the rounds, ratios within each round, as JSON and a table."""
+"""Samples of each service in rounds; medians over the rounds, ratios within each, as JSON and a table."""
 
 import json
 import os
 import platform
 import statistics
-from collections.abc import Callable
-from dataclasses import asdict
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.measure.rounds import RoundPlan, Sample
+from tests.measure.cost import Cost
+from tests.measure.load import Load
 
 OURS = "stackmgr"  # the service that others are compared with
-Value = Callable[[Sample], float]
 _HEADINGS = (
     "scenario", "service", "requests/s", "spread", "CPU µs service", "CPU µs PostgreSQL", "rate / stackmgr",
     "CPU / stackmgr", "p50 ms", "p99 ms", "RSS MB", "errors", "disturbed",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One run."""
+
+    scenario: str
+    service: str
+    round: int
+    load: Load
+    cost: Cost
+    rss_mb: float
+
+    def processor_us(self, used: float) -> float:
+        """Return, of so many seconds *used*, a request's share in microseconds."""
+        return used / max(self.load.requests, 1) * 1e6
+
+    def __str__(self) -> str:
+        """Return a line of progress."""
+        cpu = f"{self.processor_us(self.cost.service):.0f} + {self.processor_us(self.cost.postgres):.0f} µs"
+        return (
+            f"{self.round}: {self.service} {self.scenario}, {self.load.rate:.0f}/s, CPU {cpu},"
+            f" p50 {self.load.p50:.2f} ms, p99 {self.load.p99:.2f} ms, {self.load.errors} errors,"
+            f" {self.cost.noise:.0%} of the machine used by others"
+        )
+
+
+Value = Callable[[Sample], float]
 
 
 def _calm(samples: list[Sample]) -> list[Sample]:
@@ -41,15 +70,15 @@ def rate(sample: Sample) -> float:
     return sample.load.rate
 
 
-def _service_cpu(sample: Sample) -> float:
-    return sample.processor_us[0]
+def _service_us(sample: Sample) -> float:
+    return sample.processor_us(sample.cost.service)
 
 
 def table(samples: list[Sample]) -> str:
     """Return a row for each scenario and service."""
-    found: dict[tuple[str, str], list[Sample]] = {}
+    found: dict[tuple[str, str], list[Sample]] = defaultdict(list)
     for sample in samples:
-        found.setdefault((sample.scenario, sample.service), []).append(sample)
+        found[sample.scenario, sample.service].append(sample)
     rows: list[tuple[str, ...]] = [_HEADINGS, ("---",) * len(_HEADINGS)]
     for (scenario, service), mine in found.items():
         ours = found.get((scenario, OURS), [])
@@ -58,9 +87,9 @@ def table(samples: list[Sample]) -> str:
             (
                 *(scenario, service, f"{median(mine, rate):.0f}"),
                 f"±{(rates[-1] - rates[0]) / 2 / max(median(mine, rate), 1):.0%}",
-                f"{median(mine, _service_cpu):.0f}",
-                f"{median(mine, lambda sample: sample.processor_us[1]):.0f}",
-                *(f"{ratio(mine, ours, value):.2f}" for value in (rate, _service_cpu)),
+                f"{median(mine, _service_us):.0f}",
+                f"{median(mine, lambda sample: sample.processor_us(sample.cost.postgres)):.0f}",
+                *(f"{ratio(mine, ours, value):.2f}" for value in (rate, _service_us)),
                 f"{median(mine, lambda sample: sample.load.p50):.2f}",
                 f"{median(mine, lambda sample: sample.load.p99):.2f}",
                 f"{median(mine, lambda sample: sample.rss_mb):.0f}",
@@ -71,7 +100,7 @@ def table(samples: list[Sample]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def write(folder: Path, plan: RoundPlan, samples: list[Sample]) -> str:
+def write(folder: Path, options: Mapping[str, object], samples: list[Sample]) -> str:
     """Write results and table to *folder*, and return the table."""
     folder.mkdir(parents=True, exist_ok=True)
     machine = {
@@ -80,8 +109,8 @@ def write(folder: Path, plan: RoundPlan, samples: list[Sample]) -> str:
         "python": platform.python_version(),
         "kernel": platform.release(),
     }
-    document = {"machine": machine, "plan": asdict(plan), "samples": [s.as_dict() for s in samples]}
-    (folder / "results.json").write_text(json.dumps(document, indent=1) + "\n")
+    document = {"machine": machine, "options": options, "samples": [asdict(sample) for sample in samples]}
+    (folder / "results.json").write_text(json.dumps(document, indent=1, default=str) + "\n")
     text = table(samples)
     (folder / "results.md").write_text(text + "\n")
     return text

@@ -17,7 +17,7 @@ import psycopg
 
 from stackmgr import paths
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
-from tests.measure import load, requests
+from tests.measure import growth, load, requests
 from tests.measure.load import Load
 from tests.measure.requests import SeededManager
 from tests.support import delay, unkey_server
@@ -29,16 +29,6 @@ from tests.support.server import RunningService, running
 HERE = paths.directory("sql").parent
 PRODUCTION_CONF = Path("deploy/gunicorn.conf.py")  # of the checkout
 _CLIENTS = 8
-# Managers without requests: in tables of one page PostgreSQL would not use an index.
-_OTHERS = """
-    WITH other AS (SELECT gen_random_uuid() AS id, number FROM generate_series(1, 2000) AS number),
-    key AS (
-        INSERT INTO stackmgr.api_keys (key_digest, key_id, external_id, identity_id, last_four)
-        SELECT sha256(id::text::bytea), gen_random_uuid(), id, 'other-' || number, 'none' FROM other
-    )
-    INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)
-    SELECT gen_random_uuid(), id, 'other-' || number FROM other
-"""
 # The disk of the log is not what is measured: no checkpoint but the last falls into a run.
 _CALM = (
     b"ALTER SYSTEM SET checkpoint_timeout = '1h'",
@@ -105,12 +95,12 @@ class Seed:
     checkout: Checkout
     server_url: str
     database: str
-    accounts: list[SeededManager]
+    managers: list[SeededManager]
 
 
-def _create(port: int, account: SeededManager, count: int) -> None:
-    chance = random.Random(account.external_id)  # noqa: S311 - what is drawn is no secret
-    headers = {"Authorization": f"Bearer {account.key}", "Content-Type": "application/json"}
+def _create(port: int, manager: SeededManager, count: int) -> None:
+    chance = random.Random(manager.external_id)  # noqa: S311 - what is drawn is no secret
+    headers = {"Authorization": f"Bearer {manager.key}", "Content-Type": "application/json"}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     for _ in range(count):
         key = {"Idempotency-Key": str(uuid4())}
@@ -119,22 +109,27 @@ def _create(port: int, account: SeededManager, count: int) -> None:
         body = response.read()
         if response.status != 201:
             raise RuntimeError(f"the request of the seed returned {response.status}: {body.decode()}")
-        account.stack_ids.append(json.loads(body)["id"])
+        manager.stack_ids.append(json.loads(body)["id"])
     connection.close()
 
 
 @contextlib.contextmanager
-def seeded(checkout: Checkout, server_url: str, *, managers: int, stacks: int) -> Iterator[Seed]:
-    """Yield a Seed made by the checkout itself: its migrations, its command for keys, its service."""
+def seeded(
+    checkout: Checkout, server_url: str, *, managers: int, stacks: int, others: int = 0
+) -> Iterator[Seed]:
+    """Yield a Seed made by the checkout itself: its migrations, its command for keys, its service.
+
+    So many stacks of *others*, who send no requests, are in the database before.
+    """
     checkout.require_own_package()
     with new_database(server_url) as url:
         checkout.run("-m", "stackmgr", "migrate", STACKMGR_DATABASE_URL=url)
+        growth.fill(url, others)
         with ThreadPoolExecutor(_CLIENTS) as pool:
             made = list(pool.map(lambda _: checkout.issue(url, str(uuid4())), range(managers)))
             with checkout.serve({"STACKMGR_DATABASE_URL": url}) as service:
-                list(pool.map(lambda account: _create(service.port, account, stacks), made))
+                list(pool.map(lambda manager: _create(service.port, manager, stacks), made))
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(_OTHERS)
             connection.execute("VACUUM ANALYZE")
             [(name,)] = connection.execute("SELECT current_database()")
         yield Seed(checkout, server_url, name, made)
@@ -179,13 +174,13 @@ def served(  # noqa: PLR0913 - what a service can differ in
             url, pid = stack.enter_context(delay.delayed(url, database_delay))
             helpers.append(pid)
         if verifier_delay is not None:
-            keys = {account.key: account.external_id for account in seed.accounts}
+            keys = {manager.key: manager.external_id for manager in seed.managers}
             of_verifier, pid = stack.enter_context(unkey_server.unkey_process(keys, verifier_delay))
             helpers.append(pid)
             environ = of_verifier | environ
         service = stack.enter_context(seed.checkout.serve({"STACKMGR_DATABASE_URL": url, **environ}))
         prepared = {
-            scenario: requests.write_lua(folder / f"{name}-{scenario}.lua", scenario, seed.accounts)
+            scenario: requests.write_lua(folder / f"{name}-{scenario}.lua", scenario, seed.managers)
             for scenario in requests.SCENARIOS
         }
         yield MeasuredService(name, service, prepared, helpers)

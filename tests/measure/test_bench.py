@@ -11,7 +11,7 @@ from tests.measure import __main__ as command
 from tests.measure import fairness, report, services
 from tests.measure.cost import TOLERATED, Cost
 from tests.measure.load import Load
-from tests.measure.rounds import Sample
+from tests.measure.report import Sample
 from tests.measure.services import Checkout
 from tests.support import delay
 
@@ -30,7 +30,7 @@ def test_a_ratio_is_taken_within_each_round():
 
 
 def test_a_disturbed_round_counts_only_where_there_is_no_other():
-    disturbed = sample(1, "a", 10, others=TOLERATED * 2)
+    disturbed = sample(1, "a", 10, noise=TOLERATED * 2)
     assert report.median([disturbed], report.rate) == 10
     assert report.median([disturbed, sample(2, "a", 100)], report.rate) == 100
 
@@ -50,10 +50,10 @@ def test_the_command_leaves_results_and_a_table(server_url, tmp_path, monkeypatc
     options = ("--scenarios=mixed", "--connections=2", "--database-delay=500us", "--verifier-delay=20ms")
     variant = "--variant=one:STACKMGR_CONCURRENCY=1"
     compare = f"--compare={services.HERE}={Checkout().python}"
-    assert command.main([*SMALL, *options, variant, compare, f"--out={tmp_path}"]) == 0
+    assert command.main([*SMALL, *options, variant, compare, "--grown=100", f"--out={tmp_path}"]) == 0
     samples = json.loads((tmp_path / "results.json").read_bytes())["samples"]
     assert [each["service"] for each in samples[:2]] == ["stackmgr", "one"]
-    assert len({each["service"] for each in samples}) == 3
+    assert len({each["service"] for each in samples}) == 4
     for each in samples:
         assert each["load"]["requests"] > 0
         assert each["load"]["errors"] == 0

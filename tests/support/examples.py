@@ -2,6 +2,7 @@
 
 import copy
 import json
+import random
 from typing import Any
 
 from stackmgr import paths
@@ -30,6 +31,14 @@ def configuration(**fields: Any) -> dict[str, Any]:
 def allocation(*items: tuple[Any, Any]) -> list[dict[str, Any]]:
     """Return an allocation of (address, weight) pairs."""
     return [{"token_address": address, "weight_bps": weight} for address, weight in items]
+
+
+def random_allocation(chance: random.Random, tokens: int) -> list[dict[str, Any]]:
+    """Return an allocation to so many *tokens*, in normal form."""
+    addresses = sorted(chance.sample(ADDRESSES, tokens))
+    cuts = sorted(chance.choices(range(10001), k=tokens - 1))
+    weights = [high - low for low, high in zip([0, *cuts], [*cuts, 10000], strict=True)]
+    return allocation(*zip(addresses, weights, strict=True))
 
 
 def spread(addresses: list[str]) -> list[dict[str, Any]]:

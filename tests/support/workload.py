@@ -12,14 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import uuid4
 
 from stackmgr.database.pool import Database
 from stackmgr.operate import issued_keys
 from stackmgr.stacks.eip55 import eip55
 from tests.support.client import STACKS, check_response
-from tests.support.examples import ADDRESSES, PRESETS
+from tests.support.examples import PRESETS, random_allocation
 from tests.support.history import FIELDS, Configuration, Operation
 
 # What every Idempotency-Key begins with: no log and no response is to hold it.
@@ -36,19 +35,8 @@ _CLOSES = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
 _LISTED = 20
 
 
-def _allocations(number: int) -> list[list[dict[str, Any]]]:
-    """Return allocations in normal form."""
-    chance, made = random.Random(1), []  # noqa: S311 - to be repeatable
-    for _ in range(number):
-        addresses = sorted(chance.sample(ADDRESSES, chance.randint(1, 4)))
-        cuts = sorted(chance.choices(range(10001), k=len(addresses) - 1))
-        weights = [high - low for low, high in zip([0, *cuts], [*cuts, 10000], strict=True)]
-        items = zip(addresses, weights, strict=True)
-        made.append([{"token_address": address, "weight_bps": weight} for address, weight in items])
-    return made
-
-
-ALLOCATIONS = _allocations(64)
+_chance = random.Random(1)  # noqa: S311 - to be repeatable
+ALLOCATIONS = [random_allocation(_chance, _chance.randint(1, 4)) for _ in range(64)]
 # Equal objects of responses become these, so that a long record stays small.
 _SHARED = {json.dumps(items): items for items in ALLOCATIONS}
 _SCHEDULES = {preset: {"preset": preset} for preset in PRESETS}
