@@ -23,17 +23,16 @@ from uuid import uuid4
 
 import psycopg
 
-from tests.measure import load, requests
+from tests.measure import growth, load, requests
 from tests.measure.cost import Cost, measured
 from tests.measure.load import Load
-from tests.measure.scale.load import load as fill
 from tests.measure.services import Checkout
 from tests.support.memory import memory
 from tests.support.postgres import FaultyPostgres
 from tests.support.repeating import repeated
 from tests.support.server import RunningService, running_service
 
-SETTINGS = {
+_SETTINGS = {
     "autovacuum_freeze_max_age": 100_000,
     "vacuum_freeze_table_age": 75_000,
     "vacuum_freeze_min_age": 25_000,
@@ -45,8 +44,7 @@ SETTINGS = {
     "log_lock_waits": "on",
     "deadlock_timeout": "10ms",  # waits that are shorter are not logged
 }
-AGE_LIMIT = 240_000
-MULTIXACT_LIMIT = AGE_LIMIT // 10
+AGE_LIMITS = {"transactions": 240_000, "multixacts": 24_000}
 _SLOWER = 1.2  # the last quarter of the run, beside the first
 _ROWS_OF_A_DAY = 17_280_000
 _ROWS_BETWEEN_VISITS = 1_000_000  # of stack_revisions and creation_receipts
@@ -60,18 +58,9 @@ ALTER TABLE stackmgr.stack_revisions SET (autovacuum_vacuum_insert_threshold = {
 ALTER TABLE stackmgr.creation_receipts SET (autovacuum_vacuum_insert_threshold = {rows});
 """
 _AGES = b"""
-SELECT oid::regclass::text, age(relfrozenxid), mxid_age(relminmxid)
-FROM pg_class
-WHERE relkind IN ('r', 'm', 't')
+SELECT max(age(relfrozenxid)), max(mxid_age(relminmxid)) FROM pg_class WHERE relkind IN ('r', 'm', 't')
 UNION ALL
-SELECT datname, age(datfrozenxid), mxid_age(datminmxid) FROM pg_database
-"""
-_BLOCKED = b"""
-SELECT a.query, b.query
-FROM pg_stat_activity a
-CROSS JOIN unnest(pg_blocking_pids(a.pid)) AS blocking
-JOIN pg_stat_activity b ON b.pid = blocking
-WHERE a.wait_event_type = 'Lock' AND (b.backend_type = 'autovacuum worker' OR b.query ILIKE 'vacuum%')
+SELECT max(age(datfrozenxid)), max(mxid_age(datminmxid)) FROM pg_database
 """
 _VACUUM = re.compile(
     r"\[([0-9]+)\] LOG:  automatic (aggressive )?vacuum(?: to prevent wraparound)? of table"
@@ -84,59 +73,34 @@ _CANCELLED = "canceling autovacuum task"
 
 
 @dataclass
-class DatabaseSamples:
-    """What was seen while the load ran: the greatest ages with their tables, and requests behind a vacuum."""
+class DayReport:
+    """What came of a run: load and cost of each quarter, the greatest ages, and what the log has."""
 
-    taken: int = 0
-    age: tuple[int, str] = (0, "")
-    multixact_age: tuple[int, str] = (0, "")
-    blocked: list[str] = field(default_factory=list)
-
-    def take(self, connection: psycopg.Connection) -> None:
-        rows: list[Any] = connection.execute(_AGES).fetchall()
-        self.age = max(self.age, *((age, name) for name, age, _ in rows))
-        self.multixact_age = max(self.multixact_age, *((age, name) for name, _, age in rows))
-        self.blocked += [
-            f"{blocked!r} waits for {vacuum!r}" for blocked, vacuum in connection.execute(_BLOCKED)
-        ]
-        self.taken += 1
-
-
-@dataclass
-class Vacuums:
-    """What the log of the server says: vacuums of each table, those against wraparound, the longest."""
-
+    loads: list[Load] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+    ages: Counter[str] = field(default_factory=Counter)
     visits: Counter[str] = field(default_factory=Counter)
     aggressive: Counter[str] = field(default_factory=Counter)
     longest_seconds: float = 0.0
     lock_waits: Counter[str] = field(default_factory=Counter)
     blocking: list[str] = field(default_factory=list)
 
-    @classmethod
-    def read(cls, log: str) -> "Vacuums":
-        found = cls()
+    def take_ages(self, connection: psycopg.Connection) -> None:
+        for row in connection.execute(_AGES).fetchall():
+            self.ages |= Counter(dict(zip(AGE_LIMITS, row, strict=True)))
+
+    def read_log(self, log: str) -> None:
         workers = set()
         for pid, aggressive, table, seconds in _VACUUM.findall(log):
             workers.add(pid)
-            found.visits[table] += 1
-            found.aggressive[table] += bool(aggressive)
-            found.longest_seconds = max(found.longest_seconds, float(seconds))
+            self.visits[table] += 1
+            self.aggressive[table] += bool(aggressive)
+            self.longest_seconds = max(self.longest_seconds, float(seconds))
         for what, holders in _LOCK_WAIT.findall(log):
-            found.lock_waits[re.sub("[0-9]+", "N", what)] += 1
+            self.lock_waits[re.sub("[0-9]+", "N", what)] += 1
             if workers & set(holders.split(", ")):
-                found.blocking.append(f"a vacuum held {what}")
-        found.blocking += [line for line in log.splitlines() if _CANCELLED in line]
-        return found
-
-
-@dataclass
-class DayReport:
-    """What came of a run; `loads` has a quarter of it each, `costs` what the machine did meanwhile."""
-
-    loads: list[Load] = field(default_factory=list)
-    costs: list[Cost] = field(default_factory=list)
-    samples: DatabaseSamples = field(default_factory=DatabaseSamples)
-    vacuums: Vacuums = field(default_factory=Vacuums)
+                self.blocking.append(f"a vacuum held {what}")
+        self.blocking += [line for line in log.splitlines() if _CANCELLED in line]
 
     @property
     def slower(self) -> float:
@@ -153,26 +117,19 @@ class DayReport:
                 f" {cost.noise:.0%} of the machine used by others"
             )
         yield f"p99, last quarter / first: {self.slower:.2f}"
-        ages = self.samples.age, self.samples.multixact_age
-        for name, (age, table), limit in zip(
-            ("transactions", "multixacts"), ages, (AGE_LIMIT, MULTIXACT_LIMIT), strict=True
-        ):
-            yield f"greatest age in {name}: {age}, {age / limit:.0%} of its limit of {limit}, of {table}"
-        found = self.vacuums
-        for table, visits in sorted(found.visits.items()):
-            if table.startswith("stackmgr."):
-                yield f"vacuums of {table}: {visits}, aggressive {found.aggressive[table]}"
-        yield f"longest vacuum: {found.longest_seconds:.1f} s"
-        blocked = len(self.samples.blocked) + len(found.blocking)
-        yield f"requests behind a vacuum: {blocked}, in {self.samples.taken} samples and the log"
-        yield f"other waits for locks of over 10 ms: {dict(found.lock_waits) or 0}"
+        for kind, limit in AGE_LIMITS.items():
+            yield f"greatest age in {kind}: {self.ages[kind]}, {self.ages[kind] / limit:.0%} of {limit}"
+        for table, visits in sorted(self.visits.items()):
+            yield f"vacuums of {table}: {visits}, aggressive {self.aggressive[table]}"
+        yield f"longest vacuum: {self.longest_seconds:.1f} s"
+        yield f"waits for locks of over 10 ms: {dict(self.lock_waits) or 0}"
 
     def problems(self) -> list[str]:
         """Return, in words, what exceeds its bound."""
-        found = [*self.samples.blocked, *self.vacuums.blocking]
+        found = list(self.blocking)
         if errors := sum(quarter.errors for quarter in self.loads):
             found.append(f"{errors} requests failed")
-        if self.samples.age[0] > AGE_LIMIT / 2 or self.samples.multixact_age[0] > MULTIXACT_LIMIT / 2:
+        if any(self.ages[kind] > limit / 2 for kind, limit in AGE_LIMITS.items()):
             found.append("an age exceeds half of its limit")
         if self.slower > _SLOWER:
             found.append(f"p99 of the last quarter is {self.slower:.2f} of the first, over {_SLOWER}")
@@ -181,7 +138,7 @@ class DayReport:
 
 class _Server(FaultyPostgres):
     def settings(self) -> dict[str, Any]:
-        return super().settings() | SETTINGS
+        return super().settings() | _SETTINGS
 
 
 @contextmanager
@@ -190,14 +147,14 @@ def _staged(stacks: int, creates: float) -> Iterator[tuple[_Server, RunningServi
     with ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-day-")))
         server = undo.enter_context(_Server(folder / "data"))
-        server.ensure_database()
-        fill(server.url(), stacks, seed=1)
+        server.prepare()
+        growth.fill(server.url(), stacks)
         with psycopg.connect(server.url(), autocommit=True) as connection:
             rows = max(1, round(_ROWS_BETWEEN_VISITS * creates / _ROWS_OF_A_DAY))
             connection.execute(_VISIT_AFTER.format(rows=rows).encode())
             connection.execute(b"VACUUM (FREEZE, ANALYZE)")
-        accounts = [Checkout().issue(server.url(), str(uuid4())) for _ in range(_MANAGERS)]
-        prepared = requests.write_lua(folder / "requests.lua", "create", accounts)
+        managers = [Checkout().issue(server.url(), str(uuid4())) for _ in range(_MANAGERS)]
+        prepared = requests.write_lua(folder / "requests.lua", "create", managers)
         url = server.ensure_service_login()
         yield server, undo.enter_context(running_service(url, env={"WEB_CONCURRENCY": "2"})), prepared
 
@@ -209,14 +166,14 @@ def run(minutes: float, rate: float, stacks: int) -> DayReport:
     with (
         _staged(stacks, _QUARTERS * seconds * rate) as (server, service, prepared),
         psycopg.connect(server.url(), autocommit=True) as connection,
-        repeated(lambda: report.samples.take(connection), _SAMPLE_SECONDS),
+        repeated(lambda: report.take_ages(connection), _SAMPLE_SECONDS),
     ):
-        postgres, already = server.processes()[0].pid, len(server.read_log())
+        postmaster, already = server.processes()[0].pid, len(server.read_log())
         for _ in range(_QUARTERS):
-            with measured(service.pid, postgres, []) as cost:
+            with measured(service.pid, postmaster) as cost:
                 report.loads.append(load.wrk(service.port, prepared, _CONNECTIONS, seconds, rate))
             report.costs.append(cost)
-        report.vacuums = Vacuums.read(server.read_log()[already:])
+        report.read_log(server.read_log()[already:])
     return report
 
 
