@@ -43,22 +43,6 @@ _HEADINGS = (
 )  # fmt: skip
 
 
-class Slices:
-    """The file in which a service that has `env` and tests/measure/slices_conf.py keeps its longest slice."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.env = {"STACKMGR_BENCH_SLICES": str(path)}
-        path.write_bytes(bytes(8))
-
-    def longest_ms(self) -> float:
-        """Return the longest slice since the last call."""
-        longest = int.from_bytes(self._path.read_bytes(), sys.byteorder)
-        with self._path.open("r+b") as file:
-            file.write(bytes(8))
-        return longest / 1e6
-
-
 @dataclass
 class Measured:
     """The light client's GETs: processor time of the worker and time on the clock, in ms."""
@@ -74,7 +58,7 @@ class AttackedService:
     """The service under attack, as the kernel accounts for it, and the two clients."""
 
     service: RunningService
-    slices: Slices
+    slices: Path  # the file of slices_conf.py
     door: Door
     target: Target
     light: bytes
@@ -88,10 +72,17 @@ class AttackedService:
                 total += int((path / "schedstat").read_text().split()[0])
         return total
 
+    def longest_slice_ms(self) -> float:
+        """Return the longest slice since the last call."""
+        longest = int.from_bytes(self.slices.read_bytes(), sys.byteorder)
+        with self.slices.open("r+b") as file:
+            file.write(bytes(8))
+        return longest / 1e6
+
     def watch(self, seconds: float) -> Measured:
         """Send GETs of the light client for *seconds*."""
         found, end = Measured(), time.monotonic() + seconds
-        self.slices.longest_ms()
+        self.longest_slice_ms()
         while time.monotonic() < end:
             try:
                 with self.door.connect("127.0.0.1") as sock:
@@ -101,7 +92,7 @@ class AttackedService:
                         time.sleep(_PAUSE_SECONDS)
             except OSError as ex:
                 found.failures[type(ex).__name__] += 1
-        found.slice = self.slices.longest_ms()
+        found.slice = self.longest_slice_ms()
         return found
 
     def _get(self, sock: socket.socket, reader: StatusReader, found: Measured) -> None:
@@ -151,7 +142,7 @@ def _listed(counts: Counter[str]) -> str:
     return ", ".join(f"{count} of {status}" for status, count in counts.most_common(4)) or "0"
 
 
-def row(name: str, connections: int, measured: Measured, received: Counter[str]) -> str:
+def _row(name: str, connections: int, measured: Measured, received: Counter[str]) -> str:
     """Return a line of the table; times are in ms."""
     shares = [_percentile(measured.cpu, share) for share in (0.5, 0.99, 0.999, 1.0)]
     cells = [
@@ -166,46 +157,41 @@ def row(name: str, connections: int, measured: Measured, received: Counter[str])
     return f"| {' | '.join(cells)} |"
 
 
-def _post(port: int, key: str, number: int, body: str) -> str:
-    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": f"seed-{number}"}
-    status, text = send_request(port, COLLECTION, headers, "POST", body)
-    assert status == 201, text
-    stack_id: str = json.loads(text)["id"]
-    return stack_id
+def _seed(checkout: Checkout, url: str, port: int) -> tuple[Target, bytes, dict[str, str]]:
+    """Create the stacks of both managers.
 
+    Returns what the attacker has, the light client's request, and both managers by their keys.
+    """
+    attacker, light = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
+    accounts = ((attacker,), (attacker, "--quota", "1/60"), (light,))
+    keys = [checkout.issue(url, *account).key for account in accounts]
 
-def _prepare(port: int, keys: list[str]) -> tuple[Target, bytes]:
-    """Create the stacks of both managers; return what the attacker has, and the light client's request."""
-    large = json.dumps(examples.configuration(name="x" * 261_700))
-    ids = [_post(port, keys[0], number, large) for number in range(_LARGE_STACKS)]
-    light = _post(port, keys[2], 0, json.dumps(examples.configuration()))
+    def create(key: str, number: int, **fields: str) -> str:
+        headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": f"seed-{number}"}
+        body = json.dumps(examples.configuration(**fields))
+        status, text = send_request(port, COLLECTION, headers, "POST", body)
+        assert status == 201, text
+        return json.loads(text)["id"]
+
+    ids = [create(keys[0], number, name="x" * 261_700) for number in range(_LARGE_STACKS)]
     headers = {"Authorization": f"Bearer {keys[0]}"}
     pages = [send_request(port, f"{COLLECTION}?limit={limit}", headers)[1] for limit in (1, 2, 3, 4)]
     cursors = [json.loads(page)["next_cursor"] for page in pages]
-    return Target(keys[0], keys[1], ids[0], cursors), request("GET", f"{COLLECTION}/{light}", keys[2])
-
-
-def _seed(checkout: Checkout, url: str, port: int) -> tuple[Target, bytes, dict[str, str]]:
-    """Return what the attacker has, the light client's request, and both managers by their keys."""
-    attacker, light = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
-    accounts = [
-        checkout.issue(url, attacker),
-        checkout.issue(url, attacker, "--quota", "1/60"),
-        checkout.issue(url, light),
-    ]
-    keys = [account.key for account in accounts]
-    return *_prepare(port, keys), {keys[0]: attacker, keys[2]: light}
+    get = request("GET", f"{COLLECTION}/{create(keys[2], 0)}", keys[2])
+    return Target(keys[0], keys[1], ids[0], cursors), get, {keys[0]: attacker, keys[2]: light}
 
 
 @contextmanager
 def served(
     checkout: Checkout, env: dict[str, str], folder: Path, *, nginx: bool
-) -> Iterator[tuple[RunningService, Slices, Door]]:
+) -> Iterator[tuple[RunningService, Path, Door]]:
     """Run the service of *checkout* with one worker."""
     folder.mkdir()
-    slices = Slices(folder / "slices")
+    slices = folder / "slices"
+    slices.write_bytes(bytes(8))
     with ExitStack() as stack:
-        service = stack.enter_context(checkout.serve(env | slices.env, _SLICES_CONF))
+        environ = env | {"STACKMGR_BENCH_SLICES": str(slices)}
+        service = stack.enter_context(checkout.serve(environ, _SLICES_CONF))
         door = Door(service.port)
         if nginx:
             (folder / "nginx").mkdir()
@@ -214,7 +200,8 @@ def served(
         yield service, slices, door
 
 
-def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+def main(arguments: list[str] | None = None) -> None:
+    """Print one line for each attack."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.measure.fairness",
         description="Measure how long a client waits while another attacks; times are in milliseconds.",
@@ -224,12 +211,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--only", default="", metavar="TEXT,TEXT", help="attacks whose names contain one of these texts")
     add("--nginx", action="store_true", help="through nginx with deploy/nginx.conf")
     add("--checkout", type=Path, default=HERE, help="measure the service of another checkout")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Print one line for each attack."""
-    chosen = _arguments(arguments)
+    chosen = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-bench-")))
@@ -241,24 +223,21 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"| {' | '.join(_HEADINGS)} |\n|{'---|' * len(_HEADINGS)}", flush=True)
         with served(checkout, env, folder / "database", nginx=chosen.nginx) as parts:
             target, light, accounts = _seed(checkout, url, parts[0].port)
-            measure(
-                AttackedService(*parts, target, light),
-                [each for each in attacks if not each.verify_seconds],
-                chosen,
-            )
+            local = [each for each in attacks if not each.verify_seconds]
+            _measure(AttackedService(*parts, target, light), local, chosen.seconds)
         for attack in (each for each in attacks if each.verify_seconds):
             with (
                 unkey_process(accounts, attack.verify_seconds) as (of_verifier, _),
                 served(checkout, env | of_verifier, folder / "remote", nginx=chosen.nginx) as parts,
             ):
-                measure(AttackedService(*parts, target, light), [attack], chosen)
+                _measure(AttackedService(*parts, target, light), [attack], chosen.seconds)
 
 
-def measure(stage: AttackedService, attacks: list[Attack], chosen: argparse.Namespace) -> None:
+def _measure(service: AttackedService, attacks: list[Attack], seconds: float) -> None:
     """Print the lines of a service without an attack, and with each of *attacks*."""
-    print(row("none", 0, stage.watch(chosen.seconds), Counter()), flush=True)
+    print(_row("none", 0, service.watch(seconds), Counter()), flush=True)
     for attack in attacks:
-        print(row(attack.name, attack.connections, *stage.attacked(attack, chosen.seconds)), flush=True)
+        print(_row(attack.name, attack.connections, *service.attacked(attack, seconds)), flush=True)
         time.sleep(_SETTLE_SECONDS)
 
 
