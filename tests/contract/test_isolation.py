@@ -58,21 +58,6 @@ def test_a_foreign_stack_responds_as_a_missing_one(client, theirs, unchanged, ti
     assert theirs.page().json["items"] == [foreign]
 
 
-def test_a_valid_request_for_a_foreign_stack_is_not_found(client, theirs, rejected):
-    [foreign] = theirs.page().json["items"]
-    rejected(404, "not_found", client.get, foreign["id"])
-    rejected(404, "not_found", client.update, foreign["id"], {"name": "Stolen"})
-
-
-def test_another_managers_cursor_leads_to_ones_own_stacks_only(client, theirs):
-    mine = [client.create(configuration()).json["id"] for _ in range(3)]
-    theirs.create(configuration())
-    cursor = theirs.page("limit=1").json["next_cursor"]
-    page = client.page(f"limit=100&cursor={cursor}").json
-    assert [item["id"] for item in page["items"]] == mine[::-1]
-    assert page["next_cursor"] is None
-
-
 def test_a_manager_is_chosen_by_its_key_alone(client, theirs):
     claims = {
         "X-Manager-Id": theirs.external_id,

@@ -65,29 +65,3 @@ def test_one_microsecond_separates_an_older_stack_from_a_newer_one(client, admin
     date(admin, {stack_id: MOMENT - number * MICROSECOND for number, stack_id in enumerate(expected)})
     for limit in (1, 4):
         assert client.walk(limit) == expected
-
-
-def test_the_retry_of_a_creation_does_not_move_a_stack(client):
-    oldest = client.create(configuration(), key="k").json["id"]
-    expected = [*created(client, 2), oldest]
-    assert client.create(configuration(), key="k").status_int == 200
-    assert client.walk(2) == expected
-
-
-def test_a_walk_is_not_disturbed_by_stacks_that_are_added(client):
-    expected = created(client, 4)
-    first = client.page("limit=2")
-    newer = created(client, 3)
-    again = f"limit=2&cursor={first.json['next_cursor']}"
-    assert ids(first) == expected[:2]
-    assert ids(client.page(again)) == expected[2:]
-    assert ids(client.page(again)) == expected[2:]
-    assert client.walk(2) == newer + expected
-
-
-def test_a_page_returns_the_current_state_of_a_stack_updated_during_the_walk(client):
-    expected = created(client, 2)
-    first = client.page("limit=1")
-    client.update(expected[1], {"name": "Renamed"})
-    second = client.page(f"limit=1&cursor={first.json['next_cursor']}")
-    assert second.json["items"][0]["name"] == "Renamed"

@@ -70,16 +70,3 @@ def test_an_update_waits_for_a_rival_and_keeps_what_it_does_not_supply_itself(
         revision = {"current_revision_id": updated["current_revision_id"]}
         assert updated == base | {field: SAVED[field] for field in fields} | revision
         assert client.get(stack["id"]).json == updated
-
-
-def test_an_update_touches_no_other_stack(client, stack):
-    other = client.create(configuration()).json
-    client.update(stack["id"], NEW)
-    assert client.get(other["id"]).json == other
-
-
-def test_an_update_moves_its_stack_to_no_other_place_in_the_list(client):
-    ids = [client.create(configuration()).json["id"] for _ in range(3)]
-    for stack_id in ids:
-        client.update(stack_id, NEW)
-    assert [item["id"] for item in client.page().json["items"]] == ids[::-1]
