@@ -13,6 +13,7 @@ from stackmgr.server.protocol import CLOSED, DRAINING, WRITING, Protocol
 from stackmgr.server.queue import Place, RequestQueue
 from stackmgr.server.request import ReceivedRequest
 from tests.server.app import app
+from tests.server.gunicorn_process import get
 from tests.support.http_wire import RawClient
 
 _CONFIG = Config()
@@ -133,3 +134,9 @@ def cuts(data):
         yield data[:at], data[at:]
     if len(data) < 2000:
         yield [data[at : at + 1] for at in range(len(data))]
+
+
+def head_of(length):
+    """Return a head of so many bytes."""
+    fields = [f"X-{number}: {'a' * 8000}" for number in range(8)]
+    return get("/", *fields, "X: " + "a" * (length - len(get("/", *fields, "X: "))))

@@ -10,7 +10,7 @@ import pytest
 from stackmgr import errors
 from tests.server.app import INVALID, RAISED
 from tests.server.gunicorn_process import assert_error_object, chunked, get
-from tests.server.memory_server import cuts
+from tests.server.memory_server import cuts, head_of
 from tests.support.malformed import (
     SAMPLE_KEY,
     SAMPLE_STACK_ID,
@@ -23,49 +23,56 @@ from tests.support.openapi import BUNDLE, nodes
 FUZZ_REQUESTS = fuzz_request_count(5000)
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
+
+def head(*fields, line="GET /a HTTP/1.1", host="Host: x"):
+    return "\r\n".join([line, host, *fields, "", ""]).encode("latin-1")
+
+
+LINES = (
+    "GARBAGE", "GET /a", "GET  /a HTTP/1.1", " GET /a HTTP/1.1", "\r\n\r\nGET /a HTTP/1.1", "G{T /a HTTP/1.1",
+    "GET /a HTTP/2.0", "GET /a HTTP/1.10", "GET /a http/1.1", "GET /a\xe9 HTTP/1.1", "GET /a\t HTTP/1.1",
+    "GET a HTTP/1.1", "GET * HTTP/1.1", "GET /a#b HTTP/1.1", "GET x://y/a HTTP/1.1", "GET a?:// HTTP/1.1",
+    "GET http:///a HTTP/1.1", "GET http://[a/b HTTP/1.1", "GET http://a@b/c HTTP/1.1", "CONNECT /a HTTP/1.1",
+    "CONNECT a HTTP/1.1", "GET /a HTTP/1.1\nX: y", "GET /" + "a" * 4090 + " HTTP/1.1",
+)  # fmt: skip
+HOSTS = ("a b", "a/b", "a:b", "[::1", "a@b", "%4", "a:1:2", "\xe9", "http://a", "a#b", "[]", "a%:1")
+FIELDS = (
+    ("A : SECRET",), (" A: SECRET",), (": SECRET",), ("Authorization Bearer SECRET",), ("X A: SECRET",),
+    ("A: a", " SECRET"), ("A: SECRET\0",), ("A: \x01SECRET",), ("A: SECRET\x7f",), ("A: b\nSECRET: c",),
+    ("A: b\rSECRET: c",), ("host: a",), ("Content-Type: a",) * 2, ("Content-Length: 1",) * 2,
+    ("Content-Length: +1",), ("Content-Length: 1,1",), ("Content-Length: ",), ("Content-Length: \xb2",),
+    ("Content-Length: 9 9",), ("Transfer-Encoding: gzip",), ("Transfer-Encoding: gzip, chunked",),
+    ("Transfer-Encoding: ",), ("Transfer-Encoding: chunked",) * 2, ("Transfer-Encoding: xchunked",),
+    ("Content-Length: 1", "Transfer-Encoding: chunked"), ("Expect: SECRET",), ("A: " + "b" * 8190,),
+    ("A: b",) * 101,
+)  # fmt: skip
+CHUNKS = {
+    "size": b"3\r\nabc\r\nSECRET\r\n\r\n",
+    "negative size": b"3\r\nabc\r\n-1\r\n\r\n",
+    "no size": b"3\r\nabc\r\n\r\n",
+    "long size line": b"1;" + b"a" * 20_000,
+    "extension": b"3;\x01\r\nabc\r\n0\r\n\r\n",
+    "long extensions": b"1;%s\r\nx\r\n" % (b"a" * 7994) * 3,
+    "end of a chunk": b"3\r\nabcd\r\n0\r\n\r\n",
+    "tiny chunks": b"1\r\nx\r\n" * 3276 + b"0\r\n\r\n",
+    "trailer": b"0\r\nSECRET\r\n\r\n",
+    "bare LF in a trailer": b"0\r\nX-A: b\n\r\n\r\n",
+    "long trailers": b"0\r\n" + b"X-A: aaaaaaa\r\n" * 10000,
+    **{name: b"0\r\n%s: 3\r\n\r\n" % name.encode() for name in ("Host", "Authorization", "Content-Length")},
+}
 BAD = {
-    "garbage": b"GARBAGE\r\n\r\n",
-    "version": b"GET / HTTP/2.0\r\n\r\n",
-    "method": b"G{T / HTTP/1.1\r\nHost: x\r\n\r\n",
-    "target": b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-    "bare LF": b"GET / HTTP/1.1\nHost: x\n\n",
-    "bare LF in a header": b"GET / HTTP/1.1\r\nHost: x\nX: y\r\n\r\n",
-    "folded line": b"GET / HTTP/1.1\r\nHost: x\r\nX-A: a\r\n b\r\n\r\n",
-    "colon forgotten": b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization Bearer SECRET\r\n\r\n",
-    "space in a name": b"GET / HTTP/1.1\r\nHost: x\r\nX A: SECRET\r\n\r\n",
-    "control": b"GET / HTTP/1.1\r\nHost: x\r\nX-A: a\x01SECRET\r\n\r\n",
-    "long line": b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-    "long field": b"GET / HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 9000 + b"\r\n\r\n",
-    "many fields": b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: a\r\n" * 101 + b"\r\n",
-    "endless head": b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: aaaaaaa\r\n" * 10000,
-    "endless line": b"GET /" + b"a" * 100_000,
-    "lengths": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx",
-    "length": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +1\r\n\r\nx",
-    "length and chunked": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "coding": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n",
-    "gzip alone": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
-    "chunked 1.0": b"POST / HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "hosts": b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-    "expectation": b"GET / HTTP/1.1\r\nHost: x\r\nExpect: SECRET\r\n\r\n",
-    "chunk size": chunked("/echo", b"abc", end=b"SECRET\r\n\r\n"),
-    "negative chunk": chunked("/echo", b"abc", end=b"-1\r\n\r\n"),
-    "no chunk size": chunked("/echo", b"abc", end=b"\r\n\r\n"),
-    "chunk end": chunked("/echo", end=b"3\r\nabcd\r\n0\r\n\r\n"),
-    "chunk extension": chunked("/echo", end=b"3;\x01\r\nabc\r\n0\r\n\r\n"),
-    "trailer": chunked("/echo", b"abc", end=b"0\r\nSECRET\r\n\r\n"),
-    "forbidden trailer": chunked("/echo", b"abc", end=b"0\r\nContent-Length: 3\r\n\r\n"),
-    "long chunk line": chunked("/echo", end=b"1;" + b"a" * 20_000),
+    **{f"line {line[:20]!r}": head(line=line) for line in LINES},
+    **{f"host {host}": head(host=f"Host: {host}") for host in HOSTS},
+    **{f"fields {', '.join(fields)[:50]!r}": head(*fields) for fields in FIELDS},
+    **{f"chunks: {name}": chunked("/echo", end=end) for name, end in CHUNKS.items()},
+    "host of HTTP/1.0": head(line="GET /a HTTP/1.0", host="Host: a b"),
     "no host": b"GET / HTTP/1.1\r\n\r\n",
-    "host with a space": b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
-    "host with a path": b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
-    "relative target": b"GET manager/stacks?:// HTTP/1.1\r\nHost: x\r\n\r\n",
-    "target of another scheme": b"GET x://y/manager/stacks HTTP/1.1\r\nHost: x\r\n\r\n",
-    "head of 73 KB": b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: %s\r\n" % (b"a" * 8000) * 9 + b"X-B: 1\r\n\r\n",
-    "bare LF in a trailer": chunked("/echo", b"abc", end=b"0\r\nX-A: b\n\r\n\r\n"),
-    "long trailers": chunked("/echo", b"abc", end=b"0\r\n" + b"X-A: aaaaaaa\r\n" * 10000),
-    "long extensions": chunked("/echo", b"x", end=b"1;%s\r\nx\r\n" % (b"a" * 8000) * 3),
-    "tiny chunks": chunked("/echo", *[b"x"] * 3277),
-}  # fmt: skip
+    "bare LF": b"GET / HTTP/1.1\nHost: x\n\n",
+    "chunked 1.0": head("Transfer-Encoding: chunked", line="POST /a HTTP/1.0"),
+    "endless head": head(*["X-A: aaaaaaa"] * 10000)[:-2],
+    "endless line": b"GET /" + b"a" * 100_000,
+    "head of 65,537 bytes": head_of(65_537),
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -94,7 +101,7 @@ def described(code: str) -> set[str]:
 @pytest.mark.parametrize(
     ("sent", "kind"),
     [
-        (BAD["garbage"], "InvalidRequest"),
+        (b"GARBAGE\r\n\r\n", "InvalidRequest"),
         (b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc", "IncompleteRequest"),
         (b"GET / HTTP/1.1\r\nHost", "RequestTimedOut"),
         (get(next(iter(RAISED))), "ServiceError"),

@@ -10,7 +10,11 @@ import pytest
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.server.protocol import CLOSED, DRAIN_LIMIT, DRAINING, IDLE, READING, WRITING
 from tests.server.gunicorn_process import chunked, get, post
-from tests.server.memory_server import MemoryServer, cuts
+from tests.server.memory_server import MemoryServer, cuts, head_of
+
+
+def pieces_of(data, size):
+    return [data[at : at + size] for at in range(0, len(data), size)]
 
 
 def test_kept_connection_serves_request_after_request(memory):
@@ -23,17 +27,34 @@ def test_kept_connection_serves_request_after_request(memory):
         assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT", response.headers["date"])
 
 
-@pytest.mark.parametrize(("request_", "keepalive", "is_alive"), [
-    (b"GET / HTTP/1.0\r\n\r\n", 3, True), (get("/", "Connection: close"), 3, True), (get("/"), 0, True),
-    (get("/"), 3, False),
+def line(text, *fields):
+    return "\r\n".join([text, "Host: x", *fields, "", ""]).encode()
+
+
+@pytest.mark.parametrize(("request_", "version", "connection"), [
+    (line("GET / HTTP/1.1"), 11, "keep-alive"), (line("GET / HTTP/1.2"), 11, "keep-alive"),
+    (line("GET / HTTP/1.9"), 11, "keep-alive"), (line("GET / HTTP/1.1", "Connection: Close"), 11, "close"),
+    (line("GET / HTTP/1.1", "Connection: te, close"), 11, "close"), (line("CONNECT a:1 HTTP/1.1"), 11, "close"),
+    (b"GET / HTTP/1.0\r\n\r\n", 10, "close"), (line("GET / HTTP/1.0", "Connection: Keep-Alive"), 10, "keep-alive"),
 ])  # fmt: skip
-def test_the_last_response_says_so_and_what_follows_is_discarded(request_, keepalive, is_alive):
+def test_the_response_has_a_version_and_says_whether_the_connection_is_kept(
+    memory, request_, version, connection
+):
+    client = memory.connect(request_)
+    response = client.response()
+    assert (response.version, response.headers["connection"]) == (version, connection)
+    assert client.protocol.state is (DRAINING if connection == "close" else IDLE)
+
+
+@pytest.mark.parametrize(("request_", "keepalive", "is_alive"), [
+    (get("/", "Connection: close"), 3, True), (get("/"), 0, True), (get("/"), 3, False),
+])  # fmt: skip
+def test_what_follows_the_last_response_is_discarded(request_, keepalive, is_alive):
     memory = MemoryServer(keepalive=keepalive)
     memory.alive = is_alive
     client = memory.connect(request_ + get("/next"))
     assert client.response().headers["connection"] == "close"
     assert client.is_ended()
-    assert client.protocol.state is DRAINING
     client.send(bytes(DRAIN_LIMIT - 1))
     assert (client.protocol.state, client.protocol.held) == (DRAINING, 0)
     client.send(b"x")
@@ -68,32 +89,38 @@ def test_forwarding_headers_change_nothing(memory):
 def test_body_arrives_complete(memory, length):
     body = random.Random(length).randbytes(length)
     digest = hashlib.sha256(body).hexdigest()
-    half = length // 2
-    for request in (post("/echo", body), chunked("/echo", *(p for p in (body[:half], body[half:]) if p))):
-        assert memory.request(request).json == {"length": length, "sha256": digest}
+    for request in (post("/echo", body), chunked("/echo", *pieces_of(body, 100))):
+        client = memory.connect(*pieces_of(request, 1000))
+        assert client.response().json == {"length": length, "sha256": digest}
+
+
+LARGE = b"x" * (BODY_LIMIT_BYTES + 1)
 
 
 @pytest.mark.parametrize("request_", [
-    post("/echo", b"x" * 262_145), chunked("/echo", b"x" * 262_145), chunked("/echo", *[b"x" * 4000] * 80)
+    post("/echo", LARGE), chunked("/echo", LARGE), chunked("/echo", *pieces_of(LARGE, 100))
 ], ids=["length", "chunk", "chunks"])  # fmt: skip
 def test_application_rejects_a_body_over_the_limit(memory, request_):
     response = memory.request(request_)
     assert (response.status, response.json) == (413, {"read": "too large"})
     assert response.headers["connection"] == "close"
+    assert memory.sent_for(*pieces_of(request_, 1000)) == memory.sent_for(request_)
 
 
 PIPELINE = b"".join(
     get(f"/{n}") + post("/echo", b"x" * n) + chunked("/echo", b"y" * (n + 1)) for n in range(3)
 )
 ORDINARY = {
-    "get": get("/"), "head": b"HEAD /a HTTP/1.1\r\nHost: x\r\n\r\n", "minor version": b"GET / HTTP/1.9\r\nHost: x\r\n\r\n",
-    "HTTP/1.0": b"GET / HTTP/1.0\r\n\r\n", "kept HTTP/1.0": b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
-    "lowercase method": b"get / HTTP/1.1\r\nHost: x\r\n\r\n", "absolute": b"GET http://a/b HTTP/1.1\r\nHost: a\r\n\r\n",
-    "length": post("/echo", b"abc"), "chunks": chunked("/echo", b"abc", b"d"),
-    "extensions, trailers": chunked("/echo", end=b'3;a=b;c="d"\r\nabc\r\n0 ;e\r\nX-T: 1\r\n\r\n') + get("/next"),
-    "unread body": post("/reject", get("/smuggled") * 9000), "not found": post("/echo", b"x", "Connection: close") + get("/no"),
-    "no content": get("/no-content") + get("/next"), "pipeline": PIPELINE, "empty line": post("/echo", b"abc") + b"\r\n",
-    "empty line and more": post("/echo", b"abc") + b"\r\n" + get("/next"), "tiny chunks": chunked("/echo", *[b"x"] * 3275),
+    "get": get("/"), "head": line("HEAD /a HTTP/1.1"), "minor version": line("GET / HTTP/1.9"),
+    "HTTP/1.0": b"GET / HTTP/1.0\r\n\r\n", "kept HTTP/1.0": line("GET / HTTP/1.0", "Connection: keep-alive"),
+    "lowercase method": line("get / HTTP/1.1"), "absolute": line("GET http://a/b HTTP/1.1"),
+    "length": post("/echo", b"abc"), "chunks": chunked("/echo", b"abc", b"d"), "pipeline": PIPELINE,
+    "extensions": chunked("/echo", end=b'3;a=b;c="d"\r\nabc\r\n0 ;e\r\nX-T: 1\r\n\r\n') + get("/next"),
+    "long extensions": chunked("/echo", end=b"1;%s\r\nx\r\n" % (b"a" * 7994) * 2 + b"0\r\n\r\n"),
+    "tiny chunks": chunked("/echo", *[b"x"] * 3275), "head of 65,536 bytes": head_of(65_536),
+    "unread body": post("/reject", get("/smuggled") * 9000), "no content": get("/no-content") + get("/next"),
+    "not found": post("/echo", b"x", "Connection: close") + get("/no"),
+    "empty line": post("/echo", b"abc") + b"\r\n", "and more": post("/echo", b"abc") + b"\r\n" + get("/next"),
 }  # fmt: skip
 
 
@@ -123,6 +150,7 @@ def test_expect_100_continue(memory):
     large = b"POST /reject HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\nExpect: 100-continue\r\n\r\n"
     for request in (large, large.replace(b"/reject", b"/echo")):
         assert memory.request(request).status == 413
+    assert memory.connect((head + b"\r\n\r\n").replace(b"HTTP/1.1", b"HTTP/1.0")).read_all() == b""
     late = memory.connect(head)
     late.finish()
     assert late.read_all().startswith(b"HTTP/1.1 400")  # no 100 before it
@@ -222,13 +250,6 @@ def test_an_application_may_change_its_mind_and_is_closed(memory):
     assert (response.status, response.body) == (404, b"none")
     assert memory.request(get("/closeable")).body == b"x"
     assert memory.request(get("/closed")).json == {"closed": 1}
-
-
-@pytest.mark.parametrize("minor", [2, 9])
-def test_later_minor_versions_get_http11_responses(memory, minor):
-    response = memory.request(get("/").replace(b"HTTP/1.1", b"HTTP/1.%d" % minor))
-    assert (response.version, response.status) == (11, 200)
-    assert response.headers["connection"] == "keep-alive"
 
 
 def test_a_key_that_is_rejected_counts_as_unverified_again():
