@@ -30,6 +30,9 @@ WAITING = (
 )
 
 
+LIST = ("GET", "/manager/stacks")
+
+
 @dataclass(frozen=True)
 class WorkerClient:
     """A manager whose requests go to one worker, each over a connection of its own."""
@@ -62,30 +65,42 @@ def watcher(database_url: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def test_updates_that_wait_for_a_row_delay_no_read(client, admin, watcher):
-    path = client.create()
+def check_that_no_other_waits(client, request, expected, is_waiting, release):
+    """Send a *request* that waits until *release* a few times; another request is served meanwhile."""
     with ThreadPoolExecutor() as threads:
-        with admin.transaction():
-            admin.execute(LOCK_ROW, (path.rpartition("/")[2],))
-            late = [threads.submit(client.request, "PATCH", path, {"name": "late"}) for _ in range(WAIT)]
-            eventually(lambda: watcher.execute(WAITING).fetchone() == (WAIT,))
-            assert client.request("GET", path, timeout=PATIENCE)[0] == 200
-            assert not any(future.done() for future in late)
-        assert [future.result()[0] for future in late] == [200] * WAIT
+        late = [threads.submit(client.request, *request) for _ in range(WAIT)]
+        eventually(is_waiting)
+        assert WorkerClient(client.port, "").request(*LIST, timeout=PATIENCE)[0] == 401
+        assert not any(future.done() for future in late)
+        release()
+        assert [future.result()[0] for future in late] == [expected] * WAIT
+
+
+@pytest.fixture
+def lock(admin: psycopg.Connection) -> Iterator[ExitStack]:
+    """A transaction of the administrator, which ends when it is closed."""
+    with ExitStack() as transaction:
+        transaction.enter_context(admin.transaction())
+        yield transaction
+
+
+def test_updates_that_wait_for_a_row_delay_no_other_request(client, admin, watcher, lock):
+    path = client.create()
+    admin.execute(LOCK_ROW, (path.rpartition("/")[2],))
+    update = ("PATCH", path, {"name": "late"})
+    check_that_no_other_waits(
+        client, update, 200, lambda: watcher.execute(WAITING).fetchone() == (WAIT,), lock.close
+    )
 
 
 @pytest.mark.parametrize("path", ["/manager/stacks", f"/manager/stacks/{uuid4()}"], ids=["list", "get"])
-def test_slow_reads_delay_no_other_request(client, admin, watcher, path):
+def test_slow_reads_delay_no_other_request(client, admin, watcher, lock, path):
     expected = client.request("GET", path)[0]
-    with ThreadPoolExecutor() as threads:
-        with admin.transaction():
-            admin.execute(LOCK_TABLE)
-            late = [threads.submit(client.request, "GET", path) for _ in range(WAIT)]
-            # Up to four that start together share a round trip.
-            eventually(lambda: watcher.execute(WAITING).fetchone() >= (1,))
-            assert WorkerClient(client.port, "nonsense").request("GET", path, timeout=PATIENCE)[0] == 401
-            assert not any(future.done() for future in late)
-        assert [future.result()[0] for future in late] == [expected] * WAIT
+    admin.execute(LOCK_TABLE)
+    # Up to four that start together share a round trip.
+    check_that_no_other_waits(
+        client, ("GET", path), expected, lambda: watcher.execute(WAITING).fetchone() >= (1,), lock.close
+    )
 
 
 def test_the_operators_listener_waits_for_no_managers_request(database_url, new_key, admin, watcher):
@@ -98,7 +113,7 @@ def test_the_operators_listener_waits_for_no_managers_request(database_url, new_
         client = WorkerClient(service.port, new_key())
         with admin.transaction():
             admin.execute(LOCK_TABLE)
-            late = threads.submit(client.request, "GET", "/manager/stacks")
+            late = threads.submit(client.request, *LIST)
             eventually(lambda: watcher.execute(WAITING).fetchone() >= (1,))
             assert send_request(port, "/live", timeout=8)[0] == 200
             assert not late.done()
@@ -107,62 +122,37 @@ def test_the_operators_listener_waits_for_no_managers_request(database_url, new_
 
 def test_connections_that_cannot_be_opened_delay_no_other_request(database_url, client):
     place = conninfo_to_dict(database_url)
-    with Proxy(f"{place['host']}/.s.PGSQL.{place['port']}") as proxy, ThreadPoolExecutor() as threads:
+    with Proxy(f"{place['host']}/.s.PGSQL.{place['port']}") as proxy:
         remote_url = make_conninfo(database_url, host="127.0.0.1", port=proxy.port)
         with running_service(remote_url, env=ENVIRONMENT) as service:
-            late_client = WorkerClient(service.port, client.key)
-            assert late_client.request("GET", "/manager/stacks")[0] == 200
+            late = WorkerClient(service.port, client.key)
+            assert late.request(*LIST)[0] == 200
             proxy.hold()
-            late = [threads.submit(late_client.request, "GET", "/manager/stacks") for _ in range(WAIT)]
-            eventually(lambda: proxy.connections > 1)
-            assert (
-                WorkerClient(service.port, "nonsense").request("GET", "/manager/stacks", timeout=PATIENCE)[0]
-                == 401
-            )
-            assert not any(future.done() for future in late)
-            proxy.release()
-            assert [future.result()[0] for future in late] == [200] * WAIT
+            check_that_no_other_waits(late, LIST, 200, lambda: proxy.connections > 1, proxy.release)
+
+
+def of_unkey(url: str) -> dict[str, str]:
+    return ENVIRONMENT | {
+        "STACKMGR_VERIFIER": "unkey", "STACKMGR_UNKEY_URL": url, "STACKMGR_UNKEY_ROOT_KEY": "root",
+        "STACKMGR_VERIFY_TIMEOUT": "20", "STACKMGR_DATABASE_TIMEOUT": "5",
+    }  # fmt: skip
 
 
 def test_a_silent_verifier_delays_no_other_request(database_url):
-    with http_server() as unkey, ThreadPoolExecutor() as threads:
+    with http_server() as unkey, running_service(database_url, env=of_unkey(unkey.url)) as service:
         unkey.behave = unkey.silence
-        environment = ENVIRONMENT | {
-            "STACKMGR_VERIFIER": "unkey",
-            "STACKMGR_UNKEY_URL": unkey.url,
-            "STACKMGR_UNKEY_ROOT_KEY": "root",
-            "STACKMGR_VERIFY_TIMEOUT": "20",
-            "STACKMGR_DATABASE_TIMEOUT": "5",
-        }
-        with running_service(database_url, env=environment) as service:
-            client = WorkerClient(service.port, "key")
-            late = [threads.submit(client.request, "GET", "/manager/stacks") for _ in range(WAIT)]
-            eventually(lambda: len(unkey.requests) == WAIT)
-            assert (
-                WorkerClient(service.port, "").request("GET", "/manager/stacks", timeout=PATIENCE)[0] == 401
-            )
-            assert not any(future.done() for future in late)
-            unkey.release.set()
-            assert [future.result()[0] for future in late] == [503] * WAIT
+        late = WorkerClient(service.port, "key")
+        check_that_no_other_waits(late, LIST, 503, lambda: len(unkey.requests) == WAIT, unkey.release.set)
 
 
 def test_a_tls_handshake_that_hangs_delays_no_other_request(database_url):
-    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as threads:
-        environment = ENVIRONMENT | {
-            "STACKMGR_VERIFIER": "unkey",
-            "STACKMGR_UNKEY_URL": f"https://127.0.0.1:{silent.getsockname()[1]}",
-            "STACKMGR_UNKEY_ROOT_KEY": "root",
-            "STACKMGR_VERIFY_TIMEOUT": "20",
-            "STACKMGR_DATABASE_TIMEOUT": "5",
-        }
-        with running_service(database_url, env=environment) as service, ExitStack() as cleanup:
-            client = WorkerClient(service.port, "key")
-            late = [threads.submit(client.request, "GET", "/manager/stacks") for _ in range(WAIT)]
-            accepted = [cleanup.enter_context(silent.accept()[0]) for _ in range(WAIT)]
-            assert all(each.recv(1) for each in accepted)
-            assert (
-                WorkerClient(service.port, "").request("GET", "/manager/stacks", timeout=PATIENCE)[0] == 401
-            )
-            assert not any(future.done() for future in late)
-            cleanup.close()
-            assert [future.result()[0] for future in late] == [503] * WAIT
+    with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as accepted:
+        environment = of_unkey(f"https://127.0.0.1:{silent.getsockname()[1]}")
+
+        def has_begun() -> bool:
+            clients = [accepted.enter_context(silent.accept()[0]) for _ in range(WAIT)]
+            return all(each.recv(1) for each in clients)
+
+        with running_service(database_url, env=environment) as service:
+            late = WorkerClient(service.port, "key")
+            check_that_no_other_waits(late, LIST, 503, has_begun, accepted.close)
