@@ -6,7 +6,6 @@ Tests share the database and use different managers.
 import json
 import os
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -19,14 +18,12 @@ from stackmgr import paths
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.database.session import SESSION_SECONDS
-from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.http.app import Application, create_app
 from stackmgr.operate import issued_keys, migrations
 from stackmgr.stacks import whitelist
 from tests.support.citus import citus, distribute
 from tests.support.client import Client
-from tests.support.clusters import binaries_of, new_database
-from tests.support.memory import memory, reachable
+from tests.support.clusters import binaries_of, cluster, new_database
 from tests.support.pgbouncer import make_pooled_login, pgbouncer
 from tests.support.recorder import RecordedDatabase
 
@@ -97,22 +94,14 @@ def citus_nodes() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def server_url(citus_nodes: list[str]) -> Iterator[str]:
-    """A connection string to a server on which databases and roles may be created.
-
-    Not below pytest's own folder, which each run of pytest closes again to the user the server runs as.
-    """
-    if citus_nodes:
-        yield citus_nodes[0]
-        return
+    """A connection string to a server on which databases and roles may be created."""
     given = os.environ.get("STACKMGR_TEST_DATABASE_URL")
-    if given:
-        yield given
+    if citus_nodes or given:
+        yield citus_nodes[0] if citus_nodes else given
         return
-    with (
-        tempfile.TemporaryDirectory(prefix="stackmgr-", dir=memory()) as folder,
-        EmbeddedPostgres(reachable(folder) / "data") as server,
-    ):
-        yield server.url("postgres")
+    other = os.environ.get("STACKMGR_TEST_POSTGRES")
+    with cluster(Path(other) if other else None) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -48,11 +48,12 @@ ON_OLDEST = ("tests/sql", *POOLED, "tests/contract/test_isolation.py")
 
 @dataclass
 class Pass:
-    """One pytest: *command* and its arguments, or why it is left out."""
+    """One pytest: its *arguments* and environment, or why it is left out."""
 
     title: str
-    command: Sequence[str]
+    arguments: Sequence[str]
     left_out: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -138,42 +139,44 @@ def passes(*, everything: bool) -> Iterator[Pass]:
     processes = min((os.cpu_count() or 1) + 1, 4)
     parallel = ("-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder")
     extended = () if everything else tuple(f"--ignore={place}" for place in EXTENDED)
-    pytest = ("pytest", "-m")
-    yield Pass(f"tests in {processes} processes", (*pytest, "not serial", *parallel, *extended))
-    yield Pass("tests that run alone", (*pytest, "serial", *extended))
+    yield Pass(f"tests in {processes} processes", ("-m", "not serial", *parallel, *extended))
+    yield Pass("tests that run alone", ("-m", "serial", *extended))
     if not everything:
         return
-    pooler = shutil.which("pgbouncer")
+    pooler = shutil.which("pgbouncer") or ""
     yield Pass(
         "tests through PgBouncer",
-        ("tests.on_pgbouncer", pooler or "", *POOLED),
+        POOLED,
         "" if pooler else "there is no pgbouncer",
+        {"STACKMGR_TEST_PGBOUNCER": pooler},
     )
     citus = os.environ.get("CITUS_BINARIES", "")
     yield Pass(
         "tests on Citus",
-        ("tests.on_citus", citus, "tests/contract"),
+        ("tests/contract",),
         "" if citus else "CITUS_BINARIES is not set: tests/build_citus.sh builds them",
+        {"STACKMGR_TEST_CITUS": citus},
     )
     other = os.environ.get("POSTGRES_BINARIES", "/usr/lib/postgresql/15/bin")
     yield Pass(
         f"tests on the PostgreSQL of {other}",
-        ("tests.on_postgres", other, *parallel, *ON_OLDEST),
+        (*parallel, *ON_OLDEST),
         "" if Path(other, "initdb").exists() else f"there is no PostgreSQL in {other}: set POSTGRES_BINARIES",
+        {"STACKMGR_TEST_POSTGRES": other},
     )
 
 
-def run(part: Pass, reports: Path, total: Outcome, environ: Mapping[str, str] = os.environ) -> None:
+def run(part: Pass, reports: Path, total: Outcome) -> None:
     """Run one pass and add what it reports to *total*; print progress meanwhile."""
     outcome = Outcome()
     reports.touch()
     output = reports.with_suffix(".output")
     with output.open("wb") as said, reports.open(encoding="utf-8") as lines:
-        command = [sys.executable, "-m", *part.command, "-p", "tests.suite"]
+        command = [sys.executable, "-m", "pytest", *part.arguments, "-p", "tests.suite"]
         process = subprocess.Popen(
             command,
             cwd=TESTS.parent,
-            env={**environ, REPORTS: str(reports)},
+            env={**os.environ, **part.variables, REPORTS: str(reports)},
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.nginx import NginxProxy, running_proxy
+from tests.support.nginx import NginxProxy, nginx_before
 from tests.support.postgres import FaultyPostgres, faulty_postgres
 from tests.support.server import RunningService, free_port, running_service
 
@@ -27,7 +27,7 @@ def service(database_url: str) -> Iterator[RunningService]:
 @pytest.fixture(scope="session")
 def proxy(service: RunningService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NginxProxy]:
     """nginx in front of the service."""
-    with running_proxy(tmp_path_factory.mktemp("nginx"), service.port, IMPATIENT) as running:
+    with nginx_before(tmp_path_factory.mktemp("nginx"), service.port, changes=IMPATIENT) as running:
         yield running
 
 

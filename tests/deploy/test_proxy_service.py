@@ -8,7 +8,7 @@ import pytest
 from stackmgr import errors
 from tests.support.client import STACKS, check_response
 from tests.support.examples import configuration
-from tests.support.nginx import NginxProxy, parse_responses, running_proxy
+from tests.support.nginx import NginxProxy, nginx_before, parse_responses
 from tests.support.server import Response
 
 # An id that nginx would not repeat in an error of its own: where it comes back, the service has responded.
@@ -67,7 +67,7 @@ def test_a_deployment_under_a_base_path_returns_it_in_location(service, new_key,
         "proxy_pass http://stackmgr;": "proxy_pass http://stackmgr/;",
         "proxy_redirect off;": "proxy_redirect / /base/; absolute_redirect off;",
     }
-    with running_proxy(tmp_path, service.port, as_the_file_says) as proxy:
+    with nginx_before(tmp_path, service.port, changes=as_the_file_says) as proxy:
         headers = {"Authorization": f"Bearer {new_key()}", "Idempotency-Key": "k"}
         created = proxy.request("POST", f"/base{STACKS}", headers, json.dumps(configuration()).encode())
         location = created.headers["Location"]

@@ -28,7 +28,7 @@ from tests.measure.attacks import ATTACKS, COLLECTION, Attack, Attacker, Door, S
 from tests.measure.services import HERE, Checkout, postgres
 from tests.support import examples
 from tests.support.clusters import new_database
-from tests.support.nginx import running_proxy
+from tests.support.nginx import nginx_before
 from tests.support.server import RunningService, send_request
 from tests.support.unkey_server import unkey_process
 
@@ -195,7 +195,7 @@ def served(
         door = Door(service.port)
         if nginx:
             (folder / "nginx").mkdir()
-            proxy = stack.enter_context(running_proxy(folder / "nginx", service.port))
+            proxy = stack.enter_context(nginx_before(folder / "nginx", service.port))
             door = Door(proxy.port, proxy.folder / "tls/fullchain.pem")
         yield service, slices, door
 

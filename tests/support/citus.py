@@ -1,6 +1,5 @@
 """A throw-away Citus: a coordinator and two workers on loopback, made from given binaries."""
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import paths
 from tests.support.clusters import cluster
+from tests.support.psql import run_psql
 from tests.support.server import free_port
 
 WORKERS = 2
@@ -49,5 +49,5 @@ def distribute(binaries: Path, nodes: list[str], url: str) -> None:
         for node, query in zip(nodes, (_SET_COORDINATOR, *[_ADD_NODE] * WORKERS), strict=True):
             coordinator.execute(query, [conninfo_to_dict(node)["port"]])
     script = paths.directory("deploy") / "citus.sql"
-    command = [str(binaries / "psql"), "-X", "-q", "-o", "/dev/null", "-d", url, "-f", str(script)]
-    subprocess.run(command, check=True)
+    ran = run_psql(url, "-q", "-f", script, binaries=binaries)
+    assert ran.returncode == 0, ran.stderr

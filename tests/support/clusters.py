@@ -1,24 +1,18 @@
-"""Throw-away PostgreSQL clusters, made from whichever binaries are on this machine, and databases in them."""
+"""Throw-away PostgreSQL clusters, of given binaries or of the wheel's, and databases in them."""
 
-import os
-import pwd
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 from uuid import uuid4
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from tests.support.memory import memory
+from stackmgr.dev.embedded_postgres import EmbeddedPostgres
+from tests.support.memory import memory, reachable
 
-# PostgreSQL refuses to run as root.
-_UNPRIVILEGED = "nobody"
 _BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
 
 
@@ -29,48 +23,39 @@ def binaries_of(url: str) -> Path:
     return Path(row[0])
 
 
+class _Cluster(EmbeddedPostgres):
+    def __init__(self, folder: Path, binaries: Path | None, settings: dict[str, str]) -> None:
+        super().__init__(folder)
+        self._binaries = binaries
+        self._settings = settings
+
+    def choose_user(self) -> None:
+        super().choose_user()
+        self.programs = self._binaries or self.programs
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | self._settings
+
+    def url(self, database: str = "postgres", user: str = "postgres") -> str:
+        port = {name: value for name, value in self._settings.items() if name == "port"}
+        return make_conninfo(super().url(database, user), **port)
+
+
 @contextmanager
-def cluster(binaries: Path, *settings: str) -> Iterator[str]:
+def cluster(binaries: Path | None = None, *settings: str) -> Iterator[str]:
     """Yield the connection string, as superuser, of a new cluster that ends with the context.
 
-    *binaries* is the directory of `initdb` and `pg_ctl`; a root process runs them as another user, who must
-    be able to read them.  *settings* are `name=value`.  The cluster listens on a socket in a directory of its
-    own, and nowhere else.
+    *binaries* is the directory of the server's programs, which root runs as another user, who must be able to
+    read them.  *settings* are `name=value`.  The cluster listens on a socket in a directory of its own, and
+    nowhere else.
     """
-    # Not pytest's directory: the path of a socket may have no more than 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="stackmgr-pg-", dir=memory()))
-    data = folder / "data"
-    log = folder / "log"
-    as_user = _drop_root(folder)
-
-    def run(program: str, *arguments: str) -> None:
-        command = [str(binaries / program), "--pgdata", str(data), *arguments]
-        # To a file: the server inherits its starter's output, and a pipe would be waited for until it ends.
-        with log.open("ab") as output:
-            ended = subprocess.run(command, stdout=output, stderr=output, cwd=folder, check=False, **as_user)
-        assert ended.returncode == 0, f"{program}: {log.read_text(errors='replace')}"
-
-    options = "".join(f" -c {setting}" for setting in settings)
-    try:
-        run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
-        run(
-            "pg_ctl", "start", "--wait", "--silent", "--options", f"-c listen_addresses= -k {folder}{options}"
-        )
-        try:
-            yield f"postgresql://postgres@/postgres?host={quote(str(folder), safe='')}"
-        finally:
-            run("pg_ctl", "stop", "--wait", "--silent", "--mode=immediate")
-    finally:
-        shutil.rmtree(folder)
-
-
-def _drop_root(folder: Path) -> dict[str, Any]:
-    """Return how a subprocess is to run, and give *folder* to the user it runs as."""
-    if os.geteuid() != 0:
-        return {}
-    user = pwd.getpwnam(_UNPRIVILEGED)
-    os.chown(folder, user.pw_uid, user.pw_gid)
-    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    given = dict(setting.split("=", 1) for setting in settings)
+    # Not pytest's directory, which each run closes again to other users: the server does not run as root.
+    with (
+        tempfile.TemporaryDirectory(prefix="stackmgr-", dir=memory()) as folder,
+        _Cluster(reachable(folder) / "data", binaries, given) as server,
+    ):
+        yield server.url()
 
 
 @contextmanager

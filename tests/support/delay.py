@@ -7,7 +7,6 @@ import os
 import re
 import select
 import socket
-import subprocess
 import sys
 import time
 from collections import deque
@@ -15,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.support.processes import serving_module
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _AT_ONCE = 65536
@@ -34,15 +35,8 @@ def delayed(url: str, delay: float) -> Iterator[tuple[str, int]]:
     given = conninfo_to_dict(url)
     host, port = str(given.get("host", "127.0.0.1")), given.get("port", "5432")
     target = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else f"{host}:{port}"
-    command = [sys.executable, "-m", "tests.support.delay", target, str(delay)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            yield make_conninfo(url, host="127.0.0.1", port=int(process.stdout.readline())), process.pid
-        finally:
-            process.stdin.close()
+    with serving_module(__name__, target, delay) as (port, pid):
+        yield make_conninfo(url, host="127.0.0.1", port=port), pid
 
 
 class _Line:
@@ -113,6 +107,7 @@ def _connected(target: str) -> socket.socket:
 def main() -> None:
     """Print the port, and forward."""
     target, delay = sys.argv[1:]
+    sys.stdin.readline()
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         print(listener.getsockname()[1], flush=True)
         _Line(target, float(delay)).run(listener)

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stackmgr import paths
+from tests.support import processes
 from tests.support.programs import require
 from tests.support.server import Response, free_port, listening_ports
-from tests.support.waiting import eventually
 
 SITE = paths.directory("deploy") / "nginx.conf"
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 _SECOND_SERVER = "# server 10.0.0.12:8000 "
-_START_DEADLINE = 60.0
 _RESPONSE_DEADLINE = 60.0
 
 # What a distribution's nginx.conf may bring along, at its worst for this site.
@@ -143,41 +142,24 @@ def make_certificate(folder: Path) -> None:
 
 
 @contextmanager
-def running_proxy(
-    folder: Path, upstream_port: int, changes: Mapping[str, str] | None = None, *, has_workers: bool = False
+def nginx_before(
+    folder: Path, *ports: int, changes: Mapping[str, str] | None = None, has_workers: bool = False
 ) -> Iterator[NginxProxy]:
-    """Run nginx until the context ends; its files go to *folder*, an empty one.
+    """Run nginx with one upstream server, or with two; its files go to *folder*, an empty one.
 
     It is one process unless it *has_workers*: a reload needs a master with workers.
     """
     nginx = require(NGINX, "nginx")
     make_certificate(folder / "tls")
     port = free_port()
-    (folder / "stackmgr.conf").write_text(site(folder, port, upstream_port, changes or {}))
-    processes = f"user {getpass.getuser()};" if has_workers else "master_process off;"
-    (folder / "nginx.conf").write_text(_SURROUNDINGS.format(folder=folder, processes=processes))
-    command = [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf")]
-    tested = subprocess.run([*command, "-t"], capture_output=True, text=True, check=False)
-    assert tested.returncode == 0, tested.stderr
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-    try:
-        eventually(
-            lambda: process.poll() is not None or port in listening_ports(process.pid), _START_DEADLINE
-        )
-        assert process.poll() is None, (folder / "nginx.log").read_text()
-        yield NginxProxy(port, folder)
-    finally:
-        process.terminate()
-        process.wait(_START_DEADLINE)
-
-
-@contextmanager
-def nginx_before(
-    folder: Path, *ports: int, changes: Mapping[str, str] | None = None, has_workers: bool = False
-) -> Iterator[NginxProxy]:
-    """Run nginx with one upstream server, or with two."""
     every = dict(changes or {})
     if len(ports) == 2:
         every[_SECOND_SERVER] = f"server 127.0.0.1:{ports[1]} "
-    with running_proxy(folder, ports[0], every, has_workers=has_workers) as proxy:
-        yield proxy
+    (folder / "stackmgr.conf").write_text(site(folder, port, ports[0], every))
+    user = f"user {getpass.getuser()};" if has_workers else "master_process off;"
+    (folder / "nginx.conf").write_text(_SURROUNDINGS.format(folder=folder, processes=user))
+    command = [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf")]
+    with processes.running(
+        command, folder / "nginx.log", lambda process: port in listening_ports(process.pid)
+    ):
+        yield NginxProxy(port, folder)

@@ -2,10 +2,8 @@
 
 import os
 import re
-import shutil
-import subprocess
+import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,24 +13,12 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import paths
-from tests.support.clusters import binaries_of
+from tests.support import processes
+from tests.support.psql import run_psql
 
 PROGRAM = Path("/usr/sbin/pgbouncer")
 _PORT = "6432"
 _LOGIN = "stackmgr_service"
-_START_SECONDS = 60.0
-
-
-def shipped() -> str:
-    """Return the text of deploy/pgbouncer.ini."""
-    return (paths.directory("deploy") / "pgbouncer.ini").read_text(encoding="utf-8")
-
-
-def connect_query() -> str:
-    """Return what the shipped configuration runs on each server connection."""
-    match = re.search(r"^stackmgr = .*connect_query='(.*)'$", shipped(), re.MULTILINE)
-    assert match is not None
-    return match[1]
 
 
 def make_pooled_login(server_url: str) -> None:
@@ -45,18 +31,8 @@ def make_pooled_login(server_url: str) -> None:
         psycopg.connect(server_url, autocommit=True) as admin,
     ):
         admin.execute(b"CREATE ROLE stackmgr_service LOGIN IN ROLE stackmgr_app")
-    command = [
-        str(binaries_of(server_url) / "psql"),
-        "-X",
-        "-q",
-        "-d",
-        server_url,
-        "-v",
-        f"database={database}",
-        "-f",
-        str(script),
-    ]
-    subprocess.run(command, check=True)
+    ran = run_psql(server_url, "-q", "-v", f"database={database}", "-f", script)
+    assert ran.returncode == 0, ran.stderr
 
 
 def socket_path(url: str) -> str:
@@ -71,54 +47,49 @@ def pgbouncer(program: Path, server_url: str, *, query: str | None = None, **set
     The login is that of `make_pooled_login`.  *query* replaces the shipped connect_query, *settings* replace
     shipped ones.
     """
+    owner = Path(str(conninfo_to_dict(server_url)["host"])).stat()
+    with tempfile.TemporaryDirectory(prefix="stackmgr-pgb-") as folder:
+        run_as: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            os.chown(folder, owner.st_uid, owner.st_gid)
+            run_as = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
+        file = Path(folder) / "ini"
+        file.write_text(_configuration(folder, server_url, query, settings))
+        Path(folder, "userlist.txt").write_text(f'"{_LOGIN}" ""\n')
+        url = make_conninfo(server_url, host=folder, port=_PORT, user=_LOGIN)
+        # From 1.23 on it waits for its clients after a SIGTERM.
+        with processes.running(
+            [program, file], Path(folder) / "output", lambda _: _accepts(url), end=signal.SIGKILL, **run_as
+        ):
+            yield url
+
+
+def _configuration(folder: str, server_url: str, query: str | None, settings: dict[str, str]) -> str:
+    """Return deploy/pgbouncer.ini with what names places of a deployment replaced, and *settings*."""
+    text = (paths.directory("deploy") / "pgbouncer.ini").read_text(encoding="utf-8")
+    shipped = re.search(r"^stackmgr = .*connect_query='(.*)'$", text, re.MULTILINE)
+    assert shipped is not None
     server = conninfo_to_dict(server_url)
-    host = str(server["host"])
-    folder = Path(tempfile.mkdtemp(prefix="stackmgr-pgb-"))
-    owner = Path(host).stat()
-    run_as: dict[str, Any] = {}
-    if os.geteuid() == 0:
-        os.chown(folder, owner.st_uid, owner.st_gid)
-        run_as = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
-    databases = (
-        f"* = host={host} port={server.get('port', '5432')} user={_LOGIN}"
-        f" connect_query='{connect_query() if query is None else query}'"
-    )
+    database = f"* = host={server['host']} port={server.get('port', '5432')} user={_LOGIN}"
+    text = text.replace(shipped[0], f"{database} connect_query='{shipped[1] if query is None else query}'")
     replaced = {
         "listen_addr": "",
-        "unix_socket_dir": str(folder),
+        "unix_socket_dir": folder,
         "auth_type": "trust",
-        "auth_file": str(folder / "userlist.txt"),
-        "logfile": str(folder / "log"),
-        "pidfile": str(folder / "pid"),
+        "auth_file": f"{folder}/userlist.txt",
+        "logfile": f"{folder}/log",
+        "pidfile": f"{folder}/pid",
         **settings,
     }
-    (folder / "userlist.txt").write_text(f'"{_LOGIN}" ""\n')
-    text = re.sub(r"^stackmgr = .*$", lambda _: databases, shipped(), flags=re.MULTILINE)
     for name, value in replaced.items():
         text, count = re.subn(rf"^;?{name} =.*$", f"{name} = {value}", text, flags=re.MULTILINE)
         assert count == 1, name
-    (folder / "ini").write_text(text)
-    process = subprocess.Popen(
-        [program, folder / "ini"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **run_as
-    )
+    return text
+
+
+def _accepts(url: str) -> bool:
     try:
-        url = make_conninfo(server_url, host=str(folder), port=_PORT, user=_LOGIN)
-        _wait_until_ready(process, url, folder / "log")
-        yield url
-    finally:
-        process.kill()  # from 1.23 on it waits for its clients after a SIGTERM
-        process.wait(10)
-        shutil.rmtree(folder)
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            psycopg.connect(url, connect_timeout=2).close()
-        except psycopg.OperationalError:
-            alive = process.poll() is None and time.monotonic() < deadline
-            assert alive, log.read_text() if log.exists() else "PgBouncer did not start"
-            time.sleep(0.05)
-        else:
-            return
+        psycopg.connect(url, connect_timeout=2).close()
+    except psycopg.OperationalError:
+        return False
+    return True

@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from uuid import uuid4
 import psutil
 
 from stackmgr import paths
+from tests.support import processes
 from tests.support.waiting import eventually
 
 SETTINGS = paths.directory("deploy") / "gunicorn.conf.py"
@@ -27,7 +27,6 @@ GUNICORN_COMMAND = (sys.executable, "-m", "gunicorn", "-c", str(SETTINGS))
 # Below those that Linux gives to connections, and to who binds port 0.
 _PORTS = range(10_000, 32_768)
 _START_DEADLINE = 60.0
-_STOP_DEADLINE = 60.0
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,7 @@ class RunningService:
 
     def stop(self) -> int:
         """Send SIGTERM, unless the process has ended already, and return its exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(_STOP_DEADLINE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise
+        return processes.stop(self.process)
 
 
 @contextmanager
@@ -76,8 +68,7 @@ def running_service(
     """Run the service on a free port until the context ends; the log is removed with it.
 
     *env* is added to this process's environment, *args* to gunicorn's command line; *stderr* is its standard
-    error, by default the log.  Raises AssertionError,
-    with the log, if the service does not start.
+    error, by default the log.
     """
     environ = {"STACKMGR_DATABASE_URL": database_url, **(env or {})}
     with running(GUNICORN_COMMAND, args, env=environ, stderr=stderr) as service:
@@ -93,28 +84,19 @@ def running(
     folder: Path | None = None,
     stderr: int | IO[bytes] = subprocess.STDOUT,
 ) -> Iterator[RunningService]:
-    """Run a gunicorn on a free port, from *folder*, until the context ends.
-
-    Its log may be emptied while it runs: each line goes to the end of the file.
-    """
+    """Run a gunicorn on a free port, from *folder*, until the context ends."""
     port = free_port()
+
+    def serves(process: subprocess.Popen[bytes]) -> bool:
+        # The master accepts connections before there is any worker.
+        return port in listening_ports(process.pid) and _responds(port)
+
+    command = [*gunicorn, "--bind", f"127.0.0.1:{port}", *args]
+    options: dict[str, Any] = {"cwd": folder, "env": {**os.environ, **env}, "stderr": stderr}
     with TemporaryDirectory(prefix="stackmgr-") as logs:
-        log_path = Path(logs) / "log"
-        with log_path.open("ab") as log:
-            process = subprocess.Popen(
-                [*gunicorn, "--bind", f"127.0.0.1:{port}", *args],
-                cwd=folder,
-                env={**os.environ, **env},
-                stdout=log,
-                stderr=stderr,
-                start_new_session=True,
-            )
-        service = RunningService(port, log_path, process)
-        try:
-            _wait_for_a_response(service)
-            yield service
-        finally:
-            service.stop()
+        log = Path(logs) / "log"
+        with processes.running(command, log, serves, **options) as process:
+            yield RunningService(port, log, process)
 
 
 def free_port() -> int:
@@ -189,21 +171,6 @@ def workers_replaced(master: int, patience: float = _START_DEADLINE) -> Iterator
         return bool(now) and not before & now
 
     eventually(replaced, patience, "the old workers are still there")
-
-
-def _wait_for_a_response(service: RunningService) -> None:
-    """Return once a worker responds: the master accepts connections before there is any worker."""
-
-    def settled() -> bool:
-        if service.process.poll() is not None:
-            return True
-        return service.port in listening_ports(service.pid) and _responds(service.port)
-
-    try:
-        eventually(settled, _START_DEADLINE)
-        assert service.process.poll() is None
-    except AssertionError as ex:
-        raise AssertionError(f"the service did not start:\n{service.log_path.read_text()}") from ex
 
 
 def _responds(port: int) -> bool:

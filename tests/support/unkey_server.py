@@ -6,7 +6,6 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections import deque
@@ -16,6 +15,7 @@ from typing import Any
 
 from stackmgr.access import api_keys
 from tests.support.http_server import Behaviour, Request, http_server, response
+from tests.support.processes import serving_module
 
 ROOT_KEY = "unkey_rootkeyrootkeyrootkey"
 _HANGS = 3600.0
@@ -51,21 +51,13 @@ def unkey_process(external_ids: Mapping[str, str], delay: float) -> Iterator[tup
 
     It is a process of its own, so that its threads do not delay those of a load generator.
     """
-    command = [sys.executable, "-m", __name__, str(delay)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            print(json.dumps(external_ids), file=process.stdin, flush=True)
-            env = {
-                "STACKMGR_VERIFIER": "unkey",
-                "STACKMGR_UNKEY_URL": f"http://127.0.0.1:{int(process.stdout.readline())}",
-                "STACKMGR_UNKEY_ROOT_KEY": ROOT_KEY,
-            }
-            yield env, process.pid
-        finally:
-            process.stdin.close()
+    with serving_module(__name__, delay, given=json.dumps(external_ids)) as (port, pid):
+        env = {
+            "STACKMGR_VERIFIER": "unkey",
+            "STACKMGR_UNKEY_URL": f"http://127.0.0.1:{port}",
+            "STACKMGR_UNKEY_ROOT_KEY": ROOT_KEY,
+        }
+        yield env, pid
 
 
 def _main() -> None:

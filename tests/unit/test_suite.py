@@ -28,8 +28,7 @@ def run(tmp_path):
         (tmp_path / "test_trial.py").write_text(text)
         settings = ("-c", str(suite.TESTS.parent / "pyproject.toml"), f"--rootdir={tmp_path}")
         total = suite.Outcome()
-        command = ("pytest", *options, *settings, str(tmp_path))
-        suite.run(suite.Pass("trial", command), tmp_path / "reports", total)
+        suite.run(suite.Pass("trial", (*options, *settings, str(tmp_path))), tmp_path / "reports", total)
         return total
 
     return run
