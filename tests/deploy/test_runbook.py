@@ -91,7 +91,8 @@ def test_installs_upgrades_and_restarts_without_the_source(server_url, tmp_path)
                 os.kill(service.pid, signal.SIGHUP)
             assert send_request(service.port, "/")[0] == 404
             with workers_replaced(service.pid):
-                upgrade = host.sh(block("Upgrade", "sh install") + wait, master=service.pid)
+                steps = block("Upgrade", "sh install") + block("Upgrade", "systemctl reload") + wait
+                upgrade = host.sh(steps, master=service.pid)
             assert "opt/1.1.0; the active release is 1.0.0\n" in upgrade
             assert upgrade.endswith('{"status": "ready"}'), upgrade
             refused = host.sh("V=1.2.0\n" + wait.replace("180", "3"))
