@@ -7,58 +7,38 @@ an independent implementation.
 
 _RATE = 136
 _LANE = (1 << 64) - 1
-_ROTATIONS = (
-    (0, 36, 3, 41, 18),
-    (1, 44, 10, 45, 2),
-    (62, 6, 43, 15, 61),
-    (28, 55, 25, 21, 56),
-    (27, 20, 39, 8, 14),
-)
-
-
-def _round_constants() -> list[int]:
-    constants, register = [], 1
-    for _ in range(24):
-        constant = 0
-        for power in range(7):
-            if register & 1:
-                constant |= 1 << ((1 << power) - 1)
-            register = (register << 1) ^ (0x171 if register & 0x80 else 0)
-        constants.append(constant)
-    return constants
-
-
-_ROUND_CONSTANTS = _round_constants()
 
 
 def _rotate(lane: int, by: int) -> int:
+    by %= 64
     return ((lane << by) | (lane >> (64 - by))) & _LANE
 
 
 def _permute(a: list[list[int]]) -> list[list[int]]:
-    for constant in _ROUND_CONSTANTS:
+    register = 1
+    for _ in range(24):
         c = [a[x][0] ^ a[x][1] ^ a[x][2] ^ a[x][3] ^ a[x][4] for x in range(5)]
         d = [c[x - 1] ^ _rotate(c[(x + 1) % 5], 1) for x in range(5)]
-        b = [[0] * 5 for _ in range(5)]
-        for x in range(5):
-            for y in range(5):
-                b[y][(2 * x + 3 * y) % 5] = _rotate(a[x][y] ^ d[x], _ROTATIONS[x][y])
+        b = [[a[0][0] ^ d[0]] * 5 for _ in range(5)]
+        x, y = 1, 0
+        for step in range(1, 25):  # visits each lane but the first
+            b[y][(2 * x + 3 * y) % 5] = _rotate(a[x][y] ^ d[x], step * (step + 1) // 2)
+            x, y = y, (2 * x + 3 * y) % 5
         a = [[b[x][y] ^ (~b[(x + 1) % 5][y] & b[(x + 2) % 5][y]) for y in range(5)] for x in range(5)]
-        a[0][0] ^= constant
+        for power in range(7):  # the constant of the round
+            a[0][0] ^= (register & 1) << ((1 << power) - 1)
+            register = (register << 1) ^ (0x171 if register & 0x80 else 0)
     return a
 
 
 def keccak256(data: bytes) -> bytes:
-    """Return the 32-byte Keccak-256 digest of *data*."""
-    padded = bytearray(data + b"\x01")
-    padded += bytes(-len(padded) % _RATE)
+    """Return the 32-byte Keccak-256 digest of *data*, which is shorter than a block."""
+    padded = bytearray((data + b"\x01").ljust(_RATE, b"\0"))
     padded[-1] |= 0x80
     state = [[0] * 5 for _ in range(5)]
-    for start in range(0, len(padded), _RATE):
-        for lane in range(_RATE // 8):
-            offset = start + 8 * lane
-            state[lane % 5][lane // 5] ^= int.from_bytes(padded[offset : offset + 8], "little")
-        state = _permute(state)
+    for lane in range(_RATE // 8):
+        state[lane % 5][lane // 5] = int.from_bytes(padded[8 * lane : 8 * lane + 8], "little")
+    state = _permute(state)
     return b"".join(state[x][0].to_bytes(8, "little") for x in range(4))
 
 
