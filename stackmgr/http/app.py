@@ -8,10 +8,15 @@ import falcon
 from stackmgr.access.verifiers import Verifier
 from stackmgr.database.pool import Database
 from stackmgr.http import error_handlers
-from stackmgr.http.middleware import Authentication, Request, RequestContext
+from stackmgr.http.middleware import Authentication, RequestContext
 from stackmgr.http.resources import COLLECTION_PATH, ITEM_PATH, StackCollection, StackItem
 
 Application = falcon.App[falcon.Request, falcon.Response]
+
+
+class _App(Application):
+    # Falcon reserves the method WEBSOCKET for ASGI, with 400.  Here it gets 405, as any unsupported method.
+    _META_METHODS = frozenset()
 
 
 def create_app(
@@ -29,9 +34,7 @@ def create_app(
     that may quote a body.
     """
     context = RequestContext(log, quotes_bodies=quotes_bodies)
-    app: Application = falcon.App(
-        middleware=(context, Authentication(database, verifier)), request_type=Request
-    )
+    app = _App(middleware=(context, Authentication(database, verifier)))
     error_handlers.install(app)
     app.add_route(COLLECTION_PATH, StackCollection(spellings))
     app.add_route(ITEM_PATH, StackItem(spellings))

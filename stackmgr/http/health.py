@@ -22,30 +22,30 @@ _READINESS = statements.load("readiness")
 WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
-class Live:
-    """Liveness: the process responds.  Nothing else is checked."""
+class Health:
+    """What the operator's listener returns: a route for each suffix."""
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return 200 and the release that runs."""
-        resp.media = {"status": "live", "version": __version__}
-
-    on_head = on_get
-
-
-class Ready:
-    """Readiness: this worker can write to a database with the required schema."""
-
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, metrics: Metrics | None) -> None:
         self._database = database
+        self._metrics = metrics
         self._schema_version = paths.schema_version()
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return 200, or 503 with the reason."""
+    def on_get_live(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return 200 and the release that runs.  Nothing else is checked."""
+        resp.media = {"status": "live", "version": __version__}
+
+    def on_get_ready(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return 200 if this worker can write to a database with the required schema, or 503."""
         reason = self._not_ready_reason()
         resp.status = falcon.HTTP_503 if reason else falcon.HTTP_200
         resp.media = {"status": "not ready", "reason": reason} if reason else {"status": "ready"}
 
-    on_head = on_get
+    def on_get_metrics(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return the metrics of all workers in the text format of Prometheus."""
+        if self._metrics is not None:  # otherwise it has no route
+            resp.data, resp.content_type = call_in_thread(self._metrics.exposition)
+
+    on_head_live, on_head_ready, on_head_metrics = on_get_live, on_get_ready, on_get_metrics
 
     def _not_ready_reason(self) -> str | None:
         try:
@@ -63,19 +63,6 @@ class Ready:
         return missing and f"stackmgr_app lacks {missing}: run 'stackmgr migrate'"
 
 
-class MetricsPage:
-    """The metrics of all workers."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return the text format of Prometheus."""
-        resp.data, resp.content_type = call_in_thread(self._metrics.exposition)
-
-    on_head = on_get
-
-
 class ReadsOnly:
     """Reject every other method, also those that Falcon responds to by itself."""
 
@@ -91,10 +78,9 @@ def create_admin_app(database: Database, metrics: Metrics | None) -> WsgiApplica
     """Return the WSGI application of the operator's listener."""
     app: falcon.App[falcon.Request, falcon.Response] = falcon.App(middleware=ReadsOnly())
     error_handlers.install(app)
-    app.add_route("/live", Live())
-    app.add_route("/ready", Ready(database))
-    if metrics is not None:
-        app.add_route("/metrics", MetricsPage(metrics))
+    resource = Health(database, metrics)
+    for suffix in ("live", "ready", "metrics") if metrics else ("live", "ready"):
+        app.add_route(f"/{suffix}", resource, suffix=suffix)
     return app
 
 

@@ -16,19 +16,6 @@ from stackmgr.http import requests
 from stackmgr.reasons import ReasonSlug
 
 
-class Request(falcon.Request):
-    """Falcon's request, without its special case for the method WEBSOCKET.
-
-    Falcon reserves that name for ASGI and returns 400 before any middleware runs.  In lowercase it is
-    rejected with 405 as every other unsupported method.
-    """
-
-    def __init__(self, env: dict[str, Any], options: falcon.RequestOptions | None = None) -> None:
-        super().__init__(env, options)
-        if self.method == "WEBSOCKET":
-            self.method = "websocket"
-
-
 def assign_request_id(req: falcon.Request, resp: falcon.Response) -> str:
     """Return the request's id (the client's, or a new UUID) and set it on the response."""
     request_id: str = req.env.get("HTTP_X_REQUEST_ID", "").strip(" \t") or str(uuid4())

@@ -13,15 +13,12 @@ import re
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stackmgr import __version__
 from stackmgr.monitoring import logs
 from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import repeat
-
-if TYPE_CHECKING:
-    from prometheus_client import Metric
 
 _SAMPLE_SECONDS = 1.0
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -29,6 +26,12 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH"})
 _UNAVAILABLE = 503
 # Counted from 0 on, so that increase() sees the first one.
 _REASONS_OF_ALERTS = (ReasonSlug.QUEUE_TIMEOUT, ReasonSlug.VERIFIER_CIRCUIT_OPEN)
+
+_BUILD = f"""\
+# HELP stackmgr_build_info Release that serves
+# TYPE stackmgr_build_info gauge
+stackmgr_build_info{{version="{__version__}"}} 1.0
+""".encode("ascii")
 
 _KINDS = ("counter", "histogram")
 _OWN = re.compile(r"(?:counter|histogram)_[0-9]+\.(?:db|new)|[0-9]+\.lock")
@@ -170,17 +173,5 @@ class Metrics:
         from prometheus_client import CollectorRegistry, exposition, multiprocess  # noqa: PLC0415 - an extra
 
         registry = CollectorRegistry()
-        registry.register(_Build())
         multiprocess.MultiProcessCollector(registry, str(self._folder))  # type: ignore[no-untyped-call]
-        return exposition.generate_latest(registry), exposition.CONTENT_TYPE_LATEST
-
-
-class _Build:
-    """The release of the worker that is scraped."""
-
-    def collect(self) -> "list[Metric]":
-        from prometheus_client import core  # noqa: PLC0415 - an extra
-
-        build = core.GaugeMetricFamily("stackmgr_build_info", "Release that serves", labels=("version",))
-        build.add_metric((__version__,), 1)
-        return [build]
+        return exposition.generate_latest(registry) + _BUILD, exposition.CONTENT_TYPE_LATEST
