@@ -9,7 +9,6 @@ from stackmgr.errors import CommandError
 from stackmgr.operate import check, keys, managers, migrate, output, tokens, verify_key
 from stackmgr.operate.command import exit_statuses
 from stackmgr.settings import OPTIONS, SettingsError
-from stackmgr.stacks.whitelist import WhitelistError
 
 _SECRET_FILES = "Secrets may be in files, which {} name instead.".format(
     " and ".join(f"{each.variable}_FILE" for each in OPTIONS.values() if each.is_secret)
@@ -57,7 +56,7 @@ def main() -> None:
     try:
         arguments.run(arguments)
         sys.stdout.flush()
-    except (SettingsError, WhitelistError) as ex:
+    except SettingsError as ex:
         sys.exit("\n".join(f"stackmgr: {problem}" for problem in ex.problems))
     except CommandError as ex:
         sys.exit(f"stackmgr: {ex}")

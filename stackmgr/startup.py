@@ -4,9 +4,8 @@ import atexit
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from stackmgr import settings
 from stackmgr.access.verifiers import Verifier
@@ -23,12 +22,10 @@ from stackmgr.settings import Settings, SettingsError
 from stackmgr.stacks import whitelist
 
 # By the value of STACKMGR_VERIFIER.
-VERIFIERS: Mapping[str, type[Verifier]] = MappingProxyType(
-    {
-        "database": DatabaseVerifier,
-        "unkey": UnkeyVerifier,
-    }
-)
+VERIFIERS: Mapping[str, type[Verifier]] = {
+    "database": DatabaseVerifier,
+    "unkey": UnkeyVerifier,
+}
 
 # Set by gunicorn's master in the environment of each worker, after the fork: see deploy/gunicorn.conf.py.
 CHECKED = "STACKMGR.CHECKED"
@@ -59,7 +56,6 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
         checked = json.loads(environ[CHECKED])
         return Prepared(settings.from_environ(checked[0]), checked[1])
     problems: list[str] = []
-    chosen: Settings | None = None
     try:
         chosen = settings.from_environ(environ)
     except SettingsError as ex:
@@ -70,12 +66,11 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
     # gunicorn reads it before any file of this package, and without a number it cannot start.
     if not _WORKERS.fullmatch(environ.get("WEB_CONCURRENCY", "1")):
         problems.append("WEB_CONCURRENCY must be a whole number from 1 to 999")
-    spellings: Mapping[str, str] = {}
     try:
         spellings = whitelist.load_configured(environ).spellings
-    except whitelist.WhitelistError as ex:
+    except SettingsError as ex:
         problems += ex.problems
-    if problems or chosen is None:
+    if problems:
         raise SettingsError(problems)
     return Prepared(chosen, spellings)
 
@@ -96,22 +91,6 @@ def concurrent_requests(chosen: Settings) -> int:
     return chosen.concurrency
 
 
-def _request_observer(
-    prepared: Prepared, metrics: Metrics | None
-) -> Callable[[Mapping[str, Any]], None] | None:
-    write = None
-    if prepared.settings.log_level in {"debug", "info"}:
-        write = logs.request_writer(prepared.settings.log_format)
-    if metrics is None or write is None:
-        return write if metrics is None else metrics.request
-
-    def observe(fields: Mapping[str, Any]) -> None:
-        write(fields)
-        metrics.request(fields)
-
-    return observe
-
-
 def _metrics(chosen: Settings) -> Metrics | None:
     try:
         return Metrics(chosen.metrics_dir) if chosen.metrics_dir else None
@@ -122,8 +101,7 @@ def _metrics(chosen: Settings) -> Metrics | None:
 
 def build(environ: Mapping[str, str]) -> WsgiApplication:
     """Return the application for *environ*, with its pool open.  Raises SettingsError."""
-    prepared = prepare(environ)
-    chosen = prepared.settings
+    chosen, spellings = prepare(environ)
     metrics = _metrics(chosen)
     database = Database(
         chosen.database_url,
@@ -133,13 +111,16 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
     )
     database.open()
     atexit.register(database.close)
+    logs_requests = chosen.log_level in {"debug", "info"}
+    observers = [logs.request_writer(chosen.log_format)] if logs_requests else []
     if metrics is not None:
         metrics.start(database.pop_stats)
+        observers.append(metrics.request)
     app: WsgiApplication = create_app(
         database=database,
         verifier=make_verifier(chosen, database),
-        spellings=prepared.spellings,
-        log=_request_observer(prepared, metrics),
+        spellings=spellings,
+        observers=observers,
         quotes_bodies=DEV in environ,
     )
     if not chosen.admin_port:

@@ -1,14 +1,13 @@
 """Create the WSGI application from its collaborators."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import falcon
 
 from stackmgr.access.verifiers import Verifier
 from stackmgr.database.pool import Database
 from stackmgr.http import error_handlers
-from stackmgr.http.middleware import Authentication, RequestContext
+from stackmgr.http.middleware import Authentication, Observer, RequestContext
 from stackmgr.http.resources import COLLECTION_PATH, ITEM_PATH, StackCollection, StackItem
 
 Application = falcon.App[falcon.Request, falcon.Response]
@@ -24,16 +23,16 @@ def create_app(
     database: Database,
     verifier: Verifier,
     spellings: Mapping[str, str],
-    log: Callable[[Mapping[str, Any]], None] | None = None,
+    observers: Sequence[Observer] = (),
     quotes_bodies: bool = False,
 ) -> Application:
     """Return the WSGI application.
 
     *spellings* maps each accepted spelling of a whitelisted token address to its lowercase form.
-    *log*, if given, is called with the fields of each completed request, with *quotes_bodies* also those
-    that may quote a body.
+    *observers* are called with the fields of each completed request, with *quotes_bodies* also those that
+    may quote a body.
     """
-    context = RequestContext(log, quotes_bodies=quotes_bodies)
+    context = RequestContext(observers, quotes_bodies=quotes_bodies)
     app = _App(middleware=(context, Authentication(database, verifier)))
     error_handlers.install(app)
     app.add_route(COLLECTION_PATH, StackCollection(spellings))

@@ -1,7 +1,7 @@
 """Run around every request: assign its id, check its route, authenticate it, log it."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +14,8 @@ from stackmgr.database.pool import Database
 from stackmgr.errors import MethodNotAllowed, NotFound, Overloaded, ServiceError
 from stackmgr.http import requests
 from stackmgr.reasons import ReasonSlug
+
+Observer = Callable[[Mapping[str, Any]], None]
 
 
 def assign_request_id(req: falcon.Request, resp: falcon.Response) -> str:
@@ -29,12 +31,12 @@ def assign_request_id(req: falcon.Request, resp: falcon.Response) -> str:
 class RequestContext:
     """Set `X-Request-Id` and `Cache-Control` on every response, and log every request.
 
-    *log* receives the fields of one log line per request.  Without it they are not collected.  Its field
-    `at` may quote the body, so it is only there with *quotes_bodies*.
+    *observers* receive the fields of one log line per request.  Without one they are not collected.  The
+    field `at` may quote the body, so it is only there with *quotes_bodies*.
     """
 
-    def __init__(self, log: Callable[[Mapping[str, Any]], None] | None, *, quotes_bodies: bool) -> None:
-        self._log = log
+    def __init__(self, observers: Sequence[Observer], *, quotes_bodies: bool) -> None:
+        self._observers = observers
         self._quotes_bodies = quotes_bodies
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -49,7 +51,7 @@ class RequestContext:
         self, req: falcon.Request, resp: falcon.Response, resource: Any, req_succeeded: bool
     ) -> None:
         """Run once the response is complete."""
-        if self._log is None:
+        if not self._observers:
             return
         context, error = req.context, req.context.error
         credential = getattr(context, "credential", None)
@@ -73,7 +75,8 @@ class RequestContext:
             fields["verifier_request_id"] = error.verifier_request_id
         if context.trace is not None:
             fields["trace_id"] = context.trace["traceparent"].split("-")[1]
-        self._log(fields)
+        for observe in self._observers:
+            observe(fields)
 
 
 class Authentication:
@@ -93,7 +96,7 @@ class Authentication:
             raise NotFound(ReasonSlug.ROUTE)
         if req.method not in resource.methods:
             raise MethodNotAllowed(", ".join(resource.methods))
-        key = requests.bearer_token(req)
+        key = requests.parse_credential(req.env.get("HTTP_AUTHORIZATION", ""))
         session = req.context.session = self._database.session()
         admission = req.env.get(ADMISSION, UNLIMITED)
         credential = Credential(key, session, self._verifier, admission, req.context.trace)

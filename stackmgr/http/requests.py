@@ -61,11 +61,6 @@ _KEYWORD_SLUGS = {
 }
 
 
-def bearer_token(req: falcon.Request) -> str:
-    """Return the credential of the Authorization header.  Raises Unauthorized."""
-    return parse_credential(req.env.get("HTTP_AUTHORIZATION", ""))
-
-
 def parse_credential(authorization: str) -> str:
     """Return the credential in the value of an Authorization header.  Raises Unauthorized."""
     match = _BEARER.fullmatch(authorization)

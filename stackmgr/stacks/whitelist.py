@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stackmgr import settings
 from stackmgr.limits import TOKEN_COUNT
+from stackmgr.settings import OPTIONS, SettingsError
 from stackmgr.stacks.eip55 import eip55
 
 CHAIN_ID = 4663
@@ -23,12 +23,11 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 _ZERO_ADDRESS = "0x" + 40 * "0"
 
 
-class WhitelistError(Exception):
-    """The whitelist file is invalid.  `problems` holds one sentence for each reason."""
+class WhitelistError(SettingsError):
+    """The whitelist file is invalid."""
 
     def __init__(self, path: Path, problems: list[str]) -> None:
-        self.problems = [f"whitelist {path}: {problem}" for problem in problems]
-        super().__init__("; ".join(self.problems))
+        super().__init__([f"whitelist {path}: {problem}" for problem in problems])
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +136,4 @@ def load(path: Path) -> Whitelist:
 
 def load_configured(environ: Mapping[str, str] = os.environ) -> Whitelist:
     """Return the whitelist that STACKMGR_TOKENS names, by default the shipped one.  Raises WhitelistError."""
-    return load(settings.OPTIONS["tokens"].read(environ, []))
+    return load(OPTIONS["tokens"].read(environ, []))

@@ -36,7 +36,7 @@ def lines():
 def client(database, spellings, unkey, make_verifier, lines):
     """A client whose key Unkey verifies."""
     verifier = make_verifier(unkey.url)
-    app = create_app(database=database, verifier=verifier, spellings=spellings, log=lines.append)
+    app = create_app(database=database, verifier=verifier, spellings=spellings, observers=[lines.append])
     return Client(app, "some_key", str(uuid4()), [])
 
 
@@ -128,8 +128,9 @@ def test_a_warning_says_once_that_all_keys_are_unknown(client, unkey, caplog, mo
 
 
 def test_a_key_that_the_database_rejects_is_logged_with_its_id(database, spellings, issue, operator, lines):
-    log = lines.append
-    app = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings, log=log)
+    app = create_app(
+        database=database, verifier=DatabaseVerifier(), spellings=spellings, observers=[lines.append]
+    )
     revoked, used_up = issue(), issue(quota=issued_keys.Quota(1, 60))
     expired = issue(expires_at=datetime.now(UTC) - timedelta(seconds=60))
     with operator.session() as session:

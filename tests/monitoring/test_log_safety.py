@@ -45,7 +45,7 @@ def logged(database, spellings, statements_run, log):
 
     def make(verifier, key=CANARY):
         append = log.requests.append
-        app = create_app(database=database, verifier=verifier, spellings=spellings, log=append)
+        app = create_app(database=database, verifier=verifier, spellings=spellings, observers=[append])
         return Client(app, key, "", statements_run)
 
     return make
