@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -35,7 +34,6 @@ from stackmgr.errors import CommandError
 DATABASE = "stackmgr"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CREATE_DATABASE = b"CREATE DATABASE stackmgr ENCODING 'UTF8' TEMPLATE template0"
-_DATABASE_EXISTS = b"SELECT FROM pg_database WHERE datname = 'stackmgr'"
 _SERVICE_LOGIN = "stackmgr_service"
 _CREATE_SERVICE_LOGIN = b"""
 DO $$ BEGIN
@@ -139,22 +137,22 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
 
 
-class EmbeddedPostgres:
+class EmbeddedPostgres(ExitStack):
     """A server with its data in *folder*, for root possibly in another one.  It stops with the context.
 
     `process` is the postmaster, None before the start.
     """
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder.resolve()
         self.programs = Path()
         self.run_as: dict[str, Any] = {}
         self.process: subprocess.Popen[bytes] | None = None
-        self._undo = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
-            self._undo = undo
+            undo.push(self)
             try:
                 self.choose_user()
                 if not (self.folder / "PG_VERSION").exists():
@@ -162,13 +160,8 @@ class EmbeddedPostgres:
                 self.start()
             except (OSError, KeyError) as ex:
                 raise CommandError(f"the database in {self.folder} cannot be started: {ex}") from ex
-            self._undo = undo.pop_all()
+            undo.pop_all()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._undo.close()
 
     def url(self, database: str = DATABASE, user: str = "postgres") -> str:
         """Return the connection string of one of the server's databases."""
@@ -177,9 +170,9 @@ class EmbeddedPostgres:
 
     def ensure_database(self) -> None:
         """Create the service's database if it is not there yet."""
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            if connection.execute(_DATABASE_EXISTS).fetchone() is None:
-                connection.execute(_CREATE_DATABASE)
+        connected = psycopg.connect(self.url("postgres"), autocommit=True)
+        with suppress(psycopg.errors.DuplicateDatabase), connected as connection:
+            connection.execute(_CREATE_DATABASE)
 
     def ensure_service_login(self) -> str:
         """Create a login with the service's rights alone, unless it exists, and return its connection string.
@@ -252,7 +245,7 @@ class EmbeddedPostgres:
             pid_file.unlink(missing_ok=True)
         if self.socket_folder != self.folder:
             self.take_ownership(self.socket_folder)
-            self._undo.callback(shutil.rmtree, self.socket_folder, ignore_errors=True)
+            self.callback(shutil.rmtree, self.socket_folder, ignore_errors=True)
         log_path = self.folder / "server.log"
         with log_path.open("wb") as log, uninterrupted():
             process = subprocess.Popen(
@@ -269,7 +262,7 @@ class EmbeddedPostgres:
                 start_new_session=True,
                 **self.run_as,
             )
-            self._undo.callback(_stop, process)
+            self.callback(_stop, process)
         self.process = process
         self._wait_until_ready(process, log_path)
 
