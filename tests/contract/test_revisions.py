@@ -15,25 +15,19 @@ from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import reading
 from tests.support.examples import ADDRESSES, allocation, configuration
 
+READ = """
+    SELECT revision_number, revision_id::text, name, allocation, preset, identity_id, request_id, key_id
+    FROM stackmgr.stack_revisions WHERE stack_id = %s ORDER BY revision_number
+"""
+
 
 @pytest.fixture
 def revisions(admin: psycopg.Connection):
     """Return a function that reads all revisions of a stack, oldest first."""
-
-    def read(stack_id: str) -> list[dict[str, Any]]:
-        with admin.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(
-                "SELECT revision_number, revision_id::text, name, allocation, preset, identity_id,"
-                " request_id, key_id FROM stackmgr.stack_revisions WHERE stack_id = %s"
-                " ORDER BY revision_number",
-                [stack_id],
-            )
-            return cursor.fetchall()
-
-    return read
+    return lambda stack_id: admin.cursor(row_factory=dict_row).execute(READ, [stack_id]).fetchall()
 
 
-def _as_returned(stack_id: str, revision: dict[str, Any]) -> dict[str, Any]:
+def as_returned(stack_id: str, revision: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": stack_id,
         "current_revision_id": revision["revision_id"],
@@ -44,65 +38,50 @@ def _as_returned(stack_id: str, revision: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_revision_is_the_complete_configuration_that_was_returned(client, revisions, admin):
-    created = client.create(configuration()).json
-    stack_id = created["id"]
-    updates = (
+    stack = client.create(configuration()).json
+    returned, stack_id = [stack], stack["id"]
+    for changes in (
         {"name": "Second"},
         {"schedule": {"preset": "daily"}},
         {"allocation": allocation((ADDRESSES[4], 10000))},
         {"name": "Second"},
         configuration(),
-    )
-    responses = [created, *(client.update(stack_id, changes).json for changes in updates)]
+    ):
+        earlier = revisions(stack_id)
+        returned.append(client.update(stack_id, changes).json)
+        assert revisions(stack_id)[:-1] == earlier
     saved = revisions(stack_id)
-    assert [_as_returned(stack_id, revision) for revision in saved] == responses
+    assert [as_returned(stack_id, revision) for revision in saved] == returned
     assert [revision["revision_number"] for revision in saved] == [1, 2, 3, 4, 5, 6]
     assert len({revision["revision_id"] for revision in saved}) == 6
     current = "SELECT revision_number, revision_id::text FROM stackmgr.stacks WHERE stack_id = %s"
-    assert admin.execute(current, [stack_id]).fetchall() == [(6, responses[-1]["current_revision_id"])]
+    assert admin.execute(current, [stack_id]).fetchall() == [(6, returned[-1]["current_revision_id"])]
 
 
-def test_an_update_leaves_earlier_revisions_as_they_were(client, stack, revisions):
-    before = revisions(stack["id"])
-    client.update(stack["id"], configuration(name="Second", schedule={"preset": "monthly"}))
-    assert revisions(stack["id"])[:1] == before
-
-
-def test_each_revision_names_the_identity_and_the_request_that_made_it(client, revisions):
-    created = client.create(configuration(), headers={"X-Request-Id": "the creation"})
-    client.update(created.json["id"], {"name": "Second"}, {"X-Request-Id": "the update"})
-    unnamed = client.update(created.json["id"], {"name": "Third"})
-    saved = revisions(created.json["id"])
-    assert [revision["request_id"] for revision in saved] == [
-        "the creation",
-        "the update",
-        unnamed.headers["X-Request-Id"],
-    ]
-    assert {revision["identity_id"] for revision in saved} == {api_keys.identity_of(client.external_id)}
-
-
-def test_each_revision_names_the_key_that_made_it(make_client, revisions, database_url):
+def test_each_revision_names_the_identity_the_key_and_the_request_that_made_it(
+    make_client, revisions, database_url
+):
     first = make_client()
     second = make_client(first.external_id)
-    stack_id = first.create(configuration()).json["id"]
-    second.update(stack_id, {"name": "Second"})
+    stack_id = first.create(configuration(), headers={"X-Request-Id": "the creation"}).json["id"]
+    unnamed = second.update(stack_id, {"name": "Second"}).headers["X-Request-Id"]
     with reading(database_url) as reader:
-        records = issued_keys.list_all(reader, first.external_id)
-        ids = {record.last_four: record.key_id for record in records}
-    assert [revision["key_id"] for revision in revisions(stack_id)] == [
-        ids[client.key[-4:]] for client in (first, second)
+        ids = {key.last_four: key.key_id for key in issued_keys.list_all(reader, first.external_id)}
+    assert [(each["request_id"], each["key_id"], each["identity_id"]) for each in revisions(stack_id)] == [
+        (request_id, ids[client.key[-4:]], api_keys.identity_of(first.external_id))
+        for request_id, client in (("the creation", first), (unnamed, second))
     ]
 
 
-def test_a_revision_inserted_without_a_key_id_as_by_the_previous_release_has_none(client, stack, admin):
-    row = admin.execute(
-        "INSERT INTO stackmgr.stack_revisions (manager_id, stack_id, revision_number, revision_id, name,"
-        " allocation, preset, identity_id, request_id)"
-        " SELECT manager_id, stack_id, 2, gen_random_uuid(), name, allocation, preset, 'identity', 'request'"
-        " FROM stackmgr.stacks WHERE stack_id = %s RETURNING key_id",
-        [stack["id"]],
-    ).fetchone()
-    assert row == (None,)
+def test_a_revision_inserted_without_a_key_id_as_by_the_previous_release_has_none(stack, admin):
+    insert = """
+        INSERT INTO stackmgr.stack_revisions
+            (manager_id, stack_id, revision_number, revision_id, name, allocation, preset,
+             identity_id, request_id)
+        SELECT manager_id, stack_id, 2, gen_random_uuid(), name, allocation, preset, 'identity', 'request'
+        FROM stackmgr.stacks WHERE stack_id = %s RETURNING key_id
+    """
+    assert admin.execute(insert, [stack["id"]]).fetchone() == (None,)
 
 
 @pytest.mark.parametrize(

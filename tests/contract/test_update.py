@@ -3,7 +3,6 @@
 import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
-from uuid import uuid4
 
 import pytest
 
@@ -40,12 +39,6 @@ def test_repeating_current_values_is_an_update_all_the_same(client, stack, row_c
     assert updated.json == stack | {"current_revision_id": updated.json["current_revision_id"]}
     assert updated.json["current_revision_id"] != stack["current_revision_id"]
     assert row_counts() == before | {"stack_revisions": before["stack_revisions"] + 1}
-
-
-def test_an_update_takes_one_statement(client, stack):
-    for stack_id in (stack["id"], str(uuid4())):
-        client.update(stack_id, NEW)
-        assert client.statements == ["stack_update"]
 
 
 RIVALS = configuration(
