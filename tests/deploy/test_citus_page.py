@@ -1,14 +1,11 @@
 """What deploy/CITUS.md says, as it is printed, on servers with passwords and the page's pg_hba.conf."""
 
+import itertools
 import json
 import os
-import pwd
 import shlex
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -19,6 +16,7 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.operate import erasure, migrations
+from tests.deploy.dba import Shell
 from tests.deploy.runbook import blocks
 from tests.support.client import STACKS
 from tests.support.command_line import Outcome, runner
@@ -69,23 +67,17 @@ PLACED = "SELECT count(*) FROM citus_shards WHERE nodename = '127.0.1.5'"
 pytestmark = pytest.mark.skipif(not BINARIES, reason="CITUS_BINARIES is not set")
 
 
-class Nodes:
+class Nodes(Shell):
     """Servers of one user with a home each; the page's addresses are on loopback."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="stackmgr-citus-", dir=memory()))
-        (self.folder / "deploy").symlink_to(paths.directory("deploy"))
+        super().__init__(BINARIES, memory())
         self.port = str(free_port())
-        self._as: dict[str, Any] = {}
-        if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
-            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
     def of_page(self, section: str) -> list[str]:
         """Return the blocks of *section* with the addresses, port and password of this test."""
         found = []
-        for text in map(dedent, blocks(section, PAGE)):
+        for text in blocks(section, PAGE):
             local = text.replace("10.0.0.0/29", "127.0.0.0/8").replace("10.0.0.", "127.0.1.")
             found.append(local.replace("5432", self.port).replace("PASSWORD", PASSWORD))
         return found
@@ -93,43 +85,19 @@ class Nodes:
     def home(self, number: int) -> Path:
         return self.folder / str(number)
 
-    def make_home(self, number: int) -> None:
-        self.home(number).mkdir()
-        os.chown(self.home(number), self._as.get("user", -1), self._as.get("group", -1))
-
-    def run(self, number: int, command: str, stdin: str = "") -> None:
+    def run_on(self, number: int, command: str, stdin: str = "") -> None:
         """Run *command* in the shell of a node's administrator."""
-        home = self.home(number)
-        log = self.folder / "log"
-        # To a file: a server that is started would keep a pipe open.  Without a terminal for passwords.
-        with log.open("ab") as output:
-            ended = subprocess.run(
-                ["/bin/sh", "-euc", command],
-                cwd=self.folder,
-                env={
-                    "PATH": f"{BINARIES}:{os.environ['PATH']}",
-                    "HOME": str(home),
-                    "PGHOST": str(home),
-                    "PGPORT": self.port,
-                    "PGUSER": "postgres",
-                },
-                input=stdin.encode(),
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                check=False,
-                **self._as,
-            )
-        assert ended.returncode == 0, f"{command}: {log.read_text(errors='replace')[-5000:]}"
+        home = str(self.home(number))
+        self.run(command, stdin, HOME=home, PGHOST=home, PGPORT=self.port)
 
     def write(self, number: int, name: str, text: str) -> None:
         """Write a file of a node, as its user."""
-        self.run(number, f"umask 077; cat > {self.home(number) / name}", text)
+        self.run_on(number, f"umask 077; cat > {self.home(number) / name}", text)
 
     def settle(self, number: int) -> None:
         """Let a data directory be that of a node of this number."""
         home = self.home(number)
-        self.run(number, f"mkdir -p {home}/archive; cat >> {home}/data/postgresql.conf", dedent(f"""
+        self.run_on(number, f"mkdir -p {home}/archive; cat >> {home}/data/postgresql.conf", dedent(f"""
             listen_addresses = '127.0.1.{number}'
             port = {self.port}
             unix_socket_directories = '{home}'
@@ -143,22 +111,22 @@ class Nodes:
         """Make a node as the page says."""
         settings, hba, passwords, shell, psql = self.of_page("Nodes")
         home = self.home(number)
-        self.make_home(number)
-        self.run(number, f"initdb -D {home}/data -U postgres -E UTF8 --locale=C --no-sync -A trust")
+        self.run(f"mkdir {home}")
+        self.run_on(number, f"initdb -D {home}/data -U postgres -E UTF8 --locale=C --no-sync -A trust")
         self.write(number, "data/pg_hba.conf", hba + OTHER_LINES)
         self.write(number, ".pgpass", passwords)
         self.settle(number)
-        self.run(number, f"cat >> {home}/data/postgresql.conf", settings)
+        self.run_on(number, f"cat >> {home}/data/postgresql.conf", settings)
         self.start(number)
-        self.run(number, shell)
+        self.run_on(number, shell)
         self.write(number, "psql.sql", psql)
-        self.run(number, f"psql -X -v ON_ERROR_STOP=1 -d stackmgr -f {home}/psql.sql", f"{PASSWORD}\n" * 8)
+        self.run_on(number, f"psql -X -v ON_ERROR_STOP=1 -d stackmgr -f {home}/psql.sql", f"{PASSWORD}\n" * 8)
 
     def start(self, number: int) -> None:
-        self.run(number, f"pg_ctl -D {self.home(number)}/data -w -l {self.home(number)}/log start")
+        self.run_on(number, f"pg_ctl -D {self.home(number)}/data -w -l {self.home(number)}/log start")
 
     def stop(self, number: int, mode: str = "fast") -> None:
-        self.run(number, f"pg_ctl -D {self.home(number)}/data -w -m {mode} stop")
+        self.run_on(number, f"pg_ctl -D {self.home(number)}/data -w -m {mode} stop")
 
     def sql(self, number: int, query: str) -> list[tuple[Any, ...]]:
         """Run statements as the superuser, and return the rows of the last one."""
@@ -169,20 +137,12 @@ class Nodes:
                 cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor and cursor.description else []
 
-    def switch_wal(self, number: int) -> None:
-        """Wait until all that was written is archived."""
-        [(name,)] = self.sql(number, "SELECT pg_walfile_name(pg_switch_wal())")
-        eventually(lambda: self.sql(number, IS_ARCHIVED.format(name)) == [(True,)], 120)
-
 
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
     nodes = Nodes()
     yield nodes
-    for pid_file in nodes.folder.glob("*/data/postmaster.pid"):
-        with suppress(AssertionError):
-            nodes.stop(int(pid_file.parent.parent.name), "immediate")
-    shutil.rmtree(nodes.folder)
+    nodes.close()
 
 
 class Api:
@@ -192,27 +152,24 @@ class Api:
         self.port = service.port
         self.stacks: dict[str, tuple[str, str]] = {}  # key and stack by external id
 
+    def _send(self, key: str, path: str, *request: str, **fields: str) -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", **fields}
+        return send_request(self.port, path, headers, *request)
+
     def create(self, external_id: str, key: str, idempotency_key: str = "first") -> int:
-        headers = {
-            "Authorization": f"Bearer {key}",
-            "Idempotency-Key": idempotency_key,
-            "X-Request-Id": f"of-{external_id}",
-            "Content-Type": "application/json",
-        }
-        body = json.dumps(configuration(name="Growth"))
-        status, body = send_request(self.port, STACKS, headers, "POST", body)
+        ids = {"Idempotency-Key": idempotency_key, "X-Request-Id": f"of-{external_id}"}
+        status, body = self._send(key, STACKS, "POST", json.dumps(configuration(name="Growth")), **ids)
         if status == 201:
             self.stacks[external_id] = (key, json.loads(body)["id"])
         return status
 
     def update(self, external_id: str) -> int:
         key, stack_id = self.stacks[external_id]
-        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        return send_request(self.port, f"{STACKS}/{stack_id}", headers, "PATCH", '{"name": "Renamed"}')[0]
+        return self._send(key, f"{STACKS}/{stack_id}", "PATCH", '{"name": "Renamed"}')[0]
 
     def get(self, external_id: str) -> int:
         key, stack_id = self.stacks[external_id]
-        return send_request(self.port, f"{STACKS}/{stack_id}", {"Authorization": f"Bearer {key}"})[0]
+        return self._send(key, f"{STACKS}/{stack_id}")[0]
 
 
 def test_the_page(nodes: Nodes, monkeypatch, capsys, tmp_path):
@@ -260,7 +217,7 @@ def install(nodes: Nodes, command: Callable[..., Outcome], monkeypatch: pytest.M
     command("migrate")
     assert "deploy/citus.sql" in command("check", status=3).err
     nodes.sql(COORDINATOR, add_nodes)
-    nodes.run(COORDINATOR, distribute)
+    nodes.run_on(COORDINATOR, distribute)
     assert command("check").out.endswith("\nok\n")
     return {"database_url": url, "env": values | {"WEB_CONCURRENCY": "1"}}
 
@@ -277,20 +234,13 @@ def every_command(api: Api, command: Callable[..., Outcome], monkeypatch: pytest
     del api.stacks[other]
     [manager] = command("managers", "show", erased, "--json").json
     result = command("managers", "erase", manager["manager_id"], "--confirm", erased, "--json").json
-    assert result == {
-        "manager_id": manager["manager_id"],
-        "stacks": 1,
-        "revisions": 2,
-        "receipts": 1,
-        "keys": 1,
-    }
+    assert result.pop("manager_id") == manager["manager_id"]
+    assert result == {"stacks": 1, "revisions": 2, "receipts": 1, "keys": 1}
     del api.stacks[erased]
     [manager] = command("managers", "show", external_id, "--json").json
-    rebinding = ("--confirm-external-id", external_id, "--confirm-identity-id", manager["identity_id"])
-    command("managers", "rebind", manager["manager_id"], "--to-identity-id", "another", *rebinding)
-    rebinding = ("--confirm-external-id", external_id, "--confirm-identity-id", "another")
-    back = ("--to-identity-id", manager["identity_id"])
-    command("managers", "rebind", manager["manager_id"], *back, *rebinding)
+    for old, new in itertools.pairwise((manager["identity_id"], "another", manager["identity_id"])):
+        confirmed = ("--confirm-external-id", external_id, "--confirm-identity-id", old)
+        command("managers", "rebind", manager["manager_id"], "--to-identity-id", new, *confirmed)
 
 
 def a_release(
@@ -314,7 +264,7 @@ def a_release(
 def backup(nodes: Nodes, api: Api) -> None:
     """Take a base backup of each node, name a moment, and write after it."""
     for number in (COORDINATOR, *WORKERS):
-        nodes.run(number, f"pg_basebackup -D {nodes.home(number)}/backup -c fast")
+        nodes.run_on(number, f"pg_basebackup -D {nodes.home(number)}/backup -c fast")
     first = next(iter(api.stacks))
     assert api.update(first) == 200
     point, _ = nodes.of_page("Backup and restore")
@@ -323,7 +273,9 @@ def backup(nodes: Nodes, api: Api) -> None:
     assert api.create(first, api.stacks[first][0], "later") == 201
     api.stacks = before
     for number in (COORDINATOR, *WORKERS):
-        nodes.switch_wal(number)
+        [(name,)] = nodes.sql(number, "SELECT pg_walfile_name(pg_switch_wal())")
+        query = IS_ARCHIVED.format(name)
+        eventually(lambda number=number, query=query: nodes.sql(number, query) == [(True,)], 120)
 
 
 def restore(nodes: Nodes) -> None:
@@ -334,14 +286,14 @@ def restore(nodes: Nodes) -> None:
     for number in (COORDINATOR, *WORKERS):
         nodes.stop(number)
         home = nodes.home(number)
-        nodes.run(
+        nodes.run_on(
             number, f"rm -r {home}/data; mv {home}/backup {home}/data; touch {home}/data/recovery.signal"
         )
-        nodes.run(number, f"cat >> {home}/data/postgresql.conf", settings)
+        nodes.run_on(number, f"cat >> {home}/data/postgresql.conf", settings)
     for number in (*WORKERS, COORDINATOR):
         nodes.start(number)
         eventually(lambda number=number: nodes.sql(number, TAKES_WRITES) == [(True,)], 120)
-        nodes.run(number, f"sed -i /^recovery_target_/d {nodes.home(number)}/data/postgresql.conf")
+        nodes.run_on(number, f"sed -i /^recovery_target_/d {nodes.home(number)}/data/postgresql.conf")
     assert nodes.sql(COORDINATOR, count) == [(written - 1,)]
 
 
@@ -354,15 +306,15 @@ def a_lost_worker(nodes: Nodes, api: Api) -> None:
     assert of_lost
     assert of_other
     home = nodes.home(STANDBY)
-    nodes.make_home(STANDBY)
-    nodes.run(2, f"pg_basebackup -D {home}/data -R -c fast; cp {nodes.home(2)}/.pgpass {home}/")
+    nodes.run(f"mkdir {home}")
+    nodes.run_on(2, f"pg_basebackup -D {home}/data -R -c fast; cp {nodes.home(2)}/.pgpass {home}/")
     nodes.settle(STANDBY)
     nodes.start(STANDBY)
     eventually(lambda: nodes.sql(2, IS_REPLAYED) == [(True,)], 120)
     nodes.stop(2, "immediate")
     assert {api.update(external_id) for external_id in of_other} == {200}
     assert {api.get(external_id) for external_id in of_lost} == {500}
-    nodes.run(STANDBY, f"pg_ctl -D {home}/data -w promote")
+    nodes.run_on(STANDBY, f"pg_ctl -D {home}/data -w promote")
     [move] = nodes.of_page("A lost worker")
     nodes.sql(COORDINATOR, move)
     eventually(lambda: {api.update(external_id) for external_id in of_lost} == {200}, 60)

@@ -1,0 +1,51 @@
+"""A DBA's shell: what deploy/ gives to run, on servers of a test's own."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from stackmgr import paths
+
+
+class Shell:
+    """A shell of the user that PostgreSQL runs as, in a folder with `deploy` and the servers' directories."""
+
+    def __init__(self, binaries: str | Path, parent: Path | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="stackmgr-dba-", dir=parent))
+        (self.folder / "deploy").symlink_to(paths.directory("deploy"))
+        self.variables = {"PATH": f"{binaries}:{os.environ['PATH']}", "PGUSER": "postgres"}
+        self._as: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
+            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+    def run(self, command: str, stdin: str = "", **variables: str) -> None:
+        """Run *command* without a terminal; fail with all that was printed so far."""
+        log = self.folder / "log"
+        # To a file: a server that is started would keep a pipe open.
+        with log.open("ab") as output:
+            ended = subprocess.run(
+                ["/bin/sh", "-euc", command],
+                cwd=self.folder,
+                env=self.variables | variables,
+                input=stdin.encode(),
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                check=False,
+                **self._as,
+            )
+        assert ended.returncode == 0, f"{command}: {log.read_text(errors='replace')[-5000:]}"
+
+    def close(self) -> None:
+        """End the servers, and remove the folder."""
+        for pid_file in self.folder.glob("**/postmaster.pid"):
+            with suppress(AssertionError):
+                self.run(f"pg_ctl -D {pid_file.parent} -w -m immediate stop")
+        shutil.rmtree(self.folder)
