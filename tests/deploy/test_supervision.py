@@ -8,179 +8,176 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
 
-import psutil
 import pytest
 
 from stackmgr import paths
 from stackmgr.access import api_keys
 from stackmgr.server.master import Master
+from tests.deploy.reloads import is_serving, kill_workers, messages, rejected_reload, workers
 from tests.support.examples import configuration
 from tests.support.releases import make_release, switch
-from tests.support.server import RunningService, free_port, running_service, send_request, workers_replaced
+from tests.support.server import (
+    GUNICORN_COMMAND,
+    RunningService,
+    free_port,
+    running,
+    running_service,
+    send_request,
+    workers_replaced,
+)
 from tests.support.waiting import eventually
 
-RELOAD_REJECTED = "The reload is refused for the reasons above; the workers keep serving as before"
 # For the end of stackmgr/wsgi.py: only a worker gets there, not the check of the master.
 IN_A_WORKER = '\nif __name__ != "__main__":\n    {}\n'
 HANGING = IN_A_WORKER.format("import time; time.sleep(100)")
+# As where the files change after the check.
+NOT_IN_A_WORKER = 'import sys\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError'
+# A check of a release, and the boot of a worker, have eight seconds each.
+IMPATIENT = "\nfrom stackmgr.server import master\nmaster.BOOT_SECONDS = master.CHECK_SECONDS = 8\n"
 
 
-def messages(service: RunningService) -> list[str]:
-    """Return what the service has logged.  A process that fails to import prints lines that are not JSON."""
-    lines = service.log_path.read_text().splitlines()
-    return [json.loads(line)["message"] for line in lines if line.startswith("{")]
-
-
-def is_serving(service: RunningService) -> bool:
-    return send_request(service.port, "/", timeout=20)[0] == 404
-
-
-def workers(service: RunningService) -> set[psutil.Process]:
-    return set(psutil.Process(service.pid).children())
-
-
-@pytest.fixture
-def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of two releases, `old` and `new`; `current` is a link to the old one.
+class Releases:
+    """Two releases, `old` and `new`, in *folder*; `current` is a link to the old one.
 
     A worker of the old one that has built its application leaves a file `booted-PID`.
     """
-    monkeypatch.chdir(tmp_path)  # Python looks for modules in the current folder first
-    for release in ("old", "new"):
-        make_release(tmp_path / release, f"Said by the {release} release.")
-    with (tmp_path / "old/stackmgr/wsgi.py").open("a") as module:
-        module.write(IN_A_WORKER.format(f"open(f'{tmp_path}/booted-{{os.getpid()}}', 'w').close()"))
-    switch(tmp_path / "current", "old")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "current"))
-    return tmp_path
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for release in ("old", "new"):
+            make_release(folder / release, f"Said by the {release} release.")
+        self.application = folder / "old/stackmgr/wsgi.py"
+        self.change_old(IN_A_WORKER.format(f"open(f'{folder}/booted-{{os.getpid()}}', 'w').close()"))
+        switch(folder / "current", "old")
+        self.settings = folder / "gunicorn.conf.py"
+        shutil.copy(paths.directory("deploy") / "gunicorn.conf.py", self.settings)
+
+    def change_old(self, code: str) -> None:
+        self.application.write_text(self.application.read_text() + code)
+
+    def serve(self, url: str, impatience: str = "", **environ: str) -> AbstractContextManager[RunningService]:
+        with self.settings.open("a") as file:
+            file.write(impatience)
+        # Python looks for modules in the current folder first.
+        env = {"STACKMGR_DATABASE_URL": url, "PYTHONPATH": f"{self.folder}/current", **environ}
+        return running((*GUNICORN_COMMAND[:-1], str(self.settings)), env=env, folder=self.folder)
+
+    def booted(self) -> int:
+        return len(list(self.folder.glob("booted-*")))
+
+    def switch_to_new(self, module: str, code: str) -> Path:
+        """Switch to the new release, a module of which ends in *code*."""
+        path = self.folder / "new/stackmgr" / module
+        path.write_text(f"{path.read_text()}\n{code}\n")
+        switch(self.folder / "current", "new")
+        return path
+
+    def replace_every_worker(self, service: RunningService) -> None:
+        """See that the old release serves, and that it does so with workers that replace killed ones."""
+        assert "Said by the old release." in send_request(service.port, "/", timeout=20)[1]
+        switch(self.folder / "current", "old")
+        kill_workers(service)
+        assert "Said by the old release." in send_request(service.port, "/", timeout=20)[1]
 
 
-def switch_to_new(releases: Path, module: str, code: str) -> None:
-    """Switch to the new release, a module of which ends in *code*."""
-    with (releases / "new/stackmgr" / module).open("a") as file:
-        file.write(f"\n{code}\n")
-    switch(releases / "current", "new")
+@pytest.fixture
+def releases(tmp_path: Path) -> Releases:
+    return Releases(tmp_path)
 
 
-def rejected_reload(service: RunningService) -> None:
-    """Send SIGHUP, and return once the reload is rejected, with the same workers as before."""
-    before = workers(service)
-    os.kill(service.pid, signal.SIGHUP)
-    eventually(lambda: RELOAD_REJECTED in messages(service) or service.process.poll() is not None, 60)
-    assert service.process.poll() is None
-    eventually(lambda: workers(service) == before)
-    assert is_serving(service)
+@pytest.fixture(scope="module")
+def impatient(
+    database_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RunningService, Releases]]:
+    """A service of a module's releases; each test leaves it with the old one."""
+    releases = Releases(tmp_path_factory.mktemp("releases"))
+    with releases.serve(database_url, IMPATIENT) as service:
+        yield service, releases
 
 
-def every_worker_of_the_old_release_is_replaced(service: RunningService, releases: Path) -> None:
-    assert "Said by the old release." in send_request(service.port, "/", timeout=20)[1]
-    switch(releases / "current", "old")
-    before = workers(service)
-    for worker in before:
-        worker.kill()
-    eventually(lambda: len(workers(service) - before) == len(before), 60)
-    assert "Said by the old release." in send_request(service.port, "/", timeout=20)[1]
-
-
-# The last two as where the files change after the check.
 UNUSABLE = {
-    "no check": ("http/app.py", "import nonexisting"),
-    "no worker": (
-        "server/worker.py",
-        'import sys\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError',
-    ),
-    "no log": (
-        "monitoring/logs.py",
-        'import sys\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError',
+    "no check": ("http/app.py", "import nonexisting", "nonexisting"),
+    "no worker": ("server/worker.py", NOT_IN_A_WORKER, "ImportError"),
+    "no log": ("monitoring/logs.py", NOT_IN_A_WORKER, "ImportError"),
+    "hanging workers": ("wsgi.py", HANGING, "The new workers do not serve"),
+    "a hanging check": (
+        "errors.py",
+        "import time; time.sleep(100)",
+        "The check of the release took longer than 8 s",
     ),
 }
 
 
-@pytest.mark.parametrize(("module", "code"), UNUSABLE.values(), ids=UNUSABLE)
-def test_a_release_that_cannot_be_imported_is_rejected_and_the_workers_keep_serving(
-    database_url, releases, module, code
+@pytest.mark.parametrize(("module", "code", "reason"), UNUSABLE.values(), ids=UNUSABLE)
+def test_a_release_that_cannot_serve_is_rejected_and_the_workers_keep_serving(
+    impatient, module, code, reason
 ):
-    with running_service(database_url) as service:
-        switch_to_new(releases, module, code)
-        rejected_reload(service)
-        every_worker_of_the_old_release_is_replaced(service, releases)
+    service, releases = impatient
+    logged = len(service.log_path.read_text())
+    intact = (releases.folder / "new/stackmgr" / module).read_text()
+    changed = releases.switch_to_new(module, code)
+    rejected_reload(service)
+    said = service.log_path.read_text()[logged:]
+    assert reason in said
+    assert "Traceback" not in said or reason != UNUSABLE["a hanging check"][2]
+    releases.replace_every_worker(service)
+    changed.write_text(intact)
 
 
 @pytest.mark.parametrize("broken", ["http/app.py", "server/connection.py"])
 def test_check_refuses_a_release_that_cannot_be_imported(database_url, releases, broken):
-    switch_to_new(releases, broken, "import nonexisting")
-    environment = {**os.environ, "STACKMGR_DATABASE_URL": database_url}
+    releases.switch_to_new(broken, "import nonexisting")
+    current = releases.folder / "current"
+    environment = {**os.environ, "STACKMGR_DATABASE_URL": database_url, "PYTHONPATH": str(current)}
     command = [sys.executable, "-m", "stackmgr", "check"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        command, env=environment, cwd=releases.folder, capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "No module named 'nonexisting'" in ran.stderr
 
 
 def test_a_release_whose_workers_cannot_boot_is_rejected_with_its_settings(database_url, releases):
-    settings = impatient(releases)
-    with running_service(database_url, args=["-c", str(settings)]) as service:
+    with releases.serve(database_url, IMPATIENT) as service:
         os.kill(service.pid, signal.SIGTTIN)  # one worker more than the settings say
-        eventually(lambda: len(list(releases.glob("booted-*"))) == 2)
-        with settings.open("a") as file:
+        eventually(lambda: releases.booted() == 2)
+        with releases.settings.open("a") as file:
             file.write("\nworkers = 3\ndef pre_fork(server, worker): server.log.info('new settings')\n")
-        switch_to_new(releases, "wsgi.py", IN_A_WORKER.format("raise OSError"))
+        releases.switch_to_new("wsgi.py", IN_A_WORKER.format("raise OSError"))
         rejected_reload(service)
         assert "The new workers do not serve" in messages(service)
         assert messages(service).count("new settings") == 3
-        every_worker_of_the_old_release_is_replaced(service, releases)
+        releases.replace_every_worker(service)
         assert messages(service).count("new settings") == 3
         assert len(workers(service)) == 2
 
 
 def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(database_url, releases):
-    with running_service(database_url, env={"WEB_CONCURRENCY": "2"}) as service:
-        eventually(lambda: len(list(releases.glob("booted-*"))) == 2)
-        before = workers(service)
-        switch_to_new(releases, "wsgi.py", IN_A_WORKER.format(f"os.mkdir({str(releases / 'second')!r})"))
+    with releases.serve(database_url, WEB_CONCURRENCY="2") as service:
+        eventually(lambda: releases.booted() == 2)
+        code = IN_A_WORKER.format(f"os.mkdir({str(releases.folder / 'second')!r})")
+        releases.switch_to_new("wsgi.py", code)
         rejected_reload(service)
-        time.sleep(1)  # in which an old worker would end if it had received a signal
-        assert workers(service) == before
-        every_worker_of_the_old_release_is_replaced(service, releases)
-
-
-def impatient(folder: Path) -> Path:
-    """Return settings with which the check of a release and the boot of a worker have eight seconds each."""
-    settings = folder / "gunicorn.conf.py"
-    shutil.copy(paths.directory("deploy") / "gunicorn.conf.py", settings)
-    with settings.open("a") as file:
-        file.write("\nfrom stackmgr.server import master\nmaster.BOOT_SECONDS = master.CHECK_SECONDS = 8\n")
-    return settings
-
-
-def test_a_release_whose_workers_hang_is_rejected_and_takes_no_place(database_url, releases):
-    with running_service(database_url, args=["-c", str(impatient(releases))]) as service:
-        before = workers(service)
-        switch_to_new(releases, "wsgi.py", HANGING)
-        rejected_reload(service)
-        assert workers(service) == before
-        every_worker_of_the_old_release_is_replaced(service, releases)
-
-
-def hanging_check(folder: Path) -> None:
-    """Switch to the new release, whose check leaves a file `checking` and waits."""
-    code = f"import time\nopen({str(folder / 'checking')!r}, 'w').close()\ntime.sleep(100)"
-    switch_to_new(folder, "errors.py", code)
+        releases.replace_every_worker(service)
 
 
 def test_while_a_release_is_checked_dead_workers_are_replaced_and_a_signal_stops_the_service(
     database_url, releases
 ):
-    with running_service(database_url) as service:
-        hanging_check(releases)
+    checking = releases.folder / "checking"
+    with releases.serve(database_url) as service:
+        code = f"import time\nopen({str(checking)!r}, 'w').close()\ntime.sleep(100)"
+        releases.switch_to_new("errors.py", code)
         before = workers(service)
         os.kill(service.pid, signal.SIGHUP)
-        eventually((releases / "checking").exists)
+        eventually(checking.exists)
         check = workers(service) - before
         for worker in before:
             worker.kill()
@@ -191,18 +188,9 @@ def test_while_a_release_is_checked_dead_workers_are_replaced_and_a_signal_stops
         assert time.monotonic() - started < 10
 
 
-def test_a_check_that_takes_too_long_is_stated_and_refuses_the_reload(database_url, releases):
-    with running_service(database_url, args=["-c", str(impatient(releases))]) as service:
-        hanging_check(releases)
-        rejected_reload(service)
-        assert "The check of the release took longer than 8 s" in service.log_path.read_text()
-        assert "Traceback" not in service.log_path.read_text()
-        every_worker_of_the_old_release_is_replaced(service, releases)
-
-
 def test_a_signal_to_stop_ends_a_reload_that_waits(database_url, releases):
-    with running_service(database_url) as service:
-        switch_to_new(releases, "wsgi.py", HANGING)
+    with releases.serve(database_url) as service:
+        releases.switch_to_new("wsgi.py", HANGING)
         os.kill(service.pid, signal.SIGHUP)
         eventually(lambda: len(workers(service)) == 2)
         os.kill(service.pid, signal.SIGHUP)
@@ -223,8 +211,8 @@ def test_reloads_that_are_requested_during_one_are_one(database_url):
 
 
 def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):
-    with running_service(database_url) as service:
-        switch_to_new(releases, "wsgi.py", IN_A_WORKER.format("import time; time.sleep(4)"))
+    with releases.serve(database_url) as service:
+        releases.switch_to_new("wsgi.py", IN_A_WORKER.format("import time; time.sleep(4)"))
         with workers_replaced(service.pid):
             os.kill(service.pid, signal.SIGHUP)
             responses = []
@@ -232,17 +220,15 @@ def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):
                 # Less than the new workers take: without the old ones the request would wait for them.
                 responses.append(send_request(service.port, "/", timeout=2.5)[1])
         assert len(responses) > 2
+        assert "Said by the new release." in send_request(service.port, "/")[1]
 
 
 def test_a_worker_that_hangs_at_its_boot_is_replaced(database_url, releases):
-    with running_service(database_url, args=["-c", str(impatient(releases))]) as service:
-        hang = releases / "hang"
+    hang = releases.folder / "hang"
+    with releases.serve(database_url, IMPATIENT) as service:
         hang.touch()
-        with (releases / "old/stackmgr/wsgi.py").open("a") as module:
-            once = (
-                f"import time; os.path.exists({str(hang)!r}) and (os.unlink({str(hang)!r}), time.sleep(100))"
-            )
-            module.write(IN_A_WORKER.format(once))
+        once = f"import time; os.path.exists({str(hang)!r}) and (os.unlink({str(hang)!r}), time.sleep(100))"
+        releases.change_old(IN_A_WORKER.format(once))
         [worker] = workers(service)
         worker.kill()
         eventually(lambda: not hang.exists())
@@ -254,8 +240,7 @@ def create(service: RunningService, key: str) -> int:
     return send_request(service.port, "/manager/stacks", headers, "POST", json.dumps(configuration()))[0]
 
 
-@pytest.mark.parametrize("replacement", ["{", "{other}", None], ids=["broken", "other tokens", "removed"])
-def test_a_new_worker_uses_the_settings_that_the_master_has_checked(database_url, key, tmp_path, replacement):
+def test_a_new_worker_uses_the_settings_that_the_master_has_checked(database_url, key, tmp_path):
     whitelist, url = tmp_path / "tokens.json", tmp_path / "url"
     shutil.copy(paths.default_whitelist(), whitelist)
     url.write_text(database_url)
@@ -267,44 +252,38 @@ def test_a_new_worker_uses_the_settings_that_the_master_has_checked(database_url
         "STACKMGR_TOKENS": str(whitelist),
     }
     with running_service(database_url, env=env) as service:
-        for path in (whitelist, url):
-            if replacement is None:
-                path.unlink()
-            else:
-                path.write_text(replacement.replace("{other}", other))
-        before = workers(service)
-        for worker in before:
-            worker.kill()
-        eventually(lambda: len(workers(service) - before) == 2 and is_serving(service), 60)
-        assert {create(service, key) for _ in range(8)} == {201}
+        for replacement in ("{", other, None):
+            for path in (whitelist, url):
+                path.unlink() if replacement is None else path.write_text(replacement)
+            kill_workers(service)
+            eventually(lambda: is_serving(service))
+            assert {create(service, key) for _ in range(8)} == {201}
         assert not any("cannot boot" in said for said in messages(service))
 
 
 def test_systemd_is_notified_once_a_worker_serves(database_url, releases):
+    intact = releases.application.read_text()
+    releases.change_old(IN_A_WORKER.format("raise OSError"))
+    notify = str(releases.folder / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd, ThreadPoolExecutor() as threads:
-        systemd.bind(str(releases / "notify"))
+        systemd.bind(notify)
         systemd.settimeout(0)
-        application = releases / "old/stackmgr/wsgi.py"
-        intact = application.read_text()
-        application.write_text(intact + IN_A_WORKER.format("raise OSError"))
+
+        def is_notified() -> bool:
+            with suppress(BlockingIOError):
+                return systemd.recv(1000).startswith(b"READY=1")
+            return False
 
         def start() -> None:
-            with running_service(database_url, env={"NOTIFY_SOCKET": str(releases / "notify")}) as service:
-                eventually(lambda: is_notified(systemd))
+            with releases.serve(database_url, NOTIFY_SOCKET=notify) as service:
+                eventually(is_notified)
                 assert is_serving(service)
 
         started = threads.submit(start)
         time.sleep(4)  # in which gunicorn itself would notify
-        assert not is_notified(systemd)
-        application.write_text(intact)
+        assert not is_notified()
+        releases.application.write_text(intact)
         started.result(60)
-
-
-def is_notified(systemd: socket.socket) -> bool:
-    try:
-        return systemd.recv(1000).startswith(b"READY=1")
-    except BlockingIOError:
-        return False
 
 
 def test_the_liveness_probe_waits_for_no_request_of_a_manager(server):
