@@ -8,8 +8,6 @@ import signal
 import socket
 import subprocess
 
-import pytest
-
 from stackmgr.settings import Settings
 from tests.deploy.units import DEPLOY, unit, values
 from tests.support.programs import require
@@ -20,33 +18,21 @@ PATIENCE_SECONDS = 60.0
 UNITS = ("stackmgr.service", "stackmgr.socket")
 
 
-def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+def test_systemd_accepts_the_units_and_their_exposure_is_low(tmp_path):
     program = require(shutil.which("systemd-analyze"), "systemd-analyze")
-    return subprocess.run(
-        [program, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
-    )
-
-
-@pytest.fixture
-def installed_units(tmp_path):
     for name in UNITS:
         (tmp_path / name).write_text(unit(name))
-    return [str(tmp_path / name) for name in UNITS]
+    for arguments in (("verify", *UNITS), ("security", "--offline=true", "--threshold=15", UNITS[0])):
+        command = [program, *arguments]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
 
 
-def test_systemd_accepts_the_units(installed_units):
-    verified = analyze("verify", *installed_units)
-    assert (verified.returncode, verified.stderr) == (0, "")
-
-
-def test_systemd_never_gives_up_starting_the_service():
+def test_systemd_never_gives_up_starting_the_service_and_stops_it_later_than_gunicorn():
     assert values("stackmgr.service", "Restart") == ["always"]
     assert values("stackmgr.service", "StartLimitIntervalSec") == ["0"]
-
-
-def test_the_exposure_level_of_the_unit_is_low(installed_units):
-    examined = analyze("security", "--offline=true", "--threshold=15", installed_units[0])
-    assert examined.returncode == 0, examined.stdout
+    waits = re.search(r"^graceful_timeout = (\d+)$", (DEPLOY / "gunicorn.conf.py").read_text(), re.MULTILINE)
+    assert int(values("stackmgr.service", "TimeoutStopSec")[0]) > int(waits[1])
 
 
 def test_no_command_line_holds_a_setting_or_a_secret():
@@ -64,22 +50,12 @@ def test_memory_and_tasks_are_bounded_for_twice_the_workers_and_an_oom_kill_ends
     assert values("stackmgr.service", "OOMPolicy") == ["continue"]
 
 
-def test_a_stop_lasts_longer_than_gunicorn_waits_for_its_workers():
-    waits = re.search(r"^graceful_timeout = (\d+)$", (DEPLOY / "gunicorn.conf.py").read_text(), re.MULTILINE)
-    assert int(values("stackmgr.service", "TimeoutStopSec")[0]) > int(waits[1])
-
-
 def test_a_reload_begins_with_a_check_that_the_release_and_its_database_pass(database_url):
     check, hang_up = values("stackmgr.service", "ExecReload")
     assert hang_up == "/bin/kill -s HUP $MAINPID"
     for url, outcome in ((database_url, 0), (f"{database_url} dbname=postgres", 1)):
-        checked = subprocess.run(
-            shlex.split(check),
-            env={**os.environ, "STACKMGR_DATABASE_URL": url},
-            check=False,
-            timeout=PATIENCE_SECONDS,
-            capture_output=True,
-        )
+        environ = os.environ | {"STACKMGR_DATABASE_URL": url}
+        checked = subprocess.run(shlex.split(check), env=environ, check=False, capture_output=True)
         assert checked.returncode == outcome, checked.stderr
 
 
