@@ -242,7 +242,14 @@ def call_in_thread(call: Callable[[], _Result]) -> _Result:
 def start_thread(call: Callable[[], _Result]) -> Future[_Result]:
     """Return a future of *call*, which runs in a thread of its own.  Raises RuntimeError."""
     future: Future[_Result] = Future()
-    threading.Thread(target=_run, args=(future, call), daemon=True).start()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as ex:  # noqa: BLE001 - it is raised where the result is read
+            future.set_exception(ex)
+
+    threading.Thread(target=run, daemon=True).start()
     return future
 
 
@@ -259,10 +266,3 @@ def repeat(work: Callable[[], None], seconds: float, name: str) -> None:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     atexit.register(work)
-
-
-def _run(future: Future[_Result], call: Callable[[], _Result]) -> None:
-    try:
-        future.set_result(call())
-    except BaseException as ex:  # noqa: BLE001 - it is raised where the result is read
-        future.set_exception(ex)

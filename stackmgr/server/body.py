@@ -41,11 +41,11 @@ class ChunkedDecoder:
     What it accepts does not depend on where the pieces are cut.
     """
 
-    __slots__ = ("_content", "_framing", "_in_trailers", "_missing", "_request", "_searched")
+    __slots__ = ("_framing", "_in_trailers", "_missing", "_request", "_searched", "content")
 
     def __init__(self, request: ReceivedRequest) -> None:
         self._request = request
-        self._content = bytearray()
+        self.content = bytearray()
         self._missing = 0  # bytes of the present chunk, its CRLF included
         self._framing = 0  # bytes that are not content, so far
         self._searched = 0  # bytes of an unfinished line or of the trailers that hold no end of it
@@ -54,17 +54,12 @@ class ChunkedDecoder:
     @property
     def exceeds_limit(self) -> bool:
         """Whether the content is longer than BODY_LIMIT_BYTES."""
-        return len(self._content) > BODY_LIMIT_BYTES
-
-    @property
-    def held(self) -> int:
-        """Bytes of content in memory."""
-        return len(self._content)
+        return len(self.content) > BODY_LIMIT_BYTES
 
     def body(self) -> BytesIO:
         """Return what the application reads."""
         kind = IncompleteBody if self.exceeds_limit else BytesIO
-        return kind(self._content)
+        return kind(self.content)
 
     def feed(self, data: bytearray) -> bool:
         """Remove bytes of the body from *data*; return whether it is complete or exceeds the limit.
@@ -79,7 +74,7 @@ class ChunkedDecoder:
 
     def _decode_chunks(self, data: bytearray) -> int:
         """Decode the chunks in *data* and return where the undecoded rest begins."""
-        content, at, end = self._content, 0, len(data)
+        content, at, end = self.content, 0, len(data)
         missing = self._missing
         for _ in range(CHUNKS_AT_ONCE):
             if missing:

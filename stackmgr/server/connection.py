@@ -52,12 +52,13 @@ class ClientConnection:
         """Send, or read and parse, a part of what is there; return the next request once it is complete."""
         protocol = self.protocol
         if self._has_event and protocol.state is not WRITING and not protocol.may_continue:
-            self._receive(self.read_size)
+            self._receive()
         if protocol.state is IDLE or protocol.state is READING:
             return protocol.proceed()
         return None
 
-    def _receive(self, size: int) -> None:
+    def _receive(self) -> None:
+        size = self.read_size
         try:
             data = self.sock.recv(size)
         except BlockingIOError:
@@ -85,20 +86,12 @@ class ClientConnection:
 
     def expire(self) -> Rejection | None:
         """End the state whose deadline has passed, unless bytes have arrived."""
-        state = self.protocol.state
-        if (state is IDLE or state is READING) and (self.may_continue or self._has_input()):
-            return None
+        if self.protocol.state in (IDLE, READING):
+            if not self.may_continue:
+                self._receive()
+            if self.may_continue:
+                return None
         return self.protocol.expire()
-
-    def _has_input(self) -> bool:
-        """Return whether bytes have arrived."""
-        try:
-            return bool(self.sock.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return False
-        except OSError:
-            self.protocol.leave()
-            return True
 
     def note_unread(self) -> None:
         """Remember how many bytes the client has not read yet."""

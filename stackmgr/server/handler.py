@@ -1,5 +1,6 @@
 """Requests to the application, and responses back."""
 
+from traceback import walk_tb
 from typing import Any
 
 from gunicorn.http.wsgi import base_environ
@@ -13,11 +14,9 @@ from stackmgr.server.response import Response
 
 def log_failure(log: Any, exc: BaseException) -> None:
     """Log the type and the place of an unexpected exception, not its text, which may quote a request."""
-    trace = exc.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
-    log.error("Error handling a request: %s at %s", type(exc).__name__, place)
+    *_, (frame, line) = walk_tb(exc.__traceback__)
+    name = type(exc).__name__
+    log.error("Error handling a request: %s at %s:%d", name, frame.f_code.co_filename, line)
 
 
 def log_rejection(log: Any, peer: str, rejection: Rejection) -> None:

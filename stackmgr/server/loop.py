@@ -123,7 +123,6 @@ class Loop:
 
     def _step(self, connections: HttpConnections, conn: ClientConnection, step: Step) -> None:
         """Take a step with a connection, then queue the request that it returns, park it, or close it."""
-        is_kept = False
         try:
             try:
                 found = step(conn)
@@ -140,10 +139,9 @@ class Loop:
                 if found is not None:
                     log_rejection(self._worker.log, conn.peer, found)
                 connections.park(conn)
-            is_kept = True
-        finally:
-            if not is_kept:
-                connections.close(conn)
+        except BaseException:
+            connections.close(conn)
+            raise
 
     def _add(self, connections: HttpConnections, conn: ClientConnection, request: ReceivedRequest) -> None:
         """Let a complete request wait for its turn."""

@@ -111,14 +111,14 @@ class Protocol:
     @property
     def held(self) -> int:
         """Bytes in memory, of an unfinished request and of unsent responses."""
-        return len(self._inbox) + len(self.outbox) + (self._decoder.held if self._decoder else 0)
+        return len(self._inbox) + len(self.outbox) + (len(self._decoder.content) if self._decoder else 0)
 
     @property
     def _has_part(self) -> bool:
         return bool(self._request or (self._inbox and self._inbox.rstrip(b"\r\n")))
 
     def receive(self, data: bytes) -> None:
-        """Take bytes of the client; none are the end of its input."""
+        """Take bytes of the client, once those before cannot continue; none are the end of its input."""
         self.has_ended = not data
         if self.state is not DRAINING:
             self._inbox += data
@@ -148,10 +148,11 @@ class Protocol:
         return request
 
     def _next_request(self) -> ReceivedRequest | None:
-        is_new = self._request is None
-        request = self._request or self._parse_head()
-        if request is None or (is_new and self._decoder and self._inbox and not self.has_ended):
-            return None  # chunks are decoded after the heads of other connections
+        request = self._request
+        if request is None:
+            request = self._parse_head()
+            if request is None or self._decoder:
+                return None  # chunks are decoded after the heads of other connections
         size = len(self._inbox)
         if not self._collect_body(request):
             self._searched = size if len(self._inbox) == size else 0

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 from time import time
 from typing import Any
@@ -21,18 +22,11 @@ _FIELDS = re.compile(rf"(?:{FIELD_NAME}: {FIELD_VALUE}\r\n)*+")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _BODILESS = {"204", "304"}
 
-_date = (0, "")
 
-
-def _constant_fields() -> str:
-    """Return the fields that are the same for every response of this second."""
-    global _date  # noqa: PLW0603 - the date is formatted once a second
-    now = int(time())
-    second, text = _date
-    if second != now:
-        text = f"Server: gunicorn\r\nDate: {http_date(now)}\r\n"
-        _date = now, text
-    return text
+@lru_cache(maxsize=1)
+def _constant_fields(second: int) -> str:
+    """Return the fields that are the same for every response of a second."""
+    return f"Server: gunicorn\r\nDate: {http_date(second)}\r\n"
 
 
 def error_response(kind: type[ServiceError], request_id: str, *, has_body: bool) -> bytes:
@@ -102,5 +96,6 @@ class Response:
             must_close |= len(body) < self._length
         minor = min(self._request.version[1], 1)
         connection = "close" if must_close else "keep-alive"
-        head = f"HTTP/1.{minor} {self.status}\r\n{_constant_fields()}Connection: {connection}\r\n{fields}\r\n"
+        constant = _constant_fields(int(time()))
+        head = f"HTTP/1.{minor} {self.status}\r\n{constant}Connection: {connection}\r\n{fields}\r\n"
         return head.encode("latin-1") + body, must_close
