@@ -1,7 +1,5 @@
 """The last use of a key: recorded to the hour, without delaying a request."""
 
-from uuid import uuid4
-
 import pytest
 
 from stackmgr.access import api_keys
@@ -18,22 +16,35 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def used(database, database_url, operator, spellings, statements_run):
-    """A client with a new key, the notes of its process (written on demand only), and how to read the use."""
-    with operator.session() as session:
-        issued = issued_keys.create(session, str(uuid4()))
-    notes = LastUse(database, interval=3600)
-    app = create_app(database=database, verifier=DatabaseVerifier(notes), spellings=spellings)
+def issued(issue):
+    return issue()
 
-    def last_used():
+
+@pytest.fixture
+def last_used(database_url, issued):
+    """Return a function that returns the last use of the key."""
+
+    def read():
         with operating(database_url) as reader:
             return issued_keys.find(reader, issued.key_id).last_used_hour
 
-    return Client(app, issued.key, "", statements_run), notes, last_used
+    return read
 
 
-def test_a_use_is_visible_once_written_and_only_to_the_hour(used, admin):
-    client, notes, last_used = used
+@pytest.fixture
+def notes(database):
+    """The notes of a process, which are written on demand only."""
+    return LastUse(database, interval=3600)
+
+
+@pytest.fixture
+def client(database, spellings, statements_run, issued, notes):
+    """A client with the key."""
+    app = create_app(database=database, verifier=DatabaseVerifier(notes), spellings=spellings)
+    return Client(app, issued.key, "", statements_run)
+
+
+def test_a_use_is_visible_once_written_and_only_to_the_hour(client, notes, last_used, admin):
     client.page()
     client.page()
     assert client.statements == ["stack_list"]
@@ -43,8 +54,7 @@ def test_a_use_is_visible_once_written_and_only_to_the_hour(used, admin):
     assert last_used() == hour
 
 
-def test_within_the_hour_nothing_more_is_written(used, statements_run, admin):
-    client, notes, _ = used
+def test_within_the_hour_nothing_more_is_written(client, notes, statements_run, admin):
     client.page()
     notes.write()
     client.page()
@@ -57,8 +67,9 @@ def test_within_the_hour_nothing_more_is_written(used, statements_run, admin):
     assert statements_run[-1] == "api_key_use_record"
 
 
-def test_a_use_without_a_thread_to_write_it_fails_no_request_and_the_next_one_starts_it(used, no_threads):
-    client, notes, last_used = used
+def test_a_use_without_a_thread_to_write_it_fails_no_request_and_the_next_one_starts_it(
+    client, notes, last_used, no_threads
+):
     notes._interval = 0.01
     with no_threads():
         assert client.page().status_int == 200
@@ -66,8 +77,7 @@ def test_a_use_without_a_thread_to_write_it_fails_no_request_and_the_next_one_st
     eventually(last_used)
 
 
-def test_a_rejected_key_is_not_in_use(used, statements_run):
-    client, notes, _ = used
+def test_a_rejected_key_is_not_in_use(client, notes, statements_run):
     client.key = api_keys.generate()
     assert client.page().status_int == 401
     statements_run.clear()
@@ -75,20 +85,21 @@ def test_a_rejected_key_is_not_in_use(used, statements_run):
     assert statements_run == []
 
 
-def test_of_two_processes_that_record_one_use_only_the_first_writes(used, database, admin):
-    client, notes, _ = used
-    other = LastUse(database, interval=3600)
-    for process in (notes, other):
-        process.notice(api_keys.digest(client.key))
-    version = b"SELECT xmin::text FROM stackmgr.api_keys WHERE key_digest = %s"
-    notes.write()
-    written = admin.execute(version, [api_keys.digest(client.key)]).fetchone()
-    other.write()
-    assert admin.execute(version, [api_keys.digest(client.key)]).fetchone() == written
+def test_of_two_processes_that_record_one_use_only_the_first_writes(issued, database, admin):
+    processes = [LastUse(database, interval=3600) for _ in range(2)]
+    versions = []
+    for process in processes:
+        process.notice(api_keys.digest(issued.key))
+    for process in processes:
+        process.write()
+        query = b"SELECT xmin::text FROM stackmgr.api_keys WHERE key_id = %s"
+        versions.append(admin.execute(query, [issued.key_id]).fetchone())
+    assert versions[0] == versions[1]
 
 
-def test_a_locked_key_is_still_verified_and_its_use_recorded_later(used, admin, database_url):
-    client, notes, last_used = used
+def test_a_locked_key_is_still_verified_and_its_use_recorded_later(
+    client, notes, last_used, admin, database_url
+):
     client.page()
     notes._database = impatient = Database(database_url, pool_size=1, deadline=2.0)
     impatient.open()
@@ -103,34 +114,28 @@ def test_a_locked_key_is_still_verified_and_its_use_recorded_later(used, admin, 
     assert last_used() is not None
 
 
-def test_what_could_not_be_written_is_written_later(used, database_url, caplog):
-    client, _, last_used = used
+def test_what_could_not_be_written_is_written_later(issued, notes, last_used, database, caplog):
     away = Database("postgresql://127.0.0.1:1/none", pool_size=1, deadline=0.1)
     away.open()
-    notes = LastUse(away, interval=3600)
-    notes.notice(api_keys.digest(client.key))
+    notes._database = away
+    notes.notice(api_keys.digest(issued.key))
     notes.write()
     away.close()
     assert "The last use of 1 keys could not be saved yet" in caplog.text
-    assert client.key not in caplog.text
-    notes._database = again = Database(database_url, pool_size=1)
-    again.open()
+    assert issued.key not in caplog.text
+    notes._database = database
     notes.write()
-    again.close()
     assert last_used() is not None
 
 
-def test_a_thread_of_the_process_writes_by_itself(used, database, operator):
-    client, _, last_used = used
-    LastUse(database, interval=0.05).notice(api_keys.digest(client.key))
+def test_a_thread_of_the_process_writes_by_itself(issued, last_used, database):
+    LastUse(database, interval=0.05).notice(api_keys.digest(issued.key))
     eventually(last_used)
 
 
-def test_a_use_during_a_write_that_fails_is_written_later(used, database, monkeypatch):
-    client, notes, last_used = used
-
+def test_a_use_during_a_write_that_fails_is_written_later(issued, notes, last_used, database, monkeypatch):
     def fail(_: Database) -> None:
-        notes.notice(api_keys.digest(client.key))
+        notes.notice(api_keys.digest(issued.key))
         raise DatabaseError(ReasonSlug.NO_CONNECTION)
 
     notes.notice(bytes(32))

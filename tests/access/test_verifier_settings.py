@@ -4,6 +4,7 @@ import pytest
 
 from stackmgr import settings, startup
 from stackmgr.settings import Secret, SettingsError
+from tests.support.tables import each_case
 
 GOOD = {
     "STACKMGR_DATABASE_URL": "postgresql:///stackmgr",
@@ -50,39 +51,24 @@ def test_the_database_verifier_needs_nothing_of_unkey():
 @pytest.mark.parametrize(
     "url",
     [
-        "https://unkey.example.org",
-        "https://unkey.example.org:8443/unkey/",
-        "http://127.0.0.1:7070",
-        "http://[::1]:7070",
-        "http://unkey",
+        *("https://unkey.example.org", "https://unkey.example.org:8443/unkey/"),
+        *("http://127.0.0.1:7070", "http://[::1]:7070", "http://unkey"),
     ],
 )
 def test_an_address_of_a_self_hosted_unkey_is_accepted(url):
     assert settings.from_environ(GOOD | {"STACKMGR_UNKEY_URL": url}).unkey_url == url
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "unkey.example.org",
-        "ftp://unkey.example.org",
-        "https://",
-        "https://:443",
-        "https://user@unkey.example.org",
-        "https://user:hunter2@unkey.example.org",
-        "https://unkey.example.org:0",
-        "https://unkey.example.org:",
-        "https://unkey.example.org:65536",
-        "https://unkey.example.org:https",
-        "https://unkey.example.org/?a=b",
-        "https://unkey.example.org/?",
-        "https://unkey.example.org/#a",
-        "https://unkey.example.org/ a",
-        "https://unkey.example.org/a\r\nX: y",
-        "https://unk ey.example.org",
-        "https://[::1",
-    ],
-)
+OTHER_URLS = {
+    "scheme": ("unkey.example.org", "ftp://unkey.example.org"),
+    "host": ("https://", "https://:443", "https://unk ey.example.org", "https://[::1"),
+    "user": ("https://user@unkey.example.org", "https://user:hunter2@unkey.example.org"),
+    "port": [f"https://unkey.example.org:{port}" for port in ("0", "", "65536", "https")],
+    "more": [f"https://unkey.example.org/{more}" for more in ("?a=b", "?", "#a", " a", "a\r\nX: y")],
+}
+
+
+@each_case("url", OTHER_URLS)
 def test_anything_else_is_rejected_and_not_repeated(url):
     message = problems(STACKMGR_UNKEY_URL=url)
     assert "STACKMGR_UNKEY_URL" in message

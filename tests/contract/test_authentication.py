@@ -6,9 +6,9 @@ import pytest
 
 from stackmgr.access import api_keys
 from stackmgr.operate import issued_keys
-from tests.contract.tables import each_case
 from tests.support.client import STACKS, Client
 from tests.support.examples import configuration
+from tests.support.tables import each_case
 
 MISSING = "0f0e0d0c-0b0a-4988-8776-655443322110"
 

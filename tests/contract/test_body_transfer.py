@@ -8,9 +8,9 @@ from webtest.response import TestResponse
 
 from stackmgr.http.app import Application
 from tests.contract.raw_wsgi import Input, call
-from tests.contract.tables import each_case
 from tests.support.client import STACKS, Client
 from tests.support.examples import CONFIGURATION, configuration, padded
+from tests.support.tables import each_case
 
 LIMIT = 262144
 TEXT = json.dumps(CONFIGURATION).encode()

@@ -7,10 +7,10 @@ import pytest
 
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.http.app import create_app
-from tests.contract.tables import each_case
 from tests.support.client import Client
 from tests.support.corpus import SPACES, field_text, two_weights
 from tests.support.examples import ADDRESSES, PRESETS, TOKENS, allocation, configuration, spread
+from tests.support.tables import each_case
 
 NAMES = {
     "ordinary": ("a", "  Growth\t\n", f"{SPACES}x{SPACES}", "Caf\u00e9", "Cafe\u0301", "null"),

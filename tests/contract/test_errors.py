@@ -183,7 +183,7 @@ def test_what_was_committed_before_an_unexpected_failure_is_found_by_the_retry(
     assert row_counts()["stacks"] == stacks + 1
 
 
-def test_an_error_repeats_nothing_else_of_the_request_and_its_body_is_not_logged(client, caplog):
+def test_an_error_and_the_log_repeat_nothing_else_of_the_request(client, caplog):
     marker = "MARKER4663"
     bodies = (
         configuration(name=marker) | {marker: marker},

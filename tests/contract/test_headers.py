@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
-from tests.contract.tables import each_case
 from tests.support.client import STACKS
 from tests.support.examples import configuration
+from tests.support.tables import each_case
 
 MISSING = "0f0e0d0c-0b0a-4988-8776-655443322110"
 

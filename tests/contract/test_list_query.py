@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from stackmgr.stacks import cursor
-from tests.contract.tables import each_case
 from tests.support.client import STACKS
 from tests.support.examples import configuration
+from tests.support.tables import each_case
 
 ID = UUID("0f0e0d0c-0b0a-4988-8776-655443322110")
 CURSOR = cursor.encode(cursor.Position(datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC), ID))

@@ -5,9 +5,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.contract.tables import each_case
 from tests.support.client import STACKS
 from tests.support.examples import configuration
+from tests.support.tables import each_case
 
 # webtest's lint warns of method names it does not know; here they are the point.
 pytestmark = pytest.mark.filterwarnings("ignore::webtest.lint.WSGIWarning")

@@ -5,7 +5,7 @@ import pytest
 from falcon.testing import create_environ
 
 from stackmgr.http.requests import parse_trace_context
-from tests.contract.tables import each_case
+from tests.support.tables import each_case
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 VALID = f"00-{TRACE}-{PARENT}-01"
