@@ -4,8 +4,6 @@ import hashlib
 import json
 import sys
 import time
-from pathlib import Path
-from uuid import uuid4
 
 from stackmgr.admission import ADMISSION
 from stackmgr.scheduler import Signal
@@ -33,13 +31,6 @@ def body_report(environ):
     if len(body) > LIMIT:
         return "413 Content Too Large", {"read": "too large"}
     return "200 OK", {"length": len(body), "sha256": hashlib.sha256(body).hexdigest()}
-
-
-def hold(folder):
-    """Leave a file in *folder* and return once there is one with the name `end`."""
-    (folder / str(uuid4())).touch()
-    while not (folder / "end").exists():
-        sleep(0.01)
 
 
 def late_failure():
@@ -120,10 +111,6 @@ def app(environ, start_response):
     if seconds := environ[ADMISSION].retry_after:
         start_response("503 Service Unavailable", [("Retry-After", str(seconds))])
         return [b"overloaded"]
-    if path == "/slowly-rejected":
-        sleep(float(query))
-        start_response("401 Unauthorized", [])
-        return [b""]
     key = environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
     environ[ADMISSION].accept(key.partition("-")[0] or "anybody")
     if path in RAISED:
@@ -144,8 +131,6 @@ def app(environ, start_response):
         sleep(float(query))
     elif path == "/complain":
         environ["wsgi.errors"].write(f"{query}\n")
-    elif path == "/hold":
-        hold(Path(query))
     elif path == "/big":
         report = {"filler": "x" * int(query)}
     elif path == "/closed":

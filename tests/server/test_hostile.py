@@ -4,16 +4,7 @@ import contextlib
 import select
 import time
 
-import pytest
-
-from tests.server.gunicorn_process import (
-    LONG_DEADLINES,
-    assert_error_object,
-    chunked,
-    count_connections,
-    get,
-    post,
-)
+from tests.server.gunicorn_process import LONG_DEADLINES, chunked, count_connections, get, post
 from tests.support.waiting import eventually
 
 
@@ -26,49 +17,6 @@ def test_silent_connections_cost_no_greenlet(start):
     server.probe(20)
     for sock in socks:
         sock.close()
-
-
-@pytest.mark.parametrize("start_of_request", [b"G", get("/")[:-2], post("/echo", b"x" * 9)[:-1]])
-def test_trickle_does_not_extend_the_deadline_of_a_request(server, start_of_request):
-    with server.connect(start_of_request[:-1]) as sock:
-        trickled = 0
-        while not select.select([sock.socket], [], [], 0.2)[0]:
-            sock.send(b"x" if b"POST" not in start_of_request else b"")
-            trickled += 1
-            assert trickled < 50
-        assert_error_object(sock.response())
-
-
-def test_a_body_over_the_limit_that_stalls_never_reaches_a_greenlet(server):
-    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 270000\r\n\r\n"
-    socks = [server.connect(head) for _ in range(4)]
-    assert [sock.response().status for sock in socks] == [413] * 4
-    for sock in socks:
-        sock.close()
-
-
-@pytest.mark.parametrize(("owner", "method"), [
-    ("connection.ClientConnection", "__init__"), ("connection.ClientConnection", "flush"),
-    ("connections.HttpConnections", "park"), ("connections.HttpConnections", "add"),
-    ("listeners.Listeners", "_accept_one"),
-])  # fmt: skip
-def test_failures_outside_the_application_end_no_worker(start, owner, method):
-    module, _, name = owner.partition(".")
-    server = start(
-        f"from stackmgr.server.{module} import {name} as owner\n"
-        f"method, failures = owner.{method}, iter(range(4))\n"  # twice as many as there are greenlets
-        "def failing(*arguments):\n"
-        "    if next(failures, None) is not None: raise KeyboardInterrupt\n"
-        "    return method(*arguments)\n"
-        f"owner.{method} = failing"
-    )
-    for _ in range(8):
-        with contextlib.suppress(OSError), server.connect(get("/", "Connection: close")) as sock:
-            sock.send(b"more")
-            sock.response()
-    server.probe()
-    assert server.log.count("KeyboardInterrupt") == 4
-    assert server.boots == 1
 
 
 def test_out_of_descriptors_accepts_again_as_soon_as_a_connection_closes(start):
@@ -121,46 +69,14 @@ def test_a_slow_but_steady_reader_is_not_cut_off(server):
     sock.close()
 
 
-def connect_without_reading(server):
-    """Open more connections than there are greenlets, each with a response that has begun."""
+def test_client_that_does_not_read_costs_no_greenlet(start):
+    server = start(deadlines=LONG_DEADLINES)
     socks = [server.connect_without_reading(get("/big?5000000")) for _ in range(6)]
     for sock in socks:
         assert select.select([sock.socket], [], [], 20)[0]
-    return socks
-
-
-def test_client_that_does_not_read_costs_no_greenlet(start):
-    server = start(deadlines=LONG_DEADLINES)
-    socks = connect_without_reading(server)
     server.probe()
     for sock in socks:
         sock.close()
-
-
-def test_client_that_does_not_read_is_closed_at_the_write_deadline(start):
-    server = start()
-    socks = connect_without_reading(server)
-    eventually(lambda: count_connections(server.port) == 0)
-    for sock in socks:
-        assert len(sock.read_all()) < 5_000_000
-        sock.close()
-
-
-def test_slow_reader_gets_a_complete_large_response(server):
-    with server.connect(get("/big?9000000") + get("/next")) as sock:
-        time.sleep(0.5)
-        response = sock.response()
-        assert len(response.json["filler"]) == 9_000_000
-        assert sock.response().json == {"path": "/next"}
-
-
-def test_client_that_does_not_close_is_closed(server):
-    with server.connect(get("/", "Connection: close")) as sock:
-        assert sock.response().status == 200 and sock.is_ended()  # the server's FIN
-        with pytest.raises(ConnectionError):
-            for _ in range(400):
-                sock.send(b"x")
-                time.sleep(0.05)
 
 
 def test_idle_connections_are_closed_after_keepalive(server):
@@ -169,19 +85,6 @@ def test_idle_connections_are_closed_after_keepalive(server):
         sock.response()
         sock.seconds_until_closed(20)
         assert time.monotonic() - start > 2.9
-
-
-def test_one_busy_connection_does_not_starve_the_others(start):
-    server = start("threads = 1")
-    with server.connect() as busy:
-        busy.send(get("/sleep?0.05") * 250)
-        server.probe(1)
-        served = 0
-        busy.socket.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            while data := busy.socket.recv(65536):
-                served += data.count(b"HTTP/1.1 200")
-        assert served < 10
 
 
 def test_worker_connections_is_a_limit_and_the_longest_idle_is_closed(start):

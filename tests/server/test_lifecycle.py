@@ -87,14 +87,6 @@ def test_graceful_timeout_bounds_sigterm(start):
         assert server.stop() == 0
 
 
-def test_stuck_request_does_not_keep_a_retired_worker(start):
-    server = start("graceful_timeout = 1\nmax_requests = 2")
-    with server.connect(get("/sleep?600")):
-        time.sleep(0.2)
-        assert server.request(get("/")).status == 200
-        eventually(lambda: server.boots == 2)
-
-
 def test_reload_loses_no_request(start):
     server = start("workers = 2")
     served = 0

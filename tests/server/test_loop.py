@@ -1,27 +1,33 @@
 """The turns of a worker's thread, taken one by one: real sockets, no process."""
 
+import json
 import os
+import re
 import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from errno import EMFILE
+from itertools import count
 from math import inf
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from stackmgr.server import connections, loop
+from stackmgr.server import connections, loop, queue
 from stackmgr.server.body import ChunkedDecoder
+from stackmgr.server.connection import ClientConnection
 from stackmgr.server.connections import HttpConnections
+from stackmgr.server.listeners import Listeners
 from stackmgr.server.loop import Loop
+from tests.server.app import EndOfThread
 from tests.server.gunicorn_process import chunked, get
 from tests.server.memory_server import MemoryServer
 
 
 class FakeWorker(MemoryServer):
-    """What a loop needs of a worker, with two listeners: the managers' and the operator's."""
+    """What a loop needs of a worker, with the listeners of managers, of the operator, and on a unix socket."""
 
     queue_seconds, must_exit, must_reopen = 0.0, False, False
 
@@ -29,6 +35,9 @@ class FakeWorker(MemoryServer):
         super().__init__()
         self.cfg.set("worker_connections", 10)
         bound = [cleanup.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        bound.append(cleanup.enter_context(socket.socket(socket.AF_UNIX)))
+        bound[2].bind("")  # which chooses an address
+        bound[2].listen()
         for sock in bound:
             sock.settimeout(0)
         self.sockets = [
@@ -83,6 +92,65 @@ def test_a_request_is_served_and_its_connection_kept(worker):
     assert len(worker.loop.managers.open) == 1
 
 
+def test_a_unix_socket_is_for_managers_and_has_no_address(worker):
+    occupy(worker)
+    with socket.create_connection(worker.sockets[0].getsockname()), socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(5)
+        client.connect(worker.sockets[2].getsockname())
+        client.sendall(get("/environ"))
+        worker.take_turns()
+        assert (len(worker.loop.managers.open), worker.loop.queue.waiting) == (2, 1)
+        worker.loop.queue._free = 1
+        worker.take_turns()
+        environ = json.loads(client.recv(9999).partition(b"\r\n\r\n")[2])
+    found = [environ[name] for name in ("REMOTE_ADDR", "SERVER_NAME", "SERVER_PORT")]
+    assert found == ["", "localhost", "0"]
+
+
+def test_a_key_is_the_same_however_its_credential_is_spelled(worker):
+    for spelling in ("Bearer a-1", "bearer a-1", "BEARER a-2", "Bearer  a-2", "Bearer   a-3", "Bearer a-3 "):
+        worker.connected(get("/", f"Authorization: {spelling}"))
+    assert set(worker.loop.queue._managers) == {hash("a-1"), hash("a-2"), hash("a-3")}
+
+
+def test_a_request_too_many_is_rejected_at_once(worker, monkeypatch):
+    monkeypatch.setattr(queue, "LIMIT", 2)
+    occupy(worker)
+    waiting = [worker.connected(get("/")) for _ in range(2)]
+    assert worker.connected(get("/")).recv(12) == b"HTTP/1.1 503"
+    worker.loop.queue._free = 1
+    worker.take_turns()
+    assert [client.recv(12) for client in waiting] == [b"HTTP/1.1 200"] * 2
+
+
+def test_requests_that_have_waited_too_long_are_rejected_together_and_logged_once(worker, monkeypatch):
+    now, spread = [1000.0], count()
+    monkeypatch.setattr(loop, "monotonic", lambda: now[0])
+    monkeypatch.setattr(loop, "randint", lambda low, high: low + next(spread) % (high + 1))
+    worker.queue_seconds = 1.5
+    occupy(worker)
+    rejected = [worker.connected(get("/a")) for _ in range(5)]
+    now[0] += 1.0
+    waiting = worker.connected(get("/b"))
+    now[0] += 0.4
+    worker.take_turns()
+    assert worker.loop.queue.waiting == 6
+    now[0] += 0.2
+    worker.take_turns()
+    responses = [client.recv(9999) for client in rejected]
+    assert {response[:12] for response in responses} == {b"HTTP/1.1 503"}
+    retries = [int(re.search(rb"Retry-After: ([0-9]+)", response)[1]) for response in responses]
+    assert sorted(retries) == [2, 3, 4, 5, 6]
+    worker.loop.queue._free = 1
+    rejected[0].sendall(get("/again"))
+    worker.take_turns()
+    assert [client.recv(12) for client in (waiting, rejected[0])] == [b"HTTP/1.1 200"] * 2
+    for _ in range(4):
+        now[0] += 1.0
+        worker.take_turns()
+    assert worker.log.lines == ["Responded 503 to what could not be started within 1.5 s; requests: 5"]
+
+
 def test_a_request_to_the_operators_listener_does_not_stand_in_the_queue(worker):
     occupy(worker)
     waiting = worker.connected(get("/"))
@@ -98,9 +166,41 @@ def test_a_client_that_sends_on_while_its_request_waits_wakes_the_worker_once(wo
     for _ in range(3):
         client.sendall(get("/b"))
         assert not worker.take_turns()
+        assert list(worker.loop.managers.open.values()) == [0]
     worker.loop.queue._free = 1
     worker.take_turns(10)
     assert client.recv(9999).count(b"HTTP/1.1 200 OK") == 4
+    client.sendall(get("/c"))
+    worker.take_turns()
+    assert client.recv(12) == b"HTTP/1.1 200"
+
+
+def test_an_exception_in_the_application_is_a_response_and_lets_the_next_request_start(worker):
+    for _ in range(2):
+        assert worker.connected(get("/raise")).recv(12) == b"HTTP/1.1 500"
+    assert worker.connected(get("/")).recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.filterwarnings("ignore:unclosed")  # a socket whose connection could not be made
+@pytest.mark.parametrize(("owner", "method"), [
+    (ClientConnection, "__init__"), (ClientConnection, "flush"), (HttpConnections, "park"),
+    (HttpConnections, "add"), (Listeners, "_accept_one"),
+])  # fmt: skip
+def test_failures_outside_the_application_end_no_worker(worker, monkeypatch, owner, method):
+    works, failures = getattr(owner, method), iter(range(4))
+
+    def failing(*arguments: Any) -> Any:
+        if next(failures, None) is not None:
+            raise EndOfThread
+        return works(*arguments)
+
+    monkeypatch.setattr(owner, method, failing)
+    for _ in range(8):
+        client = worker.connected(get("/"))
+        worker.loop._next_sweep = 0.0
+    worker.take_turns()
+    assert client.recv(12) == b"HTTP/1.1 200"
+    assert sum("EndOfThread" in line for line in worker.log.lines) == 4
 
 
 def test_a_client_that_has_reset_its_connection_is_not_served(worker):

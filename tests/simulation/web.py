@@ -130,7 +130,8 @@ class _Master:
         """Replace workers that have ended; none may hang, or take long to stop."""
         world = self._world
         for process in self.running:
-            latest = (process.stopped_at or world.now) + world.plan["graceful_timeout"] + 2.0 + world.stalled
+            graceful_until = (process.stopped_at or world.now) + world.plan["graceful_timeout"]
+            latest = min(graceful_until, process.loop.stops_at) + 2.0 + world.stalled
             if world.now > latest:
                 world.fail("a stop ends within the graceful time-out", f"{world.now - latest:.1f} s later")
             if world.now - process.heartbeat > _HEARTBEAT_SECONDS + world.stalled:
