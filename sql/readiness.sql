@@ -3,7 +3,7 @@
 -- returns: one row (takes_writes, schema_version, missing_privileges or null)
 -- index:   none (a row for each migration; catalogs)
 -- locks:   none
--- called by: http.health.Ready.on_get, operate.preflight.examine, operate.migrations.apply
+-- called by: http.health.Health.on_get_ready, operate.preflight.examine, operate.migrations.apply
 -- why:     after a failover a pooled connection may still lead to the old primary, where reads succeed and
 --          every write fails. The privileges are those that sql/migrations grants: without
 --          one, only some requests would fail. A relation that does not exist yet lacks no privilege.
