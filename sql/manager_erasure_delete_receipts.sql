@@ -1,8 +1,8 @@
--- manager_erasure_delete_receipts: delete a manager's creation receipts at given positions of the heap.
+-- manager_erasure_delete_receipts: delete and count a manager's creation receipts at given positions of the heap.
 -- params:  manager_id uuid, positions tid[]
--- returns: one row (receipts): how many were deleted
--- index:   none (the positions)
--- locks:   the deleted rows
+-- returns: one row (receipts): all that were deleted so far
+-- index:   none (the positions, and the record by its key)
+-- locks:   the deleted rows, the record's row
 -- called by: operate.erasure.erase
 WITH deleted AS (
     DELETE FROM stackmgr.creation_receipts
@@ -10,5 +10,7 @@ WITH deleted AS (
         AND ctid = ANY (%(positions)s::tid[])
     RETURNING stack_id
 )
-SELECT count(stack_id) AS receipts
-FROM deleted;
+UPDATE stackmgr.manager_erasures
+SET receipts = receipts + (SELECT count(stack_id) FROM deleted)
+WHERE manager_id = %(manager_id)s::uuid
+RETURNING receipts;

@@ -24,12 +24,11 @@ _ROWS = statements.load("manager_erasure_rows")
 _DELETE_RECEIPTS = statements.load("manager_erasure_delete_receipts")
 _DELETE_REVISIONS = statements.load("manager_erasure_delete_revisions")
 _DELETE_STACKS = statements.load("manager_erasure_delete_stacks")
-_RECORD = statements.load("manager_erasure_record")
 _DEAD_RECEIPTS = statements.load("manager_erasure_dead_receipts")
 _FINISH = statements.load("manager_erasure_finish")
 
-# The last step of _ROWS.
-_STACKS = 3
+# By the step of _ROWS; the last one needs few dead receipts.
+_DELETE = {1: _DELETE_RECEIPTS, 2: _DELETE_REVISIONS, 3: _DELETE_STACKS}
 
 _MANY = 10_000
 _VACUUM_AGAIN_SECONDS = 10.0
@@ -85,7 +84,7 @@ def _delete_rows(operator: Operator, manager_id: str, progress: Report) -> None:
     done = 0
     rows = operator.iterate(_ROWS, {"manager_id": manager_id})
     for step, found in groupby(rows, key=attrgetter("step")):
-        is_vacuumed = step != _STACKS
+        is_vacuumed = _DELETE[step] is not _DELETE_STACKS
         while batch := list(islice(found, _BATCH)):
             total = batch[0].total
             if not is_vacuumed and total - done >= _MANY:
@@ -100,16 +99,9 @@ def _delete_rows(operator: Operator, manager_id: str, progress: Report) -> None:
 
 
 def _delete_batch(operator: Operator, manager_id: str, step: int, positions: list[str]) -> None:
-    name, statement = {
-        1: ("receipts", _DELETE_RECEIPTS),
-        2: ("revisions", _DELETE_REVISIONS),
-        _STACKS: ("stacks", _DELETE_STACKS),
-    }[step]
     with holds.not_held(operator, manager_id):
         operator.check_keys_by_index()
-        [(count,)] = operator.rows(statement, {"manager_id": manager_id, "positions": positions})
-        counts = {"stacks": 0, "revisions": 0, "receipts": 0, name: count}
-        operator.rows(_RECORD, {"manager_id": manager_id, **counts})
+        operator.rows(_DELETE[step], {"manager_id": manager_id, "positions": positions})
 
 
 def _vacuum(operator: Operator, report: Callable[[str], None]) -> None:

@@ -89,8 +89,6 @@ SAMPLES: dict[str, Any] = {
     "text": "text",
     "bytea": bytes(32),
     "integer": 1,
-    "uuid[]": [MANAGER],
-    "bigint": 1,
     "timestamptz": "2026-01-01T00:00:00Z",
     "stackmgr.stack_name": "Growth",
     "stackmgr.allocation": ALLOCATION,
