@@ -41,34 +41,35 @@ def test_a_valid_key_of_a_new_manager_is_accepted_and_leaves_no_trace(command, c
     assert record["last_used_hour"] is None
 
 
-def test_an_existing_manager_is_named(command, app):
-    key = command("keys", "issue", "--external-id", str(uuid4())).out
-    Client(app, key.strip(), "", []).page()
+@pytest.fixture
+def key(command, app):
+    """A key with a quota that its manager has used up."""
+    issued = command("keys", "issue", "--external-id", str(uuid4()), "--quota", "1/60", "--json").json
+    Client(app, issued["key"], "", []).page()
+    return issued
+
+
+def test_an_existing_manager_is_named(command, app, new_key):
+    key = new_key()
+    Client(app, key, "", []).page()
     result = command("verify-key", stdin=key)
     assert result.out.startswith("accepted: requests with this key are authenticated\n")
     assert "manager_id\t" in result.out
-    assert key.strip() not in result.out + result.err
+    assert key not in result.out + result.err
 
 
-def test_a_revoked_key_is_reported_with_its_id(command):
-    issued = command("keys", "issue", "--external-id", str(uuid4()), "--json").json
-    command("keys", "revoke", issued["key_id"])
-    result = command("verify-key", "--json", stdin=issued["key"])
-    assert result.status == NOT_ACCEPTED
-    assert (result.json["reason"], result.json["key_id"]) == ("key_revoked", issued["key_id"])
-
-
-def test_an_exhausted_quota_is_reported_with_its_time(command, app):
-    key = command("keys", "issue", "--external-id", str(uuid4()), "--quota", "1/60").out
-    Client(app, key.strip(), "", []).page()
-    result = command("verify-key", "--json", stdin=key)
-    assert result.status == NOT_ACCEPTED
-    assert (result.json["status"], result.json["code"], result.json["reason"]) == (
-        429,
-        "rate_limited",
-        "quota",
-    )
-    assert 50 <= result.json["retry_after"] <= 60
+def test_a_key_that_is_used_up_or_revoked_is_reported_with_its_id(command, key):
+    limited = command("verify-key", "--json", stdin=key["key"])
+    command("keys", "revoke", key["key_id"])
+    revoked = command("verify-key", "--json", stdin=key["key"])
+    for result, expected in (
+        (limited, [429, "rate_limited", "quota"]),
+        (revoked, [401, "unauthorized", "key_revoked"]),
+    ):
+        assert result.status == NOT_ACCEPTED
+        assert [result.json[name] for name in ("status", "code", "reason")] == expected
+        assert result.json["key_id"] == key["key_id"]
+    assert 50 <= limited.json["retry_after"] <= 60
 
 
 @pytest.mark.parametrize(
@@ -91,11 +92,7 @@ def test_the_outcome_of_unkey_is_reported_with_status_and_reason(
     is_outage = status == 503
     assert result.status == (NOT_VERIFIED if is_outage else NOT_ACCEPTED)
     assert result.json["accepted"] is (None if is_outage else False)
-    assert (result.json["verifier"], result.json["status"], result.json["reason"]) == (
-        "unkey",
-        status,
-        reason,
-    )
+    assert [result.json[name] for name in ("verifier", "status", "reason")] == ["unkey", status, reason]
     assert ROOT_KEY not in result.out + result.err
     assert "some_key" not in result.out + result.err
 
@@ -117,11 +114,9 @@ def test_check_tries_the_root_key_with_a_made_up_key(command, with_unkey, behavi
     assert len(with_unkey.requests) == 1
 
 
-def test_a_conflicting_binding_is_reported(command, app, with_unkey, contents):
-    external_id = str(uuid4())
-    key = command("keys", "issue", "--external-id", external_id).out.strip()
-    Client(app, key, "", []).page()
-    with_unkey.behave = respond(200, accepted(external_id, "id_of_unkey"))
+def test_a_conflicting_binding_is_reported(client, command, with_unkey, contents):
+    client.page()
+    with_unkey.behave = respond(200, accepted(client.external_id, "id_of_unkey"))
     before = contents()
     result = command("verify-key", "--json", stdin="some_key\n")
     assert result.status == NOT_ACCEPTED
@@ -130,16 +125,13 @@ def test_a_conflicting_binding_is_reported(command, app, with_unkey, contents):
     assert contents() == before
 
 
-def test_a_malformed_key_is_rejected_without_a_verifier(command, with_unkey):
-    result = command("verify-key", "--json", stdin="two words\n")
-    assert (result.json["status"], result.json["reason"]) == (401, "authorization_header")
+def test_a_malformed_or_missing_key_is_rejected_without_a_verifier(command, with_unkey):
+    malformed = command("verify-key", "--json", stdin="two words\n")
+    assert (malformed.json["status"], malformed.json["reason"]) == (401, "authorization_header")
+    missing = command("verify-key", stdin="\n")
+    assert missing.status == 1
+    assert missing.err == "stackmgr: standard input has no key: stackmgr verify-key < FILE\n"
     assert with_unkey.requests == []
-
-
-def test_without_a_key_no_verifier_is_called(command):
-    result = command("verify-key", stdin="\n")
-    assert result.status == 1
-    assert result.err == "stackmgr: standard input has no key: stackmgr verify-key < FILE\n"
 
 
 def test_every_problem_of_the_configuration_is_named_and_no_secret(command, monkeypatch, with_unkey):

@@ -62,27 +62,19 @@ def test_a_worker_is_ready_unless_it_is_newer_than_its_schema(admin_app, databas
     assert not_ready_reason(admin_app(database_url)) == "the schema is older than the service"
 
 
-@pytest.fixture
-def own_database(server_url: str) -> Iterator[str]:
-    """A migrated database that a test may change."""
+def test_a_worker_whose_schema_lacks_a_privilege_or_its_history_is_not_ready(admin_app, server_url):
+    def reason() -> str:
+        return not_ready_reason(admin_app(url))
+
     with new_database(server_url) as url:
         migrations.apply(url)
-        yield url
-
-
-def test_a_worker_of_a_schema_without_history_is_not_ready(admin_app, own_database):
-    with psycopg.connect(own_database) as connection:
-        connection.execute(b"DELETE FROM stackmgr.schema_migrations")
-    assert not_ready_reason(admin_app(own_database)) == "the schema is older than the service"
-
-
-def test_a_worker_whose_role_lacks_a_privilege_is_not_ready(admin_app, own_database):
-    with psycopg.connect(own_database, autocommit=True) as connection:
-        connection.execute("REVOKE UPDATE (name) ON stackmgr.stacks FROM stackmgr_app")
-        lacking = "stackmgr_app lacks UPDATE ON stackmgr.stacks: run 'stackmgr migrate'"
-        assert not_ready_reason(admin_app(own_database)) == lacking
-        connection.execute("REVOKE USAGE ON SCHEMA stackmgr FROM stackmgr_app")
-        assert not_ready_reason(admin_app(own_database)) == "the database rejects it: 42501"
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("REVOKE UPDATE (name) ON stackmgr.stacks FROM stackmgr_app")
+            assert reason() == "stackmgr_app lacks UPDATE ON stackmgr.stacks: run 'stackmgr migrate'"
+            connection.execute("DELETE FROM stackmgr.schema_migrations")
+            assert reason() == "the schema is older than the service"
+            connection.execute("REVOKE USAGE ON SCHEMA stackmgr FROM stackmgr_app")
+            assert reason() == "the database rejects it: 42501"
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/manager/stacks"])

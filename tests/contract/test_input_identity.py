@@ -1,4 +1,4 @@
-"""Two creates with one Idempotency-Key: which inputs are the same, and which conflict."""
+"""Two creates with one Idempotency-Key: names that differ little, and the digest of an input."""
 
 import json
 
@@ -8,61 +8,6 @@ import pytest
 from stackmgr.stacks.configuration import Configuration
 from stackmgr.stacks.eip55 import eip55
 from tests.support.corpus import field_text
-from tests.support.examples import ADDRESSES, CONFIGURATION, allocation, configuration
-
-ITEMS = CONFIGURATION["allocation"]
-TEXT = json.dumps(CONFIGURATION)
-
-SAME = {
-    "the same bytes": TEXT,
-    "fields in another order": json.dumps(dict(reversed(CONFIGURATION.items()))),
-    "items in another order": json.dumps(configuration(allocation=ITEMS[::-1])),
-    "members of an item in another order": json.dumps(
-        configuration(allocation=[dict(reversed(item.items())) for item in ITEMS])
-    ),
-    "addresses all lowercase": TEXT.replace(eip55(ADDRESSES[1]), ADDRESSES[1]),
-    "addresses all checksummed": TEXT.replace(ADDRESSES[0], eip55(ADDRESSES[0])),
-    "addresses each the other way": TEXT.replace(eip55(ADDRESSES[1]), ADDRESSES[1]).replace(
-        ADDRESSES[0], eip55(ADDRESSES[0])
-    ),
-    "no white space": json.dumps(CONFIGURATION, separators=(",", ":")),
-    "much white space": json.dumps(CONFIGURATION, indent=8).replace("\n", "\r\n\t"),
-    "white space around": f" \t\r\n{TEXT}\n\n",
-    "escaped member names": TEXT.replace('"name"', r'"\u006e\u0061me"'),
-    "an escaped name": TEXT.replace("Growth", r"\u0047\u0072owth"),
-    "an escaped preset": TEXT.replace("weekly", r"week\u006Cy"),
-    "an escaped address": TEXT.replace(ADDRESSES[0], r"\u0030" + ADDRESSES[0][1:]),
-}
-
-DIFFERENT = {
-    "name": configuration(name="growth"),
-    "space after the name": configuration(name="Growth "),
-    "space before the name": configuration(name=" Growth"),
-    "zero width space in the name": configuration(name="Growth\u200b"),
-    "fullwidth letter in the name": configuration(name="\uff27rowth"),
-    "weights": configuration(allocation=allocation((ADDRESSES[0], 4001), (ADDRESSES[1], 5999))),
-    "weights the other way round": configuration(
-        allocation=allocation((ADDRESSES[0], 6000), (ADDRESSES[1], 4000))
-    ),
-    "one more token of no weight": configuration(allocation=[*ITEMS, *allocation((ADDRESSES[2], 0))]),
-    "another token": configuration(allocation=allocation((ADDRESSES[0], 4000), (ADDRESSES[2], 6000))),
-    "fewer tokens": configuration(allocation=allocation((ADDRESSES[0], 10000))),
-} | {preset: configuration(schedule={"preset": preset}) for preset in ("hourly", "daily", "monthly")}
-
-
-@pytest.mark.parametrize("text", SAME.values(), ids=SAME)
-def test_the_same_input_in_another_writing_is_a_retry(client, unchanged, text):
-    created = client.create(TEXT.encode(), "key")
-    retried = unchanged(client.create, text.encode(), "key")
-    assert (retried.status_int, retried.body) == (200, created.body)
-    assert retried.headers["ETag"] == created.headers["ETag"]
-
-
-@pytest.mark.parametrize("document", DIFFERENT.values(), ids=DIFFERENT)
-def test_other_input_is_a_conflict(client, rejected, document):
-    created = client.create(CONFIGURATION, "key")
-    rejected(409, "conflict", client.create, document, "key")
-    assert client.get(created.json["id"]).body == created.body
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The query string of a list: valid and invalid ones."""
 
-import base64
 from datetime import UTC, datetime
 from urllib.parse import quote
 from uuid import UUID
@@ -15,7 +14,6 @@ from tests.support.tables import each_case
 ID = UUID("0f0e0d0c-0b0a-4988-8776-655443322110")
 CURSOR = cursor.encode(cursor.Position(datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC), ID))
 BUT_ONE = CURSOR[:-1]
-LAST_MICROSECOND = 253402300799999999
 
 
 @pytest.mark.parametrize("text", ["1", "2", "7", "007", "0" * 5000 + "9", "100", "%37", "0%31"])
@@ -67,31 +65,13 @@ def test_any_other_query_is_invalid(client, query):
     assert "stack_list" not in client.statements
 
 
-@pytest.mark.parametrize("text", [CURSOR, quote(CURSOR, safe="/"), "".join(f"%{ord(c):02x}" for c in CURSOR)])
-def test_a_cursor_may_be_percent_encoded(client, text):
-    assert client.page(f"cursor={text}").json == {"items": [], "next_cursor": None}
-
-
-def test_a_cursor_needs_no_escaping(client):
-    client.create(configuration())
+def test_a_cursor_needs_no_escaping_but_may_be_escaped(client):
+    older = client.create(configuration()).json
     client.create(configuration())
     given = client.page("limit=1").json["next_cursor"]
     assert quote(given, safe="") == given
-
-
-@each_case(
-    "case",
-    {
-        "in range": [(microseconds, 200) for microseconds in (0, 1, LAST_MICROSECOND)],
-        "after it": [
-            (microseconds, 400) for microseconds in (LAST_MICROSECOND + 1, (1 << 63) - 1, (1 << 64) - 1)
-        ],
-    },
-)
-def test_the_position_of_a_cursor_is_between_1970_and_the_end_of_9999(client, case):
-    microseconds, status = case
-    position = "1" + base64.urlsafe_b64encode(microseconds.to_bytes(8, "big") + ID.bytes).decode()
-    assert client.page(f"cursor={position}").status_int == status
+    for text in (given, "".join(f"%{ord(character):02x}" for character in given)):
+        assert client.page(f"cursor={text}").json == {"items": [older], "next_cursor": None}
 
 
 @each_case(

@@ -113,7 +113,6 @@ OF_VERSIONS = {
     "nil": str(UUID(int=0)),
     "max": str(UUID(int=(1 << 128) - 1)),
     "version 1": "c232ab00-9414-11ec-b3c8-9f6bdeced846",
-    "version 4": ID,
     "version 7": "017f22e2-79b0-7cc3-98c4-dc0c0c07398f",
 }
 
@@ -166,12 +165,9 @@ def test_head_returns_the_headers_of_get_and_no_body(client, stack, path, header
     assert head.body == b""
 
 
-def test_an_escaped_letter_in_a_path_is_that_letter(client, stack):
-    assert client.request("GET", f"/manager/st%61cks/{stack['id']}").json == stack
-
-
-def test_an_escaped_slash_reaches_a_wsgi_application_as_a_slash(client, stack):
-    # PEP 3333 hands over the decoded path only: the application cannot distinguish these two.
-    assert client.request("GET", f"/manager%2Fstacks%2f{stack['id']}").json == stack
+def test_a_path_is_decoded_once_by_the_server(client, stack):
+    # PEP 3333 hands over the decoded path only: the application cannot distinguish an escaped slash.
+    for path in (f"/manager/st%61cks/{stack['id']}", f"/manager%2Fstacks%2f{stack['id']}"):
+        assert client.request("GET", path).json == stack
     for path in (f"{STACKS}%2F", f"{STACKS}/{stack['id']}%2F", f"{STACKS}/a%2Fb"):
         assert client.request("GET", path).status_int == 404
