@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from uuid import uuid4
 
 import psutil
 
@@ -38,17 +37,12 @@ def check(request: bytes, received: bytes) -> list[int]:
     return [response.status for response in responses]
 
 
-def new_stack(proxy, key: str) -> str:
-    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": str(uuid4())}
-    response = proxy.request("POST", STACKS, headers, json.dumps(configuration()).encode())
-    assert response.status == 201
-    return json.loads(response.body)["id"]
-
-
 def test_fuzz(proxy, service, new_key):
     """Every request gets an Error object with its id, a regular response, or a closed connection."""
     key = new_key()
-    stack_id = new_stack(proxy, key)
+    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "fuzz"}
+    created = proxy.request("POST", STACKS, headers, json.dumps(configuration()).encode())
+    stack_id = created.json["id"]
     assert (len(key), len(stack_id)) == (len(SAMPLE_KEY), len(SAMPLE_STACK_ID))
     workers = {process.pid for process in psutil.Process(service.pid).children()}
     requests = malformed_requests(valid_requests(key, stack_id), REQUESTS)

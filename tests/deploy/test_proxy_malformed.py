@@ -71,6 +71,7 @@ REJECTED_BY_NGINX = {
     "two lengths": post(b"Content-Length: 2", b"Content-Length: 3", body=b"{}"),
     "negative length": post(b"Content-Length: -2", body=b"{}"),
     "length with a sign": post(b"Content-Length: +2", body=b"{}"),
+    "length with a letter": post(b"Content-Length: 99999x"),
     "length of 20 digits": post(b"Content-Length: 99999999999999999999", body=b"{}"),
     "list of lengths": post(b"Content-Length: 2, 2", body=b"{}"),
     "length of 9 MB": post(b"Content-Length: 9000000", body=b"{}"),
@@ -96,6 +97,8 @@ CLOSED = {
     "HTTP/0.9": b"GET /manager/stacks\r\n",
     "HTTP/0.9 and %00": b"GET /%00\r\n",
     "HTTP/0.9 and a blank": b"GET /manager/stacks \r\n\r\n",
+    "half a body": post(b"Content-Length: 50", body=b"{}"),
+    "half a chunk": post(b"Transfer-Encoding: chunked", body=b"5\r\n{}"),
 }
 
 # What nginx passes on and gunicorn rejects.
@@ -108,11 +111,6 @@ REJECTED_BY_THE_SERVER = {
     "200 fields": get(*[b"X-A: b"] * 200),
 }
 
-UNFINISHED = {
-    "half a body": post(b"Content-Length: 50", body=b"{}"),
-    "half a chunk": post(b"Transfer-Encoding: chunked", body=b"5\r\n{}"),
-}
-
 
 def only_error(request: bytes, received: bytes) -> Response:
     head = request.startswith(b"HEAD ")
@@ -123,7 +121,7 @@ def only_error(request: bytes, received: bytes) -> Response:
     return response
 
 
-@pytest.mark.parametrize("request_", REJECTED_BY_NGINX.values(), ids=REJECTED_BY_NGINX.keys())
+@pytest.mark.parametrize("request_", REJECTED_BY_NGINX.values(), ids=REJECTED_BY_NGINX)
 def test_a_malformed_request_returns_an_error_object(proxy, request_):
     response = only_error(request_, proxy.send(request_))
     assert b"SECRET" not in response.body
@@ -132,25 +130,20 @@ def test_a_malformed_request_returns_an_error_object(proxy, request_):
         assert json.loads(response.body)["message"] == kinds[response.status].message
 
 
-@pytest.mark.parametrize("request_", REJECTED_BY_THE_SERVER.values(), ids=REJECTED_BY_THE_SERVER.keys())
+@pytest.mark.parametrize("request_", REJECTED_BY_THE_SERVER.values(), ids=REJECTED_BY_THE_SERVER)
 def test_what_the_server_behind_nginx_rejects_is_an_error_object_too(proxy, request_):
     only_error(request_, proxy.send(request_))
 
 
-@pytest.mark.parametrize("request_", CLOSED.values(), ids=CLOSED.keys())
-def test_what_is_no_request_yet_or_has_no_headers_ends_the_connection(proxy, request_):
+@pytest.mark.parametrize("request_", CLOSED.values(), ids=CLOSED)
+def test_what_is_no_request_or_never_ends_or_has_no_headers_ends_the_connection(proxy, request_):
     assert proxy.send(request_) == b""
 
 
-@pytest.mark.parametrize("request_", UNFINISHED.values(), ids=UNFINISHED.keys())
-def test_a_body_that_never_ends_ends_the_connection(proxy, request_):
-    assert proxy.send(request_) == b""
+EVERYTHING = REJECTED_BY_NGINX | REJECTED_BY_THE_SERVER | CLOSED
 
 
-EVERYTHING = REJECTED_BY_NGINX | REJECTED_BY_THE_SERVER | CLOSED | UNFINISHED | {"nothing wrong": get()}
-
-
-@pytest.mark.parametrize("request_", EVERYTHING.values(), ids=EVERYTHING.keys())
+@pytest.mark.parametrize("request_", EVERYTHING.values(), ids=EVERYTHING)
 def test_without_tls_everything_is_rejected_or_ends_the_connection(proxy, request_):
     received = proxy.send(request_, tls=False)
     if received:
@@ -194,41 +187,23 @@ def test_the_errors_of_nginx_are_those_of_the_service():
 
 
 def test_no_status_that_nginx_can_make_up_is_left_to_its_own_page():
-    mapped = set(
-        map(int, re.findall(r"\b[45]\d\d\b", " ".join(re.findall(r"error_page ([^;]*)=", SITE.read_text()))))
-    )
+    pages = " ".join(re.findall(r"error_page ([^;]*)=", SITE.read_text()))
+    mapped = set(map(int, re.findall(r"\b[45]\d\d\b", pages)))
     assert mapped >= {*range(400, 407), *range(408, 419), *range(421, 427), 428, 429, 431}
     assert mapped >= {494, 495, 496, 497, *range(500, 506), 507}
 
 
-@pytest.mark.parametrize(
-    ("length", "status"),
-    [("9" * 18, 413), ("9" * 19, 413), ("9" * 40, 413), ("9" * 5 + "x", 400)],
-)
-def test_a_length_of_many_digits_is_too_large(proxy, length, status):
-    request = post(b"Authorization: Bearer a", f"Content-Length: {length}".encode())
-    assert only_error(request, proxy.send(request)).status == status
-
-
-@pytest.mark.parametrize(
-    ("path", "status", "allow"),
-    [
-        ("/manager/stacks", 405, "GET, HEAD, POST"),
-        ("/manager/stacks?limit=1", 405, "GET, HEAD, POST"),
-        (f"/manager/stacks/{UUID(int=1)}", 405, "GET, HEAD, PATCH"),
-        ("/manager/stacks/", 404, None),
-        ("/nowhere", 404, None),
-    ],
-)
-def test_a_method_that_nginx_rejects_is_not_allowed(proxy, path, status, allow):
-    [response] = parse_responses(proxy.send(line(f"TRACE {path} HTTP/1.1".encode())), head=False)
-    check_response("GET", path, response.status, response.headers, response.body)
-    assert (response.status, response.headers["Allow"]) == (status, allow)
-
-
-def test_a_line_of_the_log_is_printable_ascii(proxy):
+def test_a_line_of_the_log_is_printable_ascii_and_holds_no_key(proxy):
+    key = b"stackmgr_DO-NOT-LOG-THIS"
+    proxy.send(get(b"Authorization Bearer " + key))
     for field, target in ((b"run \x9b31m", b"/"), (b"\xff", b"/\xff\xc3\xa9"), (b'"\\', b"/a?b=\xff")):
-        proxy.send(get(b"X-Request-Id: " + field, line=b"GET " + target + b" HTTP/1.1\r\n"))
+        proxy.send(
+            get(
+                b"X-Request-Id: " + field,
+                b"Authorization: Bearer " + key,
+                line=b"GET " + target + b" HTTP/1.1\r\n",
+            )
+        )
 
     def last() -> list[dict]:
         lines = (proxy.folder / "stackmgr.log").read_bytes().splitlines()[-3:]
@@ -240,15 +215,5 @@ def test_a_line_of_the_log_is_printable_ascii(proxy):
     assert [UUID(request_id).version for request_id in replaced] == [4, 4]
     assert kept == '"\\'
     assert [entry["uri"] for entry in seen] == ["/", "/", "/a?b="]
-
-
-def test_no_log_of_nginx_holds_a_key(proxy):
-    key = b"stackmgr_DO-NOT-LOG-THIS"
-    proxy.send(get(b"Authorization: Bearer " + key))
-    proxy.send(get(b"Authorization Bearer " + key))
-    proxy.send(get(b"Authorization: Bearer " + key, b"X-A: b\x00"))
-    lines = (proxy.folder / "stackmgr.log").read_bytes().splitlines()
-    assert lines
     for name in ("stackmgr.log", "stackmgr.error.log"):
         assert key not in (proxy.folder / name).read_bytes()
-    assert {type(json.loads(entry)) for entry in lines} == {dict}

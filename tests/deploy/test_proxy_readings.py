@@ -140,6 +140,10 @@ ROWS = {
     "no Idempotency-Key": Row(create(key="A: b"), *NO_IDEMPOTENCY),
     "a blank Idempotency-Key": Row(create(key="Idempotency-Key:  "), *NO_IDEMPOTENCY),
     "two Idempotency-Keys": Row(create(BODY, "Idempotency-Key: b"), *NO_IDEMPOTENCY),
+    "two Idempotency-Keys, and no key": Row(
+        raw(f"POST {STACKS}", "Authorization: Bearer a", "Idempotency-Key: b", "Idempotency-Key: b"), *NO_KEY
+    ),
+    "two Idempotency-Keys of a list": Row(read(f"GET {STACKS}", NEW_KEY, NEW_KEY), 200),
     "a long Idempotency-Key": Row(create(key=f"Idempotency-Key: {'k' * 3000}"), *NO_IDEMPOTENCY),
     "a used Idempotency-Key": Row(create(key="Idempotency-Key: USED"), 409, errors.Conflict),
     "a used Idempotency-Key, and no stack": Row(create(b"{}", key="Idempotency-Key: USED"), *NO_STACK),
@@ -194,12 +198,6 @@ def known(proxy, new_key):
     return {"KEY": key, "ID": json.loads(response.body)["id"], "USED": "used"}
 
 
-def send_to_service(port: int, request: bytes) -> bytes:
-    with connect(port, request) as client:
-        client.finish()
-        return client.read_all()
-
-
 def only(request: bytes, received: bytes) -> Response | None:
     method = request.partition(b" ")[0].decode()
     responses = parse_responses(received, head=method == "HEAD")
@@ -214,12 +212,7 @@ def only(request: bytes, received: bytes) -> Response | None:
 def outcome(response: Response | None) -> tuple[int, str | None] | None:
     if response is None:
         return None
-    document = json.loads(response.body) if response.body else {}
-    return response.status, document.get("message")
-
-
-def expected(status: int, error: type[errors.ServiceError] | None) -> tuple[int, str | None]:
-    return status, error and error.message
+    return response.status, response.json.get("message") if response.body else None
 
 
 def filled(request: bytes, known: dict[str, str]) -> bytes:
@@ -231,12 +224,14 @@ def filled(request: bytes, known: dict[str, str]) -> bytes:
 @pytest.mark.parametrize("name", ROWS)
 def test_a_request_has_its_response_direct_and_through_nginx(proxy, service, known, name):
     row = ROWS[name]
-    direct = only(row.request, send_to_service(service.port, filled(row.request, known)))
+    with connect(service.port, filled(row.request, known)) as client:
+        client.finish()
+        direct = only(row.request, client.read_all())
     through = only(row.request, proxy.send(filled(row.request, known)))
-    assert outcome(direct) == expected(row.status, row.error)
+    assert outcome(direct) == (row.status, row.error and row.error.message)
     if name in BEHIND_NGINX:
         other = BEHIND_NGINX[name]
-        assert outcome(through) == (other and expected(*other))
+        assert outcome(through) == (other and (other[0], other[1] and other[1].message))
         return
     assert outcome(through) == outcome(direct)
     if row.error is not errors.InvalidRequest:
