@@ -4,7 +4,6 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from errno import EMFILE
 from select import EPOLLERR, EPOLLHUP
 from time import monotonic
 from types import SimpleNamespace
@@ -212,24 +211,6 @@ def test_at_a_stop_idle_connections_have_less_time_now_and_later(all_of_them, ma
     assert all_of_them.parked[conn][1] <= monotonic() + 2.0
 
 
-class FullListener:
-    """A listener for which there is no descriptor until the context's connection is closed."""
-
-    def __init__(self, needed: ClientConnection) -> None:
-        self._needed = needed
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(0)
-        self.sock = self
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._listener, name)
-
-    def accept(self) -> Any:
-        if self._needed.sock.fileno() >= 0:
-            raise OSError(EMFILE, "Too many open files")
-        return self._listener.accept()
-
-
 def test_the_more_connections_a_worker_has_the_longer_it_leaves_the_next_to_others(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(listeners, "monotonic", lambda: now[0])
@@ -252,15 +233,3 @@ def test_the_more_connections_a_worker_has_the_longer_it_leaves_the_next_to_othe
             accepted.close(conn)
         for client in clients:
             client.close()
-
-
-def test_a_listener_without_descriptors_is_not_watched_again_once_it_is_closed(make):
-    scheduler, listener = Scheduler(), FullListener(make()[0])
-    accepted = http_connections(scheduler)
-    accepting = Listeners([listener], scheduler, accepted, accepted, connection_of)
-    accepting.watch()
-    accepting.ready.append(listener.fileno())
-    accepting.accept()
-    assert accepting.paused == [listener.fileno()]
-    accepting.close()
-    accepting.resume()

@@ -242,7 +242,7 @@ def lack_descriptors(worker: FakeWorker, lacks: Callable[[], bool]) -> None:
                 raise OSError(EMFILE, "Too many open files")
             return listener.accept()
 
-        return SimpleNamespace(accept=accept, getsockname=listener.getsockname)
+        return SimpleNamespace(accept=accept, getsockname=listener.getsockname, close=listener.close)
 
     for listeners in worker.loop.listeners:
         listeners._sockets = {fd: replaced(listener) for fd, listener in listeners._sockets.items()}
@@ -265,6 +265,15 @@ def test_after_a_lack_of_descriptors_both_listeners_accept_again(worker, monkeyp
         worker.loop.managers.close(conn)
     worker.take_turns()
     assert [client.recv(12) for client in clients] == [b"HTTP/1.1 200"] * 2
+
+
+def test_a_listener_without_descriptors_is_not_watched_again_once_it_is_closed(worker):
+    lack_descriptors(worker, lambda: True)
+    worker.connected(to_operator=True)
+    [listeners] = [each for each in worker.loop.listeners if each.paused]
+    listeners.close()
+    listeners.resume()
+    assert not listeners.paused
 
 
 def test_an_operators_connection_is_accepted_at_once_in_place_of_a_managers(worker):

@@ -3,12 +3,10 @@
 import json
 import os
 import re
-import socket
 import subprocess
 
 import pytest
 
-from tests.server import gunicorn_process
 from tests.support.server import GUNICORN_COMMAND, free_port
 
 
@@ -45,12 +43,7 @@ def messages(said: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "postgresql://user:hunter2@host/db?nothing=1",
-        "host=x password=hunter2 nothing=1",
-        "hunter2",
-    ],
+    "url", ["postgresql://user:hunter2@host/db?nothing=1", "host=x password=hunter2 nothing=1", "hunter2"]
 )
 def test_a_connection_string_that_cannot_be_read_is_not_repeated(url):
     said = failed_start(DATABASE_URL=url)
@@ -96,10 +89,3 @@ def test_a_metrics_folder_that_cannot_be_created_is_named(database_url):
 
 def test_workers_that_would_share_one_pool_are_not_started(database_url):
     assert "unset preload_app" in failed_start("--preload", DATABASE_URL=database_url)
-
-
-def test_tests_notice_that_another_process_has_the_port(tmp_path, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        monkeypatch.setattr(gunicorn_process, "free_port", lambda: stranger.getsockname()[1])
-        with pytest.raises(AssertionError, match="Connection in use"):
-            gunicorn_process.GunicornProcess(tmp_path)
