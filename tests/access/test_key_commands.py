@@ -68,14 +68,12 @@ def test_list_shows_everything_except_the_key(command):
     assert line.split("\t")[-3:] == ["100/10", "-", "robot äöü"]
 
 
-def test_a_key_is_issued_by_the_manager_id_to_the_account_of_the_manager(command, holder):
-    external_id = str(uuid4())
-    first = command("keys", "issue", "--external-id", external_id).out
-    holder(first).page()
-    [manager] = command("managers", "show", "--json", external_id).json
-    second = command("keys", "issue", "--json", "--external-id", manager["manager_id"]).json
-    [_, listed] = command("keys", "list", "--json", "--external-id", external_id).json
-    assert listed["key_id"] == second["key_id"]
+def test_a_key_is_issued_by_the_manager_id_to_the_account_of_the_manager(command, client):
+    client.page()
+    [manager] = command("managers", "show", "--json", client.external_id).json
+    issued = command("keys", "issue", "--json", "--external-id", manager["manager_id"]).json
+    listed = command("keys", "list", "--json", "--external-id", client.external_id).json
+    assert issued["key_id"] in [record["key_id"] for record in listed]
 
 
 def test_the_last_use_is_shown_as_its_hour_though_the_key_was_issued_within_it(command, admin):
@@ -152,13 +150,3 @@ def test_invalid_arguments_are_rejected_before_anything_changes(command, argumen
     result = command("keys", *arguments)
     assert (result.status, result.out) == (2, "")
     assert saved() == before
-
-
-def test_an_unreachable_database_is_reported_in_one_line_without_its_password(command, monkeypatch):
-    monkeypatch.setenv("STACKMGR_DATABASE_URL", "postgresql://robot:hunter2@127.0.0.1:1/none")
-    result = command("keys", "list")
-    assert result.status == 1
-    assert result.err.startswith(
-        "stackmgr: the database of STACKMGR_DATABASE_URL cannot be reached: connection failed"
-    )
-    assert "hunter2" not in result.err

@@ -11,7 +11,6 @@ import pytest
 
 from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import operating
-from stackmgr.operate.issued_keys import Quota
 from tests.support.examples import configuration
 from tests.support.server import Response, RunningService, exchange, running_service
 from tests.support.waiting import eventually
@@ -85,16 +84,6 @@ def test_of_200_managers_none_writes_with_a_key_that_was_revoked_before_the_requ
     stored = admin.execute("SELECT key_id, count(*) FROM stackmgr.stack_revisions GROUP BY key_id").fetchall()
     assert {key_id: count for key_id, count in stored if key_id in set(written)} == Counter(written)
     assert revoked < set(written)
-
-
-def test_of_400_requests_a_quota_of_100_in_an_hour_grants_100_over_both_workers(service, issue):
-    key = issue(quota=Quota(100, 3600)).key
-    with ThreadPoolExecutor(16) as threads:
-        responses = list(threads.map(lambda _: list_page(service, key), range(400)))
-    waits = [int(received.headers["Retry-After"]) for received in responses if received.status == 429]
-    assert [received.status for received in responses].count(200) == 100
-    assert len(waits) == 300
-    assert all(0 < seconds <= 3600 for seconds in waits)
 
 
 def test_a_use_that_no_timer_has_written_yet_is_written_when_the_server_stops(database_url, issue):

@@ -3,7 +3,7 @@
 import pytest
 
 from stackmgr import settings, startup
-from stackmgr.settings import Secret, SettingsError
+from stackmgr.settings import SettingsError
 from tests.support.tables import each_case
 
 GOOD = {
@@ -41,11 +41,6 @@ def test_unkeys_cloud_is_the_default():
     assert found.unkey_url == "https://api.unkey.com"
     assert found.unkey_root_key == "unkey_rootkey"
     assert found.verify_timeout == 3.0
-
-
-def test_the_database_verifier_needs_nothing_of_unkey():
-    found = settings.from_environ({"STACKMGR_DATABASE_URL": "postgresql:///stackmgr"})
-    assert found.verifier == "database"
 
 
 @pytest.mark.parametrize(
@@ -112,20 +107,3 @@ def test_a_secret_in_two_places_or_in_a_file_that_cannot_be_read_is_rejected(tmp
         message = problems(STACKMGR_UNKEY_ROOT_KEY="", **{name: str(tmp_path / path)})
         assert f"{name} names a file that cannot be read" in message
     assert "is not set" in problems(STACKMGR_UNKEY_ROOT_KEY="", **{name: str(tmp_path / "empty")})
-
-
-def test_all_problems_are_named_at_once():
-    message = problems(
-        STACKMGR_DATABASE_URL="",
-        STACKMGR_UNKEY_ROOT_KEY="",
-        STACKMGR_UNKEY_URL="nowhere",
-        STACKMGR_VERIFY_TIMEOUT="never",
-        STACKMGR_CONCURRENCY="many",
-    )
-    for name in ("DATABASE_URL", "UNKEY_ROOT_KEY", "UNKEY_URL", "VERIFY_TIMEOUT", "CONCURRENCY"):
-        assert f"STACKMGR_{name}" in message
-
-
-def test_a_secret_is_hidden_in_repr_and_str():
-    assert "rootkey" not in repr(settings.from_environ(GOOD))
-    assert repr(Secret("rootkey")) == "Secret(…)"
