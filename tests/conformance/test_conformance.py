@@ -41,8 +41,8 @@ def weaken(exchange: Exchange) -> None:
 
 
 def replace_key(exchange: Exchange) -> None:
-    if exchange.headers.get("Idempotency-Key", "").strip() and len(exchange.headers["Idempotency-Key"]) < 100:
-        exchange.headers["Idempotency-Key"] = str(uuid4())
+    if 0 < len(exchange.headers.get("idempotency-key", "").strip()) < 100:
+        exchange.headers["idempotency-key"] = str(uuid4())
 
 
 def collapse(exchange: Exchange) -> None:
@@ -68,8 +68,12 @@ class Cache:
         self._kept: dict[str, tuple[dict[str, str], bytes]] = {}
 
     def __call__(self, exchange: Exchange) -> None:
-        if exchange.method == "GET" and exchange.is_item and exchange.status == 200:
-            key = f"{exchange.path} {exchange.headers.get('Authorization')}"
+        if (
+            exchange.method == "GET"
+            and exchange.path.startswith("/manager/stacks/")
+            and exchange.status == 200
+        ):
+            key = f"{exchange.path} {exchange.headers.get('authorization')}"
             kept, exchange.content = self._kept.setdefault(key, (exchange.received, exchange.content))
             exchange.received = kept | {"x-request-id": exchange.received["x-request-id"]}
 
@@ -77,8 +81,8 @@ class Cache:
 # The section whose check has to notice each fault; others may notice it as well.
 OF_REQUESTS: dict[str, tuple[str, Change]] = {
     "Idempotency-Key replaced": ("4.1", replace_key),
-    "Idempotency-Key stripped": ("2.1", lambda exchange: exchange.headers.pop("Idempotency-Key", None)),
-    "X-Request-Id stripped": ("4.5", lambda exchange: exchange.headers.pop("X-Request-Id", None)),
+    "Idempotency-Key stripped": ("2.1", lambda exchange: exchange.headers.pop("idempotency-key", None)),
+    "X-Request-Id stripped": ("4.5", lambda exchange: exchange.headers.pop("x-request-id", None)),
     "whitespace collapsed": ("2.4", collapse),
 }
 OF_RESPONSES: dict[str, tuple[str, Change]] = {
