@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 TESTS = Path(__file__).parent
 REPORTS = "STACKMGR_SUITE_REPORTS"  # the file to which the plugin reports
 PROGRESS_SECONDS = 30
@@ -103,34 +105,28 @@ class Reporter:
     def pytest_collection_finish(self, session: Any) -> None:
         self._write(collected=[item.nodeid for item in session.items])
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        self._write(collected=list(ids))
+
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
             self._write(test=report.nodeid, outcome="failed", text=report.longreprtext, ended=True)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        text = (
-            report.longrepr[2] if report.outcome == "skipped" and isinstance(report.longrepr, tuple) else ""
-        )
+        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         if report.outcome == "failed":
-            text = f"{report.longreprtext}\n" + "".join(
-                f"{title}:\n{body}\n" for title, body in report.sections
-            )
+            sections = (f"{title}:\n{body}" for title, body in report.sections)
+            text = "\n".join([report.longreprtext, *sections])
         # A process that dies reports its test once, in the phase "???".
         ended = report.when not in ("setup", "call")
         self._write(test=report.nodeid, outcome=report.outcome, text=text, ended=ended)
 
 
-class Distributed(Reporter):
-    """The plugin where xdist's processes collect."""
-
-    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
-        self._write(collected=list(ids))
-
-
 def pytest_configure(config: Any) -> None:
     path = os.environ.get(REPORTS)
     if path and not hasattr(config, "workerinput"):
-        config.pluginmanager.register((Distributed if config.getoption("dist") != "no" else Reporter)(path))
+        config.pluginmanager.register(Reporter(path))
 
 
 def passes(*, everything: bool) -> Iterator[Pass]:
