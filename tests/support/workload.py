@@ -1,11 +1,8 @@
-"""Random clients of a running service: one thread, an epoll, and a record of each request and response."""
+"""Random clients of a running service, each a thread, and a record of each request and response."""
 
 import http.client
-import io
 import json
 import random
-import re
-import select
 import socket
 import ssl
 import threading
@@ -20,18 +17,17 @@ from stackmgr.stacks.eip55 import eip55
 from tests.support.client import STACKS, check_response
 from tests.support.examples import PRESETS, random_allocation
 from tests.support.history import FIELDS, Configuration, Operation
+from tests.support.http_wire import RawClient
+from tests.support.server import Response
 
 # What every Idempotency-Key begins with: no log and no response is to hold it.
 KEY_CANARY = "canary-key-"
 # Seconds without a response after which a client gives up: longer than replacing a worker that hangs takes.
 TIMEOUT = 45.0
 _WEIGHTS = {"create": 12, "replay": 12, "update": 40, "get": 26, "list": 4, "foreign": 6}
-_POLL_SECONDS = 0.01
 # Seconds, in the mean, until the next request of a client that got no result.
 _PAUSE = 0.05
 _RECENT = 4
-_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)
-_CLOSES = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
 _LISTED = 20
 
 
@@ -64,20 +60,23 @@ def new_managers(url: str, number: int = 3) -> list[Manager]:
         operator.close()
 
 
-@dataclass(eq=False)
+@dataclass
 class _Client:
-    """A connection, and the operation that is under way on it."""
+    """A client of one manager, and its connection."""
 
+    number: int
     manager: Manager
     other: Manager
-    due: float = 0.0
     count: int = 0
-    connection: socket.socket | None = None
-    received: bytes = b""
-    operation: Operation | None = None
+    wire: RawClient | None = None
     method: str = ""
     path: str = ""
     unsettled: Operation | None = None  # a create whose outcome is unknown: it is sent again
+
+    def disconnect(self) -> None:
+        if self.wire is not None:
+            self.wire.close()
+            self.wire = None
 
 
 class Workload:
@@ -105,10 +104,9 @@ class Workload:
         self._keeps = keeps
         self._weights = _WEIGHTS if lists else _WEIGHTS | {"list": 0}
         self._pause = 0.0
-        self._clients: list[_Client] = []
-        self._connected: dict[int, _Client] = {}
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
         self._failure: BaseException | None = None
         self._problems: list[str] = []
         self.operations: list[Operation] = []
@@ -120,93 +118,99 @@ class Workload:
         for number in range(clients):
             manager = self._managers[number % len(self._managers)]
             others = [each for each in self._managers if each is not manager]
-            self._clients.append(_Client(manager, self._chance.choice(others)))
-        self._thread.start()
+            client = _Client(number, manager, self._chance.choice(others))
+            self._threads.append(threading.Thread(target=self._run, args=(client,), daemon=True))
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Let each client finish its operation.  Fails if one hangs, or a response was wrong."""
         self._stopped.set()
-        self._thread.join(TIMEOUT + 15)
-        assert not self._thread.is_alive(), "the clients have not ended"
+        ends = time.monotonic() + TIMEOUT + 15
+        for thread in self._threads:
+            thread.join(max(0.0, ends - time.monotonic()))
+            assert not thread.is_alive(), "a client has not ended"
         if self._failure is not None:
             raise self._failure
         assert not self._problems, "\n".join(self._problems)
 
     def check_running(self) -> None:
         """Fail if the clients have ended by themselves."""
-        assert self._thread.is_alive(), self._failure
+        assert all(thread.is_alive() for thread in self._threads), self._failure
 
-    def _run(self) -> None:
+    def _run(self, client: _Client) -> None:
         try:
-            with select.epoll() as self._epoll:
-                self._loop()
+            while not self._stopped.is_set():
+                is_settled = self._act(client)
+                pause = self._pause if is_settled else max(self._pause, _PAUSE)
+                self._stopped.wait(self._chance.expovariate(1 / pause) if pause else 0.0)
         except BaseException as ex:  # noqa: BLE001 - raised by stop
             self._failure = ex
-
-    def _loop(self) -> None:
-        expiry = time.monotonic()
-        while not self._stopped.is_set() or any(client.operation for client in self._clients):
-            now = time.monotonic()
-            for client in self._clients:
-                if client.operation is None and client.due <= now and not self._stopped.is_set():
-                    self._begin(client)
-            for descriptor, _ in self._epoll.poll(_POLL_SECONDS):
-                self._receive(self._connected[descriptor])
-            if now > expiry:
-                expiry = now + 1
-                self._expire(now)
-        for client in self._clients:
-            self._disconnect(client)
-
-    def _expire(self, now: float) -> None:
-        for client in self._clients:
-            if client.operation is not None and now - client.operation.sent > TIMEOUT:
-                self._problem(f"{client.operation.tag} got no response within {TIMEOUT:g} s")
-                self._end(client)
+            self._stopped.set()
+        finally:
+            client.disconnect()
 
     def _problem(self, what: str) -> None:
         if len(self._problems) < _LISTED:
             self._problems.append(what)
 
-    def _begin(self, client: _Client) -> None:
+    def _act(self, client: _Client) -> bool:
+        """Send a request and record what comes of it.  Return whether its outcome is known."""
         operation, document = self._choose(client)
         self.operations.append(operation)
         operation.sent = time.monotonic()
         try:
-            if client.connection is None:
-                self._connect(client)
-            assert client.connection is not None
-            client.connection.sendall(_bytes(client, operation, document))
-        except ConnectionRefusedError:
-            operation.reached = False
-            self._end(client)
+            wire = self._connected(client)
+            wire.send(_bytes(client, operation, document))
+            response = wire.response(client.method)
+        except (OSError, http.client.HTTPException) as ex:
+            operation.ended = time.monotonic()
+            operation.reached = not isinstance(ex, ConnectionRefusedError)
+            if isinstance(ex, TimeoutError):
+                self._problem(f"{operation.tag} got no response within {TIMEOUT:g} s")
+            elif not isinstance(ex, OSError | http.client.IncompleteRead):
+                self._problem(f"{operation.tag}: malformed response: {ex!r}")
+            if operation.kind == "create":
+                client.unsettled = operation
+            client.disconnect()
+            return False
+        self._respond(client, operation, response)
+        if not self._keeps or response.headers["Connection"] == "close":
+            client.disconnect()
+        return operation.status is not None and operation.status < 500
+
+    def _connected(self, client: _Client) -> RawClient:
+        """Return the client's connection, or a new one where the server has closed it."""
+        if client.wire is not None and not self._is_open(client.wire):
+            client.disconnect()
+        if client.wire is None:
+            made = socket.create_connection(("127.0.0.1", self._port()), TIMEOUT)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                made = self._tls.wrap_socket(made, server_hostname="localhost")
+            client.wire = RawClient(made)
+        return client.wire
+
+    def _is_open(self, wire: RawClient) -> bool:
+        wire.socket.settimeout(0)
+        try:
+            if received := wire.socket.recv(65536):
+                self._problem(f"bytes without a request: {received!r}")
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
         except OSError:
-            self._end(client)
-
-    def _connect(self, client: _Client) -> None:
-        made = socket.create_connection(("127.0.0.1", self._port()), TIMEOUT)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._tls is not None:
-            made = self._tls.wrap_socket(made, server_hostname="localhost")
-        made.settimeout(0)
-        client.connection, client.received = made, b""
-        self._connected[made.fileno()] = client
-        self._epoll.register(made, select.EPOLLIN)
-
-    def _disconnect(self, client: _Client) -> None:
-        if client.connection is not None:
-            self._epoll.unregister(client.connection)
-            del self._connected[client.connection.fileno()]
-            client.connection.close()
-            client.connection = None
+            pass
+        finally:
+            wire.socket.settimeout(TIMEOUT)
+        return False
 
     def _choose(self, client: _Client) -> tuple[Operation, Configuration | None]:
         """Return what the client does next, and the document of its request."""
         client.count += 1
-        tag = f"{self._seed}-{self._clients.index(client)}-{client.count}"
+        tag = f"{self._seed}-{client.number}-{client.count}"
         manager, chance = client.manager, self._chance
         operation = Operation(tag, "create", manager.external_id, 0.0)
-        client.operation, client.method, client.path = operation, "POST", STACKS
+        client.method, client.path = "POST", STACKS
         kind = chance.choices(list(self._weights), list(self._weights.values()))[0]
         owner = client.other if kind == "foreign" else manager
         if client.unsettled is not None:
@@ -247,48 +251,24 @@ class Workload:
             ]
         return document
 
-    def _receive(self, client: _Client) -> None:
-        has_ended = _read(client)
-        if client.operation is None:
-            if client.received:
-                self._problem(f"bytes without a request: {client.received!r}")
-            if has_ended or client.received:
-                self._disconnect(client)
-            return
-        head, separator, content = client.received.partition(b"\r\n\r\n")
-        length = _LENGTH.search(head + b"\r\n")
-        if separator and (length is None or len(content) > int(length[1])):
-            self._problem(f"{client.operation.tag}: malformed response {client.received!r}")
-            self._end(client)
-        elif separator and length is not None and len(content) == int(length[1]):
-            self._respond(client, head + b"\r\n", content)
-            if has_ended:
-                self._disconnect(client)
-        elif has_ended:
-            self._end(client)
-
-    def _respond(self, client: _Client, head: bytes, content: bytes) -> None:
-        """Check a complete response, and record it."""
-        operation = client.operation
-        assert operation is not None
-        operation.completed = time.monotonic()
-        operation.status, client.received = int(head[9:12]), b""
-        fields = http.client.parse_headers(io.BytesIO(head.partition(b"\r\n")[2] + b"\r\n"))
+    def _respond(self, client: _Client, operation: Operation, response: Response) -> None:
+        """Check a response, and record it."""
+        operation.completed, operation.status = time.monotonic(), response.status
+        headers, content = response.headers, response.body
         try:
-            check_response(client.method, client.path, operation.status, fields, content)
-            assert fields["X-Request-Id"] == operation.tag
-            assert client.manager.api_key.encode() not in head + content
-            assert KEY_CANARY.encode() not in head + content
+            check_response(client.method, client.path, response.status, headers, content)
+            assert headers["Content-Length"]
+            assert headers["X-Request-Id"] == operation.tag
+            for secret in (client.manager.api_key, KEY_CANARY):
+                assert secret.encode() not in headers.as_bytes() + content
         except (AssertionError, LookupError, ValueError) as ex:
             self._problem(f"{operation.tag}: {operation.status} {content!r}: {type(ex).__name__} {ex}")
         operation.body = json.loads(content)
         for stack in operation.seen():
             stack["allocation"] = _SHARED.get(json.dumps(stack["allocation"]), stack["allocation"])
             stack["schedule"] = _SCHEDULES[stack["schedule"]["preset"]]
-        self._note(client, operation)
-        if not self._keeps or _CLOSES.search(head):
-            self._disconnect(client)
-        self._rest(client, is_settled=operation.status < 500)
+        with self._lock:
+            self._note(client, operation)
 
     def _note(self, client: _Client, operation: Operation) -> None:
         """Remember what was created, and whether a create is to be sent again."""
@@ -300,34 +280,6 @@ class Workload:
                 client.manager.creations.append((operation.key, operation.supplied))
             if operation.status == 201:
                 client.manager.stack_ids.append(operation.body["id"])
-
-    def _end(self, client: _Client) -> None:
-        """Record that an operation has ended without a response."""
-        operation = client.operation
-        assert operation is not None
-        operation.ended = time.monotonic()
-        if operation.kind == "create":
-            client.unsettled = operation
-        self._disconnect(client)
-        self._rest(client, is_settled=False)
-
-    def _rest(self, client: _Client, *, is_settled: bool) -> None:
-        client.operation = None
-        pause = self._pause if is_settled else max(self._pause, _PAUSE)
-        client.due = time.monotonic() + (self._chance.expovariate(1 / pause) if pause else 0.0)
-
-
-def _read(client: _Client) -> bool:
-    """Read what has arrived, and return whether the connection has ended."""
-    assert client.connection is not None
-    try:
-        while data := client.connection.recv(65536):
-            client.received += data
-    except (BlockingIOError, ssl.SSLWantReadError):
-        return False
-    except OSError:
-        pass
-    return True
 
 
 def _bytes(client: _Client, operation: Operation, document: Configuration | None) -> bytes:
