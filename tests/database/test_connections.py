@@ -1,6 +1,5 @@
 """Connections that die cost no read, never double a write, and are replaced as soon as there is a server."""
 
-import signal
 import threading
 import time
 from typing import Any
@@ -37,16 +36,6 @@ def _terminate_all(server, service):
         server.terminate_backend(pid)
 
 
-def _restart_fast(server, service):
-    server.stop()
-    server.start()
-
-
-def _restart_immediate(server, service):
-    server.stop(signal.SIGQUIT)
-    server.start()
-
-
 def _crash_all(server, service):
     server.crash()
     server.start()
@@ -55,8 +44,6 @@ def _crash_all(server, service):
 DEATHS = {
     "one backend is killed": _crash_one,
     "all backends are terminated": _terminate_all,
-    "a fast restart": _restart_fast,
-    "an immediate restart": _restart_immediate,
     "everything is killed and started": _crash_all,
 }
 

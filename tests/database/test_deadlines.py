@@ -35,15 +35,6 @@ def test_a_stopped_database_cannot_verify_keys_and_holds_no_request_beyond_the_d
     service.assert_whole()
 
 
-def test_a_partition_holds_no_request_beyond_the_deadline(proxy, remote_service):
-    proxy.hold()
-    remote_service.client.change_worker()
-    with ends_within(DEADLINE):
-        assert at_once(list(remote_service.operations().values())) == [503] * 4
-    proxy.release()
-    remote_service.assert_whole()
-
-
 def test_a_slow_network_is_waited_for_within_the_deadline(proxy, remote_service):
     proxy.delay = DEADLINE / 16
     assert remote_service.operations()["get"]() == 200

@@ -83,23 +83,13 @@ def test_every_setting_that_is_pinned_is_tried():
     assert HOSTILE.keys() == PINNED.keys() - {"role"}
 
 
-def test_no_default_changes_what_is_pinned(server, set_default):
+def test_no_default_changes_an_operation_or_a_migration(server, make_service, set_default):
     for name, value in HOSTILE.items():
         set_default(name, value)
     assert_pinned(server.url())
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_default_changes_an_operation(server, make_service, set_default, name):
-    set_default(name, HOSTILE[name])
     findings = preflight.examine(server.url())
     assert (findings.problems, findings.reachable) == ([], True)
     assert_every_operation_works(make_service().client)
-
-
-def test_no_default_changes_a_migration(server, set_default):
-    for name, value in HOSTILE.items():
-        set_default(name, value)
     assert migrations.apply(server.url()) == []
     with new_database(f"{server.url('postgres')}&options=-c%20statement_timeout%3D0") as url:
         assert migrations.apply(url) == migrations.available()
