@@ -46,9 +46,6 @@ class File:
         if self.number >= 0:
             self.kernel.close(self.number)
 
-    def closed_last(self) -> None:
-        """Called when the descriptor has been closed."""
-
 
 class EventFd(File):
     def __init__(self, kernel: "Kernel", count: int) -> None:
@@ -137,11 +134,6 @@ class Epoll(File):
                 self.queue[number] = None
         return found
 
-    def closed_last(self) -> None:
-        for file, _ in self.interest.values():
-            file.watching.pop(self, None)
-        self.interest.clear()
-
 
 class Poll:
     """A `select.poll` object of one descriptor: it knows the number, not the file."""
@@ -194,7 +186,6 @@ class Kernel:
         for epoll in file.watching:
             epoll.forget(number)
         file.watching.clear()
-        file.closed_last()
         for thread in file.waiting:
             self.world.wake(thread)
 
@@ -241,8 +232,3 @@ class Os:
             file.wait(None)
         count, file.count = file.count, 0
         return count
-
-    def close(self, number: int) -> None:
-        if number not in self._kernel.files:
-            self._kernel.world.fail("no descriptor is closed twice", str(number))
-        self._kernel.close(number)

@@ -209,12 +209,6 @@ class World:
             thread.value = value
             self._runnable.append(thread)
 
-    def halt(self, thread: Thread) -> None:
-        """Let a thread of a process that has ended go on no more."""
-        thread.is_blocked = False
-        if thread in self._runnable:
-            self._runnable.remove(thread)
-
     @property
     def is_quiet(self) -> bool:
         """Whether every thread is blocked."""
