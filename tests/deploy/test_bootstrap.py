@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.source import ROOT
+from tests.support.releases import ROOT
 
 # A package appears, as pip makes one.
 INSTALLS = (

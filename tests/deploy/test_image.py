@@ -24,8 +24,8 @@ from tests.support.clusters import new_database
 from tests.support.examples import configuration
 from tests.support.memory import memory
 from tests.support.programs import require
+from tests.support.releases import ROOT
 from tests.support.server import free_port, send_request
-from tests.support.source import ROOT
 from tests.support.tcp_proxy import Proxy
 
 # The Debian release with the oldest supported Python.

@@ -23,8 +23,8 @@ import stackmgr
 from tests.deploy.dev_process import running_dev
 from tests.support.examples import configuration
 from tests.support.memory import reachable
+from tests.support.releases import DATA, ROOT, copy_source
 from tests.support.server import free_port
-from tests.support.source import DATA, ROOT, copy_source
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 NOT_AT_RUN_TIME = {

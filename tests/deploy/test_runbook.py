@@ -13,8 +13,8 @@ from stackmgr import paths
 from tests.deploy.runbook import block
 from tests.deploy.units import DEPLOY
 from tests.support.clusters import new_database
+from tests.support.releases import copy_source
 from tests.support.server import free_port, running, send_request, workers_replaced
-from tests.support.source import copy_source
 
 
 def command(folder: Path, text: str) -> str:

@@ -11,7 +11,9 @@ import pytest
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
+from stackmgr.access.credentials import Credential
 from stackmgr.access.verifiers import Identity
+from stackmgr.admission import UNLIMITED
 from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
@@ -22,7 +24,7 @@ from stackmgr.stacks import cursor, repository
 from stackmgr.stacks.configuration import Changes, Configuration
 from tests.sql.headers import CITUS_FILES, SQL_FILES, SqlFile
 from tests.support.clusters import new_database
-from tests.support.fixed_verifier import credential_of
+from tests.support.fixed_verifier import FixedVerifier
 from tests.support.recorder import RecordedDatabase
 
 # As deploy/citus.sql does.
@@ -100,7 +102,8 @@ def outcomes(url: str, variant: str) -> list[Any]:
     found: list[Any] = []
     identity = Identity(external_id=str(uuid4()), identity_id=str(uuid4()), key_id="key")
     with database.session() as session:
-        credential = credential_of(identity, session)
+        credential = Credential("key", session, FixedVerifier(identity), UNLIMITED, None)
+        credential.begin()
 
         def create(key: str, wanted: Configuration) -> tuple[repository.Stack, bool]:
             return repository.create(credential.rows, repository.plan_create(key, wanted, "r" * 300))

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
-from stackmgr.access.credentials import Credential
 from stackmgr.access.verifiers import Identity
-from stackmgr.admission import UNLIMITED
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.settings import Settings
@@ -32,10 +30,3 @@ class FixedVerifier:
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return self._outcome
-
-
-def credential_of(identity: Identity, session: Session) -> Credential:
-    """Return the credential of a request whose key has been verified as that of *identity*."""
-    credential = Credential("key", session, FixedVerifier(identity), UNLIMITED, None)
-    credential.begin()
-    return credential

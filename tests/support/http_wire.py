@@ -2,6 +2,7 @@
 
 import http.client
 import socket
+import ssl
 import time
 from contextlib import suppress
 from typing import Any, Self
@@ -59,7 +60,7 @@ class RawClient:
         """Return everything until the server closes or resets the connection."""
         data = bytearray()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_000_000)
-        with suppress(ConnectionError):
+        with suppress(ConnectionError, ssl.SSLEOFError):
             while piece := self.read_some():
                 data += piece
         return bytes(data)

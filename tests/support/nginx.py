@@ -15,6 +15,7 @@ from pathlib import Path
 
 from stackmgr import paths
 from tests.support import processes
+from tests.support.http_wire import RawClient
 from tests.support.programs import require
 from tests.support.server import Response, free_port, listening_ports
 
@@ -81,18 +82,13 @@ class NginxProxy:
 
     def send(self, data: bytes, *, tls: bool = True) -> bytes:
         """Send *data* and no more, and return all that comes back until nginx closes the connection."""
-        received = b""
-        with self.connect(tls=tls) as connection:
+        with RawClient(self.connect(tls=tls)) as client:
             # nginx may reject the request and close before all of it was sent.
-            with suppress(ConnectionError, ssl.SSLEOFError):
-                connection.sendall(data)
-            if not tls:
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_WR)
-            with suppress(ConnectionError, ssl.SSLEOFError):
-                while piece := connection.recv(65536):
-                    received += piece
-        return received
+            with suppress(OSError):
+                client.send(data)
+                if not tls:
+                    client.finish()
+            return client.read_all()
 
 
 def parse_responses(received: bytes, *, head: bool) -> list[Response]:

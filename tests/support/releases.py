@@ -1,21 +1,29 @@
-"""Releases of the service made for a test, side by side, as an operator has them below one folder."""
+"""Copies of the source: to build or install, or as releases of the service below one folder."""
 
 import shutil
 from pathlib import Path
 
 from stackmgr import paths
 
-_SOURCE = paths.directory("deploy").parent
+ROOT = paths.directory("schemas").parent
+DATA = ("deploy", "schemas", "sql")
+_TOP_LEVEL = ("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "setup.cfg")
 _NOT_FOUND = "The resource was not found."
+
+
+def copy_source(to: Path, source: Path = ROOT) -> Path:
+    """Copy *source* to the folder *to*, without what earlier builds left in the checkout."""
+    to.mkdir(exist_ok=True)
+    for name in _TOP_LEVEL:
+        shutil.copy(source / name, to)
+    for name in ("stackmgr", *DATA):
+        shutil.copytree(source / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return to
 
 
 def make_release(folder: Path, not_found: str, source: Path | None = None) -> None:
     """Put a release of *source*, or of this checkout, into *folder*, and let its 404 say *not_found*."""
-    for name in ("stackmgr", "sql", "schemas", "deploy"):
-        shutil.copytree(
-            (source or _SOURCE) / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    errors = folder / "stackmgr" / "errors.py"
+    errors = copy_source(folder, source or ROOT) / "stackmgr" / "errors.py"
     text = errors.read_text()
     assert _NOT_FOUND in text
     errors.write_text(text.replace(_NOT_FOUND, not_found))
