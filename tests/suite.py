@@ -60,8 +60,9 @@ class Pass:
 
 @dataclass
 class Outcome:
-    """What the reports of one pass or of several say."""
+    """What the reports of one pass say."""
 
+    title: str
     collected: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
@@ -84,13 +85,14 @@ class Outcome:
         if report["ended"]:
             self.ended.add(test)
 
-    @property
-    def never_ran(self) -> set[str]:
-        return self.collected - self.ended - self.failed.keys()
-
-    @property
-    def passed(self) -> int:
-        return len(self.ended - self.failed.keys() - self.skipped.keys())
+    def counts(self) -> Counter[str]:
+        failed, skipped = self.failed.keys(), self.skipped.keys()
+        return Counter(
+            passed=len(self.ended - failed - skipped),
+            failed=len(failed),
+            skipped=len(skipped - failed),
+            never_ran=len(self.collected - self.ended - failed),
+        )
 
 
 class Reporter:
@@ -162,15 +164,14 @@ def passes(*, everything: bool) -> Iterator[Pass]:
     )
 
 
-def run(part: Pass, reports: Path, total: Outcome) -> None:
-    """Run one pass and add what it reports to *total*; print progress meanwhile."""
-    outcome = Outcome()
+def run(part: Pass, reports: Path) -> Outcome:
+    """Run one pass, and print progress meanwhile."""
+    outcome = Outcome(part.title)
     reports.touch()
     output = reports.with_suffix(".output")
     with output.open("wb") as said, reports.open(encoding="utf-8") as lines:
-        command = [sys.executable, "-m", "pytest", *part.arguments, "-p", "tests.suite"]
         process = subprocess.Popen(
-            command,
+            [sys.executable, "-m", "pytest", *part.arguments, "-p", "tests.suite"],
             cwd=TESTS.parent,
             env={**os.environ, **part.variables, REPORTS: str(reports)},
             stdout=said,
@@ -180,15 +181,16 @@ def run(part: Pass, reports: Path, total: Outcome) -> None:
         try:
             _follow(process, lines, outcome)
         finally:
-            if process.poll() is None:
-                _end(process)
+            _end(process)
     # 5: no test was selected.
     if process.returncode not in (0, 1, 5) or (process.returncode == 1 and not outcome.failed):
-        tail = "\n".join(output.read_text(errors="replace").splitlines()[-40:])
+        print("\n".join(output.read_text(errors="replace").splitlines()[-40:]))
         outcome.errors.append(f"{part.title}: pytest ended with status {process.returncode}")
-        print(tail)
-    _add(total, outcome, part.title)
-    print(f"{_now()} {part.title}: {summary(outcome)}", flush=True)
+    if never_ran := outcome.collected - outcome.ended - outcome.failed.keys():
+        count = f"{len(never_ran)} of {len(outcome.collected)} tests"
+        outcome.errors.append(f"{part.title}: {count} never ran, {min(never_ran)} among them")
+    print(f"{_now()} {part.title}: {summary([outcome])}", flush=True)
+    return outcome
 
 
 def _follow(process: "subprocess.Popen[bytes]", lines: Any, outcome: Outcome) -> None:
@@ -214,8 +216,9 @@ def _follow(process: "subprocess.Popen[bytes]", lines: Any, outcome: Outcome) ->
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Stop a pass by SIGTERM, on which pytest stops its servers, and then by SIGKILL."""
-    process.terminate()
+    """Stop a pass that has not ended: by SIGTERM, on which pytest stops its servers, then by SIGKILL."""
+    if process.poll() is None:
+        process.terminate()
     try:
         process.wait(60)
     except subprocess.TimeoutExpired:
@@ -223,24 +226,11 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _add(total: Outcome, outcome: Outcome, title: str) -> None:
-    def named(test: str) -> str:
-        return f"{test} ({title})"
-
-    if outcome.never_ran:
-        count = f"{len(outcome.never_ran)} of {len(outcome.collected)} tests"
-        outcome.errors.append(f"{title}: {count} never ran, {min(outcome.never_ran)} among them")
-    total.collected.update(map(named, outcome.collected))
-    total.ended.update(map(named, outcome.ended))
-    total.failed.update({named(test): text for test, text in outcome.failed.items()})
-    total.skipped.update({named(test): text for test, text in outcome.skipped.items()})
-    total.errors += outcome.errors
-
-
-def summary(outcome: Outcome) -> str:
+def summary(outcomes: Sequence[Outcome]) -> str:
+    counts = sum((outcome.counts() for outcome in outcomes), Counter())
     return (
-        f"{outcome.passed} passed, {len(outcome.failed)} failed, "
-        f"{len(outcome.skipped.keys() - outcome.failed.keys())} skipped, {len(outcome.never_ran)} not run"
+        f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped, "
+        f"{counts['never_ran']} not run"
     )
 
 
@@ -252,27 +242,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests/run", description="Run the tests in passes.")
     parser.add_argument("--all", action="store_true", help="also what takes minutes or needs more programs")
     everything = parser.parse_args(arguments).all
-    total, left_out = Outcome(), []
+    outcomes, left_out = [], []
     with tempfile.TemporaryDirectory(prefix="stackmgr-") as folder:
         for number, part in enumerate(passes(everything=everything)):
             if part.left_out:
                 left_out.append(f"{part.title}: {part.left_out}")
                 continue
             print(f"{_now()} {part.title}", flush=True)
-            run(part, Path(folder, f"{number}.jsonl"), total)
-    for reason, count in Counter(total.skipped.values()).most_common():
+            outcomes.append(run(part, Path(folder, f"{number}.jsonl")))
+    reasons = Counter(reason for outcome in outcomes for reason in outcome.skipped.values())
+    for reason, count in reasons.most_common():
         print(f"skipped {count}: {reason}")
     for line in left_out:
         print(f"left out {line}")
     if not everything:
         print("left out what takes minutes or needs more programs: tests/run --all")
-    for test in total.failed:
-        print(f"FAILED {test}")
-    for error in total.errors:
-        print(f"ERROR {error}")
-    print(summary(total))
+    problems = [f"FAILED {test} ({outcome.title})" for outcome in outcomes for test in outcome.failed]
+    problems += [f"ERROR {error}" for outcome in outcomes for error in outcome.errors]
+    print(*problems, summary(outcomes), sep="\n")
     # In CI everything that a pass needs is there.
-    return int(bool(total.failed or total.errors or (left_out and os.environ.get("CI") == "true")))
+    return int(bool(problems or (left_out and os.environ.get("CI") == "true")))
 
 
 if __name__ == "__main__":
