@@ -4,7 +4,6 @@ Written with SQL and not through the service, which chooses ids and times itself
 """
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -29,71 +28,23 @@ QUIET_STACK = "d4b0c9d2-55aa-4c1e-8f27-6a2b9a0e4d02"
 OTHERS_STACK = "e8a1b7f3-0c44-4d9b-b1f6-2c7d5e9f3a03"
 
 
-@dataclass(frozen=True)
-class Revision:
-    """One saved configuration; weights are by symbol."""
-
-    at: str
-    key_id: str | None
-    request_id: str
-    name: str
-    weights: dict[str, int]
-    preset: str
-
-    @property
-    def configuration(self) -> Configuration:
-        items = sorted((ADDRESS[symbol], bps) for symbol, bps in self.weights.items())
-        text = ",".join(f'{{"token_address":"{address}","weight_bps":{bps}}}' for address, bps in items)
-        return Configuration(self.name, f"[{text}]", self.preset)
-
-
-@dataclass(frozen=True)
-class SavedStack:
-    """A stack of a manager, with every revision."""
-
-    external_id: str
-    stack_id: str
-    idempotency_key: str
-    revisions: tuple[Revision, ...]
-
-    def revision_id(self, number: int) -> str:
-        return f"{self.stack_id[:-4]}{number:04d}"
-
-
+# The stacks, and of each revision the time, the key, the request, the name, weights by symbol and the preset.
 SAVED = (
-    SavedStack(
-        MANAGER,
-        STACK,
-        "growth-2026",
-        (
-            Revision("2026-11-20 09:15:00+00", None, "import-17", "Growth", {"AAPL": 10000}, "weekly"),
-            Revision("2026-11-21 08:02:11+00", PRODUCTION, "7d0f", "Growth", {"AAPL": 10000}, "monthly"),
-            Revision("2026-11-21 22:10:54+00", SUPPORT, "support-daily", "Growth", {"AAPL": 10000}, "daily"),
-            Revision(
-                *("2026-11-21 22:10:55+00", PRODUCTION, "2c4e3df8", "Growth", {"AAPL": 6000, "AMD": 4000}),
-                "daily",
-            ),
-        ),
+    (
+        *(MANAGER, STACK, "growth-2026"),
+        ("2026-11-20 09:15:00+00", None, "import-17", "Growth", {"AAPL": 10000}, "weekly"),
+        ("2026-11-21 08:02:11+00", PRODUCTION, "7d0f", "Growth", {"AAPL": 10000}, "monthly"),
+        ("2026-11-21 22:10:54+00", SUPPORT, "support-daily", "Growth", {"AAPL": 10000}, "daily"),
+        ("2026-11-21 22:10:55+00", PRODUCTION, "2c4e3df8", "Growth", {"AAPL": 6000, "AMD": 4000}, "daily"),
     ),
-    SavedStack(
-        MANAGER,
-        QUIET_STACK,
-        "income-1",
-        (
-            Revision(
-                *("2026-11-21 10:00:00+00", PRODUCTION, "8e11", "Income", {"MSFT": 5000, "NVDA": 5000}),
-                "monthly",
-            ),
-        ),
+    (
+        *(MANAGER, QUIET_STACK, "income-1"),
+        ("2026-11-21 10:00:00+00", PRODUCTION, "8e11", "Income", {"MSFT": 5000, "NVDA": 5000}, "monthly"),
     ),
-    SavedStack(
-        OTHER_MANAGER,
-        OTHERS_STACK,
-        "first",
-        (
-            Revision("2026-11-19 12:00:00+00", None, "9f42", "AMD only", {"AMD": 10000}, "hourly"),
-            Revision("2026-11-19 12:30:00+00", None, "9f43", "Chips", {"AMD": 1, "NVDA": 9999}, "hourly"),
-        ),
+    (
+        *(OTHER_MANAGER, OTHERS_STACK, "first"),
+        ("2026-11-19 12:00:00+00", None, "9f42", "AMD only", {"AMD": 10000}, "hourly"),
+        ("2026-11-19 12:30:00+00", None, "9f43", "Chips", {"AMD": 1, "NVDA": 9999}, "hourly"),
     ),
 )
 
@@ -118,28 +69,43 @@ def save(connection: psycopg.Connection[Any]) -> None:
         key = {"key_digest": digest, "key_id": key_id, "label": label, "last_four": last_four}
         times = {"created_at": "2026-11-20 09:00:00+00", "revoked_at": revoked}
         _row(connection, "api_keys", key | owner | times)
-    for stack in SAVED:
-        _save_stack(connection, stack)
+    for external_id, stack_id, idempotency_key, *revisions in SAVED:
+        _save_stack(connection, external_id, stack_id, idempotency_key, revisions)
 
 
-def _save_stack(connection: psycopg.Connection[Any], stack: SavedStack) -> None:
-    first, last = stack.revisions[0], stack.revisions[-1]
-    ids = {"manager_id": MANAGER_IDS[stack.external_id], "stack_id": stack.stack_id}
-    number = len(stack.revisions)
-    current = {"revision_id": stack.revision_id(number), "revision_number": number}
-    _row(connection, "stacks", ids | current | _columns(last) | {"created_at": first.at})
-    for number, revision in enumerate(stack.revisions, start=1):
-        numbered = {"revision_id": stack.revision_id(number), "revision_number": number}
-        made = {"identity_id": f"id:{stack.external_id}", "request_id": revision.request_id}
-        made |= {"key_id": revision.key_id, "created_at": revision.at}
-        _row(connection, "stack_revisions", ids | numbered | _columns(revision) | made)
-    receipt = {"idempotency_key": stack.idempotency_key, "input_digest": first.configuration.digest()}
-    _row(connection, "creation_receipts", ids | receipt | {"created_at": first.at})
+def _save_stack(
+    connection: psycopg.Connection[Any], external_id: str, stack_id: str, key: str, revisions: list[Any]
+) -> None:
+    ids = {"manager_id": MANAGER_IDS[external_id], "stack_id": stack_id}
+    rows = [
+        {
+            "revision_id": f"{stack_id[:-4]}{number:04d}",
+            "revision_number": number,
+            "name": name,
+            "allocation": _allocation(weights),
+            "preset": preset,
+            "identity_id": f"id:{external_id}",
+            "request_id": request_id,
+            "key_id": key_id,
+            "created_at": at,
+        }
+        for number, (at, key_id, request_id, name, weights, preset) in enumerate(revisions, start=1)
+    ]
+    first, last = rows[0], rows[-1]
+    not_of_stacks = ("identity_id", "request_id", "key_id")
+    current = {name: value for name, value in last.items() if name not in not_of_stacks}
+    _row(connection, "stacks", ids | current | {"created_at": first["created_at"]})
+    for row in rows:
+        _row(connection, "stack_revisions", ids | row)
+    digest = Configuration(first["name"], first["allocation"], first["preset"]).digest()
+    receipt = {"idempotency_key": key, "input_digest": digest, "created_at": first["created_at"]}
+    _row(connection, "creation_receipts", ids | receipt)
 
 
-def _columns(revision: Revision) -> dict[str, str]:
-    saved = revision.configuration
-    return {"name": saved.name, "allocation": saved.allocation, "preset": saved.preset}
+def _allocation(weights: dict[str, int]) -> str:
+    items = sorted((ADDRESS[symbol], bps) for symbol, bps in weights.items())
+    text = ",".join(f'{{"token_address":"{address}","weight_bps":{bps}}}' for address, bps in items)
+    return f"[{text}]"
 
 
 def whitelist_without(symbol: str) -> str:
@@ -149,3 +115,33 @@ def whitelist_without(symbol: str) -> str:
         if token["symbol"] == symbol:
             token |= {"symbol": "NEW", "name": "Newcomer", "address": "0x" + "00" * 19 + "01"}
     return json.dumps(document, indent=2)
+
+
+HERE = f"stack_id = '{STACK}'"
+# Nothing but a broken disk, a restored table or a superuser brings such rows about.
+UNGUARDED = b"""
+ALTER DOMAIN stackmgr.stack_name DROP CONSTRAINT IF EXISTS stack_name_is_not_blank;
+ALTER DOMAIN stackmgr.allocation DROP CONSTRAINT IF EXISTS allocation_is_normalised;
+ALTER DOMAIN stackmgr.preset DROP CONSTRAINT IF EXISTS preset_is_known;
+ALTER TABLE stackmgr.managers DROP CONSTRAINT IF EXISTS managers_identity_id_is_not_empty;
+ALTER TABLE stackmgr.stacks
+    ALTER name DROP NOT NULL, ALTER preset DROP NOT NULL, ALTER allocation DROP NOT NULL;
+ALTER TABLE stackmgr.stack_revisions
+    ALTER name DROP NOT NULL, ALTER preset DROP NOT NULL, ALTER allocation DROP NOT NULL;
+"""
+
+
+def update(table: str, change: str, where: str = HERE) -> str:
+    return f"UPDATE stackmgr.{table} SET {change} WHERE {where};"  # noqa: S608 - of constants
+
+
+def delete(table: str, where: str = HERE) -> str:
+    return f"DELETE FROM stackmgr.{table} WHERE {where};"  # noqa: S608 - of constants
+
+
+def plant(url: str, statements: str) -> None:
+    """Change rows as no rule of the database allows."""
+    with psycopg.connect(url) as admin:
+        admin.execute(b"SET LOCAL session_replication_role = replica")
+        admin.execute(UNGUARDED)
+        admin.execute(statements.encode())

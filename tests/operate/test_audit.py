@@ -1,0 +1,160 @@
+"""deploy/support/audit.sql finds each planted fault, where it is, and nothing else."""
+
+import psycopg
+import pytest
+
+from stackmgr import paths
+from stackmgr.stacks.configuration import Configuration
+from tests.operate.saved import (
+    ADDRESS,
+    HERE,
+    MANAGER_ID,
+    OTHER_MANAGER_ID,
+    OTHERS_STACK,
+    QUIET_STACK,
+    STACK,
+    delete,
+    plant,
+    update,
+)
+
+AUDIT = paths.directory("deploy") / "support" / "audit.sql"
+ITS_MANAGER = f"manager_id = '{MANAGER_ID}'"
+LAST = f"{HERE} AND revision_number = 4"
+
+
+def both(change: str) -> str:
+    """Return the change of the current row and of the revision that it must equal."""
+    return update("stacks", change) + update("stack_revisions", change, LAST)
+
+
+def weights(*items: tuple[str, int], form: str = '{{"token_address":"{}","weight_bps":{}}}') -> str:
+    return f"allocation = '[{','.join(form.format(*item) for item in items)}]'"
+
+
+AAPL, AMD = ADDRESS["AAPL"], ADDRESS["AMD"]
+SPACED = '{{"token_address": "{}", "weight_bps": {}}}'
+SECOND_RECEIPT = """
+INSERT INTO stackmgr.creation_receipts (manager_id, idempotency_key, input_digest, stack_id, created_at)
+SELECT manager_id, 'second', input_digest, stack_id, created_at FROM stackmgr.creation_receipts WHERE
+"""
+RULED_AGAIN = """
+ALTER DOMAIN stackmgr.preset ADD CONSTRAINT preset_is_known
+CHECK (VALUE IN ('hourly', 'daily', 'weekly', 'monthly')) NOT VALID;
+"""
+FAULTS = {
+    "a blank name": (both("name = U&'\\2003 '"), "name"),
+    "an unknown preset": (both("preset = 'yearly'") + RULED_AGAIN, "preset"),
+    "no name": (both("name = NULL"), "name"),
+    "no preset": (both("preset = NULL"), "preset"),
+    "no allocation": (both("allocation = NULL"), "allocation"),
+    "no current name": (update("stacks", "name = NULL"), "current_row"),
+    "a total of 9999": (both(weights((AMD, 4000), (AAPL, 5999))), "allocation"),
+    "a repeated address": (both(weights((AMD, 4000), (AMD, 6000))), "allocation"),
+    "a descending address": (both(weights((AAPL, 4000), (AMD, 6000))), "allocation"),
+    "another spelling": (both(weights((AMD, 10000), form=SPACED)), "allocation"),
+    "no array": (both("allocation = '{}'"), "allocation"),
+    "another current name": (update("stacks", "name = 'Changed'"), "current_row"),
+    "another current preset": (update("stacks", "preset = 'hourly'"), "current_row"),
+    "another current allocation": (update("stacks", weights((AMD, 10000))), "current_row"),
+    "another current revision": (update("stacks", "revision_id = gen_random_uuid()"), "current_row"),
+    "an earlier current revision": (
+        update("stacks", f"revision_number = 3, revision_id = '{STACK[:-4]}0003', {weights((AAPL, 10000))}"),
+        "current_row",
+    ),
+    "no last revision": (delete("stack_revisions", LAST), "no_revision"),
+    "a revision id of another revision": (
+        update("stack_revisions", f"revision_id = '{STACK[:-4]}0003'", f"{HERE} AND revision_number = 2"),
+        "revision_id",
+    ),
+    "a gap": (delete("stack_revisions", f"{HERE} AND revision_number = 2"), "revision_gap"),
+    "no first revision": (delete("stack_revisions", f"{HERE} AND revision_number = 1"), "revision_gap"),
+    "no revision": (delete("stack_revisions"), "no_revision"),
+    "no receipt": (delete("creation_receipts"), "no_receipt"),
+    "two receipts": (SECOND_RECEIPT + HERE, "receipts"),
+    "another digest": (update("creation_receipts", "input_digest = sha256('')"), "digest"),
+    "no stack": (delete("stacks"), "no_stack"),
+    "an empty identity": (update("managers", "identity_id = ''", ITS_MANAGER), "identity"),
+    "an identity of two lines": (update("managers", r"identity_id = E'a\nb'", ITS_MANAGER), "identity"),
+    "no manager": (delete("managers", ITS_MANAGER), "no_manager"),
+    "a revision before the one before": (
+        update("stack_revisions", "created_at = '2026-11-20'", f"{HERE} AND revision_number = 2"),
+        "time",
+    ),
+    "a future revision": (update("stack_revisions", "created_at = now() + interval '1 day'", LAST), "time"),
+    "an older stack": (update("stacks", "created_at = '1999-01-01'"), "time"),
+    "an older receipt": (update("creation_receipts", "created_at = '1999-01-01'"), "time"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def audit(run_psql, own_url):
+    """Return a function that returns the rows of the audit of a database of the test's own."""
+
+    def run(**parameters: str) -> list[list[str]]:
+        given = [argument for each in parameters.items() for argument in ("-v", "=".join(each))]
+        ran = run_psql(own_url, "-At", *given, "-f", AUDIT)
+        rows = [line.split("|") for line in ran.out.splitlines()]
+        assert ran.status == (3 if rows else 0), ran.err
+        assert ("the audit has findings" in ran.err) is bool(rows)
+        return rows
+
+    return run
+
+
+@pytest.mark.parametrize(("statements", "kind"), FAULTS.values(), ids=FAULTS)
+def test_the_audit_finds_a_planted_fault_where_it_is_and_nothing_else(audit, own_url, statements, kind):
+    plant(own_url, statements)
+    found = audit()
+    assert {row[0] for row in found} == {kind}
+    stacks = {"identity": {""}, "no_manager": {STACK, QUIET_STACK}}.get(kind, {STACK})
+    assert {row[2] for row in found} == stacks
+    assert {row[1] for row in found} == {MANAGER_ID}
+    assert all(row[3] for row in found)
+
+
+NAMES = (
+    '"quoted" \\ / <&>',
+    "\x01\t\n\x1f\x7f",
+    "Caf\xe9 \u2003\u20ac",
+    "\ud7ff\ue000\uffff",
+    "\U00010000\U0001f4c8\U0010ffff",
+)
+
+
+def test_the_audit_of_good_data_has_no_finding_and_computes_the_digest_of_every_name(audit, own_url):
+    assert audit() == []
+    with psycopg.connect(own_url, autocommit=True) as admin:
+        query = "SELECT allocation::text, preset FROM stackmgr.stacks WHERE stack_id = %s"
+        [(allocation, preset)] = admin.execute(query, [QUIET_STACK])
+        for name in NAMES:
+            for table in ("stacks", "stack_revisions"):
+                renaming = update(table, "name = %s", "stack_id = %s")
+                admin.execute(renaming.encode(), [name, QUIET_STACK])
+            digest = Configuration(name, allocation, preset).digest()
+            renaming = update("creation_receipts", "input_digest = %s", "stack_id = %s")
+            admin.execute(renaming.encode(), [digest, QUIET_STACK])
+            assert audit() == [], name
+
+
+def test_archived_revisions_may_be_missing_after_the_first_if_the_operator_says_so(audit, own_url):
+    plant(own_url, delete("stack_revisions", f"{HERE} AND revision_number IN (2, 3)"))
+    assert [row[0] for row in audit()] == ["revision_gap"]
+    assert audit(archived="yes") == []
+    plant(own_url, delete("stack_revisions", f"{HERE} AND revision_number = 1"))
+    assert [row[0] for row in audit(archived="yes")] == ["revision_gap"]
+
+
+def test_an_audit_of_some_managers_reads_theirs_only(audit, own_url):
+    assert MANAGER_ID < OTHER_MANAGER_ID
+    plant(own_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
+    assert [row[2] for row in audit(first=OTHER_MANAGER_ID)] == [OTHERS_STACK]
+    assert [row[2] for row in audit(last=MANAGER_ID)] == [STACK]
+    assert len(audit()) == 2
+
+
+def test_a_stack_of_another_manager_with_the_same_id_is_another_stack(audit, own_url):
+    same, others = f"stack_id = '{QUIET_STACK}'", f"stack_id = '{OTHERS_STACK}'"
+    tables = ("stacks", "stack_revisions", "creation_receipts")
+    plant(own_url, "".join(update(each, same, others) for each in tables))
+    assert audit() == []
