@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import tempfile
-from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -47,10 +46,6 @@ class Browser:
     def console(self) -> list[str]:
         """Return the messages of the console since the last call, failed requests included."""
         return [entry["message"] for entry in self._post("/se/log", {"type": "browser"})]
-
-    def screenshot(self) -> bytes:
-        """Return what the window shows, as a PNG."""
-        return b64decode(_request("GET", self._base + "/screenshot"))
 
 
 def _request(method: str, url: str, body: dict[str, Any] | None = None) -> Any:

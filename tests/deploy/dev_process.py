@@ -49,14 +49,8 @@ class Dev:
 
     def living(self) -> list[psutil.Process]:
         """Return those of the started processes that still run."""
-        return [process for process in self.started if _runs(process)]
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        running = [process for process in self.started if process.is_running()]
+        return [process for process in running if process.status() != psutil.STATUS_ZOMBIE]
 
 
 @contextmanager
@@ -74,7 +68,8 @@ def running_dev(
         )
     dev = Dev(process, log_path, [])
     try:
-        _wait_until_ready(dev)
+        eventually(lambda: _READY in dev.output or process.poll() is not None, _DEADLINE)
+        assert process.poll() is None, dev.output
         dev.started.extend(psutil.Process(process.pid).children(recursive=True))
         yield dev
     finally:
@@ -84,19 +79,8 @@ def running_dev(
             left_over.kill()
 
 
-def _wait_until_ready(dev: Dev) -> None:
-    try:
-        eventually(lambda: _READY in dev.output or dev.process.poll() is not None, _DEADLINE)
-        assert dev.process.poll() is None
-    except AssertionError as ex:
-        raise AssertionError(dev.output) from ex
-
-
-def failed_dev(*arguments: str | Path) -> str:
+def failed_dev(*arguments: str | Path, command: Sequence[str] = _COMMAND) -> str:
     """Run a `stackmgr dev` that cannot serve and return what it says on stderr, alone."""
-    ended = subprocess.run(
-        [*_COMMAND, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=_DEADLINE
-    )
-    assert ended.returncode == 1
-    assert ended.stdout == ""
+    ended = subprocess.run([*command, *map(str, arguments)], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (1, "")
     return ended.stderr

@@ -1,3 +1,5 @@
+"""`stackmgr dev`: what it prints works, what is wrong is named, and nothing is left behind."""
+
 import json
 import os
 import re
@@ -73,9 +75,13 @@ def test_the_printed_lines_work_as_they_stand_and_in_their_order(dev):
     assert (status, rejected["code"]) == (409, "conflict")
 
 
-def test_the_other_commands_work_with_the_printed_database(dev):
+def test_the_other_commands_work_with_the_printed_database_and_the_log_warns_of_nothing(dev):
     assert dev.printed(KEY)[-4:] in stackmgr(dev, "keys list")
     assert stackmgr(dev, "migrate") == "the schema is up to date\n"
+    head = dev.output.partition("stackmgr is serving at")[0]
+    assert "Listening at" in head
+    assert " warning " not in head
+    assert "request" not in head
 
 
 def test_the_log_line_of_a_400_names_its_reason_and_where_it_is(dev):
@@ -93,22 +99,14 @@ def test_the_log_line_of_a_400_names_its_reason_and_where_it_is(dev):
         assert at in line[0].partition(" at=")[2]
 
 
-def test_the_log_of_a_start_warns_of_nothing_and_holds_no_request_of_its_own(dev):
-    head = dev.output.partition("stackmgr is serving at")[0]
-    assert "Listening at" in head
-    assert " warning " not in head
-    assert "request" not in head
-
-
 @pytest.mark.parametrize("stage", ["initdb", "postgres", "gunicorn"])
 def test_an_interrupt_while_starting_leaves_no_trace(folder, stage):
     # A program that initdb started may still write for a moment after it.
     data_folder = tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True)
     with data_folder as data, (folder / "interrupted").open("w+") as log:
         command = [sys.executable, "-m", "stackmgr", "dev", "--port", str(free_port())]
-        command += ["--data", str(reachable(data))]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        while not any(stage in line for line in commands_below(process.pid)):
+        process = subprocess.Popen([*command, "--data", str(reachable(data))], stdout=log, stderr=log)
+        while not is_below(process.pid, stage):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
@@ -118,13 +116,13 @@ def test_an_interrupt_while_starting_leaves_no_trace(folder, stage):
     assert "Traceback" not in said
 
 
-def commands_below(pid):
-    """Return the command lines of the processes below one."""
-    lines = []
+def is_below(pid, name):
+    """Return whether a command line of the processes below one has this name."""
     for child in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.Error):
-            lines.append(" ".join(child.cmdline()))
-    return lines
+            if name in " ".join(child.cmdline()):
+                return True
+    return False
 
 
 def test_a_folder_that_has_become_read_only_is_named(folder):
@@ -137,12 +135,8 @@ def test_a_folder_that_has_become_read_only_is_named(folder):
             dev.stop()
         (data / "api_key").unlink()
         data.chmod(0o555)
-        ended = subprocess.run(
-            [*command, "--port", str(free_port()), "--data", data],
-            check=False, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == f"stackmgr: {data}/api_key.new: Permission denied\n"
+        said = failed_dev("--port", str(free_port()), "--data", data, command=command)
+    assert said == f"stackmgr: {data}/api_key.new: Permission denied\n"
 
 
 def test_a_second_instance_on_the_same_data_is_rejected_with_the_reason(dev, folder):
@@ -161,18 +155,13 @@ def test_a_port_in_use_is_named(folder):
     assert not (folder / "other" / "postgres").exists()
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "-1"])
-def test_a_number_that_no_port_has_is_named(folder, port):
-    assert failed_dev(f"--port={port}", "--data", folder / "other") == (
-        f"stackmgr: {port} is not a port number; choose one from 1 to 65535 with --port\n"
-    )
-
-
-def test_a_folder_that_cannot_be_one_is_named(folder):
+def test_a_number_that_no_port_has_and_a_folder_that_cannot_be_one_are_named(folder):
+    for port in ("0", "65536", "-1"):
+        expected = f"{port} is not a port number; choose one from 1 to 65535 with --port"
+        assert failed_dev(f"--port={port}", "--data", folder / "other") == f"stackmgr: {expected}\n"
     (folder / "file").touch()
-    assert failed_dev("--data", folder / "file") == (
-        f"stackmgr: data cannot be kept in {folder / 'file'}: File exists\n"
-    )
+    expected = f"data cannot be kept in {folder / 'file'}: File exists"
+    assert failed_dev("--data", folder / "file") == f"stackmgr: {expected}\n"
 
 
 def test_a_folder_with_other_content_is_not_changed(folder):
@@ -190,27 +179,21 @@ def test_a_service_that_does_not_start_is_not_announced(folder, monkeypatch):
     assert said.endswith("stackmgr: the service did not start; see the output above\n")
 
 
-def test_the_database_and_the_verifier_of_the_environment_are_ignored(folder, monkeypatch):
+def test_a_signal_stops_everything_and_the_data_are_kept_whatever_the_environment_names(folder, monkeypatch):
     monkeypatch.setenv("STACKMGR_DATABASE_URL_FILE", "/nowhere")
     monkeypatch.setenv("STACKMGR_VERIFIER", "unkey")
-    with running_dev(folder / "kept", folder / "log") as dev:
-        assert sh(dev.curl_lines[1])[0] == 200
-
-
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_everything_and_the_data_are_kept(folder, signum):
-    with running_dev(folder / "kept", folder / "log") as dev:
-        before = items(dev)
-        created = sh(dev.curl_lines[0])[1]
-        key = dev.printed(KEY)
-        assert "postgres" in {process.name() for process in dev.started}
-        assert len(dev.started) > 2
-        assert dev.stop(signum) == 0
-        assert dev.living() == []
-        assert dev.output.endswith("stopped\n")
-    with running_dev(folder / "kept", folder / "log") as dev:
-        assert dev.printed(KEY) == key
-        assert items(dev) == [created, *before]
+    created, keys = [], set()
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with running_dev(folder / "kept", folder / "log") as dev:
+            assert items(dev) == created
+            created.insert(0, sh(dev.curl_lines[0])[1])
+            keys.add(dev.printed(KEY))
+            assert "postgres" in {process.name() for process in dev.started}
+            assert len(dev.started) > 2
+            assert dev.stop(signum) == 0
+            assert dev.living() == []
+            assert dev.output.endswith("stopped\n")
+    assert len(keys) == 1
 
 
 def test_a_database_that_a_killed_one_left_running_is_stopped_by_the_next(folder):

@@ -39,15 +39,6 @@ NAMES = re.compile(r"stackmgr_\w+")
 GROUPED_BY = re.compile(r"by \(([^)]*)\)")
 MATCHED = re.compile(r"(\w+)(?:=|!=|=~|!~)\"")
 OF_PROMETHEUS = {"instance", "job"}
-REQUEST = {
-    "method": "GET",
-    "route": "/",
-    "status": 200,
-    "code": None,
-    "reason": None,
-    "duration_ms": 1.0,
-}
-
 # Series on which each alert fires, in promtool's notation: one value per minute for 90 minutes.
 FIRES_ON = {
     "StackmgrDown": {'up{job="stackmgr", instance="a"}': "0x90"},
@@ -124,7 +115,8 @@ def labels(tmp_path_factory) -> dict[str, set[str]]:
         patch.setattr(values, "ValueClass", values.ValueClass)
         patch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
         worker = Metrics(tmp_path_factory.mktemp("metrics"))
-        worker.request(REQUEST)
+        fields = {"method": "GET", "route": "/", "status": 200, "code": None, "reason": None}
+        worker.request(fields | {"duration_ms": 1.0})
         text, _ = worker.exposition()
         values.close_all_multiprocess_files()
     found: dict[str, set[str]] = {}
@@ -178,38 +170,30 @@ def promtool(*arguments: str | Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_promtool_accepts_the_rules():
-    promtool("check", "rules", ALERTS)
-
-
-def expect(folder: Path, series: dict[str, str], alert: str, *, fires: bool) -> dict:
+def expect(series: dict[str, str], alert: str, *, fires: bool) -> dict:
+    firing = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})'
+    samples = [{"value": 1, "labels": "{}"}] if fires else []
     return {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": [
-            {
-                "expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})',
-                "eval_time": "80m",
-                "exp_samples": [{"value": 1, "labels": "{}"}] if fires else [],
-            }
-        ],
+        "promql_expr_test": [{"expr": firing, "eval_time": "80m", "exp_samples": samples}],
     }
 
 
 def test_each_alert_fires_on_its_condition_and_not_below_it(tmp_path):
     assert FIRES_ON.keys() == RULES.keys()
-    tests = [expect(tmp_path, series, alert, fires=True) for alert, series in FIRES_ON.items()]
-    tests += [expect(tmp_path, HEALTHY, alert, fires=False) for alert in RULES]
-    (tmp_path / "tests.yml").write_text(
-        yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests})
-    )
+    tests = [expect(series, alert, fires=True) for alert, series in FIRES_ON.items()]
+    tests += [expect(HEALTHY, alert, fires=False) for alert in RULES]
+    document = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(document))
     promtool("test", "rules", tmp_path / "tests.yml")
 
 
-def test_promtool_accepts_the_scrape_configuration_of_the_runbook(tmp_path):
-    written = block("Monitoring", "scrape_configs:").replace(
-        "/etc/prometheus/stackmgr-alerts.yml", str(ALERTS)
-    )
-    (tmp_path / "prometheus.yml").write_text(written)
-    promtool("check", "config", tmp_path / "prometheus.yml")
+def test_promtool_accepts_the_rules_and_the_scrape_configuration_of_the_runbook(tmp_path):
+    promtool("check", "rules", ALERTS)
+    written = block("Monitoring", "scrape_configs:")
     assert {job["job_name"] for job in yaml.safe_load(written)["scrape_configs"]} == {"stackmgr"}
+    (tmp_path / "prometheus.yml").write_text(
+        written.replace("/etc/prometheus/stackmgr-alerts.yml", str(ALERTS))
+    )
+    promtool("check", "config", tmp_path / "prometheus.yml")

@@ -1,9 +1,6 @@
 """The service behind PgBouncer in transaction mode, as deploy/pgbouncer.ini sets it up."""
 
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,8 +18,8 @@ from stackmgr.database.pool import Database
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
-from stackmgr.operate import migrations, preflight
-from stackmgr.operate.connection import time_limit
+from stackmgr.operate import issued_keys, migrations, preflight
+from stackmgr.operate.connection import operating, time_limit
 from tests.support import history
 from tests.support.nginx import require
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer
@@ -68,18 +65,12 @@ def test_a_statement_is_prepared_again_in_a_server_session_that_does_not_know_it
         other.execute(b"COMMIT")
 
 
-def test_a_statement_that_another_client_has_prepared_is_executed(pooled):
-    url = pooled()
-    with connect(url) as ours, connect(url) as theirs:
-        assert run(theirs, ECHO, text="theirs") == [("theirs",)]
-        assert run(ours, ECHO, text="ours") == [("ours",)]
-
-
-def test_releases_with_other_texts_of_a_statement_share_a_server_session(pooled):
+def test_clients_and_releases_with_other_texts_of_a_statement_share_a_server_session(pooled):
     url = pooled()
     other_release = Statement("echo", b"SELECT $1::text || '!'", ("text",), writes=False)
-    with connect(url) as ours, connect(url) as theirs:
-        assert run(theirs, other_release, text="theirs") == [("theirs!",)]
+    with connect(url) as ours, connect(url) as theirs, connect(url) as next_release:
+        assert run(theirs, ECHO, text="theirs") == [("theirs",)]
+        assert run(next_release, other_release, text="theirs") == [("theirs!",)]
         assert run(ours, ECHO, text="ours") == [("ours",)]
 
 
@@ -107,11 +98,6 @@ def test_pooler_sql_sets_what_the_service_requires():
     assert {name: value.strip("'") for name, value in found} | {"role": SERVICE_ROLE} == wanted
 
 
-def test_a_pooler_with_the_shipped_settings_passes_the_check(pooled):
-    findings = preflight.examine(pooled())
-    assert (findings.problems, findings.reachable) == ([], True)
-
-
 def test_the_service_serves_nothing_through_a_pooler_that_loses_a_setting(pooled, admin, caplog):
     name = admin.info.dbname.encode()
     admin.execute(b"ALTER ROLE stackmgr_service IN DATABASE " + name + b" SET synchronous_commit = off")
@@ -126,22 +112,19 @@ def test_the_service_serves_nothing_through_a_pooler_that_loses_a_setting(pooled
     assert "synchronous_commit is off, not on" in caplog.text
 
 
-def test_the_service_serves_nothing_through_a_pooler_without_its_role(pooled):
-    [problem] = preflight.examine(pooled(query="SELECT 1")).problems
-    assert "requested: role is none, not stackmgr_app. Behind a pooler" in problem
+def test_the_check_accepts_the_shipped_settings_and_no_others_and_leaves_nothing_in_a_server_session(pooled):
+    findings = preflight.examine(pooled())
+    assert (findings.problems, findings.reachable) == ([], True)
 
-
-def test_a_pooler_that_rejects_the_start_up_options_is_reported(pooled):
     findings = preflight.examine(pooled(ignore_startup_parameters="extra_float_digits"))
     assert not findings.reachable
     assert "unsupported startup parameter: options" in findings.warnings[0]
 
-
-def test_the_check_leaves_nothing_in_a_server_session(pooled):
     url = pooled(default_pool_size="1", query="SELECT 1")
     with psycopg.connect(url, autocommit=True) as client:
         before = client.execute(LEFT_BEHIND).fetchone()
-        preflight.examine(url)
+        [problem] = preflight.examine(url).problems
+        assert "requested: role is none, not stackmgr_app. Behind a pooler" in problem
         assert client.execute(LEFT_BEHIND).fetchone() == before
 
 
@@ -154,11 +137,11 @@ def test_a_client_waits_for_a_server_session_for_less_time_than_a_request_may_ta
 
 
 def test_an_operators_command_rejects_a_pooler_with_a_message(pooled):
-    command = [sys.executable, "-m", "stackmgr", "keys", "revoke", str(uuid4())]
-    environment = {**os.environ, "STACKMGR_DATABASE_URL": pooled()}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert "this login may not assume stackmgr_owner" in ended.stderr
+    with (
+        pytest.raises(CommandError, match="this login may not assume stackmgr_owner"),
+        operating(pooled()) as it,
+    ):
+        issued_keys.revoke(it, str(uuid4()))
 
 
 def test_migrate_rejects_a_pooler_and_leaves_nothing_in_its_session(pooled):

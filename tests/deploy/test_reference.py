@@ -53,13 +53,10 @@ def test_the_reference_shows_every_operation_without_an_error_in_the_console(pag
 
 
 def test_the_reference_comes_with_the_document_and_the_licences_of_the_renderer(page):
-    assert sorted(path.name for path in page.iterdir()) == [
-        "index.html",
-        "openapi.json",
-        "redoc.LICENSE.txt",
-        "redoc.standalone.js",
-        "redoc.standalone.js.LICENSE.txt",
-    ]
+    found = {path.name for path in page.iterdir()}
+    assert found == {"index.html", "openapi.json", "redoc.LICENSE.txt"} | {
+        f"redoc.standalone.js{end}" for end in ("", ".LICENSE.txt")
+    }
 
 
 def test_no_text_of_the_document_can_end_the_script():
