@@ -38,12 +38,8 @@ class RequestHandler:
             min(cfg.limit_request_field_size or HEAD_LIMIT, HEAD_LIMIT),
         )
         self._keeps_alive = bool(cfg.keepalive)
-        self.reopen()
-
-    def reopen(self) -> None:
-        """Use the reopened log files for `wsgi.errors`."""
         self._base_environ = {
-            **base_environ(self._worker.cfg),
+            **base_environ(cfg),
             "wsgi.multithread": True,
             "wsgi.url_scheme": "http",
             "SCRIPT_NAME": "",
@@ -57,10 +53,15 @@ class RequestHandler:
         self._worker.count_request()
         response = Response(request)
         try:
-            self._run_application(response, self._environ(conn, request))
+            result = self._worker.wsgi(self._environ(conn, request), response.start_response)
+            try:
+                response.pieces.extend(result)
+            finally:
+                if hasattr(result, "close"):
+                    result.close()
         finally:
             if response.status.startswith("401"):
-                self._queue.reject(conn.place)
+                self._queue.forget(conn.place)
         # A worker that stops says so; later, the client has read that the connection stays open.
         must_close = request.must_close or not (self._keeps_alive and self._worker.alive)
         data, must_close = response.encode(must_close=must_close)
@@ -78,11 +79,3 @@ class RequestHandler:
             "RAW_URI": request.uri,
             "SERVER_PROTOCOL": f"HTTP/1.{request.version[1]}",
         }
-
-    def _run_application(self, response: Response, environ: dict[str, Any]) -> None:
-        result = self._worker.wsgi(environ, response.start_response)
-        try:
-            response.pieces.extend(result)
-        finally:
-            if hasattr(result, "close"):
-                result.close()

@@ -1,20 +1,15 @@
 """The turns of a worker's thread: accept, read, start requests, sweep, stop.
 
-In each turn it accepts connections, parses a part of what has arrived, and starts requests, each in a
-greenlet; while one waits, others run: see `scheduler`.  From time to time it rejects requests that have
-waited too long, ends connections whose deadline has passed and sends the heartbeat: without one for
-gunicorn's `timeout`, the master replaces the worker.  A request that only waits is bounded by the
-application's own time-outs.
-
-Requests of the operator's listener do not stand in the queue: `/live` waits for no manager's request.
+Without a heartbeat for gunicorn's `timeout`, the master replaces the worker.  A request that only waits is
+bounded by the application's own time-outs.  Requests of the operator's listener do not stand in the queue:
+`/live` waits for no manager's request.
 """
 
 import os
 import socket
 from collections.abc import Callable
 from functools import partial
-from math import ceil, inf
-from random import randint
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -32,10 +27,14 @@ LOOK_SECONDS = 0.1  # how exactly the queue is timed
 PARSE_SECONDS = 0.001  # of a turn
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
 ADMIN_CONNECTIONS = 64  # of the operator's listener
-RETRY_SPREAD_SECONDS = 4  # clients that are rejected together must not return together
 
 Entry = tuple[ClientConnection, ReceivedRequest]
 Step = Callable[[ClientConnection], ReceivedRequest | Rejection | None]
+
+
+def _has_port(listener: Any, port: int) -> bool:
+    name = listener.getsockname()
+    return isinstance(name, tuple) and name[1] == port
 
 
 class Loop:
@@ -44,21 +43,17 @@ class Loop:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self.scheduler = scheduler = Scheduler()
-        self.queue: RequestQueue[Entry] = RequestQueue(worker.cfg.threads)
+        self.queue: RequestQueue[Entry] = RequestQueue(worker.cfg.threads, worker.queue_seconds)
         self.handler = RequestHandler(worker, self.queue)
-        keepalive = float(worker.cfg.keepalive)
-        self.managers = HttpConnections(
-            scheduler, worker.cfg.worker_connections, keepalive, self._resume_listeners
-        )
-        self.operators = HttpConnections(scheduler, ADMIN_CONNECTIONS, keepalive, self._resume_listeners)
-        sockets: dict[bool, list[Any]] = {True: [], False: []}
-        for listener in worker.sockets:
-            name = listener.getsockname()
-            sockets[isinstance(name, tuple) and name[1] == worker.admin_port].append(listener)
+        keepalive, resume = float(worker.cfg.keepalive), self._resume_listeners
+        self.managers = HttpConnections(scheduler, worker.cfg.worker_connections, keepalive, resume)
+        self.operators = HttpConnections(scheduler, ADMIN_CONNECTIONS, keepalive, resume)
+        bound = [each for each in worker.sockets if _has_port(each, worker.admin_port)]
+        others = [each for each in worker.sockets if each not in bound]
         # A manager's connection makes room for an operator's, who come first.
-        self.listeners = tuple(
-            Listeners(bound, scheduler, connections, self.managers, self._connect)
-            for bound, connections in ((sockets[True], self.operators), (sockets[False], self.managers))
+        self.listeners = (
+            Listeners(bound, scheduler, self.operators, self.managers, self._connect),
+            Listeners(others, scheduler, self.managers, self.managers, self._connect),
         )
         self.stops_at = inf  # the end of the graceful time-out, once it stops
         self._next_look = self._next_sweep = self._next_warning = 0.0
@@ -114,7 +109,6 @@ class Loop:
                         break
 
     def _start_requests(self) -> None:
-        """Start some of the requests that may run."""
         now = monotonic()
         end = now + STEP_SECONDS
         while now <= end and (entry := self.queue.take(now)) is not None:
@@ -144,7 +138,6 @@ class Loop:
             raise
 
     def _add(self, connections: HttpConnections, conn: ClientConnection, request: ReceivedRequest) -> None:
-        """Let a complete request wait for its turn."""
         connections.unpark(conn)
         if connections is self.operators:
             self._start(connections, conn, request)
@@ -155,21 +148,17 @@ class Loop:
             self._reject(*rejected)
 
     def _start(self, connections: HttpConnections, conn: ClientConnection, request: ReceivedRequest) -> None:
-        """Run a request in a greenlet until it waits."""
         self.scheduler.start(partial(self._guard, self._serve, connections, conn, request))
 
     def _serve(self, connections: HttpConnections, conn: ClientConnection, request: ReceivedRequest) -> None:
         try:
             self._step(connections, conn, partial(self.handler.respond, request=request))
         finally:
-            conn.place.retry_after = 0
             self.queue.leave(conn.place)
 
     def _reject(self, conn: ClientConnection, request: ReceivedRequest) -> None:
         """Have the application respond 503 immediately."""
         self._rejected += 1
-        spread = randint(0, RETRY_SPREAD_SECONDS)  # noqa: S311 - no secret
-        conn.place.retry_after = max(1, ceil(self._worker.queue_seconds)) + spread
         self._start(self.managers, conn, request)
 
     def _guard(self, call: Callable[..., None], *arguments: Any) -> None:
@@ -182,14 +171,12 @@ class Loop:
             log_failure(self._worker.log, exc)
 
     def _look_after_queue(self, now: float) -> None:
-        """Reject the requests that have waited too long."""
         self._next_look = now + LOOK_SECONDS
-        if seconds := self._worker.queue_seconds:
-            for entry in self.queue.take_overdue(now - seconds):
-                self._reject(*entry)
-                if monotonic() > now + STEP_SECONDS:
-                    self._next_look = 0.0
-                    return
+        for entry in self.queue.take_overdue(now):
+            self._reject(*entry)
+            if monotonic() > now + STEP_SECONDS:
+                self._next_look = 0.0
+                return
 
     def _sweep(self, now: float) -> None:
         """Send the heartbeat; look after deadlines, memory, the logs and the end."""
@@ -198,7 +185,7 @@ class Loop:
         worker.notify()
         if worker.must_reopen:
             worker.reopen_logs()
-            self.handler.reopen()
+            self.handler = RequestHandler(worker, self.queue)  # with the new files as `wsgi.errors`
         if worker.ppid != os.getppid():
             worker.alive = False
         for connections in (self.managers, self.operators):

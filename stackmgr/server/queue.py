@@ -2,12 +2,15 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from math import ceil
 from operator import itemgetter
+from random import randint
 from typing import Any, Generic, TypeVar
 
 from stackmgr.admission import Admission
 
 LIMIT = 512  # requests that wait; beyond, one of the longest line is rejected
+RETRY_SPREAD_SECONDS = 4  # clients that are rejected together must not return together
 _REMEMBERED = 10_000  # keys that have been accepted
 # For so long the order of arrival counts, not whose turn it is: turns alone make the longest waits longer.
 _GRACE_SECONDS = 0.01
@@ -37,9 +40,11 @@ class RequestQueue(Generic[_Entry]):
 
     Each group has a line of its own.  The request that has waited longest is next.  Waiting time counts from
     at most _GRACE_SECONDS before the last turn of its line: once requests wait long, lines alternate.
+    A request that has waited for *seconds* is rejected; with 0, it may wait without limit.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, seconds: float = 0.0) -> None:
+        self._seconds = seconds
         self._free = limit  # how many more requests may run at once
         self._limit, self._unverified_limit = limit - limit // 4, max(1, limit // 4)
         self._running: dict[str, int] = {}  # by group
@@ -63,7 +68,7 @@ class RequestQueue(Generic[_Entry]):
         if self.waiting <= LIMIT:
             return None
         longest = max(self._lines, key=lambda group: len(self._lines[group]))
-        return self._remove(longest, -1)
+        return self._reject(longest, -1)
 
     def has_next(self) -> bool:
         """Return whether there is a request that may run."""
@@ -81,11 +86,11 @@ class RequestQueue(Generic[_Entry]):
         self._last_turns[group] = now
         return self._remove(group, 0)
 
-    def take_overdue(self, since: float) -> Iterator[_Entry]:
-        """Remove and yield the requests that have been waiting *since* then or longer."""
-        for group, line in list(self._lines.items()):
-            while line and line[0][0] <= since:
-                yield self._remove(group, 0)
+    def take_overdue(self, now: float) -> Iterator[_Entry]:
+        """Remove and yield the requests that must be rejected because they have waited too long."""
+        for group, line in list(self._lines.items()) if self._seconds else ():
+            while line and line[0][0] <= now - self._seconds:
+                yield self._reject(group, 0)
 
     def accept(self, place: Place, manager_id: str, remember: object = None) -> None:
         """Count the request of *place*, and later ones with its key, as the manager's."""
@@ -112,13 +117,14 @@ class RequestQueue(Generic[_Entry]):
         found.extend(self._lines.get(manager_id, ()))
         self._lines[manager_id] = deque(sorted(found, key=itemgetter(0)))
 
-    def reject(self, place: Place) -> None:
+    def forget(self, place: Place) -> None:
         """Count later requests with the key of *place* as unverified."""
         self._managers.pop(place.key_hash, None)
 
     def leave(self, place: Place) -> None:
         """Let another request run: that of *place* has ended."""
         group, place.group = place.group, None
+        place.retry_after = 0
         if group is not None:
             self._free += 1
             self._running[group] -= 1
@@ -137,6 +143,11 @@ class RequestQueue(Generic[_Entry]):
         place.group = group
         self._free -= 1
         self._running[group] = self._running.get(group, 0) + 1
+
+    def _reject(self, group: str, number: int) -> _Entry:
+        place = self._lines[group][number][1]
+        place.retry_after = max(1, ceil(self._seconds)) + randint(0, RETRY_SPREAD_SECONDS)  # noqa: S311 - no secret
+        return self._remove(group, number)
 
     def _remove(self, group: str, number: int) -> _Entry:
         line = self._lines[group]

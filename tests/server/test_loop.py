@@ -126,8 +126,8 @@ def test_a_request_too_many_is_rejected_at_once(worker, monkeypatch):
 def test_requests_that_have_waited_too_long_are_rejected_together_and_logged_once(worker, monkeypatch):
     now, spread = [1000.0], count()
     monkeypatch.setattr(loop, "monotonic", lambda: now[0])
-    monkeypatch.setattr(loop, "randint", lambda low, high: low + next(spread) % (high + 1))
-    worker.queue_seconds = 1.5
+    monkeypatch.setattr(queue, "randint", lambda low, high: low + next(spread) % (high + 1))
+    worker.queue_seconds = worker.loop.queue._seconds = 1.5
     occupy(worker)
     rejected = [worker.connected(get("/a")) for _ in range(5)]
     now[0] += 1.0

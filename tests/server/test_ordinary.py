@@ -255,7 +255,7 @@ def test_an_application_may_change_its_mind_and_is_closed(memory):
 def test_a_key_that_is_rejected_counts_as_unverified_again():
     rejected = []
     server = responding(status="401 Unauthorized")
-    server.queue.reject = rejected.append
+    server.queue.forget = rejected.append
     client = server.connect(get("/"))
     assert client.response().status == 401
     assert rejected == [client._conn.place]

@@ -12,7 +12,7 @@ class Requests:
     """A queue, and requests by name; those that have been taken run."""
 
     def __init__(self, limit):
-        self.queue = RequestQueue(limit)
+        self.queue = RequestQueue(limit, 1.0)
         self.places = {}
         self.now = 0.0
 
@@ -109,7 +109,7 @@ def test_a_key_that_is_rejected_later_counts_as_unverified_again():
     requests = Requests(8)
     requests.add("a1 a2 a3", "A")
     assert requests.take() == "a1 a2 a3"
-    requests.queue.reject(requests.places["a1"])
+    requests.queue.forget(requests.places["a1"])
     requests.add("a4 a5 a6")
     assert requests.take() == "a4 a5"
 
@@ -120,7 +120,7 @@ def test_what_the_application_remembers_of_a_key_is_kept_until_the_key_is_reject
     requests.places["a1"].accept("A", "caller")
     requests.places["b1"].accept("B")
     requests.add("a2 b2")
-    requests.queue.reject(requests.places["a1"])
+    requests.queue.forget(requests.places["a1"])
     requests.add("a3")
     remembered = {name: place.remembered for name, place in requests.places.items()}
     assert remembered == {"a1": None, "b1": None, "a2": "caller", "b2": None, "a3": None}
@@ -185,7 +185,8 @@ def test_requests_that_have_waited_too_long_leave_the_queue():
     requests.add("b1", "B")
     requests.now = 2.0
     requests.add("a3", "A")
-    assert list(requests.queue.take_overdue(1.0)) == ["a2", "b1"]
+    assert list(requests.queue.take_overdue(2.0)) == ["a2", "b1"]
+    assert [requests.places[name].retry_after > 0 for name in ("a2", "b1", "a3")] == [True, True, False]
     assert requests.queue.waiting == 1
     assert requests.take() == "a1"
     requests.leave("a1")

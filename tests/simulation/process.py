@@ -54,8 +54,8 @@ def names(world: World, kernel: kernels.Kernel) -> Names:
         return unread.to_bytes(4, byteorder)
 
     found: dict[tuple[Any, str], Any] = {
-        (loop, "os"): _Os(kernel), (loop, "randint"): world.random.randint, (connection, "ioctl"): ioctl,
-        (loop, "RequestQueue"): lambda limit: WatchedQueue(world, limit),
+        (loop, "os"): _Os(kernel), (queue, "randint"): world.random.randint, (connection, "ioctl"): ioctl,
+        (loop, "RequestQueue"): lambda *given: WatchedQueue(world, *given),
         (loop, "HttpConnections"): lambda *given: WatchedConnections(world, kernel, *given),
     }  # fmt: skip
     for module in (loop, connections, listeners):

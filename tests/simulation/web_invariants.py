@@ -21,8 +21,8 @@ _LOOKS_SECONDS = 3 * LOOK_SECONDS
 class WatchedQueue(RequestQueue[Any]):
     """Checks who is rejected, whose turn it is, and how many run."""
 
-    def __init__(self, world: World, limit: int) -> None:
-        super().__init__(limit)
+    def __init__(self, world: World, limit: int, seconds: float) -> None:
+        super().__init__(limit, seconds)
         self.world = world
         self._greenlets = limit
         # By the first of a line and another group: when the latter was last taken from meanwhile.
@@ -36,17 +36,17 @@ class WatchedQueue(RequestQueue[Any]):
     def add(self, place: Any, credential: str, entry: Any, now: float) -> Any:
         rejected = super().add(place, credential, entry, now)
         if rejected is not None:
-            self._reject(rejected, "too many wait", is_due=self.waiting >= queue.LIMIT)
+            self._note_rejection(rejected, "too many wait", is_due=self.waiting >= queue.LIMIT)
         return rejected
 
-    def take_overdue(self, since: float) -> Iterator[Any]:
+    def take_overdue(self, now: float) -> Iterator[Any]:
         latest = self.world.now - self.world.plan["queue seconds"]
         arrived = {id(entry): at for group in self._lines for at, _, entry in self.line(group)}
-        for entry in super().take_overdue(since):
-            self._reject(entry, "waited too long", is_due=arrived[id(entry)] <= latest)
+        for entry in super().take_overdue(now):
+            self._note_rejection(entry, "waited too long", is_due=arrived[id(entry)] <= latest)
             yield entry
 
-    def _reject(self, entry: Any, why: str, *, is_due: bool) -> None:
+    def _note_rejection(self, entry: Any, why: str, *, is_due: bool) -> None:
         name = entry[1].environ["HTTP_X_REQUEST_ID"]
         self.world.touched[name].append(why)
         if not is_due:

@@ -85,7 +85,7 @@ def in_greenlets(app: Application) -> WSGIApplication:
 
         def start(status: str, headers: Any, exc_info: Any = None) -> Any:
             if status.startswith("401"):
-                queue.reject(place)
+                queue.forget(place)
             return start_response(status, headers, exc_info)
 
         def respond() -> list[bytes]:
