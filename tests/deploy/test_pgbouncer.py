@@ -78,7 +78,7 @@ def test_the_history_of_random_clients_holds(pooled, database_url):
     """Fewer server sessions than clients: each statement may be led to another one."""
     managers = new_managers(database_url)
     with running_service(pooled(default_pool_size="3")) as service:
-        workload = Workload(1, managers, lambda: service.port)
+        workload = Workload(1, managers, service.port)
         workload.start(CLIENTS)
         eventually(lambda: len(workload.operations) > 900)
         workload.stop()

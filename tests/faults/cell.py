@@ -6,16 +6,14 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from tests.faults.stage import Setup, Stage
+    from tests.faults.stage import Stage
 
-How = Literal["dies", "hangs", "is slow", "lies", "is full"]
-
-# Entering the context injects the fault, leaving it ends the fault.
-Fault = Callable[["Stage"], AbstractContextManager[object]]
-Prepare = Callable[["Setup"], AbstractContextManager[object]]
+# Entering the context injects the fault, leaving it ends the fault.  Without one it ends at once.
+Fault = Callable[["Stage"], Any]
+Prepare = Callable[["Stage"], AbstractContextManager[object]]
 
 CLIENTS = 6
 # Seconds in which a service has full service again without a person, and `/live` responds.
@@ -42,12 +40,10 @@ class Bound:
 
     def __str__(self) -> str:
         """Return the bound as one cell of the table."""
-        kinds = self.kinds.split()
         count = "" if self.most is None else f"{self.most} "
-        parts = [f"{count}{'/'.join(kinds)}" if kinds else "no failure", f"ready {self.ready}"]
-        if self.live != LIVE:
-            parts.append("live unbounded" if self.live is None else f"live {self.live:g} s")
-        return ", ".join([*parts, f"back in {self.recovery:g} s"])
+        failures = count + self.kinds.replace(" ", "/") if self.kinds else "no failure"
+        live = "live unbounded" if self.live is None else f"live {self.live:g} s"
+        return f"{failures}, ready {self.ready}, {live}, back in {self.recovery:g} s"
 
 
 # A worker that dies cuts the connections of the requests it has.
@@ -61,15 +57,15 @@ DOWN = Bound("500 503", ready="fails")
 class Cell:
     """*what* fails *how*: `fault` injects it for `lasts` seconds, and then `rest` seconds pass.
 
-    `what` is the thing, with a variant in parentheses.  `setup` prepares what the stage needs, in a context
-    that outlasts it; it raises NoPlace where that cannot be.  A `control` breaks that rule of histories, and
-    must show it.  `trace` is a text that a log must have of it.  Only a cell that `restarts`
-    the service may end its master.  `mixed` cells are also injected in random
-    order on one service; the tests run `short` ones.
+    `what` is the thing, with a variant in parentheses.  `setup` prepares the stage before the service starts,
+    in a context that outlasts it; it raises NoPlace where that cannot be.  A `control` breaks that rule of
+    histories, and must show it.  `trace` is a text that a log must have of it.  Only a cell that `restarts`
+    the service may end its master.  `mixed` cells are also injected in random order on one service; the tests
+    run `short` ones.
     """
 
     what: str
-    how: How
+    how: Literal["dies", "hangs", "is slow", "lies", "is full"]
     fault: Fault
     bound: Bound = Bound()
     lasts: float = 1.0

@@ -238,7 +238,7 @@ def run(seed: int, times: int) -> tuple[Report, list[Gap]]:
         service = running.enter_context(
             running_service(cluster.url("stackmgr_service"), env=dict(ENVIRONMENT))
         )
-        workload = Workload(seed, managers, lambda: service.port)
+        workload = Workload(seed, managers, service.port)
         workload.start(_CLIENTS, pause=_PAUSE)
         faults = []
         try:

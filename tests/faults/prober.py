@@ -5,15 +5,16 @@ A probe is timed from its connection to its response, so that one that starts la
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from typing import IO
+
+from tests.support.server import send_request
 
 PATHS = ("/live", "/ready")
 _INTERVAL = 0.05
@@ -29,6 +30,10 @@ class Probe:
     sent: float
     seconds: float
     status: int
+
+    @property
+    def completed(self) -> float:
+        return self.sent + self.seconds
 
 
 class Prober:
@@ -51,33 +56,21 @@ def _main(port: int) -> None:
     with suppress(OSError):  # only root may
         os.nice(_NICE)
     stopped = threading.Event()
-    threads = [threading.Thread(target=_repeat, args=(port, path, stopped, sys.stdout)) for path in PATHS]
+
+    def repeat(path: str) -> None:
+        while not stopped.wait(_INTERVAL):
+            sent, status = time.monotonic(), 0
+            with suppress(OSError, HTTPException):
+                status, _ = send_request(port, path, timeout=_DEADLINE)
+            sys.stdout.write(json.dumps([path, sent, time.monotonic() - sent, status]) + "\n")
+
+    threads = [threading.Thread(target=repeat, args=(path,)) for path in PATHS]
     for thread in threads:
         thread.start()
     sys.stdin.read()
     stopped.set()
     for thread in threads:
         thread.join()
-
-
-def _repeat(port: int, path: str, stopped: threading.Event, output: IO[str]) -> None:
-    while not stopped.wait(_INTERVAL):
-        sent = time.monotonic()
-        status = _probe(port, path)
-        output.write(json.dumps([path, sent, time.monotonic() - sent, status]) + "\n")
-
-
-def _probe(port: int, path: str) -> int:
-    """Return the status of one request on a connection of its own, or 0."""
-    received = b""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=_DEADLINE) as connection:
-            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-            while b"\r\n\r\n" not in received and (data := connection.recv(4096)):
-                received += data
-    except OSError:
-        return 0
-    return int(received.split()[1]) if received.startswith(b"HTTP/1.1 ") else 0
 
 
 if __name__ == "__main__":

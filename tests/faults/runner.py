@@ -1,12 +1,12 @@
 """Runs a cell: clients read and write while the fault is injected, and the record is judged."""
 
 import time
-from contextlib import ExitStack
+from contextlib import nullcontext
 
 from tests.faults.cell import Cell
 from tests.faults.prober import Prober
 from tests.faults.report import Report, judged
-from tests.faults.stage import WORKERS, Stage, new_setup, staged
+from tests.faults.stage import WORKERS, Stage, staged
 from tests.support.postgres import FaultyPostgres
 
 _PAUSE = 0.02
@@ -15,11 +15,7 @@ _SETTLE = 0.5
 
 def run(cell: Cell, server: FaultyPostgres, seed: int, times: int = 1) -> Report:
     """Inject the fault so many *times* and return what came of it.  Raises NoPlace where it cannot be."""
-    with ExitStack() as undo:
-        setup = undo.enter_context(new_setup(server))
-        if cell.setup is not None:
-            undo.enter_context(cell.setup(setup))
-        stage = undo.enter_context(staged(setup, seed))
+    with staged(server, seed, cell.setup) as stage:
         prober = Prober(stage.service.admin_port, stage.folder / "probes")
         workload = stage.workload(seed)
         workload.start(cell.clients, pause=_PAUSE)
@@ -42,7 +38,7 @@ def run(cell: Cell, server: FaultyPostgres, seed: int, times: int = 1) -> Report
 def inject(cell: Cell, stage: Stage) -> None:
     """Inject the fault once, and return once it is over and the service is ready."""
     began, master = time.monotonic(), stage.service.pid
-    with cell.fault(stage):
+    with cell.fault(stage) or nullcontext():
         time.sleep(cell.lasts)
     stage.faults.append((began, time.monotonic()))
     stage.service.await_workers(WORKERS)

@@ -1,7 +1,7 @@
 """The service as the systemd units describe it, with this process in the place of systemd.
 
 It holds the sockets of `stackmgr.socket`, hands them over to what `ExecStart` starts, reloads with
-`ExecReload`, stops with SIGTERM and, where the unit says so, starts again what has ended.
+`ExecReload`, stops with SIGTERM, and starts again, `RestartSec` later, what has ended.
 """
 
 import os
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import psutil
 
@@ -35,10 +35,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Unit:
-    """One host's service in *folder*, by the units of *deploy*, with the operator's listener.
-
-    If it is *supervised*, it is started again `RestartSec` after its master has ended.
-    """
+    """One host's service in *folder*, by the units of *deploy*, with the operator's listener."""
 
     def __init__(
         self,
@@ -47,7 +44,7 @@ class Unit:
         environment: Mapping[str, str],
         *,
         port: int = 0,
-        supervised: bool = False,
+        stderr: int | None = None,
     ) -> None:
         self._folder = folder
         self._deploy = deploy
@@ -59,16 +56,15 @@ class Unit:
             "WEB_CONCURRENCY": "2",
             **environment,
         }
-        self._supervised = supervised
-        self._supervisor: threading.Thread | None = None
+        self._stderr = stderr
         self._is_stopping = threading.Event()
+        self._supervisor = threading.Thread()
         self._process: subprocess.Popen[bytes] | None = None
-        self.stderr: int | IO[bytes] | None = None
-        self.log_path = folder / "log"
 
     @property
     def log(self) -> str:
-        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        path = self._folder / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     @property
     def pid(self) -> int:
@@ -76,39 +72,34 @@ class Unit:
         assert self._process is not None
         return self._process.pid
 
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
     def workers(self) -> list[psutil.Process]:
         """Return the workers of the master that runs."""
         with suppress(psutil.NoSuchProcess):
             return [child for child in psutil.Process(self.pid).children() if _is_worker(child)]
         return []
 
+    def launch(self) -> None:
+        self._is_stopping.clear()
+        self._execute()
+        self._supervisor = threading.Thread(target=self._supervise, daemon=True)
+        self._supervisor.start()
+
     def start(self) -> None:
         """Do what `systemctl start` does, and return once the service says that it is ready."""
         self.launch()
         self.await_readiness()
 
-    def launch(self) -> None:
-        self._is_stopping.clear()
-        self._execute()
-        if self._supervised:
-            self._supervisor = threading.Thread(target=self._supervise, daemon=True)
-            self._supervisor.start()
-
     def _execute(self) -> None:
         numbers = [held.fileno() for held in self._sockets]
         (command,) = values("stackmgr.service", "ExecStart", self._deploy)
-        with self.log_path.open("ab") as log:
+        with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _HAND_OVER, *map(str, numbers), *shlex.split(command)],
                 env=self._environment,
                 cwd=self._folder,
                 pass_fds=numbers,
                 stdout=log,
-                stderr=log if self.stderr is None else self.stderr,
+                stderr=log if self._stderr is None else self._stderr,
                 start_new_session=True,
             )
 
@@ -116,16 +107,16 @@ class Unit:
         """Whenever the service has ended, kill what is left of it (KillMode=mixed) and start it again."""
         (pause,) = values("stackmgr.service", "RestartSec", self._deploy)
         assert self._process is not None
-        while not self._is_stopping.is_set():
+        while True:
             self._process.wait()
             if self._is_stopping.is_set():
                 return
-            self.kill_rest()
+            self._kill_rest()
             if self._is_stopping.wait(float(pause)):
                 return
             self._execute()
 
-    def kill_rest(self) -> None:
+    def _kill_rest(self) -> None:
         """Kill the processes that a master has left behind."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -144,25 +135,20 @@ class Unit:
         except AssertionError as ex:
             raise AssertionError(self.log) from ex
 
-    def check(self) -> str:
-        """Do what a reload begins with: return why it would fail, or nothing."""
-        check, _ = values("stackmgr.service", "ExecReload", self._deploy)
-        done = subprocess.run(
-            shlex.split(check),
-            env=self._environment,
-            cwd=self._folder,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-        )
-        return done.stderr if done.returncode else ""
+    def await_workers(self, number: int) -> None:
+        """Return once *number* workers run."""
+        eventually(lambda: len(self.workers()) == number, _PATIENCE, "a worker is missing")
 
-    def reload(self) -> None:
-        """Do what `systemctl reload` does, and return once no worker of before is left."""
+    def check(self) -> None:
+        """Do what a reload begins with, and fail if that would end it."""
+        command, _ = values("stackmgr.service", "ExecReload", self._deploy)
+        where: Any = {"env": self._environment, "cwd": self._folder, "timeout": _PATIENCE}
+        done = subprocess.run(shlex.split(command), check=False, capture_output=True, **where)
+        assert done.returncode == 0, done.stderr
+
+    def hang_up(self) -> None:
+        """Send SIGHUP, and return once no worker of before is left."""
         with workers_replaced(self.pid, _PATIENCE):
-            problem = self.check()
-            assert not problem, problem
             os.kill(self.pid, signal.SIGHUP)
 
     def stop(self) -> None:
@@ -178,10 +164,9 @@ class Unit:
             self._process.wait()
             raise
         finally:
-            self.kill_rest()
-            if self._supervisor is not None:
-                self._supervisor.join(_PATIENCE)
-            self._supervisor = self._process = None
+            self._kill_rest()
+            self._supervisor.join(_PATIENCE)
+            self._process = None
         assert status in (0, -signal.SIGKILL), self.log
 
     def close(self) -> None:
@@ -189,14 +174,6 @@ class Unit:
         self.stop()
         for held in self._sockets:
             held.close()
-
-    def says(self) -> str:
-        """Return the message of this instance's 404, which distinguishes the releases."""
-        return send_request(self.port, "/", timeout=_PATIENCE)[1]
-
-    def await_workers(self, number: int, seconds: float = _PATIENCE) -> None:
-        """Return once *number* workers run."""
-        eventually(lambda: len(self.workers()) == number, seconds, "a worker is missing")
 
 
 def _is_worker(process: psutil.Process) -> bool:

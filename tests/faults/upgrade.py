@@ -29,6 +29,7 @@ from tests.support.history import Operation, Violation
 from tests.support.nginx import NGINX, NginxProxy, nginx_before
 from tests.support.psql import audit
 from tests.support.releases import make_release, switch
+from tests.support.server import send_request
 from tests.support.workload import Workload, new_managers
 
 _CLIENTS = 6
@@ -112,7 +113,8 @@ _Act = Callable[[Deployment], None]
 
 def reload_each(deployment: Deployment) -> None:
     for instance in deployment.instances:
-        instance.reload()
+        instance.check()
+        instance.hang_up()
 
 
 def restart_each(deployment: Deployment) -> None:
@@ -130,13 +132,13 @@ def migrate(deployment: Deployment) -> None:
     migrated = deployment.command(_NEW, "migrate")
     assert migrated.returncode == 0, migrated.stderr
     time.sleep(_SETTLE)
-    assert all(_OLD in instance.says() for instance in deployment.instances)
+    assert all(_OLD in says(instance) for instance in deployment.instances)
 
 
 def upgrade(deployment: Deployment, replace: _Act) -> None:
     deployment.use(_NEW)
     replace(deployment)
-    assert all(_NEW in instance.says() for instance in deployment.instances)
+    assert all(_NEW in says(instance) for instance in deployment.instances)
     assert not (found := audit(deployment.database_url)), found
 
 
@@ -144,8 +146,13 @@ def roll_back(deployment: Deployment, replace: _Act) -> None:
     """The schema stays as it is."""
     deployment.use(_OLD)
     replace(deployment)
-    assert all(_OLD in instance.says() for instance in deployment.instances)
+    assert all(_OLD in says(instance) for instance in deployment.instances)
     assert all("the schema is newer" in instance.log for instance in deployment.instances)
+
+
+def says(instance: Unit) -> str:
+    """Return the message of this instance's 404, which distinguishes the releases."""
+    return send_request(instance.port, "/", timeout=_PATIENCE)[1]
 
 
 @dataclass
@@ -216,7 +223,7 @@ def run(
         managers = new_managers(url)
         with deployed(folder, url, _OLD) as deployment:
             port = deployment.proxy.port
-            workload = Workload(seed, managers, lambda: port, tls=deployment.tls(), keeps=True)
+            workload = Workload(seed, managers, port, tls=deployment.tls(), keeps=True)
             workload.start(_CLIENTS, pause=pause)
             try:
                 phases = [_act(deployment, *work) for work in _work(times) if work[1]]

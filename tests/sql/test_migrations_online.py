@@ -96,7 +96,7 @@ UNION ALL (
 def workload(own_url: str) -> Iterator[Workload]:
     """Clients that read and write without pause until the test is over.  Fails if one request fails."""
     with running_service(own_url) as service:
-        workload = Workload(1, new_managers(own_url), lambda: service.port)
+        workload = Workload(1, new_managers(own_url), service.port)
         workload.start(CLIENTS)
         yield workload
         workload.stop()

@@ -7,7 +7,6 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -90,7 +89,7 @@ class Workload:
         self,
         seed: int,
         managers: list[Manager],
-        port: Callable[[], int],
+        port: int,
         *,
         tls: ssl.SSLContext | None = None,
         keeps: bool = False,
@@ -184,7 +183,7 @@ class Workload:
         if client.wire is not None and not self._is_open(client.wire):
             client.disconnect()
         if client.wire is None:
-            made = socket.create_connection(("127.0.0.1", self._port()), TIMEOUT)
+            made = socket.create_connection(("127.0.0.1", self._port), TIMEOUT)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 made = self._tls.wrap_socket(made, server_hostname="localhost")
