@@ -1,15 +1,15 @@
-"""Cells of PostgreSQL as a whole: it dies, hangs, restarts, or forgets, and the pool runs out."""
+"""Cells of PostgreSQL: it dies, hangs or forgets, the pool runs out, a table, key or login changes."""
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
 import psutil
 import psycopg
 
 from tests.faults.cell import DOWN, OUTAGE, Bound, Cell, Fault
-from tests.faults.stage import DATABASE_TIMEOUT, Stage
+from tests.faults.stage import DATABASE_TIMEOUT, Stage, suspended
 from tests.support.waiting import eventually
 
 # Longer than a request waits for the database.
@@ -18,7 +18,13 @@ _CROWD = 48
 # Bytes of WAL that only memory holds when a careless server crashes: some writes, unless another transaction
 # flushes them at the last moment.
 _UNFLUSHED, _CRASHES = 8000, 3
+_UNFLUSHED_BYTES = b"SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn()"
 _BACKEND = " stackmgr "
+_TERMINATE = (
+    "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
+    " WHERE application_name = 'stackmgr'"
+)
+_LOGIN, _OTHER_LOGIN = "stackmgr_service", "faults_other"
 
 
 def execute(stage: Stage, *statements: str) -> None:
@@ -28,7 +34,7 @@ def execute(stage: Stage, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-def holds(statement: str) -> Fault:
+def _holds(statement: str) -> Fault:
     """Return the fault in which a transaction of somebody else has executed *statement* and stays open."""
 
     @contextmanager
@@ -38,6 +44,30 @@ def holds(statement: str) -> Fault:
             yield
 
     return fault
+
+
+def _locks(table: str) -> Fault:
+    return _holds(f"LOCK TABLE stackmgr.{table} IN ACCESS EXCLUSIVE MODE")
+
+
+def _changes(change: str, undo: str, *, new_connections: bool = False) -> Fault:
+    """Return the fault that is made by one statement and ended by another."""
+
+    @contextmanager
+    def fault(stage: Stage) -> Iterator[None]:
+        execute(stage, change)
+        try:
+            if new_connections:
+                execute(stage, _TERMINATE)
+            yield
+        finally:
+            execute(stage, undo)
+
+    return fault
+
+
+def _login(change: str, undo: str) -> Fault:
+    return _changes(f"ALTER ROLE {_LOGIN} {change}", f"ALTER ROLE {_LOGIN} {undo}", new_connections=True)
 
 
 def _processes(stage: Stage, title: str) -> list[psutil.Process]:
@@ -50,94 +80,116 @@ def _processes(stage: Stage, title: str) -> list[psutil.Process]:
     return found
 
 
-@contextmanager
-def _kill_backend(stage: Stage) -> Iterator[None]:
+def _kill_backend(stage: Stage) -> None:
     """Kill a backend, after which PostgreSQL ends the others and recovers."""
     if backends := _processes(stage, _BACKEND):
         stage.server.kill_backend(stage.chance.choice(backends).pid)
     eventually(stage.server.accepts)
-    yield
 
 
 def _suspends(title: str, most: int) -> Fault:
     """Return the fault in which processes of this title stop, at most so many."""
-
-    @contextmanager
-    def fault(stage: Stage) -> Iterator[None]:
-        stopped = eventually(lambda: _processes(stage, title))[:most]
-        for process in stopped:
-            process.suspend()
-        try:
-            yield
-        finally:
-            for process in stopped:
-                process.resume()
-
-    return fault
+    return lambda stage: suspended(eventually(lambda: _processes(stage, title))[:most])
 
 
 @contextmanager
-def crash(stage: Stage) -> Iterator[None]:
+def _crash(stage: Stage) -> Iterator[None]:
     stage.server.crash()
     yield
     stage.server.start()
     eventually(stage.server.accepts)
 
 
-@contextmanager
-def _restart(stage: Stage) -> Iterator[None]:
+def _restart(stage: Stage) -> None:
     stage.server.stop(stage.chance.choice((signal.SIGINT, signal.SIGQUIT)))
     stage.server.start()
     eventually(stage.server.accepts)
-    yield
 
 
-@contextmanager
-def _freeze(stage: Stage) -> Iterator[None]:
-    with stage.server.frozen():
-        yield
+def _freeze(stage: Stage) -> AbstractContextManager[None]:
+    return stage.server.frozen()
 
 
 @contextmanager
 def _commit_carelessly(stage: Stage) -> Iterator[None]:
     """Commit asynchronously, and crash, each time while memory alone has some of the WAL."""
-    with stage.server.careless():
-        for _ in range(_CRASHES - 1):
+    with stage.server.careless(), ExitStack() as outage:
+        for _ in range(_CRASHES):
+            outage.close()
             _await_unflushed(stage)
-            with crash(stage):
-                pass
-        _await_unflushed(stage)
-        with crash(stage):
-            yield
+            outage.enter_context(_crash(stage))
+        yield
 
 
 def _await_unflushed(stage: Stage) -> None:
     with psycopg.connect(stage.server.url(), autocommit=True) as connection:
 
         def unflushed() -> int:
-            query = b"SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn()"
-            row: Any = connection.execute(query).fetchone()
+            row: Any = connection.execute(_UNFLUSHED_BYTES).fetchone()
             return int(row[0])
 
         eventually(lambda: unflushed() > _UNFLUSHED, message="each write was flushed")
 
 
+@contextmanager
+def _as_service_login(stage: Stage) -> Iterator[None]:
+    """Let the service connect with a login that has no more than its rights."""
+    stage.server.ensure_service_login()
+    stage.login = _LOGIN
+    yield
+
+
+@contextmanager
+def _use_up_connections(stage: Stage) -> Iterator[None]:
+    """Let another login take every connection that an ordinary login may have."""
+    with suppress(psycopg.errors.DuplicateObject):
+        execute(stage, f"CREATE ROLE {_OTHER_LOGIN} LOGIN")
+
+    def take(held: ExitStack) -> None:
+        with suppress(psycopg.OperationalError):
+            while True:
+                held.enter_context(psycopg.connect(stage.server.url(user=_OTHER_LOGIN)))
+
+    with ExitStack() as held:
+        take(held)
+        execute(stage, _TERMINATE)
+        take(held)
+        yield
+
+
 _ONE_REQUEST = Bound("500 503", most=2, ready="may fail")  # that of the backend, and the probe of readiness
+# More clients than connections: they wait for one another, so that only each request is bounded.
+_CROWDED = Bound("500 503", slowest=None)
 _ROWS = "SELECT FROM stackmgr.stacks FOR UPDATE"
+# The statement of a known key verifies it: a read that fails is 503, as a verification is, a write 500.
+_FAILED, _UNKNOWN = Bound("500 503"), Bound("500")
+_RECEIPTS_KEY = "CONSTRAINT creation_receipts_pkey"
+_WITHOUT_RECEIPTS_KEY = _changes(
+    f"ALTER TABLE stackmgr.creation_receipts DROP {_RECEIPTS_KEY}",
+    f"ALTER TABLE stackmgr.creation_receipts ADD {_RECEIPTS_KEY} PRIMARY KEY (manager_id, idempotency_key)",
+)
+_ASYNCHRONOUS = _login("SET synchronous_commit = off", "RESET synchronous_commit")
 
 CELLS = [
     Cell("backend", "dies", _kill_backend, OUTAGE, lasts=0.0, mixed=True),
     Cell("backend", "hangs", _suspends(_BACKEND, 1), _ONE_REQUEST, lasts=LONG),
     Cell("io workers", "hangs", _suspends("io worker", 64), lasts=LONG),
-    Cell("database", "dies", crash, DOWN, mixed=True, short=True),
+    Cell("database", "dies", _crash, DOWN, mixed=True, short=True),
     Cell("database (restart)", "dies", _restart, OUTAGE, lasts=0.0, mixed=True),
     Cell("database", "hangs", _freeze, DOWN, lasts=LONG, mixed=True, short=True),
-    # More clients than connections: they wait for one another, so that only each request is bounded.
     Cell(
-        *("connections of the pool", "is full", holds(_ROWS), Bound("500 503", slowest=None)),
+        *("connections of the pool", "is full", _holds(_ROWS), _CROWDED),
         lasts=DATABASE_TIMEOUT,
         clients=_CROWD,
         short=True,
     ),
     Cell("commit (control)", "lies", _commit_carelessly, DOWN, control="R3"),
+    Cell("table stacks", "hangs", _locks("stacks"), _FAILED, lasts=LONG),
+    Cell("table api_keys", "hangs", _locks("api_keys"), _FAILED, lasts=LONG),
+    # Only `/ready` reads it.
+    Cell("table schema_migrations", "hangs", _locks("schema_migrations"), Bound(ready="fails"), lasts=LONG),
+    Cell("primary key of creation_receipts", "dies", _WITHOUT_RECEIPTS_KEY, _UNKNOWN),
+    Cell("login", "dies", _login("NOLOGIN", "LOGIN"), DOWN, lasts=LONG, setup=_as_service_login),
+    Cell("max_connections", "is full", _use_up_connections, OUTAGE, lasts=LONG, setup=_as_service_login),
+    Cell("synchronous_commit of the login", "lies", _ASYNCHRONOUS, OUTAGE, setup=_as_service_login),
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 from stackmgr import paths
 from tests.faults.cell import Bound, Cell, Fault
 from tests.faults.database import execute
-from tests.faults.processes import REFUSED_RELOAD, kill_each_worker, refused_reload, reload
+from tests.faults.processes import REFUSED_RELOAD, kill_each_worker, refused_reload
 from tests.faults.stage import Setup, Stage
 from tests.support.tcp_proxy import Proxy
 
@@ -85,7 +85,7 @@ def _refused(damage: Damage) -> Fault:
             refused_reload(stage)
             kill_each_worker(stage)
             yield
-        reload(stage)
+        stage.service.hang_up()
 
     return fault
 
@@ -94,9 +94,9 @@ def _refused(damage: Damage) -> Fault:
 def _leads_elsewhere(stage: Stage) -> Iterator[None]:
     """Reload with a valid URL of no server, and then, as a person would, with the right one."""
     with _damaged(stage.folder / _URL, _lead_elsewhere):
-        reload(stage)
+        stage.service.hang_up()
         yield
-    reload(stage)
+    stage.service.hang_up()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Cells of the master and the workers: they die, hang, are reloaded, and cannot boot."""
+"""Cells of the master and the workers: they die, hang, are reloaded, cannot boot, and make mistakes."""
 
 import os
 import signal
@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.faults import misbehaviour
-from tests.faults.cell import CLIENTS, ONE_WORKER, RECOVERY, Bound, Cell, Fault
-from tests.faults.stage import Setup, Stage
-from tests.support.server import workers_replaced
+from tests.faults.cell import CLIENTS, ONE_WORKER, RECOVERY, Bound, Cell, Fault, Prepare
+from tests.faults.stage import Stage, suspended
 from tests.support.waiting import eventually
 
 _REFUSED = "The reload is refused"
@@ -28,60 +27,32 @@ def post_fork(server, worker):
 _START_SECONDS = 3.0
 
 
-@contextmanager
-def _kill_worker(stage: Stage) -> Iterator[None]:
-    stage.a_worker().kill()
-    yield
-
-
-@contextmanager
-def _pause_worker(stage: Stage) -> Iterator[None]:
-    """Suspend a worker, and let it go on before it counts as hanging."""
-    worker = stage.a_worker()
-    worker.suspend()
-    try:
-        yield
-    finally:
-        worker.resume()
-
-
-@contextmanager
-def _stop_workers(stage: Stage) -> Iterator[None]:
+def _hang_workers(stage: Stage) -> None:
     """Suspend all workers until the master replaces them."""
     workers = stage.workers()
     for worker in workers:
         worker.suspend()
     for worker in workers:
         stage.await_replacement(worker)
-    yield
 
 
-@contextmanager
-def _kill_master(stage: Stage) -> Iterator[None]:
+def _spin_worker(stage: Stage) -> None:
+    """Let a worker compute for ever, until the master replaces it."""
+    worker = stage.a_worker()
+    worker.send_signal(misbehaviour.SPIN)
+    stage.await_replacement(worker)
+
+
+def _kill_master(stage: Stage) -> None:
     """Kill the master; the fault ends when systemd starts it again, `RestartSec` later."""
     pid = stage.service.pid
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: stage.service.pid != pid)
-    yield
 
 
-@contextmanager
-def _restart(stage: Stage) -> Iterator[None]:
+def _restart(stage: Stage) -> None:
     stage.service.stop()
     stage.service.start()
-    yield
-
-
-@contextmanager
-def _reload(stage: Stage) -> Iterator[None]:
-    reload(stage)
-    yield
-
-
-def reload(stage: Stage) -> None:
-    """Reload, and return once no worker of before is left."""
-    with workers_replaced(stage.service.pid, _PATIENCE):
-        os.kill(stage.service.pid, signal.SIGHUP)
 
 
 def refused_reload(stage: Stage) -> None:
@@ -112,34 +83,34 @@ def _refuses(settings: str) -> Fault:
         path.write_text(text)
         yield
         kill_each_worker(stage)
-        reload(stage)
+        stage.service.hang_up()
 
     return fault
 
 
 @contextmanager
+def _unbootable(stage: Stage) -> Iterator[None]:
+    """Let workers check for the file that keeps them from booting."""
+    stage.configuration += _NO_BOOT.format(path=str(stage.folder / "no-boot"))
+    yield
+
+
+@contextmanager
 def _fail_boot(stage: Stage) -> Iterator[None]:
     """Let no worker boot, and kill one."""
-    with (stage.folder / "no-boot").open("w"):
-        stage.a_worker().kill()
+    (stage.folder / "no-boot").touch()
+    stage.a_worker().kill()
     yield
     (stage.folder / "no-boot").unlink()
 
 
-@contextmanager
-def _unbootable(setup: Setup) -> Iterator[None]:
-    """Let workers check for the file that keeps them from booting."""
-    setup.configuration += _NO_BOOT.format(path=str(setup.folder / "no-boot"))
-    yield
+def _makes(mistake: str) -> Prepare:
+    @contextmanager
+    def prepare(stage: Stage) -> Iterator[None]:
+        stage.environment["FAULTS_MISTAKE"] = mistake
+        yield
 
-
-@contextmanager
-def _spin_worker(stage: Stage) -> Iterator[None]:
-    """Let a worker compute for ever, until the master replaces it."""
-    worker = stage.a_worker()
-    worker.send_signal(misbehaviour.SPIN)
-    stage.await_replacement(worker)
-    yield
+    return prepare
 
 
 # While one worker starts, the other one is all there is.
@@ -152,10 +123,16 @@ _RAISING_BOOT = "\ndef post_worker_init(worker):\n    raise OSError\n"
 _HANGING_BOOT = "\nimport time\n\ndef post_fork(server, worker):\n    time.sleep(100)\n"
 
 CELLS = [
-    Cell("worker", "dies", _kill_worker, ONE_WORKER, lasts=0.0, mixed=True, short=True),
-    Cell("worker", "is slow", _pause_worker, _PAUSED, lasts=3.0, mixed=True),
+    Cell(
+        *("worker", "dies", lambda stage: stage.a_worker().kill(), ONE_WORKER),
+        lasts=0.0,
+        mixed=True,
+        short=True,
+    ),
+    # It goes on before it counts as hanging.
+    Cell("worker", "is slow", lambda stage: suspended([stage.a_worker()]), _PAUSED, lasts=3.0, mixed=True),
     Cell("worker", "hangs", _spin_worker, _HANGING, lasts=0.0),
-    Cell("all workers", "hangs", _stop_workers, _ALL_HANG, lasts=0.0),
+    Cell("all workers", "hangs", _hang_workers, _ALL_HANG, lasts=0.0),
     Cell(
         *("boot of a worker", "dies", _fail_boot, ONE_WORKER),
         setup=_unbootable,
@@ -165,8 +142,19 @@ CELLS = [
     ),
     Cell("master", "dies", _kill_master, _RESTART, lasts=0.0, restarts=True, mixed=True, short=True),
     Cell("restart", "is slow", _restart, _RESTART, lasts=0.0, restarts=True, mixed=True),
-    Cell("reload", "is slow", _reload, lasts=0.0, mixed=True),
+    Cell("reload", "is slow", lambda stage: stage.service.hang_up(), lasts=0.0, mixed=True),
     Cell("reload (settings)", "dies", _refuses("\nthis is no Python\n"), REFUSED_RELOAD, short=True),
     Cell("reload (workers)", "dies", _refuses(_RAISING_BOOT), REFUSED_RELOAD),
     Cell("reload (workers)", "hangs", _refuses(_HANGING_BOOT), REFUSED_RELOAD),
+    *(
+        Cell(
+            *(f"{mistake} (control)", "lies", lambda _: None, Bound("500")),
+            setup=_makes(mistake),
+            control=rule,
+            clients=12,
+            lasts=2.0,
+            short=mistake == "doubled create",
+        )
+        for mistake, rule in misbehaviour.MISTAKES.items()
+    ),
 ]
