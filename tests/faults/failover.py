@@ -4,12 +4,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from tests.faults.cell import DOWN, Cell, Fault
+from tests.faults.cell import DOWN, Cell
+from tests.faults.database import execute
 from tests.faults.stage import Stage
 from tests.support.postgres import FaultyPostgres
 from tests.support.tcp_proxy import Proxy
@@ -24,54 +26,40 @@ _BEHIND = 20
 _MEANWHILE = 0.5
 
 
-def _to_a_standby(*, synchronous: bool) -> Fault:
-    """Return the fault that the primary dies for good, with or without a *synchronous* standby."""
+@contextmanager
+def _primary_dies(stage: Stage, *, synchronous: bool) -> Iterator[None]:
+    """Let the primary die for good, with or without a *synchronous* standby, which is then promoted."""
+    with Proxy(stage.server.socket_path) as link, ExitStack() as undo:
+        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-standby-"))
+        standby = FaultyPostgres(Path(folder) / "data")
+        standby.follow(f"host=127.0.0.1 port={link.port} user=postgres application_name={_NAME}")
+        undo.enter_context(standby)
+        with psycopg.connect(stage.server.url(), autocommit=True) as primary:
 
-    @contextmanager
-    def fault(stage: Stage) -> Iterator[None]:
-        with Proxy(stage.server.socket_path) as link, ExitStack() as undo:
-            folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-standby-"))
-            standby = FaultyPostgres(Path(folder) / "data")
-            standby.follow(f"host=127.0.0.1 port={link.port} user=postgres application_name={_NAME}")
-            undo.enter_context(standby)
-            _await_standby(stage.server, synchronous=synchronous)
+            def one(query: bytes) -> Any:
+                row: Any = primary.execute(query).fetchone()
+                return row and row[0]
+
+            if synchronous:
+                names = f"ALTER SYSTEM SET synchronous_standby_names = '{_NAME}'"
+                execute(stage, names, "SELECT pg_reload_conf()")
+            eventually(lambda: one(_STREAMING) == ("sync" if synchronous else "async"))
             if not synchronous:
                 link.hold()
-                _await_revisions(stage.server)
-            time.sleep(_MEANWHILE)
-            stage.server.crash()
-            yield
-            with psycopg.connect(standby.url(), autocommit=True) as connection:
-                connection.execute(b"SELECT pg_promote()")
-            stage.replace_server(standby, undo.pop_all())
-
-    return fault
-
-
-def _await_standby(primary: FaultyPostgres, *, synchronous: bool) -> None:
-    with psycopg.connect(primary.url(), autocommit=True) as connection:
-        if synchronous:
-            connection.execute(b"ALTER SYSTEM SET synchronous_standby_names = 'standby'")
-            connection.execute(b"SELECT pg_reload_conf()")
-        wanted = ("sync" if synchronous else "async",)
-        eventually(lambda: connection.execute(_STREAMING).fetchone() == wanted)
-
-
-def _await_revisions(primary: FaultyPostgres) -> None:
-    with psycopg.connect(primary.url(), autocommit=True) as connection:
-
-        def made() -> int:
-            row: Any = connection.execute(_REVISIONS).fetchone()
-            return int(row[0])
-
-        before = made()
-        eventually(lambda: made() >= before + _BEHIND, 60)
+                before = one(_REVISIONS)
+                eventually(lambda: one(_REVISIONS) >= before + _BEHIND, 60)
+        time.sleep(_MEANWHILE)
+        stage.server.crash()
+        yield
+        with psycopg.connect(standby.url(), autocommit=True) as connection:
+            connection.execute(b"SELECT pg_promote()")
+        stage.replace_server(standby, undo.pop_all())
 
 
 CELLS = [
-    Cell("primary", "dies", _to_a_standby(synchronous=True), DOWN, mixed=True),
+    Cell("primary", "dies", partial(_primary_dies, synchronous=True), DOWN, mixed=True),
     Cell(
-        *("primary (lagging standby, control)", "dies", _to_a_standby(synchronous=False), DOWN),
+        *("primary (lagging standby, control)", "dies", partial(_primary_dies, synchronous=False), DOWN),
         control="R3",
         short=True,
     ),

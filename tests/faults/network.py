@@ -11,13 +11,14 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from tests.faults.cell import DOWN, OUTAGE, Bound, Cell, Fault
+from tests.faults.cell import DOWN, OUTAGE, Bound, Cell
 from tests.faults.database import LONG
-from tests.faults.stage import NoPlace, Setup, Stage
+from tests.faults.stage import NoPlace, Stage
 from tests.support.postgres import FaultyPostgres
 from tests.support.waiting import eventually
 
@@ -32,26 +33,18 @@ _UNUSED_LINK = "02:00:00:00:00:ff"
 class _End:
     """A namespace with loopback and one end of a line, which has this *address* and *link* address."""
 
-    def __init__(self, address: str, link: str) -> None:
-        self.address = address
-        self.link = link
+    def __init__(self, address: str, link: str, undo: ExitStack) -> None:
+        self.address, self.link = address, link
         # It ends when its input does, which is at the latest when this process is gone.
         command = ("unshare", "--net", "sh", "-c", "echo; exec cat")
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-        self._holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere)
-        self.pid = self._holder.pid
+        holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere)
+        undo.callback(holder.communicate, timeout=10)
+        self.pid = holder.pid
         self._file = f"/proc/{self.pid}/ns/net"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._holder.communicate(timeout=10)
-
-    def await_it(self) -> None:
-        assert self._holder.stdout is not None
-        if not self._holder.stdout.readline():
+        if holder.stdout is None or not holder.stdout.readline():
             raise NoPlace("a network namespace cannot be made here")
+        self.ip("link", "set", "lo", "up")
 
     def ip(self, *words: str) -> None:
         """Run the program of this name there.  Raises NoPlace."""
@@ -83,53 +76,47 @@ def _enter(namespace: int) -> None:
 
 
 class _DistantPostgres(FaultyPostgres):
-    """A server at the *far* end of a line, reached from the *near* one.  Raises NoPlace."""
+    """A server at the *far* end of a line, reached from the *near* one."""
 
     def __init__(self, folder: Path, near: _End, far: _End) -> None:
         super().__init__(folder)
-        self._near, self._far = near, far
+        self._ends = near, far
         self.network_address = (far.address, 5432)
-        for end in (near, far):
-            end.await_it()
-            end.ip("link", "set", "lo", "up")
         peer = ("peer", "name", _LINE, "address", far.link, "netns", str(far.pid))
         near.ip("link", "add", "name", _LINE, "address", near.link, "type", "veth", *peer)
-        for end in (near, far):
+        for end in self._ends:
             end.ip("address", "add", f"{end.address}/30", "dev", _LINE)
             end.ip("link", "set", _LINE, "up")
         self.carry()
 
-    def carry(self) -> None:
-        self._near.send(self._far, self._far.link)
-        self._far.send(self._near, self._near.link)
-
-    def lose(self) -> None:
-        """Lose, from now on, every packet in both directions."""
-        self._near.send(self._far, _UNUSED_LINK)
-        self._far.send(self._near, _UNUSED_LINK)
+    def carry(self, *, lost: bool = False) -> None:
+        """Carry every packet from now on, or lose every one, in both directions."""
+        near, far = self._ends
+        near.send(far, _UNUSED_LINK if lost else far.link)
+        far.send(near, _UNUSED_LINK if lost else near.link)
 
     def settings(self) -> dict[str, Any]:
-        return super().settings() | {"listen_addresses": self._far.address}
+        return super().settings() | {"listen_addresses": self._ends[1].address}
 
     def make_cluster(self, initdb: Path) -> None:
         super().make_cluster(initdb)
         with (self.folder / "pg_hba.conf").open("a") as rules:
-            rules.write(f"host all all {self._near.address}/32 trust\n")
+            rules.write(f"host all all {self._ends[0].address}/32 trust\n")
 
     def start(self) -> None:
-        with self._far.entered():
+        with self._ends[1].entered():
             super().start()
 
 
 @contextmanager
-def _distant_server(setup: Setup) -> Iterator[None]:
+def _with_distant_server(stage: Stage) -> Iterator[None]:
     """Go to one end of a line and run a server at the other.  Raises NoPlace where there can be none."""
     if os.geteuid() != 0:
         raise NoPlace("only root can make a network namespace")
     with ExitStack() as undo:
         try:
-            near = undo.enter_context(_End("192.0.2.1", "02:00:00:00:00:01"))
-            far = undo.enter_context(_End("192.0.2.2", "02:00:00:00:00:02"))
+            near = _End("192.0.2.1", "02:00:00:00:00:01", undo)
+            far = _End("192.0.2.2", "02:00:00:00:00:02", undo)
             folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-faults-"))
             server = _DistantPostgres(Path(folder) / "data", near, far)
         except FileNotFoundError as ex:
@@ -137,7 +124,7 @@ def _distant_server(setup: Setup) -> Iterator[None]:
         undo.enter_context(near.entered())
         undo.enter_context(server)
         server.prepare()
-        setup.use(server)
+        stage.use(server)
         yield
 
 
@@ -146,45 +133,28 @@ def _lose_packets(stage: Stage) -> Iterator[None]:
     """Lose every packet between the service and its database, for longer than anybody waits."""
     server = stage.server
     assert isinstance(server, _DistantPostgres)
-    server.lose()
+    assert server.network_address is not None
+    server.carry(lost=True)
     try:
-        assert _is_silent(server.network_address)
+        with suppress(TimeoutError):  # neither a response nor an error comes from there
+            socket.create_connection(server.network_address, timeout=_LISTENING).close()
+            raise AssertionError("packets are not lost")
         yield
     finally:
         server.carry()
     eventually(server.accepts, 60)
 
 
-def _is_silent(address: tuple[str, int] | None) -> bool:
-    """Whether neither a response nor an error comes from there."""
-    assert address is not None
-    try:
-        socket.create_connection(address, timeout=_LISTENING).close()
-    except TimeoutError:
-        return True
-    return False
-
-
-def _holds(*, only_backwards: bool = False, cuts: bool = False) -> Fault:
-    """Return the fault that nothing comes through, or no response; connections may be *cut* before."""
-
-    @contextmanager
-    def fault(stage: Stage) -> Iterator[None]:
-        stage.proxy.hold(only_backwards=only_backwards)
-        if cuts:
-            stage.proxy.cut()
-        try:
-            yield
-        finally:
-            stage.proxy.release()
-
-    return fault
-
-
 @contextmanager
-def _cut(stage: Stage) -> Iterator[None]:
-    stage.proxy.cut()
-    yield
+def _hold(stage: Stage, *, only_backwards: bool = False, cuts: bool = False) -> Iterator[None]:
+    """Let nothing through, or no response; connections may be *cut* before."""
+    stage.proxy.hold(only_backwards=only_backwards)
+    if cuts:
+        stage.proxy.cut()
+    try:
+        yield
+    finally:
+        stage.proxy.release()
 
 
 @contextmanager
@@ -201,14 +171,18 @@ _NETWORK = "network to the database"
 _SLOW = Bound("503", ready="may fail")
 
 CELLS = [
-    Cell(_NETWORK, "hangs", _holds(), DOWN, lasts=LONG, mixed=True),
-    Cell(_NETWORK, "dies", _cut, OUTAGE, lasts=0.0, mixed=True),
+    Cell(_NETWORK, "hangs", _hold, DOWN, lasts=LONG, mixed=True),
+    Cell(_NETWORK, "dies", lambda stage: stage.proxy.cut(), OUTAGE, lasts=0.0, mixed=True),
     Cell(_NETWORK, "is slow", _delay, _SLOW, lasts=LONG),
-    Cell(f"{_NETWORK} (responses lost)", "lies", _holds(only_backwards=True), DOWN, lasts=LONG, short=True),
-    Cell(f"{_NETWORK} (accepts, is silent)", "lies", _holds(cuts=True), DOWN, lasts=LONG),
+    Cell(
+        *(f"{_NETWORK} (responses lost)", "lies", partial(_hold, only_backwards=True), DOWN),
+        lasts=LONG,
+        short=True,
+    ),
+    Cell(f"{_NETWORK} (accepts, is silent)", "lies", partial(_hold, cuts=True), DOWN, lasts=LONG),
     Cell(
         *("packets to the database", "dies", _lose_packets, DOWN),
-        setup=_distant_server,
+        setup=_with_distant_server,
         lasts=LONG,
         short=True,
     ),

@@ -69,7 +69,6 @@ class Stage:
         self.environment = dict(ENVIRONMENT)
         self.configuration = misbehaviour.CONFIGURATION
         self.login = "postgres"
-        self.stderr: int | None = None
         self.socket_path = ""
         self.port = self.client_port = 0
         self.tls: ssl.SSLContext | None = None
@@ -77,10 +76,6 @@ class Stage:
         self._logs: list[str] = []
         self._standby = ExitStack()
         self.use(server)
-
-    @property
-    def setup(self) -> "Stage":
-        return self
 
     def use(self, server: FaultyPostgres) -> None:
         """Use another server, whose database is migrated."""
@@ -98,7 +93,7 @@ class Stage:
         host, port = self.server.network_address or ("127.0.0.1", self.proxy.port)
         url = f"postgresql://{self.login}@{host}:{port}/stackmgr?target_session_attrs=read-write"
         environment = {"PYTHONPATH": str(_SOURCE), "STACKMGR_DATABASE_URL": url, **self.environment}
-        return Unit(self.folder, deploy, environment, port=self.port, stderr=self.stderr)
+        return Unit(self.folder, deploy, environment, port=self.port)
 
     def workload(self, seed: int, *, keeps: bool = False, lists: bool = True) -> Workload:
         """Return clients of the service, or of what stands before it."""
@@ -165,9 +160,6 @@ def suspended(processes: Sequence[psutil.Process]) -> Iterator[None]:
     finally:
         for process in processes:
             process.resume()
-
-
-Setup = Stage
 
 
 def secrets_in(logs: list[str], managers: list[Manager]) -> list[str]:

@@ -44,7 +44,6 @@ class Unit:
         environment: Mapping[str, str],
         *,
         port: int = 0,
-        stderr: int | None = None,
     ) -> None:
         self._folder = folder
         self._deploy = deploy
@@ -56,7 +55,6 @@ class Unit:
             "WEB_CONCURRENCY": "2",
             **environment,
         }
-        self._stderr = stderr
         self._is_stopping = threading.Event()
         self._supervisor = threading.Thread()
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,7 +97,7 @@ class Unit:
                 cwd=self._folder,
                 pass_fds=numbers,
                 stdout=log,
-                stderr=log if self._stderr is None else self._stderr,
+                stderr=log,
                 start_new_session=True,
             )
 
