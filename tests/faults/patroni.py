@@ -4,20 +4,19 @@ Patroni and PostgreSQL are Debian's.  The configuration is the deployed file, bu
 addresses.  Each fault kills Patroni and PostgreSQL of the primary; the node rejoins before the next one.
 """
 
+import itertools
 import json
 import os
-import pwd
 import random
 import re
 import shutil
-import signal
 import string
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
@@ -28,7 +27,7 @@ import psycopg
 
 from stackmgr import paths
 from tests.faults.cell import Bound, Cell
-from tests.faults.report import Gap, Report, gaps, judged
+from tests.faults.report import HEADINGS, judged, print_headings, print_row
 from tests.faults.stage import ENVIRONMENT, Evidence, NoPlace
 from tests.support.server import free_port, running_service
 from tests.support.waiting import eventually
@@ -36,38 +35,42 @@ from tests.support.workload import Workload, new_managers
 
 _TEMPLATE = paths.directory("deploy") / "patroni" / "patroni.yml"
 _BINARIES = Path("/usr/lib/postgresql/15/bin")
-# PostgreSQL refuses to run as root.
-_UNPRIVILEGED = "nobody"
 _CLIENTS = 6
 _PAUSE = 0.02
 _SETTLE = 2.0
 # Seconds in which a node is created, takes over, or rejoins.
 _PATIENCE = 90.0
+# Seconds after the end of the primary's key: etcd notices, the standby takes over, the service follows.
+_TAKEOVER = 4.0
 _PASSWORD = "of-a-drill"  # noqa: S105 - of servers that end with the drill
 # Of a node on 127.0.0.1, Patroni expects a certificate for localhost.
 _NODES = {"node1": "127.0.0.2", "node2": "127.0.0.3"}
 _ETCD_ADDRESS = "127.0.0.1"
+# PostgreSQL refuses to run as root.
+_UNPRIVILEGED, _UNPRIVILEGED_GROUP = "nobody", "nogroup"
+_RUN_AS: dict[str, Any] = {"env": {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}}
+if os.geteuid() == 0:
+    _RUN_AS |= {"user": _UNPRIVILEGED, "group": _UNPRIVILEGED_GROUP, "extra_groups": []}
+_CELL = Cell("primary (Patroni)", "dies", lambda _: None, Bound("500 503", ready="may fail"))
 
 
 class _Node:
     """Patroni on one node, and the PostgreSQL that it starts."""
 
-    def __init__(self, name: str, folder: Path, etcd: str, run_as: dict[str, Any]) -> None:
+    def __init__(self, name: str, folder: Path, etcd: str) -> None:
         self.name = name
         self.address = _NODES[name]
         self.port, self._api_port = free_port(), free_port()
         self._folder = folder / name
-        self._run_as = run_as
         self._process: subprocess.Popen[bytes] | None = None
         self._folder.mkdir()
-        _give(self._folder, run_as)
+        _give(self._folder)
         (self._folder / "patroni.yml").write_text(self._configuration(folder, etcd))
 
     def _configuration(self, folder: Path, etcd: str) -> str:
         """Return the deployed file for this node.  Fails where it no longer has what is replaced."""
-        template = _TEMPLATE.read_text(encoding="utf-8")
         passwords = ("REWIND_PASSWORD", "REPLICATION_PASSWORD", "SUPERUSER_PASSWORD", "API_PASSWORD")
-        text = string.Template(template).substitute(
+        text = string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
             {"NODE": self.name, "ADDRESS": self.address, "ETCD": etcd}
             | dict.fromkeys(("DATABASES", "SERVICES"), "127.0.0.0/8")
             | dict.fromkeys(passwords, _PASSWORD)
@@ -90,14 +93,9 @@ class _Node:
         return (self._folder / "log").read_text(errors="replace")
 
     def start(self) -> None:
+        command = [str(shutil.which("patroni")), str(self._folder / "patroni.yml")]
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(shutil.which("patroni")), str(self._folder / "patroni.yml")],
-                cwd=self._folder,
-                stdout=log,
-                stderr=log,
-                **self._run_as,
-            )
+            self._process = subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log, **_RUN_AS)
 
     def kill(self) -> None:
         """Kill Patroni, and then PostgreSQL, as a host that fails does."""
@@ -123,26 +121,20 @@ class _Node:
 
     def roles(self) -> list[str]:
         """Return the role of each node, as this one sees them; none while it does not respond."""
-        with suppress(OSError):
-            status, body = self._ask("/cluster")
-            if status == HTTPStatus.OK:
-                return [member["role"] for member in json.loads(body)["members"]]
-        return []
+        response = self._ask("/cluster")
+        return [member["role"] for member in json.loads(response)["members"]] if response else []
 
     def accepts_writes(self) -> bool:
         """Whether this node is the primary, as a load balancer checks."""
-        with suppress(OSError):
-            return self._ask("/primary")[0] == HTTPStatus.OK
-        return False
+        return self._ask("/primary") is not None
 
-    def _ask(self, path: str) -> tuple[int, bytes]:
-        connection = HTTPConnection(self.address, self._api_port, timeout=2)
-        try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
+    def _ask(self, path: str) -> bytes | None:
+        """Return the body of Patroni's response, if its status is 200."""
+        with suppress(OSError), closing(HTTPConnection(self.address, self._api_port, timeout=2)) as api:
+            api.request("GET", path)
+            response = api.getresponse()
+            return response.read() if response.status == HTTPStatus.OK else None
+        return None
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -154,8 +146,8 @@ def _runs(process: psutil.Process) -> bool:
 class _Cluster:
     """Both nodes; `url` leads a login to whichever is the primary."""
 
-    def __init__(self, folder: Path, etcd: str, run_as: dict[str, Any]) -> None:
-        self.nodes = [_Node(name, folder, etcd, run_as) for name in _NODES]
+    def __init__(self, folder: Path, etcd: str) -> None:
+        self.nodes = [_Node(name, folder, etcd) for name in _NODES]
         self._root_certificate = folder / "ca.pem"
         self._down: _Node | None = None
 
@@ -167,15 +159,15 @@ class _Cluster:
         )
 
     def create(self) -> None:
-        """Bootstrap the cluster on the first node; the second one copies it."""
+        """Bootstrap the cluster on the first node; the second one copies it.
+
+        Then do what the operator does once: roles, passwords, `stackmgr migrate`.
+        """
         first, second = self.nodes
         first.start()
         eventually(first.accepts_writes, _PATIENCE, "the first node does not become the primary")
         second.start()
         self._await_standby()
-
-    def prepare(self) -> None:
-        """Do what the operator does once: roles, passwords, `stackmgr migrate`."""
         superuser = self.url("postgres", "postgres")
         roles = paths.directory("deploy") / "postgresql" / "roles.sql"
         command = [str(_BINARIES / "psql"), "-X", "-q", "-d", superuser, "-f", str(roles)]
@@ -186,9 +178,7 @@ class _Cluster:
         for login, *words in (("stackmgr_operator", "migrate"), ("stackmgr_service", "check")):
             environment = {**os.environ, "STACKMGR_DATABASE_URL": self.url(login)}
             command = [sys.executable, "-m", "stackmgr", *words]
-            ended = subprocess.run(
-                command, check=False, env=environment, timeout=_PATIENCE, capture_output=True, text=True
-            )
+            ended = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
             assert ended.returncode == 0, ended.stdout + ended.stderr
 
     def fail_over(self, settle: float) -> tuple[float, float]:
@@ -211,48 +201,55 @@ class _Cluster:
             self._await_standby()
 
     def _await_standby(self) -> None:
-        complete = ["leader", "sync_standby"]
-        eventually(
-            lambda: sorted(self.nodes[0].roles()) == complete, _PATIENCE, "there is no synchronous standby"
-        )
+        def is_complete() -> bool:
+            return sorted(self.nodes[0].roles()) == ["leader", "sync_standby"]
+
+        eventually(is_complete, _PATIENCE, "there is no synchronous standby")
 
 
-def seconds(setting: str) -> int:
+def _seconds(setting: str) -> int:
     """Return the value of *setting* in the deployed file."""
     return int(re.findall(rf"^ +{setting}: (\d+)$", _TEMPLATE.read_text(encoding="utf-8"), re.MULTILINE)[0])
 
 
-_CELL = Cell("primary (Patroni)", "dies", lambda _: nullcontext(), Bound("500 503", ready="may fail"))
-
-
-def run(seed: int, times: int) -> tuple[Report, list[Gap]]:
-    """Carry out the drill, and return also how long no write succeeded at each kill.
-
-    Raises NoPlace where a program of Debian's packages is missing.
-    """
+def run(seed: int, times: int) -> list[str]:
+    """Carry out the drill, print what came of it, and return what is wrong.  Raises NoPlace."""
     chance = random.Random(seed)  # noqa: S311 - to be repeatable
-    with _cluster() as cluster, ExitStack() as running:
-        cluster.prepare()
+    with _cluster() as cluster:
         operator = cluster.url("stackmgr_operator")
         managers = new_managers(operator)
-        service = running.enter_context(
-            running_service(cluster.url("stackmgr_service"), env=dict(ENVIRONMENT))
-        )
-        workload = Workload(seed, managers, service.port)
-        workload.start(_CLIENTS, pause=_PAUSE)
-        faults = []
-        try:
-            for _ in range(times):
-                # At any age of the key, which is renewed every loop_wait seconds.
-                faults.append(cluster.fail_over(_SETTLE + chance.uniform(0, seconds("loop_wait"))))
-                time.sleep(_SETTLE)
-            cluster.rejoin()
-        finally:
-            workload.stop()
-        service.stop()
-        logs = [service.log_path.read_text(), *(node.log for node in cluster.nodes)]
+        with running_service(cluster.url("stackmgr_service"), env=ENVIRONMENT) as service:
+            workload = Workload(seed, managers, service.port)
+            workload.start(_CLIENTS, pause=_PAUSE)
+            faults = []
+            try:
+                for _ in range(times):
+                    # At any age of the key, which is renewed every loop_wait seconds.
+                    faults.append(cluster.fail_over(_SETTLE + chance.uniform(0, _seconds("loop_wait"))))
+                    time.sleep(_SETTLE)
+                cluster.rejoin()
+            finally:
+                workload.stop()
+            service.stop()
+            logs = [service.log_path.read_text(), *(node.log for node in cluster.nodes)]
         report = judged(_CELL, Evidence(operator, managers, faults, logs), workload, [])
-        return report, gaps(workload.operations, faults)
+    print()
+    print_headings(*HEADINGS)
+    return report.show() + _show_gaps(workload, faults)
+
+
+def _show_gaps(workload: Workload, faults: list[tuple[float, float]]) -> list[str]:
+    """Print for each fault the longest time between two acknowledged writes that it has a part in."""
+    times = sorted(o.completed for o in workload.operations if o.writes and o.acknowledged)
+    problems = []
+    print()
+    print_headings("kill", "the standby took over after", "no write acknowledged for")
+    for number, (began, ended) in enumerate(faults, 1):
+        gap = max(b - a for a, b in itertools.pairwise(times) if a <= ended and b >= began)
+        print_row(number, f"{ended - began:.1f} s", f"{gap:.1f} s")
+        if gap > _seconds("ttl") + _TAKEOVER:
+            problems.append(f"no write was acknowledged for {gap:.1f} s")
+    return problems
 
 
 @contextmanager
@@ -266,55 +263,46 @@ def _cluster() -> Iterator[_Cluster]:
     # Not TMPDIR's: the path of a socket may have no more than 107 bytes.
     with tempfile.TemporaryDirectory(prefix="stackmgr-patroni-", dir="/tmp") as name, ExitStack() as undo:
         folder = Path(name)
-        run_as = _run_as()
-        _give(folder, run_as)
-        _make_certificate(folder, run_as)
-        cluster = _Cluster(folder, undo.enter_context(_etcd(folder, run_as)), run_as)
+        _give(folder)
+        _make_certificate(folder)
+        cluster = _Cluster(folder, undo.enter_context(_etcd(folder)))
         for node in cluster.nodes:
             undo.callback(node.kill)
         cluster.create()
         yield cluster
 
 
-def _run_as() -> dict[str, Any]:
-    """Return how a subprocess is to run: never as root."""
-    environment = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-    if os.geteuid() != 0:
-        return {"env": environment}
-    user = pwd.getpwnam(_UNPRIVILEGED)
-    return {"env": environment, "user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+def _give(path: Path) -> None:
+    if os.geteuid() == 0:
+        shutil.chown(path, _UNPRIVILEGED, _UNPRIVILEGED_GROUP)
 
 
-def _give(path: Path, run_as: dict[str, Any]) -> None:
-    if "user" in run_as:
-        os.chown(path, run_as["user"], run_as["group"])
-
-
-def _make_certificate(folder: Path, run_as: dict[str, Any]) -> None:
+def _make_certificate(folder: Path) -> None:
     """Make one certificate, its own authority, for etcd and both nodes."""
     addresses = ",".join(f"IP:{address}" for address in (_ETCD_ADDRESS, *_NODES.values()))
     command = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=drill")
     names = ("-addext", f"subjectAltName={addresses}")
     files = ("-keyout", str(folder / "node.key"), "-out", str(folder / "node.pem"))
-    subprocess.run([*command, *names, *files], check=True, capture_output=True, timeout=60, **run_as)
+    subprocess.run([*command, *names, *files], check=True, capture_output=True, timeout=60, **_RUN_AS)
     shutil.copy(folder / "node.pem", folder / "ca.pem")
     (folder / "ca.pem").chmod(0o644)
     (folder / "node.key").chmod(0o600)
 
 
 @contextmanager
-def _etcd(folder: Path, run_as: dict[str, Any]) -> Iterator[str]:
+def _etcd(folder: Path) -> Iterator[str]:
     """Run one etcd, and yield its host and port."""
     clients, peers = (f"{_ETCD_ADDRESS}:{free_port()}" for _ in range(2))
-    command = ["etcd", "--name=etcd1", f"--data-dir={folder}/etcd"]
-    command += [f"--listen-client-urls=https://{clients}", f"--advertise-client-urls=https://{clients}"]
-    command += [f"--listen-peer-urls=http://{peers}", f"--initial-advertise-peer-urls=http://{peers}"]
-    command += [f"--initial-cluster=etcd1=http://{peers}"]
-    command += [f"--cert-file={folder}/node.pem", f"--key-file={folder}/node.key"]
+    command = [
+        *("etcd", "--name=etcd1", f"--data-dir={folder}/etcd", f"--initial-cluster=etcd1=http://{peers}"),
+        *(f"--listen-client-urls=https://{clients}", f"--advertise-client-urls=https://{clients}"),
+        *(f"--listen-peer-urls=http://{peers}", f"--initial-advertise-peer-urls=http://{peers}"),
+        *(f"--cert-file={folder}/node.pem", f"--key-file={folder}/node.key"),
+    ]
     with (folder / "etcd.log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **run_as)
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **_RUN_AS)
     try:
         yield clients
     finally:
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from stackmgr import paths
-from stackmgr.access import api_keys
 from tests.faults import misbehaviour
 from tests.faults.cell import Prepare
 from tests.faults.unit import Unit
@@ -20,7 +19,7 @@ from tests.support.memory import memory
 from tests.support.postgres import FaultyPostgres
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import eventually
-from tests.support.workload import KEY_CANARY, Manager, Workload, new_managers
+from tests.support.workload import Manager, Workload, new_managers
 
 # Seconds that a request may wait for the database.
 DATABASE_TIMEOUT = 2
@@ -160,15 +159,3 @@ def suspended(processes: Sequence[psutil.Process]) -> Iterator[None]:
     finally:
         for process in processes:
             process.resume()
-
-
-def secrets_in(logs: list[str], managers: list[Manager]) -> list[str]:
-    """Return, in words, which secrets of the clients stand in *logs*."""
-    keys = [manager.api_key for manager in managers]
-    secrets = {
-        "an API key": keys,
-        "the digest of an API key": [api_keys.digest(key).hex() for key in keys],
-        "an Authorization": ["Bearer "],
-        "an Idempotency-Key": [KEY_CANARY],
-    }
-    return [what for what, texts in secrets.items() if any(text in log for text in texts for log in logs)]

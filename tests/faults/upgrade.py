@@ -17,16 +17,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import psycopg
-
 from stackmgr.operate import migrations
-from tests.faults.report import failure
-from tests.faults.stage import NoPlace, secrets_in
+from tests.faults.cell import Cell
+from tests.faults.report import Report, failure, judged, print_headings, print_row
+from tests.faults.stage import Evidence, NoPlace
 from tests.faults.unit import Unit
-from tests.support import history
 from tests.support.clusters import new_database
-from tests.support.history import Operation, Violation
-from tests.support.nginx import NGINX, NginxProxy, nginx_before
+from tests.support.history import Operation
+from tests.support.nginx import NGINX, nginx_before
 from tests.support.psql import audit
 from tests.support.releases import make_release, switch
 from tests.support.server import send_request
@@ -48,43 +46,34 @@ CREATE TABLE stackmgr.drills (drill_id uuid PRIMARY KEY);
 
 @dataclass(frozen=True)
 class Deployment:
-    """Releases in *folder*, the instances that run the current one, and nginx before them."""
+    """Releases in *folder*, the instances that run the current one, and nginx before them, on *port*."""
 
     folder: Path
     database_url: str
     instances: list[Unit]
-    proxy: NginxProxy
+    port: int
+    tls: ssl.SSLContext
 
-    def use(self, release: str) -> None:
-        """Make *release* the one that is started next, and taken at a reload."""
-        switch(self.folder / "current", release)
-
-    def command(self, release: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run the operator's command of *release*."""
-        return run_command(self.folder / release, self.database_url, *words)
-
-    def tls(self) -> ssl.SSLContext:
-        """Return the context of a client of nginx."""
-        return ssl.create_default_context(cafile=self.proxy.folder / "tls/fullchain.pem")
+    def run_only(self, release: str) -> bool:
+        """Whether each instance runs *release*, as its 404 states."""
+        return all(
+            release in send_request(instance.port, "/", timeout=_PATIENCE)[1] for instance in self.instances
+        )
 
 
-def run_command(release: Path, database_url: str, *words: str) -> subprocess.CompletedProcess[str]:
+def _command(release: Path, database_url: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the operator's command of the release in a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(release), "STACKMGR_DATABASE_URL": database_url}
+    command = [sys.executable, "-m", "stackmgr", *words]
     return subprocess.run(
-        [sys.executable, "-m", "stackmgr", *words],
-        env={**os.environ, "PYTHONPATH": str(release), "STACKMGR_DATABASE_URL": database_url},
-        cwd=release.parent,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE,
+        command, env=environment, cwd=release.parent, check=False, capture_output=True, text=True
     )
 
 
 @contextmanager
-def deployed(folder: Path, database_url: str, release: str) -> Iterator[Deployment]:
-    """Run *release*, one of those in *folder*, on two hosts until the context ends."""
-    switch(folder / "current", release)
+def _deployed(folder: Path, database_url: str) -> Iterator[Deployment]:
+    """Run the old release on two hosts until the context ends."""
+    switch(folder / "current", _OLD)
     environment = {
         "PYTHONPATH": str(folder / "current"),
         "STACKMGR_DATABASE_URL": database_url,
@@ -94,65 +83,56 @@ def deployed(folder: Path, database_url: str, release: str) -> Iterator[Deployme
     }
     with ExitStack() as stack:
         instances = []
-        for name in ("one", "two"):
+        for name in ("one", "two", "nginx"):
             (folder / name).mkdir()
+        for name in ("one", "two"):
             instances.append(Unit(folder / name, folder / "current" / "deploy", environment))
             stack.callback(instances[-1].close)
             instances[-1].launch()
         for instance in instances:
             instance.await_readiness()
-        (folder / "nginx").mkdir()
-        proxy = stack.enter_context(
-            nginx_before(folder / "nginx", *(instance.port for instance in instances))
-        )
-        yield Deployment(folder, database_url, instances, proxy)
+        ports = [instance.port for instance in instances]
+        proxy = stack.enter_context(nginx_before(folder / "nginx", *ports))
+        tls = ssl.create_default_context(cafile=proxy.folder / "tls/fullchain.pem")
+        yield Deployment(folder, database_url, instances, proxy.port, tls)
 
 
 _Act = Callable[[Deployment], None]
 
 
-def reload_each(deployment: Deployment) -> None:
+def _reload_each(deployment: Deployment) -> None:
     for instance in deployment.instances:
         instance.check()
         instance.hang_up()
 
 
-def restart_each(deployment: Deployment) -> None:
+def _restart_each(deployment: Deployment) -> None:
     """The next host's turn comes when this one is ready again."""
     for instance in deployment.instances:
         instance.stop()
         instance.start()
 
 
-def migrate(deployment: Deployment) -> None:
+def _migrate(deployment: Deployment) -> None:
     """Check, and migrate while the old release serves: the new one does not serve on the old schema."""
-    checked = deployment.command(_NEW, "check")
+    new = partial(_command, deployment.folder / _NEW, deployment.database_url)
+    checked = new("check")
     assert checked.returncode == 3
     assert "is not applied" in checked.stderr + checked.stdout
-    migrated = deployment.command(_NEW, "migrate")
+    migrated = new("migrate")
     assert migrated.returncode == 0, migrated.stderr
     time.sleep(_SETTLE)
-    assert all(_OLD in says(instance) for instance in deployment.instances)
+    assert deployment.run_only(_OLD)
 
 
-def upgrade(deployment: Deployment, replace: _Act) -> None:
-    deployment.use(_NEW)
-    replace(deployment)
-    assert all(_NEW in says(instance) for instance in deployment.instances)
+def _switch(deployment: Deployment, release: str, act: _Act) -> None:
+    """Upgrade, or roll back: the schema stays as it is."""
+    switch(deployment.folder / "current", release)
+    act(deployment)
+    assert deployment.run_only(release)
+    if release == _OLD:
+        assert all("the schema is newer" in instance.log for instance in deployment.instances)
     assert not (found := audit(deployment.database_url)), found
-
-
-def roll_back(deployment: Deployment, replace: _Act) -> None:
-    """The schema stays as it is."""
-    deployment.use(_OLD)
-    replace(deployment)
-    assert all(_OLD in says(instance) for instance in deployment.instances)
-    assert all("the schema is newer" in instance.log for instance in deployment.instances)
-
-
-def says(instance: Unit) -> str:
-    """Return the message of this instance's 404, which distinguishes the releases."""
-    return send_request(instance.port, "/", timeout=_PATIENCE)[1]
 
 
 @dataclass
@@ -169,42 +149,18 @@ class Phase:
     def failed(self) -> list[Operation]:
         return [operation for operation in self.operations if failure(operation)]
 
-
-HEADINGS = ("drill", "times", "requests", "failed", "slowest response", "longest gap")
-
-
-def row(phase: Phase) -> tuple[str, ...]:
-    """Return the phase as one row under HEADINGS."""
-    completed = sorted((o.completed, o.completed - o.sent) for o in phase.operations if o.status is not None)
-    slowest = max((seconds for _, seconds in completed), default=0.0)
-    gap = max((after - before for (before, _), (after, _) in itertools.pairwise(completed)), default=0.0)
-    counts = (phase.times, len(phase.operations), len(phase.failed))
-    return (phase.name, *map(str, counts), f"{slowest:.2f} s", f"{gap:.2f} s")
-
-
-@dataclass
-class UpgradeReport:
-    """What came of the drill."""
-
-    phases: list[Phase]
-    violations: list[Violation]
-    leaks: list[str]
-    errors: list[str]
-
-    def contradictions(self) -> list[str]:
-        """Return, in words, what is wrong however slow the machine is."""
-        found = [f"{violation.rule}: {violation.what}" for violation in self.violations]
-        for phase in self.phases:
-            found += [f"{phase.name}: {o.tag} ({o.kind}) got {failure(o)}: {o.body}" for o in phase.failed]
-            if not any(operation.acknowledged for operation in phase.operations):
-                found.append(f"{phase.name}: nothing was acknowledged, so nothing is proved")
-        found += [f"{what} has come into a log" for what in self.leaks]
-        return found + [f"a log has: {line}" for line in self.errors]
+    def show(self) -> None:
+        """Print the phase as one row."""
+        done = sorted((o.completed, o.completed - o.sent) for o in self.operations if o.status is not None)
+        slowest = max((seconds for _, seconds in done), default=0.0)
+        gap = max((after - before for (before, _), (after, _) in itertools.pairwise(done)), default=0.0)
+        counts = self.times, len(self.operations), len(self.failed)
+        print_row(self.name, *counts, f"{slowest:.2f} s", f"{gap:.2f} s")
 
 
 def run(
     server_url: str, seed: int, times: int, source: Path | None = None, pause: float = _PAUSE
-) -> UpgradeReport:
+) -> tuple[Report, list[Phase]]:
     """Carry out the drill on a database of its own, reloads and restarts so many *times*.
 
     *source* is a checkout of the old release: without one, it is this one without a new migration.  *pause*
@@ -212,47 +168,55 @@ def run(
     """
     if NGINX is None:
         raise NoPlace("nginx is not installed")
-    with (
-        tempfile.TemporaryDirectory(prefix="stackmgr-upgrade-") as name,
-        new_database(server_url) as url,
-    ):
+    with tempfile.TemporaryDirectory(prefix="stackmgr-upgrade-") as name, new_database(server_url) as url:
         folder = Path(name)
         _make_releases(folder, source)
-        migrated = run_command(folder / _OLD, url, "migrate")
+        migrated = _command(folder / _OLD, url, "migrate")
         assert migrated.returncode == 0, migrated.stderr
         managers = new_managers(url)
-        with deployed(folder, url, _OLD) as deployment:
-            port = deployment.proxy.port
-            workload = Workload(seed, managers, port, tls=deployment.tls(), keeps=True)
+        with _deployed(folder, url) as deployment:
+            workload = Workload(seed, managers, deployment.port, tls=deployment.tls, keeps=True)
             workload.start(_CLIENTS, pause=pause)
             try:
-                phases = [_act(deployment, *work) for work in _work(times) if work[1]]
+                phases = [_carry_out(deployment, *work) for work in _work(times) if work[1]]
             finally:
                 workload.stop()
             logs = [instance.log for instance in deployment.instances]
+        cell = Cell("upgrade", "is slow", lambda _: None)
+        report = judged(cell, Evidence(url, managers, [], logs), workload, [])
         for phase in phases:
             phase.operations = [o for o in workload.operations if phase.began <= o.sent < phase.ended]
-        with psycopg.connect(url) as connection:
-            found = history.dump(connection, {manager.external_id for manager in managers})
+            failed = (f"{o.tag} ({o.kind}) got {failure(o)}: {o.body}" for o in phase.failed)
+            report.problems += [f"{phase.name}: {problem}" for problem in failed]
+            if not any(operation.acknowledged for operation in phase.operations):
+                report.problems.append(f"{phase.name}: nothing was acknowledged, so nothing is proved")
         errors = [line for log in logs for line in log.splitlines() if '"level": "error"' in line]
-        return UpgradeReport(
-            phases, history.check(workload.operations, found), secrets_in(logs, managers), errors
-        )
+        report.problems += [f"a log has: {line}" for line in errors]
+        return report, phases
+
+
+def show(report: Report, phases: list[Phase]) -> list[str]:
+    """Print a row for each phase, and return what is wrong."""
+    print()
+    print_headings("drill", "times", "requests", "failed", "slowest response", "longest gap")
+    for phase in phases:
+        phase.show()
+    return report.contradictions()
 
 
 def _work(times: int) -> list[tuple[str, int, _Act]]:
     return [
-        ("rolling reload", times, reload_each),
-        ("rolling restart", times, restart_each),
-        ("migration", 1, migrate),
-        ("upgrade by reloads", 1, partial(upgrade, replace=reload_each)),
-        ("rollback by reloads", 1, partial(roll_back, replace=reload_each)),
-        ("upgrade by restarts", 1, partial(upgrade, replace=restart_each)),
-        ("rollback by restarts", min(times, 1), partial(roll_back, replace=restart_each)),
+        ("rolling reload", times, _reload_each),
+        ("rolling restart", times, _restart_each),
+        ("migration", 1, _migrate),
+        ("upgrade by reloads", 1, partial(_switch, release=_NEW, act=_reload_each)),
+        ("rollback by reloads", 1, partial(_switch, release=_OLD, act=_reload_each)),
+        ("upgrade by restarts", 1, partial(_switch, release=_NEW, act=_restart_each)),
+        ("rollback by restarts", min(times, 1), partial(_switch, release=_OLD, act=_restart_each)),
     ]
 
 
-def _act(deployment: Deployment, name: str, times: int, act: _Act) -> Phase:
+def _carry_out(deployment: Deployment, name: str, times: int, act: _Act) -> Phase:
     began = time.monotonic()
     time.sleep(_SETTLE)
     for _ in range(times):
