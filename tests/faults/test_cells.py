@@ -1,15 +1,17 @@
-"""The short cells and a short long run: no acknowledged write is lost, and only what a bound names fails."""
+"""The short cells and drills: no acknowledged write is lost, and nothing but what a bound names fails."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.faults import endurance
+from tests.faults import endurance, upgrade
 from tests.faults.cells import CELLS
 from tests.faults.endurance import Plan, Samples
 from tests.faults.runner import run
 from tests.faults.stage import NoPlace
+from tests.support.nginx import NGINX
 from tests.support.postgres import FaultyPostgres, faulty_postgres
+from tests.support.programs import require
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +45,15 @@ def test_growth_is_found(kind: str, value: float) -> None:
     assert samples.growth() == []
     samples.uses["worker", kind].append((180.0, value))
     assert len(samples.growth()) == 1
+
+
+def test_neither_an_upgrade_nor_a_rollback_fails_a_request(server_url: str) -> None:
+    require(NGINX, "nginx")
+    report, phases = upgrade.run(server_url, seed=1, times=0, pause=0.05)
+    assert report.contradictions() == []
+    assert [phase.name for phase in phases] == [
+        "migration",
+        "upgrade by reloads",
+        "rollback by reloads",
+        "upgrade by restarts",
+    ]
