@@ -64,7 +64,8 @@ def main() -> int:
         for name in chosen:
             found = _attempted(name, partial(_work(name), server, arguments))
             problems += [f"{name}: {problem}" for problem in found]
-    print(*problems, sep="\n", file=sys.stderr)
+    for problem in problems:
+        print(problem, file=sys.stderr)
     return int(bool(problems))
 
 
