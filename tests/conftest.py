@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -211,6 +212,17 @@ def new_key(operator: Database) -> Callable[..., str]:
 def key(new_key) -> str:
     """The key of a manager that no other test uses."""
     return new_key()
+
+
+@pytest.fixture
+def client_with(database: Database, spellings: dict[str, str], statements_run: list[str]):
+    """Return a function that makes a client of an application with other *parts* than the fixture `app`."""
+
+    def make(key: str, external_id: str = "", **parts: Any) -> Client:
+        usual = {"database": database, "verifier": DatabaseVerifier(), "spellings": spellings}
+        return Client(create_app(**usual | parts), key, external_id, statements_run)
+
+    return make
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from stackmgr.access.verifiers import circuit_breaker
 from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.database.pool import Database
-from stackmgr.http.app import Application, create_app
+from stackmgr.http.app import Application
 from stackmgr.operate import erasure, issued_keys
 from stackmgr.settings import Secret
 from tests.support.client import Client
@@ -54,12 +54,12 @@ def make_verifier() -> Callable[..., UnkeyVerifier]:
 
 
 @pytest.fixture
-def make_unkey_client(database: Database, spellings, statements_run, make_verifier):
+def make_unkey_client(client_with, make_verifier):
     """Return a function that makes a client whose key is verified by the Unkey at a URL."""
 
     def make(url: str, timeout: float = 10.0, external_id: str | None = None) -> Client:
-        app = create_app(database=database, verifier=make_verifier(url, timeout), spellings=spellings)
-        return Client(app, f"key-{uuid4().hex}", external_id or str(uuid4()), statements_run)
+        verifier = make_verifier(url, timeout)
+        return client_with(f"key-{uuid4().hex}", external_id or str(uuid4()), verifier=verifier)
 
     return make
 

@@ -5,20 +5,17 @@ from uuid import uuid4
 import pytest
 
 from stackmgr.access.verifiers import Identity
-from stackmgr.http.app import create_app
-from tests.support.client import Client
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
 
 
 @pytest.fixture
-def client_as(database, spellings, statements_run):
+def client_as(client_with):
     """Return a function that makes a client with a given verified identity."""
 
-    def make(identity_id: str, external_id: str) -> Client:
+    def make(identity_id: str, external_id: str):
         verifier = FixedVerifier(Identity(identity_id=identity_id, external_id=external_id))
-        app = create_app(database=database, verifier=verifier, spellings=spellings)
-        return Client(app, "key", external_id, statements_run)
+        return client_with("key", external_id, verifier=verifier)
 
     return make
 

@@ -7,11 +7,9 @@ from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
-from stackmgr.http.app import create_app
 from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import operating
 from stackmgr.reasons import ReasonSlug
-from tests.support.client import Client
 from tests.support.waiting import eventually
 
 
@@ -38,10 +36,9 @@ def notes(database):
 
 
 @pytest.fixture
-def client(database, spellings, statements_run, issued, notes):
+def client(client_with, issued, notes):
     """A client with the key."""
-    app = create_app(database=database, verifier=DatabaseVerifier(notes), spellings=spellings)
-    return Client(app, issued.key, "", statements_run)
+    return client_with(issued.key, verifier=DatabaseVerifier(notes))
 
 
 def test_a_use_is_visible_once_written_and_only_to_the_hour(client, notes, last_used, admin):

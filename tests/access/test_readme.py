@@ -7,9 +7,7 @@ import pytest
 
 from stackmgr.access import api_keys, verifiers
 from stackmgr.access.verifiers.remote import Endpoint
-from stackmgr.http.app import create_app
 from stackmgr.settings import Secret
-from tests.support.client import Client
 from tests.support.http_server import respond
 
 PAGE = (Path(verifiers.__file__).parent / "README.md").read_text(encoding="utf-8")
@@ -20,15 +18,13 @@ TOKEN = {"active": True, "iss": "https://id.example.org", "sub": SUBJECT, "aud":
 
 
 @pytest.fixture
-def client(unkey, database, spellings):
+def client(unkey, client_with):
     """A client of an application with the example's verifier, which calls the test's server."""
     defined: dict = {}
     exec(compile(EXAMPLE, "README.md", "exec"), defined)  # noqa: S102 - our own page
     endpoint = Endpoint(unkey.url, timeout=10)
     verifier = defined["IntrospectionVerifier"](endpoint, Secret("introspector"), "stackmgr")
-    return Client(
-        create_app(database=database, verifier=verifier, spellings=spellings), "tok+en/1", SUBJECT, []
-    )
+    return client_with("tok+en/1", SUBJECT, verifier=verifier)
 
 
 def test_the_example_is_short():

@@ -7,10 +7,7 @@ import pytest
 
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers import unkey as unkey_verifier
-from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.http.app import create_app
 from stackmgr.operate import issued_keys
-from tests.support.client import Client
 from tests.support.http_server import respond
 from tests.support.unkey_server import accepted, verification
 
@@ -33,11 +30,10 @@ def lines():
 
 
 @pytest.fixture
-def client(database, spellings, unkey, make_verifier, lines):
+def client(client_with, unkey, make_verifier, lines):
     """A client whose key Unkey verifies."""
     verifier = make_verifier(unkey.url)
-    app = create_app(database=database, verifier=verifier, spellings=spellings, observers=[lines.append])
-    return Client(app, "some_key", str(uuid4()), [])
+    return client_with("some_key", str(uuid4()), verifier=verifier, observers=[lines.append])
 
 
 @pytest.mark.parametrize("code", UNKEY)
@@ -127,16 +123,13 @@ def test_a_warning_says_once_that_all_keys_are_unknown(client, unkey, caplog, mo
     assert client.key not in caplog.text
 
 
-def test_a_key_that_the_database_rejects_is_logged_with_its_id(database, spellings, issue, operator, lines):
-    app = create_app(
-        database=database, verifier=DatabaseVerifier(), spellings=spellings, observers=[lines.append]
-    )
+def test_a_key_that_the_database_rejects_is_logged_with_its_id(client_with, issue, operator, lines):
     revoked, used_up = issue(), issue(quota=issued_keys.Quota(1, 60))
     expired = issue(expires_at=datetime.now(UTC) - timedelta(seconds=60))
     with operator.session() as session:
         issued_keys.revoke(session, revoked.key_id)
     keys = (revoked.key, expired.key, api_keys.generate(), used_up.key, used_up.key)
-    statuses = [Client(app, key, "", []).page().status_int for key in keys]
+    statuses = [client_with(key, observers=[lines.append]).page().status_int for key in keys]
     assert statuses == [401, 401, 401, 200, 429]
     assert [(line["reason"], line["key_id"]) for line in lines] == [
         ("key_revoked", revoked.key_id),

@@ -16,8 +16,6 @@ from stackmgr.access.verifiers import http_connection
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import VerificationError
-from stackmgr.http.app import create_app
-from tests.support.client import Client
 from tests.support.http_server import drip, hang_up, http_server, raw, reset, respond, response
 from tests.support.unkey_server import accepted
 from tests.support.waiting import eventually
@@ -329,7 +327,7 @@ def own_database(url: str, **options: float) -> Iterator[Database]:
 
 
 def test_no_database_connection_is_held_during_a_request_to_unkey(
-    unkey, database_url, spellings, make_verifier
+    unkey, database_url, client_with, make_verifier
 ):
     called = threading.Event()
 
@@ -340,8 +338,8 @@ def test_no_database_connection_is_held_during_a_request_to_unkey(
 
     unkey.behave = respond_late
     with own_database(database_url) as database, ThreadPoolExecutor(1) as thread:
-        app = create_app(database=database, verifier=make_verifier(unkey.url), spellings=spellings)
-        pending = thread.submit(Client(app, "key", EXTERNAL, []).page)
+        client = client_with("key", database=database, verifier=make_verifier(unkey.url))
+        pending = thread.submit(client.page)
         assert called.wait(10)
         with database.session() as session:
             session.rows(FIND, {"external_id": EXTERNAL, "identity_id": EXTERNAL})
@@ -349,8 +347,8 @@ def test_no_database_connection_is_held_during_a_request_to_unkey(
         assert pending.result().status_int == 200
 
 
-def test_the_time_that_unkey_takes_is_not_the_databases(unkey, database_url, spellings, make_verifier):
+def test_the_time_that_unkey_takes_is_not_the_databases(unkey, database_url, client_with, make_verifier):
     unkey.behave = drip(response(200, accepted(EXTERNAL, EXTERNAL)), 0.01)
     with own_database(database_url, deadline=1.0) as database:
-        app = create_app(database=database, verifier=make_verifier(unkey.url), spellings=spellings)
-        assert Client(app, "key", EXTERNAL, []).page().status_int == 200
+        client = client_with("key", database=database, verifier=make_verifier(unkey.url))
+        assert client.page().status_int == 200

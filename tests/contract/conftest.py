@@ -8,9 +8,8 @@ import psycopg
 import pytest
 from webtest.response import TestResponse
 
-from stackmgr.access.verifiers import Verifier
 from stackmgr.database.pool import Database
-from stackmgr.http.app import Application, create_app
+from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.examples import configuration
 from tests.support.waiting import eventually
@@ -65,12 +64,8 @@ def rejected(unchanged):
 
 @pytest.fixture
 def serving(database: Database, spellings: dict[str, str]):
-    """Return a function that makes an application with another verifier, and another database if need be."""
-
-    def make(verifier: Verifier, on: Database | None = None) -> Application:
-        return create_app(database=on or database, verifier=verifier, spellings=spellings)
-
-    return make
+    """Return a function that makes an application with another verifier."""
+    return lambda verifier: create_app(database=database, verifier=verifier, spellings=spellings)
 
 
 @pytest.fixture

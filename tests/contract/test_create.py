@@ -5,9 +5,6 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.http.app import create_app
-from tests.support.client import Client
 from tests.support.corpus import SPACES, field_text, two_weights
 from tests.support.examples import ADDRESSES, PRESETS, TOKENS, allocation, configuration, spread
 from tests.support.tables import each_case
@@ -101,12 +98,9 @@ def test_all_thirty_tokens_are_accepted(client, spelling):
     }
 
 
-def test_31_items_are_too_many_even_if_all_31_were_whitelisted(database, spellings, operator, client):
+def test_31_items_are_too_many_even_if_all_31_were_whitelisted(client_with, spellings, new_key):
     another = "0x" + "1" * 40
-    widened = create_app(
-        database=database, verifier=DatabaseVerifier(), spellings=spellings | {another: another}
-    )
-    client = Client(widened, client.key, client.external_id, [])
+    client = client_with(new_key(), spellings=spellings | {another: another})
     assert client.create(configuration(allocation=spread([another]))).status_int == 201
     assert client.create(configuration(allocation=spread([*ADDRESSES, another]))).status_int == 400
     assert client.create(configuration(allocation=spread([*ADDRESSES[1:], another]))).status_int == 201

@@ -12,13 +12,13 @@ import pytest
 
 from stackmgr import errors
 from stackmgr.access import api_keys
-from stackmgr.access.verifiers import Identity, Verifier
+from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.errors import BindingConflict, CircuitOpen, Overloaded, RateLimited, ServiceUnavailable
 from stackmgr.monitoring.logs import JsonFormatter
 from tests.contract.raw_wsgi import Input, call
-from tests.support.client import STACKS, STATUS, Client
+from tests.support.client import STACKS, STATUS
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
 
@@ -34,14 +34,11 @@ operations = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERA
 
 
 @pytest.fixture
-def behind(serving):
+def behind(client_with, database):
     """Return a function that makes a client of an application with the given verifier and database."""
-
-    def make(verifier: Verifier, on: Database | None = None) -> Client:
-        # A key of the right form that was never issued.
-        return Client(serving(verifier, on), api_keys.generate(), str(uuid4()), [])
-
-    return make
+    # A key of the right form that was never issued.
+    key = api_keys.generate()
+    return lambda verifier, on=database: client_with(key, verifier=verifier, database=on)
 
 
 @pytest.mark.parametrize("status", [400, 401])

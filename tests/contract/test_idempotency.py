@@ -8,9 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.http.app import create_app
-from tests.support.client import STACKS, Client
+from tests.support.client import STACKS
 from tests.support.examples import ADDRESSES, allocation, configuration
 
 BODY = json.dumps(configuration()).encode()
@@ -148,12 +146,11 @@ def test_the_longest_key_is_a_matter_of_its_bytes_and_not_of_how_it_compresses(c
     assert [client.create(configuration(), longest).status_int for _ in range(2)] == [201, 200]
 
 
-def test_a_retry_is_rejected_once_its_token_has_left_the_whitelist(database, spellings, client, rejected):
+def test_a_retry_is_rejected_once_its_token_has_left_the_whitelist(client_with, spellings, client, rejected):
     wanted = configuration(allocation=allocation((ADDRESSES[0], 10000)))
     created = client.create(wanted, "key")
     shrunk = {spelling: address for spelling, address in spellings.items() if address != ADDRESSES[0]}
-    app = create_app(database=database, verifier=DatabaseVerifier(), spellings=shrunk)
-    later = Client(app, client.key, client.external_id, [])
+    later = client_with(client.key, spellings=shrunk)
     rejected(400, "invalid_request", later.create, wanted, "key")
     assert later.get(created.json["id"]).json == created.json
     assert later.update(created.json["id"], {"name": "New"}).json["allocation"] == created.json["allocation"]

@@ -5,10 +5,8 @@ from uuid import uuid4
 import pytest
 
 from stackmgr.errors import BindingConflict, RateLimited, ServiceUnavailable
-from stackmgr.http.app import create_app
 from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
 from tests.support import openapi
-from tests.support.client import Client
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
 
@@ -59,14 +57,9 @@ def provoke(operation_id, status, client, client_that_fails):
 
 
 @pytest.fixture
-def client_that_fails(database, spellings, statements_run):
+def client_that_fails(client_with):
     """Return a function that makes a client whose key is not verified but ends in the given error."""
-
-    def make(error):
-        app = create_app(database=database, verifier=FixedVerifier(error), spellings=spellings)
-        return Client(app, "any", "", statements_run)
-
-    return make
+    return lambda error: client_with("any", verifier=FixedVerifier(error))
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
-from stackmgr.http.app import create_app
 from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.stacks import repository
 from tests.contract.generated.model import Model
@@ -162,15 +160,14 @@ class Histories(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def make_clients(make_client, service_url, spellings):
+def make_clients(make_client, client_with, service_url):
     """Return a function that makes one manager's clients of two hosts, which share only the database."""
     database = Database(service_url, pool_size=1)
     database.open()
-    other_host = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
 
     def make():
         client = make_client()
-        return client, Client(other_host, client.key, client.external_id, [])
+        return client, client_with(client.key, database=database)
 
     yield make
     database.close()
