@@ -3,7 +3,6 @@
 Tests share the database and use different managers.
 """
 
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -35,7 +34,6 @@ PATIENCE = 60.0
 # Modules and folders that never run beside others, and why.  `tests/run` runs them last, one after the other.
 SERIAL = {
     "database/test_deadlines.py": "requests have a deadline of 1 s, and half a second to report it",
-    "database/test_known_keys.py": "likewise",
     "server/test_hostile.py": "clients and the worker hold each other to deadlines of a second or two",
 }
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.
@@ -183,13 +181,6 @@ def row_counts(admin: psycopg.Connection) -> Callable[[], dict[str, int]]:
 @pytest.fixture(scope="session")
 def spellings() -> dict[str, str]:
     return dict(whitelist.load(paths.default_whitelist()).spellings)
-
-
-@pytest.fixture(scope="session")
-def tokens() -> list[str]:
-    """The checksummed addresses of the whitelist, in the order of the file."""
-    document = json.loads(Path(paths.default_whitelist()).read_bytes())
-    return [token["address"] for token in document["tokens"]]
 
 
 @pytest.fixture(scope="session")

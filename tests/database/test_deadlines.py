@@ -35,6 +35,12 @@ def test_a_stopped_database_cannot_verify_keys_and_holds_no_request_beyond_the_d
     service.assert_whole()
 
 
+def test_without_a_connection_nothing_is_sent(service):
+    with service.every_connection(), ends_within(0.4 * DEADLINE):
+        assert at_once(list(service.operations().values())) == [503] * 4
+    assert service.client.statements == []
+
+
 def test_a_slow_network_is_waited_for_within_the_deadline(proxy, remote_service):
     proxy.delay = DEADLINE / 16
     assert remote_service.operations()["get"]() == 200

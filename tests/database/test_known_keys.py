@@ -11,7 +11,7 @@ import pytest
 
 from stackmgr.access import api_keys
 from stackmgr.stacks import cursor
-from tests.database.service import DEADLINE, POOL_SIZE, Service, ends_within
+from tests.database.service import POOL_SIZE, Service
 from tests.support.examples import configuration
 from tests.support.waiting import eventually
 
@@ -19,7 +19,6 @@ LOCK_TABLE = b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE"
 READS = {"get": "stack_get", "list": "stack_list"}
 WRITES = {"create": "stack_create", "update": "stack_update"}
 STATEMENTS = READS | WRITES
-with_short_deadline = pytest.mark.parametrize("deadline", [DEADLINE])
 each_write = pytest.mark.parametrize("write", WRITES)
 each_operation = pytest.mark.parametrize("name", STATEMENTS)
 
@@ -201,28 +200,6 @@ def test_only_a_read_whose_connection_dies_is_sent_again(  # noqa: PLR0913 - fix
     assert status.result() == (500 if name in WRITES else 200)
     assert warm.client.statements == [STATEMENTS[name]] * (1 if name in WRITES else 2)
     assert written() == before
-    warm.assert_whole()
-
-
-@with_short_deadline
-@each_operation
-def test_what_waits_for_a_lock_for_too_long_is_sent_once(warm, login, name):
-    with login.transaction():
-        login.execute(LOCK_TABLE)
-        with ends_within(0.75 * DEADLINE):
-            assert warm.operations()[name]() == (500 if name in WRITES else 503)
-    assert warm.client.statements == [STATEMENTS[name]]
-    assert warm.operations()[name]() in (200, 201)
-    warm.assert_whole()
-
-
-@pytest.mark.parametrize("deadline", [4.0])
-@each_operation
-def test_without_a_connection_nothing_was_sent(warm, name):
-    """As long as a request may wait for one, for a read and a write alike."""
-    with warm.every_connection(), ends_within(0.4 * 4.0):
-        assert warm.operations()[name]() == 503
-    assert warm.client.statements == []
     warm.assert_whole()
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from uuid import uuid4
 
 from tests.support.http_server import http_server, respond
-from tests.support.http_wire import connected, head
+from tests.support.http_wire import connect, head
 from tests.support.server import running_service
 from tests.support.unkey_server import accepted
 from tests.support.waiting import eventually
@@ -19,7 +19,7 @@ REQUEST = {"Authorization": "Bearer key", "X-Request-Id": "overload"}
 
 def get(service):
     """Return the response to a list request."""
-    with connected(service) as wire:
+    with connect(service.port) as wire:
         wire.send(head("GET", "/manager/stacks", REQUEST))
         return wire.checked_response("GET")
 

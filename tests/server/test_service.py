@@ -9,7 +9,7 @@ import pytest
 from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
 from tests.support.client import STACKS
 from tests.support.examples import configuration
-from tests.support.http_wire import chunked, connected, head
+from tests.support.http_wire import chunked, connect, head
 from tests.support.server import running_service
 from tests.support.waiting import eventually
 
@@ -24,7 +24,7 @@ def service(database_url):
 
 @pytest.fixture
 def wire(service):
-    with connected(service) as connection:
+    with connect(service.port) as connection:
         yield connection
 
 
@@ -82,14 +82,14 @@ def test_a_body_over_the_limit_is_rejected_and_creates_nothing(wire, request_hea
 
 @pytest.mark.parametrize(("framing", "sent"), BROKEN.values(), ids=BROKEN)
 def test_an_incomplete_body_creates_nothing_and_uses_no_key(service, request_head, client, framing, sent):
-    with connected(service) as wire:
+    with connect(service.port) as wire:
         wire.send(request_head(Idempotency_Key="key", **framing), sent)
         wire.finish()
         rejected = wire.checked_response()
         assert (rejected.status, rejected.json["code"]) == (400, "invalid_request")
         assert wire.is_ended()
     assert client.page().json["items"] == []
-    with connected(service) as wire:
+    with connect(service.port) as wire:
         wire.send(request_head(Idempotency_Key="key", **length(len(BODY))), BODY)
         assert wire.checked_response().status == 201
 
@@ -97,7 +97,7 @@ def test_an_incomplete_body_creates_nothing_and_uses_no_key(service, request_hea
 @pytest.mark.parametrize("second", ["one", "two", ""])
 def test_an_idempotency_key_sent_twice_is_rejected(service, request_head, client, second):
     for name, status in (("Idempotency-Key", 400), ("X-Request-Id", 201)):
-        with connected(service) as wire:
+        with connect(service.port) as wire:
             wire.send(request_head(Idempotency_Key=f"one\r\n{name}: {second}", **length(len(BODY))), BODY)
             assert wire.checked_response().status == status
     assert len(client.page().json["items"]) == 1
@@ -132,7 +132,7 @@ def test_a_connection_is_kept_after_successes_and_errors(wire, request_head):
 
 def test_an_unread_body_is_not_parsed_as_a_request(service, request_head):
     inner = request_head("GET", X_Request_Id="inner")
-    with connected(service) as wire:
+    with connect(service.port) as wire:
         wire.send(request_head(Authorization="Bearer nobody", **length(len(inner))), inner)
         assert wire.checked_response().status == 401
         wire.send(request_head("GET", X_Request_Id="next"))

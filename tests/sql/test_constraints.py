@@ -76,7 +76,11 @@ GOOD = {
 
 OTHER_MANAGER = {"manager_id": ELSEWHERE, "external_id": ELSEWHERE, "identity_id": "two"}
 OTHER_KEY = {"key_id": ELSEWHERE, "key_digest": bytes([1] * 32)}
+UNBOUND = {"bound_manager_id": None}
+BOUND_ELSEWHERE = {"manager_id": ELSEWHERE, "bound_manager_id": ELSEWHERE}
 RELEASED = {"released_at": "2026-01-02T00:00:00Z", "released_by": "operator"}
+OTHER_RECEIPT = {"idempotency_key": "l"}
+TOO_LONG = {"input_digest": bytes(33)}
 QUOTA = {"quota_id": HERE, "quota_limit": 1, "quota_seconds": 1}
 
 # The constraint that is broken, and what differs from a row (or from a second row) that would be accepted.
@@ -104,19 +108,11 @@ REJECTED = [
     ("manager_rebindings_pkey", "manager_rebindings", {}),
     ("manager_rebindings_manager_id_fkey", "manager_rebindings", {"manager_id": ELSEWHERE}),
     ("manager_erasures_pkey", "manager_erasures", {}),
-    ("manager_holds_pkey", "manager_holds", RELEASED | {"bound_manager_id": None}),
+    ("manager_holds_pkey", "manager_holds", RELEASED | UNBOUND),
     ("manager_holds_in_force", "manager_holds", {"held_at": "2026-01-02T00:00:00Z"}),
-    (
-        "manager_holds_bound_manager_id_fkey",
-        "manager_holds",
-        {"manager_id": ELSEWHERE, "bound_manager_id": ELSEWHERE},
-    ),
+    ("manager_holds_bound_manager_id_fkey", "manager_holds", BOUND_ELSEWHERE),
     ("manager_holds_reason_is_not_blank", "manager_holds", {"reason": " "}),
-    (
-        "manager_holds_release_is_whole",
-        "manager_holds",
-        {"bound_manager_id": None, "released_by": "operator"},
-    ),
+    ("manager_holds_release_is_whole", "manager_holds", UNBOUND | {"released_by": "operator"}),
     ("manager_holds_bound_manager_is_held", "manager_holds", RELEASED),
     ("manager_holds_bound_manager_is_held", "manager_holds", {"manager_id": ELSEWHERE}),
     ("stacks_pkey", "stacks", {}),
@@ -132,18 +128,10 @@ REJECTED = [
     ("stack_revisions_stack_fkey", "stack_revisions", {"stack_id": ELSEWHERE}),
     ("stack_revisions_stack_fkey", "stack_revisions", {"manager_id": ELSEWHERE}),
     ("creation_receipts_pkey", "creation_receipts", {}),
-    ("creation_receipts_stack_fkey", "creation_receipts", {"idempotency_key": "l", "stack_id": ELSEWHERE}),
+    ("creation_receipts_stack_fkey", "creation_receipts", OTHER_RECEIPT | {"stack_id": ELSEWHERE}),
     ("creation_receipts_stack_fkey", "creation_receipts", {"manager_id": ELSEWHERE}),
-    (
-        "creation_receipts_input_digest_is_sha256",
-        "creation_receipts",
-        {"idempotency_key": "l", "input_digest": b""},
-    ),
-    (
-        "creation_receipts_input_digest_is_sha256",
-        "creation_receipts",
-        {"idempotency_key": "l", "input_digest": bytes(33)},
-    ),
+    ("creation_receipts_input_digest_is_sha256", "creation_receipts", OTHER_RECEIPT | {"input_digest": b""}),
+    ("creation_receipts_input_digest_is_sha256", "creation_receipts", OTHER_RECEIPT | TOO_LONG),
 ]
 
 DECLARED = b"""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 from tests.support.client import STACKS, check_response
-from tests.support.server import Response, RunningService
+from tests.support.server import Response
 
 TIMEOUT_SECONDS = 20.0
 
@@ -46,15 +46,6 @@ class RawClient:
     def read_some(self) -> bytes:
         """Return what has arrived, at least one byte, or nothing once the server has closed."""
         return self._reader.read1(1_000_000)
-
-    def read_until(self, expected: bytes) -> bytes:
-        """Return what arrives, up to the piece with which *expected* is complete."""
-        data = b""
-        while expected not in data:
-            piece = self.read_some()
-            assert piece, data
-            data += piece
-        return data
 
     def read_all(self) -> bytes:
         """Return everything until the server closes or resets the connection."""
@@ -124,11 +115,6 @@ def connect(port: int, data: bytes = b"", receive_buffer: int = 0) -> RawClient:
     client = RawClient(connection)
     client.send(data)
     return client
-
-
-def connected(service: RunningService) -> RawClient:
-    """Open a connection to *service*."""
-    return connect(service.port)
 
 
 def head(method: str, path: str, headers: dict[str, str | bytes]) -> bytes:

@@ -17,10 +17,7 @@ class RecordedDatabase(Database):
 
     def acquire(self, deadline: float) -> DatabaseConnection:
         connection = super().acquire(deadline)
-        self._record(connection)
-        return connection
 
-    def _record(self, connection: DatabaseConnection) -> None:
         def run(statement: Statement, parameters: Parameters, deadline: float) -> Any:
             self.names.append(statement.name)
             return type(connection).run(connection, statement, parameters, deadline)
@@ -30,3 +27,4 @@ class RecordedDatabase(Database):
             return type(connection).run_together(connection, reads, deadline)
 
         vars(connection).update(run=run, run_together=run_together)
+        return connection
