@@ -128,14 +128,19 @@ class WatchedConnections(HttpConnections):
 
     def sweep(self) -> Any:
         with self._excusing("memory"):
-            return super().sweep()
+            overdue = super().sweep()
+        for conn in overdue:
+            client = conn.sock.stream.client
+            if conn.protocol.state is WRITING and (
+                client.manners.reads_every or "stall" in self.world.faults
+            ):
+                client.excuse = client.excuse or "reads slowly"
+        return overdue
 
     def close(self, conn: Any) -> None:
-        if conn in self.open:
-            client = conn.sock.stream.client
-            is_slow = conn.protocol.state is WRITING or client.manners.reads_every  # a reader
-            client.excuse = client.excuse or self._excuse or ("reads slowly" if is_slow else "")
-            held = sum(each.protocol.held for each in self.open)
+        if conn in self.open and self._excuse:
+            client, held = conn.sock.stream.client, sum(each.protocol.held for each in self.open)
+            client.excuse = client.excuse or self._excuse
             if self._excuse == "memory" and held <= connections.BUFFER_BUDGET:
                 self.world.fail("connections are closed for memory only while it is exceeded", str(conn.fd))
         super().close(conn)
