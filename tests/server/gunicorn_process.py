@@ -80,22 +80,21 @@ class GunicornProcess:
             raise
 
 
-def request_bytes(method, path, headers, body=b""):
-    fields = "".join(f"{header}\r\n" for header in ("Host: x", *headers))
-    return f"{method} {path} HTTP/1.1\r\n{fields}\r\n".encode("latin-1") + body
+def head(line, *fields, host="x"):
+    return "\r\n".join([line, f"Host: {host}", *fields, "", ""]).encode("latin-1")
 
 
-def get(path, *headers):
-    return request_bytes("GET", path, headers)
+def get(path, *fields):
+    return head(f"GET {path} HTTP/1.1", *fields)
 
 
-def post(path, body, *headers):
-    return request_bytes("POST", path, (f"Content-Length: {len(body)}", *headers), body)
+def post(path, body, *fields):
+    return head(f"POST {path} HTTP/1.1", f"Content-Length: {len(body)}", *fields) + body
 
 
 def chunked(path, *pieces, end=b"0\r\n\r\n"):
     body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + end
-    return request_bytes("POST", path, ("Transfer-Encoding: chunked",), body)
+    return head(f"POST {path} HTTP/1.1", "Transfer-Encoding: chunked") + body
 
 
 def assert_error_object(response, status=400, code="invalid_request", request_id=None, body=True):

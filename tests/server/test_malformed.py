@@ -9,7 +9,7 @@ import pytest
 
 from stackmgr import errors
 from tests.server.app import INVALID, RAISED
-from tests.server.gunicorn_process import assert_error_object, chunked, get
+from tests.server.gunicorn_process import assert_error_object, chunked, get, head
 from tests.server.memory_server import cuts, head_of
 from tests.support.malformed import (
     SAMPLE_KEY,
@@ -22,10 +22,6 @@ from tests.support.openapi import BUNDLE, nodes
 
 FUZZ_REQUESTS = fuzz_request_count(5000)
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-
-
-def head(*fields, line="GET /a HTTP/1.1", host="Host: x"):
-    return "\r\n".join([line, host, *fields, "", ""]).encode("latin-1")
 
 
 LINES = (
@@ -61,15 +57,15 @@ CHUNKS = {
     **{name: b"0\r\n%s: 3\r\n\r\n" % name.encode() for name in ("Host", "Authorization", "Content-Length")},
 }
 BAD = {
-    **{f"line {line[:20]!r}": head(line=line) for line in LINES},
-    **{f"host {host}": head(host=f"Host: {host}") for host in HOSTS},
-    **{f"fields {', '.join(fields)[:50]!r}": head(*fields) for fields in FIELDS},
+    **{f"line {line[:20]!r}": head(line) for line in LINES},
+    **{f"host {host}": head("GET /a HTTP/1.1", host=host) for host in HOSTS},
+    **{f"fields {', '.join(fields)[:50]!r}": head("GET /a HTTP/1.1", *fields) for fields in FIELDS},
     **{f"chunks: {name}": chunked("/echo", end=end) for name, end in CHUNKS.items()},
-    "host of HTTP/1.0": head(line="GET /a HTTP/1.0", host="Host: a b"),
+    "host of HTTP/1.0": head("GET /a HTTP/1.0", host="a b"),
     "no host": b"GET / HTTP/1.1\r\n\r\n",
     "bare LF": b"GET / HTTP/1.1\nHost: x\n\n",
-    "chunked 1.0": head("Transfer-Encoding: chunked", line="POST /a HTTP/1.0"),
-    "endless head": head(*["X-A: aaaaaaa"] * 10000)[:-2],
+    "chunked 1.0": head("POST /a HTTP/1.0", "Transfer-Encoding: chunked"),
+    "endless head": get("/", *["X-A: aaaaaaa"] * 10000)[:-2],
     "endless line": b"GET /" + b"a" * 100_000,
     "head of 65,537 bytes": head_of(65_537),
 }

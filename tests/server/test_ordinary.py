@@ -9,7 +9,7 @@ import pytest
 
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.server.protocol import CLOSED, DRAIN_LIMIT, DRAINING, IDLE, READING, WRITING
-from tests.server.gunicorn_process import chunked, get, post
+from tests.server.gunicorn_process import chunked, get, head, post
 from tests.server.memory_server import MemoryServer, cuts, head_of
 
 
@@ -27,15 +27,11 @@ def test_kept_connection_serves_request_after_request(memory):
         assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT", response.headers["date"])
 
 
-def line(text, *fields):
-    return "\r\n".join([text, "Host: x", *fields, "", ""]).encode()
-
-
 @pytest.mark.parametrize(("request_", "version", "connection"), [
-    (line("GET / HTTP/1.1"), 11, "keep-alive"), (line("GET / HTTP/1.2"), 11, "keep-alive"),
-    (line("GET / HTTP/1.9"), 11, "keep-alive"), (line("GET / HTTP/1.1", "Connection: Close"), 11, "close"),
-    (line("GET / HTTP/1.1", "Connection: te, close"), 11, "close"), (line("CONNECT a:1 HTTP/1.1"), 11, "close"),
-    (b"GET / HTTP/1.0\r\n\r\n", 10, "close"), (line("GET / HTTP/1.0", "Connection: Keep-Alive"), 10, "keep-alive"),
+    (head("GET / HTTP/1.1"), 11, "keep-alive"), (head("GET / HTTP/1.2"), 11, "keep-alive"),
+    (head("GET / HTTP/1.9"), 11, "keep-alive"), (head("GET / HTTP/1.1", "Connection: Close"), 11, "close"),
+    (head("GET / HTTP/1.1", "Connection: te, close"), 11, "close"), (head("CONNECT a:1 HTTP/1.1"), 11, "close"),
+    (b"GET / HTTP/1.0\r\n\r\n", 10, "close"), (head("GET / HTTP/1.0", "Connection: Keep-Alive"), 10, "keep-alive"),
 ])  # fmt: skip
 def test_the_response_has_a_version_and_says_whether_the_connection_is_kept(
     memory, request_, version, connection
@@ -111,9 +107,9 @@ PIPELINE = b"".join(
     get(f"/{n}") + post("/echo", b"x" * n) + chunked("/echo", b"y" * (n + 1)) for n in range(3)
 )
 ORDINARY = {
-    "get": get("/"), "head": line("HEAD /a HTTP/1.1"), "minor version": line("GET / HTTP/1.9"),
-    "HTTP/1.0": b"GET / HTTP/1.0\r\n\r\n", "kept HTTP/1.0": line("GET / HTTP/1.0", "Connection: keep-alive"),
-    "lowercase method": line("get / HTTP/1.1"), "absolute": line("GET http://a/b HTTP/1.1"),
+    "get": get("/"), "head": head("HEAD /a HTTP/1.1"), "minor version": head("GET / HTTP/1.9"),
+    "HTTP/1.0": b"GET / HTTP/1.0\r\n\r\n", "kept HTTP/1.0": head("GET / HTTP/1.0", "Connection: keep-alive"),
+    "lowercase method": head("get / HTTP/1.1"), "absolute": head("GET http://a/b HTTP/1.1"),
     "length": post("/echo", b"abc"), "chunks": chunked("/echo", b"abc", b"d"), "pipeline": PIPELINE,
     "extensions": chunked("/echo", end=b'3;a=b;c="d"\r\nabc\r\n0 ;e\r\nX-T: 1\r\n\r\n') + get("/next"),
     "long extensions": chunked("/echo", end=b"1;%s\r\nx\r\n" % (b"a" * 7994) * 2 + b"0\r\n\r\n"),
@@ -240,7 +236,7 @@ def test_no_content_has_no_length_and_no_body(status):
 
 def test_head_has_the_length_and_no_body():
     server = responding(headers=(("Content-Length", "3"),), pieces=(b"abc",))
-    client = server.connect(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n" + get("/"))
+    client = server.connect(head("HEAD / HTTP/1.1") + get("/"))
     assert client.response("HEAD").headers["content-length"] == "3"
     assert client.response().body == b"abc"
 

@@ -9,6 +9,7 @@ from gunicorn.http import message, unreader
 from gunicorn.http.errors import ParseException
 
 from stackmgr.server.request import BadRequest, HeadLimits, ReceivedRequest
+from tests.server.gunicorn_process import head
 from tests.support.malformed import (
     SAMPLE_KEY,
     SAMPLE_STACK_ID,
@@ -28,9 +29,9 @@ STRANGER = ("192.0.2.1", 1)  # gunicorn believes more of a proxy of its own host
 
 def malformed_heads() -> Iterator[bytes]:
     for data in malformed_requests(valid_requests(SAMPLE_KEY, SAMPLE_STACK_ID), fuzz_request_count(5000)):
-        head, end, _ = data.partition(b"\r\n\r\n")
+        lines, end, _ = data.partition(b"\r\n\r\n")
         if end:
-            yield head + end
+            yield lines + end
 
 
 def parsed_by_gunicorn(head: bytes) -> tuple[object, ...] | str:
@@ -56,18 +57,18 @@ def parsed_by_us(head: bytes) -> tuple[object, ...] | str:
 
 def test_each_head_is_parsed_as_by_gunicorn_or_rejected_on_purpose():
     accepted = 0
-    for head in malformed_heads():
-        ours, theirs = parsed_by_us(head), parsed_by_gunicorn(head)
+    for data in malformed_heads():
+        ours, theirs = parsed_by_us(data), parsed_by_gunicorn(data)
         if isinstance(ours, tuple):
-            assert ours == theirs, head
+            assert ours == theirs, data
             accepted += 1
         elif isinstance(theirs, tuple):
-            assert ours in REJECTED_ON_PURPOSE, head
+            assert ours in REJECTED_ON_PURPOSE, data
     assert accepted > 1000
 
 
 def get(*fields: str, line: str = "GET /a HTTP/1.1", host: str = "x") -> ReceivedRequest:
-    return ReceivedRequest("\r\n".join([line, f"Host: {host}", *fields, "", ""]).encode("latin-1"), LIMITS)
+    return ReceivedRequest(head(line, *fields, host=host), LIMITS)
 
 
 @pytest.mark.parametrize(("target", "path", "query"), [
