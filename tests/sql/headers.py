@@ -70,7 +70,6 @@ def read_all(folder: Path) -> dict[str, SqlFile]:
 
 
 SQL_FILES = read_all(paths.directory("sql"))
-CITUS_FILES = read_all(paths.directory("sql") / "citus")
 _MIGRATIONS = sorted((paths.directory("sql") / "migrations").glob("*.sql"))
 CITUS_FUNCTIONS: list[str] = re.findall(
     r"^CREATE FUNCTION .*?^\$\$;$",
