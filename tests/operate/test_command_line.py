@@ -39,11 +39,20 @@ INVALID = "STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string"
         ((*ISSUE, "--expires-at", "2099-01-31T00:00:00"), "needs an offset from UTC"),
         ((*ISSUE, "--expires-at", "9999-12-31T23:59:59-14:00"), "is not between the years 1 and 9999"),
         ((*ISSUE, "--expires-at", "0001-01-01T00:00:00+14:00"), "is not between the years 1 and 9999"),
+        ((*ISSUE, "--label", "x" * 201), "must have at most 200 characters"),
+        *(
+            ((*ISSUE, "--quota", text), "must be N/SECONDS")
+            for text in ("100", "0/10", "10/0", "10001/10", "10/86401", "\u0661/\u0661")
+        ),
+        *(
+            (("keys", "rotate", EXTERNAL_ID, "--overlap", text), "must be a whole number from 0 to 31622400")
+            for text in ("-1", "1.5", "31622401")
+        ),
         (("verify-key", "stackmgr_key"), "the key is read from standard input: give no arguments"),
         (("verify-key", "--key=stackmgr_key"), "read from standard input: give no arguments"),
         (("dev", "--port", "http"), "invalid int value"),
     ],
-    ids=range(30),
+    ids=range(40),
 )
 def test_arguments_that_make_no_sense_are_rejected_with_the_usage(command, arguments, complaint):
     ran = command(*arguments)
