@@ -20,6 +20,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import psutil
@@ -29,7 +30,8 @@ from stackmgr import paths
 from tests.faults.cell import Bound, Cell
 from tests.faults.report import HEADINGS, judged, print_headings, print_row
 from tests.faults.stage import ENVIRONMENT, Evidence, NoPlace
-from tests.support.server import free_port, running_service
+from tests.support.processes import running
+from tests.support.server import free_port, listens, running_service
 from tests.support.waiting import eventually
 from tests.support.workload import Workload, new_managers
 
@@ -62,7 +64,6 @@ class _Node:
         self.address = _NODES[name]
         self.port, self._api_port = free_port(), free_port()
         self._folder = folder / name
-        self._process: subprocess.Popen[bytes] | None = None
         self._folder.mkdir()
         _give(self._folder)
         (self._folder / "patroni.yml").write_text(self._configuration(folder, etcd))
@@ -95,29 +96,19 @@ class _Node:
     def start(self) -> None:
         command = [str(shutil.which("patroni")), str(self._folder / "patroni.yml")]
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log, **_RUN_AS)
+            subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log, **_RUN_AS)
 
     def kill(self) -> None:
-        """Kill Patroni, and then PostgreSQL, as a host that fails does."""
-        doomed: list[psutil.Process] = []
-        if self._process is not None and self._process.poll() is None:
-            doomed = psutil.Process(self._process.pid).children(recursive=True)
-            self._process.kill()
-            self._process.wait()
-        doomed += self._postgres()
+        """Kill Patroni and PostgreSQL, as a host that fails does."""
+        doomed: set[psutil.Process] = set()  # the postmaster is no child of Patroni's
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if str(self._folder) in " ".join(process.cmdline()):
+                    doomed |= {process, *process.children(recursive=True)}
         for process in doomed:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         eventually(lambda: not any(map(_runs, doomed)), message=f"{self.name} cannot be killed")
-
-    def _postgres(self) -> list[psutil.Process]:
-        """Return the postmaster, which is no child of Patroni's, and its children."""
-        with suppress(FileNotFoundError, psutil.NoSuchProcess):
-            pid = int((self._folder / "data" / "postmaster.pid").read_text().splitlines()[0])
-            postmaster = psutil.Process(pid)
-            if str(self._folder) in " ".join(postmaster.cmdline()):
-                return [postmaster, *postmaster.children()]
-        return []
 
     def roles(self) -> list[str]:
         """Return the role of each node, as this one sees them; none while it does not respond."""
@@ -299,10 +290,6 @@ def _etcd(folder: Path) -> Iterator[str]:
         *(f"--listen-peer-urls=http://{peers}", f"--initial-advertise-peer-urls=http://{peers}"),
         *(f"--cert-file={folder}/node.pem", f"--key-file={folder}/node.key"),
     ]
-    with (folder / "etcd.log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **_RUN_AS)
-    try:
+    port = int(clients.rpartition(":")[2])
+    with running(command, folder / "etcd.log", lambda _: listens(port), end=SIGKILL, cwd=folder, **_RUN_AS):
         yield clients
-    finally:
-        process.kill()
-        process.wait()

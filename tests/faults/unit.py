@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from tests.deploy.units import values
+from tests.support.processes import stop
 from tests.support.server import send_request, workers_replaced
 from tests.support.waiting import eventually
 
@@ -123,10 +124,9 @@ class Unit:
         """Return once `/ready` responds with 200, which may be some time after a fault; probes are judged."""
 
         def is_ready() -> bool:
-            try:
+            with suppress(OSError, HTTPException):  # the worker that accepted it has ended
                 return send_request(self.admin_port, "/ready", timeout=_PATIENCE)[0] == 200
-            except (OSError, HTTPException):  # the worker that accepted it has ended
-                return False
+            return False
 
         try:
             eventually(is_ready, _PATIENCE)
@@ -154,13 +154,8 @@ class Unit:
         self._is_stopping.set()
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGTERM)
         try:
-            status = self._process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise
+            status = stop(self._process)
         finally:
             self._kill_rest()
             self._supervisor.join(_PATIENCE)

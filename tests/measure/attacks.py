@@ -6,7 +6,7 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
@@ -74,10 +74,6 @@ def _list(*members: str) -> bytes:
     return f"[{','.join([text] * ((BODY_LIMIT_BYTES - 2) // (len(text) + 1)))}]".encode()
 
 
-def _members() -> bytes:
-    return ("{" + ",".join(f'"{number:05x}":0' for number in range(26_000)) + "}").encode()
-
-
 def _padded_items() -> bytes:
     """Return a valid body with 8 KB of whitespace before each of 30 items."""
     items = [json.dumps(item) for item in examples.spread(examples.ADDRESSES)]
@@ -94,12 +90,14 @@ def _chunked(body: bytes) -> Callable[[Target], list[bytes]]:
     return lambda _: [request("POST", COLLECTION, "", body, "Transfer-Encoding: chunked")]
 
 
-def _get(target: Target) -> list[bytes]:
-    return [request("GET", f"{COLLECTION}/{target.stack_id}", target.key)]
+def _on_stack(
+    method: str = "GET", body: bytes | None = None, fields: Sequence[str] = (), *, is_limited: bool = False
+) -> Callable[[Target], list[bytes]]:
+    def make(target: Target) -> list[bytes]:
+        key = target.limited_key if is_limited else target.key
+        return [request(method, f"{COLLECTION}/{target.stack_id}", key, body, *fields)]
 
-
-def _get_beyond_quota(target: Target) -> list[bytes]:
-    return [request("GET", f"{COLLECTION}/{target.stack_id}", target.limited_key)]
+    return make
 
 
 def _list_pages(query: str) -> Callable[[Target], list[bytes]]:
@@ -108,16 +106,6 @@ def _list_pages(query: str) -> Callable[[Target], list[bytes]]:
 
 def _cursors(target: Target) -> list[bytes]:
     return [request("GET", f"{COLLECTION}?limit=1&cursor={each}", target.key) for each in target.cursors]
-
-
-def _updates(target: Target) -> list[bytes]:
-    body = b'{"schedule":{"preset":"daily"}}'
-    return [request("PATCH", f"{COLLECTION}/{target.stack_id}", target.key, body)]
-
-
-def _fields(target: Target) -> list[bytes]:
-    fields = [f"X-Field-{number}: {'v' * 600}" for number in range(95)]
-    return [request("GET", f"{COLLECTION}/{target.stack_id}", target.key, None, *fields)]
 
 
 def _invalid_keys(target: Target) -> list[bytes]:
@@ -131,6 +119,9 @@ def _long_keys(target: Target) -> list[bytes]:
     return [request("POST", COLLECTION, target.key, body, key) for key in keys]
 
 
+_MEMBERS = ("{" + ",".join(f'"{number:05x}":0' for number in range(26_000)) + "}").encode()
+_UPDATE = b'{"schedule":{"preset":"daily"}}'
+_FIELDS = [f"X-Field-{number}: {'v' * 600}" for number in range(95)]
 _TINY_CHUNKS = _chunked(b"1\r\nx\r\n" * 262_000 + b"0\r\n\r\n")
 _ENDLESS_CHUNKS = _chunked(b"1\r\nx\r\n" * 262_000)
 _TOKENS = _chunked((b"1;%b\r\nx\r\n" % (b"a" * 8_100)) * 30 + b"0\r\n\r\n")
@@ -139,7 +130,7 @@ _TRAILERS = _chunked(b"0\r\n" + b"".join(b"A%d: %b\r\n" % (n, b"b" * 600) for n 
 ATTACKS = [
     Attack("nested lists", _body(_list("[" * 900 + "]" * 900))),
     Attack("empty objects", _body(_list("{}"))),
-    Attack("26,000 members", _body(_members())),
+    Attack("26,000 members", _body(_MEMBERS)),
     Attack("floats", _body(_list("1e1", "0.1"))),
     Attack("pages of 100", _list_pages("limit=100")),
     Attack("one-byte chunks, 8", _TINY_CHUNKS, 8),
@@ -153,15 +144,15 @@ ATTACKS = [
     Attack("escapes in a name, 409", _body(_configuration('"' + "\\u0041" * 43_000 + '"'))),
     Attack("names of 256 KB, 409", _body(_configuration(f'"{_NAME}"'))),
     Attack("maximal Idempotency-Keys", _long_keys),
-    Attack("fields of 60 KB", _fields),
-    Attack("16 GETs in a pipeline", _get, count=16),
+    Attack("fields of 60 KB", _on_stack(fields=_FIELDS)),
+    Attack("16 GETs in a pipeline", _on_stack(), count=16),
     Attack("slow readers of pages", _list_pages("limit=100"), 32, read_bytes=65_536, pause=0.1),
     Attack("cursors", _cursors),
     Attack("encoded query strings", _list_pages(f"limit={'%30' * 1_200}1")),
-    Attack("updates of one stack", _updates, 32),
-    Attack("a key at its quota", _get_beyond_quota),
-    Attack("GETs, 32", _get, 32),
-    Attack("a connection for each GET", _get, renews=True),
+    Attack("updates of one stack", _on_stack("PATCH", _UPDATE), 32),
+    Attack("a key at its quota", _on_stack(is_limited=True)),
+    Attack("GETs, 32", _on_stack(), 32),
+    Attack("a connection for each GET", _on_stack(), renews=True),
     Attack("chunk extensions", _TOKENS),
     Attack("quoted chunk extensions", _QUOTED),
     Attack("trailers", _TRAILERS),
