@@ -51,11 +51,9 @@ class ClientConnection:
     def step(self) -> ReceivedRequest | Rejection | None:
         """Send, or read and parse, a part of what is there; return the next request once it is complete."""
         protocol = self.protocol
-        if self._has_event and protocol.state is not WRITING and not protocol.may_continue:
+        if self._has_event and protocol.state in (IDLE, READING, DRAINING) and not protocol.may_continue:
             self._receive()
-        if protocol.state is IDLE or protocol.state is READING:
-            return protocol.proceed()
-        return None
+        return protocol.proceed() if protocol.state in (IDLE, READING) else None
 
     def _receive(self) -> None:
         size = self.read_size

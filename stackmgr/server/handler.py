@@ -32,11 +32,8 @@ class RequestHandler:
     def __init__(self, worker: Any, queue: RequestQueue[Any]) -> None:
         self._worker, self._queue = worker, queue
         cfg = worker.cfg
-        self.limits = HeadLimits(
-            min(cfg.limit_request_line or HEAD_LIMIT, HEAD_LIMIT),
-            min(cfg.limit_request_fields or HEAD_LIMIT, HEAD_LIMIT),
-            min(cfg.limit_request_field_size or HEAD_LIMIT, HEAD_LIMIT),
-        )
+        limits = cfg.limit_request_line, cfg.limit_request_fields, cfg.limit_request_field_size
+        self.limits = HeadLimits(*(min(each or HEAD_LIMIT, HEAD_LIMIT) for each in limits))
         self._keeps_alive = bool(cfg.keepalive)
         self._base_environ = {
             **base_environ(cfg),

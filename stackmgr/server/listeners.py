@@ -42,11 +42,8 @@ class Listeners:
         self.ready: list[int] = []  # those at which connections wait
         self.paused: list[int] = []  # those that are not watched while descriptors are exhausted
         self.pauses_until = 0.0
-
-    def watch(self) -> None:
-        """Wait for connections."""
         for fd in self._sockets:
-            self._scheduler.watch(fd, LISTEN, partial(self._notice, fd))
+            scheduler.watch(fd, LISTEN, partial(self._notice, fd))
 
     def _notice(self, fd: int, _: int) -> None:
         if fd in self._sockets:

@@ -69,8 +69,6 @@ class Loop:
     def run(self, wakes: int) -> None:
         """Take turns until the worker has stopped; a signal writes to the descriptor *wakes*."""
         self.scheduler.watch(wakes, READABLE, lambda _: os.read(wakes, 4096))
-        for listeners in self.listeners:
-            listeners.watch()
         self.scheduler.run(self.turn, self._idle_seconds)
 
     def turn(self) -> bool:
@@ -208,9 +206,6 @@ class Loop:
 
     def _warn_of_rejections(self, now: float) -> None:
         if self._rejected and now >= self._next_warning:
-            self._worker.log.warning(
-                "Responded 503 to what could not be started within %g s; requests: %d",
-                self._worker.queue_seconds,
-                self._rejected,
-            )
+            text = "Responded 503 to what could not be started within %g s; requests: %d"
+            self._worker.log.warning(text, self._worker.queue_seconds, self._rejected)
             self._rejected, self._next_warning = 0, now + 1.0

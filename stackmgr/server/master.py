@@ -34,7 +34,6 @@ _REQUIRED = (
     "worker_age",
 )  # fmt: skip
 
-
 # The result of the check that a reload has made, in the environment for the settings file.
 _CHECKED = "STACKMGR.RELEASE"
 

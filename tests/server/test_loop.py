@@ -47,8 +47,6 @@ class FakeWorker(MemoryServer):
         self.ppid, self.notify = os.getppid(), lambda: None
         self._cleanup = cleanup
         self.loop = Loop(self)
-        for listeners in self.loop.listeners:
-            listeners.watch()
 
     def connected(self, data: bytes = b"", *, to_operator: bool = False) -> socket.socket:
         """Return the client of a new connection that has sent *data*."""
