@@ -1,61 +1,48 @@
 """A synchronous standby that is cut off: nothing is acknowledged that a failover could still lose."""
 
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 import pytest
 
-from tests.database.service import DEADLINE, Service, ServiceMaker
+from tests.database.service import DEADLINE, Service
 from tests.support.examples import configuration
 from tests.support.postgres import FaultyPostgres
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import eventually
 
-_NAME = "standby"
 _SYNC_STATE = b"SELECT sync_state FROM pg_catalog.pg_stat_replication WHERE state = 'streaming'"
 _TERMINATE_WAITING = (
     b"SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE wait_event = 'SyncRep'"
 )
 
 
-@dataclass
-class Standby:
-    """A synchronous standby, and the link on which it follows its primary."""
-
-    server: FaultyPostgres
-    primary: FaultyPostgres
-    link: Proxy
-
-    def cut_off(self) -> None:
-        self.link.hold()
-
-    def reconnect(self) -> None:
-        """Let it follow again, and return once commits wait for it."""
-        self.link.release()
-        with psycopg.connect(self.primary.url(), autocommit=True) as connection:
-            eventually(lambda: connection.execute(_SYNC_STATE).fetchone() == ("sync",), 30)
-
-    def promote(self) -> None:
-        with psycopg.connect(self.server.url(), autocommit=True) as connection:
-            assert connection.execute(b"SELECT pg_promote()").fetchone() == (True,)
+@pytest.fixture
+def link(server: FaultyPostgres) -> Iterator[Proxy]:
+    """What the standby follows its primary on."""
+    with Proxy(server.socket_path) as link:
+        yield link
 
 
 @pytest.fixture
-def standby(server: FaultyPostgres, service: Service, login: psycopg.Connection) -> Iterator[Standby]:
-    with Proxy(server.socket_path) as link, tempfile.TemporaryDirectory(prefix="stackmgr-standby-") as folder:
+def standby(link: Proxy, service: Service, login: psycopg.Connection) -> Iterator[FaultyPostgres]:
+    """A synchronous standby, for which commits wait."""
+    with tempfile.TemporaryDirectory(prefix="stackmgr-standby-") as folder:
         follower = FaultyPostgres(Path(folder) / "data")
-        follower.follow(f"host=127.0.0.1 port={link.port} user=postgres application_name={_NAME}")
+        follower.follow(f"host=127.0.0.1 port={link.port} user=postgres application_name=standby")
         with follower:
             login.execute(b"ALTER SYSTEM SET synchronous_standby_names = 'standby'")
             login.execute(b"SELECT pg_reload_conf()")
-            standby = Standby(follower, server, link)
-            standby.reconnect()
-            yield standby
+            wait_for_sync(login)
+            yield follower
             link.release()
+
+
+def wait_for_sync(primary: psycopg.Connection) -> None:
+    eventually(lambda: primary.execute(_SYNC_STATE).fetchone() == ("sync",))
 
 
 def restart(primary: FaultyPostgres) -> None:
@@ -69,17 +56,13 @@ def end_the_wait(primary: FaultyPostgres) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", [restart, end_the_wait])
-def test_a_retry_is_acknowledged_only_once_the_standby_has_its_stack(
-    server: FaultyPostgres,
-    service: Service,
-    standby: Standby,
-    make_service: ServiceMaker,
-    meanwhile: Callable[[FaultyPostgres], None],
+def test_a_retry_is_acknowledged_only_once_the_standby_has_its_stack(  # noqa: PLR0913 - fixtures
+    *, server, service, standby, link, make_service, meanwhile
 ):
     key = str(uuid4())
     hasty = make_service.again(service, deadline=DEADLINE)
     hasty.backends()
-    standby.cut_off()
+    link.hold()
     assert hasty.client.create(configuration(), key=key).status_int == 500
     meanwhile(server)
     eventually(lambda: service.client.get(service.stack_id).status_int == 200)
@@ -88,10 +71,13 @@ def test_a_retry_is_acknowledged_only_once_the_standby_has_its_stack(
     hasty.backends()
     assert hasty.client.create(configuration(), key=key).status_int == 500
     assert hasty.client.create(configuration(name="other"), key=key).status_int == 500
-    standby.reconnect()
+    link.release()
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        wait_for_sync(connection)
     retried = service.client.create(configuration(), key=key)
     assert retried.status_int == 200
     server.crash()
-    standby.promote()
-    promoted = make_service.again(service, standby.server.url())
+    with psycopg.connect(standby.url(), autocommit=True) as connection:
+        assert connection.execute(b"SELECT pg_promote()").fetchone() == (True,)
+    promoted = make_service.again(service, standby.url())
     assert promoted.client.get(retried.json["id"]).json == retried.json
