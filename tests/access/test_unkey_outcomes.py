@@ -202,20 +202,6 @@ def test_a_key_whose_identity_changes_reads_nothing_of_the_one_before(known, unk
         assert client.get(path_id).status_int == status
 
 
-def test_a_manager_that_is_rebound_is_found_again(known, unkey, admin):
-    """The worker remembers the manager; the statement finds that the binding is gone, and nothing is read."""
-    client, stack_id = known
-    assert client.get(stack_id).status_int == 200
-    assert client.statements == ["stack_get"]
-    move = b"UPDATE stackmgr.managers SET identity_id = %s WHERE external_id = %s::text::uuid"
-    admin.execute(move, ["another", client.external_id])
-    for body in ({}, {"name": "x"}):
-        assert client.update(stack_id, body).status_int == 500
-        assert client.statements[-1:] == ["manager_find"]
-    admin.execute(move, [f"id_{client.external_id}", client.external_id])
-    assert client.update(stack_id, {"name": "x"}).status_int == 200
-
-
 @pytest.mark.parametrize(("length", "requests"), [(512, 1), (513, 0)])
 def test_a_key_longer_than_unkey_accepts_never_reaches_the_network(known, unkey, length, requests):
     client, stack_id = known

@@ -8,7 +8,7 @@ from psycopg import sql
 from stackmgr import paths
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.limits import PAGE_NAME_BYTES
-from tests.support.examples import ADDRESSES, configuration, spread
+from tests.support.examples import configuration
 
 LONGEST_ORDINARY = PAGE_NAME_BYTES // 100
 ORDINARY = ["stack_list"]
@@ -56,21 +56,6 @@ def before_long_names(monkeypatch):
         monkeypatch.setattr(DatabaseConnection, "run", run)
 
     return arrange
-
-
-@pytest.fixture
-def shared(monkeypatch):
-    """How many bytes the rows of each shared round trip had."""
-    sizes = []
-    original = DatabaseConnection.run_together
-
-    def run_together(self, reads, deadline):
-        results = list(original(self, reads, deadline))
-        sizes.append(sum(len(str(value).encode()) for rows in results for row in rows for value in row))
-        return iter(results)
-
-    monkeypatch.setattr(DatabaseConnection, "run_together", run_together)
-    return sizes
 
 
 def ids(page):
@@ -173,16 +158,3 @@ def test_a_list_that_is_erased_in_between_is_empty(client, save, admin, before_l
 
     before_long_names(erase)
     assert client.page().json == {"items": [], "next_cursor": None}
-
-
-def test_a_shared_round_trip_of_one_request_has_bounded_bytes(client, save, shared):
-    """Four requests share one at most."""
-    *ordinary, longest = save("x" * (262_144 - len(body(""))), *["x" * LONGEST_ORDINARY] * 32)
-    for stack_id in (*ordinary, longest):
-        client.update(stack_id, {"allocation": spread(ADDRESSES)})
-    shared.clear()
-    client.page("limit=31")
-    client.get(longest)
-    [page, stack] = shared
-    assert 160_000 < page < 170_000
-    assert 260_000 < stack < 265_000
