@@ -192,6 +192,7 @@ def test_of_one_connection_more_than_the_limit_the_longest_parked_is_closed(all_
     all_of_them._limit = 2
     made = [make()[0] for _ in range(3)]
     assert list(all_of_them.open) == made[1:]
+    assert made[0].fd not in all_of_them._scheduler._handlers
 
 
 def test_at_a_stop_idle_connections_have_less_time_now_and_later(all_of_them, make):

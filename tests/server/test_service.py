@@ -103,14 +103,6 @@ def test_an_idempotency_key_sent_twice_is_rejected(service, request_head, client
     assert len(client.page().json["items"]) == 1
 
 
-def test_a_client_may_wait_for_100_continue(wire, request_head):
-    wire.send(request_head(Expect="100-continue", **length(len(BODY))))
-    assert wire.read_line() == b"HTTP/1.1 100 Continue\r\n"
-    assert wire.read_line() == b"\r\n"
-    wire.send(BODY)
-    assert wire.checked_response().status == 201
-
-
 def test_a_connection_is_kept_after_successes_and_errors(wire, request_head):
     wire.send(request_head(**length(len(BODY))), BODY)
     stack = wire.checked_response().json
@@ -149,13 +141,6 @@ def test_an_x_request_id_comes_back_byte_for_byte(wire, request_head, sent, stat
     response = wire.checked_response("GET", path)
     assert response.status == status
     assert response.headers["X-Request-Id"].encode("latin-1") == sent
-
-
-@pytest.mark.parametrize("method", ["get", "foo", "PUT"])
-def test_any_other_method_is_not_allowed(wire, request_head, method):
-    wire.send(request_head(method))
-    response = wire.response(method)
-    assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD, POST")
 
 
 def test_a_head_responds_as_a_get_without_the_body(wire, request_head):
