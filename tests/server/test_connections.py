@@ -149,6 +149,8 @@ def test_what_a_client_has_sent_before_it_resets_its_connection_is_not_drained(a
     client.sendall(bytes(50_000))
     respond(conn, b"x", must_close=True)
     all_of_them.park(conn)
+    client.settimeout(5)
+    assert (client.recv(9), client.recv(9)) == (b"x", b"")
     assert conn.protocol.state is DRAINING
     conn.notice(READABLE | EPOLLHUP)
     assert conn.protocol.state is DRAINING
