@@ -1,8 +1,12 @@
-"""Cells of PostgreSQL: it dies, hangs or forgets, the pool runs out, a table, key or login changes."""
+"""Cells of PostgreSQL: it dies, hangs or forgets, a standby takes over, a table, key or login changes."""
 
 import signal
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -10,6 +14,8 @@ import psycopg
 
 from tests.faults.cell import DOWN, OUTAGE, Bound, Cell, Fault
 from tests.faults.stage import DATABASE_TIMEOUT, Stage, suspended
+from tests.support.postgres import FaultyPostgres
+from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import eventually
 
 # Longer than a request waits for the database.
@@ -25,6 +31,13 @@ _TERMINATE = (
     " WHERE application_name = 'stackmgr'"
 )
 _LOGIN, _OTHER_LOGIN = "stackmgr_service", "faults_other"
+_STANDBY = "standby"
+_STREAMING = b"SELECT sync_state FROM pg_catalog.pg_stat_replication WHERE state = 'streaming'"
+_REVISIONS = b"SELECT count(*) FROM stackmgr.stack_revisions"
+# How many revisions a standby that lags is to lack at least.
+_BEHIND = 20
+# How long clients go on before the primary dies, and a lagging standby falls behind, in seconds.
+_MEANWHILE = 0.5
 
 
 def execute(stage: Stage, *statements: str) -> None:
@@ -157,6 +170,36 @@ def _use_up_connections(stage: Stage) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _primary_dies(stage: Stage, *, synchronous: bool) -> Iterator[None]:
+    """Let the primary die for good, with or without a *synchronous* standby, which is then promoted."""
+    with Proxy(stage.server.socket_path) as link, ExitStack() as undo:
+        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-standby-"))
+        standby = FaultyPostgres(Path(folder) / "data")
+        standby.follow(f"host=127.0.0.1 port={link.port} user=postgres application_name={_STANDBY}")
+        undo.enter_context(standby)
+        with psycopg.connect(stage.server.url(), autocommit=True) as primary:
+
+            def one(query: bytes) -> Any:
+                row: Any = primary.execute(query).fetchone()
+                return row and row[0]
+
+            if synchronous:
+                names = f"ALTER SYSTEM SET synchronous_standby_names = '{_STANDBY}'"
+                execute(stage, names, "SELECT pg_reload_conf()")
+            eventually(lambda: one(_STREAMING) == ("sync" if synchronous else "async"))
+            if not synchronous:
+                link.hold()
+                before = one(_REVISIONS)
+                eventually(lambda: one(_REVISIONS) >= before + _BEHIND, 60)
+        time.sleep(_MEANWHILE)
+        stage.server.crash()
+        yield
+        with psycopg.connect(standby.url(), autocommit=True) as connection:
+            connection.execute(b"SELECT pg_promote()")
+        stage.replace_server(standby, undo.pop_all())
+
+
 _ONE_REQUEST = Bound("500 503", most=2, ready="may fail")  # that of the backend, and the probe of readiness
 # More clients than connections: they wait for one another, so that only each request is bounded.
 _CROWDED = Bound("500 503", slowest=None)
@@ -192,4 +235,10 @@ CELLS = [
     Cell("login", "dies", _login("NOLOGIN", "LOGIN"), DOWN, lasts=LONG, setup=_as_service_login),
     Cell("max_connections", "is full", _use_up_connections, OUTAGE, lasts=LONG, setup=_as_service_login),
     Cell("synchronous_commit of the login", "lies", _ASYNCHRONOUS, OUTAGE, setup=_as_service_login),
+    Cell("primary", "dies", partial(_primary_dies, synchronous=True), DOWN, mixed=True),
+    Cell(
+        *("primary (lagging standby, control)", "dies", partial(_primary_dies, synchronous=False), DOWN),
+        control="R3",
+        short=True,
+    ),
 ]

@@ -14,11 +14,10 @@ import psutil
 from stackmgr.settings import Settings
 from tests.faults.cell import Bound, Cell, Prepare
 from tests.faults.cells import CELLS
-from tests.faults.fronts import with_pgbouncer
+from tests.faults.fronts import HANG, with_pgbouncer, with_unkey
 from tests.faults.report import Report, judged
 from tests.faults.runner import inject
 from tests.faults.stage import Stage, staged
-from tests.faults.verifier import HANG, with_unkey
 from tests.support.postgres import FaultyPostgres
 from tests.support.repeating import repeated
 from tests.support.waiting import eventually

@@ -1,6 +1,7 @@
-"""Cells of what stands before the database and before the service: PgBouncer, and nginx."""
+"""Cells of what stands before the database and beside or before the service: PgBouncer, nginx, a verifier."""
 
 import signal
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -11,14 +12,18 @@ import psycopg
 
 from tests.faults.cell import ONE_WORKER, Bound, Cell
 from tests.faults.stage import NoPlace, Stage, suspended
+from tests.support.http_server import http_server
 from tests.support.nginx import NGINX, nginx_before
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer, socket_path
 from tests.support.server import free_port
+from tests.support.unkey_server import ROOT_KEY, accepting
 
 _LOGIN = "stackmgr_service"
 _POOL_SIZE = 4
 # The settings of pooler.sql suit the service's default only.
 _DATABASE_TIMEOUT = 5.0
+_VERIFY_TIMEOUT = 1.0
+_BACKLOG = 8
 
 
 def _child(name: str) -> psutil.Process:
@@ -92,6 +97,47 @@ def _nginx_workers_die(_: Stage) -> None:
         worker.kill()
 
 
+@contextmanager
+def with_unkey(stage: Stage) -> Iterator[None]:
+    """Let an Unkey that accepts the keys of the managers verify them."""
+    external_ids = {manager.api_key: manager.external_id for manager in stage.managers}
+    with http_server(accepting(external_ids)) as stage.unkey:
+        stage.environment |= {
+            "STACKMGR_VERIFIER": "unkey",
+            "STACKMGR_UNKEY_URL": stage.unkey.url,
+            "STACKMGR_UNKEY_ROOT_KEY": ROOT_KEY,
+            "STACKMGR_VERIFY_TIMEOUT": str(_VERIFY_TIMEOUT),
+        }
+        yield
+
+
+@contextmanager
+def _hang(stage: Stage) -> Iterator[None]:
+    """Let Unkey be silent.  What has been left hanging stays so."""
+    before, stage.unkey.behave = stage.unkey.behave, stage.unkey.silence
+    try:
+        yield
+    finally:
+        stage.unkey.behave = before
+
+
+@contextmanager
+def _accept_nothing(stage: Stage) -> Iterator[None]:
+    """Let the kernel drop connections, because those before them are not accepted."""
+    address = ("127.0.0.1", stage.unkey.port)
+    with stage.unkey.not_listening(), ExitStack() as held, socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(0)
+        for _ in range(_BACKLOG):
+            waiting = held.enter_context(socket.socket())
+            waiting.settimeout(0)
+            waiting.connect_ex(address)
+        yield
+
+
+_REJECTED = Bound("503")
+HANG = Cell("verifier", "hangs", _hang, _REJECTED, setup=with_unkey, lasts=3.0, short=True)
 _WAITS = Bound("500 503", ready="may fail", slowest=_DATABASE_TIMEOUT + 0.5)
 _FULL = _transactions_are_left_open
 
@@ -109,4 +155,7 @@ CELLS = [
         *("nginx (reload)", "is slow", lambda _: _child("nginx").send_signal(signal.SIGHUP), ONE_WORKER),
         setup=_with_nginx,
     ),
+    HANG,
+    # Nothing else leaves a verification waiting for a connection.
+    Cell("verifier", "is full", _accept_nothing, _REJECTED, setup=with_unkey, lasts=3.0),
 ]
