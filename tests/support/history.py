@@ -107,34 +107,26 @@ def _configuration(name: str, allocation: str, preset: str) -> Configuration:
 
 def dump(connection: psycopg.Connection, managers: set[str]) -> Dump:
     """Read all of these managers (external ids), to be called once no operation is running."""
-    ours = (list(managers),)
+
+    def rows(columns: str, table: str) -> list[Any]:
+        query = (
+            f"SELECT external_id::text, stack_id::text, {columns} FROM stackmgr.{table} AS t"  # noqa: S608
+            " JOIN stackmgr.managers USING (manager_id) WHERE external_id = ANY(%s::uuid[])"
+        )
+        return connection.execute(query.encode(), (list(managers),)).fetchall()
+
+    configuration = "name, allocation::text, preset"
     revisions: dict[str, list[Revision]] = defaultdict(list)
-    for revision_id, stack_id, manager, number, tag, *columns in connection.execute(
-        b"SELECT r.revision_id::text, r.stack_id::text, m.external_id::text, r.revision_number, r.request_id,"
-        b" r.name, r.allocation::text, r.preset"
-        b" FROM stackmgr.stack_revisions r JOIN stackmgr.managers m USING (manager_id)"
-        b" WHERE m.external_id = ANY(%s::uuid[]) ORDER BY r.stack_id, r.revision_number",
-        ours,
-    ):
-        made = Revision(revision_id, stack_id, manager, number, tag, _configuration(*columns))
+    found = rows(f"revision_id::text, revision_number, request_id, {configuration}", "stack_revisions")
+    for manager, stack_id, revision_id, number, tag, *given in sorted(found, key=lambda row: row[3]):
+        made = Revision(revision_id, stack_id, manager, number, tag, _configuration(*given))
         revisions[stack_id].append(made)
     current = {
-        stack_id: (revision_id, _configuration(*columns))
-        for stack_id, revision_id, *columns in connection.execute(
-            b"SELECT s.stack_id::text, s.revision_id::text, s.name, s.allocation::text, s.preset"
-            b" FROM stackmgr.stacks s JOIN stackmgr.managers m USING (manager_id)"
-            b" WHERE m.external_id = ANY(%s::uuid[])",
-            ours,
-        )
+        stack_id: (revision_id, _configuration(*given))
+        for _, stack_id, revision_id, *given in rows(f"revision_id::text, {configuration}", "stacks")
     }
     receipts = {
-        (manager, key): stack_id
-        for manager, key, stack_id in connection.execute(
-            b"SELECT m.external_id::text, c.idempotency_key, c.stack_id::text"
-            b" FROM stackmgr.creation_receipts c JOIN stackmgr.managers m USING (manager_id)"
-            b" WHERE m.external_id = ANY(%s::uuid[])",
-            ours,
-        )
+        (manager, key): stack_id for manager, stack_id, key in rows("idempotency_key", "creation_receipts")
     }
     return Dump(dict(revisions), current, receipts)
 
