@@ -80,16 +80,6 @@ def test_a_stop_signal_waits_until_a_process_that_was_started_is_known():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_server_left_over_is_stopped_first(made):
-    left_over = EmbeddedPostgres(made)
-    left_over.__enter__()
-    before = postmaster(made)
-    with EmbeddedPostgres(made) as server:
-        assert not before.is_running() or before.status() == psutil.STATUS_ZOMBIE
-        assert query(server, "SELECT 1") == 1
-    left_over.__exit__(None, None, None)
-
-
 def test_another_process_with_the_id_of_an_ended_server_is_not_stopped(made, stranger):
     (made / "postmaster.pid").write_text(f"{stranger.pid}\n{made}\n0\n5432\n{made}\n\n0 0\nready\n")
     with EmbeddedPostgres(made) as server:

@@ -91,12 +91,12 @@ def test_the_bound_is_of_the_lines_that_wait_and_not_of_all_that_were_written(tm
 
 
 @pytest.fixture
-def sizes(monkeypatch):
-    """The sizes of what is written."""
-    sizes = []
+def pieces(monkeypatch):
+    """What is written, piece by piece."""
+    pieces = []
     write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, text: sizes.append(len(text)) or write(fd, text))
-    return sizes
+    monkeypatch.setattr(os, "write", lambda fd, text: pieces.append(bytes(text)) or write(fd, text))
+    return pieces
 
 
 def write_40_kb(fd):
@@ -106,18 +106,19 @@ def write_40_kb(fd):
     lines.flush()
 
 
-def test_a_piece_of_a_pipe_is_no_longer_than_what_is_written_whole(ends, sizes):
+def test_a_piece_of_a_pipe_is_lines_that_other_processes_cannot_split(ends, pieces):
     write_40_kb(ends[1])
-    assert sum(sizes) == 40_000
-    assert max(sizes) <= select.PIPE_BUF
+    assert sum(map(len, pieces)) == 40_000
+    assert max(map(len, pieces)) <= select.PIPE_BUF
+    assert all(piece.endswith(b"\n") for piece in pieces)
 
 
-def test_a_piece_of_a_file_has_many_lines(tmp_path, sizes, monkeypatch):
+def test_a_piece_of_a_file_has_many_lines(tmp_path, pieces, monkeypatch):
     monkeypatch.setattr(line_writer, "_FILE_PIECE_BYTES", 16_000)
     with (tmp_path / "log").open("ab") as file:
         write_40_kb(file.fileno())
-    assert sum(sizes) == 40_000
-    assert max(sizes) == 16_000
+    assert sum(map(len, pieces)) == 40_000
+    assert max(map(len, pieces)) == 16_000
 
 
 def test_a_line_that_a_full_disk_has_torn_is_ended_before_the_next_one(tmp_path):

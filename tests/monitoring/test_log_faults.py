@@ -128,14 +128,3 @@ def test_the_log_and_a_metric_count_the_dropped_lines_and_the_others_are_written
         os.write(write_end, b"end\n")
     assert report["level"] == "warning"
     assert sum(line.get("request_id") == LONG_ID for line in seen) == sent - report["dropped"]
-
-
-def test_lines_of_several_workers_do_not_mix_in_a_pipe(database_url):
-    headers = {"X-Request-Id": "x" * 700}
-    with small_pipe() as (lines, write_end), ThreadPoolExecutor(9) as threads:
-        seen = threads.submit(lambda: list(iter(lines.readline, "end\n")))
-        with running_service(database_url, env={"WEB_CONCURRENCY": "2"}, stderr=write_end) as service:
-            list(threads.map(lambda _: send_request(service.port, "/", headers), range(400)))
-        os.write(write_end, b"end\n")
-        found = [json.loads(line) for line in seen.result(PATIENCE)]
-    assert sum(line.get("request_id") == headers["X-Request-Id"] for line in found) == 400
