@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
@@ -26,9 +26,9 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def running() -> Iterator[Callable[[int], Running]]:
+def running() -> Iterator[Running]:
     with ExitStack() as cleanup:
-        yield lambda number: Running(number, cleanup)
+        yield Running(100, cleanup)
 
 
 def test_the_thread_takes_a_turn_when_woken():
@@ -48,27 +48,26 @@ def test_the_thread_takes_a_turn_when_woken():
 
 
 def test_a_greenlet_is_kept_for_the_next_call(running):
-    many = running(100)
-    used = {many.do(getcurrent) for _ in range(100)}
+    used = {running.do(getcurrent) for _ in range(100)}
     assert len(used) == 1
 
 
 def test_a_handler_is_called_with_the_events_of_its_descriptor_as_long_as_it_is_watched(running, pair):
     one, other = pair
-    single, found = running(1), []
+    found = []
 
     def read(events: int) -> None:
         found.append((events, one.recv(1)))
 
     def change(events: int) -> None:
-        single.do(partial(single.scheduler.change, one.fileno(), events))
+        running.do(partial(running.scheduler.change, one.fileno(), events))
 
-    single.do(partial(single.scheduler.watch, one.fileno(), READABLE, read))
+    running.do(partial(running.scheduler.watch, one.fileno(), READABLE, read))
     other.send(b"ab")
     eventually(lambda: found == [(READABLE, b"a"), (READABLE, b"b")])
     change(0)
     other.send(b"c")
-    assert single.do(partial(wait_for, other.fileno(), WRITABLE, PATIENCE))
+    assert running.do(partial(wait_for, other.fileno(), WRITABLE, PATIENCE))
     assert len(found) == 2
     change(READABLE)
     eventually(lambda: found[2:] == [(READABLE, b"c")])
@@ -76,7 +75,7 @@ def test_a_handler_is_called_with_the_events_of_its_descriptor_as_long_as_it_is_
 
 
 def test_one_that_ends_its_turn_continues_after_all_that_is_ready(running):
-    two, order = running(2), []
+    order = []
 
     def work() -> None:
         order.append("first")
@@ -84,7 +83,7 @@ def test_one_that_ends_its_turn_continues_after_all_that_is_ready(running):
             end_turn()
         order.append("last")
 
-    two.do(lambda: (two.start(lambda: order.append("second")), work()))
+    running.do(lambda: (running.start(lambda: order.append("second")), work()))
     assert order == ["first", "second", "last"]
 
 
@@ -100,51 +99,46 @@ def readable(sock: socket.socket, seconds: float = PATIENCE) -> bool:
 
 
 def test_all_run_in_the_thread_of_the_scheduler(running):
-    two = running(2)
-    assert {two.do(threading.get_ident), two.do(threading.get_ident)} == {two.thread.ident}
+    assert {running.do(threading.get_ident), running.do(threading.get_ident)} == {running.thread.ident}
 
 
 def test_while_one_waits_for_a_descriptor_another_runs(running, pair):
     one, other = pair
-    two = running(2)
-    waiting = two.start(partial(readable, one))
-    assert two.do(lambda: other.send(b"x")) == 1
+    waiting = running.start(partial(readable, one))
+    assert running.do(lambda: other.send(b"x")) == 1
     assert waiting.result(PATIENCE) is True
 
 
 def test_what_waits_for_a_descriptor_in_vain_is_told_so_and_may_wait_again(running, pair):
     one, other = pair
-    two = running(2)
     started = time.monotonic()
-    assert two.do(partial(readable, one, 0.05)) is False
+    assert running.do(partial(readable, one, 0.05)) is False
     assert time.monotonic() - started >= 0.05
-    waiting = two.start(partial(readable, one))
+    waiting = running.start(partial(readable, one))
     other.send(b"x")
     assert waiting.result(PATIENCE) is True
 
 
-def test_a_late_deadline_does_not_put_off_an_early_one(running, pair):
-    one, other = pair
-    two = running(2)
-    short, long = two.start(partial(readable, one, 0.3)), two.start(partial(readable, other))
-    assert short.result(PATIENCE) is False
-    assert not long.done()
-    one.send(b"x")
-    assert long.result(PATIENCE) is True
+@pytest.mark.parametrize("is_early_first", [True, False])
+def test_of_two_deadlines_the_earlier_is_kept(running, pair, is_early_first):
+    early, late = pair
+    waits = [(early, 0.3), (late, PATIENCE)] if is_early_first else [(late, PATIENCE), (early, 0.3)]
+    started = {sock: running.start(partial(readable, sock, seconds)) for sock, seconds in waits}
+    assert started[early].result(PATIENCE) is False
+    assert not started[late].done()
+    early.send(b"x")
+    assert started[late].result(PATIENCE) is True
 
 
 def test_without_time_to_wait_it_is_told_what_is_ready_now(running, pair):
     one, other = pair
-    single = running(1)
-    assert single.do(partial(readable, one, 0.0)) is False
+    assert running.do(partial(readable, one, 0.0)) is False
     other.send(b"x")
-    assert single.do(partial(readable, one, -1.0)) is True
+    assert running.do(partial(readable, one, -1.0)) is True
     assert wait_for(one.fileno(), WRITABLE, 0.0)
 
 
 def test_a_descriptor_with_a_used_number_is_watched_anew(running):
-    single = running(1)
-
     def wait_for_a_new_one() -> int:
         one, other = socket.socketpair()
         with one, other:
@@ -152,23 +146,21 @@ def test_a_descriptor_with_a_used_number_is_watched_anew(running):
             assert readable(one)
             return one.fileno()
 
-    numbers = single.do(lambda: [wait_for_a_new_one() for _ in range(5)])
+    numbers = running.do(lambda: [wait_for_a_new_one() for _ in range(5)])
     assert len(set(numbers)) < 5
 
 
 def test_an_end_of_input_without_a_waiting_greenlet_costs_no_time(running, pair):
     one, other = pair
-    single = running(1)
-    assert single.do(partial(readable, one, 0.01)) is False
+    assert running.do(partial(readable, one, 0.01)) is False
     other.close()
     before = time.thread_time_ns
-    used = [single.do(before), single.do(lambda: Signal().wait(0.3)), single.do(before)]
+    used = [running.do(before), running.do(lambda: Signal().wait(0.3)), running.do(before)]
     assert used[2] - used[0] < 100_000_000
 
 
 @pytest.mark.parametrize("is_set_by_a_greenlet", [True, False])
 def test_a_signal_resumes_the_one_that_waits_for_it(running, is_set_by_a_greenlet):
-    three = running(3)
     made: Future[Signal] = Future()
 
     def wait() -> bool:
@@ -176,10 +168,10 @@ def test_a_signal_resumes_the_one_that_waits_for_it(running, is_set_by_a_greenle
         made.set_result(signal)
         return signal.wait(PATIENCE)
 
-    waiting = three.start(wait)
+    waiting = running.start(wait)
     signal = made.result(PATIENCE)
     if is_set_by_a_greenlet:
-        three.do(signal.set)
+        running.do(signal.set)
     else:
         signal.set()
     assert waiting.result(PATIENCE) is True
@@ -187,8 +179,6 @@ def test_a_signal_resumes_the_one_that_waits_for_it(running, is_set_by_a_greenle
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_a_signal_set_before_or_after_its_wait_resumes_nothing_else(running, is_early):
-    two = running(2)
-
     def wait_twice() -> tuple[bool, bool]:
         first, second = Signal(), Signal()
         if is_early:
@@ -197,53 +187,48 @@ def test_a_signal_set_before_or_after_its_wait_resumes_nothing_else(running, is_
         first.set()
         return is_set, second.wait(0.1)
 
-    assert two.do(wait_twice) == (is_early, False)
+    assert running.do(wait_twice) == (is_early, False)
 
 
 def test_what_blocks_runs_in_another_thread_and_lets_others_run(running):
-    two = running(2)
     let_go = threading.Event()
 
     def block() -> int:
         assert let_go.wait(PATIENCE)
         return threading.get_ident()
 
-    blocked = two.start(lambda: call_in_thread(block))
-    two.do(let_go.set)
-    assert blocked.result(PATIENCE) != two.thread.ident
+    blocked = running.start(lambda: call_in_thread(block))
+    running.do(let_go.set)
+    assert blocked.result(PATIENCE) != running.thread.ident
 
 
 def test_what_a_call_in_another_thread_raises_is_raised(running):
-    single = running(1)
     with pytest.raises(ZeroDivisionError):
-        single.do(lambda: call_in_thread(lambda: 1 // 0))
+        running.do(lambda: call_in_thread(lambda: 1 // 0))
 
 
 def test_without_another_thread_a_call_blocks(running, monkeypatch):
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    single = running(1)
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert single.do(lambda: call_in_thread(threading.get_ident)) == single.thread.ident
+    assert running.do(lambda: call_in_thread(threading.get_ident)) == running.thread.ident
 
 
 def test_a_descriptor_that_cannot_be_watched_is_an_error_of_its_greenlet(running, pair):
     one, other = pair
-    two = running(2)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        two.do(lambda: wait_for(1_000_000, READABLE, PATIENCE))
+        running.do(lambda: wait_for(1_000_000, READABLE, PATIENCE))
     other.send(b"x")
-    assert two.do(partial(readable, one)) is True
+    assert running.do(partial(readable, one)) is True
 
 
 def test_a_future_without_a_result_in_time_is_a_timeout(running):
-    single = running(1)
     future: Future[int] = Future()
     with pytest.raises(TimeoutError):
-        single.do(lambda: scheduler.result(future, 0.02))
+        running.do(lambda: scheduler.result(future, 0.02))
     future.set_result(1)
-    assert single.do(lambda: scheduler.result(future, 0.02)) == 1
+    assert running.do(lambda: scheduler.result(future, 0.02)) == 1
 
 
 def test_in_a_thread_without_a_scheduler_all_of_it_blocks(pair):
