@@ -13,6 +13,7 @@ from stackmgr.database.session import Planned
 from stackmgr.http import requests, responses
 from stackmgr.http.requests import RequestSchema
 from stackmgr.stacks import configuration, cursor, repository
+from stackmgr.stacks.configuration import Configuration
 from stackmgr.stacks.repository import Stack
 
 COLLECTION_PATH = "/manager/stacks"
@@ -21,7 +22,7 @@ ITEM_PATH = "/manager/stacks/{stack_id}"
 
 def _respond(req: falcon.Request, resp: falcon.Response, stack: Stack) -> None:
     req.context.stack_id = stack.stack_id
-    resp.set_header("ETag", responses.entity_tag(stack))
+    resp.set_header("ETag", f'"{stack.revision_id}"')
     resp.data = responses.serialize_stack(stack)
 
 
@@ -41,7 +42,7 @@ class StackCollection:
         requests.check_content_length(req)
         key = requests.parse_idempotency_key(req)
         document = self._schema.parse(requests.read_body(req))
-        wanted = configuration.parse_create(document, self._spellings)
+        wanted = Configuration(**configuration.parse(document, self._spellings))
         return repository.plan_create(key, wanted, req.context.request_id)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -77,7 +78,7 @@ class StackItem:
         if req.method != "PATCH":
             return repository.plan_get(stack_id)
         document = self._schema.parse(requests.read_body(req))
-        changes = configuration.parse_update(document, self._spellings)
+        changes = configuration.parse(document, self._spellings)
         return repository.plan_update(stack_id, changes, req.context.request_id)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:

@@ -26,8 +26,3 @@ def serialize_page(stacks: Sequence[Stack], next_cursor: str | None) -> bytes:
     """Return the Stack page."""
     items = b",".join([serialize_stack(stack) for stack in stacks])
     return b'{"items":[%b],"next_cursor":%b}' % (items, json.dumps(next_cursor).encode())
-
-
-def entity_tag(stack: Stack) -> str:
-    """Return the strong entity tag of the stack's current revision."""
-    return f'"{stack.revision_id}"'

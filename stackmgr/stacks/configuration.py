@@ -3,16 +3,14 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from stackmgr.errors import InvalidConfiguration
 from stackmgr.limits import TOTAL_BPS
 from stackmgr.reasons import ReasonSlug
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(NamedTuple):
     """A complete configuration.  `allocation` is normalized JSON text, as stored and as returned."""
 
     name: str
@@ -27,15 +25,6 @@ class Configuration:
         """
         head = json.dumps([self.name, self.preset], separators=(",", ":"))
         return hashlib.sha256(f"{head}\n{self.allocation}".encode("ascii")).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """The fields of an update.  None stands for an omitted field."""
-
-    name: str | None
-    allocation: str | None
-    preset: str | None
 
 
 def check_name(name: str) -> str:
@@ -72,21 +61,16 @@ def normalize_allocation(items: list[dict[str, Any]], spellings: Mapping[str, st
     return f"[{','.join(normalized)}]"
 
 
-def parse_create(document: dict[str, Any], spellings: Mapping[str, str]) -> Configuration:
-    """Return the configuration of a create body that its schema accepts.  Raises InvalidConfiguration."""
-    return Configuration(
-        name=check_name(document["name"]),
-        allocation=normalize_allocation(document["allocation"], spellings),
-        preset=document["schedule"]["preset"],
-    )
+def parse(document: dict[str, Any], spellings: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields of a configuration in a body that its schema accepts; those of an update may be some.
 
-
-def parse_update(document: dict[str, Any], spellings: Mapping[str, str]) -> Changes:
-    """Return the changes of an update body that its schema accepts.  Raises InvalidConfiguration."""
-    return Changes(
-        name=check_name(document["name"]) if "name" in document else None,
-        allocation=(
-            normalize_allocation(document["allocation"], spellings) if "allocation" in document else None
-        ),
-        preset=document["schedule"]["preset"] if "schedule" in document else None,
-    )
+    Raises InvalidConfiguration.
+    """
+    fields: dict[str, str] = {}
+    if "name" in document:
+        fields["name"] = check_name(document["name"])
+    if "allocation" in document:
+        fields["allocation"] = normalize_allocation(document["allocation"], spellings)
+    if "schedule" in document:
+        fields["preset"] = document["schedule"]["preset"]
+    return fields

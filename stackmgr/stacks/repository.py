@@ -5,7 +5,7 @@ run a second statement, in a later snapshot: the retry of a create reads the rec
 name is read again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from hmac import compare_digest
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from stackmgr.errors import Conflict, DatabaseError, InvalidIdempotencyKey, NotF
 from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import cursor
-from stackmgr.stacks.configuration import Changes, Configuration
+from stackmgr.stacks.configuration import Configuration
 from stackmgr.stacks.cursor import Position
 
 _CREATE = statements.load("stack_create")
@@ -26,6 +26,8 @@ _GET = statements.load("stack_get")
 _LIST = statements.load("stack_list")
 _LIST_LONG_NAMES = statements.load("stack_list_long_names")
 _UPDATE = statements.load("stack_update")
+
+_UNCHANGED = dict.fromkeys(Configuration._fields)
 
 Run = Callable[[Planned], list[Any]]
 
@@ -47,8 +49,7 @@ class Stack(NamedTuple):
 
 def plan_create(key: str, configuration: Configuration, request_id: str) -> Planned:
     """Return the statement that `create` runs: a new stack under an Idempotency-Key."""
-    ids = str(uuid4()), str(uuid4())
-    stack = Stack(*ids, configuration.name, configuration.allocation, configuration.preset)
+    stack = Stack(str(uuid4()), str(uuid4()), *configuration)
 
     def row(stack_id: Any, used_this_hour: bool = True) -> Stack:  # noqa: FBT002 - a column
         return stack._replace(stack_id=stack_id, used_this_hour=used_this_hour)
@@ -135,14 +136,7 @@ def list_page(run: Run, planned: Planned) -> tuple[list[Stack], Position | None]
     return page, cursor.Position(last.created_at, UUID(last.stack_id))
 
 
-def plan_update(stack_id: str, changes: Changes, request_id: str) -> Planned:
+def plan_update(stack_id: str, changes: Mapping[str, str], request_id: str) -> Planned:
     """Return the statement that appends a revision with *changes* to a stack."""
-    parameters = {
-        "stack_id": stack_id,
-        "revision_id": str(uuid4()),
-        "name": changes.name,
-        "allocation": changes.allocation,
-        "preset": changes.preset,
-        "request_id": request_id,
-    }
-    return Planned(_UPDATE, parameters, Stack)
+    ids = {"stack_id": stack_id, "revision_id": str(uuid4()), "request_id": request_id}
+    return Planned(_UPDATE, {**_UNCHANGED, **changes, **ids}, Stack)

@@ -10,7 +10,7 @@ from stackmgr.errors import InvalidBody, InvalidConfiguration
 from stackmgr.http import requests
 from stackmgr.http.requests import RequestSchema, compile_schema, parse_json
 from stackmgr.limits import BODY_LIMIT_BYTES
-from stackmgr.stacks.configuration import parse_create, parse_update
+from stackmgr.stacks.configuration import parse
 from tests.support.corpus import BODIES, REASONS
 from tests.support.examples import ADDRESSES, configuration, spread
 
@@ -94,7 +94,7 @@ OF_JSON = {
 @pytest.mark.parametrize(("title", "slug"), [*REASONS.items(), *OF_JSON.items()])
 @pytest.mark.parametrize("operation", [0, 1], ids=["create", "update"])
 def test_each_rule_of_a_body_has_its_own_slug(spellings, operation, title, slug):
-    schema, parse = ((CREATE, parse_create), (UPDATE, parse_update))[operation]
+    schema = (CREATE, UPDATE)[operation]
     with pytest.raises((InvalidBody, InvalidConfiguration)) as caught:
         parse(schema.parse(BODIES[title][operation]), spellings)
     assert caught.value.reason == slug

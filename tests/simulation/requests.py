@@ -24,7 +24,7 @@ from stackmgr.errors import DatabaseError, NotFound, ServiceError, ServiceUnavai
 from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import cursor, repository
-from stackmgr.stacks.configuration import Changes, Configuration
+from stackmgr.stacks.configuration import Configuration
 from tests.simulation.tables import Tables
 from tests.simulation.world import World, asker
 
@@ -292,7 +292,7 @@ class Client:
     def _update(self, request: str) -> None:
         stack_id, manager_id = self._any_stack(), ""
         with self.database.session() as session:
-            changes = Changes(f"name {request}{self._unusable()}", None, None)
+            changes = {"name": f"name {request}{self._unusable()}"}
 
             def update() -> Any:
                 nonlocal manager_id

@@ -16,7 +16,7 @@ from stackmgr.database import statements
 from stackmgr.errors import ServiceError
 from stackmgr.operate import migrations, preflight
 from stackmgr.stacks import cursor, repository
-from stackmgr.stacks.configuration import Changes, Configuration
+from stackmgr.stacks.configuration import Configuration
 from tests.support.clusters import new_database
 from tests.support.fixed_verifier import FixedVerifier
 from tests.support.recorder import RecordedDatabase
@@ -77,7 +77,7 @@ def outcomes(url: str, variant: str) -> list[Any]:
         def create(key: str, wanted: Configuration) -> tuple[repository.Stack, bool]:
             return repository.create(credential.rows, repository.plan_create(key, wanted, "r" * 300))
 
-        def update(stack_id: str, changes: Changes) -> repository.Stack:
+        def update(stack_id: str, changes: dict[str, str]) -> repository.Stack:
             planned = repository.plan_update(stack_id, changes, "r" * 300)
             return repository.get_or_update(credential.rows, planned)
 
@@ -91,10 +91,10 @@ def outcomes(url: str, variant: str) -> list[Any]:
             lambda: create("one", Configuration("Other", ALLOCATION % 1, "daily")),
             lambda: create("k" * 4000, CREATED),
             lambda: create("two", CREATED),
-            lambda: update(made.stack_id, Changes("Renamed", None, None)),
-            lambda: update(made.stack_id, Changes(None, ALLOCATION % 2, None)),
-            lambda: update(made.stack_id, Changes(None, None, "hourly")),
-            lambda: update(str(uuid4()), Changes("Nobody's", None, None)),
+            lambda: update(made.stack_id, {"name": "Renamed"}),
+            lambda: update(made.stack_id, {"allocation": ALLOCATION % 2}),
+            lambda: update(made.stack_id, {"preset": "hourly"}),
+            lambda: update(str(uuid4()), {"name": "Nobody's"}),
             lambda: repository.get_or_update(credential.rows, repository.plan_get(made.stack_id)),
             lambda: repository.get_or_update(credential.rows, repository.plan_get(str(uuid4()))),
         ]
