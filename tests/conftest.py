@@ -194,7 +194,7 @@ def new_key(operator: Database) -> Callable[..., str]:
 
     def issue(external_id: str | None = None) -> str:
         with operator.session() as session:
-            return issued_keys.issue(session, external_id or str(uuid4()))
+            return issued_keys.create(session, external_id or str(uuid4())).key
 
     return issue
 

@@ -85,7 +85,7 @@ def _api_key(url: str, folder: Path) -> str:
     if _is_valid(key, url):
         return key
     with operating(url) as operator:
-        key = issued_keys.issue(operator, _MANAGER, label="stackmgr dev")
+        key = issued_keys.create(operator, _MANAGER, label="stackmgr dev").key
     fresh = folder / "api_key.new"
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(key + "\n")

@@ -60,13 +60,6 @@ def create(
     return issued
 
 
-def issue(
-    operator: Operator | Session, external_id: str, *, label: str = "", expires_at: datetime | None = None
-) -> str:
-    """Save a new key for a manager and return its text alone."""
-    return create(operator, external_id, label=label, expires_at=expires_at).key
-
-
 def list_all(operator: Operator, external_id: str | None = None) -> Iterator[Any]:
     """Yield every key ever issued, or those of one manager, oldest first."""
     return operator.iterate(_LIST, {"external_id": external_id, "key_id": None})

@@ -40,11 +40,20 @@ def _quota(text: str) -> Quota:
 
 
 def _deliver(operator: Operator, arguments: argparse.Namespace, issued: IssuedKey) -> None:
-    """Print a new key, or revoke it if that fails: its text is not stored."""
+    """Print a new key, or revoke it if that fails: its text is not stored.
+
+    With `--json` print everything about it, otherwise the key alone.
+    """
+    members = document(issued)
+    if members["predecessor_expires_at"] is None:
+        del members["predecessor_expires_at"]
     if not arguments.json:
         print_note(f"key id {issued.key_id}")
     try:
-        _print_issued(arguments, issued)
+        if arguments.json:
+            print_json(members)
+        else:
+            print(issued.key)
         sys.stdout.flush()
     except OSError as ex:
         discard()
@@ -52,17 +61,6 @@ def _deliver(operator: Operator, arguments: argparse.Namespace, issued: IssuedKe
         raise CommandError(
             f"the new key {issued.key_id} could not be printed ({ex.strerror}) and is revoked: issue another"
         ) from ex
-
-
-def _print_issued(arguments: argparse.Namespace, issued: IssuedKey) -> None:
-    """Print the key alone, or one document with everything about it."""
-    if not arguments.json:
-        print(issued.key)
-        return
-    document = {"key": issued.key, "key_id": issued.key_id, "expires_at": moment(issued.expires_at)}
-    if issued.predecessor_expires_at is not None:
-        document["predecessor_expires_at"] = moment(issued.predecessor_expires_at)
-    print_json(document)
 
 
 def _issue(arguments: argparse.Namespace) -> None:

@@ -96,7 +96,7 @@ def test_the_service_needs_a_login_that_may_assume_its_role_and_no_more(
 ):
     url = service_url(bare_database_url, inherits, "")
     with opened(bare_database_url, "stackmgr_owner") as database, database.session() as session:
-        key = issued_keys.issue(session, ACCOUNT)
+        key = issued_keys.create(session, ACCOUNT).key
     with opened(url, "stackmgr_app") as database:
         app = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
         client = Client(app, key, ACCOUNT, [])

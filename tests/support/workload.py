@@ -54,7 +54,7 @@ def new_managers(url: str, number: int = 3) -> list[Manager]:
     try:
         with operator.session() as session:
             ids = [str(uuid4()) for _ in range(number)]
-            return [Manager(external_id, issued_keys.issue(session, external_id)) for external_id in ids]
+            return [Manager(external_id, issued_keys.create(session, external_id).key) for external_id in ids]
     finally:
         operator.close()
 
