@@ -8,12 +8,12 @@ statement the session acquires a connection and keeps it to the end of the reque
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 from stackmgr.database import retries
 from stackmgr.database.connection import DatabaseConnection, Parameters, Row, execution
 from stackmgr.database.retries import RetryAction
-from stackmgr.database.shared_reads import Connections, SharedReads
+from stackmgr.database.shared_reads import Connections
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.settings import Settings
@@ -34,16 +34,6 @@ class Planned(NamedTuple):
     max_rows: int | None = 1
 
 
-class ConnectionSource(Connections, Protocol):
-    """What a session needs of the pool; see `Database`."""
-
-    variants: Mapping[str, Statement]
-    shared_reads: SharedReads
-
-    def drain(self) -> None:
-        """Replace every connection."""
-
-
 class Session:
     """One request's use of the database.  Not for use by two greenlets or threads at once.
 
@@ -52,7 +42,7 @@ class Session:
 
     __slots__ = ("_connection", "_connections", "_seconds_left")
 
-    def __init__(self, connections: ConnectionSource, seconds: float) -> None:
+    def __init__(self, connections: Connections, seconds: float) -> None:
         self._connections = connections
         self._seconds_left = seconds
         self._connection: DatabaseConnection | None = None

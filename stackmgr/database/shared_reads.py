@@ -2,10 +2,12 @@
 
 import logging
 import time
+from collections.abc import Mapping
 from typing import Protocol
 
 from stackmgr.database import retries
 from stackmgr.database.connection import DatabaseConnection, Execution, Row
+from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import Signal, end_turn, has_scheduler
@@ -22,13 +24,19 @@ _log = logging.getLogger("stackmgr")
 
 
 class Connections(Protocol):
-    """What acquires and releases connections: see `Database`."""
+    """What a session and shared reads need of the pool: see `Database`."""
+
+    variants: Mapping[str, Statement]
+    shared_reads: "SharedReads"
 
     def acquire(self, deadline: float) -> DatabaseConnection:
         """Return a live connection.  Raises DatabaseError."""
 
     def release(self, connection: DatabaseConnection) -> None:
         """Release a connection that `acquire` returned."""
+
+    def drain(self) -> None:
+        """Replace every connection."""
 
 
 class _Request:
