@@ -47,24 +47,21 @@ class DatabaseVerifier:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
         if not api_keys.is_well_formed(key):
             raise Unauthorized(ReasonSlug.KEY_MALFORMED)
-        try:
-            return self._verified(api_keys.digest(key), session)
-        except DatabaseError as ex:
-            raise ServiceUnavailable(ReasonSlug.DATABASE) from ex
-
-    def _verified(self, key_digest: bytes, session: Session) -> Identity:
-        row = session.row(_VERIFY, {"key_digest": key_digest}, max_rows=1)
-        if row is None:
-            raise Unauthorized(ReasonSlug.KEY_UNKNOWN)
-        state, external_id, identity_id, key_id, manager_id, quota_id, quota_seconds, used_this_hour = row
+        key_digest, key_id = api_keys.digest(key), None
         record_use = partial(self._last_use.notice, key_digest) if self._last_use else None
         try:
+            row = session.row(_VERIFY, {"key_digest": key_digest}, max_rows=1)
+            if row is None:
+                raise Unauthorized(ReasonSlug.KEY_UNKNOWN)
+            state, external_id, identity_id, key_id, manager_id, quota_id, quota_seconds, used_this_hour = row
             if state != "valid":
                 raise Unauthorized(_REASONS[state])
             if record_use and not used_this_hour:
                 record_use()
             if quota_id is not None:
                 self._require_quota(session, quota_id, quota_seconds)
+        except DatabaseError as ex:
+            raise ServiceUnavailable(ReasonSlug.DATABASE) from ex
         except ServiceError as ex:
             ex.key_id = key_id
             raise

@@ -97,21 +97,20 @@ class UnkeyVerifier:
         """Return the verifier; it records nothing in the *database*."""
         return cls(Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout), chosen.unkey_root_key)
 
-    def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
-        """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
-        return self._identify(key, trace)
-
     def check(self) -> str | None:
         """Probe Unkey with an invented key, and return what that reveals: why it verifies no key now."""
         try:
-            self._identify("stackmgr-check")
+            self.verify("stackmgr-check")
         except VerificationError as ex:
             return f"Unkey verifies no key now: {ex.reason}"
         except Unauthorized:  # as it should be
             pass
         return None
 
-    def _identify(self, key: str, trace: Mapping[str, str] | None = None) -> Identity:
+    def verify(
+        self, key: str, session: Session | None = None, trace: Mapping[str, str] | None = None
+    ) -> Identity:
+        """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
         if len(key) > LONGEST_KEY:
             raise Unauthorized(ReasonSlug.KEY_TOO_LONG)
         response = self._endpoint.post(
