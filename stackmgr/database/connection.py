@@ -7,6 +7,7 @@ text parameters, and every wait ends at the deadline.
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any, NamedTuple, NoReturn
@@ -153,16 +154,12 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
     def _forget_statements(self, statement: Statement, deadline: float) -> None:
         """Prepare every statement again: a migration may have come between *statement*'s plan and its use."""
         self._statement_names.clear()
-        has_answered = False
-        try:
-            self.pgconn.send_query_params(_DEALLOCATE, [], None, [])
-            self._result(statement, deadline)
-            has_answered = True
-        except (DatabaseError, psycopg.OperationalError):
-            pass
-        finally:
-            if not has_answered:
-                self.close()
+        with ExitStack() as on_failure:
+            on_failure.callback(self.close)
+            with suppress(DatabaseError, psycopg.OperationalError):
+                self.pgconn.send_query_params(_DEALLOCATE, [], None, [])
+                self._result(statement, deadline)
+                on_failure.pop_all()
 
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:
         self._transformer.set_pgresult(result)

@@ -98,7 +98,7 @@ _OF_DATABASE: list[_Row] = [
     ("left in line", "a request whose time has passed stays in line", Pool, "_leave",
      "self._waiting.remove(waiter)", "pass", 2),
     ("half forgotten", "a connection is used again whose statements are not forgotten", DatabaseConnection,
-     "_forget_statements", "if not has_answered:", "if False:", 79106),
+     "_forget_statements", "on_failure.callback(self.close)", "pass", 79106),
     ("overtaken", "a request whose connection has died joins the line at its end", Pool, "acquire",
      "is_first_in_line = True", "pass", 1746),
     ("not connecting", "a request joins the line, and nobody connects for it", Pool, "_next",
