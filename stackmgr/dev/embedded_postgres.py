@@ -262,7 +262,9 @@ class EmbeddedPostgres(ExitStack):
                 start_new_session=True,
                 **self.run_as,
             )
-            self.callback(_stop, process)
+            self.callback(
+                end, process, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL
+            )  # fast, at once, by force
         self.process = process
         self._wait_until_ready(process, log_path)
 
@@ -284,9 +286,9 @@ class EmbeddedPostgres(ExitStack):
         raise CommandError(f"the database in {self.folder} did not start:\n{complaints}")
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a server: fast, or else at once, or else by force."""
-    for signum in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+def end(process: subprocess.Popen[bytes], *signals: signal.Signals) -> None:
+    """Send each signal until the process has ended, at intervals of _STOP_DEADLINE."""
+    for signum in signals:
         process.send_signal(signum)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_DEADLINE)

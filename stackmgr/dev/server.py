@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from uuid import uuid4
@@ -26,7 +26,6 @@ from stackmgr.operate.connection import operating, request_session
 from stackmgr.stacks import whitelist
 
 _START_DEADLINE = 20.0
-_STOP_DEADLINE = 35.0
 
 # The manager of every key issued here, so that a new key has access to the stacks of the old one.
 _MANAGER = "7c9e6f3a-5d0b-4b51-9f39-6a1b0f4f2d10"
@@ -69,20 +68,12 @@ def _require_free(port: int) -> None:
             raise CommandError(f"port {port} is in use or not permitted; choose another with --port") from ex
 
 
-def _is_valid(key: str, url: str) -> bool:
-    try:
-        with request_session(url) as session:
-            DatabaseVerifier().verify(key, session)
-    except Unauthorized:
-        return False
-    return True
-
-
 def _api_key(url: str, folder: Path) -> str:
     """Return the key kept in *folder*, or a new one if that key is not valid in the database."""
     path = folder / "api_key"
     key = path.read_text().strip() if path.exists() else ""
-    if _is_valid(key, url):
+    with suppress(Unauthorized), request_session(url) as session:
+        DatabaseVerifier().verify(key, session)
         return key
     with operating(url) as operator:
         key = issued_keys.create(operator, _MANAGER, label="stackmgr dev").key
@@ -124,16 +115,7 @@ def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[by
         yield server
     finally:
         if server is not None:
-            _end(server)
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    if server.poll() is None:
-        server.send_signal(signal.SIGTERM)
-    try:
-        server.wait(_STOP_DEADLINE)
-    except subprocess.TimeoutExpired:
-        server.kill()
+            embedded_postgres.end(server, signal.SIGTERM, signal.SIGKILL)
 
 
 def _free_port() -> int:
