@@ -27,27 +27,10 @@ def silent(connection, _):
     connection.recv(1)
 
 
-FORGED = {
-    "Forwarded": "for=1.2.3.4;proto=http",
-    "Proxy": "http://elsewhere",
-    "Via": "1.0 elsewhere",
-    "X-Forwarded-For": "1.2.3.4",
-    "X-Forwarded-Host": "elsewhere",
-    "X-Forwarded-Port": "1",
-    "X-Forwarded-Prefix": "/evil",
-    "X-Forwarded-Proto": "http",
-    "X-Forwarded-Protocol": "ssl",
-    "X-Forwarded-Scheme": "http",
-    "X-Forwarded-Server": "elsewhere",
-    "X-Forwarded-Ssl": "off",
-    "X-Original-URL": "/evil",
-    "X-Real-IP": "1.2.3.4",
-    "X-Rewrite-URL": "/evil",
-    "X-Script-Name": "/evil",
-    "SCRIPT_NAME": "/manager",
-    "PATH_INFO": "/evil",
-    "REMOTE_USER": "root",
-    "X_Request_Id": "forged",
+FORGED = ("Forwarded", "Proxy", "Via", "X-Original-URL", "X-Real-IP", "X-Rewrite-URL", "X-Script-Name")
+FORGED += ("SCRIPT_NAME", "PATH_INFO", "REMOTE_USER", "X_Request_Id")
+OF_FORWARDING = ("For", "Host", "Port", "Prefix", "Proto", "Protocol", "Scheme", "Server", "Ssl")
+OF_A_HOP = {
     "TE": "trailers",
     "Upgrade": "websocket",
     "Connection": "upgrade, authorization",
@@ -169,7 +152,8 @@ def test_nginx_closes_an_idle_connection_before_the_service_does():
 
 def test_no_forged_header_reaches_the_service(proxy, upstream):
     honest = {"Authorization": "Bearer a", "Idempotency-Key": "k", "X-Request-Id": "sent", "X-Other": "o"}
-    assert send_request(proxy, "POST", Host="elsewhere:1", **honest, **FORGED).status == 200
+    forged = dict.fromkeys([*FORGED, *(f"X-Forwarded-{name}" for name in OF_FORWARDING)], "/evil") | OF_A_HOP
+    assert send_request(proxy, "POST", Host="elsewhere:1", **honest, **forged).status == 200
     added = {"host": "elsewhere", "content-length": "2", "accept-encoding": "identity"}
     assert upstream.requests[-1].headers == {name.lower(): value for name, value in honest.items()} | added
 

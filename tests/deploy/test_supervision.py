@@ -53,14 +53,17 @@ class Releases:
         self.folder = folder
         for release in ("old", "new"):
             make_release(folder / release, f"Said by the {release} release.")
-        self.application = folder / "old/stackmgr/wsgi.py"
-        self.change_old(IN_A_WORKER.format(f"open(f'{folder}/booted-{{os.getpid()}}', 'w').close()"))
+        self.append(
+            "old", "wsgi.py", IN_A_WORKER.format(f"open(f'{folder}/booted-{{os.getpid()}}', 'w').close()")
+        )
         switch(folder / "current", "old")
         self.settings = folder / "gunicorn.conf.py"
         shutil.copy(paths.directory("deploy") / "gunicorn.conf.py", self.settings)
 
-    def change_old(self, code: str) -> None:
-        self.application.write_text(self.application.read_text() + code)
+    def append(self, release: str, module: str, code: str) -> Path:
+        path = self.folder / release / "stackmgr" / module
+        path.write_text(f"{path.read_text()}\n{code}\n")
+        return path
 
     def serve(self, url: str, impatience: str = "", **environ: str) -> AbstractContextManager[RunningService]:
         with self.settings.open("a") as file:
@@ -74,10 +77,8 @@ class Releases:
 
     def switch_to_new(self, module: str, code: str) -> Path:
         """Switch to the new release, a module of which ends in *code*."""
-        path = self.folder / "new/stackmgr" / module
-        path.write_text(f"{path.read_text()}\n{code}\n")
         switch(self.folder / "current", "new")
-        return path
+        return self.append("new", module, code)
 
     def replace_every_worker(self, service: RunningService) -> None:
         """See that the old release serves, and that it does so with workers that replace killed ones."""
@@ -117,14 +118,13 @@ def test_a_release_that_cannot_serve_is_rejected_and_the_workers_keep_serving(
 ):
     service, releases = impatient
     logged = len(service.log_path.read_text())
-    intact = (releases.folder / "new/stackmgr" / module).read_text()
     changed = releases.switch_to_new(module, code)
     rejected_reload(service)
     said = service.log_path.read_text()[logged:]
     assert reason in said
     assert "Traceback" not in said or code != UNUSABLE["a hanging check"][1]
     releases.replace_every_worker(service)
-    changed.write_text(intact)
+    changed.write_text(changed.read_text().removesuffix(f"\n{code}\n"))
 
 
 def test_check_refuses_a_release_that_cannot_be_imported(database_url, releases):
@@ -222,7 +222,7 @@ def test_a_worker_that_hangs_at_its_boot_is_replaced(database_url, releases):
     with releases.serve(database_url, IMPATIENT) as service:
         hang.touch()
         once = f"import time; os.path.exists({str(hang)!r}) and (os.unlink({str(hang)!r}), time.sleep(100))"
-        releases.change_old(IN_A_WORKER.format(once))
+        releases.append("old", "wsgi.py", IN_A_WORKER.format(once))
         [worker] = workers(service)
         worker.kill()
         eventually(lambda: not hang.exists())
@@ -256,8 +256,9 @@ def test_a_new_worker_uses_the_settings_that_the_master_has_checked(database_url
 
 
 def test_systemd_is_notified_once_a_worker_serves(database_url, releases):
-    intact = releases.application.read_text()
-    releases.change_old(IN_A_WORKER.format("raise OSError"))
+    application = releases.folder / "old/stackmgr/wsgi.py"
+    intact = application.read_text()
+    application.write_text(intact + IN_A_WORKER.format("raise OSError"))
     notify = str(releases.folder / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd, ThreadPoolExecutor() as threads:
         systemd.bind(notify)
@@ -276,7 +277,7 @@ def test_systemd_is_notified_once_a_worker_serves(database_url, releases):
         started = threads.submit(start)
         time.sleep(4)  # in which gunicorn itself would notify
         assert not is_notified()
-        releases.application.write_text(intact)
+        application.write_text(intact)
         started.result(60)
 
 
