@@ -125,20 +125,6 @@ def is_below(pid, name):
     return False
 
 
-def test_a_folder_that_has_become_read_only_is_named(folder):
-    with tempfile.TemporaryDirectory(prefix="stackmgr-") as home:
-        Path(home).chmod(0o755)
-        data = Path(home) / "data"
-        data.mkdir()
-        command = dev_of_ordinary_user(data)
-        with running_dev(data, folder / "log", command=command) as dev:
-            dev.stop()
-        (data / "api_key").unlink()
-        data.chmod(0o555)
-        said = failed_dev("--port", str(free_port()), "--data", data, command=command)
-    assert said == f"stackmgr: {data}/api_key.new: Permission denied\n"
-
-
 def test_a_second_instance_on_the_same_data_is_rejected_with_the_reason(dev, folder):
     data = folder / "it's 100 % mine"
     assert failed_dev("--port", str(free_port()), "--data", data) == (
@@ -224,12 +210,13 @@ def test_a_revoked_key_is_replaced_and_opens_the_same_stacks(folder):
         assert stat.S_IMODE((folder / "revoked" / "api_key").stat().st_mode) == 0o600
 
 
-def test_it_works_for_a_user_who_is_not_root(folder):
+def test_it_works_for_a_user_who_is_not_root_and_names_a_folder_that_has_become_read_only(folder):
     with tempfile.TemporaryDirectory(prefix="stackmgr-") as home:
         Path(home).chmod(0o755)
         data = Path(home) / "data"
         data.mkdir()
-        with running_dev(data, folder / "log", command=dev_of_ordinary_user(data)) as dev:
+        command = dev_of_ordinary_user(data)
+        with running_dev(data, folder / "log", command=command) as dev:
             owner = data.stat().st_uid
             assert owner != 0
             processes = [*dev.started, psutil.Process(dev.process.pid)]
@@ -237,6 +224,10 @@ def test_it_works_for_a_user_who_is_not_root(folder):
             assert sh(dev.curl_lines[0])[0] == 201
             assert dev.stop(signal.SIGINT) == 0
             assert dev.living() == []
+        (data / "api_key").unlink()
+        data.chmod(0o555)
+        said = failed_dev("--port", str(free_port()), "--data", data, command=command)
+    assert said == f"stackmgr: {data}/api_key.new: Permission denied\n"
 
 
 def dev_of_ordinary_user(data):
