@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from tests.support.programs import require
 from tests.support.releases import ROOT
 from tests.support.server import free_port, send_request
 from tests.support.tcp_proxy import Proxy
+from tests.support.waiting import eventually
 
 # The Debian release with the oldest supported Python.
 SUITE, PYTHON = "bookworm", "3.11"
@@ -51,11 +51,9 @@ def require_privileges() -> None:
     """Skip the test, with the reason, if this environment does not allow building an image."""
     if os.geteuid() != 0:
         pytest.skip("the container image is NOT tested: building it needs root")
-    unshare = require(shutil.which("unshare"), "util-linux")
-    if subprocess.run([unshare, "--mount", "true"], check=False, capture_output=True).returncode != 0:
-        pytest.skip(
-            "the container image is NOT tested: mount namespaces (CAP_SYS_ADMIN) are not allowed here"
-        )
+    unshare = [require(shutil.which("unshare"), "util-linux"), "--mount", "true"]
+    if subprocess.run(unshare, check=False, capture_output=True).returncode != 0:
+        pytest.skip("the container image is NOT tested: mount namespaces are not allowed here")
 
 
 @dataclass
@@ -101,21 +99,11 @@ def image() -> Iterator[Image]:
         options = ["--quiet", "--require-hashes", "--only-binary=:all:", "--python-version", PYTHON]
         sh(sys.executable, "-m", "pip", "download", *options, "--dest", wheels, *locks, cwd=ROOT)
         (image.folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
-        volumes = (f"{image.folder}/pip.conf:/etc/pip.conf:ro", f"{wheels}:/wheels:ro")
-        image.run(
-            "build",
-            *(
-                "--isolation",
-                "chroot",
-                "--format",
-                "docker",
-                "--pull-never",
-                "--build-arg",
-                "PYTHON=localhost/base",
-            ),
-            *(argument for volume in volumes for argument in ("--volume", volume)),
-            *("--file", ROOT / "deploy" / "Containerfile", "--tag", image.name, ROOT),
-        )
+        options = ["--isolation", "chroot", "--format", "docker", "--pull-never"]
+        options += ["--build-arg", "PYTHON=localhost/base", "--volume", f"{wheels}:/wheels:ro"]
+        options += ["--volume", f"{image.folder}/pip.conf:/etc/pip.conf:ro"]
+        containerfile = ROOT / "deploy" / "Containerfile"
+        image.run("build", *options, "--file", containerfile, "--tag", image.name, ROOT)
         yield image
 
 
@@ -168,12 +156,6 @@ class Container:
                     for left_over in psutil.Process(process.pid).children(recursive=True):
                         left_over.kill()
 
-    def wait_until_healthy(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not self.is_healthy():
-            assert process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-
 
 def gunicorn_master(process: subprocess.Popen[bytes]) -> psutil.Process:
     below = psutil.Process(process.pid).children(recursive=True)
@@ -190,11 +172,11 @@ def test_the_image_serves_and_stops_at_its_signal(image, server_url):
         key = sh(*container.command(*issue)).strip()
         assert not container.is_healthy()
         with container.running() as process:
-            container.wait_until_healthy(process)
+            eventually(lambda: container.is_healthy() or process.poll() is not None, PATIENCE)
+            assert process.poll() is None, container.log.read_text()
             headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "in a container"}
-            status, created = send_request(
-                container.port, "/manager/stacks", headers, "POST", json.dumps(configuration())
-            )
+            body = json.dumps(configuration())
+            status, created = send_request(container.port, "/manager/stacks", headers, "POST", body)
             assert status == 201
             path = f"/manager/stacks/{json.loads(created)['id']}"
             assert send_request(container.port, path, headers) == (200, created)
