@@ -35,12 +35,8 @@ DATABASE = "stackmgr"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CREATE_DATABASE = b"CREATE DATABASE stackmgr ENCODING 'UTF8' TEMPLATE template0"
 _SERVICE_LOGIN = "stackmgr_service"
-_CREATE_SERVICE_LOGIN = b"""
-DO $$ BEGIN
-    CREATE ROLE stackmgr_service LOGIN IN ROLE stackmgr_app, stackmgr_reader;
-EXCEPTION WHEN duplicate_object THEN NULL;
-END $$
-"""
+_CREATE_SERVICE_LOGIN = b"CREATE ROLE stackmgr_service LOGIN IN ROLE stackmgr_app, stackmgr_reader"
+_EXISTS = (psycopg.errors.DuplicateDatabase, psycopg.errors.DuplicateObject)
 
 ROOT_FOLDER = Path("/var/lib/stackmgr-dev")
 
@@ -170,8 +166,7 @@ class EmbeddedPostgres(ExitStack):
 
     def ensure_database(self) -> None:
         """Create the service's database if it is not there yet."""
-        connected = psycopg.connect(self.url("postgres"), autocommit=True)
-        with suppress(psycopg.errors.DuplicateDatabase), connected as connection:
+        with suppress(*_EXISTS), psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(_CREATE_DATABASE)
 
     def ensure_service_login(self) -> str:
@@ -179,7 +174,7 @@ class EmbeddedPostgres(ExitStack):
 
         The roles come with the schema.
         """
-        with psycopg.connect(self.url(), autocommit=True) as connection:
+        with suppress(*_EXISTS), psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(_CREATE_SERVICE_LOGIN)
         return self.url(user=_SERVICE_LOGIN)
 
