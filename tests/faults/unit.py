@@ -77,15 +77,12 @@ class Unit:
             return [child for child in psutil.Process(self.pid).children() if _is_worker(child)]
         return []
 
-    def launch(self) -> None:
+    def start(self) -> None:
+        """Do what `systemctl start` does, and return once the service says that it is ready."""
         self._is_stopping.clear()
         self._execute()
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
         self._supervisor.start()
-
-    def start(self) -> None:
-        """Do what `systemctl start` does, and return once the service says that it is ready."""
-        self.launch()
         self.await_readiness()
 
     def _execute(self) -> None:

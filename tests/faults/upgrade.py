@@ -88,9 +88,7 @@ def _deployed(folder: Path, database_url: str) -> Iterator[Deployment]:
         for name in ("one", "two"):
             instances.append(Unit(folder / name, folder / "current" / "deploy", environment))
             stack.callback(instances[-1].close)
-            instances[-1].launch()
-        for instance in instances:
-            instance.await_readiness()
+            instances[-1].start()
         ports = [instance.port for instance in instances]
         proxy = stack.enter_context(nginx_before(folder / "nginx", *ports))
         tls = ssl.create_default_context(cafile=proxy.folder / "tls/fullchain.pem")
