@@ -386,6 +386,9 @@ def test_pg_upgrade_carries_everything_from_the_oldest_to_the_newest(shell):
     shell.variables["PATH"] = f"{DEBIAN}:{path}"
     save(url := shell.begin(old))
     expected = contents(url)
+    query = "SELECT attoptions FROM pg_attribute WHERE attoptions::text !~ 'n_distinct' LIMIT 1"
+    if unknown := sql(url, query):
+        pytest.skip(f"this PostgreSQL 15 stores an option of columns that 18 may not read: {unknown[0][0]}")
     shell.run(f"pg_ctl -D {old} -m fast stop")
     new = f"{shell.folder}/new"
     shell.variables |= {"PATH": path, "OLD": old, "NEW": new, "PGHOST": f"{new}.sock"}
