@@ -57,9 +57,9 @@ class HttpConnections:
 
     def _notice(self, conn: ClientConnection, events: int) -> None:
         conn.notice(events)
-        if conn in self.parked:
+        if conn in self.parked and conn not in self.ready and conn not in self.receiving:
             self._queue(conn)
-        else:  # what arrives while its request waits or runs is read after it, and must not wake the thread
+        else:  # what arrives before its turn is read in it, and must neither wake the thread nor hide others
             self._watch(conn, 0)
 
     def _queue(self, conn: ClientConnection) -> None:

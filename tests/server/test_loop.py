@@ -307,6 +307,16 @@ def test_heads_are_parsed_in_time_beside_clients_that_have_left_within_their_chu
     assert len(worker.loop.managers.open) == 6
 
 
+def test_clients_that_wait_to_be_read_hide_no_event_of_others(worker, monkeypatch):
+    monkeypatch.setattr(loop, "PARSE_SECONDS", -1.0)  # one step in each turn
+    attackers = [worker.connected() for _ in range(6)]
+    for attacker in attackers:
+        attacker.sendall(chunked("/echo", *[b"x"] * 3000))
+    worker.take_turns(12)
+    assert len(worker.loop.managers.receiving) == 6
+    assert len(worker.loop.scheduler._epoll.poll(0)) <= 1
+
+
 def test_each_connection_has_its_turn_before_another_has_its_second(worker, monkeypatch):
     monkeypatch.setattr(loop, "PARSE_SECONDS", -1.0)  # one step in each turn
     served, wsgi = [], worker.wsgi
