@@ -22,8 +22,8 @@ ITEM_PATH = "/manager/stacks/{stack_id}"
 
 def _respond(req: falcon.Request, resp: falcon.Response, stack: Stack) -> None:
     req.context.stack_id = stack.stack_id
-    resp.set_header("ETag", f'"{stack.revision_id}"')
     resp.data = responses.serialize_stack(stack)
+    resp.set_header("ETag", f'"{stack.revision_id}"')  # last: no error response has it
 
 
 class StackCollection:
@@ -48,10 +48,10 @@ class StackCollection:
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Create a stack, or return the current state of the one created under the same key."""
         stack, created = repository.create(req.context.credential.rows, req.context.planned)
+        _respond(req, resp, stack)
         if created:
             resp.status = falcon.HTTP_201
             resp.set_header("Location", f"{COLLECTION_PATH}/{stack.stack_id}")
-        _respond(req, resp, stack)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """List one page of stacks."""
