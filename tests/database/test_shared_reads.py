@@ -206,7 +206,8 @@ def test_a_leader_that_is_interrupted_fails_alone(service, start, sent, monkeypa
     with pytest.raises(GreenletExit):
         leader.result(PATIENCE)
     assert_echoes(others)
-    assert sent == [TOGETHER, *[1] * (TOGETHER - 1)]
+    # The pool may have verified its new connection by now.
+    assert [number for number in sent if number] == [TOGETHER, *[1] * (TOGETHER - 1)]
     service.assert_whole()
 
 
