@@ -5,8 +5,6 @@ import pytest
 from stackmgr import paths
 from stackmgr.database import statements
 
-NAMES = sorted(path.stem for path in paths.directory("sql").glob("*.sql"))
-
 
 @pytest.fixture
 def load(tmp_path, monkeypatch):
@@ -64,14 +62,3 @@ def test_a_variant_replaces_the_statements_that_it_has_files_for(load):
     assert (name, statement.name, statement.text) == ("thing_get", "thing_get", b"SELECT /* thing_get */ 2;")
     assert statement.prepared_name != statements.load("thing_get").prepared_name
     assert statements.load_variant("plain") == {}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_file_is_sent_with_its_name_behind_the_first_word_and_no_other_comment(name):
-    statement = statements.load(name)
-    assert statement.name == name
-    assert statement.text.count(b"/*") == 1
-    assert statement.text.split()[1:4] == [b"/*", name.encode(), b"*/"]
-    assert b"--" not in statement.text
-    assert b"%" not in statement.text
-    assert all(b"$%d::" % number in statement.text for number in range(1, len(statement.parameters) + 1))

@@ -61,11 +61,6 @@ def test_a_file_with_an_invalid_name_is_reported(add):
         migrations.available()
 
 
-def test_a_second_run_finds_nothing_to_do(empty_url):
-    assert migrations.apply(empty_url) == migrations.available()
-    assert migrations.apply(empty_url) == []
-
-
 def test_of_two_runs_at_once_one_applies_and_the_other_waits_and_finds_nothing_to_do(empty_url):
     with psycopg.connect(empty_url, autocommit=True) as admin:
         admin.execute(b"SELECT pg_advisory_lock(4663001)")

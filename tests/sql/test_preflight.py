@@ -17,10 +17,6 @@ def damage(url: str, command: str) -> None:
         connection.execute(command.encode())
 
 
-def test_a_correct_database_has_no_problem(own_url):
-    assert preflight.examine(own_url).problems == []
-
-
 @pytest.mark.parametrize(
     ("options", "warning"),
     [("", "superuser"), ("-c default_transaction_read_only=on", "accepts no writes")],

@@ -54,9 +54,7 @@ def assert_filtered(body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "file",
-    [file for file in SQL_FILES.values() if uses(file.body)],
-    ids=lambda file: file.name,
+    "file", [file for file in SQL_FILES.values() if uses(file.body)], ids=lambda file: file.name
 )
 def test_a_statement_names_one_manager_for_each_use_of_a_tenant_table(file: SqlFile):
     assert file.parameters().get("manager_id") == "uuid"

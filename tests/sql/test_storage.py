@@ -1,9 +1,11 @@
 """Storage: an update stays on its page, nothing is compressed, a create writes no row of its manager."""
 
+import json
+
 import pytest
 
 from tests.sql.fleets import insert
-from tests.support.examples import ADDRESSES, configuration
+from tests.support.examples import ADDRESSES, configuration, spread
 
 COMPRESSED = b"""
 SELECT count(*) FROM stackmgr.stacks WHERE pg_column_size(allocation) < octet_length(allocation::text)
@@ -23,15 +25,11 @@ RETURNING (old.ctid::text::point)[0], (stacks.ctid::text::point)[0]
 
 @pytest.mark.parametrize("size", range(1, 31))
 def test_a_full_page_has_room_for_an_update_whatever_the_number_of_tokens(admin, size):
-    weights = [0] * (size - 1) + [10000]
-    items = [
-        f'{{"token_address":"{address}","weight_bps":{weight}}}'
-        for address, weight in zip(ADDRESSES, weights, strict=False)
-    ]
+    allocation = json.dumps(spread(ADDRESSES[:size]), separators=(",", ":"))
     with admin.transaction(force_rollback=True):
         # Empties the tables' files, and is undone with the rest.
         admin.execute(b"TRUNCATE stackmgr.managers, stackmgr.stacks CASCADE")
-        insert(admin, range(1), range(100), range(1), f"[{','.join(items)}]")
+        insert(admin, range(1), range(100), range(1), allocation)
         assert admin.execute(COMPRESSED).fetchone() == (0,)
         moves = admin.execute(UPDATE).fetchall()
         assert len(moves) >= 3

@@ -9,7 +9,8 @@ import pytest
 
 from stackmgr.http.schemas import read_schema
 from stackmgr.stacks import configuration
-from tests.support.examples import ADDRESSES
+from tests.support import examples
+from tests.support.examples import ADDRESSES, random_allocation
 
 ONE, TWO = ADDRESSES[:2]
 
@@ -21,7 +22,7 @@ WHERE code NOT BETWEEN 55296 AND 57343 AND stackmgr.name_is_blank(chr(code))
 
 def allocation(*items: tuple[str, object]) -> str:
     """Return *items*, whatever they are, spelled as a normalised allocation is."""
-    return json.dumps([{"token_address": a, "weight_bps": w} for a, w in items], separators=(",", ":"))
+    return json.dumps(examples.allocation(*items), separators=(",", ":"))
 
 
 def test_a_blank_name_is_the_same_in_postgresql_and_in_python(admin):
@@ -38,8 +39,7 @@ def test_every_name_the_service_accepts_can_be_stored(admin, name):
 
 
 def test_every_preset_the_service_accepts_can_be_stored(admin):
-    presets = read_schema("stack_parts.json")["definitions"]["preset"]["enum"]
-    for preset in presets:
+    for preset in read_schema("stack_parts.json")["definitions"]["preset"]["enum"]:
         admin.execute("SELECT %s::stackmgr.preset", (preset,))
 
 
@@ -47,13 +47,8 @@ def test_every_allocation_the_service_produces_can_be_stored(admin):
     chance = random.Random(4663)  # noqa: S311 - not for secrets
     spellings = {address: address for address in ADDRESSES}
     for size in (size for size in range(1, 31) for _ in range(10)):
-        ends = sorted(chance.choices(range(10001), k=size - 1))
-        weights = [after - before for before, after in zip([0, *ends], [*ends, 10000], strict=True)]
-        items = [
-            {"token_address": address, "weight_bps": weight}
-            for address, weight in zip(chance.sample(ADDRESSES, size), weights, strict=True)
-        ]
-        produced = configuration.normalize_allocation(items, spellings)
+        items = random_allocation(chance, size)
+        produced = configuration.normalize_allocation(chance.sample(items, size), spellings)
         (stored,) = admin.execute("SELECT %s::stackmgr.allocation::text", (produced,)).fetchone()
         assert stored == produced
 
