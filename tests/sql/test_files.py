@@ -56,6 +56,7 @@ def test_the_body_is_one_statement_that_names_its_columns(file: SqlFile):
     assert "*" not in file.body
     comments = [line for line in file.text.splitlines() if "--" in line]
     assert not any("%" in comment for comment in comments)
+    assert statements.load(file.name).text.split()[1:4] == [b"/*", file.name.encode(), b"*/"]
 
 
 @each_file

@@ -1,7 +1,4 @@
-"""Request bodies that break one rule of the specification each: the service rejects them with 400.
-
-`tests/conformance/` sends them to a deployment, with its whitelist; `corpus.py` adds more.
-"""
+"""Bodies that break one rule each, also for a deployment with another whitelist; `corpus.py` has more."""
 
 import json
 from collections.abc import Mapping

@@ -50,16 +50,11 @@ class ContractClient:
     def request(
         self, method: str, path: str, body: Any = None, headers: dict[str, str | None] | None = None
     ) -> TestResponse:
-        """Send a request exactly as given (but for this manager's Authorization) and check the response.
-
-        A body of bytes goes out as it is, any other as JSON.  A header given as None is left out.
-        """
-        defaults = {"Authorization": f"Bearer {self.key}"}
+        """Send a request and check the response.  A header given as None is left out."""
+        given = {"Authorization": f"Bearer {self.key}"}
         if body is not None:
-            defaults["Content-Type"] = "application/json"
-        wanted = {
-            name: value for name, value in ({**defaults, **(headers or {})}).items() if value is not None
-        }
+            given["Content-Type"] = "application/json"
+        wanted = {name: value for name, value in (given | (headers or {})).items() if value is not None}
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         response = self.send(method, path, data, wanted)
         check_response(method, path, response.status_int, response.headers, response.body)
@@ -69,9 +64,8 @@ class ContractClient:
         self, document: Any, key: str | None = None, headers: dict[str, str | None] | None = None
     ) -> TestResponse:
         """POST *document* under *key*, or under a new one."""
-        return self.request(
-            "POST", STACKS, document, {"Idempotency-Key": key or str(uuid4()), **(headers or {})}
-        )
+        given = {"Idempotency-Key": key or str(uuid4()), **(headers or {})}
+        return self.request("POST", STACKS, document, given)
 
     def update(
         self, stack_id: str, document: Any, headers: dict[str, str | None] | None = None
@@ -97,10 +91,7 @@ class ContractClient:
 
 
 class Client(ContractClient):
-    """One manager's view of the application.
-
-    `statements` holds, after each call, the names of the statements that call has run.
-    """
+    """One manager's view of the application; `statements` names those that the last request has run."""
 
     def __init__(
         self, app: Application, key: str | None, external_id: str, statements_run: list[str]

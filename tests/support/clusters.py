@@ -43,12 +43,7 @@ class _Cluster(EmbeddedPostgres):
 
 @contextmanager
 def cluster(binaries: Path | None = None, *settings: str) -> Iterator[str]:
-    """Yield the connection string, as superuser, of a new cluster that ends with the context.
-
-    *binaries* is the directory of the server's programs, which root runs as another user, who must be able to
-    read them.  *settings* are `name=value`.  The cluster listens on a socket in a directory of its own, and
-    nowhere else.
-    """
+    """Yield the connection string, as superuser, of a new cluster that listens on a socket only."""
     given = dict(setting.split("=", 1) for setting in settings)
     # Not pytest's directory, which each run closes again to other users: the server does not run as root.
     with (
@@ -60,10 +55,7 @@ def cluster(binaries: Path | None = None, *settings: str) -> Iterator[str]:
 
 @contextmanager
 def new_database(server_url: str, *, encoding: str = "UTF8", template: str = "template0") -> Iterator[str]:
-    """Yield the connection string of a new database, which is dropped when the context ends.
-
-    It is empty, unless *template* names another one of the same encoding, which must have no connections.
-    """
+    """Yield the connection string of a new database, which is dropped when the context ends."""
     name = f"stackmgr_test_{uuid4().hex[:12]}"
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(

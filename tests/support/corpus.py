@@ -1,9 +1,4 @@
-"""Bodies that the service rejects: not JSON, not a configuration, or with one invalid field.
-
-They extend the bodies that `tests/conformance/` sends.  `NOT_JSON`, `NOT_AN_OBJECT` and `UNKNOWN_FIELDS`
-are complete bodies, `FAULTS` single fields as (name, JSON text).  `BODIES` has all of them as the bodies of a
-create and an update, `REASONS` the slug of the reason for some titles.
-"""
+"""Bodies that the service rejects: not JSON, not a configuration, or with one invalid field."""
 
 import json
 from typing import Any
@@ -204,6 +199,7 @@ _UNKNOWN: dict[str, Any] = {
     "\udead": "lone surrogate",
 }
 
+# The field and its JSON text.
 FAULTS: dict[str, tuple[str, str]] = (
     bad_bodies.bad_fields(whitelist.load(paths.default_whitelist()))
     | {title: ("name", json.dumps(value)) for title, value in _NAMES.items()}
@@ -228,6 +224,7 @@ BODIES: dict[str, tuple[bytes, bytes]] = {
     title: (field_text(name, text), f'{{"{name}":{text}}}'.encode()) for title, (name, text) in FAULTS.items()
 }
 
+# The slug of the reason.
 REASONS: dict[str, str] = {
     "null": "body_null",
     "true": "body_type",

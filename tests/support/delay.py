@@ -1,7 +1,4 @@
-"""A database on another host: a TCP proxy on loopback that delivers every byte so much later, each way.
-
-It runs in a process of its own, because the threads of the benchmark would delay it further.
-"""
+"""A database on another host: a TCP proxy, as a process, that delivers every byte later, each way."""
 
 import os
 import re
@@ -40,7 +37,7 @@ def delayed(url: str, delay: float) -> Iterator[tuple[str, int]]:
 
 
 class _Line:
-    """What is on its way, in the order in which it is due: the delay is the same for all of it."""
+    """What is on its way, in the order in which it is due."""
 
     def __init__(self, target: str, delay: float) -> None:
         self._target = target
@@ -67,7 +64,12 @@ class _Line:
             self._deliver()
 
     def _connect(self, client: socket.socket) -> None:
-        server = _connected(self._target)
+        if self._target.startswith("/"):
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._target)
+        else:
+            host, _, port = self._target.rpartition(":")
+            server = socket.create_connection((host, int(port)))
         for source, sink in ((client, server), (server, client)):
             if source.family == socket.AF_INET:
                 source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -93,15 +95,6 @@ class _Line:
                     sink.sendall(data)
                 else:
                     sink.shutdown(socket.SHUT_RDWR)  # of which this proxy then reads the end
-
-
-def _connected(target: str) -> socket.socket:
-    if target.startswith("/"):
-        server = socket.socket(socket.AF_UNIX)
-        server.connect(target)
-        return server
-    host, _, port = target.rpartition(":")
-    return socket.create_connection((host, int(port)))
 
 
 def main() -> None:

@@ -1,8 +1,4 @@
-"""An HTTP server on loopback with a behaviour chosen by the test, usually a faulty one.
-
-A behaviour is a function of the accepted socket and the request; the server closes the socket behind it
-unless it returns True.  `requests` and `connections` hold what has arrived.
-"""
+"""An HTTP server on loopback with a behaviour of the test: unless that returns True, the server closes."""
 
 import json
 import socket

@@ -39,10 +39,6 @@ class RawClient:
         """Close the sending side (FIN)."""
         self.socket.shutdown(socket.SHUT_WR)
 
-    def read_line(self) -> bytes:
-        """Return the next line as it came."""
-        return self._reader.readline()
-
     def read_some(self) -> bytes:
         """Return what has arrived, at least one byte, or nothing once the server has closed."""
         return self._reader.read1(1_000_000)
@@ -64,10 +60,7 @@ class RawClient:
         return time.monotonic() - began
 
     def response(self, method: str = "GET") -> Response:
-        """Return the next response, to a request with *method*.
-
-        Raises ConnectionError or http.client.HTTPException if none comes, or not all of one.
-        """
+        """Return the next response.  Raises ConnectionError or HTTPException if it is not complete."""
         received = http.client.HTTPResponse(_Kept(self._reader), method=method)  # type: ignore[arg-type]
         received.begin()
         return Response(received.status, received.headers, received.read(), received.version)
@@ -119,11 +112,9 @@ def connect(port: int, data: bytes = b"", receive_buffer: int = 0) -> RawClient:
 
 def head(method: str, path: str, headers: dict[str, str | bytes]) -> bytes:
     """Return the head of a request, with `Host` and nothing else that is not given."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: stackmgr.test"]
-    fields = [
-        f"{name}: ".encode() + (v if isinstance(v, bytes) else v.encode()) for name, v in headers.items()
-    ]
-    return b"\r\n".join([*(line.encode() for line in lines), *fields, b"", b""])
+    first = f"{method} {path} HTTP/1.1\r\nHost: stackmgr.test".encode()
+    fields = (b"%b: %b" % (n.encode(), v if isinstance(v, bytes) else v.encode()) for n, v in headers.items())
+    return b"\r\n".join([first, *fields, b"", b""])
 
 
 def chunked(body: bytes, size: int | None = None) -> bytes:

@@ -44,10 +44,7 @@ def malformed_requests(valid: Sequence[bytes], count: int) -> Iterator[bytes]:
 
 
 def valid_requests(key: str, stack_id: str) -> list[bytes]:
-    """Return each operation, each framing of a body, two pipelined requests, and paths of no operation.
-
-    Keys and ids of the same lengths give requests of the same lengths, which are changed alike.
-    """
+    """Return each operation, each framing of a body, two pipelined requests, and paths of no operation."""
     fields = f"Host: localhost\r\nAuthorization: Bearer {key}\r\nX-Request-Id: f\r\n".encode()
     close = b"Connection: close\r\n"
     body = json.dumps(configuration(name="Mutated")).encode()

@@ -106,10 +106,7 @@ def parse_responses(received: bytes, *, head: bool) -> list[Response]:
 
 
 def site(folder: Path, port: int, upstream_port: int, changes: Mapping[str, str]) -> str:
-    """Return deploy/nginx.conf with the few texts replaced that name places of a deployment.
-
-    *changes* are further replacements.  A text that does not occur is an error: the file has moved on.
-    """
+    """Return deploy/nginx.conf with *changes*, and with what names places of a deployment replaced."""
     text = SITE.read_text()
     replacements = {
         "listen 443 ssl default_server;": f"listen 127.0.0.1:{port} ssl default_server;",
@@ -141,10 +138,7 @@ def make_certificate(folder: Path) -> None:
 def nginx_before(
     folder: Path, *ports: int, changes: Mapping[str, str] | None = None, has_workers: bool = False
 ) -> Iterator[NginxProxy]:
-    """Run nginx with one upstream server, or with two; its files go to *folder*, an empty one.
-
-    It is one process unless it *has_workers*: a reload needs a master with workers.
-    """
+    """Run nginx with one upstream server, or two, in an empty *folder*; a reload needs workers."""
     nginx = require(NGINX, "nginx")
     make_certificate(folder / "tls")
     port = free_port()

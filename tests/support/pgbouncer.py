@@ -42,11 +42,7 @@ def socket_path(url: str) -> str:
 
 @contextmanager
 def pgbouncer(program: Path, server_url: str, *, query: str | None = None, **settings: str) -> Iterator[str]:
-    """Yield the connection string of a PgBouncer in front of every database of a server on a Unix socket.
-
-    The login is that of `make_pooled_login`.  *query* replaces the shipped connect_query, *settings* replace
-    shipped ones.
-    """
+    """Yield the connection string of a PgBouncer; *query* and *settings* replace what is shipped."""
     owner = Path(str(conninfo_to_dict(server_url)["host"])).stat()
     with tempfile.TemporaryDirectory(prefix="stackmgr-pgb-") as folder:
         run_as: dict[str, Any] = {}

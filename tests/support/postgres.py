@@ -28,13 +28,9 @@ _CARELESS = b"""
 
 
 class FaultyPostgres(EmbeddedPostgres):
-    """An embedded server, with the service's schema, that a test can freeze, kill and stop.
+    """An embedded server, with the service's schema; `logs` holds what earlier starts have logged."""
 
-    `network_address` is the host and port of a server that has a network of its own; `logs` holds what
-    earlier starts have logged.
-    """
-
-    network_address: tuple[str, int] | None = None
+    network_address: tuple[str, int] | None = None  # of a server that has a network of its own
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -50,15 +46,8 @@ class FaultyPostgres(EmbeddedPostgres):
         """Become, before the first start, a standby of the server that *conninfo* leads to."""
         self.choose_user()
         self.take_ownership(self.folder)
-        options = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync")
-        command = [
-            str(self.programs / "pg_basebackup"),
-            "--dbname",
-            conninfo,
-            "--pgdata",
-            str(self.folder),
-            *options,
-        ]
+        options = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--dbname", conninfo)
+        command = [str(self.programs / "pg_basebackup"), *options, "--pgdata", str(self.folder)]
         copied = subprocess.run(command, check=False, cwd="/", capture_output=True, **self.run_as)
         assert copied.returncode == 0, copied.stderr
         # The other's socket lies among its data, and so does the claim to it.
@@ -95,10 +84,7 @@ class FaultyPostgres(EmbeddedPostgres):
             self.thaw()
 
     def kill_backend(self, pid: int) -> None:
-        """Kill one backend as the kernel does when memory runs out, and return once the others have ended.
-
-        PostgreSQL then recovers and starts them again; until it has noticed, it would accept connections.
-        """
+        """Kill one backend as the kernel does when memory runs out, and return once the others have ended."""
         doomed = self.processes()[1:]
         os.kill(pid, signal.SIGKILL)
         _, left = psutil.wait_procs(doomed, 60)

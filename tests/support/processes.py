@@ -34,18 +34,10 @@ def running(
     end: int = signal.SIGTERM,
     **options: Any,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a program until the context ends, and begin once it *serves*; it is ended by the signal *end*.
-
-    Its output goes to *log*, which may be emptied while it runs.  Raises AssertionError, with the log, if it
-    does not start.
-    """
+    """Run a program, whose output goes to *log*, until the context ends, and begin once it *serves*."""
     with log.open("ab") as output:
-        given: dict[str, Any] = {
-            "stdout": output,
-            "stderr": subprocess.STDOUT,
-            "start_new_session": True,
-        } | options
-        process = subprocess.Popen(command, **given)
+        given: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
+        process = subprocess.Popen(command, **given | options)
     try:
         try:
             eventually(lambda: process.poll() is not None or serves(process), _DEADLINE)
@@ -59,10 +51,7 @@ def running(
 
 @contextmanager
 def serving_module(module: str, *arguments: object, given: str = "") -> Iterator[tuple[int, int]]:
-    """Yield the port and the pid of a module that prints its port and serves until its input ends.
-
-    It reads the line *given* first.  Its threads do not delay those of this process.
-    """
+    """Yield the port and the pid of a module that reads *given*, prints its port, and serves meanwhile."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", module, *map(str, arguments)]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:

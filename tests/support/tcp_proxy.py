@@ -13,11 +13,7 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Forwards what connects to 127.0.0.1:`port` to *target*, the path of a unix socket, which may change.
-
-    `hold` lets nothing through any more, without a word to either side, as a partition does, or nothing that
-    comes back; `cut` resets every connection; `delay` is how many seconds everything takes from then on.
-    """
+    """Forwards what connects to 127.0.0.1:`port` to the unix socket *target*, `delay` seconds later."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -46,6 +42,7 @@ class Proxy:
         return len(self._open) // 2
 
     def hold(self, *, only_backwards: bool = False) -> None:
+        """Let nothing through any more, without a word to either side, or nothing that comes back."""
         self._backwards.clear()
         if not only_backwards:
             self._forwards.clear()

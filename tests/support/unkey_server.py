@@ -1,7 +1,4 @@
-"""Unkey: its responses, as a behaviour of an `http_server`, or as a process.
-
-`python -m tests.support.unkey_server SECONDS` is that process: see `unkey_process`.
-"""
+"""Unkey: its responses, as a behaviour of an `http_server`, or as a process."""
 
 import json
 import os
@@ -47,10 +44,7 @@ def accepting(external_ids: Mapping[str, str], delay: float = 0.0) -> Behaviour:
 
 @contextmanager
 def unkey_process(external_ids: Mapping[str, str], delay: float) -> Iterator[tuple[dict[str, str], int]]:
-    """Yield the environment of a service that uses a server `accepting` keys, and that server's pid.
-
-    It is a process of its own, so that its threads do not delay those of a load generator.
-    """
+    """Yield the environment of a service that uses a process `accepting` keys, and its pid."""
     with serving_module(__name__, delay, given=json.dumps(external_ids)) as (port, pid):
         env = {
             "STACKMGR_VERIFIER": "unkey",
