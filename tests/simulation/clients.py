@@ -83,11 +83,11 @@ class Client:
     @property
     def is_done(self) -> bool:
         """Whether nothing more happens."""
-        return not any(thread.is_alive for thread in self._threads)
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _send(self) -> None:
         manners, world = self.manners, self.world
-        world.sleep(manners.starts_at)
+        world.block(manners.starts_at)
         self.connected_at = world.now
         if not self._backlog.connect(self._stream):
             self.excuse = self.excuse or "refused"
@@ -97,7 +97,7 @@ class Client:
             while not manners.is_pipelining and self.responded < number and not self.is_closed:
                 self._stream.wait()
             if number and manners.thinks:
-                world.sleep(manners.thinks)
+                world.block(manners.thinks)
             if not self._send_request(request):
                 return
         while self.responded < len(self.requests) and not self.is_closed:
@@ -121,7 +121,7 @@ class Client:
                 self._leave(manners.leaves)
                 return False
             if left and count:
-                self.world.sleep(manners.sends_every)
+                self.world.block(manners.sends_every)
             elif left:
                 stream.wait()
         return not left
@@ -141,7 +141,7 @@ class Client:
                 stream.wait()
                 continue
             if manners.reads_every:
-                self.world.sleep(manners.reads_every)
+                self.world.block(manners.reads_every)
             data = stream.read(manners.reads)
             manners.reads_at_most -= len(data)
             self._content += data

@@ -1,5 +1,6 @@
 """The scenario of the database: the scheduler, the pool, the line, sessions and libpq, without HTTP."""
 
+import select
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -25,7 +26,7 @@ from tests.simulation.database_invariants import (
     WatchedReads,
     WatchedWaiter,
 )
-from tests.simulation.kernel import Kernel, Poll, Select
+from tests.simulation.kernel import Kernel, Poll, module
 from tests.simulation.libpq import ClientSocket, SimulatedTransformer, connecting
 from tests.simulation.postgres import Server
 from tests.simulation.requests import Client, Key, random_ids
@@ -54,16 +55,9 @@ class FailingPoll(Poll):
     """The `select.poll` object of a connection; a check of it may fail in an unforeseen way."""
 
     def poll(self, milliseconds: float) -> list[tuple[int, int]]:
-        if self._kernel.world.chance_of_raising("check fails", asker()):
+        if self.kernel.world.chance_of_raising("check fails", asker()):
             raise MemoryError
         return super().poll(milliseconds)
-
-
-class FailingSelect(Select):
-    """The module `select`, for connections."""
-
-    def poll(self) -> FailingPoll:
-        return FailingPoll(self._kernel)
 
 
 class DatabaseParts:
@@ -83,7 +77,7 @@ class DatabaseParts:
                     (psycopg.generators, "connect"): connecting(world, self.kernel, self.server),
                     (connection, "Transformer"): SimulatedTransformer,
                     (repository, "uuid4"): random_ids(world),
-                    (connection, "select"): FailingSelect(self.kernel),
+                    (connection, "select"): module(select, poll=lambda: FailingPoll(self.kernel)),
                     (pool, "DatabaseConnection"): WatchedConnection,
                     (pool, "Pool"): WatchedPool,
                     (pool, "_Waiter"): lambda: WatchedWaiter(self.line),
@@ -113,7 +107,7 @@ class DatabaseParts:
         world = self.world
         closing = world.start("closing", self.database.close)
         others = [thread for thread in world.threads if thread.name.startswith(("stackmgr", "thread"))]
-        world.run(lambda: not any(thread.is_alive for thread in [closing, *others]), 10)
+        world.run(lambda: not any(thread.is_alive() for thread in [closing, *others]), 10)
         left = [file.number for file in self.kernel.files.values() if isinstance(file, ClientSocket)]
         if left:
             raise Violation("no descriptor is left", f"of connections to the server: {left}")
@@ -226,7 +220,7 @@ def _continue(client: Client, running: set[str], requests: RequestThread) -> Non
 def _run_client(client: Client, running: set[str]) -> None:
     while (call := client.next_call()) is not None:
         call()
-        client.world.sleep(client.world.between(0, client.world.plan["pause"] + 0.001))
+        client.world.block(client.world.between(0, client.world.plan["pause"] + 0.001))
     running.discard(client.name)
 
 
@@ -247,4 +241,4 @@ def _probe(parts: DatabaseParts) -> None:
 def _finish(world: World, call: Callable[[], object]) -> None:
     """Make *call* in a thread of its own."""
     thread = world.start("probe", call)
-    world.run(lambda: not thread.is_alive, 10)
+    world.run(lambda: not thread.is_alive(), 10)

@@ -4,6 +4,7 @@ import errno
 import os
 import select
 from heapq import heappop, heappush
+from types import SimpleNamespace
 from typing import Any
 
 from tests.simulation.world import Thread, World, asker
@@ -13,8 +14,13 @@ ONESHOT = select.EPOLLONESHOT
 _FIRST = 10_000  # no descriptor of this process has such a number
 
 
+def module(real: Any, **simulated: Any) -> SimpleNamespace:
+    """Return what takes the place of a module: what it has, except for what is *simulated*."""
+    return SimpleNamespace(**{**vars(real), **simulated})
+
+
 class File:
-    """What a descriptor refers to."""
+    """What a descriptor refers to; `events` returns what is ready."""
 
     def __init__(self, kernel: "Kernel") -> None:
         self.kernel = kernel
@@ -22,27 +28,19 @@ class File:
         self.waiting: list[Thread] = []  # in poll
         self.number = kernel.open(self)
 
-    def events(self) -> int:
-        """Return what is ready."""
-        raise NotImplementedError
-
     def changed(self) -> None:
         """Wake what waits for this file: to be called when something has become ready."""
-        waiting, self.waiting = self.waiting, []
-        for thread in waiting:
-            self.kernel.world.wake(thread)
+        self.kernel.world.wake_all(self.waiting)
         for epoll, number in self.watching.items():
             epoll.notice(number)
 
     def wait(self, seconds: float | None) -> None:
-        """Block the current thread until something has changed, or *seconds* have passed."""
         self.kernel.world.wait_in(self.waiting, seconds)
 
     def fileno(self) -> int:
         return self.number
 
     def close(self) -> None:
-        """Close the descriptor; what has been registered for it is gone."""
         if self.number >= 0:
             self.kernel.close(self.number)
 
@@ -87,12 +85,10 @@ class Epoll(File):
         del file.watching[self]
 
     def forget(self, number: int) -> None:
-        """Remove a descriptor."""
         del self.interest[number]
         self.queue.pop(number, None)
 
     def notice(self, number: int) -> None:
-        """Queue a descriptor if it is ready."""
         file, events = self.interest[number]
         if events and file.events() & events:
             self.queue.setdefault(number)
@@ -105,8 +101,7 @@ class Epoll(File):
         found = []
         for number in list(self.queue):
             file, events = self.interest[number]
-            ready = file.events() & events
-            if ready:
+            if ready := file.events() & events:
                 found.append((number, ready))
                 if len(found) == most:
                     break
@@ -139,16 +134,16 @@ class Poll:
     """A `select.poll` object of one descriptor: it knows the number, not the file."""
 
     def __init__(self, kernel: "Kernel") -> None:
-        self._kernel = kernel
+        self.kernel = kernel
 
     def register(self, number: int, events: int) -> None:
         self._number, self._events = number, events | ERR | HUP
 
     def poll(self, milliseconds: float) -> list[tuple[int, int]]:
-        world = self._kernel.world
+        world = self.kernel.world
         end = world.now + milliseconds / 1000
         while True:
-            file = self._kernel.files.get(self._number)
+            file = self.kernel.files.get(self._number)
             ready = select.POLLNVAL if file is None else file.events() & self._events
             if file is None or ready or world.now >= end:
                 return [(self._number, ready)] if ready else []
@@ -186,49 +181,25 @@ class Kernel:
         for epoll in file.watching:
             epoll.forget(number)
         file.watching.clear()
-        for thread in file.waiting:
-            self.world.wake(thread)
+        self.world.wake_all(file.waiting)
 
-
-class Select:
-    """The module `select`."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(select, name)
-
-    def epoll(self) -> Epoll:
-        return Epoll(self._kernel)
-
-    def poll(self) -> Poll:
-        return Poll(self._kernel)
-
-
-class Os:
-    """The module `os`, as far as it concerns descriptors."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-    def eventfd(self, initval: int, flags: int = 0) -> int:
-        return EventFd(self._kernel, initval).number
+    def eventfd(self, count: int) -> int:
+        return EventFd(self, count).number
 
     def eventfd_write(self, number: int, value: int) -> None:
-        file = self._kernel.file(number)
-        assert isinstance(file, EventFd)
+        file = self.file(number)
         file.count += value
         file.changed()
-        self._kernel.world.preempt()
+        self.world.preempt()
 
     def eventfd_read(self, number: int) -> int:
-        file = self._kernel.file(number)
-        assert isinstance(file, EventFd)
+        file = self.file(number)
         while not file.count:
             file.wait(None)
         count, file.count = file.count, 0
         return count
+
+    def os(self, **others: Any) -> SimpleNamespace:
+        """Return what takes the place of the module `os`."""
+        names = {"eventfd": self.eventfd, "eventfd_read": self.eventfd_read}
+        return module(os, eventfd_write=self.eventfd_write, **names, **others)

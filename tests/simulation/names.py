@@ -4,10 +4,13 @@
 """
 
 import logging
+import select
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType, SimpleNamespace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg_pool.base
@@ -17,66 +20,53 @@ import psycopg_pool.sched
 from stackmgr import scheduler
 from stackmgr.access.verifiers import last_use
 from stackmgr.database import connection, pool, session, session_settings, shared_reads
-from tests.simulation.kernel import Kernel, Os, Select
-from tests.simulation.threads import Event, Local, Queue, RLock, StartedThread, Threading
+from tests.simulation.kernel import Epoll, Kernel, Poll, module
+from tests.simulation.threads import Event, Local, Lock, Queue, RLock, StartedThread, spawn
 from tests.simulation.world import World
 
 Names = Mapping[tuple[Any, str], Any]
 
 
-class Time:
-    """The module `time`."""
-
-    def __init__(self, world: World) -> None:
-        self.monotonic = self.perf_counter = world.monotonic
-        self.sleep = world.sleep
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
-
-def of_production(world: World, kernel: Kernel) -> dict[tuple[ModuleType, str], Any]:
+def of_production(world: World, kernel: Kernel) -> Names:
     """Return the simulated names that every scenario needs, by module and attribute."""
-    time, threading, select, os = Time(world), Threading(world), Select(kernel), Os(kernel)
-    names: dict[tuple[ModuleType, str], Any] = {
+    simulated = {
+        "time": module(time, monotonic=world.monotonic, perf_counter=world.monotonic, sleep=world.block),
+        "threading": module(
+            threading,
+            Lock=partial(Lock, world),
+            Event=partial(Event, world),
+            Thread=partial(StartedThread, world),
+            get_ident=lambda: world.current.ident if world.current is not None else 0,
+        ),
+        "select": module(select, epoll=lambda: Epoll(kernel), poll=lambda: Poll(kernel)),
+        "os": kernel.os(),
+    }
+    names: dict[tuple[Any, str], Any] = {
         (scheduler, "monotonic"): world.monotonic,
         (scheduler, "_this"): Local(world, scheduler=None),
         (scheduler, "atexit"): SimpleNamespace(register=world.at_exit.append),
-        (last_use, "threading"): threading,
+        (last_use, "threading"): simulated["threading"],
     }
-    for module in (scheduler, connection, pool, session, session_settings, shared_reads):
-        for name, simulated in {"time": time, "threading": threading, "select": select, "os": os}.items():
-            if hasattr(module, name):
-                names[module, name] = simulated
+    for each in (scheduler, connection, pool, session, session_settings, shared_reads):
+        names |= {(each, name): simulated[name] for name in simulated if hasattr(each, name)}
     return names
 
 
-def of_pool(world: World) -> dict[tuple[ModuleType, str], Any]:
+def of_pool(world: World) -> Names:
     """Return the simulated names of psycopg_pool."""
-
-    def spawn(call: Any, args: tuple[Any, ...] = (), name: str | None = None) -> Any:
-        thread = StartedThread(world, call, args, name)
-        thread.start_surely()
-        return thread
-
-    def gather(*threads: Any, timeout: float | None = None, timeout_hint: str = "") -> None:
-        for thread in threads:
-            thread.join(timeout)
-
-    names: dict[tuple[ModuleType, str], Any] = {
-        (psycopg_pool.pool, "Event"): lambda: Event(world),
-        (psycopg_pool.pool, "Lock"): lambda: RLock(world),
-        (psycopg_pool.pool, "Queue"): lambda: Queue(world),
-        (psycopg_pool.pool, "spawn"): spawn,
-        (psycopg_pool.pool, "gather"): gather,
-        (psycopg_pool.pool, "sleep"): world.sleep,
+    names: dict[tuple[Any, str], Any] = {
+        (psycopg_pool.pool, "Queue"): partial(Queue, world),
+        (psycopg_pool.pool, "spawn"): lambda call, args=(), name="": spawn(
+            world, lambda: call(*args), name or f"thread {next(world.numbers)}"
+        ),
+        (psycopg_pool.pool, "sleep"): world.block,
         (psycopg_pool.pool, "current_thread_name"): lambda: world.current.name if world.current else "",
-        (psycopg_pool.sched, "Event"): lambda: Event(world),
-        (psycopg_pool.sched, "Lock"): lambda: RLock(world),
         (psycopg_pool.base, "random"): world.random.random,
     }
-    for module in (psycopg_pool.pool, psycopg_pool.sched, psycopg_pool.base):
-        names[module, "monotonic"] = world.monotonic
+    for each in (psycopg_pool.pool, psycopg_pool.sched):
+        names |= {(each, "Event"): partial(Event, world), (each, "Lock"): partial(RLock, world)}
+    for each in (psycopg_pool.pool, psycopg_pool.sched, psycopg_pool.base):
+        names[each, "monotonic"] = world.monotonic
     return names
 
 

@@ -38,23 +38,15 @@ _LIMITS: dict[str, tuple[tuple[Any, str], ...]] = {
 }  # fmt: skip
 
 
-class _Os(kernels.Os):
-    def getppid(self) -> int:
-        return 1
-
-    def read(self, number: int, _: int) -> int:
-        return self.eventfd_read(number)
-
-
 def names(world: World, kernel: kernels.Kernel) -> Names:
     """Return the simulated names of the server's modules."""
 
     def ioctl(number: int, _: int, __: bytes) -> bytes:
-        unread: int = kernel.file(number).unread()  # type: ignore[attr-defined]
-        return unread.to_bytes(4, byteorder)
+        return len(kernel.file(number).stream.received).to_bytes(4, byteorder)
 
     found: dict[tuple[Any, str], Any] = {
-        (loop, "os"): _Os(kernel), (queue, "randint"): world.random.randint, (connection, "ioctl"): ioctl,
+        (loop, "os"): kernel.os(getppid=lambda: 1, read=lambda number, _: kernel.eventfd_read(number)),
+        (queue, "randint"): world.random.randint, (connection, "ioctl"): ioctl,
         (loop, "RequestQueue"): lambda *given: WatchedQueue(world, *given),
         (loop, "HttpConnections"): lambda *given: WatchedConnections(world, kernel, *given),
     }  # fmt: skip
@@ -194,7 +186,7 @@ class Application:
 
     def _block(self, seconds: float) -> None:
         if self._world.current is not self._process.main:  # as it is if there are no more threads
-            self._world.sleep(seconds)
+            self._world.block(seconds)
 
     def _end_turns(self, seconds: float) -> None:
         turn = 0

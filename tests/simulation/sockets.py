@@ -41,9 +41,7 @@ class Stream:
 
     def changed(self) -> None:
         """Wake who waits for this connection, at both ends."""
-        waiting, self.waiting = self.waiting, []
-        for thread in waiting:
-            self.world.wake(thread)
+        self.world.wake_all(self.waiting)
         if self.socket is not None:
             self.socket.changed()
 
@@ -143,10 +141,6 @@ class Socket(File):
         if self.stream.is_reset:
             raise OSError(ENOTCONN, "Transport endpoint is not connected")
         self.stream.end()
-
-    def unread(self) -> int:
-        """Return how many sent bytes the client has not read: TIOCOUTQ."""
-        return len(self.stream.received)
 
     def close(self) -> None:
         if self.number < 0:

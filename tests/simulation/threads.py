@@ -1,6 +1,5 @@
 """Simulated locks, events, queues and threads: the interfaces of `threading` and `queue`."""
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -27,11 +26,7 @@ class Lock:
 
     def release(self) -> None:
         self.owner = None
-        while self.waiting:
-            thread = self.waiting.popleft()
-            if thread.is_blocked:
-                self.world.wake(thread)
-                break
+        self.world.wake_one(self.waiting)
         if not self.world.is_over:
             self.world.preempt()
 
@@ -43,8 +38,6 @@ class Lock:
 
 
 class RLock(Lock):
-    """A reentrant lock."""
-
     def acquire(self) -> bool:
         if self.owner is None or self.owner is not self.world.current:
             return super().acquire()
@@ -59,8 +52,6 @@ class RLock(Lock):
 
 
 class Event:
-    """An event."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.flag = False
@@ -68,9 +59,7 @@ class Event:
 
     def set(self) -> None:
         self.flag = True
-        waiting, self.waiting = self.waiting, []
-        for thread in waiting:
-            self.world.wake(thread)
+        self.world.wake_all(self.waiting)
         self.world.preempt()
 
     def clear(self) -> None:
@@ -83,8 +72,6 @@ class Event:
 
 
 class Queue:
-    """A queue without a limit."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.items: deque[Any] = deque()
@@ -92,11 +79,7 @@ class Queue:
 
     def put_nowait(self, item: object) -> None:
         self.items.append(item)
-        while self.waiting:
-            thread = self.waiting.popleft()
-            if thread.is_blocked:
-                self.world.wake(thread)
-                break
+        self.world.wake_one(self.waiting)
         self.world.preempt()
 
     put = put_nowait
@@ -107,59 +90,25 @@ class Queue:
         return self.items.popleft()
 
 
+def spawn(world: World, call: Callable[[], object], name: str) -> Thread:
+    thread = world.start(name, call)
+    world.preempt()
+    return thread
+
+
 class StartedThread:
     """The interface of `threading.Thread`."""
 
     def __init__(
-        self,
-        world: World,
-        target: Callable[..., object],
-        args: tuple[Any, ...] = (),
-        name: str | None = None,
-        daemon: bool | None = None,
+        self, world: World, target: Callable[[], object], name: str | None = None, *, daemon: bool
     ) -> None:
-        self.world = world
-        self.name = name or f"thread {next(world.numbers)}"
-        self._call = lambda: target(*args)
-        self.simulated: Thread | None = None
+        self._world, self._call = world, target
+        self._name = name or f"thread {next(world.numbers)}"
 
     def start(self) -> None:
-        if self.world.chance("no more threads", asker()):
+        if self._world.chance("no more threads", asker()):
             raise RuntimeError("can't start new thread")
-        self.start_surely()
-
-    def start_surely(self) -> None:
-        self.simulated = self.world.start(self.name, self._call)
-        self.world.preempt()
-
-    def is_alive(self) -> bool:
-        return self.simulated is not None and self.simulated.is_alive
-
-    def join(self, timeout: float | None = None) -> None:
-        if self.is_alive() and self.simulated is not None:
-            self.world.wait_in(self.simulated.joining, timeout)
-
-
-class Threading:
-    """The module `threading`."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(threading, name)
-
-    def Lock(self) -> Lock:
-        return Lock(self._world)
-
-    def Event(self) -> Event:
-        return Event(self._world)
-
-    def Thread(self, **options: Any) -> StartedThread:
-        return StartedThread(self._world, **options)
-
-    def get_ident(self) -> int:
-        return self._world.current.ident if self._world.current is not None else 0
+        spawn(self._world, self._call, self._name)
 
 
 class Local:

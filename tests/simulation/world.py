@@ -5,7 +5,7 @@ seed which thread goes on, and advances the clock when none can.  So the same se
 """
 
 import itertools
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
@@ -20,7 +20,6 @@ _CALL_SECONDS = 0.000002  # that a look at the clock takes
 _STALLS = (0.002, 0.01, 0.05, 0.3, 1.2)  # seconds in which the whole process does not run
 _MAX_STEPS = 100_000
 _MAX_CALLS = 400_000  # looks at the clock
-
 
 Plan = dict[str, Any]  # numbers by name; "faults" has the probability of each fault that is on
 
@@ -54,7 +53,7 @@ class Thread:
         self.world = world
         self.name = name
         self.ident = next(world.numbers)
-        self.is_alive = True
+        self._is_alive = True
         self.is_blocked = False
         self.value = True
         self.waits = 0
@@ -66,23 +65,23 @@ class Thread:
     def _run(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except (GreenletExit, SystemExit):
-            pass
-        except Violation:
+        except (GreenletExit, SystemExit, Violation):
             pass
         except BaseException as ex:  # noqa: BLE001 - a thread of the service never ends by an exception
             self.world.fail("no thread ends by an exception", f"{self.name}: {ex!r}", ex)
-        self.is_alive = False
-        for thread in self.joining:
-            self.world.wake(thread)
+        self._is_alive = False
+        self.world.wake_all(self.joining)
+
+    def is_alive(self) -> bool:
+        return self._is_alive
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._is_alive:
+            self.world.wait_in(self.joining, timeout)
 
 
 class World:
-    """The clock, the agenda and the threads of one run.
-
-    *plan* is what the seed has chosen: numbers by name, and the probability of each fault.  Production code
-    draws from `random`, so that a plan with fewer faults still makes much the same run.
-    """
+    """The clock, the agenda and the threads of one run; *plan* is what the seed has chosen."""
 
     def __init__(self, seed: int, plan: dict[str, Any]) -> None:
         self.seed = seed
@@ -111,10 +110,7 @@ class World:
         self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._runnable: list[Thread] = []
 
-    # What happens, and what goes wrong.
-
     def note(self, what: str, *details: object) -> None:
-        """Add a line to the trace."""
         name = self.current.name if self.current is not None else "-"
         self.trace.append((round(self.now - _START, 6), name, what, *details))
 
@@ -126,7 +122,6 @@ class World:
             self.note("VIOLATION", invariant, detail)
 
     def quiet(self) -> None:
-        """End the faults of this world itself."""
         self._preemption = self._stall = 0.0
 
     def chance(self, fault: str, *whom: object) -> bool:
@@ -144,8 +139,6 @@ class World:
         name = self.current.name if self.current is not None else ""
         return name != "last-use" and self.chance(fault, whom)
 
-    # Time.
-
     def monotonic(self) -> float:
         """Return the clock's time.  A thread that looks may be pre-empted, and time passes."""
         self.calls += 1
@@ -157,22 +150,14 @@ class World:
             self.preempt()
         return self.now
 
-    def sleep(self, seconds: float) -> None:
-        """Block the current thread for *seconds*."""
-        self.block(seconds)
-
     def at(self, seconds: float, call: Callable[..., None], *arguments: object) -> None:
         """Make *call* in *seconds*, outside of every thread; it must not block."""
         heappush(self._agenda, (self.now + seconds, next(self.numbers), call, arguments))
 
     def between(self, low: float, high: float) -> float:
-        """Return a random number of seconds."""
         return low + (high - low) * self.random.random()
 
-    # Threads.
-
     def start(self, name: str, call: Callable[[], object]) -> Thread:
-        """Run *call* in a new thread."""
         thread = Thread(self, name, call)
         self.threads.append(thread)
         self._runnable.append(thread)
@@ -183,8 +168,7 @@ class World:
         thread = self.current
         if self.is_over or thread is None:
             raise GreenletExit
-        may_block = is_lock or thread.only_waits_in in (None, getcurrent())
-        if not may_block:
+        if not is_lock and thread.only_waits_in not in (None, getcurrent()):
             self.fail("no request blocks the thread of all", f"{thread.name} for {seconds} s")
         thread.is_blocked = True
         thread.waits += 1
@@ -208,6 +192,19 @@ class World:
             thread.is_blocked = False
             thread.value = value
             self._runnable.append(thread)
+
+    def wake_all(self, waiting: list[Thread]) -> None:
+        woken = waiting.copy()
+        waiting.clear()
+        for thread in woken:
+            self.wake(thread)
+
+    def wake_one(self, waiting: deque[Thread]) -> None:
+        while waiting:
+            thread = waiting.popleft()
+            if thread.is_blocked:
+                self.wake(thread)
+                return
 
     @property
     def is_quiet(self) -> bool:
@@ -238,8 +235,6 @@ class World:
         if thread.is_blocked and thread.waits == wait:
             self.wake(thread, value=False)
 
-    # The hub.
-
     def run(self, is_done: Callable[[], bool], seconds: float) -> None:
         """Run until *is_done*.  Raises Violation, also if that takes more than *seconds*."""
         end = self.now + seconds
@@ -261,7 +256,7 @@ class World:
                 self.now = max(self.now, agenda[0][0])
                 continue
             else:
-                waiting = ", ".join(thread.name for thread in self.threads if thread.is_alive)
+                waiting = ", ".join(thread.name for thread in self.threads if thread.is_alive())
                 self.fail("every wait has an end", f"not done within {seconds:g} s; threads: {waiting}")
             self._check(self.invariants)
 
@@ -279,10 +274,9 @@ class World:
             raise self.violation
 
     def end(self) -> None:
-        """End every thread."""
         self.is_over = True
         for thread in self.threads:
-            if thread.is_alive:
+            if thread.is_alive():
                 thread.paused.throw(GreenletExit)
         self.threads.clear()
         self._runnable.clear()
