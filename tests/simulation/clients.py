@@ -30,7 +30,6 @@ class Request:
 
     @property
     def raw(self) -> bytes:
-        """Return the request as it is sent."""
         head = (
             f"{'POST' if self.body else 'GET'} /{self.kind}/{self.number} HTTP/1.1\r\nHost: simulated\r\n"
             f"X-Request-Id: {self.name}\r\nAuthorization: Bearer {self.key}\r\n"
@@ -64,8 +63,6 @@ class Manners:
 
 
 class Client:
-    """One connection to the service."""
-
     def __init__(
         self, world: World, name: str, backlog: Backlog, requests: list[Request], manners: Manners
     ) -> None:
@@ -82,7 +79,6 @@ class Client:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more happens."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def _send(self) -> None:

@@ -97,7 +97,6 @@ class DatabaseParts:
         getattr(self.server, event)(*arguments)
 
     def heal(self) -> None:
-        """End all faults."""
         self.world.faults.clear()
         self.world.quiet()
         self.server.is_up = True
@@ -239,6 +238,5 @@ def _probe(parts: DatabaseParts) -> None:
 
 
 def _finish(world: World, call: Callable[[], object]) -> None:
-    """Make *call* in a thread of its own."""
     thread = world.start("probe", call)
     world.run(lambda: not thread.is_alive(), 10)

@@ -58,8 +58,6 @@ class Preempted(deque[Any]):
 
 
 class WatchedIdle(Preempted):
-    """The idle connections."""
-
     line: "Line"
 
     def pop(self) -> DatabaseConnection:  # type: ignore[override]
@@ -98,8 +96,6 @@ class WatchedPool(Pool):
 
 
 class Line:
-    """Watches one Database."""
-
     def __init__(self, world: World, database: "WatchedDatabase", server: Server, size: int) -> None:
         self.world, self.server = world, server
         self.pool = database._pool
@@ -126,7 +122,6 @@ class Line:
         return self.turns.setdefault(self.requester(), next(self._numbers))
 
     def acquired(self, connection: DatabaseConnection) -> None:
-        """Note an owner."""
         request = self.requester()
         if id(connection) in self.in_use:
             self.world.fail(
@@ -157,7 +152,6 @@ class Line:
             self.full_at = self.world.now
 
     def check(self) -> None:
-        """Check what always holds."""
         pool = self.pool
         self._note_use()
         for connection in pool._pool:
@@ -254,8 +248,6 @@ class WatchedConnection(DatabaseConnection):
 
 
 class WatchedDatabase(Database):
-    """A Database whose owners of connections are watched."""
-
     line: Line
     _pool: Any
 

@@ -45,8 +45,6 @@ class ClientSocket(File):
 
 
 class Notice:
-    """The PGresult of a notice."""
-
     def __init__(self, severity: str) -> None:
         self._severity = severity.encode("ascii")
 
@@ -127,7 +125,6 @@ class SimulatedPGconn:
             raise MemoryError
 
     def begin(self) -> None:
-        """Note that an exchange begins."""
         self.world.touched.pop(self.server_session, None)
         self._began, self._stalled_before = self.world.now, self.world.stalled
 

@@ -37,7 +37,6 @@ class Mutant:
     seed: int
 
     def plant(self, cleanup: ExitStack) -> None:
-        """Make the edit until *cleanup* is closed."""
         cleanup.callback(setattr, self.owner, self.function, self.owner.__dict__[self.function])
         setattr(self.owner, self.function, _edited(self))
 

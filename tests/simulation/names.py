@@ -53,7 +53,6 @@ def of_production(world: World, kernel: Kernel) -> Names:
 
 
 def of_pool(world: World) -> Names:
-    """Return the simulated names of psycopg_pool."""
     names: dict[tuple[Any, str], Any] = {
         (psycopg_pool.pool, "Queue"): partial(Queue, world),
         (psycopg_pool.pool, "spawn"): lambda call, args=(), name="": spawn(

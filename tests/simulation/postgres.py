@@ -52,8 +52,6 @@ class Command:
 
 
 class ServerError(Exception):
-    """The server rejects a command."""
-
     def __init__(self, sqlstate: str) -> None:
         super().__init__(sqlstate)
         self.sqlstate = sqlstate
@@ -89,7 +87,6 @@ class ServerSession:
         server.sessions.append(self)
 
     def receive(self, commands: list[Command]) -> None:
-        """Queue what has arrived."""
         if self.is_open:
             self.commands.extend(commands)
             self._next()
@@ -200,8 +197,6 @@ class ServerSession:
 
 
 class Server:
-    """The server and what may happen to it."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.tables = Tables()
@@ -224,7 +219,6 @@ class Server:
         return self.world.random.choice(self.backends)
 
     def service_seconds(self, session: ServerSession) -> float:
-        """Return how long the next command takes."""
         return self.world.between(*(_SLOW if self.world.chance("slow statement", session) else _SERVICE))
 
     def apply(self, statement: Statement, command: Command, backend: Backend) -> tuple[list[Row], str | None]:
@@ -288,7 +282,6 @@ class Server:
         self.is_up = True
 
     def freeze(self, seconds: float) -> None:
-        """Run nothing for *seconds*."""
         self.frozen_until = max(self.frozen_until, self.world.now + seconds)
 
     def fail_over(self) -> None:
@@ -305,7 +298,6 @@ class Server:
         self.tables.move_key()
 
     def kill_one(self) -> None:
-        """Terminate one backend."""
         sessions = [session for session in self.sessions if session.is_open]
         if sessions:
             self.world.random.choice(sessions).end("57P01")

@@ -39,8 +39,6 @@ _LIMITS: dict[str, tuple[tuple[Any, str], ...]] = {
 
 
 def names(world: World, kernel: kernels.Kernel) -> Names:
-    """Return the simulated names of the server's modules."""
-
     def ioctl(number: int, _: int, __: bytes) -> bytes:
         return len(kernel.file(number).stream.received).to_bytes(4, byteorder)
 
@@ -90,7 +88,6 @@ class Process:
         self._exit()
 
     def stop(self) -> None:
-        """Deliver SIGTERM."""
         if self.alive and not self.has_ended:
             self.world.note("SIGTERM")
             self.alive, self.stopped_at = False, self.world.now

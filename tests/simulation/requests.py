@@ -92,7 +92,6 @@ class Client:
         self.end_call: Callable[[], None] = lambda: None
 
     def next_call(self) -> Callable[[], None] | None:
-        """Return the next request, or None."""
         if self.sent >= self.left:
             return None
         self.sent += 1
@@ -163,7 +162,6 @@ class Client:
                 )
 
     def _begin(self, session: Any) -> Credential:
-        """Return the credential of a request."""
         memory = Memory(self.key, forgets=self.random.random() < 0.3)
         credential = Credential(self.key.text, session, self.verifier, memory, None)
         try:
@@ -319,5 +317,4 @@ class Client:
 
 
 def random_ids(world: World) -> Callable[[], UUID]:
-    """Return what takes the place of uuid4."""
     return lambda: UUID(int=world.random.getrandbits(128))

@@ -36,7 +36,6 @@ class Stream:
         return bool(self.received) or self.is_ended or self.is_reset
 
     def wait(self) -> None:
-        """Block the current thread until something has changed."""
         self.world.wait_in(self.waiting, None)
 
     def changed(self) -> None:
@@ -55,26 +54,22 @@ class Stream:
         return len(taken)
 
     def read(self, number: int) -> bytes:
-        """Return what has arrived."""
         taken = bytes(self.received[:number])
         del self.received[:number]
         self.changed()
         return taken
 
     def finish(self) -> None:
-        """Send no more."""
         self.has_finished = True
         self.changed()
 
     def close(self, *, resets: bool) -> None:
-        """Close the client's end."""
         self.is_reset |= resets or bool(self.received)
         if self.is_reset:
             self.sent.clear()
         self.finish()
 
     def end(self, *, is_reset: bool = False) -> None:
-        """Note that the service sends no more."""
         if not self.is_ended:
             self.is_ended, self.ended_at = True, self.world.now
         self.is_reset |= is_reset
@@ -82,8 +77,6 @@ class Stream:
 
 
 class Socket(File):
-    """The service's end of a connection."""
-
     def __init__(self, kernel: Kernel, stream: Stream) -> None:
         super().__init__(kernel)
         self.stream, self.world = stream, kernel.world
@@ -186,8 +179,6 @@ class Backlog:
 
 
 class Listener(File):
-    """A listening socket."""
-
     def __init__(self, kernel: Kernel, backlog: Backlog, port: int) -> None:
         super().__init__(kernel)
         self.backlog, self.port, self.sock = backlog, port, self

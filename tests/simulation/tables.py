@@ -44,7 +44,6 @@ class Tables:
         self.keys[moved] = (*self.keys[moved][:3], self.keys[other][3])
 
     def run(self, name: str, given: Parameters) -> list[Row]:
-        """Apply a statement and return its rows."""
         rows: list[Row] = getattr(self, f"_{name}")(given)
         return rows
 

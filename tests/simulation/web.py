@@ -33,7 +33,6 @@ _HEARTBEAT_SECONDS = 6.0  # gunicorn's `timeout`
 
 
 def plan(random: Random) -> Plan:
-    """Return what a seed chooses."""
     choice = random.choice
     crowd = random.random() < 0.25  # of requests that are slow, most of one key
     return {
@@ -96,7 +95,6 @@ class _Master:
 
     @property
     def running(self) -> list[Process]:
-        """The processes that have not ended."""
         return [process for process in self._processes if not process.has_ended]
 
     @property
@@ -112,7 +110,6 @@ class _Master:
             self._kernel.limit = len(self._kernel.files) + free
 
     def reload(self) -> None:
-        """Start a worker; stop the others once it serves."""
         if not self._is_stopping:
             old = self.running
             self._start_worker()
@@ -169,7 +166,6 @@ def _client(world: World, master: _Master, number: int) -> Client:
 
 
 def _operator(world: World, master: _Master, number: int) -> Client:
-    """Return a client of the operator's listener."""
     random, chosen = world.random, world.plan
     requests = [
         Request(f"operator {number}-{each}", *random.choice((("fast", 10), ("sleep", 30))), key="0")

@@ -91,7 +91,6 @@ class WatchedQueue(RequestQueue[Any]):
             raise Violation("no request waits for longer than the time-out", f"{seconds} s")
 
     def check_at_rest(self) -> None:
-        """Check what holds when no thread can run."""
         if self.has_next():
             raise Violation("no request waits that may run", f"{self._free} are free")
 

@@ -39,8 +39,6 @@ def chosen_faults(random: Random, possible: dict[str, float], share: float = 0.4
 
 
 class Violation(BaseException):
-    """An invariant does not hold."""
-
     def __init__(self, invariant: str, detail: str) -> None:
         super().__init__(f"{invariant}: {detail}")
         self.invariant = invariant
@@ -208,7 +206,6 @@ class World:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether every thread is blocked."""
         return not self._runnable
 
     def preempt(self, *, always: bool = False) -> None:
