@@ -57,7 +57,7 @@ class Manners:
     reads_every: float = 0.0
     reads_at_most: int = 1 << 30  # bytes
     leaves_after: int = -1  # bytes sent
-    leaves: str = "close"
+    leaves: str = "leaving"  # or "resetting", "half-closing", "silent"
     stays: bool = False  # until the server closes
     is_hurried: bool = False  # as an operator is
 
@@ -99,7 +99,7 @@ class Client:
         while self.responded < len(self.requests) and not self.is_closed:
             self._stream.wait()
         if not manners.stays and not self.is_closed:
-            self._leave("close")
+            self._leave("leaving")
 
     def _send_request(self, request: Request) -> bool:
         """Send a request, and return whether to go on; leave where that is planned."""
@@ -124,11 +124,11 @@ class Client:
 
     def _leave(self, how: str) -> None:
         self.world.note("leaves", self.name, how)
-        if how == "half":
+        if how == "half-closing":
             self._stream.finish()
         elif how != "silent":
             self.has_left = True
-            self._stream.close(resets=how == "reset")
+            self._stream.close(resets=how == "resetting")
 
     def _read(self) -> None:
         manners, stream = self.manners, self._stream
@@ -183,7 +183,7 @@ class Client:
         is_late = world.now - request.begun_at >= plan["limits"]["read deadline"] - _ARRIVED_SECONDS
         is_due = {
             200: request.kind != "raise",
-            400: is_late or self.manners.leaves == "half",
+            400: is_late or self.manners.leaves == "half-closing",
             500: request.kind == "raise",
             503: bool(OVERLOAD.intersection(world.touched[request.name])) and "Retry-After" in fields,
         }

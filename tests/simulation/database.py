@@ -99,7 +99,7 @@ class DatabaseParts:
     def heal(self) -> None:
         self.world.faults.clear()
         self.world.quiet()
-        self.server.is_up = True
+        self.server.come_up()
 
     def close(self) -> None:
         """Close the pool; check that nothing of it is left."""

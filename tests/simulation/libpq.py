@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -10,7 +11,7 @@ from greenlet import getcurrent
 from psycopg import pq
 
 from tests.simulation.kernel import IN, OUT, File, Kernel
-from tests.simulation.postgres import SYNC, Command, Result, Server, ServerSession
+from tests.simulation.postgres import NOTICE, SYNC, Command, Result, Server, ServerSession
 from tests.simulation.world import World, asker
 
 _LATENCY = (0.00005, 0.001)  # seconds, one way
@@ -22,7 +23,7 @@ class ClientSocket(File):
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
-        self.messages: deque[tuple[Any, ...]] = deque()
+        self.messages: deque[Any] = deque()
         self.has_ended = False
         self.ended_at = inf
         self.is_full = False  # nothing more can be sent for the moment
@@ -30,7 +31,7 @@ class ClientSocket(File):
     def events(self) -> int:
         return (IN if self.messages or self.has_ended else 0) | (0 if self.is_full else OUT)
 
-    def arrive(self, message: tuple[Any, ...] | None) -> None:
+    def arrive(self, message: Any | None) -> None:
         if self.number < 0:
             return
         if message is None:
@@ -42,14 +43,6 @@ class ClientSocket(File):
     def drain(self) -> None:
         self.is_full = False
         self.changed()
-
-
-class Notice:
-    def __init__(self, severity: str) -> None:
-        self._severity = severity.encode("ascii")
-
-    def error_field(self, _: object) -> bytes:
-        return self._severity
 
 
 class SimulatedPGconn:
@@ -72,13 +65,10 @@ class SimulatedPGconn:
         self._unsent: list[Command] = []
         self._parsed: deque[Result | str] = deque()
         self._pending: deque[str] = deque()  # sent, and not completed
-        self._in_pipeline = False
-        self._null_is_due = False
+        self._in_pipeline = self._null_is_due = False
         self._began = self._stalled_before = 0.0
 
-    # Transport.
-
-    def _from_server(self, message: tuple[Any, ...] | None) -> None:
+    def _from_server(self, message: Any | None) -> None:
         world = self.world
         self._comes = max(self._comes + 1e-7, world.now + world.between(*_LATENCY))
         world.at(self._comes - world.now, self.socket_file.arrive, message)
@@ -105,20 +95,10 @@ class SimulatedPGconn:
         if not self.world.is_over:
             self.finish()
 
-    def _lose(self) -> None:
-        """Close the socket, as libpq does once it has seen the end."""
-        self.finish()
-        raise psycopg.OperationalError("server closed the connection unexpectedly")
-
-    def _owned(self) -> None:
-        """Fail if another greenlet's exchange is under way."""
-        if self.user is None:
-            self.user = getcurrent()
-        elif self.user is not getcurrent():
-            self.world.fail("a connection has one owner", f"{asker()} uses it during another exchange")
-
     def _call(self) -> None:
-        self._owned()
+        self.user = self.user or getcurrent()
+        if self.user is not getcurrent():
+            self.world.fail("a connection has one owner", f"{asker()} uses it during another exchange")
         if self.status != pq.ConnStatus.OK:
             raise psycopg.OperationalError("the connection is closed")
         if self.world.chance_of_raising("unforeseen exception", self.server_session):
@@ -131,16 +111,13 @@ class SimulatedPGconn:
     def causes(self) -> list[str]:
         """Return the faults by which the exchange may fail."""
         session, world = self.server_session, self.world
-        found = [*world.touched.get(session, ()), session.ended_by]
-        found.append("freeze" if session.server.frozen_until > self._began else "")
-        found.append("stall" if world.stalled > self._stalled_before else "")
+        froze, stalled = session.server.frozen_until > self._began, world.stalled > self._stalled_before
+        found = [*world.touched.get(session, ()), session.ended_by, "freeze" * froze, "stall" * stalled]
         return [*filter(None, found)]
 
-    # Sending.
-
-    def _send(self, command: Command, *, is_exchange: bool = True) -> None:
+    def _send(self, command: Command) -> None:
         self._call()
-        if is_exchange and not self._in_pipeline and self._pending:
+        if not self._in_pipeline and self._pending:
             raise psycopg.OperationalError("another command is already in progress")
         command.asker = asker()
         self._unsent.append(command)
@@ -191,28 +168,24 @@ class SimulatedPGconn:
         self._unsent = []
         return 0
 
-    # Receiving.
-
     def consume_input(self) -> None:
         self._call()
         file = self.socket_file
         if not file.messages and file.has_ended:
-            self._lose()
+            self.finish()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
         while file.messages:
-            kind, *rest = file.messages.popleft()
-            if kind == "notice":
-                if self.notice_handler is not None:
-                    self.notice_handler(Notice(rest[0]))
-            else:
-                self._parsed.append(rest[0] if kind == "result" else SYNC)
+            message = file.messages.popleft()
+            if message != NOTICE:
+                self._parsed.append(message)
+            elif self.notice_handler is not None:
+                self.notice_handler(SimpleNamespace(error_field=lambda _: b"WARNING"))
             if self.world.chance("partial read"):
                 break
 
     def is_busy(self) -> bool:
-        if self._null_is_due:
-            return False
-        if not self._parsed:
-            return bool(self._pending)
+        if self._null_is_due or not self._parsed:
+            return bool(self._pending) and not self._null_is_due
         if not self._in_pipeline and self._parsed[0] == SYNC:
             # ReadyForQuery: the exchange is complete.
             self._parsed.popleft()
@@ -221,9 +194,7 @@ class SimulatedPGconn:
         return False
 
     def get_result(self) -> Any:
-        if self.status != pq.ConnStatus.OK:
-            return None
-        if self._null_is_due:
+        if self.status != pq.ConnStatus.OK or self._null_is_due:
             self._null_is_due = False
             return None
         if self.is_busy():
@@ -232,16 +203,10 @@ class SimulatedPGconn:
         if not self._parsed:
             return None
         result = self._parsed.popleft()
-        if self._in_pipeline:
-            if isinstance(result, Result):
-                if self._pending:
-                    self._pending.popleft()
-                self._null_is_due = True
-                return result
-            if self._pending:
-                self._pending.popleft()
-            return Result(pq.ExecStatus.PIPELINE_SYNC)
-        return result
+        if self._in_pipeline and self._pending:
+            self._pending.popleft()
+        self._null_is_due = self._in_pipeline and isinstance(result, Result)
+        return Result(pq.ExecStatus.PIPELINE_SYNC) if result == SYNC else result
 
 
 class SimulatedTransformer:

@@ -1,7 +1,7 @@
 """A simulated PostgreSQL server: its sessions run what arrives, one message after the other."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,11 @@ _SERVICE = (0.0001, 0.002)
 _SLOW = (0.05, 4.0)
 _RECONNECT = RECONNECT_INTERVAL + 0.05
 
-SYNC = "sync"
+SYNC, NOTICE = "sync", "notice"  # messages beside a Result
+_FAULTS = {
+    "serialization failure": "40001", "deadlock": "40P01", "statement timeout": "57014",
+    "backend terminated": "57P01", "disk full": "53100",
+}  # fmt: skip
 _OF_POOLERS = (retries.INVALID_STATEMENT_NAME, retries.DUPLICATE_PREPARED_STATEMENT)
 
 
@@ -50,11 +54,16 @@ class Command:
     formats: list[int] = field(default_factory=list)
     asker: object = None
 
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the values by name."""
+        return {
+            name: value if value is None or is_binary else value.decode("utf-8")
+            for name, value, is_binary in zip(names, self.values, self.formats, strict=True)
+        }
+
 
 class ServerError(Exception):
-    def __init__(self, sqlstate: str) -> None:
-        super().__init__(sqlstate)
-        self.sqlstate = sqlstate
+    """The server rejects a command; the text is the SQLSTATE."""
 
 
 class CommitError(ServerError):
@@ -98,21 +107,21 @@ class ServerSession:
 
     def _run(self) -> None:
         self.is_running = False
+        world, thaws_at = self.world, self.server.frozen_until
         if not self.commands or not self.is_open:
             return
-        if self.server.frozen_until > self.world.now:
+        if thaws_at > world.now:
             self.is_running = True
-            self.world.at(self.server.frozen_until - self.world.now, self._run)
+            world.at(thaws_at - world.now, self._run)
             return
-        command, world = self.commands.popleft(), self.world
+        command = self.commands.popleft()
         if command.kind == SYNC:
-            self.is_aborted = False
-            self.lent = None
-            self._answer((SYNC,))
+            self.is_aborted, self.lent = False, None
+            self.send(SYNC)
             if world.chance("idle connection lost"):
                 world.at(world.between(0, 0.5), self.end)
         elif self.is_aborted:
-            self._answer(("result", Result(pq.ExecStatus.PIPELINE_ABORTED, asker=command.asker)))
+            self.send(Result(pq.ExecStatus.PIPELINE_ABORTED, asker=command.asker))
         else:
             self._answer_command(command)
         self._next()
@@ -125,14 +134,14 @@ class ServerSession:
         try:
             rows = self._execute(command)
         except ServerError as ex:
-            self.is_aborted = True
-            if server.is_pooler or ex.sqlstate not in _OF_POOLERS:
-                world.touched[self].append(ex.sqlstate)
+            self.is_aborted, sqlstate = True, str(ex)
+            if server.is_pooler or sqlstate not in _OF_POOLERS:
+                world.touched[self].append(sqlstate)
             if isinstance(ex, CommitError):
                 rows = [("uncommitted",) * 5]
-                self._answer(("result", Result(pq.ExecStatus.TUPLES_OK, rows, asker=command.asker)))
-            self._answer(("result", Result(pq.ExecStatus.FATAL_ERROR, [], ex.sqlstate, command.asker)))
-            if ex.sqlstate.startswith("57P"):
+                self.send(Result(pq.ExecStatus.TUPLES_OK, rows, asker=command.asker))
+            self.send(Result(pq.ExecStatus.FATAL_ERROR, [], sqlstate, command.asker))
+            if sqlstate.startswith("57P"):
                 self.end()
             return
         if world.chance("connection lost after the statement"):
@@ -142,11 +151,11 @@ class ServerSession:
             self.is_open, self.ended_by = False, "response never comes"
             return
         if world.chance("warning", self):
-            self._answer(("notice", "WARNING"))
+            self.send(NOTICE)
             if self.last_write is not None:
                 server.tables.unconfirmed.add(self.last_write)
         status = pq.ExecStatus.TUPLES_OK if command.kind == "execute" else pq.ExecStatus.COMMAND_OK
-        self._answer(("result", Result(status, rows, asker=command.asker)))
+        self.send(Result(status, rows, asker=command.asker))
 
     def _execute(self, command: Command) -> list[Row]:
         server, backend = self.server, self.backend
@@ -173,19 +182,15 @@ class ServerSession:
         rows, self.last_write = server.apply(statement_of(text), command, backend)
         return rows
 
-    def _answer(self, message: tuple[Any, ...]) -> None:
-        self.send(message)
-
     def end(self, sqlstate: str = "") -> None:
         """Close the connection from this side, with a FATAL message if *sqlstate* is given."""
         if self.is_open:
             self.is_open, self.ended_by = False, sqlstate or "connection lost"
             if sqlstate:
-                self.send(("result", Result(pq.ExecStatus.FATAL_ERROR, [], sqlstate)))
+                self.send(Result(pq.ExecStatus.FATAL_ERROR, [], sqlstate))
             self.send(None)
 
-    def closed_by_client(self) -> None:
-        """End without a message; what has arrived still runs."""
+    def closed_by_client(self) -> None:  # what has arrived still runs
         for command in self.commands:
             if command.kind == "execute" and not self.is_aborted and self.server.is_up:
                 try:
@@ -200,6 +205,7 @@ class Server:
     def __init__(self, world: World) -> None:
         self.world = world
         self.tables = Tables()
+        self.move_key = self.tables.move_key
         self.sessions: list[ServerSession] = []
         self.is_up = True
         self.is_pooler = bool(world.plan.get("pooler"))
@@ -209,7 +215,6 @@ class Server:
         self.verified: set[Any] = set()  # connections whose settings are being read
         self.epoch = 0  # grows at each failover
         self.migrations = 0
-        self.statement_timeout = world.plan.get("deadline", 2.0) * 0.6
 
     def any_backend(self) -> Backend:
         """Return a backend of the pooler, which has two."""
@@ -227,59 +232,42 @@ class Server:
         if backend.epoch != self.epoch and statement.writes:
             raise ServerError("25006")
         if statement.name != "session_settings":
-            for fault, sqlstate in (
-                ("serialization failure", "40001"),
-                ("deadlock", "40P01"),
-                ("statement timeout", "57014"),
-                ("backend terminated", "57P01"),
-                ("disk full", "53100"),
-            ):
-                if fault in world.faults and world.chance(fault):
+            for fault, sqlstate in _FAULTS.items():
+                if world.chance(fault):
                     raise ServerError(sqlstate)
         if statement.writes and world.chance("commit fails"):
             raise CommitError("53100")
-        values = [
-            value if value is None or is_binary else value.decode("utf-8")
-            for value, is_binary in zip(command.values, command.formats, strict=True)
-        ]
-        given = dict(zip(statement.parameters, values, strict=True))
+        given = command.given(statement.parameters)
         rows = self.tables.run(statement.name, given)
         if statement.name == "session_settings" and world.chance("other settings"):
-            rows = self._other_settings(rows)
+            self.hinder()
+            if world.random.random() < 0.5:
+                raise ServerError("57014")
+            rows = [(name, "other", wanted) for name, _, wanted in rows]
         request = given.get("request_id") if statement.writes else None
-        if request is not None:
-            if self.tables.applied[statement.name, request] > 1:
-                world.fail("a write is applied once", f"{statement.name} of {request}")
-            if rows:
-                world.note("committed", statement.name, request)
+        if self.tables.applied[statement.name, request] > 1:
+            world.fail("a write is applied once", f"{statement.name} of {request}")
+        if request is not None and rows:
+            world.note("committed", statement.name, request)
         return rows, request
 
     def hinder(self, seconds: float = _RECONNECT) -> None:
         """Note that for so long nothing may connect."""
         self.hindered_until = max(self.hindered_until, self.world.now + seconds)
 
-    def _other_settings(self, rows: list[Row]) -> list[Row]:
-        self.hinder()
-        if self.world.random.random() < 0.5:
-            raise ServerError("57014")
-        return [(name, "other", wanted) for name, _, wanted in rows]
+    def crash(self, seconds: float, sqlstate: str = "") -> None:
+        """End each session, and accept connections again after *seconds*."""
+        self.is_up = False
+        for session in self.sessions:
+            session.end(sqlstate)
+        self.sessions.clear()
+        self.world.at(seconds, self.come_up)
 
-    # What an operator, a failure or a network does.
+    def come_up(self) -> None:
+        self.is_up = True
 
     def restart(self, seconds: float) -> None:
-        """Shut down, which ends each session with 57P01, and accept connections again after *seconds*."""
-        self.is_up = False
-        self._end_sessions("57P01")
-        self.world.at(seconds, self._come_up)
-
-    def crash(self, seconds: float) -> None:
-        """End each session without a word, and accept connections again after *seconds*."""
-        self.is_up = False
-        self._end_sessions("")
-        self.world.at(seconds, self._come_up)
-
-    def _come_up(self) -> None:
-        self.is_up = True
+        self.crash(seconds, "57P01")
 
     def freeze(self, seconds: float) -> None:
         self.frozen_until = max(self.frozen_until, self.world.now + seconds)
@@ -293,16 +281,6 @@ class Server:
         self.migrations += 1
         self.backends.clear()
 
-    def move_key(self) -> None:
-        """Let another operator bind a key to another manager."""
-        self.tables.move_key()
-
     def kill_one(self) -> None:
-        sessions = [session for session in self.sessions if session.is_open]
-        if sessions:
+        if sessions := [session for session in self.sessions if session.is_open]:
             self.world.random.choice(sessions).end("57P01")
-
-    def _end_sessions(self, sqlstate: str) -> None:
-        for session in self.sessions:
-            session.end(sqlstate)
-        self.sessions = [session for session in self.sessions if session.is_open]

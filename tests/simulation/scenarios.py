@@ -5,36 +5,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
 from random import Random
-from typing import Protocol
 
 from tests.simulation import database, web
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.world import Plan, Violation, World
 
-
-class Scenario(Protocol):
-    """One kind of run."""
-
-    name: str
-
-    def plan(self, random: Random) -> Plan:
-        """Return what a seed chooses: how many of everything, and which faults."""
-
-    def run(self, world: World, cleanup: ExitStack) -> None:
-        """Build what takes part, run it and check what is left.  Raises Violation.
-
-        *cleanup* restores what was replaced; it is closed after the threads have ended.
-        """
-
-
-SCENARIOS: tuple[Scenario, ...] = (database, web)
+SCENARIOS = database, web  # `plan` returns what a seed chooses; `run` checks what takes part, and is left
 
 
 def run(seed: int, plan: Plan | None = None, mutant: str | None = None) -> World:
-    """Make the run of *seed*, or one with another *plan*, with a mistake if one is named.
-
-    The World returned has the violation and the trace.
-    """
+    """Make the run of *seed*, or one with another *plan*, with a mistake if one is named."""
     scenario = SCENARIOS[seed % len(SCENARIOS)]
     world = World(seed, scenario.plan(Random(f"plan {seed}")) if plan is None else plan)
     with ExitStack() as cleanup:

@@ -17,17 +17,9 @@ _KINDS = (
     "pipelining", "slow sender", "slow reader", "no reader", "leaving", "resetting", "half-closing", "silent",
 )  # fmt: skip
 _WORK = (
-    "fast/10",
-    "fast/700",
-    "fast/6000",
-    "sleep/30",
-    "sleep/300",
-    "late/30",
-    "raise/0",
-    "thread/40",
-    "spin/4",
-)
-_SLOW_WORK = ("sleep/300", "sleep/700", "late/300", "fast/6000", "thread/40")
+    "fast/10", "fast/700", "fast/6000", "sleep/30", "sleep/300", "late/30", "raise/0", "thread/40", "spin/4",
+)  # fmt: skip
+_SLOW_WORK = "sleep/300", "sleep/700", "late/300", "fast/6000", "thread/40"
 _SECONDS = 90.0
 _HEARTBEAT_SECONDS = 6.0  # gunicorn's `timeout`
 
@@ -63,9 +55,8 @@ def plan(random: Random) -> Plan:
 
 
 def run(world: World, cleanup: ExitStack) -> None:
-    """Run the clients to their end, then stop the worker.  Raises Violation."""
-    chosen = world.plan = {**world.plan, "threads": world.plan["threads"] or 1}
-    kernel = Kernel(world)
+    """Run the clients to their end, then stop the worker."""
+    chosen, kernel = world.plan, Kernel(world)
     cleanup.enter_context(replaced({**of_production(world, kernel), **names(world, kernel)}))
     master = _Master(world, kernel)
     clients = [_client(world, master, number) for number in range(chosen["clients"])]
@@ -99,7 +90,6 @@ class _Master:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no worker has a connection left."""
         return not any(each.loop.managers.open or each.loop.operators.open for each in self.running)
 
     def _start_worker(self) -> None:
@@ -144,7 +134,7 @@ def _client(world: World, master: _Master, number: int) -> Client:
     requests = [_request(world, f"{number}-{each}") for each in range(random.randint(1, 3))]
     length = sum(len(request.raw) for request in requests)
     manners = Manners(starts_at=random.random() * chosen["seconds"])
-    match random.choice(chosen["kinds"] or ["quick"]):
+    match random.choice(chosen["kinds"]):
         case "pipelining":
             manners.is_pipelining = True
         case "slow sender":
@@ -154,9 +144,7 @@ def _client(world: World, master: _Master, number: int) -> Client:
         case "no reader":
             manners.reads_at_most = random.choice((0, 300, 1500, 3000))
         case "leaving" | "resetting" | "half-closing" | "silent" as kind:
-            manners.leaves = {"leaving": "close", "resetting": "reset", "half-closing": "half"}.get(
-                kind, kind
-            )
+            manners.leaves = kind
             manners.leaves_after = random.randint(1, length)
             manners.is_pipelining = random.random() < 0.5
     if chosen["keepalive"]:
@@ -167,10 +155,8 @@ def _client(world: World, master: _Master, number: int) -> Client:
 
 def _operator(world: World, master: _Master, number: int) -> Client:
     random, chosen = world.random, world.plan
-    requests = [
-        Request(f"operator {number}-{each}", *random.choice((("fast", 10), ("sleep", 30))), key="0")
-        for each in range(random.randint(1, 3))
-    ]
+    work, count = (("fast", 10), ("sleep", 30)), random.randint(1, 3)
+    requests = [Request(f"operator {number}-{each}", *random.choice(work), key="0") for each in range(count)]
     starts_at = (random.choice((0.5, random.random())) + 0.1) * chosen["seconds"]  # often all at once
     is_hurried = chosen["stops"] == "at end" and not (chosen["descriptors"] or chosen["max requests"])
     manners = Manners(starts_at=starts_at, is_hurried=is_hurried)
@@ -179,6 +165,6 @@ def _operator(world: World, master: _Master, number: int) -> Client:
 
 def _request(world: World, name: str) -> Request:
     random, chosen = world.random, world.plan
-    kind, _, number = random.choice(chosen["work"] or ["fast/10"]).partition("/")
+    kind, _, number = random.choice(chosen["work"]).partition("/")
     body = content_of(name, random.choice((0, 0, 0, 300, 900)))
     return Request(name, kind, int(number), f"key{random.randrange(chosen['keys'])}", body)
