@@ -299,8 +299,9 @@ def scene(shell: Dba, monkeypatch) -> Iterator[Scene]:
             yield Scene(url, copied, key, spare, manager_id, stacks, running.port)
         finally:
             stopped.set()
+        written = writing.result(30)
         query = "SELECT count(*) FROM stackmgr.current_stack WHERE external_id = %s"
-        assert sql(url, query, OTHER_MANAGER) == [(writing.result(30),)]
+        assert sql(url, query, OTHER_MANAGER) == [(written,)]
 
 
 def test_a_manager_whose_erasure_a_hold_stopped_is_recovered(shell, scene, monkeypatch):
