@@ -33,6 +33,8 @@ def test_systemd_never_gives_up_starting_the_service_and_stops_it_later_than_gun
     assert values("stackmgr.service", "StartLimitIntervalSec") == ["0"]
     waits = re.search(r"^graceful_timeout = (\d+)$", (DEPLOY / "gunicorn.conf.py").read_text(), re.MULTILINE)
     assert int(values("stackmgr.service", "TimeoutStopSec")[0]) > int(waits[1])
+    # The master alone gets SIGTERM, so that it does not replace workers that end; SIGKILL goes to all.
+    assert values("stackmgr.service", "KillMode") == ["mixed"]
 
 
 def test_no_command_line_holds_a_setting_or_a_secret():
