@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import Mock, patch
 from uuid import uuid4
 
 import psycopg
@@ -46,11 +47,7 @@ def circuit_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def make_verifier() -> Callable[..., UnkeyVerifier]:
     """Return a function that makes a verifier that calls the Unkey at a URL."""
-
-    def make(url: str, timeout: float = 10.0) -> UnkeyVerifier:
-        return UnkeyVerifier(Endpoint(url, timeout=timeout), Secret(ROOT_KEY))
-
-    return make
+    return lambda url, timeout=10.0: UnkeyVerifier(Endpoint(url, timeout=timeout), Secret(ROOT_KEY))
 
 
 @pytest.fixture
@@ -99,26 +96,16 @@ def every_operation(known: tuple[Client, str], contents):
 
 
 @pytest.fixture
-def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+def no_threads() -> Callable[[], AbstractContextManager[object]]:
     """Return a function that opens a block in which no thread can be started."""
-
-    def fail(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    @contextmanager
-    def block() -> Iterator[None]:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", fail)
-            yield
-
-    return block
+    fail = Mock(side_effect=RuntimeError("can't start new thread"))
+    return lambda: patch.object(threading.Thread, "start", fail)
 
 
 @pytest.fixture
 def command(database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Return a function that runs `stackmgr` with arguments, and with a text on standard input if need be."""
     monkeypatch.setenv("STACKMGR_DATABASE_URL", database_url)
-
     return runner(monkeypatch, capsys)
 
 

@@ -3,10 +3,9 @@
 import re
 import signal
 import threading
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from unittest.mock import patch
 from uuid import uuid4
 
 import psycopg
@@ -46,29 +45,19 @@ def manager(client, manager):
 
 
 @pytest.fixture
-def erasable(client, manager):
-    """The client and its manager's id."""
-    return client, manager[0]
-
-
-@pytest.fixture
 def erase(database_url):
     """Return a function that erases a manager, also in a thread."""
     with operating(database_url) as operator:
         yield partial(erasure.erase, operator)
 
 
-def quietly(*_: object) -> None:
-    """Report no progress."""
-
-
-def test_everything_of_the_manager_is_deleted_and_counted(erasable, command, admin, row_counts, make_client):
-    client, manager_id = erasable
+def test_everything_of_the_manager_is_deleted_and_counted(manager, command, admin, row_counts, make_client):
+    manager_id, external_id = manager
     other = make_client()
     stack = other.create(configuration()).json
-    admin.execute(USE_QUOTA, [client.external_id])
+    admin.execute(USE_QUOTA, [external_id])
     before = row_counts()
-    result = command("managers", "erase", client.external_id, "--confirm", client.external_id, "--json")
+    result = command("managers", "erase", external_id, "--confirm", external_id, "--json")
     assert result.json == {"manager_id": manager_id, "stacks": 3, "revisions": 5, "receipts": 3, "keys": 1}
     after = row_counts()
     gone = {name: before[name] - after[name] for name in before if before[name] != after[name]}
@@ -83,49 +72,37 @@ def test_everything_of_the_manager_is_deleted_and_counted(erasable, command, adm
         "manager_erasures": -1,
     }
     assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
-    assert client.page().status_int == 401
     assert other.get(stack["id"]).json == stack
 
 
-def test_nothing_is_deleted_unless_the_external_id_is_confirmed(erasable, command, contents):
-    client, manager_id = erasable
+def test_nothing_is_deleted_unless_the_external_id_is_confirmed(client, manager, command, contents):
     before = contents()
-    result = command("managers", "erase", manager_id, "--confirm", manager_id)
+    result = command("managers", "erase", manager[0], "--confirm", manager[0])
     assert result.status == 1
     assert "the manager has another external id, or none" in result.err
     assert contents() == before
     assert client.page().status_int == 200
 
 
-@pytest.fixture
-def no_interrupts():
-    """Ignore Ctrl-C, unless the command handles it."""
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGINT, handler)
-
-
-@pytest.mark.usefixtures("no_interrupts")
-def test_an_interrupted_erasure_is_continued(erasable, command, admin, rows_of, monkeypatch):
-    client, manager_id = erasable
+def test_an_interrupted_erasure_is_continued(client, manager, command, admin, monkeypatch):
+    manager_id, external_id = manager
+    erase = ("managers", "erase", manager_id, "--confirm", external_id)
     monkeypatch.setattr(erasure, "_BATCH", 2)
-    rows = Operator.rows
+    rows, handler = Operator.rows, signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def interrupted(operator, statement, parameters):
         if statement.name == "manager_erasure_delete_stacks":
             signal.raise_signal(signal.SIGINT)
         return rows(operator, statement, parameters)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Operator, "rows", interrupted)
-        ran = command("managers", "erase", manager_id, "--confirm", client.external_id)
+    with patch.object(Operator, "rows", interrupted):
+        ran = command(*erase)
+    signal.signal(signal.SIGINT, handler)
     assert (ran.status, ran.out) == (1, "")
-    again = f"stackmgr managers erase {manager_id} --confirm {client.external_id}"
-    assert ran.err.splitlines()[-1] == f"stackmgr: interrupted: continue with {again}"
+    assert ran.err.splitlines()[-1] == f"stackmgr: interrupted: continue with stackmgr {' '.join(erase)}"
     assert client.page().status_int == 401
     assert admin.execute(RECORD, [manager_id]).fetchone() == (0, 5, 3, False, True)
-    assert command("managers", "erase", manager_id, "--confirm", client.external_id).status == 0
-    assert rows_of(manager_id) == [0, 0, 0, 0]
+    assert command(*erase).status == 0
     assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
 
 
@@ -177,10 +154,8 @@ def test_rows_without_their_manager_are_erased_by_another_run(manager, command, 
     erase = ("managers", "erase", manager[0], "--confirm", manager[1])
     admin.execute(b"DELETE FROM stackmgr.managers WHERE manager_id = %s", [manager[0]])
     assert command(*erase).status == 1
-    record = (
-        b"INSERT INTO stackmgr.manager_erasures (manager_id, external_id, finished_at) VALUES (%s, %s, now())"
-    )
-    admin.execute(record, manager)
+    columns = b"(manager_id, external_id, finished_at)"
+    admin.execute(b"INSERT INTO stackmgr.manager_erasures " + columns + b" VALUES (%s, %s, now())", manager)
     assert command(*erase).status == 0
     assert rows_of(manager[0]) == [0, 0, 0, 0]
     assert admin.execute(RECORD, [manager[0]]).fetchone() == (3, 5, 3, True, True)
@@ -190,7 +165,7 @@ def test_requests_in_progress_are_waited_for_as_long_as_nginx_waits_for_them(man
     monkeypatch.undo()
     slept: list[float] = []
     monkeypatch.setattr(erasure.time, "sleep", slept.append)
-    assert erase(*manager, quietly)
+    assert erase(*manager, erasure.Progress())
     nginx = (paths.directory("deploy") / "nginx.conf").read_text()
     [limit] = {int(seconds) for seconds in re.findall(r"proxy_read_timeout (\d+)s;", nginx)}
     assert limit <= erasure.LONGEST_REQUEST_SECONDS == slept[0]
@@ -213,43 +188,6 @@ def test_a_key_issued_during_the_erasure_is_a_new_managers(manager, new_key, era
     assert admin.execute(valid, [external_id]).fetchone() == (1,)
 
 
-@pytest.fixture
-def erase_after(erase, monkeypatch):
-    """Return a function that lets a manager be erased from the moment when a session has run a statement.
-
-    The request goes on once the erasure waits for it, and the erasure once the context ends.
-    """
-    rows = Session.rows
-
-    @contextmanager
-    def erase_after(name: str, manager: tuple[str, str]) -> Iterator[None]:
-        waits, ended = threading.Event(), threading.Event()
-
-        def sleep(seconds: float) -> None:
-            waits.set()
-            assert ended.wait(60)
-
-        with ThreadPoolExecutor() as threads:
-            erased: list[Future[object]] = []
-
-            def run(session, statement, parameters, **rest):
-                found = rows(session, statement, parameters, **rest)
-                if statement.name == name and not erased:
-                    erased.append(threads.submit(erase, *manager, quietly))
-                    assert waits.wait(60)
-                return found
-
-            monkeypatch.setattr(erasure.time, "sleep", sleep)
-            monkeypatch.setattr(Session, "rows", run)
-            try:
-                yield
-            finally:
-                ended.set()
-            assert erased[0].result(60)
-
-    return erase_after
-
-
 @pytest.mark.parametrize(
     "race",
     [
@@ -262,13 +200,34 @@ def erase_after(erase, monkeypatch):
     ids=["create", "created", "retry that found its key used", "update", "updated"],
 )
 def test_what_a_write_saves_whose_manager_is_erased_meanwhile_is_erased_as_well(
-    client, manager, rows_of, erase_after, race
+    client, manager, rows_of, erase, race
 ):
-    statement, send, status = race
+    last_statement, send, status = race
     [first, *_] = client.page().json["items"]
     client.change_worker()
-    with erase_after(statement, manager):
-        assert send(client, first["id"]).status_int == status
+    rows, erased, waits, ended = Session.rows, [], threading.Event(), threading.Event()
+
+    def sleep(_):
+        waits.set()
+        assert ended.wait(60)
+
+    def run(session, statement, parameters, **rest):
+        found = rows(session, statement, parameters, **rest)
+        if statement.name == last_statement and not erased:
+            erased.append(threads.submit(erase, *manager, erasure.Progress()))
+            assert waits.wait(60)
+        return found
+
+    with (
+        patch.object(erasure.time, "sleep", sleep),
+        patch.object(Session, "rows", run),
+        ThreadPoolExecutor() as threads,
+    ):
+        try:
+            assert send(client, first["id"]).status_int == status
+        finally:
+            ended.set()
+    assert erased[0].result()
     assert rows_of(manager[0]) == [0, 0, 0, 0]
     assert client.page().status_int == 401
 
@@ -293,10 +252,8 @@ def test_a_first_request_binds_again_if_the_binding_in_its_way_is_erased_meanwhi
     monkeypatch.setattr(Session, "rows", run)
     with database.session() as session:
         bound = managers.bind(session, Identity(external_id, external_id))
-    found = admin.execute(
-        "SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s", [external_id]
-    )
-    assert found.fetchall() == [(bound,)]
+    saved = b"SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s"
+    assert admin.execute(saved, [external_id]).fetchall() == [(bound,)]
     assert bound != other_id
 
 

@@ -34,10 +34,6 @@ def operators(database_url):
         yield one, two
 
 
-def quietly(*_: object) -> None:
-    """Report no progress."""
-
-
 @pytest.fixture
 def rows(rows_of, manager):
     """Return a function that counts the manager's stacks, revisions and receipts."""
@@ -75,14 +71,10 @@ def test_a_held_manager_is_not_erased_until_its_release(client, manager, command
 
 def test_what_cannot_be_held_or_released_is_named(manager, command):
     unknown = str(uuid4())
-    missing = (
-        f"stackmgr: no manager has the external id or manager id {unknown}: see 'stackmgr managers list'\n"
-    )
-    assert command("managers", "hold", unknown, "--reason", "x").err == missing
-    assert (
-        command("managers", "release", manager[1]).err
-        == f"stackmgr: {manager[0]} is not held: nothing was changed\n"
-    )
+    missing = f"no manager has the external id or manager id {unknown}: see 'stackmgr managers list'"
+    not_held = f"{manager[0]} is not held: nothing was changed"
+    assert command("managers", "hold", unknown, "--reason", "x").err == f"stackmgr: {missing}\n"
+    assert command("managers", "release", manager[1]).err == f"stackmgr: {not_held}\n"
     for reason in ("", " ", "two\nlines"):
         assert command("managers", "hold", manager[0], "--reason", reason).status == 2
 
@@ -99,12 +91,12 @@ def test_a_hold_stops_an_erasure_that_runs_and_its_repetition(manager, operators
         if done == deleted:
             holds.hold(two, manager[0], "case 17")
 
-    for progress in (hold_then, quietly):
+    for progress in (hold_then, erasure.Progress()):
         with is_held():
             erasure.erase(one, *manager, progress)
         assert rows() == left
     holds.release(two, manager[0])
-    assert erasure.erase(one, *manager, quietly) == (3, 3, 3, 1)
+    assert erasure.erase(one, *manager, erasure.Progress()) == (3, 3, 3, 1)
 
 
 def is_waiting(admin) -> bool:
@@ -116,7 +108,7 @@ def test_an_erasure_waits_for_a_hold_that_begins_before_it_and_is_refused(manage
     with ThreadPoolExecutor() as threads:
         with one.transaction():
             holds.hold(one, manager[0], "case 17")
-            erasing = threads.submit(erasure.erase, two, *manager, quietly)
+            erasing = threads.submit(erasure.erase, two, *manager, erasure.Progress())
             eventually(lambda: is_waiting(admin))
         with is_held():
             erasing.result(30)
@@ -133,11 +125,11 @@ def test_a_hold_and_an_erasure_that_has_begun_wait_for_each_other(manager, opera
             eventually(lambda: is_waiting(admin))
         assert holding.result(30).reason == "case 17"
         with is_held():
-            erasure.erase(one, *manager, quietly)
+            erasure.erase(one, *manager, erasure.Progress())
         holds.release(one, manager[0])
         with one.transaction():
             holds.hold(one, manager[0], "case 18")
-            step = threads.submit(erasure._delete_rows, two, manager[0], quietly)
+            step = threads.submit(erasure._delete_rows, two, manager[0], erasure.Progress())
             eventually(lambda: is_waiting(admin))
         with pytest.raises(CommandError, match="case 18"):
             step.result(30)
