@@ -1,5 +1,7 @@
 """The last use of a key: recorded to the hour, without delaying a request."""
 
+from unittest.mock import patch
+
 import pytest
 
 from stackmgr.access import api_keys
@@ -111,33 +113,21 @@ def test_a_locked_key_is_still_verified_and_its_use_recorded_later(
     assert last_used() is not None
 
 
-def test_what_could_not_be_written_is_written_later(issued, notes, last_used, database, caplog):
-    away = Database("postgresql://127.0.0.1:1/none", pool_size=1, deadline=0.1)
-    away.open()
-    notes._database = away
-    notes.notice(api_keys.digest(issued.key))
-    notes.write()
-    away.close()
-    assert "The last use of 1 keys could not be saved yet" in caplog.text
-    assert issued.key not in caplog.text
-    notes._database = database
-    notes.write()
-    assert last_used() is not None
+def test_uses_before_and_during_a_write_that_fails_are_written_later(
+    issue, notes, database, database_url, caplog
+):
+    before, during = issue(), issue()
 
-
-def test_a_thread_of_the_process_writes_by_itself(issued, last_used, database):
-    LastUse(database, interval=0.05).notice(api_keys.digest(issued.key))
-    eventually(last_used)
-
-
-def test_a_use_during_a_write_that_fails_is_written_later(issued, notes, last_used, database, monkeypatch):
     def fail(_: Database) -> None:
-        notes.notice(api_keys.digest(issued.key))
+        notes.notice(api_keys.digest(during.key))
         raise DatabaseError(ReasonSlug.NO_CONNECTION)
 
-    notes.notice(bytes(32))
-    with monkeypatch.context() as failing:
-        failing.setattr(type(database), "session", fail)
+    notes.notice(api_keys.digest(before.key))
+    with patch.object(type(database), "session", fail):
         notes.write()
+    assert "The last use of 1 keys could not be saved yet" in caplog.text
+    assert before.key not in caplog.text
     notes.write()
-    assert last_used() is not None
+    with operating(database_url) as reader:
+        for issued in (before, during):
+            assert issued_keys.find(reader, issued.key_id).last_used_hour is not None

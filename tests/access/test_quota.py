@@ -1,5 +1,6 @@
 """Quotas: exactly N requests in any span of S seconds."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -61,11 +62,7 @@ def limited(issue, holder):
 
 @pytest.fixture(scope="module")
 def quiet_url(binaries: Path) -> Iterator[str]:
-    """A migrated database on a server without other transactions.
-
-    Any of them, be it in another database or an ANALYZE, can keep pages from being pruned, and then updates
-    do need new pages.
-    """
+    """A migrated database on a server without other transactions, which can keep pages from being pruned."""
     with cluster(binaries, "autovacuum=off") as own_server_url, new_database(own_server_url) as url:
         migrations.apply(url)
         yield url
@@ -78,20 +75,12 @@ def let_pass(admin):
 
 
 @pytest.fixture
-def retry_after(admin):
-    """Return a function that compares a `Retry-After` with the *seconds* that it had when this fixture began.
-
-    By the server's clock, which grants: the machine may take long for the requests in between.
-    """
-
-    def clock() -> float:
-        [(seconds,)] = admin.execute("SELECT extract(epoch FROM clock_timestamp())")
-        return float(seconds)
-
-    started = clock()
+def retry_after():
+    """Return a function that compares a `Retry-After` with that of the beginning, less the time since."""
+    started = time.monotonic()
 
     def compare(response, seconds: int) -> None:
-        assert seconds - 1 - (clock() - started) <= int(response.headers["Retry-After"]) <= seconds
+        assert seconds - 1 - (time.monotonic() - started) <= int(response.headers["Retry-After"]) <= seconds
 
     return compare
 

@@ -47,9 +47,10 @@ def respond_longest(body: bytes, excess: int = 0):
     return respond(200, body.ljust(RESPONSE_LIMIT_BYTES - head + excess))
 
 
+LIMIT = {"name": "r", "duration": 60_000, "reset": 10**15, "exceeded": True}
 LIMITED = {
     "rate limited": respond(200, verification("RATE_LIMITED")),
-    "usage exceeded": respond(200, verification("USAGE_EXCEEDED")),
+    "usage exceeded, beside a limit": respond(200, verification("USAGE_EXCEEDED", ratelimits=[LIMIT])),
     "the workspace": respond(429, b"{}"),
     "the workspace, for a time that is none": respond(429, b"{}", "Retry-After: soon"),
     "the workspace, for a negative time": respond(429, b"{}", "Retry-After: -1"),
@@ -126,33 +127,21 @@ def good(known):
     return accepted(known[0].external_id, f"id_{known[0].external_id}")
 
 
-def test_the_largest_allowed_response_is_read(known, unkey, good):
+def test_a_response_is_read_up_to_its_limits_and_in_chunks(known, unkey, good):
     client, stack_id = known
-    unkey.behave = respond_longest(json.dumps(good).encode())
-    assert client.get(stack_id).status_int == 200
-
-
-def test_metadata_of_a_megabyte_each_are_read(known, unkey, good):
-    client, stack_id = known
-    metadata = {f"member {number:05}": "x" * 92 for number in range(9_900)}
-    good["data"]["meta"] = good["data"]["identity"]["meta"] = metadata
-    assert len(response(200, good)) > 2_200_000
-    unkey.behave = respond(200, good)
-    assert client.get(stack_id).status_int == 200
-
-
-def test_more_values_than_can_be_parsed_quickly_are_unavailable(known, unkey, good):
-    client, stack_id = known
-    good["data"]["meta"] = {"numbers": [1] * 25_000}
-    unkey.behave = respond(200, good)
-    assert client.get(stack_id).status_int == 503
-
-
-def test_a_chunked_response_is_read(known, unkey, good):
-    client, stack_id = known
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    unkey.behave = exactly(head + chunked(json.dumps(good).encode(), 9), keep=True)
-    assert client.get(stack_id).status_int == 200
+    body = json.dumps(good).encode()
+    in_chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(body, 9)
+    data, megabyte = good["data"], {f"member {number:05}": "x" * 92 for number in range(9_900)}
+    metadata = {"meta": megabyte, "identity": data["identity"] | {"meta": megabyte}}
+    slow_to_parse = {"meta": {"numbers": [1] * 25_000}}
+    for title, behaviour, status in (
+        ("in chunks", exactly(in_chunks, keep=True), 200),
+        ("longest", respond_longest(body), 200),
+        ("metadata of a megabyte each", respond(200, {"data": data | metadata}), 200),
+        ("more values than can be parsed quickly", respond(200, {"data": data | slow_to_parse}), 503),
+    ):
+        unkey.behave = behaviour
+        assert (title, client.get(stack_id).status_int) == (title, status)
 
 
 def test_the_request_to_unkey_follows_its_api(known, unkey):

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from uuid import uuid4
 
 import pytest
@@ -16,7 +16,7 @@ from stackmgr.access.verifiers import http_connection
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import VerificationError
-from tests.support.http_server import drip, hang_up, http_server, raw, reset, respond, response
+from tests.support.http_server import HttpServer, drip, hang_up, http_server, raw, reset, respond, response
 from tests.support.unkey_server import accepted
 from tests.support.waiting import eventually
 
@@ -149,25 +149,19 @@ def test_a_look_up_without_a_thread_is_unavailable_and_the_next_one_works(
 @pytest.fixture
 def resolve(monkeypatch):
     """Return a function that has every name resolved to this host, with the ports that a function returns."""
-    real = socket.getaddrinfo
-
-    def addresses(*ports):
-        return [each for port in ports for each in real("127.0.0.1", port, type=socket.SOCK_STREAM)]
+    tcp = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
 
     def resolve(ports):
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses(*ports()))
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda *_, **__: [(*tcp, ("127.0.0.1", port)) for port in ports()]
+        )
 
     return resolve
 
 
-def test_the_second_address_is_tried_when_the_first_rejects(unkey, make_unkey_client, resolve):
-    client = make_unkey_client(f"http://unkey.example.org:{unkey.port}")
-    unkey.behave = respond(200, accepted(client.external_id, client.external_id))
-    resolve(lambda: (1, unkey.port))
-    assert client.page().status_int == 200
-
-
-def test_an_address_that_drops_packets_leaves_time_for_the_next_one(unkey, make_unkey_client, resolve):
+def test_an_address_that_rejects_or_drops_packets_leaves_time_for_the_next_one(
+    unkey, make_unkey_client, resolve
+):
     client = make_unkey_client(f"http://unkey.example.org:{unkey.port}", 2.0)
     unkey.behave = respond(200, accepted(client.external_id, client.external_id))
     with ExitStack() as cleanup:
@@ -176,7 +170,7 @@ def test_an_address_that_drops_packets_leaves_time_for_the_next_one(unkey, make_
             waiting = cleanup.enter_context(socket.socket())
             waiting.settimeout(0)
             waiting.connect_ex(full.getsockname())
-        resolve(lambda: (full.getsockname()[1], unkey.port))
+        resolve(lambda: (1, full.getsockname()[1], unkey.port))
         assert client.page().status_int == 200
 
 
@@ -195,28 +189,23 @@ def test_a_name_is_resolved_again_for_each_new_connection(make_unkey_client, res
         assert second.connections == 1
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-def tls_context(authority: trustme.CA, name: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(name).configure_cert(context)
-    return context
-
-
 @pytest.fixture
-def trusted(authority, tmp_path, monkeypatch) -> None:
-    """The authority is one of the system's."""
-    path = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(path))
-    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+def tls_server(tmp_path, monkeypatch):
+    """Return a function that runs a server with a certificate for a name."""
+
+    def run(name: str, *, is_trusted: bool = True) -> AbstractContextManager[HttpServer]:
+        authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(name).configure_cert(context)
+        if is_trusted:
+            authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        return http_server(context=context)
+
+    return run
 
 
-@pytest.mark.usefixtures("trusted")
-def test_over_tls_the_connection_is_kept_and_the_deadline_holds(authority, make_unkey_client):
-    with http_server(context=tls_context(authority, "127.0.0.1")) as server:
+def test_over_tls_the_connection_is_kept_and_the_deadline_holds(tls_server, make_unkey_client):
+    with tls_server("127.0.0.1") as server:
         client = make_unkey_client(server.url, 2.0)
         server.behave = respond(200, accepted(client.external_id, client.external_id))
         assert client.page().status_int == 200
@@ -226,15 +215,11 @@ def test_over_tls_the_connection_is_kept_and_the_deadline_holds(authority, make_
         assert client.page().status_int == 503
 
 
-@pytest.mark.usefixtures("trusted")
-def test_a_certificate_for_another_host_is_unavailable(authority, every_operation, make_unkey_client):
-    with http_server(context=tls_context(authority, "unkey.example.org")) as server:
-        every_operation(503, make_unkey_client(server.url))
-        assert server.requests == []
-
-
-def test_a_certificate_of_an_unknown_authority_is_unavailable(authority, every_operation, make_unkey_client):
-    with http_server(context=tls_context(authority, "127.0.0.1")) as server:
+@pytest.mark.parametrize(("name", "is_trusted"), [("unkey.example.org", True), ("127.0.0.1", False)])
+def test_a_certificate_for_another_host_or_of_an_unknown_authority_is_unavailable(
+    tls_server, every_operation, make_unkey_client, name, is_trusted
+):
+    with tls_server(name, is_trusted=is_trusted) as server:
         every_operation(503, make_unkey_client(server.url))
         assert server.requests == []
 

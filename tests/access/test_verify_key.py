@@ -4,7 +4,6 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.client import Client
 from tests.support.http_server import hang_up, raw, respond, response
 from tests.support.unkey_server import ROOT_KEY, accepted, verification
 
@@ -23,42 +22,37 @@ def with_unkey(unkey, monkeypatch):
 def test_a_valid_key_of_a_new_manager_is_accepted_and_leaves_no_trace(command, contents):
     external_id = str(uuid4())
     issued = command("keys", "issue", "--external-id", external_id, "--quota", "1/60", "--json").json
-    key = issued["key"]
     before = contents()
     for _ in range(2):
-        result = command("verify-key", "--json", stdin=key)
+        result = command("verify-key", "--json", stdin=issued["key"])
         assert result.status == 0
         document = result.json
         assert document.pop("duration_ms") > 0
         assert document == {
-            "verifier": "database", "accepted": True, "status": 200, "code": None, "reason": None,
-            "retry_after": None, "key_id": issued["key_id"], "external_id": external_id,
+            **dict.fromkeys(("code", "reason", "retry_after", "manager_id")),
+            "verifier": "database",
+            "accepted": True,
+            "status": 200,
+            "key_id": issued["key_id"],
+            "external_id": external_id,
             "identity_id": f"stackmgr:{external_id}",
-            "manager_id": None,
-        }  # fmt: skip
+        }
     assert contents() == before
     (record,) = command("keys", "list", "--json", "--external-id", external_id).json
     assert record["last_used_hour"] is None
 
 
-@pytest.fixture
-def key(command, app):
-    """A key with a quota that its manager has used up."""
-    issued = command("keys", "issue", "--external-id", str(uuid4()), "--quota", "1/60", "--json").json
-    Client(app, issued["key"], "", []).page()
-    return issued
-
-
-def test_an_existing_manager_is_named(command, app, new_key):
-    key = new_key()
-    Client(app, key, "", []).page()
-    result = command("verify-key", stdin=key)
+def test_an_existing_manager_is_named(command, client):
+    client.page()
+    result = command("verify-key", stdin=client.key)
     assert result.out.startswith("accepted: requests with this key are authenticated\n")
     assert "manager_id\t" in result.out
-    assert key not in result.out + result.err
+    assert client.key not in result.out + result.err
 
 
-def test_a_key_that_is_used_up_or_revoked_is_reported_with_its_id(command, key):
+def test_a_key_that_is_used_up_or_revoked_is_reported_with_its_id(command, holder):
+    key = command("keys", "issue", "--external-id", str(uuid4()), "--quota", "1/60", "--json").json
+    holder(key["key"]).page()
     limited = command("verify-key", "--json", stdin=key["key"])
     command("keys", "revoke", key["key_id"])
     revoked = command("verify-key", "--json", stdin=key["key"])
@@ -89,9 +83,8 @@ def test_the_outcome_of_unkey_is_reported_with_status_and_reason(
 ):
     with_unkey.behave = behaviour
     result = command("verify-key", "--json", stdin="some_key\n")
-    is_outage = status == 503
-    assert result.status == (NOT_VERIFIED if is_outage else NOT_ACCEPTED)
-    assert result.json["accepted"] is (None if is_outage else False)
+    exit_status, is_accepted = (NOT_VERIFIED, None) if status == 503 else (NOT_ACCEPTED, False)
+    assert (result.status, result.json["accepted"]) == (exit_status, is_accepted)
     assert [result.json[name] for name in ("verifier", "status", "reason")] == ["unkey", status, reason]
     assert ROOT_KEY not in result.out + result.err
     assert "some_key" not in result.out + result.err
