@@ -154,12 +154,7 @@ def test_the_samples_of_the_reference_are_accepted(suffix, service, key, counts,
         command = [*PROGRAMS[suffix](), str(SCHEMAS / "samples" / f"{operation}.{suffix}")]
         return run(command, tmp_path, **environment)
 
-    environment = {
-        "BASE_URL": service.base,
-        "API_KEY": key,
-        "IDEMPOTENCY_KEY": str(uuid4()),
-        "STACK_ID": "",
-    }
+    environment = {"BASE_URL": service.base, "API_KEY": key, "IDEMPOTENCY_KEY": str(uuid4()), "STACK_ID": ""}
     assert "Growth" in sample("createStack")
     assert "Growth" in sample("createStack")
     page = exchange(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"}).json

@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 from typing import Any
 from uuid import uuid4
@@ -27,40 +28,15 @@ UPDATES = 5
 
 HISTORY = b"""
 SELECT request_id, revision_number, revision_id::text, name, allocation, preset
-FROM stackmgr.stack_revisions
-WHERE stack_id = %s
-ORDER BY revision_number
+FROM stackmgr.stack_revisions WHERE stack_id = %s ORDER BY revision_number
 """
 COUNTS = b"""
 SELECT
     (SELECT count(*) FROM stackmgr.stacks WHERE manager_id = managers.manager_id),
     (SELECT count(*) FROM stackmgr.stack_revisions WHERE manager_id = managers.manager_id),
     (SELECT count(*) FROM stackmgr.creation_receipts WHERE manager_id = managers.manager_id)
-FROM stackmgr.managers AS managers
-WHERE external_id = %s
+FROM stackmgr.managers AS managers WHERE external_id = %s
 """
-
-
-class Manager:
-    """A manager who sends each request on a connection of its own."""
-
-    def __init__(self, service: RunningService, key: str, external_id: str) -> None:
-        self.external_id = external_id
-        self._service = service
-        self._authorization = {"Authorization": f"Bearer {key}"}
-
-    def create(self, key: str, document: Any, request_id: str) -> tuple[int, Any]:
-        return self._send("POST", STACKS, document, {"Idempotency-Key": key, "X-Request-Id": request_id})
-
-    def update(self, stack_id: str, document: Any, request_id: str) -> tuple[int, Any]:
-        return self._send("PATCH", f"{STACKS}/{stack_id}", document, {"X-Request-Id": request_id})
-
-    def _send(self, method: str, path: str, document: Any, headers: dict[str, str]) -> tuple[int, Any]:
-        received = exchange(
-            self._service.port, path, self._authorization | headers, method, json.dumps(document)
-        )
-        check_response(method, path, received.status, received.headers, received.body)
-        return received.status, received.json
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +46,36 @@ def service(database_url: str) -> Iterator[RunningService]:
 
 
 @pytest.fixture
-def manager(service: RunningService, new_key) -> Manager:
-    """A manager that no request was ever made for."""
-    external_id = str(uuid4())
-    return Manager(service, new_key(external_id), external_id)
+def external_id() -> str:
+    """The external id of a manager that no request was ever made for."""
+    return str(uuid4())
+
+
+@pytest.fixture
+def send(service: RunningService, new_key, external_id: str):
+    """Return a function that sends a request of the manager, on a connection of its own."""
+    authorization = {"Authorization": f"Bearer {new_key(external_id)}"}
+
+    def send(method: str, path: str, document: Any, headers: dict[str, str]) -> tuple[int, Any]:
+        body = json.dumps(document)
+        received = exchange(service.port, path, authorization | headers, method, body)
+        check_response(method, path, received.status, received.headers, received.body)
+        return received.status, received.json
+
+    return send
+
+
+@pytest.fixture
+def create(send):
+    """Return a function that creates a stack under the key `key`."""
+    headers = {"Idempotency-Key": "key", "X-Request-Id": "created"}
+    return lambda **changed: send("POST", STACKS, configuration(**changed), headers)
+
+
+@pytest.fixture
+def counts(admin: psycopg.Connection, external_id: str):
+    """Return a function that counts the stacks, revisions and receipts of the manager."""
+    return lambda: admin.execute(COUNTS, (external_id,)).fetchone()
 
 
 def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -92,19 +94,17 @@ each_round = pytest.mark.parametrize("number", range(ROUNDS))
 
 
 @each_round
-def test_of_identical_creates_at_once_one_creates_and_the_others_find_its_stack(manager, admin, number):
-    responses = at_once([lambda: manager.create("key", configuration(), "r")] * RUNNERS)
+def test_of_identical_creates_at_once_one_creates_and_the_others_find_its_stack(create, counts, number):
+    responses = at_once([create] * RUNNERS)
     assert Counter(status for status, _ in responses) == {201: 1, 200: RUNNERS - 1}
     assert all(document == responses[0][1] for _, document in responses)
-    assert admin.execute(COUNTS, (manager.external_id,)).fetchone() == (1, 1, 1)
+    assert counts() == (1, 1, 1)
 
 
 @each_round
-def test_of_two_inputs_under_one_key_at_once_one_wins_and_the_other_conflicts(manager, admin, number):
+def test_of_two_inputs_under_one_key_at_once_one_wins_and_the_other_conflicts(create, counts, number):
     names = ["This", "That"] * (RUNNERS // 2)
-    responses = at_once(
-        [lambda name=name: manager.create("key", configuration(name=name), "r") for name in names]
-    )
+    responses = at_once([partial(create, name=name) for name in names])
     (winner,) = (document for status, document in responses if status == 201)
     for name, (status, document) in zip(names, responses, strict=True):
         if name == winner["name"]:
@@ -112,21 +112,21 @@ def test_of_two_inputs_under_one_key_at_once_one_wins_and_the_other_conflicts(ma
             assert document == winner
         else:
             assert status == 409
-    assert admin.execute(COUNTS, (manager.external_id,)).fetchone() == (1, 1, 1)
+    assert counts() == (1, 1, 1)
 
 
 @each_round
-def test_updates_at_once_lose_nothing_and_change_only_what_each_supplied(manager, admin, number):
-    _, created = manager.create("key", configuration(), "created")
+def test_updates_at_once_lose_nothing_and_change_only_what_each_supplied(create, send, admin, number):
+    _, created = create()
+    path = f"{STACKS}/{created['id']}"
     requests = {f"{w}-{u}": changes(f"{number}-{w}-{u}") for w in range(WRITERS) for u in range(UPDATES)}
 
     def write(writer: int) -> dict[str, Any]:
         mine = [f"{writer}-{update}" for update in range(UPDATES)]
-        return {name: manager.update(created["id"], requests[name], name) for name in mine}
+        return {name: send("PATCH", path, requests[name], {"X-Request-Id": name}) for name in mine}
 
-    responses: dict[str, Any] = {}
-    for outcomes in at_once([lambda writer=writer: write(writer) for writer in range(WRITERS)]):
-        responses |= outcomes
+    outcomes = at_once([partial(write, writer) for writer in range(WRITERS)])
+    responses = {name: response for of_writer in outcomes for name, response in of_writer.items()}
     assert {status for status, _ in responses.values()} == {200}
     history = revisions(admin, created["id"])
     assert next(iter(history)) == "created"
@@ -158,11 +158,6 @@ def revisions(admin: psycopg.Connection, stack_id: str) -> dict[str, dict[str, A
         request_id, number, revision_id, name, allocation, preset = row
         assert number == expected
         assert request_id not in found
-        found[request_id] = {
-            "id": stack_id,
-            "current_revision_id": revision_id,
-            "name": name,
-            "allocation": allocation,
-            "schedule": {"preset": preset},
-        }
+        stack = {"id": stack_id, "current_revision_id": revision_id, "name": name, "allocation": allocation}
+        found[request_id] = stack | {"schedule": {"preset": preset}}
     return found

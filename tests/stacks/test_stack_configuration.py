@@ -35,8 +35,7 @@ def test_an_allocation_becomes_lowercase_sorted_text_without_spaces(spellings):
 
 def test_the_digest_of_an_input_never_changes():
     # Receipts never expire: with another digest, a retry would be a conflict.
-    known = Configuration(
-        "Z\u00fcrich \U0001f600", '[{"token_address":"0x00","weight_bps":10000}]', "monthly"
-    )
-    text = '["Z\\u00fcrich \\ud83d\\ude00","monthly"]\n[{"token_address":"0x00","weight_bps":10000}]'
+    items = '[{"token_address":"0x00","weight_bps":10000}]'
+    known = Configuration("Z\u00fcrich \U0001f600", items, "monthly")
+    text = f'["Z\\u00fcrich \\ud83d\\ude00","monthly"]\n{items}'
     assert known.digest() == hashlib.sha256(text.encode()).digest()

@@ -83,7 +83,10 @@ def test_a_file_that_is_no_json_object_is_reported(problems, document, problem):
 
 FIRST, SECOND = SHIPPED["tokens"][0], SHIPPED["tokens"][1]
 SETTLEMENT = SHIPPED["settlement_asset"]
+LOWERCASE, ZERO = FIRST["address"].lower(), "0x" + 40 * "0"
 NO_ADDRESS = "has no address of the form 0x and 40 hexadecimal digits"
+NO_TOKEN = "which is not an allocation token"  # noqa: S105 - no secret
+NO_CHECKSUM = "token 1: the address does not match its EIP-55 checksum"
 
 
 @pytest.mark.parametrize(
@@ -101,20 +104,11 @@ NO_ADDRESS = "has no address of the form 0x and 40 hexadecimal digits"
         (lambda d: d["tokens"].pop(), "there must be exactly 30 tokens, there are 29"),
         (lambda d: d["tokens"].clear(), "there must be exactly 30 tokens, there are 0"),
         (lambda d: d["tokens"].__setitem__(2, FIRST), "token 3 repeats an earlier address"),
+        (lambda d: d["tokens"][2].update(address=LOWERCASE), "token 3 repeats an earlier address"),
+        (lambda d: d["tokens"].__setitem__(4, SETTLEMENT), f"token 5 is the settlement asset, {NO_TOKEN}"),
+        (lambda d: d["tokens"][6].update(address=ZERO), "token 7 is the zero address, which is not a token"),
         (
-            lambda d: d["tokens"][2].update(address=FIRST["address"].lower()),
-            "token 3 repeats an earlier address",
-        ),
-        (
-            lambda d: d["tokens"].__setitem__(4, SETTLEMENT),
-            "token 5 is the settlement asset, which is not an allocation token",
-        ),
-        (
-            lambda d: d["tokens"][6].update(address="0x" + 40 * "0"),
-            "token 7 is the zero address, which is not a token",
-        ),
-        (
-            lambda d: d["settlement_asset"].update(address="0x" + 40 * "0"),
+            lambda d: d["settlement_asset"].update(address=ZERO),
             "settlement_asset is the zero address, which is not a token",
         ),
         (lambda d: d["tokens"].__setitem__(0, None), "token 1 is not an object"),
@@ -126,14 +120,8 @@ NO_ADDRESS = "has no address of the form 0x and 40 hexadecimal digits"
         (lambda d: d["tokens"][0].update(address=FIRST["address"][:-1]), f"token 1 {NO_ADDRESS}"),
         (lambda d: d["tokens"][0].update(address=FIRST["address"] + "\n"), f"token 1 {NO_ADDRESS}"),
         (lambda d: d["tokens"][0].update(address="0X" + FIRST["address"][2:]), f"token 1 {NO_ADDRESS}"),
-        (
-            lambda d: d["tokens"][0].update(address=FIRST["address"].swapcase().replace("0X", "0x")),
-            "token 1: the address does not match its EIP-55 checksum",
-        ),
-        (
-            lambda d: d["tokens"][0].update(address="0x" + FIRST["address"][2:].upper()),
-            "token 1: the address does not match its EIP-55 checksum",
-        ),
+        (lambda d: d["tokens"][0].update(address="0x" + FIRST["address"][2:].swapcase()), NO_CHECKSUM),
+        (lambda d: d["tokens"][0].update(address="0x" + FIRST["address"][2:].upper()), NO_CHECKSUM),
     ],
 )
 def test_whatever_breaks_a_rule_is_named(problems, change, problem):
@@ -152,7 +140,7 @@ def test_every_problem_is_named_at_once(problems):
     document["settlement_asset"] = None
     document["tokens"][0] = {"address": "0x"}
     document["tokens"][2] = SECOND
-    assert problems(document) == [
+    everything = [
         "chain_id must be the integer 4663",
         "settlement_asset is not an object",
         "there must be exactly 30 tokens, there are 29",
@@ -160,9 +148,6 @@ def test_every_problem_is_named_at_once(problems):
         f"token 1 {NO_ADDRESS}",
         "token 3 repeats an earlier address",
     ]
+    assert problems(document) == everything
     document["tokens"] = None
-    assert problems(document) == [
-        "chain_id must be the integer 4663",
-        "settlement_asset is not an object",
-        "tokens must be an array",
-    ]
+    assert problems(document) == [*everything[:2], "tokens must be an array"]
