@@ -9,9 +9,8 @@ import pytest
 from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.errors import DatabaseError, ServiceUnavailable
-from stackmgr.http.app import create_app
 from stackmgr.monitoring import logs
-from tests.support.client import STACKS, Client
+from tests.support.client import STACKS
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
 
@@ -40,15 +39,9 @@ def log(caplog):
 
 
 @pytest.fixture
-def logged(database, spellings, statements_run, log):
+def logged(client_with, log):
     """Return a function that makes a client of an application that writes a log, with a given verifier."""
-
-    def make(verifier, key=CANARY):
-        append = log.requests.append
-        app = create_app(database=database, verifier=verifier, spellings=spellings, observers=[append])
-        return Client(app, key, "", statements_run)
-
-    return make
+    return lambda verifier, key=CANARY: client_with(key, verifier=verifier, observers=[log.requests.append])
 
 
 def test_nothing_a_client_sends_is_logged_but_the_request_id(client, logged, log):
@@ -143,14 +136,14 @@ def test_the_line_of_a_request_has_its_manager_route_and_outcome(client, logged,
     assert line.pop("duration_ms") > 0
     assert line == {
         "request_id": "r1",
-        "manager_id": manager_id,
-        "key_id": key_id,
-        "stack_id": created.json["id"],
         "method": "POST",
         "route": STACKS,
         "status": 201,
         "code": None,
         "reason": None,
+        "manager_id": manager_id,
+        "key_id": key_id,
+        "stack_id": created.json["id"],
         "verifier": "accepted",
     }
 
@@ -191,11 +184,8 @@ def test_a_limited_message_passes_once_in_a_while_and_what_is_kept_of_it_is_boun
     by_arguments, monkeypatch
 ):
     limited = logs.RateLimitFilter(by_arguments=by_arguments)
-
-    def passes(text: str) -> bool:
-        return bool(limited.filter(logging.makeLogRecord({"msg": "conflict of %s", "args": (text,)})))
-
-    assert [passes(text) for text in ("a", "a", "b", "b")] == [True, False, by_arguments, False]
+    records = [logging.makeLogRecord({"msg": "conflict of %s", "args": (text,)}) for text in "aabb"]
+    assert [bool(limited.filter(record)) for record in records] == [True, False, by_arguments, False]
     monkeypatch.setattr(logs, "_LIMIT_INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(logs, "_LIMITED_MESSAGES", 3)
     later = logs.RateLimitFilter(by_arguments=by_arguments)

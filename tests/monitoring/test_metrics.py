@@ -12,14 +12,8 @@ from stackmgr.monitoring import metrics
 from stackmgr.monitoring.metrics import Metrics
 
 SAMPLE = re.compile(r"^(\w+(?:\{.*\})?) (\S+)$", re.MULTILINE)
-REQUEST = {
-    "method": "GET",
-    "route": "/manager/stacks",
-    "status": 200,
-    "code": None,
-    "reason": None,
-    "duration_ms": 1.0,
-}
+REQUEST = {"method": "GET", "route": "/manager/stacks", "status": 200, "code": None, "reason": None}
+REQUEST |= {"duration_ms": 1.0}
 COUNTED = 'stackmgr_requests_total{code="",method="GET",route="/manager/stacks",status="200"}'
 BUCKET = 'stackmgr_request_seconds_bucket{le="%s",method="GET",route="/manager/stacks"}'
 BOUNDS = [*map(str, (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)), "+Inf"]

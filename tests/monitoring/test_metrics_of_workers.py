@@ -42,12 +42,8 @@ def admin_port():
 
 @pytest.fixture
 def service(database_url, admin_port, tmp_path):
-    settings = {
-        "WEB_CONCURRENCY": "2",
-        "STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}",
-        "STACKMGR_METRICS_DIR": str(tmp_path / "metrics"),
-    }
-    with running_service(database_url, env=settings) as running:
+    folder = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}", "STACKMGR_METRICS_DIR": f"{tmp_path}/metrics"}
+    with running_service(database_url, env=folder | {"WEB_CONCURRENCY": "2"}) as running:
         yield running
 
 

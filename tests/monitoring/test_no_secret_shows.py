@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -40,11 +41,10 @@ MISBEHAVIOURS = (
 )
 
 
-def send(
-    service: RunningService, method: str, path: str, headers: dict[str, str], body: bytes = b""
-) -> bytes:
-    """Send a request and return all of the response."""
-    received = exchange(service.port, path, headers, method, body)
+def send(service: RunningService, headers: dict[str, str], *request: Any) -> bytes:
+    """Send a request, by default to list stacks, and return all of the response."""
+    path, *rest = request or ("/manager/stacks",)
+    received = exchange(service.port, path, headers, *rest)
     return repr(received.headers.items()).encode() + received.body
 
 
@@ -54,14 +54,12 @@ def requests_of_every_kind(service: RunningService, key: str):
     idempotent = auth | {"Idempotency-Key": f"{CANARY}-idempotency"}
     body = json.dumps(configuration()).encode()
     for document in (body, body, body.replace(b"Growth", b"Value"), b"{broken", b""):
-        yield send(service, "POST", "/manager/stacks", idempotent, document)
-    yield send(service, "POST", "/manager/stacks", auth | {"Idempotency-Key": CANARY * 100}, body)
-    yield send(service, "GET", "/manager/stacks", auth)
-    yield send(service, "GET", "/manager/stacks?limit=x", auth)
-    yield send(service, "DELETE", "/manager/stacks", auth)
-    yield send(service, "GET", "/nowhere", auth)
+        yield send(service, idempotent, "/manager/stacks", "POST", document)
+    yield send(service, auth | {"Idempotency-Key": CANARY * 100}, "/manager/stacks", "POST", body)
+    for request in ((), ("/manager/stacks?limit=x",), ("/manager/stacks", "DELETE"), ("/nowhere",)):
+        yield send(service, auth, *request)
     for value in ("", "Basic ", "Bearer ", f"Bearer {key[:-1]} ", f"Bearer {key} "):
-        yield send(service, "GET", "/manager/stacks", {"Authorization": value + CANARY})
+        yield send(service, {"Authorization": value + CANARY})
 
 
 def seen_outside(service: RunningService) -> bytes:
@@ -104,11 +102,10 @@ def test_with_unkey_no_secret_shows_whatever_unkey_returns(database_url, tmp_pat
         with running_service(database_url, env=environ) as service:
             unkey.behave = respond(200, accepted(external_id, "id_1"))
             responses = list(requests_of_every_kind(service, key))
-            unkey.behave = respond(200, accepted(external_id, "id_2"))
-            responses.append(send(service, "GET", "/manager/stacks", {"Authorization": f"Bearer {key}"}))
-            for misbehave in (*MISBEHAVIOURS, unkey.silence):
-                unkey.behave = misbehave
-                responses.append(send(service, "GET", "/manager/stacks", {"Authorization": f"Bearer {key}"}))
+            conflict = respond(200, accepted(external_id, "id_2"))
+            for behave in (conflict, *MISBEHAVIOURS, unkey.silence):
+                unkey.behave = behave
+                responses.append(send(service, {"Authorization": f"Bearer {key}"}))
             outside = seen_outside(service)
             service.stop()
             log = service.log_path.read_bytes()
