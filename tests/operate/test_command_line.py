@@ -73,8 +73,10 @@ def test_arguments_that_make_no_sense_are_rejected_with_the_usage(command, argum
         ("postgresql://operator:hunter2@hunter3@localhost/stackmgr", INVALID),
         ("host=localhost passwort=hunter2", INVALID),
         ("host=localhost password=hunter2\udcff", INVALID),
+        ("hunter2", INVALID),
+        ("postgresql://user:hunter2@host/db?nothing=1", INVALID),
     ],
-    ids=["empty", "blank", "bare at sign", "misspelt", "not UTF-8"],
+    ids=["empty", "blank", "bare at sign", "misspelt", "not UTF-8", "no form", "unknown parameter"],
 )
 def test_a_connection_string_that_cannot_be_used_is_named_but_not_shown(
     command, arguments, url, problem, monkeypatch
