@@ -22,7 +22,6 @@ from tests.support.waiting import eventually
 ENVIRONMENT = {"WEB_CONCURRENCY": "1", "STACKMGR_CONCURRENCY": "16", "STACKMGR_DATABASE_TIMEOUT": "25"}
 PATIENCE = 20
 WAIT = 3  # of the four that may run with keys that have not been accepted
-LOCK_ROW = b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE"
 LOCK_TABLE = b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE"
 WAITING = (
     b"SELECT count(*) FROM pg_catalog.pg_stat_activity"
@@ -76,31 +75,17 @@ def check_that_no_other_waits(client, request, expected, is_waiting, release):
         assert [future.result()[0] for future in late] == [expected] * WAIT
 
 
-@pytest.fixture
-def lock(admin: psycopg.Connection) -> Iterator[ExitStack]:
-    """A transaction of the administrator, which ends when it is closed."""
-    with ExitStack() as transaction:
-        transaction.enter_context(admin.transaction())
-        yield transaction
-
-
-def test_updates_that_wait_for_a_row_delay_no_other_request(client, admin, watcher, lock):
+@pytest.mark.parametrize(("kind", "waits"), [("update", WAIT), ("list", 1), ("get", 1)])
+def test_requests_that_wait_for_a_table_delay_no_other(client, admin, watcher, kind, waits):
     path = client.create()
-    admin.execute(LOCK_ROW, (path.rpartition("/")[2],))
-    update = ("PATCH", path, {"name": "late"})
-    check_that_no_other_waits(
-        client, update, 200, lambda: watcher.execute(WAITING).fetchone() == (WAIT,), lock.close
-    )
-
-
-@pytest.mark.parametrize("path", ["/manager/stacks", f"/manager/stacks/{uuid4()}"], ids=["list", "get"])
-def test_slow_reads_delay_no_other_request(client, admin, watcher, lock, path):
-    expected = client.request("GET", path)[0]
-    admin.execute(LOCK_TABLE)
-    # Up to four that start together share a round trip.
-    check_that_no_other_waits(
-        client, ("GET", path), expected, lambda: watcher.execute(WAITING).fetchone() >= (1,), lock.close
-    )
+    request = {"update": ("PATCH", path, {"name": "late"}), "list": LIST, "get": ("GET", path)}[kind]
+    with ExitStack() as lock:
+        lock.enter_context(admin.transaction())
+        admin.execute(LOCK_TABLE)
+        # Up to four reads that start together share a round trip.
+        check_that_no_other_waits(
+            client, request, 200, lambda: watcher.execute(WAITING).fetchone() >= (waits,), lock.close
+        )
 
 
 def test_the_operators_listener_waits_for_no_managers_request(database_url, new_key, admin, watcher):
