@@ -6,14 +6,8 @@ import sys
 import time
 
 from stackmgr.admission import ADMISSION
+from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.scheduler import Signal
-
-LIMIT = 262_144
-closed = []
-
-
-def sleep(seconds):
-    Signal().wait(seconds)
 
 
 class EndOfThread(BaseException):
@@ -22,18 +16,15 @@ class EndOfThread(BaseException):
 
 def body_report(environ):
     """Read the body as stackmgr does and say what came."""
-    if int(environ.get("CONTENT_LENGTH") or 0) > LIMIT:
-        return "413 Content Too Large", {"read": "too large"}
-    try:
-        body = environ["wsgi.input"].read(LIMIT + 1)
-    except OSError as exc:
-        return "400 Bad Request", {"read": type(exc).__name__}
-    if len(body) > LIMIT:
-        return "413 Content Too Large", {"read": "too large"}
-    return "200 OK", {"length": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+    if int(environ.get("CONTENT_LENGTH") or 0) <= BODY_LIMIT_BYTES:
+        body = environ["wsgi.input"].read(BODY_LIMIT_BYTES + 1)
+        if len(body) <= BODY_LIMIT_BYTES:
+            return "200 OK", {"length": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+    return "413 Content Too Large", {"read": "too large"}
 
 
-def late_failure():
+def late(start_response):
+    start_response("200 OK", [("Content-Length", "100")])
     yield b"first"
     raise ValueError("late")
 
@@ -47,14 +38,6 @@ def change_of_mind(start_response):
     except ValueError:
         start_response("404 Not Found", [("Content-Length", "4")], sys.exc_info())
     yield b"none"
-
-
-class Closeable:
-    def __iter__(self):
-        return iter([b"x"])
-
-    def close(self):
-        closed.append(1)
 
 
 RAISED = {
@@ -75,34 +58,12 @@ INVALID = {
 }
 
 
-def plainly(make):
-    """Return an application that starts a plain response and returns what *make* makes."""
-
-    def respond(start_response):
-        start_response("200 OK", [("Content-Type", "text/plain")])
-        return make()
-
-    return respond
-
-
-def late(start_response):
-    start_response("200 OK", [("Content-Length", "100")])
-    return late_failure()
-
-
-def no_content(start_response):
-    start_response("204 No Content", [("Content-Length", "3")])
-    return [b"abc"]
-
-
 # What tests the server's side of WSGI.
 SPECIAL = {
-    "/hang": plainly(lambda: time.sleep(600)),
+    "/hang": lambda _: time.sleep(600),
     "/never-starts": lambda _: [b"x"],
     "/change-of-mind": change_of_mind,
     "/late": late,
-    "/no-content": no_content,
-    "/closeable": plainly(Closeable),
 }
 
 
@@ -128,13 +89,13 @@ def app(environ, start_response):
     elif path == "/environ":
         report = {key: value for key, value in environ.items() if isinstance(value, (str, bool, int))}
     elif path == "/sleep":
-        sleep(float(query))
+        Signal().wait(float(query))
     elif path == "/complain":
         environ["wsgi.errors"].write(f"{query}\n")
     elif path == "/big":
         report = {"filler": "x" * int(query)}
-    elif path == "/closed":
-        report = {"closed": len(closed)}
+    elif path == "/no-content":
+        status = "204 No Content"
     payload = json.dumps(report).encode()
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(payload)))]
     start_response(status, [*headers, ("X-Path", path.encode("latin-1").hex())])

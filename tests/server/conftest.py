@@ -30,5 +30,4 @@ def start(tmp_path):
 
     yield start
     for server in servers:
-        if server.process.poll() is None:
-            server.stop()
+        server.stop()

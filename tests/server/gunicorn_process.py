@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support import http_wire
+from tests.support import http_wire, processes
 from tests.support.server import free_port
 from tests.support.waiting import eventually
 
@@ -72,12 +72,7 @@ class GunicornProcess:
             assert self.request(b"GET /probe HTTP/1.1\r\nHost: x\r\n\r\n").status == 200
 
     def stop(self):
-        self.process.terminate()
-        try:
-            return self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
+        return processes.stop(self.process)
 
 
 def head(line, *fields, host="x"):

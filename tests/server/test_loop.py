@@ -84,10 +84,11 @@ def occupy(worker: FakeWorker) -> None:
     worker.loop.queue._free = 0
 
 
-def test_a_request_is_served_and_its_connection_kept(worker):
-    client = worker.connected(get("/a") + get("/b"))
-    assert client.recv(9999).count(b"HTTP/1.1 200 OK") == 2
-    assert len(worker.loop.managers.open) == 1
+def test_of_more_connections_than_the_setting_the_longest_idle_is_closed(worker):
+    clients = [worker.connected(get("/")) for _ in range(11)]
+    assert len(worker.loop.managers.open) == 10
+    assert b"keep-alive" in clients[0].recv(9999)
+    assert clients[0].recv(1) == b""
 
 
 def test_a_unix_socket_is_for_managers_and_has_no_address(worker):

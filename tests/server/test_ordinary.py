@@ -1,7 +1,7 @@
 """What ordinary clients send and are sent, without a process, and the WSGI side of it."""
 
 import hashlib
-import json
+import io
 import random
 import re
 
@@ -59,7 +59,7 @@ def test_what_follows_the_last_response_is_discarded(request_, keepalive, is_ali
 
 def test_environ_is_that_of_pep_3333(memory):
     environ = memory.request(
-        get("/environ?a=1&b=%20", "X-A: 1", "x-a: 2", "Content-Type: text/x", "X-B: \xe9")
+        get("/environ?a=1&b=%20", "X-A: 1", "x-a:\t2 ", "X_A: 3", "Content-Type: text/x", "X-B: \xe9")
     ).json
     expected = {
         "REQUEST_METHOD": "GET", "QUERY_STRING": "a=1&b=%20", "PATH_INFO": "/environ", "SCRIPT_NAME": "",
@@ -128,13 +128,6 @@ def test_a_client_is_sent_the_same_wherever_its_bytes_are_cut(memory, name):
     assert memory.log.lines == []
     for pieces in cuts(ORDINARY[name]):
         assert memory.sent_for(*pieces) == (expected, state), pieces
-
-
-def test_pipelined_requests_get_responses_in_order(memory):
-    client = memory.connect(PIPELINE)
-    for n in range(3):
-        found = [client.response().json for _ in range(3)]
-        assert [each.get("path", each.get("length")) for each in found] == [f"/{n}", n, n + 1]
 
 
 def test_expect_100_continue(memory):
@@ -244,8 +237,10 @@ def test_head_has_the_length_and_no_body():
 def test_an_application_may_change_its_mind_and_is_closed(memory):
     response = memory.request(get("/change-of-mind"))
     assert (response.status, response.body) == (404, b"none")
-    assert memory.request(get("/closeable")).body == b"x"
-    assert memory.request(get("/closed")).json == {"closed": 1}
+    content = io.BytesIO(b"x")
+    closing = MemoryServer(lambda _, start_response: start_response("200 OK", []) and content)
+    assert closing.request(get("/")).body == b"x"
+    assert content.closed
 
 
 def test_a_key_that_is_rejected_counts_as_unverified_again():
@@ -255,4 +250,4 @@ def test_a_key_that_is_rejected_counts_as_unverified_again():
     client = server.connect(get("/"))
     assert client.response().status == 401
     assert rejected == [client._conn.place]
-    assert json.dumps(server.log.lines) == "[]"
+    assert server.log.lines == []

@@ -90,27 +90,18 @@ def test_as_many_fields_and_bytes_as_the_limits_allow_are_accepted(fields):
     assert len(get(*fields, line="GET /" + "a" * (LIMITS.line - 14) + " HTTP/1.1").environ) == 2
 
 
-@pytest.mark.parametrize("times", [2, 3])
-def test_an_idempotency_key_that_is_repeated_is_none(times):
-    fields = ["Idempotency-Key: a"] * times
-    assert get(*fields).environ["HTTP_IDEMPOTENCY_KEY"] == ""
+def test_an_idempotency_key_that_is_repeated_is_none():
+    for times in (2, 3):
+        assert get(*["Idempotency-Key: a"] * times).environ["HTTP_IDEMPOTENCY_KEY"] == ""
 
 
 @pytest.mark.parametrize(("digits", "length", "shown"), [
     ("9" * 18, 10**18 - 1, "9" * 18), ("9" * 19, 10**19 - 1, "9" * 19), ("1" + "0" * 8000, 10**18, "1" + "0" * 18),
-    ("0" * 8000 + "9" * 19, 10**19 - 1, "9" * 19), ("0" * 8000 + "7", 7, "7"), ("0" * 8000, 0, "0"),
+    ("0" * 8000 + "9" * 19, 10**19 - 1, "9" * 19), ("0" * 8000 + "7", 7, "7"), ("0" * 8000, 0, "0"), ("007", 7, "007"),
 ])  # fmt: skip
 def test_a_length_of_any_number_of_digits_is_a_length(digits, length, shown):
     request = get(f"Content-Length: {digits}")
     assert (request.length, request.environ["CONTENT_LENGTH"]) == (length, shown)
-
-
-def test_fields_in_the_environ():
-    request = get("X-A: 1", "x-a:\t2 ", "X_A: 3", "Content-Type: t", "Content-Length: 007", "X-B:\xe9")
-    assert request.environ == {
-        "HTTP_HOST": "x", "HTTP_X_A": "1,2", "CONTENT_TYPE": "t", "CONTENT_LENGTH": "007", "HTTP_X_B": "\xe9"
-    }  # fmt: skip
-    assert request.length == 7
 
 
 @pytest.mark.parametrize("host", ["a", "", "a:80", "a:", "127.0.0.1", "[::1]:80", "a.b-c_d", "%41", "a,b"])

@@ -12,15 +12,7 @@ import pytest
 from greenlet import getcurrent
 
 from stackmgr import scheduler
-from stackmgr.scheduler import (
-    READABLE,
-    WRITABLE,
-    Scheduler,
-    Signal,
-    call_in_thread,
-    end_turn,
-    wait_for,
-)
+from stackmgr.scheduler import READABLE, WRITABLE, Scheduler, Signal, call_in_thread, end_turn, wait_for
 from tests.support.greenlets import PATIENCE, Running
 from tests.support.waiting import eventually
 
@@ -47,9 +39,9 @@ def test_the_thread_takes_a_turn_when_woken():
     assert len(turns) == 3
 
 
-def test_a_greenlet_is_kept_for_the_next_call(running):
-    used = {running.do(getcurrent) for _ in range(100)}
-    assert len(used) == 1
+def test_a_greenlet_of_the_schedulers_thread_is_kept_for_the_next_call(running):
+    used = {running.do(lambda: (getcurrent(), threading.get_ident())) for _ in range(100)}
+    assert [ident for _, ident in used] == [running.thread.ident]
 
 
 def test_a_handler_is_called_with_the_events_of_its_descriptor_as_long_as_it_is_watched(running, pair):
@@ -96,17 +88,6 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def readable(sock: socket.socket, seconds: float = PATIENCE) -> bool:
     return wait_for(sock.fileno(), READABLE, seconds)
-
-
-def test_all_run_in_the_thread_of_the_scheduler(running):
-    assert {running.do(threading.get_ident), running.do(threading.get_ident)} == {running.thread.ident}
-
-
-def test_while_one_waits_for_a_descriptor_another_runs(running, pair):
-    one, other = pair
-    waiting = running.start(partial(readable, one))
-    assert running.do(lambda: other.send(b"x")) == 1
-    assert waiting.result(PATIENCE) is True
 
 
 def test_what_waits_for_a_descriptor_in_vain_is_told_so_and_may_wait_again(running, pair):
@@ -190,7 +171,7 @@ def test_a_signal_set_before_or_after_its_wait_resumes_nothing_else(running, is_
     assert running.do(wait_twice) == (is_early, False)
 
 
-def test_what_blocks_runs_in_another_thread_and_lets_others_run(running):
+def test_what_blocks_or_raises_in_another_thread_lets_others_run_and_is_raised(running):
     let_go = threading.Event()
 
     def block() -> int:
@@ -200,9 +181,6 @@ def test_what_blocks_runs_in_another_thread_and_lets_others_run(running):
     blocked = running.start(lambda: call_in_thread(block))
     running.do(let_go.set)
     assert blocked.result(PATIENCE) != running.thread.ident
-
-
-def test_what_a_call_in_another_thread_raises_is_raised(running):
     with pytest.raises(ZeroDivisionError):
         running.do(lambda: call_in_thread(lambda: 1 // 0))
 
