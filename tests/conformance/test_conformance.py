@@ -1,9 +1,7 @@
 """The service passes the checks, and a proxy that breaks a rule, as misconfigured ones do, is noticed."""
 
-import io
 import json
 import re
-import sys
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -11,7 +9,7 @@ import pytest
 
 from tests.conformance.__main__ import main
 from tests.conformance.checks import CHECKS
-from tests.support.command_line import Outcome
+from tests.support.command_line import Outcome, runner
 from tests.support.http_proxy import Change, Exchange, http_proxy
 from tests.support.server import running_service
 
@@ -123,25 +121,11 @@ def conformance(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Outcome]:
     """Return a function that runs `python -m tests.conformance` inside this process."""
-
-    def run(base: str, stdin: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["conformance", base])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        status = None
-        try:
-            main()
-        except SystemExit as ex:
-            status = ex.code
-        printed = capsys.readouterr()
-        if isinstance(status, str):
-            return Outcome(1, printed.out, status)
-        return Outcome(status or 0, printed.out, printed.err)
-
-    return run
+    return runner(monkeypatch, capsys, main)
 
 
 def test_the_service_passes_every_check(conformance, service, keys):
-    ran = conformance(f"{service.base}/", keys)
+    ran = conformance(f"{service.base}/", stdin=keys)
     assert ran.status == 0, ran.out
     *lines, last = ran.out.splitlines()
     assert lines == [f"ok    {section:4} {title}" for section, title, _ in CHECKS]
@@ -152,7 +136,7 @@ def test_the_service_passes_every_check(conformance, service, keys):
 def test_a_proxy_that_breaks_a_rule_is_noticed(conformance, service, keys, fault):
     moment, section, change = FAULTS[fault]
     with http_proxy(service.port, **{moment: change}) as base:
-        ran = conformance(base, keys)
+        ran = conformance(base, stdin=keys)
     assert ran.status == 3
     assert section in re.findall(r"^FAIL  (\S+)", ran.out, re.MULTILINE)
     assert fault != "404 as 403" or "7: 403 with 'not_found'" in ran.out
@@ -166,14 +150,14 @@ def test_keys_that_are_missing_equal_or_unknown_stop_the_run(conformance, servic
         (f"{first}\n{first}\n", "must be of two managers"),
         (f"{first}\nunknown\n", "the second manager's key is not accepted: status 401"),
     ):
-        ran = conformance(service.base, stdin)
+        ran = conformance(service.base, stdin=stdin)
         assert (ran.status, ran.out) == (1, "")
         assert message in ran.err
         assert first not in ran.err
 
 
 def test_a_deployment_that_does_not_respond_or_a_base_url_that_is_none(conformance, keys):
-    ran = conformance("http://127.0.0.1:1", keys)
+    ran = conformance("http://127.0.0.1:1", stdin=keys)
     assert ran.status == 1
     assert "does not respond" in ran.err
-    assert conformance("stackmgr.example.com", "").status == 2
+    assert conformance("stackmgr.example.com").status == 2

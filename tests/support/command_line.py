@@ -26,8 +26,10 @@ class Outcome:
         return json.loads(self.out)
 
 
-def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Return a function that runs `stackmgr` with arguments, *stdin* (Latin-1), and for a *terminal*."""
+def runner(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], main: Callable[[], None] = cli.main
+) -> Callable[..., Outcome]:
+    """Return a function that runs *main* with arguments, *stdin* (Latin-1), and for a *terminal*."""
 
     def run(*arguments: object, stdin: str = "", terminal: bool = False) -> Outcome:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
@@ -36,7 +38,7 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         capsys.readouterr()
         status: Any = 0
         try:
-            cli.main()
+            main()
         except SystemExit as ex:
             status = ex.code or 0
         printed = capsys.readouterr()
