@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import psycopg.generators
 from greenlet import getcurrent
@@ -29,7 +30,7 @@ from tests.simulation.database_invariants import (
 from tests.simulation.kernel import Kernel, Poll, module
 from tests.simulation.libpq import ClientSocket, SimulatedTransformer, connecting
 from tests.simulation.postgres import Server
-from tests.simulation.requests import Client, Key, random_ids
+from tests.simulation.requests import Client, Key
 from tests.simulation.world import Plan, Violation, World, asker, chosen_faults
 
 name = "database"
@@ -61,29 +62,22 @@ class FailingPoll(Poll):
 
 
 class DatabaseParts:
-    """What a run with a database has: to be built by every scenario that needs one."""
-
     def __init__(self, world: World, cleanup: ExitStack) -> None:
         plan = world.plan
-        self.world = world
-        self.kernel = Kernel(world)
-        self.server = Server(world)
-        WatchedPool.world = world
-        cleanup.enter_context(
-            names.replaced(
-                {
-                    **names.of_production(world, self.kernel),
-                    **names.of_pool(world),
-                    (psycopg.generators, "connect"): connecting(world, self.kernel, self.server),
-                    (connection, "Transformer"): SimulatedTransformer,
-                    (repository, "uuid4"): random_ids(world),
-                    (connection, "select"): module(select, poll=lambda: FailingPoll(self.kernel)),
-                    (pool, "DatabaseConnection"): WatchedConnection,
-                    (pool, "Pool"): WatchedPool,
-                    (pool, "_Waiter"): lambda: WatchedWaiter(self.line),
-                }
-            )
-        )
+        self.world = WatchedPool.world = world
+        self.kernel, self.server = Kernel(world), Server(world)
+        simulated = {
+            **names.of_production(world, self.kernel),
+            **names.of_pool(world),
+            (psycopg.generators, "connect"): connecting(world, self.kernel, self.server),
+            (connection, "Transformer"): SimulatedTransformer,
+            (repository, "uuid4"): lambda: UUID(int=world.random.getrandbits(128)),
+            (connection, "select"): module(select, poll=lambda: FailingPoll(self.kernel)),
+            (pool, "DatabaseConnection"): WatchedConnection,
+            (pool, "Pool"): WatchedPool,
+            (pool, "_Waiter"): lambda: WatchedWaiter(self.line),
+        }
+        cleanup.enter_context(names.replaced(simulated))
         self.database = WatchedDatabase(_URL, pool_size=plan["pool_size"], deadline=plan["deadline"])
         self.database.shared_reads = WatchedReads(self.database)
         self.database.shared_reads.world = world
@@ -95,11 +89,6 @@ class DatabaseParts:
     def _happen(self, event: str, arguments: list[Any]) -> None:
         self.world.note("event", event, *arguments)
         getattr(self.server, event)(*arguments)
-
-    def heal(self) -> None:
-        self.world.faults.clear()
-        self.world.quiet()
-        self.server.come_up()
 
     def close(self) -> None:
         """Close the pool; check that nothing of it is left."""
@@ -141,7 +130,6 @@ class RequestThread:
         self._free += 1
 
     def start(self, call: Callable[[], None]) -> None:
-        """Run *call* in a greenlet, as soon as one may run."""
         self._calls.append(call)
         self.scheduler.wake()
 
@@ -169,9 +157,8 @@ def plan(random: Random) -> Plan:
 def _event(random: Random, seconds: float) -> tuple[Any, ...]:
     event = random.choice(_EVENTS)
     at = round(random.random() * seconds, 4)
-    if event in ("restart", "crash", "freeze"):
-        return at, event, round(random.random() * 2, 4)
-    return at, event
+    lasts = event in ("restart", "crash", "freeze")
+    return (at, event, round(random.random() * 2, 4)) if lasts else (at, event)
 
 
 def run(world: World, cleanup: ExitStack) -> None:
@@ -191,7 +178,8 @@ def run(world: World, cleanup: ExitStack) -> None:
             client.end_call = partial(_continue, client, running, requests)
             world.at(world.between(0, 0.01), _continue, client, running, requests)
     world.run(lambda: not running, 60)
-    parts.heal()
+    world.quiet()
+    parts.server.come_up()
     settled = world.now + _SETTLING
     world.at(_SETTLING, lambda: None)
     world.run(lambda: world.now >= settled, 2 * _SETTLING)
@@ -227,11 +215,7 @@ def _probe(parts: DatabaseParts) -> None:
     """Acquire every connection at once."""
     world, database, size = parts.world, parts.database, parts.world.plan["pool_size"]
     acquired: list[Any] = []
-
-    def acquire() -> None:
-        acquired.append(database.acquire(world.now + 10.0))
-
-    _finish(world, lambda: [acquire() for _ in range(size)])
+    _finish(world, lambda: [acquired.append(database.acquire(world.now + 10.0)) for _ in range(size)])
     if len(acquired) != size:
         raise Violation("no connection and no room is lost", f"{len(acquired)} of {size} can be acquired")
     _finish(world, lambda: [database.release(found) for found in acquired])

@@ -6,9 +6,7 @@ The outcome of each is compared with the tables of the simulated server, which k
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from random import Random
 from typing import Any
-from uuid import UUID
 
 from greenlet import getcurrent
 
@@ -32,7 +30,7 @@ _OUTCOME_UNKNOWN = (RetryAction.RETRY_IF_READ, RetryAction.CLOSE)
 # Attempts that a request is owed.
 _ATTEMPTS = {RetryAction.RETRY: 4, RetryAction.RECONNECT_ALL: 2, RetryAction.RETRY_IF_READ: 2}
 # Faults by which a request may end with an exception that production code does not foresee.
-_UNFORESEEN: dict[type[Exception], set[str]] = {
+_UNFORESEEN = {
     MemoryError: {"unforeseen exception", "check fails"}, ValueError: {"unusable parameter"},
 }  # fmt: skip
 _SLACK = 0.01  # seconds
@@ -48,9 +46,8 @@ class Key:
         self.text = f"stackmgr_{random}{api_keys._checksum(random)}"
         self.digest = api_keys.digest(self.text)
         self.tables = tables
-        tables.keys[self.digest] = tuple(
-            f"{name} {number}" for name in ("external", "identity", "key", "manager")
-        )
+        names = "external", "identity", "key", "manager"
+        tables.keys[self.digest] = tuple(f"{name} {number}" for name in names)
         self.is_used = False
         self.remembered: object = None  # by the worker
         self.stacks: dict[str, int] = {}  # acknowledged: by id, how many revisions are known
@@ -79,33 +76,25 @@ class Client:
     def __init__(
         self, world: World, number: int, key: Key, database: Database, verifier: DatabaseVerifier
     ) -> None:
-        self.world = world
-        self.name = f"client {number}"
-        self.key = key
-        self.database = database
-        self.tables = key.tables
-        self.verifier = verifier
-        self.random: Random = world.random
-        self.left = world.plan["requests"]
-        self.sent = 0
+        self.world, self.random = world, world.random
+        self.name, self.sent = f"client {number}", 0
+        self.key, self.tables = key, key.tables
+        self.database, self.verifier = database, verifier
         self.retried: tuple[str, Configuration] | None = None  # a create of unknown outcome
         self.end_call: Callable[[], None] = lambda: None
 
     def next_call(self) -> Callable[[], None] | None:
-        if self.sent >= self.left:
+        if self.sent >= self.world.plan["requests"]:
             return None
         self.sent += 1
         request = f"{self.name}.{self.sent}"
         chance = self.random.random()
-        operation: Callable[[str], None]
         if self.retried is not None or chance < 0.35 or not self.key.stacks:
             operation = self._create
         elif chance < 0.6:
             operation = self._get
-        elif chance < 0.75:
-            operation = self._list
         else:
-            operation = self._update
+            operation = self._list if chance < 0.75 else self._update
         return partial(self._serve, request, operation)
 
     def _serve(self, request: str, operation: Callable[[str], None]) -> None:
@@ -118,14 +107,10 @@ class Client:
         except ServiceError as ex:
             outcome = f"{ex.reason} {getattr(ex, 'sqlstate', None)}"
             self._judge(request, ex, world.now - started)
-        except (MemoryError, ValueError) as ex:
-            outcome = repr(ex)
-            faults = _UNFORESEEN[type(ex)]
-            if not faults.intersection(world.touched[request]):
-                world.fail("an error names a fault of its request", f"{request}: {ex!r}", ex)
         except Exception as ex:  # noqa: BLE001 - whatever production code raises
             outcome = repr(ex)
-            world.fail("requests fail in foreseen ways", f"{request}: {ex!r}", ex)
+            if not _UNFORESEEN.get(type(ex), set()).intersection(world.touched[request]):
+                world.fail("requests fail in foreseen ways", f"{request}: {ex!r}", ex)
         finally:
             getcurrent().request = None
             seconds = world.now - started - (world.stalled - stalled)
@@ -135,14 +120,9 @@ class Client:
             self.end_call()
 
     def _judge(self, request: str, error: ServiceError, seconds: float) -> None:
-        """Check that an error is that of the request's own attempts, each of which a fault has touched.
-
-        Whoever could have no connection, `Line` has judged.
-        """
+        """Check that each of the request's own attempts was touched by a fault; `Line` judges the others."""
         if isinstance(error, ServiceUnavailable):
-            cause = error.__cause__
-            assert isinstance(cause, DatabaseError)
-            error = cause
+            error = error.__cause__
         if not isinstance(error, DatabaseError):
             self._wrong(request, error.reason)
         elif error.reason != ReasonSlug.NO_CONNECTION:
@@ -156,10 +136,8 @@ class Client:
             if action is RetryAction.CLOSE and seconds < self.world.plan["deadline"] - _SLACK:
                 self.world.fail("a request has all of its time", f"{request}: {seconds:.3f} s")
             if made < owed:
-                self.world.fail(
-                    "an error names a fault of its request",
-                    f"{request}: {error.reason} {error.sqlstate} {touched}",
-                )
+                detail = f"{request}: {error.reason} {error.sqlstate} {touched}"
+                self.world.fail("an error names a fault of its request", detail)
 
     def _begin(self, session: Any) -> Credential:
         memory = Memory(self.key, forgets=self.random.random() < 0.3)
@@ -173,7 +151,6 @@ class Client:
 
     def _manager(self, before: str, credential: Credential) -> str:
         """Return for which manager a request has run."""
-        assert credential.identity is not None
         manager_id = credential.identity.manager_id or ""
         if manager_id not in (before, self.key.manager_id):
             self._wrong("verified as", manager_id)
@@ -183,9 +160,9 @@ class Client:
     def _pause(self, session: Any) -> None:
         """Sometimes wait for something else than the database, with the connection or without it."""
         chance = self.random.random()
+        if chance < 0.1:
+            session.close()
         if chance < 0.3:
-            if chance < 0.1:
-                session.close()
             longest = 0.4 * self.world.plan["deadline"]  # as a wait in line
             scheduler.Signal().wait(self.random.choice((0.001, 0.02, longest)))
 
@@ -193,8 +170,7 @@ class Client:
         self.world.fail("responses agree with what is stored", f"{self.name}: {details}")
 
     def _owner(self, stack_id: str) -> str:
-        owner: str = self.tables.stacks[stack_id][0]
-        return owner
+        return self.tables.stacks[stack_id][0]
 
     def _written(self, statement: str, request: str, call: Callable[[], Any]) -> Any:
         """Return what a write returns; check what its error states of the outcome."""
@@ -206,8 +182,7 @@ class Client:
                 self._wrong(request, "nothing was changed, but it was committed")
             raise
         except DatabaseError as ex:
-            action = retries.retry_action(ex)
-            if action not in _OUTCOME_UNKNOWN and applied[statement, request]:
+            if retries.retry_action(ex) not in _OUTCOME_UNKNOWN and applied[statement, request]:
                 self._wrong(f"{ex.reason} {ex.sqlstate}", "but it was committed")
             raise
         if request in self.tables.unconfirmed:
@@ -216,10 +191,8 @@ class Client:
 
     def _create(self, request: str) -> None:
         name = f"name {request}" + _LONG * (self.sent % 4 == 0)
-        key, configuration = self.retried or (
-            f"idempotency {request}", Configuration(name, "{}", "daily"),
-        )  # fmt: skip
-        self.retried = key, configuration
+        fresh = f"idempotency {request}", Configuration(name, "{}", "daily")
+        key, configuration = self.retried = self.retried or fresh
         manager_id = ""
         with self.database.session() as session:
 
@@ -314,7 +287,3 @@ class Client:
         if not place or tuple(stack[1:5]) != revisions[place - 1][1:]:
             self._wrong("acknowledged update", stack)
         self.key.stacks[stack_id] = max(self.key.stacks[stack_id], place)
-
-
-def random_ids(world: World) -> Callable[[], UUID]:
-    return lambda: UUID(int=world.random.getrandbits(128))

@@ -120,6 +120,7 @@ class World:
             self.note("VIOLATION", invariant, detail)
 
     def quiet(self) -> None:
+        self.faults.clear()
         self._preemption = self._stall = 0.0
 
     def chance(self, fault: str, *whom: object) -> bool:
