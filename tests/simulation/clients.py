@@ -1,8 +1,4 @@
-"""Simulated HTTP clients: two threads each, one that sends and one that reads.
-
-A client fails the run if a response is not that of its next request, or if a request that has arrived has no
-response and none of its own manners or of the service's limits is the reason.
-"""
+"""Simulated HTTP clients: two threads each, one that sends and one that reads, and judges the responses."""
 
 from dataclasses import dataclass
 from math import inf
@@ -172,10 +168,8 @@ class Client:
         """Fail the run if this is not the response of *request*, or an error without a reason."""
         world, plan = self.world, self.world.plan
         world.note("response", request.name, status)
-        if status == 200 and (fields["X-Request-Id"], body) != (
-            request.name,
-            content_of(request.name, len(body)),
-        ):
+        expected = request.name, content_of(request.name, len(body))
+        if status == 200 and (fields["X-Request-Id"], body) != expected:
             world.fail("each request has one response, in order", request.name)
         seconds = world.now - request.sent_at - (world.stalled - request.stalled_before)
         if self.manners.is_hurried and seconds > _OPERATOR_SECONDS:

@@ -124,9 +124,8 @@ class Line:
     def acquired(self, connection: DatabaseConnection) -> None:
         request = self.requester()
         if id(connection) in self.in_use:
-            self.world.fail(
-                "a connection has one owner", f"{request} gets that of {self.in_use[id(connection)]}"
-            )
+            owner = self.in_use[id(connection)]
+            self.world.fail("a connection has one owner", f"{request} gets that of {owner}")
         self.in_use[id(connection)] = request
 
     def refused(self, started: float, owed: float, stalled: float) -> None:
@@ -134,10 +133,8 @@ class Line:
         waited, server = self.world.now - started, self.server
         if not owed - _SLACK <= waited <= max(0.0, owed) + _SLACK + stalled and owed > 0:
             self.world.fail("a request waits in line for its time", f"{waited:.3f} s of {owed:.3f} s")
-        is_hindered = (
-            bool(stalled) or owed < _EXCHANGE_SECONDS or any(each.causes() for each in server.verified)
-        )
-        is_hindered |= max(server.hindered_until, server.frozen_until) >= started
+        is_hindered = stalled or owed < _EXCHANGE_SECONDS or any(each.causes() for each in server.verified)
+        is_hindered = is_hindered or max(server.hindered_until, server.frozen_until) >= started
         self._note_use()
         if not is_hindered and self.full_at < self.world.now - _EXCHANGE_SECONDS:
             self.world.fail("a request has a connection unless a fault hinders it", self._state())
@@ -157,10 +154,8 @@ class Line:
         for connection in pool._pool:
             if id(connection) in self.in_use:
                 raise Violation("a connection is in one place", "idle, and in a session")
-        if (
-            pool._lock.owner is None
-            and not 0 <= len(pool._pool) + len(self.in_use) <= pool._nconns <= self.size
-        ):
+        is_counted = 0 <= len(pool._pool) + len(self.in_use) <= pool._nconns <= self.size
+        if pool._lock.owner is None and not is_counted:
             raise Violation("the pool counts its connections", self._state())
         now: list[Any] = list(pool._waiting)
         if not now and not self.seen:
@@ -176,7 +171,6 @@ class Line:
         self.seen = now
 
     def check_at_rest(self) -> None:
-        """Check what holds when no thread is on its way."""
         pool = self.pool
         if pool._pool and pool._waiting:
             raise Violation("no one waits while a connection is idle", f"{len(pool._waiting)} wait")
@@ -187,7 +181,6 @@ class Line:
         return any(task.action == self.pool._connect_for_line for task in self.pool._sched._queue)
 
     def check_at_end(self) -> None:
-        """Check what holds once nobody asks for a connection."""
         pool = self.pool
         if pool._waiting or pool._growing or self.in_use or pool._nconns != len(pool._pool):
             raise Violation("no connection and no room is lost", self._state())
@@ -204,7 +197,6 @@ class WatchedConnection(DatabaseConnection):
     """Looks whether its end had arrived when a write begins."""
 
     pgconn: Any
-
     sharing = 1  # how many requests use it at once
 
     def run(self, statement: Statement, parameters: Parameters, deadline: float) -> list[Row]:
@@ -284,9 +276,7 @@ class Schedule:
     """Watches one Scheduler and the thread that runs it."""
 
     def __init__(self, world: World, scheduler: Scheduler, thread: Thread) -> None:
-        self.world = world
-        self.scheduler = scheduler
-        self.thread = thread
+        self.world, self.scheduler, self.thread = world, scheduler, thread
         self._waits, self._stalled, self._stalled_before = 0, 0.0, 0.0
         world.invariants_at_rest.append(self.check_at_rest)
 
@@ -313,7 +303,6 @@ class Schedule:
                 raise Violation("a greenlet waits for one thing at a time", f"descriptor {descriptor}")
 
     def check_at_end(self) -> None:
-        """Check that nothing waits once all requests have ended."""
         if self.scheduler._deadlines or self.scheduler._waiting:
             raise Violation("every wait has an end", f"{len(self.scheduler._deadlines)} greenlets wait")
 

@@ -82,11 +82,8 @@ class ServerSession:
     """The server's side of one connection; *send* passes a message, or None (the end), to the client."""
 
     def __init__(self, server: "Server", send: Callable[[Any], None]) -> None:
-        self.server = server
-        self.world = server.world
-        self.send = send
-        self.is_open = True
-        self.ended_by = ""
+        self.server, self.world, self.send = server, server.world, send
+        self.is_open, self.ended_by = True, ""
         self.backend = Backend(server)
         self.commands: deque[Command] = deque()
         self.is_running = False

@@ -21,9 +21,8 @@ def run(seed: int, plan: Plan | None = None, mutant: str | None = None) -> World
         if mutant is not None:
             MUTANTS[mutant].plant(cleanup)
         cleanup.callback(world.end)
-        was_enabled = gc.isenabled()
-        gc.disable()  # what it ends, and when, would differ from process to process
-        if was_enabled:
+        if gc.isenabled():
+            gc.disable()  # what it ends, and when, would differ from process to process
             cleanup.callback(gc.enable)
         try:
             scenario.run(world, cleanup)

@@ -1,8 +1,4 @@
-"""Connections between simulated clients and the service, and the listeners at which they wait.
-
-The client's end is a `Stream`, the service's a `Socket` with a descriptor.  As in a kernel, closing an end
-with unread bytes resets the connection, and the reset may discard what the client has not read yet.
-"""
+"""Connections between simulated clients (`Stream`) and the service (`Socket`), and the listeners."""
 
 import socket
 from collections import deque
@@ -139,7 +135,7 @@ class Socket(File):
         if self.number < 0:
             return
         super().close()
-        stream = self.stream
+        stream = self.stream  # unread bytes reset it, which may discard what the client has not read yet
         if stream.sent:
             lost = self.world.random.randrange(len(stream.received) + 1)
             del stream.received[len(stream.received) - lost :]

@@ -11,9 +11,8 @@ class Lock:
     """A lock that is not reentrant; each use may pre-empt the thread."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
+        self.world, self.count = world, 0
         self.owner: Thread | None = None
-        self.count = 0
         self.waiting: deque[Thread] = deque()
 
     def acquire(self) -> bool:

@@ -119,9 +119,8 @@ class WatchedConnections(HttpConnections):
 
     def close_longest_parked(self) -> None:
         if len(self.open) < self._limit and len(self._kernel.files) < self._kernel.limit:
-            self.world.fail(
-                "a connection is closed for another only without room for both", str(len(self.open))
-            )
+            invariant = "a connection is closed for another only without room for both"
+            self.world.fail(invariant, str(len(self.open)))
         with self._excusing("too many connections"):
             super().close_longest_parked()
 
@@ -130,9 +129,8 @@ class WatchedConnections(HttpConnections):
             overdue = super().sweep()
         for conn in overdue:
             client = conn.sock.stream.client
-            if conn.protocol.state is WRITING and (
-                client.manners.reads_every or "stall" in self.world.faults
-            ):
+            is_slow = client.manners.reads_every or "stall" in self.world.faults
+            if conn.protocol.state is WRITING and is_slow:
                 client.excuse = client.excuse or "reads slowly"
         return overdue
 
@@ -180,7 +178,6 @@ class WatchedLoop(Loop):
             self.world.fail("a manager's connection makes room for an operator's", "an operator waits")
 
     def check(self) -> None:
-        """Raise Violation for what does not hold after a step."""
         self.queue.check(self.turned_at)
         held = sum(conn.protocol.held for conn in self.managers.parked)
         if held <= connections.BUFFER_BUDGET:
@@ -190,7 +187,6 @@ class WatchedLoop(Loop):
             raise Violation("memory of connections is within its budget", f"{held} bytes")
 
     def check_at_rest(self) -> None:
-        """Raise Violation for what does not hold when no thread can run."""
         interest = self.scheduler._epoll.interest
         waiting = {entry[0] for group in self.queue._lines for *_, entry in self.queue.line(group)}
         for each in (self.managers, self.operators):
@@ -206,7 +202,6 @@ class WatchedLoop(Loop):
                 raise Violation("a stopping worker keeps idle connections for a moment only", f"{deadline}")
 
     def check_at_end(self) -> None:
-        """Raise Violation for what is left once all clients have gone."""
         left = [*self.managers.open, *self.operators.open, *self.queue._running, *self.queue._lines]
         left += [*self.scheduler._deadlines, *self.scheduler._waiting]
         if left:

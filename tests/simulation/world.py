@@ -82,8 +82,7 @@ class World:
     """The clock, the agenda and the threads of one run; *plan* is what the seed has chosen."""
 
     def __init__(self, seed: int, plan: dict[str, Any]) -> None:
-        self.seed = seed
-        self.plan = plan
+        self.seed, self.plan = seed, plan
         self.faults: dict[str, float] = dict(plan.get("faults", {}))
         self.random = Random(f"run {seed}")
         self.now = _START
@@ -101,8 +100,7 @@ class World:
         self.stalled = 0.0  # seconds in all
         # By whom a fault has touched (a request's name, for example): the faults, by which it may fail.
         self.touched: defaultdict[object, list[str]] = defaultdict(list)
-        self.steps = 0
-        self.calls = 0
+        self.steps = self.calls = 0
         self._preemption = self.faults.get("preemption", 0.0)
         self._stall = self.faults.get("stall", 0.0)
         self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -276,8 +274,5 @@ class World:
         for thread in self.threads:
             if thread.is_alive():
                 thread.paused.throw(GreenletExit)
-        self.threads.clear()
-        self._runnable.clear()
-        self._agenda.clear()
-        self.invariants.clear()
-        self.invariants_at_rest.clear()
+        for each in (self.threads, self._runnable, self._agenda, self.invariants, self.invariants_at_rest):
+            each.clear()
