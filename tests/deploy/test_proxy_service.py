@@ -94,12 +94,6 @@ def test_a_longer_body_is_rejected_by_nginx_in_the_same_form(manager):
     assert (response.status, response.headers["X-Request-Id"]) == (413, "much.too:long-1")
 
 
-@pytest.mark.parametrize(("length", "status"), [(2048, 201), (3072, 400), (16000, 400)])
-def test_long_idempotency_keys_reach_the_service(manager, length, status):
-    response = manager.create(Idempotency_Key="k" * length, X_Request_Id=ODD_ID)
-    assert (response.status, response.headers["X-Request-Id"]) == (status, ODD_ID)
-
-
 @pytest.mark.parametrize(
     "request_id",
     ["a", "a.b:c_d-e", ODD_ID, "é\tü", "r" * 8000, "r" * 16000, "x, y", "\xc3\xa9"],
@@ -108,13 +102,6 @@ def test_long_idempotency_keys_reach_the_service(manager, length, status):
 @pytest.mark.parametrize("path", [STACKS, "/nowhere"])
 def test_a_request_id_is_echoed_byte_for_byte(manager, request_id, path):
     assert manager.request("GET", path, X_Request_Id=request_id).headers["X-Request-Id"] == request_id
-
-
-def test_a_trace_context_reaches_the_service(manager, service):
-    trace_id, request_id = "4bf92f3577b34da6a3ce929d0e0e4736", str(uuid4())
-    manager.request("GET", STACKS, X_Request_Id=request_id, traceparent=f"00-{trace_id}-00f067aa0ba902b7-01")
-    (line,) = (line for line in service.log().splitlines() if request_id in line)
-    assert json.loads(line)["trace_id"] == trace_id
 
 
 def test_each_request_with_a_blank_id_or_none_gets_a_uuid(manager):
@@ -139,12 +126,7 @@ def test_expect_100_continue_gets_an_interim_and_then_a_final_response(proxy, ne
         assert connection.recv(65536).startswith(b"HTTP/1.1 201 ")
 
 
-def test_pipelined_requests_all_get_a_response(proxy, new_key):
-    request = LINES.format(new_key())
-    received = proxy.send((f"{request}\r\n" * 2 + f"{request}Connection: close\r\n\r\n").encode())
-    assert received.count(b"HTTP/1.1 200 OK\r\n") == 3
-
-
-def test_a_server_responds_for_any_host(proxy, new_key):
-    request = LINES.format(new_key()).replace("localhost", "elsewhere:1").replace("HTTP/1.1", "HTTP/1.0")
-    assert proxy.send(f"{request}\r\n".encode()).startswith(b"HTTP/1.1 200 OK\r\n")
+def test_a_server_responds_to_pipelined_requests_for_any_host(proxy, new_key):
+    request = LINES.format(new_key()).replace("localhost", "elsewhere:1")
+    last = request.replace("HTTP/1.1", "HTTP/1.0")
+    assert proxy.send(f"{request}\r\n{request}\r\n{last}\r\n".encode()).count(b"HTTP/1.1 200 OK\r\n") == 3
