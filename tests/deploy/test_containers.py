@@ -10,11 +10,9 @@ from pathlib import Path
 import yaml
 
 import stackmgr
-from stackmgr import paths
-from tests.deploy.units import values
+from tests.deploy.units import DEPLOY, GRACEFUL_TIMEOUT_SECONDS, values
 from tests.support.server import free_port, running_service
 
-DEPLOY = paths.directory("deploy")
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text()
 [HEALTH_CHECK] = map(yaml.safe_load, re.findall(r"HEALTHCHECK.*\\\n +CMD (\[.*\])", CONTAINERFILE))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
@@ -59,8 +57,7 @@ def test_compose_has_the_image_its_command_and_its_health_check():
     assert service["healthcheck"]["test"] == ["CMD", *HEALTH_CHECK]
     [command] = re.findall(r"^CMD (\[.*\])$", CONTAINERFILE, re.MULTILINE)
     assert service["command"] == yaml.safe_load(command)
-    waits = re.search(r"^graceful_timeout = (\d+)$", (DEPLOY / "gunicorn.conf.py").read_text(), re.MULTILINE)
-    assert int(service["stop_grace_period"].removesuffix("s")) > int(waits[1])
+    assert int(service["stop_grace_period"].removesuffix("s")) > GRACEFUL_TIMEOUT_SECONDS
 
 
 def test_a_container_can_write_nowhere_and_has_bounded_resources():

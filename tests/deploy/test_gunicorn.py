@@ -120,11 +120,8 @@ def test_a_unix_socket_is_for_its_group_and_leads_no_host_to_the_operators_liste
 
 
 def test_a_worker_may_open_more_files_than_it_accepts_connections(database_url):
-    command, environ = (
-        [*GUNICORN_COMMAND, "--print-config"],
-        os.environ | {"STACKMGR_DATABASE_URL": database_url},
-    )
-    printed = subprocess.check_output(command, env=environ, text=True)
+    environ = os.environ | {"STACKMGR_DATABASE_URL": database_url}
+    printed = subprocess.check_output([*GUNICORN_COMMAND, "--print-config"], env=environ, text=True)
     accepted = int(re.search(r"^worker_connections += (\d+)", printed, re.MULTILINE)[1])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))

@@ -1,13 +1,11 @@
 """deploy/kubernetes.yaml, against the schemas of Kubernetes and what the other files of deploy/ state."""
 
-import re
-
 import kubernetes_validate
 import pytest
 import yaml
 
 import stackmgr
-from tests.deploy.units import DEPLOY, values
+from tests.deploy.units import DEPLOY, GRACEFUL_TIMEOUT_SECONDS, values
 
 OBJECTS = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
 JOB, DEPLOYMENT, BUDGET, SERVICE, POLICY = OBJECTS
@@ -66,9 +64,8 @@ def test_probes_ask_the_admin_listener_which_the_service_does_not_publish():
 def test_a_pod_has_memory_as_under_systemd_and_time_to_complete_its_requests_and_to_replace_a_worker():
     [memory] = values("stackmgr.service", "MemoryMax")
     assert SERVE["resources"]["limits"]["memory"] == f"{memory}i"
-    waits = re.search(r"^graceful_timeout = (\d+)$", (DEPLOY / "gunicorn.conf.py").read_text(), re.MULTILINE)
     [_, pause] = SERVE["lifecycle"]["preStop"]["exec"]["command"]
-    assert PODS["Deployment"]["spec"]["terminationGracePeriodSeconds"] > int(waits[1]) + int(pause)
+    assert PODS["Deployment"]["spec"]["terminationGracePeriodSeconds"] > GRACEFUL_TIMEOUT_SECONDS + int(pause)
     liveness = SERVE["livenessProbe"]
     assert liveness["periodSeconds"] * liveness["failureThreshold"] > 40
 

@@ -9,24 +9,14 @@ import time
 from pathlib import Path
 
 import psycopg
-import pytest
 from psycopg.conninfo import make_conninfo
 
 from stackmgr import paths
-from stackmgr.operate import migrations
 from tests.deploy.reloads import is_serving, kill_workers, messages, rejected_reload
-from tests.support.clusters import new_database
 from tests.support.server import GUNICORN_COMMAND, running, running_service, workers_replaced
 from tests.support.waiting import eventually
 
 PATIENCE = 20.0
-
-
-@pytest.fixture
-def own_url(server_url):
-    with new_database(server_url) as url:
-        migrations.apply(url)
-        yield url
 
 
 def test_a_whitelist_that_is_broken_is_named_and_once_repaired_reloaded(database_url, tmp_path):
@@ -76,8 +66,9 @@ def test_what_cannot_be_run_is_named_with_its_path(database_url, tmp_path):
         assert rejected_reload(service) == f"The reload failed: {python}: No such file or directory"
 
 
-def test_a_lock_on_the_history_of_migrations_holds_up_no_reload_for_long(own_url):
-    with running_service(own_url) as service, psycopg.connect(own_url) as connection:
+def test_a_lock_on_the_history_of_migrations_holds_up_no_reload_for_long(server):
+    url = server.url()
+    with running_service(url) as service, psycopg.connect(url) as connection:
         connection.execute("LOCK TABLE stackmgr.schema_migrations")
         with workers_replaced(service.pid, patience=30.0):
             os.kill(service.pid, signal.SIGHUP)

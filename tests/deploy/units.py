@@ -9,6 +9,8 @@ from pathlib import Path
 from stackmgr import paths
 
 DEPLOY = paths.directory("deploy")
+_SETTINGS = (DEPLOY / "gunicorn.conf.py").read_text()
+GRACEFUL_TIMEOUT_SECONDS = int(re.findall(r"^graceful_timeout = (\d+)$", _SETTINGS, re.MULTILINE)[0])
 _INSTALLED = "/opt/stackmgr/current"
 
 
