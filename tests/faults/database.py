@@ -20,7 +20,6 @@ from tests.support.waiting import eventually
 
 # Longer than a request waits for the database.
 LONG = DATABASE_TIMEOUT * 1.5
-_CROWD = 48
 # Bytes of WAL that only memory holds when a careless server crashes: some writes, unless another transaction
 # flushes them at the last moment.
 _UNFLUSHED, _CRASHES = 8000, 3
@@ -47,40 +46,12 @@ def execute(stage: Stage, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-def _holds(statement: str) -> Fault:
-    """Return the fault in which a transaction of somebody else has executed *statement* and stays open."""
-
-    @contextmanager
-    def fault(stage: Stage) -> Iterator[None]:
-        with psycopg.connect(stage.server.url()) as connection:
-            connection.execute(statement.encode())
-            yield
-
-    return fault
-
-
-def _locks(table: str) -> Fault:
-    return _holds(f"LOCK TABLE stackmgr.{table} IN ACCESS EXCLUSIVE MODE")
-
-
-def _changes(change: str, undo: str, *, new_connections: bool = False) -> Fault:
-    """Return the fault that is made by one statement and ended by another."""
-
-    @contextmanager
-    def fault(stage: Stage) -> Iterator[None]:
-        execute(stage, change)
-        try:
-            if new_connections:
-                execute(stage, _TERMINATE)
-            yield
-        finally:
-            execute(stage, undo)
-
-    return fault
-
-
-def _login(change: str, undo: str) -> Fault:
-    return _changes(f"ALTER ROLE {_LOGIN} {change}", f"ALTER ROLE {_LOGIN} {undo}", new_connections=True)
+@contextmanager
+def _lock(stage: Stage, table: str) -> Iterator[None]:
+    """Let a transaction of somebody else have the table for itself."""
+    with psycopg.connect(stage.server.url()) as connection:
+        connection.execute(f"LOCK TABLE stackmgr.{table} IN ACCESS EXCLUSIVE MODE".encode())
+        yield
 
 
 def _processes(stage: Stage, title: str) -> list[psutil.Process]:
@@ -201,17 +172,8 @@ def _primary_dies(stage: Stage, *, synchronous: bool) -> Iterator[None]:
 
 
 _ONE_REQUEST = Bound("500 503", most=2, ready="may fail")  # that of the backend, and the probe of readiness
-# More clients than connections: they wait for one another, so that only each request is bounded.
-_CROWDED = Bound("500 503", slowest=None)
-_ROWS = "SELECT FROM stackmgr.stacks FOR UPDATE"
 # The statement of a known key verifies it: a read that fails is 503, as a verification is, a write 500.
-_FAILED, _UNKNOWN = Bound("500 503"), Bound("500")
-_RECEIPTS_KEY = "CONSTRAINT creation_receipts_pkey"
-_WITHOUT_RECEIPTS_KEY = _changes(
-    f"ALTER TABLE stackmgr.creation_receipts DROP {_RECEIPTS_KEY}",
-    f"ALTER TABLE stackmgr.creation_receipts ADD {_RECEIPTS_KEY} PRIMARY KEY (manager_id, idempotency_key)",
-)
-_ASYNCHRONOUS = _login("SET synchronous_commit = off", "RESET synchronous_commit")
+_FAILED, _UNREADY = Bound("500 503"), Bound(ready="fails")
 
 CELLS = [
     Cell("backend", "dies", _kill_backend, OUTAGE, lasts=0.0, mixed=True),
@@ -220,21 +182,11 @@ CELLS = [
     Cell("database", "dies", _crash, DOWN, mixed=True, short=True),
     Cell("database (restart)", "dies", _restart, OUTAGE, lasts=0.0, mixed=True),
     Cell("database", "hangs", _freeze, DOWN, lasts=LONG, mixed=True, short=True),
-    Cell(
-        *("connections of the pool", "is full", _holds(_ROWS), _CROWDED),
-        lasts=DATABASE_TIMEOUT,
-        clients=_CROWD,
-        short=True,
-    ),
     Cell("commit (control)", "lies", _commit_carelessly, DOWN, control="R3"),
-    Cell("table stacks", "hangs", _locks("stacks"), _FAILED, lasts=LONG),
-    Cell("table api_keys", "hangs", _locks("api_keys"), _FAILED, lasts=LONG),
+    Cell("table stacks", "hangs", partial(_lock, table="stacks"), _FAILED, lasts=LONG),
     # Only `/ready` reads it.
-    Cell("table schema_migrations", "hangs", _locks("schema_migrations"), Bound(ready="fails"), lasts=LONG),
-    Cell("primary key of creation_receipts", "dies", _WITHOUT_RECEIPTS_KEY, _UNKNOWN),
-    Cell("login", "dies", _login("NOLOGIN", "LOGIN"), DOWN, lasts=LONG, setup=_as_service_login),
+    Cell("table schema_migrations", "hangs", partial(_lock, table="schema_migrations"), _UNREADY, lasts=LONG),
     Cell("max_connections", "is full", _use_up_connections, OUTAGE, lasts=LONG, setup=_as_service_login),
-    Cell("synchronous_commit of the login", "lies", _ASYNCHRONOUS, OUTAGE, setup=_as_service_login),
     Cell("primary", "dies", partial(_primary_dies, synchronous=True), DOWN, mixed=True),
     Cell(
         *("primary (lagging standby, control)", "dies", partial(_primary_dies, synchronous=False), DOWN),

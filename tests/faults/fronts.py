@@ -1,7 +1,6 @@
 """Cells of what stands before the database and beside or before the service: PgBouncer, nginx, a verifier."""
 
 import signal
-import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import psutil
 import psycopg
 
 from tests.faults.cell import ONE_WORKER, Bound, Cell
-from tests.faults.stage import NoPlace, Stage, suspended
+from tests.faults.stage import NoPlace, Stage
 from tests.support.http_server import http_server
 from tests.support.nginx import NGINX, nginx_before
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer, socket_path
@@ -23,7 +22,6 @@ _POOL_SIZE = 4
 # The settings of pooler.sql suit the service's default only.
 _DATABASE_TIMEOUT = 5.0
 _VERIFY_TIMEOUT = 1.0
-_BACKLOG = 8
 
 
 def _child(name: str) -> psutil.Process:
@@ -92,11 +90,6 @@ def _transactions_are_left_open(stage: Stage) -> Iterator[None]:
         yield
 
 
-def _nginx_workers_die(_: Stage) -> None:
-    for worker in _child("nginx").children():
-        worker.kill()
-
-
 @contextmanager
 def with_unkey(stage: Stage) -> Iterator[None]:
     """Let an Unkey that accepts the keys of the managers verify them."""
@@ -121,41 +114,17 @@ def _hang(stage: Stage) -> Iterator[None]:
         stage.unkey.behave = before
 
 
-@contextmanager
-def _accept_nothing(stage: Stage) -> Iterator[None]:
-    """Let the kernel drop connections, because those before them are not accepted."""
-    address = ("127.0.0.1", stage.unkey.port)
-    with stage.unkey.not_listening(), ExitStack() as held, socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(0)
-        for _ in range(_BACKLOG):
-            waiting = held.enter_context(socket.socket())
-            waiting.settimeout(0)
-            waiting.connect_ex(address)
-        yield
-
-
-_REJECTED = Bound("503")
-HANG = Cell("verifier", "hangs", _hang, _REJECTED, setup=with_unkey, lasts=3.0, short=True)
+HANG = Cell("verifier", "hangs", _hang, Bound("503"), setup=with_unkey, lasts=3.0, short=True)
 _WAITS = Bound("500 503", ready="may fail", slowest=_DATABASE_TIMEOUT + 0.5)
 _FULL = _transactions_are_left_open
 
 CELLS = [
     Cell("PgBouncer", "dies", _pgbouncer_dies, _WAITS, setup=with_pgbouncer, lasts=3.0),
     Cell("PgBouncer", "is full", _FULL, _WAITS, setup=with_pgbouncer, lasts=3.0),
-    Cell("nginx", "dies", _nginx_workers_die, ONE_WORKER, setup=_with_nginx),
-    Cell(
-        *("nginx", "hangs", lambda _: suspended(_child("nginx").children()), Bound(slowest=4.0)),
-        setup=_with_nginx,
-        lasts=3.0,
-    ),
     # It closes each idle connection, which its client may be about to use.
     Cell(
         *("nginx (reload)", "is slow", lambda _: _child("nginx").send_signal(signal.SIGHUP), ONE_WORKER),
         setup=_with_nginx,
     ),
     HANG,
-    # Nothing else leaves a verification waiting for a connection.
-    Cell("verifier", "is full", _accept_nothing, _REJECTED, setup=with_unkey, lasts=3.0),
 ]

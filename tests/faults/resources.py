@@ -1,17 +1,14 @@
-"""Cells of what runs out or breaks around the service: descriptors, the volume of its state."""
+"""Cells of the volume of metrics and heartbeats."""
 
 import os
-import resource
-import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.faults.cell import CLIENTS, ONE_WORKER, RECOVERY, Bound, Cell
 from tests.faults.stage import NoPlace, Stage
 
-_FREE_DESCRIPTORS, _CONNECTIONS = 20, 200
 _PIECES = (1 << 20, 1 << 12)
 
 
@@ -79,36 +76,11 @@ def _remove_heartbeats(stage: Stage) -> Iterator[None]:
     folder.with_name("elsewhere").rename(folder)
 
 
-@contextmanager
-def _few_descriptors(stage: Stage) -> Iterator[None]:
-    """Leave workers fewer descriptors than there are connections."""
-    with ExitStack() as undo:
-        for worker in stage.workers():
-            used = max(int(path.name) for path in Path(f"/proc/{worker.pid}/fd").iterdir()) + 1
-            before = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
-            undo.callback(_set_limit, worker.pid, before)
-            _set_limit(worker.pid, (used + _FREE_DESCRIPTORS, before[1]))
-        for _ in range(_CONNECTIONS):
-            undo.enter_context(socket.create_connection(("127.0.0.1", stage.service.port), timeout=5))
-        yield
-
-
-def _set_limit(pid: int, limits: tuple[int, int]) -> None:
-    with suppress(ProcessLookupError):
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-
-
-_DESCRIPTORS = Bound("cut", ready="may fail")
 _METRICS = Bound("cut", CLIENTS, live=RECOVERY)
 
 CELLS = [
-    Cell("descriptors", "is full", _few_descriptors, _DESCRIPTORS, lasts=3.0, short=True),
     Cell("metrics (truncated)", "lies", _truncate_metrics, _METRICS, setup=_with_volume, lasts=2.0),
-    Cell(
-        *("volume of metrics and heartbeats", "is full", _fill_volume),
-        setup=_with_volume,
-        lasts=3.0,
-    ),
+    Cell(*("volume of metrics and heartbeats", "is full", _fill_volume), setup=_with_volume, lasts=3.0),
     Cell(
         *("heartbeats", "dies", _remove_heartbeats, ONE_WORKER),
         setup=_with_heartbeats,
