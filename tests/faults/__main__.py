@@ -5,13 +5,12 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.faults import endurance, patroni, upgrade
 from tests.faults.cells import CELLS
-from tests.faults.report import HEADINGS, print_headings
+from tests.faults.report import HEADINGS, Report, print_headings
 from tests.faults.runner import run
 from tests.faults.stage import NoPlace
 from tests.support.memory import memory
@@ -62,17 +61,16 @@ def main() -> int:
     problems = []
     with faulty_postgres() as server:
         for name in chosen:
-            found = _attempted(name, partial(_work(name), server, arguments))
-            problems += [f"{name}: {problem}" for problem in found]
+            problems += [f"{name}: {problem}" for problem in _problems(name, server, arguments)]
     for problem in problems:
         print(problem, file=sys.stderr)
     return int(bool(problems))
 
 
-def _attempted(name: str, act: Callable[[], list[str]]) -> list[str]:
-    """Return the problems that *act* has found."""
+def _problems(name: str, server: FaultyPostgres, given: argparse.Namespace) -> list[str]:
+    """Run this cell or drill, print rows, and return what is wrong."""
     try:
-        return act()
+        return [problem for report in _reports(name, server, given) for problem in report.show()]
     except NoPlace as ex:
         print(f"{name}: left out: {ex}", file=sys.stderr, flush=True)
         return []
@@ -81,34 +79,17 @@ def _attempted(name: str, act: Callable[[], list[str]]) -> list[str]:
         return [str(ex)]
 
 
-def _work(name: str) -> Callable[[FaultyPostgres, argparse.Namespace], list[str]]:
-    """Return what runs this cell or drill, prints rows, and returns what is wrong."""
+def _reports(name: str, server: FaultyPostgres, given: argparse.Namespace) -> Iterator[Report]:
     if name == "endurance":
-        return _endurance
-    if name == "upgrade":
-        return lambda server, given: upgrade.show(
-            *upgrade.run(server.url("postgres"), given.seed, given.times, given.source)
-        )
-    if name == "patroni":
-        return lambda _, given: patroni.run(given.seed, given.times)
-    return lambda server, given: run(CELLS[name], server, given.seed, given.times).show()
-
-
-def _endurance(server: FaultyPostgres, given: argparse.Namespace) -> list[str]:
-    problems = []
-    for setting in given.settings:
-        plan = endurance.Plan(
-            setting=setting,
-            seed=given.seed,
-            writes=given.writes,
-            soak_seconds=given.soak,
-            rest=given.rest,
-        )
-        report, samples = endurance.run(plan, server)
-        problems += report.show()
-        for line in samples.lines():
-            print(f"{setting}: {line}", flush=True)
-    return problems
+        for setting in given.settings:
+            plan = endurance.Plan(setting, given.seed, given.writes, given.soak, given.rest)
+            yield endurance.run(plan, server)
+    elif name == "upgrade":
+        yield upgrade.run(server.url("postgres"), given.seed, given.times, given.source)
+    elif name == "patroni":
+        yield patroni.run(given.seed, given.times)
+    else:
+        yield run(CELLS[name], server, given.seed, given.times)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,12 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
 
 import psutil
 
-from stackmgr.settings import Settings
 from tests.faults.cell import Bound, Cell, Prepare
 from tests.faults.cells import CELLS
 from tests.faults.fronts import HANG, with_pgbouncer, with_unkey
@@ -41,12 +39,9 @@ SETTINGS: dict[str, Prepare | None] = {
 _BOUND = Bound("500 503 cut refused", ready="may fail", live=None, slowest=None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Plan:
-    """So many seconds without faults, the first minute not sampled; then writes under faults.
-
-    The faults end once so many writes are acknowledged, for which there is an hour.
-    """
+    """Some seconds without faults, then faults until so many writes are acknowledged, within an hour."""
 
     setting: str
     seed: int
@@ -73,45 +68,23 @@ class Samples:
                 self.uses[role, kind].append((time.monotonic(), max(values)))
 
     def growth(self) -> list[str]:
-        """Return, in words, what is not flat.
-
-        How many descriptors and threads are in use varies with the load: what grows is above all of the
-        first half.
-        """
+        """Return, in words, what grew: descriptors and threads vary, so that all of the first half counts."""
         found = []
         for (role, kind), uses in self.uses.items():
-            first, last = _ends(uses)
+            first = median(value for at, value in uses if at < uses[0][0] + _MINUTE)
+            last = median(value for at, value in uses if at > uses[-1][0] - _MINUTE)
             half = uses[: (len(uses) + 1) // 2]
             before = first * _MORE_MEMORY if kind == "MB" else max(value for _, value in half)
             if last > before + _MORE:
                 found.append(f"{role}: {kind} grew to {last:.4g}, over {before + _MORE:.4g}")
         return found
 
-    def lines(self) -> Iterator[str]:
-        """Yield the medians of the first and of the last minute."""
-        for (role, kind), uses in self.uses.items():
-            yield "{}: {} {:.4g} to {:.4g}".format(role, kind, *_ends(uses))
 
-
-def _ends(uses: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the medians of the first and of the last minute."""
-    first = [value for at, value in uses if at < uses[0][0] + _MINUTE]
-    last = [value for at, value in uses if at > uses[-1][0] - _MINUTE]
-    return float(median(first)), float(median(last))
-
-
-@contextmanager
-def _by_default(stage: Stage) -> Iterator[None]:
-    """Give the service its default settings."""
-    stage.environment["STACKMGR_CONCURRENCY"] = str(Settings.concurrency)
-    yield
-
-
-def run(plan: Plan, server: FaultyPostgres) -> tuple[Report, Samples]:
+def run(plan: Plan, server: FaultyPostgres) -> Report:
     """Carry out a run.  Raises NoPlace where the setting cannot be."""
     cell = Cell(f"endurance ({plan.setting})", "dies", lambda _: None, _BOUND)
     samples, failures = Samples(), []
-    with staged(server, plan.seed, _by_default, SETTINGS[plan.setting]) as stage:
+    with staged(server, plan.seed, SETTINGS[plan.setting]) as stage:
         # A page has a hundred stacks, all of which would be in the record.
         workload = stage.workload(plan.seed, keeps=True, lists=False)
         workload.start(plan.clients)
@@ -128,7 +101,7 @@ def run(plan: Plan, server: FaultyPostgres) -> tuple[Report, Samples]:
         report = judged(cell, replace(stage.evidence(), faults=[]), workload, [])
         report.faults = len(stage.faults)
         report.problems += failures + samples.growth()
-        return report, samples
+        return report
 
 
 def _soak(plan: Plan, stage: Stage, workload: Workload, samples: Samples) -> None:

@@ -1,8 +1,4 @@
-"""Two PostgreSQL nodes under Patroni, as deploy/patroni/ sets them up, whose primary dies.
-
-Patroni and PostgreSQL are Debian's.  The configuration is the deployed file, but for paths, ports and
-addresses.  Each fault kills Patroni and PostgreSQL of the primary; the node rejoins before the next one.
-"""
+"""Two PostgreSQL nodes under Debian's Patroni and the deployed file, whose primary dies and rejoins."""
 
 import itertools
 import json
@@ -28,7 +24,7 @@ import psycopg
 
 from stackmgr import paths
 from tests.faults.cell import Bound, Cell
-from tests.faults.report import HEADINGS, judged, print_headings, print_row
+from tests.faults.report import Report, judged
 from tests.faults.stage import ENVIRONMENT, Evidence, NoPlace
 from tests.support.processes import running
 from tests.support.server import free_port, listens, running_service
@@ -60,19 +56,14 @@ class _Node:
     """Patroni on one node, and the PostgreSQL that it starts."""
 
     def __init__(self, name: str, folder: Path, etcd: str) -> None:
-        self.name = name
         self.address = _NODES[name]
         self.port, self._api_port = free_port(), free_port()
         self._folder = folder / name
         self._folder.mkdir()
         _give(self._folder)
-        (self._folder / "patroni.yml").write_text(self._configuration(folder, etcd))
-
-    def _configuration(self, folder: Path, etcd: str) -> str:
-        """Return the deployed file for this node.  Fails where it no longer has what is replaced."""
         passwords = ("REWIND_PASSWORD", "REPLICATION_PASSWORD", "SUPERUSER_PASSWORD", "API_PASSWORD")
         text = string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
-            {"NODE": self.name, "ADDRESS": self.address, "ETCD": etcd}
+            {"NODE": name, "ADDRESS": self.address, "ETCD": etcd}
             | dict.fromkeys(("DATABASES", "SERVICES"), "127.0.0.0/8")
             | dict.fromkeys(passwords, _PASSWORD)
         )
@@ -87,7 +78,7 @@ class _Node:
         for deployed, replacement in here.items():
             assert deployed in text, deployed
             text = text.replace(deployed, replacement)
-        return text
+        (self._folder / "patroni.yml").write_text(text)
 
     @property
     def log(self) -> str:
@@ -108,30 +99,25 @@ class _Node:
         for process in doomed:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        eventually(lambda: not any(map(_runs, doomed)), message=f"{self.name} cannot be killed")
 
-    def roles(self) -> list[str]:
-        """Return the role of each node, as this one sees them; none while it does not respond."""
-        response = self._ask("/cluster")
-        return [member["role"] for member in json.loads(response)["members"]] if response else []
+        def is_alive(process: psutil.Process) -> bool:
+            with suppress(psutil.NoSuchProcess):
+                return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+            return False
+
+        eventually(lambda: not any(map(is_alive, doomed)), message="a node cannot be killed")
 
     def accepts_writes(self) -> bool:
         """Whether this node is the primary, as a load balancer checks."""
-        return self._ask("/primary") is not None
+        return self.ask("/primary") is not None
 
-    def _ask(self, path: str) -> bytes | None:
+    def ask(self, path: str) -> bytes | None:
         """Return the body of Patroni's response, if its status is 200."""
         with suppress(OSError), closing(HTTPConnection(self.address, self._api_port, timeout=2)) as api:
             api.request("GET", path)
             response = api.getresponse()
             return response.read() if response.status == HTTPStatus.OK else None
         return None
-
-
-def _runs(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    return False
 
 
 class _Cluster:
@@ -150,10 +136,7 @@ class _Cluster:
         )
 
     def create(self) -> None:
-        """Bootstrap the cluster on the first node; the second one copies it.
-
-        Then do what the operator does once: roles, passwords, `stackmgr migrate`.
-        """
+        """Bootstrap the cluster, and do what the operator does once: roles, passwords, `stackmgr migrate`."""
         first, second = self.nodes
         first.start()
         eventually(first.accepts_writes, _PATIENCE, "the first node does not become the primary")
@@ -193,7 +176,8 @@ class _Cluster:
 
     def _await_standby(self) -> None:
         def is_complete() -> bool:
-            return sorted(self.nodes[0].roles()) == ["leader", "sync_standby"]
+            members = json.loads(self.nodes[0].ask("/cluster") or '{"members": []}')["members"]
+            return sorted(member["role"] for member in members) == ["leader", "sync_standby"]
 
         eventually(is_complete, _PATIENCE, "there is no synchronous standby")
 
@@ -203,8 +187,8 @@ def _seconds(setting: str) -> int:
     return int(re.findall(rf"^ +{setting}: (\d+)$", _TEMPLATE.read_text(encoding="utf-8"), re.MULTILINE)[0])
 
 
-def run(seed: int, times: int) -> list[str]:
-    """Carry out the drill, print what came of it, and return what is wrong.  Raises NoPlace."""
+def run(seed: int, times: int) -> Report:
+    """Kill the primary so many *times*.  Raises NoPlace."""
     chance = random.Random(seed)  # noqa: S311 - to be repeatable
     with _cluster() as cluster:
         operator = cluster.url("stackmgr_operator")
@@ -224,23 +208,14 @@ def run(seed: int, times: int) -> list[str]:
             service.stop()
             logs = [service.log_path.read_text(), *(node.log for node in cluster.nodes)]
         report = judged(_CELL, Evidence(operator, managers, faults, logs), workload, [])
-    print()
-    print_headings(*HEADINGS)
-    return report.show() + _show_gaps(workload, faults)
-
-
-def _show_gaps(workload: Workload, faults: list[tuple[float, float]]) -> list[str]:
-    """Print for each fault the longest time between two acknowledged writes that it has a part in."""
-    times = sorted(o.completed for o in workload.operations if o.writes and o.acknowledged)
-    problems = []
-    print()
-    print_headings("kill", "the standby took over after", "no write acknowledged for")
-    for number, (began, ended) in enumerate(faults, 1):
-        gap = max(b - a for a, b in itertools.pairwise(times) if a <= ended and b >= began)
-        print_row(number, f"{ended - began:.1f} s", f"{gap:.1f} s")
+    written = sorted(o.completed for o in workload.operations if o.writes and o.acknowledged)
+    for began, ended in faults:
+        gap = max(b - a for a, b in itertools.pairwise(written) if a <= ended and b >= began)
+        took = f"the standby took over after {ended - began:.1f} s"
+        print(f"{took}, no write was acknowledged for {gap:.1f} s", file=sys.stderr, flush=True)
         if gap > _seconds("ttl") + _TAKEOVER:
-            problems.append(f"no write was acknowledged for {gap:.1f} s")
-    return problems
+            report.problems.append(f"no write was acknowledged for {gap:.1f} s")
+    return report
 
 
 @contextmanager

@@ -29,7 +29,6 @@ _REPLACED = 40.0
 
 ENVIRONMENT = {
     "STACKMGR_DATABASE_TIMEOUT": str(DATABASE_TIMEOUT),
-    "STACKMGR_CONCURRENCY": "8",
     "WEB_CONCURRENCY": str(WORKERS),
 }
 _SOURCE = paths.directory("deploy").parent

@@ -1,10 +1,5 @@
-"""What an operator does to a service that is in use, as the runbook says: no client may notice.
+"""What an operator does to a service that is in use, as the runbook says: no request may fail or be lost."""
 
-Reloads, restarts one host after the other, an upgrade with a migration, and the way back.  No request may
-fail or stay without a response, and what was acknowledged is there afterwards, once.
-"""
-
-import itertools
 import os
 import ssl
 import subprocess
@@ -13,17 +8,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from stackmgr.operate import migrations
-from tests.faults.cell import Cell
-from tests.faults.report import Report, failure, judged, print_headings, print_row
+from tests.faults.cell import Bound, Cell
+from tests.faults.report import HEADINGS, Report, failure, judged, print_headings, print_row
 from tests.faults.stage import Evidence, NoPlace
 from tests.faults.unit import Unit
 from tests.support.clusters import new_database
-from tests.support.history import Operation
 from tests.support.nginx import NGINX, nginx_before
 from tests.support.psql import audit
 from tests.support.releases import make_release, switch
@@ -133,36 +127,10 @@ def _switch(deployment: Deployment, release: str, act: _Act) -> None:
     assert not (found := audit(deployment.database_url)), found
 
 
-@dataclass
-class Phase:
-    """One kind of work, done so many times between two moments; what clients saw of it."""
+def run(server_url: str, seed: int, times: int, source: Path | None = None, pause: float = _PAUSE) -> Report:
+    """Carry out the drill on a database of its own, reloads and restarts so many *times*.  Raises NoPlace.
 
-    name: str
-    times: int
-    began: float
-    ended: float
-    operations: list[Operation] = field(default_factory=list)
-
-    @property
-    def failed(self) -> list[Operation]:
-        return [operation for operation in self.operations if failure(operation)]
-
-    def show(self) -> None:
-        """Print the phase as one row."""
-        done = sorted((o.completed, o.completed - o.sent) for o in self.operations if o.status is not None)
-        slowest = max((seconds for _, seconds in done), default=0.0)
-        gap = max((after - before for (before, _), (after, _) in itertools.pairwise(done)), default=0.0)
-        counts = self.times, len(self.operations), len(self.failed)
-        print_row(self.name, *counts, f"{slowest:.2f} s", f"{gap:.2f} s")
-
-
-def run(
-    server_url: str, seed: int, times: int, source: Path | None = None, pause: float = _PAUSE
-) -> tuple[Report, list[Phase]]:
-    """Carry out the drill on a database of its own, reloads and restarts so many *times*.
-
-    *source* is a checkout of the old release: without one, it is this one without a new migration.  *pause*
-    is how long a client rests between two requests, in the mean.  Raises NoPlace.
+    *source* is a checkout of the old release: without one, it is this one without a new migration.
     """
     if NGINX is None:
         raise NoPlace("nginx is not installed")
@@ -176,30 +144,28 @@ def run(
             workload = Workload(seed, managers, deployment.port, tls=deployment.tls, keeps=True)
             workload.start(_CLIENTS, pause=pause)
             try:
-                phases = [_carry_out(deployment, *work) for work in _work(times) if work[1]]
+                done = [_carry_out(deployment, *work) for work in _work(times) if work[1]]
             finally:
                 workload.stop()
             logs = [instance.log for instance in deployment.instances]
-        cell = Cell("upgrade", "is slow", lambda _: None)
+        cell = Cell("upgrade", "is slow", lambda _: None, Bound(slowest=None))
         report = judged(cell, Evidence(url, managers, [], logs), workload, [])
-        for phase in phases:
-            phase.operations = [o for o in workload.operations if phase.began <= o.sent < phase.ended]
-            failed = (f"{o.tag} ({o.kind}) got {failure(o)}: {o.body}" for o in phase.failed)
-            report.problems += [f"{phase.name}: {problem}" for problem in failed]
-            if not any(operation.acknowledged for operation in phase.operations):
-                report.problems.append(f"{phase.name}: nothing was acknowledged, so nothing is proved")
+        report.faults = len(done)
+        print()
+        print_headings("drill", "times", "requests", "slowest response")
+        for what, count, began, ended in done:
+            operations = [o for o in workload.operations if began <= o.sent < ended]
+            failed = (f"{o.tag} ({o.kind}) got {failure(o)}: {o.body}" for o in operations if failure(o))
+            report.problems += [f"{what}: {problem}" for problem in failed]
+            if not any(operation.acknowledged for operation in operations):
+                report.problems.append(f"{what}: nothing was acknowledged, so nothing is proved")
+            slowest = max((o.completed - o.sent for o in operations if o.status is not None), default=0.0)
+            print_row(what, count, len(operations), f"{slowest:.2f} s")
+        print()
+        print_headings(*HEADINGS)
         errors = [line for log in logs for line in log.splitlines() if '"level": "error"' in line]
         report.problems += [f"a log has: {line}" for line in errors]
-        return report, phases
-
-
-def show(report: Report, phases: list[Phase]) -> list[str]:
-    """Print a row for each phase, and return what is wrong."""
-    print()
-    print_headings("drill", "times", "requests", "failed", "slowest response", "longest gap")
-    for phase in phases:
-        phase.show()
-    return report.contradictions()
+        return report
 
 
 def _work(times: int) -> list[tuple[str, int, _Act]]:
@@ -214,13 +180,14 @@ def _work(times: int) -> list[tuple[str, int, _Act]]:
     ]
 
 
-def _carry_out(deployment: Deployment, name: str, times: int, act: _Act) -> Phase:
+def _carry_out(deployment: Deployment, name: str, times: int, act: _Act) -> tuple[str, int, float, float]:
+    """Do one kind of work, and return when that began and ended too."""
     began = time.monotonic()
     time.sleep(_SETTLE)
     for _ in range(times):
         act(deployment)
     time.sleep(_SETTLE)
-    return Phase(name, times, began, time.monotonic())
+    return name, times, began, time.monotonic()
 
 
 def _make_releases(folder: Path, source: Path | None) -> None:
