@@ -212,52 +212,41 @@ class StatusReader:
         return self._buffer[:count]
 
 
-@dataclass(frozen=True)
-class Attacker:
-    """A process of clients that attack until *end*, of the monotonic clock."""
+def repeat(attack: Attack, door: Door, target: Target, connections: int, end: float) -> Counter[str]:
+    """Attack until *end*, of the monotonic clock, and return how often each status came back."""
+    found: Counter[str] = Counter()
+    requests = [each * attack.count for each in attack.make(target)]
 
-    attack: Attack
-    door: Door
-    target: Target
-    connections: int
-    end: float
-
-    def run(self) -> Counter[str]:
-        """Return how often each status came back."""
-        found: Counter[str] = Counter()
-        requests = [each * self.attack.count for each in self.attack.make(self.target)]
-        threads = [
-            threading.Thread(target=self._repeat, args=(requests[number % len(requests) :] + requests, found))
-            for number in range(self.connections)
-        ]
-        for thread in threads:
-            thread.daemon = True
-            thread.start()
-        for thread in threads:
-            thread.join(max(0.0, self.end + 1 - time.monotonic()))
-        return found
-
-    def _repeat(self, requests: list[bytes], found: Counter[str]) -> None:
-        while time.monotonic() < self.end:
+    def work(number: int) -> None:
+        mine = requests[number % len(requests) :] + requests
+        while time.monotonic() < end:
             try:
-                with self.door.connect("127.0.0.2", 65_536 if self.attack.pause else 0) as sock:
-                    for status in self._exchanges(sock, requests):
+                with door.connect("127.0.0.2", 65_536 if attack.pause else 0) as sock:
+                    for status in _exchanges(attack, sock, mine, end):
                         found[status] += 1
             except (OSError, ValueError):
                 found["closed"] += 1
                 time.sleep(0.01)
 
-    def _exchanges(self, sock: socket.socket, requests: list[bytes]) -> Iterator[str]:
-        reader = StatusReader(sock, self.attack.read_bytes, self.attack.pause)
-        for each in cycle(requests):
-            if time.monotonic() > self.end:
-                return
-            with suppress(ConnectionError):  # the response may have come before all was sent
-                sock.sendall(each)
-            if self.attack.leaves:
-                yield "none"
-                return
-            for _ in range(self.attack.count):
-                yield str(reader.status())
-            if self.attack.renews:
-                return
+    threads = [threading.Thread(target=work, args=(each,), daemon=True) for each in range(connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end + 1 - time.monotonic()))
+    return found
+
+
+def _exchanges(attack: Attack, sock: socket.socket, requests: list[bytes], end: float) -> Iterator[str]:
+    reader = StatusReader(sock, attack.read_bytes, attack.pause)
+    for each in cycle(requests):
+        if time.monotonic() > end:
+            return
+        with suppress(ConnectionError):  # the response may have come before all was sent
+            sock.sendall(each)
+        if attack.leaves:
+            yield "none"
+            return
+        for _ in range(attack.count):
+            yield str(reader.status())
+        if attack.renews:
+            return

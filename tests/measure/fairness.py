@@ -1,4 +1,4 @@
-"""How long a client waits while another attacks: `python -m tests.measure.fairness`.
+"""Measure how long a client waits while another attacks; times are in milliseconds.
 
 One worker serves.  Connections of one key, or of none, repeat an attack, while a client of another key gets
 one stack, one request at a time.  For each of these the benchmark reads the processor time that the worker
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.measure.attacks import ATTACKS, COLLECTION, Attack, Attacker, Door, StatusReader, Target, request
+from tests.measure.attacks import ATTACKS, COLLECTION, Attack, Door, StatusReader, Target, repeat, request
 from tests.measure.services import HERE, Checkout, postgres
 from tests.support import examples
 from tests.support.clusters import new_database
@@ -111,11 +111,10 @@ class AttackedService:
         fork = multiprocessing.get_context("fork")
         results = fork.SimpleQueue()
         end = time.monotonic() + seconds + _SETTLE_SECONDS
-        attacker = Attacker(attack, self.door, self.target, attack.connections // _PROCESSES, end)
 
         def run() -> None:
             os.nice(19)
-            results.put(attacker.run())
+            results.put(repeat(attack, self.door, self.target, attack.connections // _PROCESSES, end))
 
         processes = [fork.Process(target=run, daemon=True) for _ in range(_PROCESSES)]
         for process in processes:
@@ -146,11 +145,7 @@ def _row(name: str, connections: int, measured: Measured, received: Counter[str]
     """Return a line of the table; times are in ms."""
     shares = [_percentile(measured.cpu, share) for share in (0.5, 0.99, 0.999, 1.0)]
     cells = [
-        name,
-        str(connections),
-        _listed(received),
-        str(len(measured.cpu)),
-        _listed(measured.failures),
+        *(name, str(connections), _listed(received), str(len(measured.cpu)), _listed(measured.failures)),
         *(f"{value:.1f}" for value in (*shares, measured.slice)),
         *(f"{_percentile(measured.wall, share):.0f}" for share in (0.99, 1.0)),
     ]
@@ -158,10 +153,7 @@ def _row(name: str, connections: int, measured: Measured, received: Counter[str]
 
 
 def _seed(checkout: Checkout, url: str, port: int) -> tuple[Target, bytes, dict[str, str]]:
-    """Create the stacks of both managers.
-
-    Returns what the attacker has, the light client's request, and both managers by their keys.
-    """
+    """Return what the attacker has, the light client's request, and both managers by their keys."""
     attacker, light = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
     accounts = ((attacker,), (attacker, "--quota", "1/60"), (light,))
     keys = [checkout.issue(url, *account).key for account in accounts]
@@ -202,10 +194,7 @@ def served(
 
 def main(arguments: list[str] | None = None) -> None:
     """Print one line for each attack."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.measure.fairness",
-        description="Measure how long a client waits while another attacks; times are in milliseconds.",
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.measure.fairness", description=__doc__)
     add = parser.add_argument
     add("--seconds", type=float, default=5.0, help="of each attack (default 5)")
     add("--only", default="", metavar="TEXT,TEXT", help="attacks whose names contain one of these texts")
