@@ -68,11 +68,13 @@ def test_any_response_keeps_the_circuit_closed(make_unkey_client, unkey, behavio
     assert len(unkey.requests) == FAILURES_TO_OPEN + 2
 
 
-def test_only_consecutive_failures_open_the_circuit(breaker):
+def test_only_consecutive_failures_open_the_circuit_and_each_counts_once(breaker, clock):
     for _ in range(5):
-        fail(breaker, FAILURES_TO_OPEN - 1)
+        for _ in range(FAILURES_TO_OPEN - 1):
+            fail(breaker)
+            clock.seconds += TIMEOUT
+        assert not breaker.is_open
         breaker.release(breaker.acquire(), responded=True)
-    assert not breaker.is_open
 
 
 @pytest.fixture
