@@ -25,11 +25,12 @@ class Shell:
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
-    def run(self, command: str, stdin: str = "", **variables: str) -> None:
-        """Run *command* without a terminal; fail with all that was printed so far."""
+    def run(self, command: str, stdin: str = "", **variables: str) -> str:
+        """Run *command* without a terminal and return its output; fail with all output so far."""
         log = self.folder / "log"
         # To a file: a server that is started would keep a pipe open.
         with log.open("ab") as output:
+            begin = output.tell()
             ended = subprocess.run(
                 ["/bin/sh", "-euc", command],
                 cwd=self.folder,
@@ -42,6 +43,7 @@ class Shell:
                 **self._as,
             )
         assert ended.returncode == 0, f"{command}: {log.read_text(errors='replace')[-5000:]}"
+        return log.read_bytes()[begin:].decode()
 
     def close(self) -> None:
         """End the servers, and remove the folder."""

@@ -16,6 +16,11 @@ def blocks(section: str, page: Path = RUNBOOK) -> list[str]:
     return [dedent(found) for found in re.findall(r"(?:^ {4}.*\n)+", body, re.MULTILINE)]
 
 
+def lines(section: str, page: Path = RUNBOOK) -> list[str]:
+    """Return the lines of the blocks of a section."""
+    return [line for block in blocks(section, page) for line in block.splitlines()]
+
+
 def block(section: str, containing: str) -> str:
     """Return the only block of *section* that contains this text."""
     [found] = [found for found in blocks(section) if containing in found]

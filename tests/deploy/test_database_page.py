@@ -21,7 +21,7 @@ from stackmgr.errors import CommandError
 from stackmgr.operate import erasure, holds, issued_keys, migrations, preflight
 from stackmgr.operate.connection import operating
 from tests.deploy.dba import Shell
-from tests.deploy.runbook import blocks
+from tests.deploy.runbook import blocks, lines
 from tests.operate import saved
 from tests.support.examples import configuration
 from tests.support.server import running_service, send_request
@@ -46,10 +46,6 @@ WHERE relnamespace = 'stackmgr'::regnamespace AND relkind = 'r'
 """
 SETUP, DAILY, PREPARE, LAST_SEGMENTS, TARGET, START = blocks("Point-in-time recovery", PAGE)
 COPY_MANAGER, RECOVER_MANAGER = blocks("Recovery of one manager", PAGE)
-
-
-def lines(section: str) -> list[str]:
-    return [line for block in blocks(section, PAGE) for line in block.splitlines()]
 
 
 class Dba(Shell):
@@ -368,7 +364,7 @@ def test_a_manager_is_recovered_after_its_erasure_and_overwritten_stacks_by_furt
 
 def test_a_parallel_dump_is_restored_and_analysed(shell):
     save(url := shell.begin(data := shell.make("data")))
-    for command in lines("Parallel dump and restore"):
+    for command in lines("Parallel dump and restore", PAGE):
         shell.run(command)
     restored = shell.url(data, "stackmgr_parallel")
     assert_complete(restored, contents(url))
@@ -394,7 +390,7 @@ def test_pg_upgrade_carries_everything_from_the_oldest_to_the_newest(shell):
     new = f"{shell.folder}/new"
     shell.variables |= {"PATH": path, "OLD": old, "NEW": new, "PGHOST": f"{new}.sock"}
     shell.variables |= {"OLD_BIN": str(DEBIAN), "NEW_BIN": path.partition(":")[0]}
-    initialize, *rest = lines("Major upgrade")
+    initialize, *rest = lines("Major upgrade", PAGE)
     shell.run(initialize)
     shell.settle(Path(new))
     for command in rest:
@@ -408,7 +404,7 @@ def test_logical_replication_copies_everything(shell):
     shell.run(f"pg_ctl -D {target} -w start")
     shell.run(f"PGHOST={target}.sock psql -X -q -d postgres -f deploy/postgresql/roles.sql")
     shell.variables |= {"SOURCE": source_url, "TARGET": shell.url(target)}
-    for command in lines("Logical replication"):
+    for command in lines("Logical replication", PAGE):
         shell.run(command)
     sql(source_url, "UPDATE stackmgr.stacks SET name = 'later'")
     eventually(lambda: contents(shell.url(target)) == contents(source_url), 30)

@@ -1,10 +1,8 @@
 """What the runbook gives a DBA to run, as it is printed: roles, logins, dump, restore, checks."""
 
-import os
 import re
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,7 +17,8 @@ from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
 from stackmgr.operate import issued_keys, migrations, preflight
 from stackmgr.operate.connection import operating
-from tests.deploy.runbook import RUNBOOK, blocks
+from tests.deploy.dba import Shell
+from tests.deploy.runbook import RUNBOOK, lines
 from tests.support.client import Client
 from tests.support.clusters import cluster
 from tests.support.examples import configuration
@@ -28,52 +27,29 @@ from tests.support.programs import require
 ROOT = paths.directory("deploy").parent
 
 
-@dataclass(frozen=True)
-class Dba:
-    """A superuser at a shell, in a folder with a copy of nothing but the way to deploy/."""
+class Dba(Shell):
+    """A superuser's shell beside a running server."""
 
-    url: str
-    binaries: Path
-    folder: Path
-
-    def run(self, command: str) -> str:
-        """Run a line of the runbook as it is printed and return what it prints."""
-        host = conninfo_to_dict(self.url)["host"]
-        ended = subprocess.run(
-            ["/bin/sh", "-euc", command],
-            cwd=self.folder,
-            env={"PATH": f"{self.binaries}:{os.environ['PATH']}", "PGHOST": host, "PGUSER": "postgres"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
+    def __init__(self, url: str, binaries: Path) -> None:
+        super().__init__(binaries)
+        self.url = url
+        self.variables["PGHOST"] = str(conninfo_to_dict(url)["host"])
 
     def login(self, user: str, database: str = "stackmgr") -> str:
         return make_conninfo(self.url, user=user, dbname=database)
 
 
-def printed(section: str) -> list[str]:
-    """Return the lines of the commands in a section of the runbook."""
-    return [line for block in blocks(section) for line in block.splitlines()]
-
-
 def role_script() -> str:
-    [line] = [line for line in printed("Installation") if line.endswith("roles.sql")]
+    [line] = [line for line in lines("Installation") if line.endswith("roles.sql")]
     return line
 
 
 @pytest.fixture(scope="module")
-def dba(binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dba]:
+def dba(binaries: Path) -> Iterator[Dba]:
     """A cluster on which the roles were made, and the schema by the operator's login."""
-    folder = tmp_path_factory.mktemp("dba")
-    (folder / "deploy").symlink_to(ROOT / "deploy")
-    with cluster(binaries) as url:
-        dba = Dba(url, binaries, folder)
-        make_roles = role_script()
-        dba.run(make_roles)
-        dba.run(make_roles)
+    with cluster(binaries) as url, closing(Dba(url, binaries)) as dba:
+        for _ in range(2):
+            dba.run(role_script())
         migrations.apply(dba.login("stackmgr_operator"))
         yield dba
 
@@ -136,11 +112,13 @@ def test_roles_sql_names_the_settings_of_the_server_that_fall_short(dba):
     assert "fsync" not in advice
 
 
-def test_the_image_of_postgresql_gets_roles_and_passwords_from_its_secrets(dba, tmp_path):
+def test_the_image_of_postgresql_gets_roles_and_passwords_from_its_secrets(dba):
     for name in ("operator_password", "service_password"):
-        (tmp_path / name).write_text(f'{name}\'s "secret"\n')
+        (dba.folder / name).write_text(f'{name}\'s "secret"\n')
     script = (ROOT / "deploy/postgresql/init.sh").read_text()
-    script = script.replace("/run/secrets", str(tmp_path)).replace("/stackmgr/", f"{ROOT}/deploy/postgresql/")
+    script = script.replace("/run/secrets", str(dba.folder)).replace(
+        "/stackmgr/", f"{ROOT}/deploy/postgresql/"
+    )
     dba.run(script)
     with psycopg.connect(dba.url) as connection:
         saved = connection.execute(
@@ -168,7 +146,7 @@ def test_a_restored_dump_passes_its_checks_and_returns_the_same_stacks_to_retrie
     created = create(dba.login("stackmgr_service"), key, spellings)
     with psycopg.connect(dba.url) as connection:  # the server of the wheel has no amcheck
         found = connection.execute("SELECT FROM pg_available_extensions WHERE name = 'amcheck'").fetchall()
-    *commands, audit = printed("Backup and restore")
+    *commands, audit = lines("Backup and restore")
     for command in commands:
         if not command.startswith("pg_amcheck ") or found:
             dba.run(command)
@@ -184,9 +162,9 @@ def test_pg_amcheck_runs_by_the_path_that_the_runbook_gives_for_debian():
     debian = Path("/usr/lib/postgresql/15/bin")
     require("there" if (debian / "initdb").exists() else None, "postgresql-15")
     [path] = re.findall(r"`(export PATH=\S+[^`]+)`", RUNBOOK.read_text())
-    [command] = [line for line in printed("Backup and restore") if line.startswith("pg_amcheck ")]
+    [command] = [line for line in lines("Backup and restore") if line.startswith("pg_amcheck ")]
     with cluster(debian) as url, psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE DATABASE stackmgr_restored ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0")
-        dba = Dba(url, Path("/nonexistent"), Path.cwd())
-        migrations.apply(dba.login("postgres", "stackmgr_restored"))
-        dba.run(f"{path}; {command}")
+        migrations.apply(make_conninfo(url, dbname="stackmgr_restored"))
+        with closing(Dba(url, Path("/nonexistent"))) as dba:
+            dba.run(f"{path}; {command}")
