@@ -4,8 +4,6 @@ import gc
 import json
 import logging
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
@@ -58,26 +56,17 @@ def test_a_rejected_request_is_freed_without_a_garbage_collection(app, client, b
         gc.enable()
 
 
-@contextmanager
-def opened(url: str) -> Iterator[Database]:
-    database = Database(url, pool_size=1)
-    database.open()
-    yield database
-    database.close()
-
-
 @pytest.fixture
-def unmigrated(server_url):
-    """A database on the same server that lacks every table, so that each statement fails at once."""
-    with opened(server_url) as database:
-        yield database
-
-
-@pytest.fixture
-def nowhere():
-    """A database that no server listens for."""
-    with opened("postgresql://nobody@127.0.0.1:1/nothing") as database:
-        yield database
+def failing_databases(server_url):
+    """A database on the same server that lacks every table, and one that no server listens for."""
+    databases = [
+        Database(url, pool_size=1) for url in (server_url, "postgresql://nobody@127.0.0.1:1/nothing")
+    ]
+    for database in databases:
+        database.open()
+    yield databases
+    for database in databases:
+        database.close()
 
 
 # An identity whose manager has to be recorded, and one whose verification needed no database.
@@ -127,34 +116,16 @@ def test_what_is_logged_at_intervals_is_not_logged_for_each_request(behind, capl
     assert "a request failed" not in caplog.text
 
 
-@operations
-def test_a_database_that_fails_while_the_key_is_verified_makes_the_service_unavailable(
-    behind, unmigrated, nowhere, rejected, operation
-):
-    for database in (unmigrated, nowhere):
-        rejected(503, "service_unavailable", operation, behind(DatabaseVerifier(), database))
-
-
-@operations
-def test_a_database_that_fails_after_the_verification_is_an_internal_error(
-    behind, unmigrated, nowhere, rejected, operation
-):
-    for identity in (NEW, KNOWN):
-        rejected(500, "internal_error", operation, behind(FixedVerifier(identity), unmigrated))
-    rejected(500, "internal_error", operation, behind(FixedVerifier(KNOWN), nowhere))
-
-
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_the_log_names_the_statement_that_failed_and_its_sqlstate(behind, unmigrated, caplog, name):
-    assert OPERATIONS[name](behind(FixedVerifier(KNOWN), unmigrated)).status_int == 500
-    [record] = [record for record in caplog.records if record.getMessage() == "a request failed"]
-    assert record.fields["causes"][0] == f"DatabaseError rejected stack_{name} 3F000"
-
-
-def test_a_bad_request_needs_no_database_once_the_key_is_verified(behind, nowhere):
-    client = behind(FixedVerifier(KNOWN), nowhere)
-    assert client.create(b"{").status_int == 400
-    assert client.update("1", b"{").status_int == 400
+def test_a_failing_database_is_503_during_verification_and_500_after_it(
+    behind, failing_databases, rejected, caplog, name
+):
+    for database in failing_databases:
+        rejected(503, "service_unavailable", OPERATIONS[name], behind(DatabaseVerifier(), database))
+        for identity in (NEW, KNOWN):
+            rejected(500, "internal_error", OPERATIONS[name], behind(FixedVerifier(identity), database))
+    failed = [record for record in caplog.records if record.getMessage() == "a request failed"]
+    assert failed[2].fields["causes"][0] == f"DatabaseError rejected stack_{name} 3F000"
 
 
 @operations

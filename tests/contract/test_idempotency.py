@@ -99,8 +99,13 @@ def test_a_create_that_failed_inside_the_database_does_not_use_up_its_key(
 
 def test_a_receipt_never_expires(client, rejected, admin: psycopg.Connection):
     created = client.create(configuration(), "key").json
-    age = "UPDATE stackmgr.creation_receipts SET created_at = '1970-01-01T00:00:00Z' WHERE stack_id = %s"
-    assert admin.execute(age, [created["id"]]).rowcount == 1
+    age = """
+        UPDATE stackmgr.creation_receipts SET created_at = '1970-01-01T00:00:00Z'
+        WHERE stack_id = %s RETURNING encode(input_digest, 'hex')
+    """
+    # The digest that sha256sum makes of the input, written out by hand: its form does not expire either.
+    digest = "8979fabe72fc3b8900ae1577f03873889efcd70d9335124254ef1d5817d09527"
+    assert admin.execute(age, [created["id"]]).fetchall() == [(digest,)]
     rejected(409, "conflict", client.create, configuration(name="Another"), "key")
     retried = client.create(configuration(), "key")
     assert (retried.status_int, retried.json) == (200, created)
@@ -154,11 +159,3 @@ def test_a_retry_is_rejected_once_its_token_has_left_the_whitelist(client_with, 
     rejected(400, "invalid_request", later.create, wanted, "key")
     assert later.get(created.json["id"]).json == created.json
     assert later.update(created.json["id"], {"name": "New"}).json["allocation"] == created.json["allocation"]
-
-
-def test_an_update_has_no_key(client, stack, unchanged):
-    sent = [
-        client.update(stack["id"], {"name": "A"}, {"Idempotency-Key": key}) for key in ("key", "key", " ")
-    ]
-    assert len({response.headers["ETag"] for response in sent}) == 3
-    assert client.create(configuration(), "key").status_int == 201

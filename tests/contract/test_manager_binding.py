@@ -1,7 +1,6 @@
 """The binding of an external id to an identity id: saved once, conflicts, concurrent first requests."""
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from uuid import uuid4
 
 import pytest
@@ -52,22 +51,6 @@ def test_a_conflicting_binding_is_an_internal_error_every_time_and_is_never_chan
     assert f"stackmgr managers show {client.external_id}" in caplog.text
     assert caplog.text.count("binding conflict") == 1
     assert "a request failed" not in caplog.text
-
-
-@pytest.mark.parametrize("_", range(3))
-def test_concurrent_first_requests_make_one_record(make_client, admin, _):
-    first = make_client()
-    clients = [first, *(make_client(first.external_id) for _ in range(3))]
-    start = Barrier(len(clients))
-
-    def create_at_once(client):
-        start.wait()
-        return client.create(configuration()).status_int
-
-    with ThreadPoolExecutor(len(clients)) as threads:
-        assert list(threads.map(create_at_once, clients)) == [201] * len(clients)
-    assert admin.execute(BOUND, both_halves(first)).fetchall() == [tuple(both_halves(first).values())]
-    assert len(first.page().json["items"]) == len(clients)
 
 
 # What a concurrent request saves, and the status of one that waited until that was committed.

@@ -136,11 +136,3 @@ INVALID = [
 def test_a_failed_verification_precedes_every_other_error(app, serving, client, outcome, draft):
     assert draft.send(serving(FixedVerifier(outcome)), client).status_int == outcome.status
     assert draft.send(app, client).status_int in (400, 413)
-
-
-@pytest.mark.parametrize("fault", [ROUTE, METHOD], ids=lambda fault: fault.title)
-def test_a_request_without_an_operation_is_not_authenticated(serving, client, rejected, fault):
-    verifier = FixedVerifier(AssertionError("called"))
-    send = malformed(VALID, fault).send
-    rejected(fault.error.status, fault.error.code, send, serving(verifier), client)
-    assert verifier.calls == 0

@@ -93,17 +93,6 @@ def test_the_record_keeps_255_characters_of_a_request_id_as_it_was_sent(client, 
     assert [revision["request_id"] for revision in revisions(created.json["id"])] == [request_id[:255]] * 2
 
 
-def test_retries_conflicts_and_errors_append_no_revision(client, revisions):
-    created = client.create(configuration(), "key").json
-    before = revisions(created["id"])
-    assert client.create(configuration(), "key").status_int == 200
-    assert client.create(configuration(name="Other"), "key").status_int == 409
-    assert client.update(created["id"], {}).status_int == 400
-    assert client.update(created["id"], {"name": "\0"}).status_int == 400
-    assert client.get(created["id"]).status_int == 200
-    assert revisions(created["id"]) == before
-
-
 def test_a_failed_update_changes_neither_stack_nor_revisions(client, stack, rejected, revisions, admin):
     admin.execute(
         "ALTER TABLE stackmgr.stack_revisions ADD CONSTRAINT broken CHECK (name <> 'Bad') NOT VALID"
