@@ -2,7 +2,6 @@
 
 import json
 
-import fastjsonschema
 import pytest
 
 from stackmgr import paths
@@ -13,25 +12,6 @@ from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.stacks.configuration import parse
 from tests.support.corpus import BODIES, REASONS
 from tests.support.examples import ADDRESSES, configuration, spread
-
-
-@pytest.mark.parametrize(
-    ("body", "document"),
-    [
-        (b"{}", {}),
-        (b' \t\r\n{"a" : [ 1 , null ]}\n', {"a": [1, None]}),
-        (b'{"a":{"b":1},"b":{"b":2}}', {"a": {"b": 1}, "b": {"b": 2}}),
-        ('"\u00e9\U0001f600"'.encode(), "\u00e9\U0001f600"),
-        (rb'"\u00e9\ud83d\ude00\u0000"', "\u00e9\U0001f600\0"),
-        (b"-0", 0),
-        (b"1e2", 100.0),
-    ],
-)
-def test_json_is_read(body, document):
-    read = parse_json(body)
-    assert read == document
-    assert type(read) is type(document)
-
 
 CREATE, UPDATE = RequestSchema("stack_create.json"), RequestSchema("stack_update.json")
 
@@ -58,10 +38,7 @@ TOO_MUCH_STRUCTURE = {
     "members": (json.dumps(dict.fromkeys(map(str, range(20_000)), 0)), InvalidConfiguration),
     "fractions": (f"[{as_many('0.1,')}0]", InvalidConfiguration),
     "strings": (f'{{"name":[{as_many(chr(34) * 2 + ",")}""]}}', InvalidConfiguration),
-    "commas between strings that end in a backslash": (
-        f"[{as_many(json.dumps(chr(92)) + ',')}0]",
-        InvalidConfiguration,
-    ),
+    "commas between backslashes": (f"[{as_many(json.dumps(chr(92)) + ',')}0]", InvalidConfiguration),
 }
 
 
@@ -136,10 +113,3 @@ def test_no_schema_fetches_another_from_elsewhere(schema, reference):
 def test_validating_adds_nothing_to_a_document(schema):
     schema(properties={"a": {"default": 1}})
     assert RequestSchema("x.json").parse(b"{}") == {}
-
-
-def test_the_error_of_a_schema_says_nothing_of_the_document():
-    with pytest.raises(InvalidConfiguration) as caught:
-        CREATE.parse(b'{"secret":"secret"}')
-    assert "secret" not in str(caught.value)
-    assert isinstance(caught.value.__cause__, fastjsonschema.JsonSchemaValueException)

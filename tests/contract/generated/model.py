@@ -1,8 +1,4 @@
-"""The contract in memory: the stacks of each manager, and the required response to each request.
-
-It makes up nothing that the service decides: a new stack's id and a new revision's are taken over from the
-response, once it is certain that they are new.
-"""
+"""The contract in memory: the stacks of each manager, and the required response to each request."""
 
 from dataclasses import dataclass, field
 from itertools import accumulate

@@ -1,11 +1,4 @@
-"""What no schema can state of a valid request, for Schemathesis.
-
-Loaded by its command line, named in SCHEMATHESIS_HOOKS.  A request that is meant to be valid is completed
-where the contract requires more than a schema: weights total 10000, tokens are whitelisted and unique, a name
-is not blank, a cursor is one that the service may have returned.  A request meant to be invalid is not
-changed, so that every check stays on.  Most Idempotency-Keys are replaced by new ones, so that stacks are
-created; the others remain for retries and conflicts.
-"""
+"""What no schema states of a valid request; Schemathesis loads it to complete those it means to be valid."""
 
 import zlib
 from datetime import UTC, datetime, timedelta
@@ -32,12 +25,11 @@ def before_call(context: HookContext, case: Case, **kwargs: Any) -> None:
         _complete_body(case.body)
     if not case.meta.is_negative_at(ParameterLocation.QUERY) and "cursor" in (case.query or {}):
         case.query["cursor"] = _completed_cursor(case.query["cursor"])
-    key = (case.headers or {}).get("Idempotency-Key")
-    if (
-        key
-        and not case.meta.is_negative_at(ParameterLocation.HEADER)
-        and zlib.crc32(repr(case.body).encode()) % 4
-    ):
+    has_key = "Idempotency-Key" in (case.headers or {}) and not case.meta.is_negative_at(
+        ParameterLocation.HEADER
+    )
+    # A fourth keep their key, for retries and conflicts.
+    if has_key and zlib.crc32(repr(case.body).encode()) % 4:
         case.headers["Idempotency-Key"] = str(uuid4())
 
 

@@ -43,14 +43,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def configurations() -> st.SearchStrategy[Document]:
-    """Return the strategy of good create bodies, as documents."""
-    return st.fixed_dictionaries(FIELDS)
-
-
-def changes() -> st.SearchStrategy[Document]:
-    """Return the strategy of good update bodies, as documents."""
-    return st.fixed_dictionaries({}, optional=FIELDS).filter(bool)
+# Good bodies of a create and of an update, as documents.
+configurations = st.fixed_dictionaries(FIELDS)
+changes = st.fixed_dictionaries({}, optional=FIELDS).filter(bool)
 
 
 def normal(document: Document) -> Document:
@@ -93,11 +88,7 @@ def reweighted(draw: st.DrawFn, allocation: list[Document]) -> list[Document]:
 
 
 def written(document: Document, chance: Random) -> bytes:
-    """Return *document* as JSON in one of its countless writings.
-
-    The members and the items stand in any order, addresses in either accepted spelling, whitespace and
-    escapes wherever JSON allows them.
-    """
+    """Return *document* as JSON in any order, accepted spelling, whitespace and escapes."""
     return _value(document, chance).encode()
 
 

@@ -7,23 +7,15 @@ import os
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    initialize,
-    multiple,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import Bundle, initialize, multiple, rule
 
 from stackmgr.database.pool import Database
 from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.stacks import repository
 from tests.contract.generated.model import Model
 from tests.contract.generated.strategies import Document, chances, changes, configurations, unlike, written
-from tests.support.client import Client
 from tests.support.corpus import NOT_JSON, field_text
 
 HISTORIES = int(os.environ.get("STACKMGR_PROPERTY_HISTORIES", "30"))  # for each size of a page
@@ -44,11 +36,8 @@ class Created(NamedTuple):
     stack_id: str
 
 
-class Histories(RuleBasedStateMachine):
-    """The same requests to the service and to the model.
-
-    A cursor is known by its text and the place among all stacks that it stands for.
-    """
+class Histories(stateful.RuleBasedStateMachine):
+    """The same requests to the service and the model; a cursor has a text and a place among all stacks."""
 
     make_clients: staticmethod  # set for each test: the rules cannot take fixtures
 
@@ -58,26 +47,20 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.hosts = list(zip(*(self.make_clients() for _ in range(2)), strict=True))
-        self.host = 0
+        self.clients, self.other_clients = zip(*(self.make_clients() for _ in range(2)), strict=True)
         self.model = Model(2, repository.PAGE_NAME_BYTES)
-
-    @property
-    def clients(self) -> tuple[Client, Client]:
-        """The clients of the two managers, of one host."""
-        return self.hosts[self.host]
 
     @rule()
     def change_host(self):
-        self.host = 1 - self.host
+        self.clients, self.other_clients = self.other_clients, self.clients
 
-    @initialize(target=documents, drawn=st.lists(configurations(), min_size=2, max_size=3))
+    @initialize(target=documents, drawn=st.lists(configurations, min_size=2, max_size=3))
     def think_of_some(self, drawn):
         return multiple(*drawn)
 
-    @initialize(target=stacks, document=configurations(), chance=chances)
+    @initialize(target=stacks, document=configurations, chance=chances)
     def create_some(self, document, chance):
-        """Without these, most histories would be over before there is anything to page through."""
+        # Without these, most histories would be over before there is anything to page through.
         pairs = [(manager, key) for key in ("x", "y") for manager in (0, 1)]
         return multiple(*(self._create(manager, key, document, chance) for manager, key in pairs))
 
@@ -106,7 +89,7 @@ class Histories(RuleBasedStateMachine):
         manager = stack.manager if by_owner else 1 - stack.manager
         self._check_item(self.clients[manager].get(stack.stack_id), manager, stack.stack_id)
 
-    @rule(stack=stacks, by_owner=mostly, wanted=changes(), chance=chances)
+    @rule(stack=stacks, by_owner=mostly, wanted=changes, chance=chances)
     def update(self, stack, by_owner, wanted, chance):
         manager = stack.manager if by_owner else 1 - stack.manager
         response = self.clients[manager].update(stack.stack_id, written(wanted, chance))
@@ -188,4 +171,4 @@ def test_a_history_of_two_managers_matches_the_model(make_clients, monkeypatch, 
         database=None,
         print_blob=True,
     )
-    run_state_machine_as_test(histories, settings=chosen)
+    stateful.run_state_machine_as_test(histories, settings=chosen)

@@ -1,8 +1,4 @@
-"""Cases that Schemathesis generates from the OpenAPI document, sent to the running service, with all checks.
-
-It follows the links of a response, omits required values, sends invalid values, and repeats a manager's
-requests as another manager and without a credential.
-"""
+"""Cases that Schemathesis generates from the OpenAPI document, sent to the service, with all checks."""
 
 import json
 import os
