@@ -1,7 +1,4 @@
-"""Fixtures: one real PostgreSQL for the run, one migrated database in it, and clients of the application.
-
-Tests share the database and use different managers.
-"""
+"""Fixtures: one PostgreSQL and one migrated database, shared by different managers, and clients."""
 
 import os
 import signal
@@ -25,7 +22,7 @@ from tests.support.citus import citus, distribute
 from tests.support.client import Client
 from tests.support.clusters import binaries_of, cluster, new_database
 from tests.support.pgbouncer import make_pooled_login, pgbouncer
-from tests.support.recorder import RecordedDatabase
+from tests.support.recorder import RecordedDatabase, opened
 
 # Seconds that a session may wait for the database.  A third of them is the lock timeout: by then a test that
 # sees a request wait for a lock must have ended the wait, however busy the machine is.
@@ -69,12 +66,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure() -> None:
-    """Stop the servers before exiting on SIGTERM (from `timeout` or CI), as after a Ctrl-C.
-
-    What this process ignores, as under `nohup` or in the background of a script, its children would ignore
-    as well; what it handles, even by doing nothing, they do not inherit.
-    """
+    """Stop the servers before exiting on SIGTERM (from `timeout` or CI), as after a Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Children inherit what is ignored, as under `nohup`, and not what is handled.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
@@ -142,19 +136,15 @@ def database(service_url: str, database_url: str, citus_nodes: list[str]) -> Ite
     # A pooler's sessions have the time-outs of the default deadline.
     deadline = PATIENCE if service_url == database_url else SESSION_SECONDS
     variant = "citus" if citus_nodes else "plain"
-    database = RecordedDatabase(service_url, pool_size=4, deadline=deadline, variant=variant)
-    database.open()
-    yield database
-    database.close()
+    with opened(service_url, pool_size=4, deadline=deadline, variant=variant) as database:
+        yield database
 
 
 @pytest.fixture(scope="session")
 def operator(database_url: str) -> Iterator[Database]:
     """The database as the operator's commands use it, with the owner's rights."""
-    database = Database(database_url, role="stackmgr_owner", pool_size=2, deadline=PATIENCE)
-    database.open()
-    yield database
-    database.close()
+    with opened(database_url, role="stackmgr_owner", pool_size=2, deadline=PATIENCE) as database:
+        yield database
 
 
 @pytest.fixture

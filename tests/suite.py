@@ -1,8 +1,6 @@
-"""`python -m tests.suite [--all]`: run the tests in passes; list at the end what failed or never ran.
+"""What `tests/run` calls: passes, each a pytest that loads this module as a plugin.
 
-`tests/run` calls it.  Each pass is a pytest of its own, which loads this module as a plugin: the plugin
-reports to a file, so that a process that dies takes no result with it.  A failure is printed when it happens
-and listed at the end.
+The plugin reports to a file, so that a process that dies takes no result with it.
 """
 
 import argparse

@@ -18,7 +18,7 @@ from stackmgr.http.app import create_app
 from tests.support.client import Client
 from tests.support.examples import configuration
 from tests.support.postgres import FaultyPostgres
-from tests.support.recorder import RecordedDatabase
+from tests.support.recorder import opened
 from tests.support.waiting import eventually
 from tests.support.workload import new_managers
 
@@ -152,9 +152,8 @@ class ServiceMaker:
         return twin
 
     def _open(self, url: str | None, key: str, external_id: str, deadline: float) -> Service:
-        database = RecordedDatabase(url or self.server.url(), pool_size=POOL_SIZE, deadline=deadline)
-        database.open()
-        self.cleanup.callback(database.close)
+        pool = opened(url or self.server.url(), pool_size=POOL_SIZE, deadline=deadline)
+        database = self.cleanup.enter_context(pool)
         verifier = PausingVerifier()
         app = create_app(database=database, verifier=verifier, spellings=self.spellings)
         return Service(database, verifier, Client(app, key, external_id, database.names))

@@ -27,23 +27,16 @@ SOON = 1.0
 with_short_deadline = pytest.mark.parametrize("deadline", [DEADLINE])
 
 
-def _crash_one(server, service):
-    server.kill_backend(service.backends()[0])
-
-
-def _terminate_all(server, service):
-    for pid in service.backends():
-        server.terminate_backend(pid)
-
-
 def _crash_all(server, service):
     server.crash()
     server.start()
 
 
 DEATHS = {
-    "one backend is killed": _crash_one,
-    "all backends are terminated": _terminate_all,
+    "one backend is killed": lambda server, service: server.kill_backend(service.backends()[0]),
+    "all backends are terminated": lambda server, service: [
+        *map(server.terminate_backend, service.backends())
+    ],
     "everything is killed and started": _crash_all,
 }
 

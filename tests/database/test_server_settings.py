@@ -12,7 +12,6 @@ from psycopg.conninfo import make_conninfo
 from stackmgr.database import session_settings
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import DEFAULT_SETTINGS, SERVER_SETTINGS, completed_conninfo
-from stackmgr.database.pool import Database
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
 from stackmgr.operate import migrations, preflight
@@ -20,6 +19,7 @@ from tests.database.service import held_row
 from tests.support.client import Client
 from tests.support.clusters import new_database
 from tests.support.examples import configuration
+from tests.support.recorder import opened
 from tests.support.server import exchange, running_service
 from tests.support.waiting import eventually
 
@@ -52,8 +52,6 @@ PINNED = (
     | DEFAULT_SETTINGS
     | {"lock_timeout": "15s", "statement_timeout": "30s", "role": "stackmgr_app"}
 )
-# What another client of libpq may have in its environment.
-HOSTILE_ENVIRONMENT = {"PGDATESTYLE": "German", "PGTZ": "Asia/Tokyo", "PGCLIENTENCODING": "LATIN1"}
 
 SCOPES = {
     "role": b"ROLE postgres",
@@ -97,8 +95,9 @@ def test_no_default_changes_an_operation_or_a_migration(server, make_service, se
 
 
 def test_no_variable_of_libpq_changes_what_is_pinned(server, monkeypatch):
-    for name, value in HOSTILE_ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PGDATESTYLE", "German")
+    monkeypatch.setenv("PGTZ", "Asia/Tokyo")
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     assert_pinned(server.url())
 
 
@@ -138,15 +137,12 @@ def test_a_hidden_warning_of_a_cancelled_wait_is_not_taken_for_success(service, 
 
 
 def assert_pinned(url: str, **otherwise: str) -> None:
-    database = Database(url, pool_size=1, deadline=50.0)
-    database.open()
-    with database.session() as session:
+    with opened(url, pool_size=1, deadline=50.0) as database, database.session() as session:
         for name, value in {**PINNED, "client_encoding": "UTF8", **otherwise}.items():
             query = b"SELECT pg_catalog.current_setting('%s')" % name.encode()
             show = Statement(f"show_{name}", query, parameters=(), writes=False)
             [shown] = session.row(show, {})
             assert shown.replace(", ", ",") == value, name
-    database.close()
 
 
 def assert_every_operation_works(client: Client) -> None:

@@ -15,9 +15,6 @@ from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import eventually
 
 _SYNC_STATE = b"SELECT sync_state FROM pg_catalog.pg_stat_replication WHERE state = 'streaming'"
-_TERMINATE_WAITING = (
-    b"SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE wait_event = 'SyncRep'"
-)
 
 
 @pytest.fixture
@@ -45,26 +42,20 @@ def wait_for_sync(primary: psycopg.Connection) -> None:
     eventually(lambda: primary.execute(_SYNC_STATE).fetchone() == ("sync",))
 
 
-def restart(primary: FaultyPostgres) -> None:
-    primary.crash()
-    primary.start()
-
-
-def end_the_wait(primary: FaultyPostgres) -> None:
-    with psycopg.connect(primary.url(), autocommit=True) as connection:
-        eventually(lambda: connection.execute(_TERMINATE_WAITING).rowcount)
-
-
-@pytest.mark.parametrize("meanwhile", [restart, end_the_wait])
+@pytest.mark.parametrize("crashes", [True, False], ids=["after a restart", "after a session has ended"])
 def test_a_retry_is_acknowledged_only_once_the_standby_has_its_stack(  # noqa: PLR0913 - fixtures
-    *, server, service, standby, link, make_service, meanwhile
+    *, server, service, standby, link, make_service, watcher, crashes
 ):
     key = str(uuid4())
     hasty = make_service.again(service, deadline=DEADLINE)
     hasty.backends()
     link.hold()
     assert hasty.client.create(configuration(), key=key).status_int == 500
-    meanwhile(server)
+    if crashes:
+        server.crash()
+        server.start()
+    else:
+        server.terminate_backend(watcher.waiting_one())
     eventually(lambda: service.client.get(service.stack_id).status_int == 200)
     # The create is visible on the primary, and would be lost with it.
     eventually(lambda: len(service.client.page().json["items"]) == 2)

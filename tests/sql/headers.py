@@ -40,15 +40,13 @@ class SqlFile:
         return match[1].split(", ") if match else []
 
     def indexes(self) -> list[tuple[str, bool]]:
-        """Return the indexes, and of each whether it only arbitrates an ON CONFLICT.
-
-        Where the planner may as well take another, both stand in one entry: `this or that`.
-        """
+        """Return the indexes, or `this or that`, and of each whether it only arbitrates an ON CONFLICT."""
         found = (_INDEX.fullmatch(item) for item in self.listed("index"))
         return [(match[1], match[2] is not None) for match in found if match]
 
 
-def _read(name: str, text: str) -> SqlFile:
+def _read(path: Path) -> SqlFile:
+    text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     length = next(number for number, line in enumerate(lines) if not line.startswith("--"))
     fields = {"": ""}
@@ -60,16 +58,10 @@ def _read(name: str, text: str) -> SqlFile:
             last = list(fields)[-1]
             fields[last] = f"{fields[last]} {line[2:].strip()}".strip()
     title, _, purpose = fields.pop("").partition(": ")
-    return SqlFile(name, text, title, purpose, fields, "\n".join(lines[length:]))
+    return SqlFile(path.stem, text, title, purpose, fields, "\n".join(lines[length:]))
 
 
-def read_all(folder: Path) -> dict[str, SqlFile]:
-    return {
-        path.stem: _read(path.stem, path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.sql"))
-    }
-
-
-SQL_FILES = read_all(paths.directory("sql"))
+SQL_FILES = {path.stem: _read(path) for path in sorted(paths.directory("sql").glob("*.sql"))}
 _MIGRATIONS = sorted((paths.directory("sql") / "migrations").glob("*.sql"))
 CITUS_FUNCTIONS: list[str] = re.findall(
     r"^CREATE FUNCTION .*?^\$\$;$",

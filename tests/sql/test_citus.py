@@ -19,7 +19,7 @@ from stackmgr.stacks import cursor, repository
 from stackmgr.stacks.configuration import Configuration
 from tests.support.clusters import new_database
 from tests.support.fixed_verifier import FixedVerifier
-from tests.support.recorder import RecordedDatabase
+from tests.support.recorder import opened
 
 # As deploy/citus.sql does.
 DEFERRED = b"""
@@ -66,11 +66,9 @@ def test_the_check_reports_an_undistributed_schema_and_a_plan_cache_mode_that_ci
 
 def outcomes(url: str, variant: str) -> list[Any]:
     """Return what a sequence of writes returns and stores, without the ids, which differ."""
-    database = RecordedDatabase(url, pool_size=1, variant=variant)
-    database.open()
     found: list[Any] = []
     identity = Identity(external_id=str(uuid4()), identity_id=str(uuid4()), key_id="key")
-    with database.session() as session:
+    with opened(url, pool_size=1, variant=variant) as database, database.session() as session:
         credential = Credential("key", session, FixedVerifier(identity), UNLIMITED, None)
         credential.begin()
 
@@ -107,7 +105,6 @@ def outcomes(url: str, variant: str) -> list[Any]:
                 stack, *created = result if isinstance(result[0], tuple) else (result,)
                 found.append((stack[2:5], stack.stack_id == made.stack_id, created))
         found += [read(cursor.START, 1), read(cursor.START, 2), read(cursor.Position(MOMENT, UUID(int=0)), 1)]
-    database.close()
     with psycopg.connect(url) as connection:
         stored = connection.execute(STORED, [credential.identity.manager_id]).fetchall()
     for revision, *_ in stored:

@@ -10,6 +10,15 @@ HERE, ELSEWHERE = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "01")
 
 ALLOCATION = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'
 
+REVISION = {
+    "manager_id": HERE,
+    "stack_id": HERE,
+    "revision_id": HERE,
+    "revision_number": 1,
+    "name": "Growth",
+    "allocation": ALLOCATION,
+    "preset": "daily",
+}
 # In an order in which each row finds those it refers to.
 GOOD = {
     "schema_migrations": {"version": 9999, "slug": "x", "checksum": bytes(32)},
@@ -46,26 +55,8 @@ GOOD = {
         "reason": "case 1",
         "bound_manager_id": HERE,
     },
-    "stacks": {
-        "manager_id": HERE,
-        "stack_id": HERE,
-        "revision_id": HERE,
-        "revision_number": 1,
-        "name": "Growth",
-        "allocation": ALLOCATION,
-        "preset": "daily",
-    },
-    "stack_revisions": {
-        "manager_id": HERE,
-        "stack_id": HERE,
-        "revision_number": 1,
-        "revision_id": HERE,
-        "name": "Growth",
-        "allocation": ALLOCATION,
-        "preset": "daily",
-        "identity_id": "one",
-        "request_id": "r",
-    },
+    "stacks": REVISION,
+    "stack_revisions": REVISION | {"identity_id": "one", "request_id": "r"},
     "creation_receipts": {
         "manager_id": HERE,
         "idempotency_key": "k",

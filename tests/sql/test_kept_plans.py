@@ -1,7 +1,4 @@
-"""What statements read by plans that were made when the tables had few rows, analysed, and were kept since.
-
-The plans are those of one connection like the service's own, those of its foreign-key checks included.
-"""
+"""What statements read by plans that one connection made when the tables had few rows, and has kept since."""
 
 import time
 from collections.abc import Iterator
@@ -94,10 +91,7 @@ def kept(request: pytest.FixtureRequest, url: str) -> Iterator[DatabaseConnectio
 
 
 def run(connection: DatabaseConnection, name: str) -> tuple[dict[str, tuple[int, int]], int]:
-    """Run a statement and undo it.
-
-    Return what it read of each table, sequential scans and rows, and the scans of the index of pages.
-    """
+    """Return the sequential scans and rows that a statement reads of each table, and its scans of pages."""
     statement = statements.load(name)
     _, given = CALLS[name]
     parameters = {"manager_id": MANAGER, "stack_id": str(uuid4()), "revision_id": str(uuid4())} | given

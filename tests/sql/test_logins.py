@@ -1,20 +1,17 @@
 """The logins of an ordinary deployment: none is a superuser, and one of them only serves."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database.pool import Database
 from stackmgr.errors import CommandError
 from stackmgr.http.app import create_app
 from stackmgr.operate import issued_keys, migrations, preflight
 from stackmgr.operate.connection import operating
 from tests.support.client import Client
 from tests.support.examples import configuration
+from tests.support.recorder import opened
 
 ACCOUNT = "00000000-0000-4000-8000-000000000001"
 OWNERS = b"""
@@ -45,7 +42,7 @@ def deployer_url(request: pytest.FixtureRequest, bare_database_url: str) -> str:
 def test_a_deployer_without_superuser_migrates_twice_and_issues_keys(deployer_url):
     assert migrations.apply(deployer_url) == migrations.available()
     assert migrations.apply(deployer_url) == []
-    with opened(deployer_url, "stackmgr_owner") as database, database.session() as session:
+    with opened(deployer_url, role="stackmgr_owner", pool_size=2) as database, database.session() as session:
         issued = issued_keys.create(session, ACCOUNT)
     with operating(deployer_url) as operator:
         assert issued_keys.find(operator, issued.key_id).external_id == ACCOUNT
@@ -70,16 +67,6 @@ def test_a_deployer_that_may_not_create_roles_gets_a_clear_message(bare_database
         migrations.apply(url)
 
 
-@contextmanager
-def opened(url: str, role: str) -> Iterator[Database]:
-    database = Database(url, role=role, pool_size=2)
-    database.open()
-    try:
-        yield database
-    finally:
-        database.close()
-
-
 def service_url(bare_database_url: str, role_options: str, grant: str) -> str:
     """Migrate, and return the connection string of a login that was granted the application role."""
     migrations.apply(bare_database_url)
@@ -95,9 +82,9 @@ def test_the_service_needs_a_login_that_may_assume_its_role_and_no_more(
     bare_database_url, spellings, inherits
 ):
     url = service_url(bare_database_url, inherits, "")
-    with opened(bare_database_url, "stackmgr_owner") as database, database.session() as session:
+    with operating(bare_database_url) as session:
         key = issued_keys.create(session, ACCOUNT).key
-    with opened(url, "stackmgr_app") as database:
+    with opened(url, pool_size=2) as database:
         app = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
         client = Client(app, key, ACCOUNT, [])
         created = client.create(configuration(), "key")

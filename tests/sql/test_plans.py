@@ -1,7 +1,4 @@
-"""How PostgreSQL runs the statements for a manager with more stacks than others, whatever it knows of them.
-
-The statements are prepared on a connection like the service's own and explained as they are executed.
-"""
+"""How PostgreSQL runs the statements for a manager with more stacks than others, with any statistics."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -23,6 +23,15 @@ def binaries_of(url: str) -> Path:
     return Path(row[0])
 
 
+def accepts(url: str) -> bool:
+    """Whether the server accepts connections."""
+    try:
+        psycopg.connect(url, connect_timeout=2).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
 class _Cluster(EmbeddedPostgres):
     def __init__(self, folder: Path, binaries: Path | None, settings: dict[str, str]) -> None:
         super().__init__(folder)

@@ -3,7 +3,6 @@
 import http.client
 import socket
 import ssl
-import time
 from contextlib import suppress
 from typing import Any, Self
 
@@ -51,13 +50,6 @@ class RawClient:
             while piece := self.read_some():
                 data += piece
         return bytes(data)
-
-    def seconds_until_closed(self, limit: float) -> float:
-        """Return how long the server takes to close. Raises TimeoutError after *limit* seconds."""
-        began = time.monotonic()
-        self.socket.settimeout(limit)
-        self.read_all()
-        return time.monotonic() - began
 
     def response(self, method: str = "GET") -> Response:
         """Return the next response.  Raises ConnectionError or HTTPException if it is not complete."""

@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import paths
 from tests.support import processes
+from tests.support.clusters import accepts
 from tests.support.psql import run_psql
 
 PROGRAM = Path("/usr/sbin/pgbouncer")
@@ -55,7 +56,7 @@ def pgbouncer(program: Path, server_url: str, *, query: str | None = None, **set
         url = make_conninfo(server_url, host=folder, port=_PORT, user=_LOGIN)
         # From 1.23 on it waits for its clients after a SIGTERM.
         with processes.running(
-            [program, file], Path(folder) / "output", lambda _: _accepts(url), end=signal.SIGKILL, **run_as
+            [program, file], Path(folder) / "output", lambda _: accepts(url), end=signal.SIGKILL, **run_as
         ):
             yield url
 
@@ -81,11 +82,3 @@ def _configuration(folder: str, server_url: str, query: str | None, settings: di
         text, count = re.subn(rf"^;?{name} =.*$", f"{name} = {value}", text, flags=re.MULTILINE)
         assert count == 1, name
     return text
-
-
-def _accepts(url: str) -> bool:
-    try:
-        psycopg.connect(url, connect_timeout=2).close()
-    except psycopg.OperationalError:
-        return False
-    return True

@@ -13,6 +13,7 @@ import psycopg
 
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from stackmgr.operate import migrations
+from tests.support.clusters import accepts
 from tests.support.memory import memory, reachable
 from tests.support.waiting import eventually
 
@@ -133,12 +134,7 @@ class FaultyPostgres(EmbeddedPostgres):
             connection.execute(b"SELECT pg_reload_conf()")
 
     def accepts(self) -> bool:
-        """Whether the server accepts connections."""
-        try:
-            with psycopg.connect(self.url(), connect_timeout=2):
-                return True
-        except psycopg.OperationalError:
-            return False
+        return accepts(self.url())
 
     def restore(self) -> None:
         """Restore the server and its initial settings after any fault."""

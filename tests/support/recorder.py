@@ -1,6 +1,7 @@
 """A database that records which statements it runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from stackmgr.database.connection import DatabaseConnection, Execution, Parameters
@@ -28,3 +29,14 @@ class RecordedDatabase(Database):
 
         vars(connection).update(run=run, run_together=run_together)
         return connection
+
+
+@contextmanager
+def opened(url: str, **options: Any) -> Iterator[RecordedDatabase]:
+    """Yield the pool of a process until the context ends."""
+    database = RecordedDatabase(url, **options)
+    database.open()
+    try:
+        yield database
+    finally:
+        database.close()
