@@ -43,7 +43,7 @@ class Shell:
                 **self._as,
             )
         assert ended.returncode == 0, f"{command}: {log.read_text(errors='replace')[-5000:]}"
-        return log.read_bytes()[begin:].decode()
+        return log.read_bytes()[begin:].decode(errors="replace")
 
     def close(self) -> None:
         """End the servers, and remove the folder."""

@@ -133,15 +133,12 @@ def test_a_second_instance_on_the_same_data_is_rejected_with_the_reason(dev, fol
     assert dev.living() == dev.started
 
 
-def test_a_port_in_use_is_named(folder):
+def test_a_port_or_a_folder_that_cannot_be_used_is_named(folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = failed_dev("--port", str(port), "--data", folder / "other")
     assert said == f"stackmgr: port {port} is in use or not permitted; choose another with --port\n"
     assert not (folder / "other" / "postgres").exists()
-
-
-def test_a_number_that_no_port_has_and_a_folder_that_cannot_be_one_are_named(folder):
     for port in ("0", "65536", "-1"):
         expected = f"{port} is not a port number; choose one from 1 to 65535 with --port"
         assert failed_dev(f"--port={port}", "--data", folder / "other") == f"stackmgr: {expected}\n"

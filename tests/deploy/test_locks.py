@@ -41,11 +41,8 @@ def locked(name: str) -> dict[str, list[Requirement]]:
 def wanted(name: str) -> list[Requirement]:
     """Return what the source of a lock requires."""
     if name == "build":
-        return [
-            *map(
-                Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-            )
-        ]
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+        return [*map(Requirement, project["build-system"]["requires"])]
     parser = ConfigParser()
     parser.read(ROOT / "setup.cfg", encoding="utf-8")
     sections = [parser["options"]["install_requires"]]
