@@ -7,17 +7,15 @@ from stackmgr.database.session import Session
 
 
 class FixedVerifier:
-    """Returns *outcome*, or raises it if it is an exception.  `calls` counts the calls."""
+    """Returns *outcome*, or raises it if it is an exception."""
 
     def __init__(self, outcome: Identity | Exception) -> None:
         self._outcome = outcome
-        self.calls = 0
 
     def check(self) -> str | None:
         return None
 
     def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
-        self.calls += 1
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return self._outcome
