@@ -19,7 +19,7 @@ from tests.simulation.world import Thread, Violation, World, asker
 
 _EXCHANGE_SECONDS = 0.1  # that an exchange takes without a fault, or less
 _SHARE = 0.4  # of a session's time, for a wait in line
-_SLACK = 0.01
+_SLACK = 0.001  # seconds
 
 
 class WatchedWaiter(_Waiter):
@@ -267,9 +267,6 @@ class WatchedDatabase(Database):
             self.line.world.fail("drains have an interval", f"{self._drained_at - drained_at:.3f} s")
         if self._drained_at != drained_at and any(connection in idle for connection in self._pool._pool):
             self.line.world.fail("a drain replaces every connection", "one is still idle")
-
-
-_SLACK = 0.001  # seconds
 
 
 class Schedule:
