@@ -61,7 +61,11 @@ def _read(path: Path) -> SqlFile:
     return SqlFile(path.stem, text, title, purpose, fields, "\n".join(lines[length:]))
 
 
-SQL_FILES = {path.stem: _read(path) for path in sorted(paths.directory("sql").glob("*.sql"))}
+def read_all(folder: Path) -> dict[str, SqlFile]:
+    return {path.stem: _read(path) for path in sorted(folder.glob("*.sql"))}
+
+
+SQL_FILES = read_all(paths.directory("sql"))
 _MIGRATIONS = sorted((paths.directory("sql") / "migrations").glob("*.sql"))
 CITUS_FUNCTIONS: list[str] = re.findall(
     r"^CREATE FUNCTION .*?^\$\$;$",
