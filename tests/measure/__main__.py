@@ -40,7 +40,7 @@ def _variant(text: str) -> tuple[str, dict[str, str]]:
 
 def _checkout(text: str) -> Checkout:
     path, _, python = text.partition("=")
-    folder = Path(path).resolve()
+    folder = Path(path).absolute()
     # Not resolved: the python of an environment is a link to one outside.
     program = Path(python).absolute() if python else folder / ".venv/bin/python"
     if not (folder / "deploy/gunicorn.conf.py").exists() or not program.exists():
