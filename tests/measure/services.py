@@ -72,7 +72,7 @@ class Checkout:
     def require_own_package(self) -> None:
         """Fail unless it is this checkout's code that its Python imports."""
         package = Path(self.run("-c", "import stackmgr; print(stackmgr.__file__)").strip())
-        if not package.is_relative_to(self.folder):
+        if not package.resolve().is_relative_to(self.folder.resolve()):
             raise RuntimeError(f"in {self.folder}, stackmgr is imported from {package}")
 
     def issue(self, url: str, external_id: str, *options: str) -> SeededManager:
