@@ -257,9 +257,8 @@ class EmbeddedPostgres(ExitStack):
                 start_new_session=True,
                 **self.run_as,
             )
-            self.callback(
-                end, process, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL
-            )  # fast, at once, by force
+            # Fast, or else at once, or else by force.
+            self.callback(end, process, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
         self.process = process
         self._wait_until_ready(process, log_path)
 
