@@ -8,7 +8,9 @@ import dataclasses
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 _DECIMAL = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _CREDENTIAL = re.compile(r"[\x21-\x7e]+")
 _HTTP_URL = re.compile(
-    r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?(?:/[a-z0-9/._~-]*)?",
+    r"https?://(?:[a-z0-9._-]+|\[([0-9a-f:.]+)\])(?::([0-9]{1,5}))?(?:/[a-z0-9/._~-]*)?",
     re.IGNORECASE | re.ASCII,
 )
 
@@ -148,10 +150,12 @@ def _listener(text: str) -> str:
 
 
 def _unkey_url(text: str) -> str:
-    match = _HTTP_URL.fullmatch(text)
-    if match is None or not 1 <= int(match[1] or 443) <= 65535:
-        raise ValueError("must be an https (or http) address: host, port and path, nothing more")
-    return text
+    with suppress(ValueError):  # of IPv6Address, whose text repeats what it was given
+        match = _HTTP_URL.fullmatch(text)
+        if match is not None and 1 <= int(match[2] or 443) <= 65535:
+            IPv6Address(match[1] or "::")
+            return text
+    raise ValueError("must be an https (or http) address: host, port and path, nothing more")
 
 
 def _option(parse: Callable[[str], Any], default: Any, description: str, **other: str) -> Any:

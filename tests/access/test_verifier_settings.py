@@ -48,7 +48,7 @@ def test_an_address_of_a_self_hosted_unkey_is_accepted(url):
 
 OTHER_URLS = {
     "scheme": ("unkey.example.org", "ftp://unkey.example.org"),
-    "host": ("https://", "https://:443", "https://unk ey.example.org", "https://[::1"),
+    "host": ("https://", "https://:443", "https://unk ey.example.org", "https://[::1", "https://[::1::2]"),
     "user": ("https://user@unkey.example.org", "https://user:hunter2@unkey.example.org"),
     "port": [f"https://unkey.example.org:{port}" for port in ("0", "", "65536", "https")],
     "more": [f"https://unkey.example.org/{more}" for more in ("?a=b", "?", "#a", " a", "a\r\nX: y")],
