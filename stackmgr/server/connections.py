@@ -10,7 +10,7 @@ from stackmgr.server.connection import ClientConnection
 from stackmgr.server.protocol import CLOSED, IDLE, WRITING, State
 
 BUFFER_BUDGET = 134_217_728  # bytes of unfinished requests and unread responses held at once
-STEP_SECONDS = 0.004  # of a turn, in which requests are started, or rejected, or connections end
+STEP_SECONDS = 0.004  # of a turn, in which requests are rejected, or connections end
 
 
 class HttpConnections:

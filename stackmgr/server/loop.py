@@ -25,6 +25,7 @@ from stackmgr.server.request import ReceivedRequest
 SWEEP_SECONDS = 0.5
 LOOK_SECONDS = 0.1  # how exactly the queue is timed
 PARSE_SECONDS = 0.001  # of a turn
+START_SECONDS = 0.0005  # of a turn: a result that has arrived waits for one large body at most
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
 ADMIN_CONNECTIONS = 64  # of the operator's listener
 
@@ -108,10 +109,11 @@ class Loop:
 
     def _start_requests(self) -> None:
         now = monotonic()
-        end = now + STEP_SECONDS
-        while now <= end and (entry := self.queue.take(now)) is not None:
+        end = now + START_SECONDS
+        while now <= end and (entry := self.queue.take()) is not None:
             self._start(self.managers, *entry)
-            now = monotonic()
+            began, now = now, monotonic()
+            self.queue.charge(now - began)
 
     def _step(self, connections: HttpConnections, conn: ClientConnection, step: Step) -> None:
         """Take a step with a connection, then queue the request that it returns, park it, or close it."""

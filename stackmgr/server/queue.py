@@ -12,8 +12,10 @@ from stackmgr.admission import Admission
 LIMIT = 512  # requests that wait; beyond, one of the longest line is rejected
 RETRY_SPREAD_SECONDS = 4  # clients that are rejected together must not return together
 _REMEMBERED = 10_000  # keys that have been accepted
-# For so long the order of arrival counts, not whose turn it is: turns alone make the longest waits longer.
-_GRACE_SECONDS = 0.01
+# How many seconds later the next request of a line counts as waiting, for each that one before it held the
+# thread.  With 0, a manager waits for all that another one has sent before; lines that simply alternate make
+# the longest waits longer.
+_CHARGE = 2
 _UNVERIFIED = ""  # the group of all other keys together: a client may send another one each time
 
 _Entry = TypeVar("_Entry")
@@ -38,9 +40,9 @@ class Place(Admission):
 class RequestQueue(Generic[_Entry]):
     """Admits *limit* requests at a time: of one manager three quarters, of unverified keys a quarter.
 
-    Each group has a line of its own.  The request that has waited longest is next.  Waiting time counts from
-    at most _GRACE_SECONDS before the last turn of its line: once requests wait long, lines alternate.
-    A request that has waited for *seconds* is rejected; with 0, it may wait without limit.
+    Each group has a line of its own.  The request that has waited longest is next, but one behind others of
+    its line counts as waiting later, the longer these have held the thread: see _CHARGE.  A request that has
+    waited for *seconds* is rejected; with 0, it may wait without limit.
     """
 
     def __init__(self, limit: int, seconds: float = 0.0) -> None:
@@ -50,19 +52,15 @@ class RequestQueue(Generic[_Entry]):
         self._running: dict[str, int] = {}  # by group
         # By key, the last accepted at the end: the manager, and what the application remembers.
         self._managers: OrderedDict[int, tuple[str, object]] = OrderedDict()
-        self._admitted: deque[_Entry] = deque()
         self._lines: dict[str, deque[tuple[float, Place, _Entry]]] = {}  # by group
-        self._last_turns: dict[str, float] = {}  # of lines
+        self._counts_from: dict[str, float] = {}  # by group: at the earliest
+        self._last = _UNVERIFIED  # the group of the request that was taken last
         self.waiting = 0  # requests in the lines
 
     def add(self, place: Place, credential: str, entry: _Entry, now: float) -> _Entry | None:
         """Add a request; return the one that must be rejected for it, if too many wait."""
         place.key_hash = hash(credential)
         group, place.remembered = self._managers.get(place.key_hash, (_UNVERIFIED, None))
-        if not self._lines and self._may_run(group):
-            self._enter(place, group)
-            self._admitted.append(entry)
-            return None
         self._lines.setdefault(group, deque()).append((now, place, entry))
         self.waiting += 1
         if self.waiting <= LIMIT:
@@ -72,19 +70,22 @@ class RequestQueue(Generic[_Entry]):
 
     def has_next(self) -> bool:
         """Return whether there is a request that may run."""
-        return bool(self._admitted) or (self._free > 0 and any(map(self._may_run, self._lines)))
+        return self._free > 0 and any(map(self._may_run, self._lines))
 
-    def take(self, now: float) -> _Entry | None:
+    def take(self) -> _Entry | None:
         """Return the next request that may run, or None."""
-        if self._admitted:
-            return self._admitted.popleft()
         waiting = filter(self._may_run, self._lines) if self._free else ()
         group = min(waiting, key=self._waits_since, default=None)
         if group is None:
             return None
         self._enter(self._lines[group][0][1], group)
-        self._last_turns[group] = now
+        self._last, self._counts_from[group] = group, self._waits_since(group)
         return self._remove(group, 0)
+
+    def charge(self, seconds: float) -> None:
+        """Charge the line of the request taken last with the *seconds* for which it held the thread."""
+        if self._last in self._counts_from:
+            self._counts_from[self._last] += _CHARGE * seconds
 
     def take_overdue(self, now: float) -> Iterator[_Entry]:
         """Remove and yield the requests that must be rejected because they have waited too long."""
@@ -133,7 +134,7 @@ class RequestQueue(Generic[_Entry]):
 
     def _waits_since(self, group: str) -> float:
         """Return since when the first request of a line counts as waiting."""
-        return max(self._lines[group][0][0], self._last_turns.get(group, 0.0) - _GRACE_SECONDS)
+        return max(self._lines[group][0][0], self._counts_from.get(group, 0.0))
 
     def _may_run(self, group: str) -> bool:
         limit = self._limit if group else self._unverified_limit
@@ -160,4 +161,4 @@ class RequestQueue(Generic[_Entry]):
 
     def _end_line(self, group: str) -> None:
         del self._lines[group]
-        self._last_turns.pop(group, None)
+        self._counts_from.pop(group, None)

@@ -1,7 +1,5 @@
 """Which requests run at once: of one manager three quarters, of unverified keys a quarter; which is next."""
 
-from functools import partial
-
 import pytest
 
 from stackmgr.server import queue
@@ -32,7 +30,7 @@ class Requests:
         place.accept(manager)
 
     def take(self):
-        return " ".join(iter(partial(self.queue.take, self.now), None))
+        return " ".join(iter(self.queue.take, None))
 
     def leave(self, names):
         for name in names.split():
@@ -153,34 +151,37 @@ def test_of_too_many_one_of_the_longest_line_is_rejected(monkeypatch):
     assert requests.add("b1", "B") == []
     assert requests.add("c1", "C") == ["a4"]
     assert requests.add("a5", "A") == ["a5"]
-    requests.now = 1.0  # the lines have turns
-    for last, following in ("a1", "a2"), ("a2", "b1"), ("b1", "c1"), ("c1", "a3"):
+    requests.queue.charge(1.0)
+    for last, following in ("a1", "b1"), ("b1", "c1"), ("c1", "a2"), ("a2", "a3"):
         requests.leave(last)
         assert requests.take() == following
     assert requests.queue.waiting == 0
-    assert not requests.queue._last_turns  # of lines that have ended
+    assert not requests.queue._counts_from  # of lines that have ended
 
 
-@pytest.mark.parametrize(("seconds", "order"), [(0.006, "a2 a3 b1 c1 a4"), (0.02, "a2 b1 c1 a3 a4")])
-def test_requests_start_in_the_order_of_arrival_until_they_wait_long(seconds, order):
-    requests = Requests(1)
+@pytest.mark.parametrize(
+    ("seconds", "order"),
+    [(0.0, "a1 a2 a3 b1 c1 a4"), (0.001, "a1 a2 b1 c1 a3 a4"), (0.002, "a1 b1 c1 a2 a3 a4")],
+)
+def test_requests_start_in_the_order_of_arrival_but_for_those_of_a_line_that_holds_the_thread(seconds, order):
+    requests = Requests(8)
     requests.add("a1 a2 a3", "A")
     requests.now = 0.003
     requests.add("b1", "B")
     requests.add("c1", "C")
     requests.now = 0.004
     requests.add("a4", "A")
-    taken = [requests.take()]
-    requests.now = seconds
-    while requests.queue.waiting:
-        requests.leave(taken[-1])
-        taken.append(requests.take())
-    assert " ".join(taken[1:]) == order
+    taken = []
+    while (name := requests.queue.take()) is not None:
+        requests.queue.charge(seconds if name < "b" else 0.0)
+        taken.append(name)
+    assert " ".join(taken) == order
 
 
 def test_requests_that_have_waited_too_long_leave_the_queue():
     requests = Requests(1)
     requests.add("a1 a2", "A")
+    assert requests.take() == "a1"
     requests.now = 1.0
     requests.add("b1", "B")
     requests.now = 2.0
@@ -188,6 +189,5 @@ def test_requests_that_have_waited_too_long_leave_the_queue():
     assert list(requests.queue.take_overdue(2.0)) == ["a2", "b1"]
     assert [requests.places[name].retry_after > 0 for name in ("a2", "b1", "a3")] == [True, True, False]
     assert requests.queue.waiting == 1
-    assert requests.take() == "a1"
     requests.leave("a1")
     assert requests.take() == "a3"

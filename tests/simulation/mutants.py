@@ -199,7 +199,7 @@ _OF_WEB: list[_Row] = [
     ("last first", "the last of a line is taken", RequestQueue, "take", "self._remove(group, 0)",
      "self._remove(group, -1)", 5),
     ("no turns", "the line that came first is taken from until it is empty", RequestQueue, "take",
-     "self._last_turns[group] = now", "pass", 281),
+     "min(waiting, key=self._waits_since, default=None)", "next(iter(waiting), None)", 59),
     ("other keys", "unverified keys have the share of a manager", RequestQueue, "_may_run",
      "if group else self._unverified_limit", "", 23),
     ("not timed", "requests wait for as long as others run", Loop, "turn",

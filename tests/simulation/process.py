@@ -26,7 +26,10 @@ _config = Config()
 _LIMITS: dict[str, tuple[tuple[Any, str], ...]] = {
     "linger": ((loop, "STOP_LINGER"),),
     "waiting": ((queue, "LIMIT"),),
-    "turn": ((loop, "PARSE_SECONDS"), (loop, "STEP_SECONDS"), (connections, "STEP_SECONDS")),
+    "turn": (
+        *((loop, f"{what}_SECONDS") for what in ("PARSE", "START", "STEP")),
+        (connections, "STEP_SECONDS"),
+    ),
     "read deadline": ((IDLE, "seconds"), (READING, "seconds")),
     "write deadline": ((WRITING, "seconds"),),
     "write progress": ((connection, "WRITE_PROGRESS"),),

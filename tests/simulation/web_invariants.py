@@ -9,7 +9,7 @@ from stackmgr.server import connections, queue
 from stackmgr.server.connections import HttpConnections
 from stackmgr.server.loop import LOOK_SECONDS, SWEEP_SECONDS, Loop
 from stackmgr.server.protocol import CLOSED, IDLE, QUEUED, SERVING, WRITING
-from stackmgr.server.queue import _GRACE_SECONDS, RequestQueue
+from stackmgr.server.queue import RequestQueue
 from tests.simulation.kernel import Kernel
 from tests.simulation.world import Violation, World
 
@@ -25,9 +25,7 @@ class WatchedQueue(RequestQueue[Any]):
         super().__init__(limit, seconds)
         self.world = world
         self._greenlets = limit
-        # By the first of a line and another group: when the latter was last taken from meanwhile.
-        self._turns: dict[tuple[Any, str], float] = {}
-        self._last_turn_of: dict[str, float] = {}
+        self._charged: set[str] = set()  # groups whose requests have held the thread while others waited
 
     def line(self, group: str) -> list[tuple[float, Any, Any]]:
         """Return when each request of a line has arrived, its place and its entry."""
@@ -59,24 +57,24 @@ class WatchedQueue(RequestQueue[Any]):
         if place.key_hash not in self._managers:
             self.world.fail("the key accepted last is remembered", manager_id)
 
-    def take(self, now: float) -> Any:
-        lines = {group: self.line(group) for group in self._lines if self._may_run(group)}
-        was_admitted = bool(self._admitted)
-        entry = super().take(now)
-        if entry is not None and not was_admitted:
-            self._check_turn(entry[0].place.group, lines, now)
+    def take(self) -> Any:
+        firsts = {group: line[0] for group, line in self._lines.items() if self._may_run(group)}
+        entry = super().take()
+        if entry is not None:
+            arrived, place, _ = firsts[self._last]
+            earliest = min((firsts[group][0] for group in firsts.keys() - self._charged), default=inf)
+            if place is not entry[0].place or arrived > earliest:
+                self.world.fail("requests start in the order of arrival", f"{self._last} of {len(firsts)}")
         return entry
 
-    def _check_turn(self, group: str, lines: dict[str, list[Any]], now: float) -> None:
-        if self.line(group) and self.line(group)[0] is lines[group][0]:
-            self.world.fail("a line is in the order of arrival", f"{group} of {len(lines)}")
-        for other in lines.keys() - {group}:
-            arrived, place, _ = lines[other][0]
-            since = max(arrived + _GRACE_SECONDS, self._last_turn_of.get(other, 0.0))
-            if self._turns.get((place, group), 0.0) > since:
-                self.world.fail("the lines have their turns one after the other", f"{group}, {other}")
-            self._turns[place, group] = now
-        self._last_turn_of[group] = now
+    def charge(self, seconds: float) -> None:
+        super().charge(seconds)
+        if seconds > 0 and self._last in self._lines:
+            self._charged.add(self._last)
+
+    def _end_line(self, group: str) -> None:
+        super()._end_line(group)
+        self._charged.discard(group)
 
     def check(self, turned_at: float) -> None:
         """Check what holds after each step; *turned_at* is the end of the worker's last turn."""
