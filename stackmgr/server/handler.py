@@ -61,8 +61,8 @@ class RequestHandler:
                 self._queue.forget(conn.place)
         # A worker that stops says so; later, the client has read that the connection stays open.
         must_close = request.must_close or not (self._keeps_alive and self._worker.alive)
-        data, must_close = response.encode(must_close=must_close)
-        conn.protocol.respond(data, must_close=must_close)
+        *parts, must_close = response.encode(must_close=must_close)
+        conn.protocol.respond(*parts, must_close=must_close)
 
     def _environ(self, conn: ClientConnection, request: ReceivedRequest) -> dict[str, Any]:
         return {

@@ -199,9 +199,10 @@ class Protocol:
         """Note that the application gets the request."""
         self._go(TURN)
 
-    def respond(self, data: bytes, *, must_close: bool) -> None:
+    def respond(self, *parts: bytes, must_close: bool) -> None:
         """Take the response to the request: head and body leave together."""
-        self.outbox += data
+        for part in parts:
+            self.outbox += part
         self.must_close = must_close
         self._go(OUTPUT)
 

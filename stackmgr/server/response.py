@@ -79,8 +79,8 @@ class Response:
         self.status, self._fields, self._length = status, fields, length
         return self.pieces.append
 
-    def encode(self, *, must_close: bool) -> tuple[bytes, bool]:
-        """Return the bytes to send, and whether the connection must be closed after them.
+    def encode(self, *, must_close: bool) -> tuple[bytes, bytes, bool]:
+        """Return head and body to send, and whether the connection must be closed after them.
 
         It must if the body is shorter than announced; what is longer is not sent.  Raises RuntimeError.
         """
@@ -98,4 +98,4 @@ class Response:
         connection = "close" if must_close else "keep-alive"
         constant = _constant_fields(int(time()))
         head = f"HTTP/1.{minor} {self.status}\r\n{constant}Connection: {connection}\r\n{fields}\r\n"
-        return head.encode("latin-1") + body, must_close
+        return head.encode("latin-1"), body, must_close
