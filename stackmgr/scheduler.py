@@ -47,6 +47,8 @@ class Scheduler:
         self._ending_turn: deque[greenlet] = deque()
         # Kept, because to make one costs ten times as much as to start a call.
         self._idle: list[greenlet] = []
+        self._seconds: dict[greenlet, float] = {}  # for which each has run its present call
+        self._switched_at = 0.0
         self._wake_up = os.eventfd(0)
         self._main = getcurrent()
         self._thread = 0
@@ -62,7 +64,7 @@ class Scheduler:
         try:
             while turn():
                 for _ in range(len(self._ending_turn)):
-                    self._ending_turn.popleft().switch(None)
+                    self._switch(self._ending_turn.popleft(), None)
                 self._handle_ready(idle_seconds())
         finally:
             _this.scheduler = None
@@ -71,7 +73,18 @@ class Scheduler:
         """Run *call*, which must not raise, in a greenlet until it waits."""
         if not self._idle:
             greenlet(self._run_calls).switch()
-        self._idle.pop().switch(call)
+        idle = self._idle.pop()
+        self._seconds[idle] = 0.0
+        self._switch(idle, call)
+
+    def _switch(self, target: greenlet, value: object) -> None:
+        self._switched_at = began = monotonic()
+        target.switch(value)
+        self._seconds[target] += monotonic() - began
+
+    def seconds_run(self) -> float:
+        """Return for how many seconds the present call has run, without its waits."""
+        return self._seconds[getcurrent()] + monotonic() - self._switched_at
 
     def watch(self, descriptor: int, events: int, handle: Callable[[int], object]) -> None:
         """Call *handle* with the events of a descriptor, in each turn that has any."""
@@ -130,7 +143,7 @@ class Scheduler:
 
     def _resume(self, waiting: greenlet, *, is_ready: bool) -> None:
         del self._deadlines[waiting]
-        waiting.switch(is_ready)
+        self._switch(waiting, is_ready)
 
     def wait(self, seconds: float) -> bool:
         """Let other greenlets run; return whether this one was resumed within *seconds*."""

@@ -112,8 +112,7 @@ class Loop:
         end = now + START_SECONDS
         while now <= end and (entry := self.queue.take()) is not None:
             self._start(self.managers, *entry)
-            began, now = now, monotonic()
-            self.queue.charge(now - began)
+            now = monotonic()
 
     def _step(self, connections: HttpConnections, conn: ClientConnection, step: Step) -> None:
         """Take a step with a connection, then queue the request that it returns, park it, or close it."""
@@ -154,7 +153,7 @@ class Loop:
         try:
             self._step(connections, conn, partial(self.handler.respond, request=request))
         finally:
-            self.queue.leave(conn.place)
+            self.queue.leave(conn.place, self.scheduler.seconds_run())
 
     def _reject(self, conn: ClientConnection, request: ReceivedRequest) -> None:
         """Have the application respond 503 immediately."""

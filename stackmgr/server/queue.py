@@ -12,9 +12,9 @@ from stackmgr.admission import Admission
 LIMIT = 512  # requests that wait; beyond, one of the longest line is rejected
 RETRY_SPREAD_SECONDS = 4  # clients that are rejected together must not return together
 _REMEMBERED = 10_000  # keys that have been accepted
-# How many seconds later the next request of a line counts as waiting, for each that one before it held the
-# thread.  With 0, a manager waits for all that another one has sent before; lines that simply alternate make
-# the longest waits longer.
+# How many seconds later the first request of a line counts as waiting, for each that another one of its group
+# held the thread.  With 0, a manager waits for all that another one has sent before; lines that simply
+# alternate make the longest waits longer.
 _CHARGE = 2
 _UNVERIFIED = ""  # the group of all other keys together: a client may send another one each time
 
@@ -40,8 +40,8 @@ class Place(Admission):
 class RequestQueue(Generic[_Entry]):
     """Admits *limit* requests at a time: of one manager three quarters, of unverified keys a quarter.
 
-    Each group has a line of its own.  The request that has waited longest is next, but one behind others of
-    its line counts as waiting later, the longer these have held the thread: see _CHARGE.  A request that has
+    Each group has a line of its own.  The request that has waited longest is next, but one counts as waiting
+    later, the longer others of its group have held the thread meanwhile: see _CHARGE.  A request that has
     waited for *seconds* is rejected; with 0, it may wait without limit.
     """
 
@@ -54,7 +54,6 @@ class RequestQueue(Generic[_Entry]):
         self._managers: OrderedDict[int, tuple[str, object]] = OrderedDict()
         self._lines: dict[str, deque[tuple[float, Place, _Entry]]] = {}  # by group
         self._counts_from: dict[str, float] = {}  # by group: at the earliest
-        self._last = _UNVERIFIED  # the group of the request that was taken last
         self.waiting = 0  # requests in the lines
 
     def add(self, place: Place, credential: str, entry: _Entry, now: float) -> _Entry | None:
@@ -79,13 +78,7 @@ class RequestQueue(Generic[_Entry]):
         if group is None:
             return None
         self._enter(self._lines[group][0][1], group)
-        self._last, self._counts_from[group] = group, self._waits_since(group)
         return self._remove(group, 0)
-
-    def charge(self, seconds: float) -> None:
-        """Charge the line of the request taken last with the *seconds* for which it held the thread."""
-        if self._last in self._counts_from:
-            self._counts_from[self._last] += _CHARGE * seconds
 
     def take_overdue(self, now: float) -> Iterator[_Entry]:
         """Remove and yield the requests that must be rejected because they have waited too long."""
@@ -122,11 +115,13 @@ class RequestQueue(Generic[_Entry]):
         """Count later requests with the key of *place* as unverified."""
         self._managers.pop(place.key_hash, None)
 
-    def leave(self, place: Place) -> None:
-        """Let another request run: that of *place* has ended."""
+    def leave(self, place: Place, seconds: float = 0.0) -> None:
+        """Let another request run: that of *place* has ended, and has held the thread for *seconds*."""
         group, place.group = place.group, None
         place.retry_after = 0
         if group is not None:
+            if group in self._lines:
+                self._counts_from[group] = self._waits_since(group) + _CHARGE * seconds
             self._free += 1
             self._running[group] -= 1
             if not self._running[group]:

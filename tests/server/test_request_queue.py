@@ -32,9 +32,9 @@ class Requests:
     def take(self):
         return " ".join(iter(self.queue.take, None))
 
-    def leave(self, names):
+    def leave(self, names, seconds=0.0):
         for name in names.split():
-            self.queue.leave(self.places[name])
+            self.queue.leave(self.places[name], seconds)
 
 
 def test_a_manager_has_three_quarters_with_all_of_its_keys():
@@ -151,9 +151,8 @@ def test_of_too_many_one_of_the_longest_line_is_rejected(monkeypatch):
     assert requests.add("b1", "B") == []
     assert requests.add("c1", "C") == ["a4"]
     assert requests.add("a5", "A") == ["a5"]
-    requests.queue.charge(1.0)
     for last, following in ("a1", "b1"), ("b1", "c1"), ("c1", "a2"), ("a2", "a3"):
-        requests.leave(last)
+        requests.leave(last, 1.0)
         assert requests.take() == following
     assert requests.queue.waiting == 0
     assert not requests.queue._counts_from  # of lines that have ended
@@ -164,7 +163,7 @@ def test_of_too_many_one_of_the_longest_line_is_rejected(monkeypatch):
     [(0.0, "a1 a2 a3 b1 c1 a4"), (0.001, "a1 a2 b1 c1 a3 a4"), (0.002, "a1 b1 c1 a2 a3 a4")],
 )
 def test_requests_start_in_the_order_of_arrival_but_for_those_of_a_line_that_holds_the_thread(seconds, order):
-    requests = Requests(8)
+    requests = Requests(1)
     requests.add("a1 a2 a3", "A")
     requests.now = 0.003
     requests.add("b1", "B")
@@ -172,9 +171,9 @@ def test_requests_start_in_the_order_of_arrival_but_for_those_of_a_line_that_hol
     requests.now = 0.004
     requests.add("a4", "A")
     taken = []
-    while (name := requests.queue.take()) is not None:
-        requests.queue.charge(seconds if name < "b" else 0.0)
+    while name := requests.take():
         taken.append(name)
+        requests.leave(name, seconds if name < "b" else 0.0)
     assert " ".join(taken) == order
 
 

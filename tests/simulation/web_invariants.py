@@ -61,16 +61,17 @@ class WatchedQueue(RequestQueue[Any]):
         firsts = {group: line[0] for group, line in self._lines.items() if self._may_run(group)}
         entry = super().take()
         if entry is not None:
-            arrived, place, _ = firsts[self._last]
+            place = entry[0].place
+            arrived, first, _ = firsts[place.group]
             earliest = min((firsts[group][0] for group in firsts.keys() - self._charged), default=inf)
-            if place is not entry[0].place or arrived > earliest:
-                self.world.fail("requests start in the order of arrival", f"{self._last} of {len(firsts)}")
+            if first is not place or arrived > earliest:
+                self.world.fail("requests start in the order of arrival", f"{place.group} of {len(firsts)}")
         return entry
 
-    def charge(self, seconds: float) -> None:
-        super().charge(seconds)
-        if seconds > 0 and self._last in self._lines:
-            self._charged.add(self._last)
+    def leave(self, place: Any, seconds: float = 0.0) -> None:
+        if seconds and place.group in self._lines:
+            self._charged.add(place.group)
+        super().leave(place, seconds)
 
     def _end_line(self, group: str) -> None:
         super()._end_line(group)
