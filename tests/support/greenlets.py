@@ -90,6 +90,7 @@ def in_greenlets(app: Application) -> WSGIApplication:
 
         def respond() -> list[bytes]:
             queue.add(place, environ.get("HTTP_AUTHORIZATION", ""), None, 0.0)
+            queue.take()
             content = app(environ, start)
             try:
                 return list(content)
