@@ -25,6 +25,8 @@ from tests.server.app import EndOfThread
 from tests.server.gunicorn_process import chunked, get
 from tests.server.memory_server import MemoryServer
 
+MANAGERS, OPERATOR, UNIX = range(3)  # the listeners of a worker
+
 
 class FakeWorker(MemoryServer):
     """What a loop needs of a worker, with the listeners of managers, of the operator, and on a unix socket."""
@@ -48,12 +50,12 @@ class FakeWorker(MemoryServer):
         self._cleanup = cleanup
         self.loop = Loop(self)
 
-    def connected(self, data: bytes = b"", *, to_operator: bool = False) -> socket.socket:
+    def connected(self, data: bytes = b"", *, to: int = MANAGERS) -> socket.socket:
         """Return the client of a new connection that has sent *data*."""
-        client = self._cleanup.enter_context(
-            socket.create_connection(self.sockets[to_operator].getsockname())
-        )
+        listener = self.sockets[to].sock
+        client: socket.socket = self._cleanup.enter_context(socket.socket(listener.family))
         client.settimeout(5)
+        client.connect(listener.getsockname())
         client.sendall(data)
         self.take_turns()
         return client
@@ -93,15 +95,12 @@ def test_of_more_connections_than_the_setting_the_longest_idle_is_closed(worker)
 
 def test_a_unix_socket_is_for_managers_and_has_no_address(worker):
     occupy(worker)
-    with socket.create_connection(worker.sockets[0].getsockname()), socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(5)
-        client.connect(worker.sockets[2].getsockname())
-        client.sendall(get("/environ"))
-        worker.take_turns()
-        assert (len(worker.loop.managers.open), worker.loop.queue.waiting) == (2, 1)
-        worker.loop.queue._free = 1
-        worker.take_turns()
-        environ = json.loads(client.recv(9999).partition(b"\r\n\r\n")[2])
+    worker.connected()
+    client = worker.connected(get("/environ"), to=UNIX)
+    assert (len(worker.loop.managers.open), worker.loop.queue.waiting) == (2, 1)
+    worker.loop.queue._free = 1
+    worker.take_turns()
+    environ = json.loads(client.recv(9999).partition(b"\r\n\r\n")[2])
     found = [environ[name] for name in ("REMOTE_ADDR", "SERVER_NAME", "SERVER_PORT")]
     assert found == ["", "localhost", "0"]
 
@@ -153,7 +152,7 @@ def test_requests_that_have_waited_too_long_are_rejected_together_and_logged_onc
 def test_a_request_to_the_operators_listener_does_not_stand_in_the_queue(worker):
     occupy(worker)
     waiting = worker.connected(get("/"))
-    assert worker.connected(get("/live"), to_operator=True).recv(12) == b"HTTP/1.1 200"
+    assert worker.connected(get("/live"), to=OPERATOR).recv(12) == b"HTTP/1.1 200"
     worker.loop.queue._free = 1
     worker.take_turns()
     assert waiting.recv(12) == b"HTTP/1.1 200"
@@ -249,26 +248,26 @@ def lack_descriptors(worker: FakeWorker, lacks: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("frees", ["a closed connection", "a sweep"])
-def test_after_a_lack_of_descriptors_both_listeners_accept_again(worker, monkeypatch, frees):
+def test_after_a_lack_of_descriptors_every_listener_accepts_again(worker, monkeypatch, frees):
     worker.connected()
     [conn] = worker.loop.managers.open
     lacks = [True]
     lack_descriptors(worker, lambda: bool(lacks))
     monkeypatch.setattr(HttpConnections, "close_longest_parked", lambda _: None)
-    clients = [worker.connected(get("/"), to_operator=each) for each in (True, False)]
-    assert [len(each.paused) for each in worker.loop.listeners] == [1, 1]
+    clients = [worker.connected(get("/"), to=each) for each in (OPERATOR, MANAGERS, UNIX)]
+    assert [len(each.paused) for each in worker.loop.listeners] == [1, 2]
     lacks.clear()
     if frees == "a sweep":
         worker.loop._next_sweep = 0.0
     else:
         worker.loop.managers.close(conn)
     worker.take_turns()
-    assert [client.recv(12) for client in clients] == [b"HTTP/1.1 200"] * 2
+    assert [client.recv(12) for client in clients] == [b"HTTP/1.1 200"] * 3
 
 
 def test_a_listener_without_descriptors_is_not_watched_again_once_it_is_closed(worker):
     lack_descriptors(worker, lambda: True)
-    worker.connected(to_operator=True)
+    worker.connected(to=OPERATOR)
     [listeners] = [each for each in worker.loop.listeners if each.paused]
     listeners.close()
     listeners.resume()
@@ -279,7 +278,7 @@ def test_an_operators_connection_is_accepted_at_once_in_place_of_a_managers(work
     expendable = worker.connected()
     [conn] = worker.loop.managers.open
     lack_descriptors(worker, lambda: conn in worker.loop.managers.open)
-    assert worker.connected(get("/live"), to_operator=True).recv(12) == b"HTTP/1.1 200"
+    assert worker.connected(get("/live"), to=OPERATOR).recv(12) == b"HTTP/1.1 200"
     assert expendable.recv(1) == b""
 
 
