@@ -150,7 +150,9 @@ def _examine_schema(
     for migration in expected:
         checksum = applied.pop(migration.version, None)
         if checksum is None:
-            findings.problems.append(f"migration {migration} is not applied: run 'stackmgr migrate'")
+            findings.problems.append(
+                f"migration {migration} is not applied: run 'stackmgr migrate' of this release"
+            )
         elif checksum != migration.checksum:
             findings.problems.append(
                 f"migration {migration} differs from the one that was applied: install the release again"

@@ -70,7 +70,6 @@ class Cell:
     bound: Bound = Bound()
     lasts: float = 1.0
     rest: float = 1.0
-    clients: int = CLIENTS
     setup: Prepare | None = None
     control: str = ""
     trace: str = ""

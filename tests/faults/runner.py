@@ -3,7 +3,7 @@
 import time
 from contextlib import nullcontext
 
-from tests.faults.cell import Cell
+from tests.faults.cell import CLIENTS, Cell
 from tests.faults.prober import Prober
 from tests.faults.report import Report, judged
 from tests.faults.stage import WORKERS, Stage, staged
@@ -18,7 +18,7 @@ def run(cell: Cell, server: FaultyPostgres, seed: int, times: int = 1) -> Report
     with staged(server, seed, cell.setup) as stage:
         prober = Prober(stage.service.admin_port, stage.folder / "probes")
         workload = stage.workload(seed)
-        workload.start(cell.clients, pause=_PAUSE)
+        workload.start(CLIENTS, pause=_PAUSE)
         try:
             time.sleep(_SETTLE)
             for _ in range(times):
