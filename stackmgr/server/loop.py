@@ -153,7 +153,7 @@ class Loop:
         try:
             self._step(connections, conn, partial(self.handler.respond, request=request))
         finally:
-            self.queue.leave(conn.place, self.scheduler.seconds_run())
+            self.queue.leave(conn.place, monotonic(), self.scheduler.seconds_run())
 
     def _reject(self, conn: ClientConnection, request: ReceivedRequest) -> None:
         """Have the application respond 503 immediately."""

@@ -115,13 +115,14 @@ class RequestQueue(Generic[_Entry]):
         """Count later requests with the key of *place* as unverified."""
         self._managers.pop(place.key_hash, None)
 
-    def leave(self, place: Place, seconds: float = 0.0) -> None:
+    def leave(self, place: Place, now: float = 0.0, seconds: float = 0.0) -> None:
         """Let another request run: that of *place* has ended, and has held the thread for *seconds*."""
         group, place.group = place.group, None
         place.retry_after = 0
         if group is not None:
-            if group in self._lines:
-                self._counts_from[group] = self._waits_since(group) + _CHARGE * seconds
+            if seconds and group in self._lines:
+                # Not later than now: whoever was alone for an hour must not wait for others as long.
+                self._counts_from[group] = min(now, self._waits_since(group) + _CHARGE * seconds)
             self._free += 1
             self._running[group] -= 1
             if not self._running[group]:

@@ -34,7 +34,7 @@ class Requests:
 
     def leave(self, names, seconds=0.0):
         for name in names.split():
-            self.queue.leave(self.places[name], seconds)
+            self.queue.leave(self.places[name], self.now, seconds)
 
 
 def test_a_manager_has_three_quarters_with_all_of_its_keys():
@@ -151,6 +151,7 @@ def test_of_too_many_one_of_the_longest_line_is_rejected(monkeypatch):
     assert requests.add("b1", "B") == []
     assert requests.add("c1", "C") == ["a4"]
     assert requests.add("a5", "A") == ["a5"]
+    requests.now = 1.0
     for last, following in ("a1", "b1"), ("b1", "c1"), ("c1", "a2"), ("a2", "a3"):
         requests.leave(last, 1.0)
         assert requests.take() == following
@@ -171,10 +172,26 @@ def test_requests_start_in_the_order_of_arrival_but_for_those_of_a_line_that_hol
     requests.now = 0.004
     requests.add("a4", "A")
     taken = []
+    requests.now = 1.0
     while name := requests.take():
         taken.append(name)
         requests.leave(name, seconds if name < "b" else 0.0)
     assert " ".join(taken) == order
+
+
+def test_a_manager_that_was_alone_for_long_takes_turns_with_the_next():
+    requests = Requests(1)
+    requests.add("a1 a2 a3", "A")
+    taken = [requests.take()]
+    requests.now = 10.0
+    requests.leave("a1", 10.0)
+    requests.now = 11.0
+    requests.add("b1 b2", "B")
+    while name := requests.take():
+        taken.append(name)
+        requests.now += 1.0
+        requests.leave(name, 1.0)
+    assert taken == ["a1", "a2", "b1", "a3", "b2"]
 
 
 def test_requests_that_have_waited_too_long_leave_the_queue():

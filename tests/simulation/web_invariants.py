@@ -68,10 +68,10 @@ class WatchedQueue(RequestQueue[Any]):
                 self.world.fail("requests start in the order of arrival", f"{place.group} of {len(firsts)}")
         return entry
 
-    def leave(self, place: Any, seconds: float = 0.0) -> None:
+    def leave(self, place: Any, now: float = 0.0, seconds: float = 0.0) -> None:
         if seconds and place.group in self._lines:
             self._charged.add(place.group)
-        super().leave(place, seconds)
+        super().leave(place, now, seconds)
 
     def _end_line(self, group: str) -> None:
         super()._end_line(group)
