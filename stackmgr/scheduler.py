@@ -47,8 +47,8 @@ class Scheduler:
         self._ending_turn: deque[greenlet] = deque()
         # Kept, because to make one costs ten times as much as to start a call.
         self._idle: list[greenlet] = []
-        self._seconds: dict[greenlet, float] = {}  # for which each has run its present call
-        self._switched_at = 0.0
+        # For which each has run its present call; of the one that runs, less the time at which it began to.
+        self._seconds: dict[greenlet, float] = {}
         self._wake_up = os.eventfd(0)
         self._main = getcurrent()
         self._thread = 0
@@ -78,13 +78,13 @@ class Scheduler:
         self._switch(idle, call)
 
     def _switch(self, target: greenlet, value: object) -> None:
-        self._switched_at = began = monotonic()
+        self._seconds[target] -= monotonic()
         target.switch(value)
-        self._seconds[target] += monotonic() - began
+        self._seconds[target] += monotonic()
 
     def seconds_run(self) -> float:
         """Return for how many seconds the present call has run, without its waits."""
-        return self._seconds[getcurrent()] + monotonic() - self._switched_at
+        return self._seconds[getcurrent()] + monotonic()
 
     def watch(self, descriptor: int, events: int, handle: Callable[[int], object]) -> None:
         """Call *handle* with the events of a descriptor, in each turn that has any."""

@@ -231,6 +231,14 @@ def test_above_the_budget_the_next_turn_sweeps_again(worker, monkeypatch):
     assert clients[-1].fileno() > 0
 
 
+def test_a_request_is_charged_with_the_time_for_which_it_held_the_thread(worker, monkeypatch):
+    left = []
+    monkeypatch.setattr(worker.loop.queue, "leave", lambda *charged: left.append(charged))
+    worker.connected(get("/"))
+    _, now, seconds = left[-1]
+    assert 0 < seconds < now
+
+
 def lack_descriptors(worker: FakeWorker, lacks: Callable[[], bool]) -> None:
     """Let no listener accept while *lacks* says so; no sweep comes by itself."""
 

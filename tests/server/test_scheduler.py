@@ -90,6 +90,20 @@ def readable(sock: socket.socket, seconds: float = PATIENCE) -> bool:
     return wait_for(sock.fileno(), READABLE, seconds)
 
 
+def test_a_call_has_run_for_as_long_as_it_held_the_thread(running, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(scheduler, "monotonic", lambda: now[0])
+
+    def call(before: float, after: float) -> float:
+        now[0] += before
+        end_turn()
+        now[0] += after
+        return running.scheduler.seconds_run()
+
+    calls = [running.start(partial(call, *seconds)) for seconds in ((1.0, 2.0), (4.0, 8.0))]
+    assert [each.result(PATIENCE) for each in calls] == [3.0, 12.0]
+
+
 def test_what_waits_for_a_descriptor_in_vain_is_told_so_and_may_wait_again(running, pair):
     one, other = pair
     started = time.monotonic()
