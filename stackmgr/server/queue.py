@@ -16,6 +16,7 @@ _REMEMBERED = 10_000  # keys that have been accepted
 # held the thread.  With 0, a manager waits for all that another one has sent before; lines that simply
 # alternate make the longest waits longer.
 _CHARGE = 2
+_LEAD_SECONDS = 0.01  # a manager that was alone for an hour must not wait for others as long
 _UNVERIFIED = ""  # the group of all other keys together: a client may send another one each time
 
 _Entry = TypeVar("_Entry")
@@ -121,8 +122,8 @@ class RequestQueue(Generic[_Entry]):
         place.retry_after = 0
         if group is not None:
             if seconds and group in self._lines:
-                # Not later than now: whoever was alone for an hour must not wait for others as long.
-                self._counts_from[group] = min(now, self._waits_since(group) + _CHARGE * seconds)
+                charged = self._waits_since(group) + _CHARGE * seconds
+                self._counts_from[group] = min(now + _LEAD_SECONDS, charged)
             self._free += 1
             self._running[group] -= 1
             if not self._running[group]:
