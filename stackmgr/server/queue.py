@@ -54,7 +54,7 @@ class RequestQueue(Generic[_Entry]):
         # By key, the last accepted at the end: the manager, and what the application remembers.
         self._managers: OrderedDict[int, tuple[str, object]] = OrderedDict()
         self._lines: dict[str, deque[tuple[float, Place, _Entry]]] = {}  # by group
-        self._counts_from: dict[str, float] = {}  # by group: at the earliest
+        self._counts_from: dict[str, float] = {}  # by group: its requests count from then, at the earliest
         self.waiting = 0  # requests in the lines
 
     def add(self, place: Place, credential: str, entry: _Entry, now: float) -> _Entry | None:

@@ -27,7 +27,9 @@ _LIMITS: dict[str, tuple[tuple[Any, str], ...]] = {
     "linger": ((loop, "STOP_LINGER"),),
     "waiting": ((queue, "LIMIT"),),
     "turn": (
-        *((loop, f"{what}_SECONDS") for what in ("PARSE", "START", "STEP")),
+        (loop, "PARSE_SECONDS"),
+        (loop, "START_SECONDS"),
+        (loop, "STEP_SECONDS"),
         (connections, "STEP_SECONDS"),
     ),
     "read deadline": ((IDLE, "seconds"), (READING, "seconds")),
