@@ -33,5 +33,6 @@ ALTER TABLE stackmgr.creation_receipts
 COMMIT;
 
 -- Citus creates the functions on the nodes over connections that wait for an open transaction here.
-SELECT create_distributed_function(function::regprocedure, 'manager_id', colocate_with => 'stackmgr.stacks')
-FROM (VALUES ('stackmgr.create_stack'::regproc), ('stackmgr.update_stack')) AS functions (function);
+SELECT create_distributed_function(oid::regprocedure, 'manager_id', colocate_with => 'stackmgr.stacks')
+FROM pg_catalog.pg_proc
+WHERE pronamespace = 'stackmgr'::regnamespace AND proname IN ('create_stack', 'update_stack');

@@ -5,7 +5,8 @@
 -- deploy/postgresql/roles.sql makes.
 --
 -- Nothing is locked here that anybody uses. A later file says at its head which lock each statement takes on which
--- table, for how long, and whether the table is read or rewritten under it.
+-- table, for how long, and whether the table is read or rewritten under it. It names a function with its parameters:
+-- the next release may add one of the same name, and `stackmgr migrate` runs each GRANT and REVOKE again.
 
 -- Roles ---------------------------------------------------------------------------------------------------------------
 --
@@ -149,7 +150,8 @@ COMMENT ON DOMAIN stackmgr.allocation IS 'Allocation in normalized form, the tex
 COMMENT ON DOMAIN stackmgr.preset IS 'Rebalance preset: hourly, daily, weekly or monthly.';
 
 -- For whoever writes, and for whoever reads on Citus, where a node checks the values that it receives from another.
-GRANT EXECUTE ON FUNCTION stackmgr.name_is_blank, stackmgr.allocation_is_normalised TO stackmgr_app, stackmgr_reader;
+GRANT EXECUTE ON FUNCTION stackmgr.name_is_blank(text), stackmgr.allocation_is_normalised(json)
+    TO stackmgr_app, stackmgr_reader;
 
 -- Managers and their keys ---------------------------------------------------------------------------------------------
 
@@ -319,6 +321,49 @@ GRANT SELECT (
     quota_id, quota_limit, quota_seconds, last_used_at, successor_id
 ) ON stackmgr.api_keys TO stackmgr_reader;
 
+-- What makes an API key valid, and the guard with which each operation begins. Both functions are inlined into the
+-- statements that use them.
+
+CREATE FUNCTION stackmgr.api_key_state(revoked_at timestamptz, expires_at timestamptz) RETURNS text
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN CASE
+    WHEN revoked_at IS NOT NULL THEN 'revoked'
+    WHEN expires_at <= now() THEN 'expired'
+    ELSE 'valid'
+END;
+
+-- One row, or none. The manager and the key are each found by a parameter, so that no kept plan joins tables. A key
+-- with a quota is verified before, because a quota is used up by a statement of its own.
+CREATE FUNCTION stackmgr.caller(manager_id uuid, external_id uuid, identity_id text, key_digest bytea)
+RETURNS TABLE (used_this_hour boolean)
+LANGUAGE sql STABLE PARALLEL SAFE ROWS 1
+AS $$
+    SELECT coalesce(api_keys.last_used_at >= date_trunc('hour', now(), 'UTC'), caller.key_digest IS NULL)
+    FROM stackmgr.managers AS managers
+    LEFT JOIN stackmgr.api_keys AS api_keys ON api_keys.key_digest = caller.key_digest
+    WHERE managers.manager_id = caller.manager_id
+        AND managers.external_id = caller.external_id
+        AND managers.identity_id = caller.identity_id
+        AND (
+            caller.key_digest IS NULL
+            OR (
+                api_keys.external_id = managers.external_id
+                AND api_keys.identity_id = managers.identity_id
+                AND api_keys.quota_id IS NULL
+                AND stackmgr.api_key_state(api_keys.revoked_at, api_keys.expires_at) = 'valid'
+            )
+        )
+$$;
+
+COMMENT ON FUNCTION stackmgr.api_key_state(timestamptz, timestamptz) IS
+    'State of an API key by the database''s clock: valid, revoked or expired.';
+COMMENT ON FUNCTION stackmgr.caller(uuid, uuid, text, bytea) IS
+    'One row if the manager has this binding and, unless key_digest is null, the key is valid, the manager''s and '
+    'without a quota. used_this_hour is whether this hour''s use of the key is recorded.';
+
+GRANT EXECUTE ON FUNCTION stackmgr.api_key_state(timestamptz, timestamptz) TO stackmgr_app, stackmgr_reader;
+GRANT EXECUTE ON FUNCTION stackmgr.caller(uuid, uuid, text, bytea) TO stackmgr_app;
+
 -- A quota of N requests in some seconds has N slots, each of which can be taken again once those seconds have passed:
 -- no span of that length has more than N grants, and no request is rejected that would not exceed N. A request looks
 -- at all slots of a nearly spent quota, so a quota of more than 100 has 100 slots with a queue of grants each.
@@ -429,8 +474,11 @@ CREATE TABLE stackmgr.stack_revisions (
     autovacuum_freeze_min_age = 0
 );
 
--- For a search by request id or revision id of some days: a few pages, and a write only when autovacuum visits.
-CREATE INDEX stack_revisions_created_at ON stackmgr.stack_revisions USING brin (created_at);
+-- For a search by request id or revision id of some days: a few pages, and no write of a request. Without autosummarize
+-- a new range of pages is summarised at a vacuum only, which visits the table every million rows; until then a search
+-- of the last hour would read every page since.
+CREATE INDEX stack_revisions_created_at ON stackmgr.stack_revisions USING brin (created_at)
+    WITH (autosummarize = on);
 
 COMMENT ON TABLE stackmgr.stack_revisions IS
     'Append-only: every configuration a stack ever had, with the identity and the request that made it.';

@@ -116,10 +116,12 @@ BEGIN
 END
 $$;
 
-COMMENT ON FUNCTION stackmgr.create_stack IS
+COMMENT ON FUNCTION stackmgr.create_stack(uuid, text, bytea, uuid, uuid, text, text, text, text, text, text) IS
     'Create a stack, its first revision and its receipt; returns no row if the Idempotency-Key has a receipt.';
-COMMENT ON FUNCTION stackmgr.update_stack IS
+COMMENT ON FUNCTION stackmgr.update_stack(uuid, uuid, uuid, text, text, text, text, text, text) IS
     'Append a revision to a stack and return it; returns no row if the manager has no such stack.';
 
-GRANT EXECUTE ON FUNCTION stackmgr.create_stack, stackmgr.update_stack TO stackmgr_app;
-
+GRANT EXECUTE ON FUNCTION stackmgr.create_stack(uuid, text, bytea, uuid, uuid, text, text, text, text, text, text)
+    TO stackmgr_app;
+GRANT EXECUTE ON FUNCTION stackmgr.update_stack(uuid, uuid, uuid, text, text, text, text, text, text)
+    TO stackmgr_app;
