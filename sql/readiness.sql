@@ -5,8 +5,8 @@
 -- locks:   none
 -- called by: http.health.Health.on_get_ready, operate.preflight.examine, operate.migrations.apply
 -- why:     after a failover a pooled connection may still lead to the old primary, where reads succeed and
---          every write fails. The privileges are those that sql/migrations grants: without
---          one, only some requests would fail. A relation that does not exist yet lacks no privilege.
+--          every write fails. The privileges are those that sql/migrations grants to what this release uses: without
+--          one, only some requests would fail. What does not exist lacks no privilege.
 SELECT
     NOT pg_is_in_recovery() AND NOT current_setting('transaction_read_only')::boolean AS takes_writes,
     (SELECT coalesce(max(version), 0) FROM stackmgr.schema_migrations) AS schema_version,
@@ -16,11 +16,19 @@ SELECT
             SELECT 'USAGE' AS privilege, 'SCHEMA stackmgr' AS object
             WHERE NOT has_schema_privilege('stackmgr_app', 'stackmgr', 'USAGE')
             UNION ALL
-            SELECT 'EXECUTE', 'stackmgr.' || proname
-            FROM pg_catalog.pg_proc
-            WHERE pronamespace = to_regnamespace('stackmgr')
-                AND prorettype <> 'trigger'::regtype
-                AND NOT has_function_privilege('stackmgr_app', oid, 'EXECUTE')
+            SELECT 'EXECUTE', 'stackmgr.' || split_part(needed.function, '(', 1)
+            FROM (
+                VALUES
+                ('name_is_blank(text)'),
+                ('allocation_is_normalised(json)'),
+                ('api_key_state(timestamptz,timestamptz)'),
+                ('caller(uuid,uuid,text,bytea)'),
+                ('create_stack(uuid,text,bytea,uuid,uuid,text,text,text,text,text,text)'),
+                ('update_stack(uuid,uuid,uuid,text,text,text,text,text,text)')
+            ) AS needed (function)
+            WHERE NOT has_function_privilege(
+                'stackmgr_app', to_regprocedure('stackmgr.' || needed.function)::oid, 'EXECUTE'
+            )
             UNION ALL
             SELECT needed.privilege, 'stackmgr.' || needed.relation
             FROM (

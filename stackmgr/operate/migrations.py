@@ -20,6 +20,7 @@ import itertools
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +51,7 @@ _STATEMENT = re.compile(rb"""(?:--[^\n]*|'[^']*'|"[^"]*"|\$(?P<tag>\w*)\$.*?\$(?
 DEFAULT_WAIT_SECONDS = 300.0
 _PAUSE_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 _RETRIABLE = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+_UNDEFINED = (psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn)
 
 _LIMIT_WAIT_FOR_RUN = b"SET lock_timeout = '60s'"
 # Far below the service's own lock_timeout, 1.5 s by default.
@@ -217,15 +219,26 @@ def _apply_without_transaction(connection: Connection, migration: Migration, rep
 
 
 def _restore_privileges(connection: Connection, report: Report) -> None:
-    """Grant again what the files grant, if the service's role lacks any of it."""
+    """Grant and revoke again, in order, what the files do, if the service's role lacks any privilege."""
+    if not (lacked := _missing_privileges(connection)):
+        return
+    with connection.transaction():
+        assume(connection, OWNER, local=True)
+        for part in itertools.chain.from_iterable(migration.parts for migration in available()):
+            if _COMMENT.sub(b"", part.text).strip().startswith((b"GRANT ", b"REVOKE ")):
+                # A later file may have dropped the object.
+                with suppress(*_UNDEFINED), connection.transaction():
+                    connection.execute(part.text)
+    if missing := _missing_privileges(connection):
+        raise CommandError(f"stackmgr_app still lacks {missing}: let stackmgr_owner own it")
+    report(f"stackmgr_app lacked {lacked}: it is granted again")
+
+
+def _missing_privileges(connection: Connection) -> str | None:
     with connection.transaction():
         assume(connection, OWNER, local=True)
         row: Any = connection.execute(_READINESS.text).fetchone()
-        if row[-1]:
-            report(f"stackmgr_app lacked {row[-1]}: it is granted again")
-            for part in itertools.chain.from_iterable(migration.parts for migration in available()):
-                if _COMMENT.sub(b"", part.text).strip().startswith(b"GRANT "):
-                    connection.execute(part.text)
+    return str(row[-1]) if row[-1] else None
 
 
 def _run(connection: Connection, migration: Migration) -> None:

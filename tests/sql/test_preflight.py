@@ -8,6 +8,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import paths
+from stackmgr.errors import CommandError
 from stackmgr.operate import migrations, preflight
 from tests.support.clusters import new_database
 
@@ -148,6 +149,45 @@ def test_a_lost_right_is_named_until_a_migration_restores_it(own_url, rights, fo
     assert migrations.apply(own_url, report=reported.append) == []
     assert reported == [f"stackmgr_app lacked {rights}: it is granted again"]
     assert preflight.examine(own_url).problems == []
+
+
+OVERLOADS = """
+DO $$ DECLARE found regprocedure; BEGIN
+    FOR found IN SELECT oid FROM pg_proc WHERE pronamespace = 'stackmgr'::regnamespace LOOP
+        EXECUTE format('CREATE FUNCTION stackmgr.%I(text, text, text) RETURNS text RETURN 1', (
+            SELECT proname FROM pg_proc WHERE oid = found
+        ));
+    END LOOP;
+END $$
+"""
+LATER = """
+SET LOCAL ROLE stackmgr_owner;
+DROP FUNCTION stackmgr.update_stack(uuid, uuid, uuid, text, text, text, text, text, text);
+GRANT SELECT ON stackmgr.manager_holds TO stackmgr_app;
+REVOKE SELECT ON stackmgr.manager_holds FROM stackmgr_app;
+"""
+
+
+def test_rights_are_restored_beside_what_a_later_release_adds_drops_and_revokes(own_url, add):
+    damage(own_url, OVERLOADS)
+    add(later=LATER)
+    migrations.apply(own_url)
+    damage(own_url, "REVOKE ALL ON ALL TABLES IN SCHEMA stackmgr FROM stackmgr_app")
+    migrations.apply(own_url)
+    assert preflight.examine(own_url).problems == []
+    with psycopg.connect(own_url) as connection:
+        query = b"SELECT has_table_privilege('stackmgr_app', 'stackmgr.manager_holds', 'SELECT')"
+        assert connection.execute(query).fetchone() == (False,)
+
+
+def test_a_right_that_cannot_be_restored_is_an_error(own_url):
+    damage(own_url, "ALTER TABLE stackmgr.managers OWNER TO postgres")
+    damage(own_url, "GRANT SELECT ON stackmgr.managers TO stackmgr_owner WITH GRANT OPTION")
+    damage(own_url, "REVOKE INSERT ON stackmgr.managers FROM stackmgr_app")
+    reported: list[str] = []
+    with pytest.raises(CommandError, match=r"still lacks INSERT ON stackmgr\.managers"):
+        migrations.apply(own_url, report=reported.append)
+    assert reported == []
 
 
 def test_a_login_without_the_right_to_connect_is_a_problem(own_url):

@@ -89,13 +89,10 @@ def test_the_check_of_readiness_names_each_right_that_the_application_role_lacks
     assert missing == f"{verb} ON stackmgr.{name}"
 
 
-def test_a_trigger_function_needs_no_right(admin):
-    """partition.sql has two, for as long as it copies."""
+def test_a_function_that_somebody_else_adds_needs_no_right(admin):
     with admin.transaction(force_rollback=True):
-        admin.execute(
-            b"CREATE FUNCTION stackmgr.copy() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NULL; END$$;"
-            b"REVOKE EXECUTE ON FUNCTION stackmgr.copy FROM PUBLIC"
-        )
+        admin.execute(b"CREATE FUNCTION stackmgr.dba_two() RETURNS integer RETURN 2")
+        admin.execute(b"REVOKE EXECUTE ON FUNCTION stackmgr.dba_two FROM PUBLIC")
         [(_, _, missing)] = admin.execute(statements.load("readiness").text)
     assert missing is None
 
