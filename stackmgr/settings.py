@@ -187,8 +187,8 @@ class Settings:
     concurrency: int = _option(
         _whole_number(1000),
         64,
-        "requests that each worker serves at once; one manager gets at most three quarters; with the verifier"
-        " `database` at most one for each database connection",
+        "requests that each worker serves at once; one manager, or all writes, get three quarters; with the"
+        " verifier `database` at most one for each database connection",
     )
     database_connections: int = _option(
         _whole_number(1000), 8, "database connections of each worker, opened as needed"

@@ -113,6 +113,7 @@ def test_a_key_is_the_same_however_its_credential_is_spelled(worker):
 
 def test_a_request_too_many_is_rejected_at_once(worker, monkeypatch):
     monkeypatch.setattr(queue, "LIMIT", 2)
+    monkeypatch.setattr(queue, "randrange", lambda number: number - 1)
     occupy(worker)
     waiting = [worker.connected(get("/")) for _ in range(2)]
     assert worker.connected(get("/")).recv(12) == b"HTTP/1.1 503"

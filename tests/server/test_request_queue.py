@@ -14,14 +14,14 @@ class Requests:
         self.places = {}
         self.now = 0.0
 
-    def add(self, names, manager=None):
+    def add(self, names, manager=None, *, writes=False):
         """Add requests; a name begins with its key.  With *manager*, the key has been accepted."""
         rejected = []
         for name in names.split():
             place = self.places[name] = Place(self.queue)
             if manager:
                 self.accept_earlier(name[0], manager)
-            rejected.append(self.queue.add(place, name[0], name, self.now))
+            rejected.append(self.queue.add(place, name[0], name, self.now, writes=writes))
         return [name for name in rejected if name]
 
     def accept_earlier(self, key, manager):
@@ -124,13 +124,51 @@ def test_what_the_application_remembers_of_a_key_is_kept_until_the_key_is_reject
     assert remembered == {"a1": None, "b1": None, "a2": "caller", "b2": None, "a3": None}
 
 
-def test_only_the_keys_accepted_last_are_remembered(monkeypatch):
-    monkeypatch.setattr(queue, "_REMEMBERED", 2)
-    requests = Requests(4)
-    for key in "abac":
-        requests.accept_earlier(key, key.upper())
-    requests.add("a1 b1 b2 c1")  # of these, only b is unverified
-    assert requests.take() == "a1 b1 c1"
+def test_of_more_keys_than_are_remembered_some_are_known_when_they_come_in_turn(monkeypatch):
+    monkeypatch.setattr(queue, "_REMEMBERED", 50)
+    requests, known = RequestQueue(4), []
+    for _ in range(5):
+        for key in map(str, range(100)):
+            requests.add(place := Place(requests), key, None, 0.0)
+            known.append(place.remembered)
+            requests.take()
+            place.accept(key, key)
+            requests.leave(place)
+    assert 10 < sum(map(bool, known)) < 300  # the last recently used ones, in turn, would be none
+    assert len(requests._managers) == 50
+
+
+def test_writes_of_all_managers_together_leave_a_quarter_to_reads():
+    requests = Requests(8)
+    requests.add("a1 a2 a3 a4", "A", writes=True)
+    requests.add("b1 b2 b3", "B", writes=True)
+    requests.add("z1", writes=True)
+    assert requests.take() == "a1 a2 a3 a4 b1 b2"
+    requests.add("b4", "B")
+    requests.add("c1 c2", "C")
+    assert requests.take() == "b4 c1"  # a read passes the writes of its own manager
+    requests.leave("a1")
+    assert requests.take() == "b3"
+    requests.leave("a2 b4")
+    assert requests.take() == "z1 c2"
+    requests.leave("a3 a4 b1 b2 b3 z1 c1 c2")
+    assert (requests.queue._running, requests.queue._writing) == ({}, 0)
+
+
+def test_reads_and_writes_of_a_manager_take_turns_in_the_order_of_their_arrival():
+    requests = Requests(1)
+    requests.add("a0", "A")
+    assert requests.take() == "a0"
+    for number in range(1, 5):
+        requests.now = number / 1000
+        requests.add(f"a{number}", "A", writes=number % 2 == 0)
+    taken, last = [], "a0"
+    requests.now = 1.0
+    while last:
+        requests.leave(last, 1.0)
+        taken.append(last := requests.take())
+    assert taken == ["a1", "a2", "a3", "a4", ""]
+    assert not requests.queue._counts_from
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
@@ -157,6 +195,16 @@ def test_of_too_many_one_of_the_longest_line_is_rejected(monkeypatch):
         assert requests.take() == following
     assert requests.queue.waiting == 0
     assert not requests.queue._counts_from  # of lines that have ended
+
+
+def test_of_unverified_keys_a_random_one_is_rejected_and_not_the_last(monkeypatch):
+    monkeypatch.setattr(queue, "LIMIT", 50)
+    requests = Requests(4)
+    names = [f"{key}1" for key in map(chr, range(200, 300))]
+    rejected = [name for name in names for name in requests.add(name)]
+    assert len(rejected) == 50
+    assert rejected != names[50:]
+    assert requests.queue.waiting == 50
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def names(world: World, kernel: kernels.Kernel) -> Names:
 
     found: dict[tuple[Any, str], Any] = {
         (loop, "os"): kernel.os(getppid=lambda: 1, read=lambda number, _: kernel.eventfd_read(number)),
-        (queue, "randint"): world.random.randint, (connection, "ioctl"): ioctl,
+        (queue, "randint"): world.random.randint, (queue, "randrange"): world.random.randrange,
+        (connection, "ioctl"): ioctl,
         (loop, "RequestQueue"): lambda *given: WatchedQueue(world, *given),
         (loop, "HttpConnections"): lambda *given: WatchedConnections(world, kernel, *given),
     }  # fmt: skip

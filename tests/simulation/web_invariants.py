@@ -27,12 +27,12 @@ class WatchedQueue(RequestQueue[Any]):
         self._greenlets = limit
         self._charged: set[str] = set()  # groups whose requests have held the thread while others waited
 
-    def line(self, group: str) -> list[tuple[float, Any, Any]]:
+    def line(self, line: tuple[str, bool]) -> list[tuple[float, Any, Any]]:
         """Return when each request of a line has arrived, its place and its entry."""
-        return list(self._lines.get(group, ()))
+        return list(self._lines.get(line, ()))
 
-    def add(self, place: Any, credential: str, entry: Any, now: float) -> Any:
-        rejected = super().add(place, credential, entry, now)
+    def add(self, place: Any, credential: str, entry: Any, now: float, *, writes: bool = False) -> Any:
+        rejected = super().add(place, credential, entry, now, writes=writes)
         if rejected is not None:
             self._note_rejection(rejected, "too many wait", is_due=self.waiting >= queue.LIMIT)
         return rejected
@@ -58,24 +58,26 @@ class WatchedQueue(RequestQueue[Any]):
             self.world.fail("the key accepted last is remembered", manager_id)
 
     def take(self) -> Any:
-        firsts = {group: line[0] for group, line in self._lines.items() if self._may_run(group)}
+        firsts = {line: waiting[0] for line, waiting in self._lines.items() if self._may_run(line)}
         entry = super().take()
         if entry is not None:
             place = entry[0].place
-            arrived, first, _ = firsts[place.group]
-            earliest = min((firsts[group][0] for group in firsts.keys() - self._charged), default=inf)
+            arrived, first, _ = firsts[place.group, place.writes]
+            free = (at for (group, _), (at, *_) in firsts.items() if group not in self._charged)
+            earliest = min(free, default=inf)
             if first is not place or arrived > earliest:
                 self.world.fail("requests start in the order of arrival", f"{place.group} of {len(firsts)}")
         return entry
 
     def leave(self, place: Any, now: float = 0.0, seconds: float = 0.0) -> None:
-        if seconds and place.group in self._lines:
+        if seconds and any((place.group, writes) in self._lines for writes in (False, True)):
             self._charged.add(place.group)
         super().leave(place, now, seconds)
 
     def _end_line(self, group: str) -> None:
         super()._end_line(group)
-        self._charged.discard(group)
+        if not any((group, writes) in self._lines for writes in (False, True)):
+            self._charged.discard(group)
 
     def check(self, turned_at: float) -> None:
         """Check what holds after each step; *turned_at* is the end of the worker's last turn."""
