@@ -51,8 +51,9 @@ def examine(
     *deadline* is the service's, in seconds: its timeouts are among the settings that a session must have.
     *variant* is the service's, too.
     Takes at most five seconds: gunicorn's master waits for it, at a reload with workers to look after.
-    Rights beyond the service's are a warning.  *compares_catalog* compares each object of the schema with the
-    release's.  Not at a start, which must not fail because of an index that a DBA is building.
+    A login with more rights than the service needs is a warning.  *compares_catalog* compares each object of the
+    schema, and who may use it, with the release's.  Not at a start, which must not fail because of an index
+    that a DBA is building.
     """
     findings = Findings()
     expected = migrations.available()
@@ -166,11 +167,25 @@ def _examine_schema(
 
 
 def _compare_catalog(connection: psycopg.Connection[Any], findings: Findings) -> None:
+    """Report what differs.  A part of an object is named after it, as `relation NAME: column NAME`."""
     text = (paths.directory("sql") / "catalog.tsv").read_text(encoding="utf-8")
-    found = dict(connection.execute(_CATALOG.text).fetchall())
-    for line in text.splitlines():
-        name, definition = line.split("\t")
-        if (is_now := found.get(name, "missing")) != definition:
-            findings.problems.append(
+    released = dict(line.split("\t") for line in text.splitlines())
+    rows = connection.execute(_CATALOG.text).fetchall()
+    found = {name: definition for name, definition, _ in rows}
+    for name, definition in released.items():
+        is_now = found.get(name, "missing")
+        # Without the object, it alone is reported; its settings are the DBA's to change.
+        if is_now != definition and (name == _object(name) or _object(name) in found):
+            is_setting = name.endswith(": settings")
+            (findings.warnings if is_setting else findings.problems).append(
                 f"the schema differs from the release's: {name}: {is_now}; the release: {definition}"
             )
+    for name, definition, refuses in rows:
+        if name not in released and (name == _object(name) or _object(name) in released):
+            (findings.problems if refuses else findings.warnings).append(
+                f"the release does not have this: {name}: {definition}"
+            )
+
+
+def _object(name: str) -> str:
+    return name.partition(": ")[0]

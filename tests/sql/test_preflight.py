@@ -8,6 +8,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import paths
+from stackmgr.database import statements
 from stackmgr.errors import CommandError
 from stackmgr.operate import migrations, preflight
 from tests.support.clusters import new_database
@@ -80,13 +81,13 @@ def test_the_catalog_of_the_release_is_that_of_its_migrations(own_url):
     """Otherwise write it again, in the schema of a new database.
 
     PGOPTIONS='-c search_path=pg_catalog -c TimeZone=UTC' \\
-        psql -XAtq -F "$(printf '\\t')" -f sql/catalog.sql >sql/catalog.tsv
+        psql -XAtq -F "$(printf '\\t')" -f sql/catalog.sql | cut -f -2 >sql/catalog.tsv
     """
     options = "-c search_path=pg_catalog -c TimeZone=UTC"
     with psycopg.connect(own_url, options=options) as connection:
-        rows = connection.execute((paths.directory("sql") / "catalog.sql").read_bytes()).fetchall()
+        rows = connection.execute(statements.load("catalog").text).fetchall()
     saved = (paths.directory("sql") / "catalog.tsv").read_text(encoding="utf-8")
-    assert "".join(f"{name}\t{definition}\n" for name, definition in rows) == saved
+    assert "".join(f"{name}\t{definition}\n" for name, definition, _ in rows) == saved
 
 
 # Its parameters depend on the release.
@@ -97,10 +98,24 @@ DO $$ DECLARE found regprocedure; BEGIN
     END LOOP;
 END $$
 """
+DROP_REVISIONS = """
+CREATE FUNCTION public.nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+CREATE TRIGGER careless BEFORE INSERT ON stackmgr.stack_revisions
+    FOR EACH ROW EXECUTE FUNCTION public.nothing();
+"""
+PARTITIONED = """
+ALTER TABLE stackmgr.stack_revisions RENAME TO whole;
+CREATE TABLE stackmgr.stack_revisions (LIKE stackmgr.whole INCLUDING ALL) PARTITION BY HASH (manager_id);
+GRANT INSERT ON stackmgr.stack_revisions TO stackmgr_app;
+CREATE TABLE stackmgr.half PARTITION OF stackmgr.stack_revisions FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+"""
+KEY_STATE = "api_key_state(revoked_at timestamptz, expires_at timestamptz)"
+REVISIONS, RECEIPTS = "relation stackmgr.stack_revisions", "relation stackmgr.creation_receipts"
+# What the release has and the database has not, or in another form.
 DAMAGES = {
     "a primary key": (
         "ALTER TABLE stackmgr.creation_receipts DROP CONSTRAINT creation_receipts_pkey",
-        "constraint creation_receipts_pkey of stackmgr.creation_receipts: missing",
+        f"{RECEIPTS}: constraint creation_receipts_pkey: missing",
     ),
     "row security": (
         "ALTER TABLE stackmgr.stacks ENABLE ROW LEVEL SECURITY",
@@ -109,8 +124,9 @@ DAMAGES = {
     "a table": ("DROP TABLE stackmgr.manager_rebindings", "relation stackmgr.manager_rebindings: missing"),
     "a check": (
         "ALTER DOMAIN stackmgr.preset DROP CONSTRAINT preset_is_known",
-        "constraint preset_is_known of stackmgr.preset: missing",
+        "type stackmgr.preset: constraint preset_is_known: missing",
     ),
+    "a NOT NULL of a domain": ("ALTER DOMAIN stackmgr.preset SET NOT NULL", "type stackmgr.preset: "),
     "an owner": ("ALTER TABLE stackmgr.stacks OWNER TO postgres", "relation stackmgr.stacks: owner postgres"),
     "triggers": ("ALTER TABLE stackmgr.stacks DISABLE TRIGGER ALL", "disabled triggers"),
     "an index": (
@@ -118,16 +134,125 @@ DAMAGES = {
         "(invalid)",
     ),
     "the message of a retry": (FORBID_MESSAGES, "stackmgr_app may not execute it"),
+    "every key is valid": (
+        f"CREATE OR REPLACE FUNCTION stackmgr.{KEY_STATE} RETURNS text STABLE RETURN 'valid'",
+        "function stackmgr.api_key_state(",
+    ),
+    "no name is blank": (
+        "CREATE OR REPLACE FUNCTION stackmgr.name_is_blank(name text) RETURNS boolean IMMUTABLE RETURN false",
+        "function stackmgr.name_is_blank(text): ",
+    ),
+    "a search path": (
+        "ALTER FUNCTION stackmgr.allocation_is_normalised RESET search_path",
+        "function stackmgr.allocation_is_normalised(json): ",
+    ),
+    "the rights of a function's owner": (
+        "ALTER FUNCTION stackmgr.create_stack SECURITY DEFINER",
+        "function stackmgr.create_stack(",
+    ),
+    "another view": (
+        """CREATE OR REPLACE VIEW stackmgr.receipt_age AS SELECT manager_id AS external_id, manager_id,
+        stack_id, created_at, now() - now() AS age, 0 AS idempotency_key_bytes FROM stackmgr.stacks""",
+        "relation stackmgr.receipt_age: owner stackmgr_owner, view ",
+    ),
+    "receipts that a crash empties": (
+        "ALTER TABLE stackmgr.creation_receipts SET UNLOGGED",
+        f"{RECEIPTS}: owner stackmgr_owner, unlogged",
+    ),
+    "a figure of the planner": (
+        "ALTER TABLE stackmgr.stacks ALTER manager_id RESET (n_distinct)",
+        "relation stackmgr.stacks: column manager_id: uuid NOT NULL; the release: ",
+    ),
+    "how a column is stored": ("ALTER TABLE stackmgr.stacks ALTER name SET STORAGE PLAIN", "STORAGE p"),
+    "a right of PUBLIC": ("GRANT DELETE ON stackmgr.stacks TO PUBLIC", "privileges of public: DELETE"),
+    "a right of the service": (
+        "GRANT DELETE ON stackmgr.stacks TO stackmgr_app",
+        "relation stackmgr.stacks: privileges of stackmgr_app: DELETE, INSERT (",
+    ),
+    "a right by another role": (
+        "GRANT pg_write_all_data TO stackmgr_app",
+        "privileges of stackmgr_app: DELETE",
+    ),
+    "a right that is lost": (
+        "REVOKE SELECT ON stackmgr.stacks FROM stackmgr_reader",
+        "relation stackmgr.stacks: privileges of stackmgr_reader: missing",
+    ),
+    "no replica identity": ("ALTER TABLE stackmgr.stacks REPLICA IDENTITY NOTHING", "no replica identity"),
+    "rows of another table": (
+        "CREATE TABLE public.more () INHERITS (stackmgr.stacks)",
+        ", inherited; the release",
+    ),
+    "a trigger": (DROP_REVISIONS, f"{REVISIONS}: trigger careless: CREATE TRIGGER"),
+    "a rule": (
+        "CREATE RULE careless AS ON INSERT TO stackmgr.stack_revisions DO INSTEAD NOTHING",
+        f"{REVISIONS}: rule careless: CREATE RULE",
+    ),
+    "a unique index": (
+        "CREATE UNIQUE INDEX ON stackmgr.stacks (manager_id, name)",
+        "relation stackmgr.stacks: index stacks_manager_id_name_idx: CREATE UNIQUE",
+    ),
+    "an index that refuses long names": (
+        "CREATE INDEX ON stackmgr.stacks (name)",
+        "relation stackmgr.stacks: index stacks_name_idx: CREATE",
+    ),
+    "a further check": (
+        "ALTER TABLE stackmgr.stacks ADD CONSTRAINT short CHECK (length(name) < 9)",
+        "relation stackmgr.stacks: constraint short: CHECK",
+    ),
+    "a check of a partition": (
+        f"{PARTITIONED} ALTER TABLE stackmgr.half ADD CONSTRAINT short CHECK (length(name) < 9)",
+        f"{REVISIONS}: constraint short: CHECK",
+    ),
+    "a column": (
+        "ALTER TABLE stackmgr.stacks ADD COLUMN note text NOT NULL",
+        "relation stackmgr.stacks: column note: text NOT NULL",
+    ),
+    "a reference": (
+        "CREATE TABLE public.notes (a uuid, b uuid, FOREIGN KEY (a, b) REFERENCES stackmgr.stacks)",
+        "relation stackmgr.stacks: reference by notes_a_b_fkey of public.notes: FOREIGN KEY",
+    ),
 }
+# Of the cluster: taken back after the test.
+RESTORE = "REVOKE pg_write_all_data FROM stackmgr_app"
 
 
 @pytest.mark.parametrize("damaged", DAMAGES)
-def test_an_object_that_differs_from_the_releases_is_named(own_url, damaged):
+def test_what_may_change_or_refuse_a_write_is_a_problem(own_url, damaged):
     command, expected = DAMAGES[damaged]
     assert preflight.examine(own_url, compares_catalog=True).problems == []
     damage(own_url, command)
-    problems = preflight.examine(own_url, compares_catalog=True).problems
+    try:
+        problems = preflight.examine(own_url, compares_catalog=True).problems
+    finally:
+        damage(own_url, RESTORE)
     assert any(expected in problem for problem in problems), problems
+
+
+def test_what_a_dba_adds_or_sets_is_a_warning(own_url):
+    damage(
+        own_url,
+        """
+        ALTER TABLE stackmgr.stacks SET (fillfactor = 70), ADD COLUMN note text;
+        CREATE INDEX ON stackmgr.stack_revisions (request_id);
+        CREATE TABLE stackmgr.notes (id integer PRIMARY KEY CHECK (id > 0));
+        CREATE FUNCTION stackmgr.dba_two() RETURNS integer RETURN 2;
+        CREATE AGGREGATE stackmgr.total(integer) (sfunc = int4pl, stype = integer);
+        """,
+    )
+    findings = preflight.examine(own_url, compares_catalog=True)
+    assert findings.problems == []
+    assert [
+        warning.partition(": ")[2].rpartition(": ")[0]
+        for warning in findings.warnings
+        if "release" in warning
+    ] == [
+        "relation stackmgr.stacks: settings: fillfactor=70, toast_tuple_target=4080; the release",
+        "function stackmgr.dba_two()",
+        "function stackmgr.total(integer)",
+        "relation stackmgr.notes",
+        f"{REVISIONS}: index stack_revisions_request_id_idx",
+        "relation stackmgr.stacks: column note",
+    ]
 
 
 RIGHTS = "EXECUTE ON stackmgr.name_is_blank, INSERT ON stackmgr.stacks"
