@@ -51,9 +51,9 @@ def examine(
     *deadline* is the service's, in seconds: its timeouts are among the settings that a session must have.
     *variant* is the service's, too.
     Takes at most five seconds: gunicorn's master waits for it, at a reload with workers to look after.
-    A login with more rights than the service needs is a warning.  *compares_catalog* compares each object of the
-    schema, and who may use it, with the release's.  Not at a start, which must not fail because of an index
-    that a DBA is building.
+    A login with more rights than the service needs is a warning.  *compares_catalog* compares each object of
+    the schema, and who may use it, with the release's.  Not at a start, which must not fail because of an
+    index that a DBA is building.
     """
     findings = Findings()
     expected = migrations.available()
