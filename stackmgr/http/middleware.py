@@ -42,6 +42,7 @@ class RequestContext:
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Run before routing.  Raises Overloaded for a request that the server rejects."""
         assign_request_id(req, resp)
+        req.path = requests.routed_path(req)
         req.context.started = time.perf_counter()
         req.context.trace = requests.parse_trace_context(req)
         if seconds := req.env.get(ADMISSION, UNLIMITED).retry_after:

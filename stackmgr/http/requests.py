@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 import falcon
 import fastjsonschema
@@ -36,6 +36,8 @@ _TRACEPARENT = re.compile(
     r"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-[^,]*)?"
 )
 _UUID = re.compile(CANONICAL_UUID, re.IGNORECASE | re.ASCII)
+_ORIGIN = re.compile(r"\Ahttps?://[^/?]*", re.IGNORECASE)  # in the absolute form of a request target
+_ESCAPED_SLASH = re.compile("%2f", re.IGNORECASE)
 _MALFORMED_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _DIGITS = re.compile(r"[0-9]+")
 
@@ -59,6 +61,21 @@ _KEYWORD_SLUGS = {
     "required": "missing_field",
     "type": "type",
 }
+
+
+def routed_path(req: falcon.Request) -> str:
+    """Return the decoded path, in which an escaped slash stays `%2F`: it is data of its segment (RFC 3986).
+
+    PEP 3333 passes decoded paths only.  Most servers pass the request target too, which says which slashes
+    were escaped, unless a server has rewritten the path since.
+    """
+    target = req.env.get("RAW_URI") or req.env.get("REQUEST_URI") or ""
+    if "%2" not in target:
+        return req.path
+    raw = _ORIGIN.sub("", target).partition("?")[0]
+    if unquote(raw) != req.root_path + req.path:
+        return req.path
+    return unquote(_ESCAPED_SLASH.sub("%252F", raw)).removeprefix(req.root_path)
 
 
 def parse_credential(authorization: str) -> str:

@@ -5,6 +5,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from stackmgr.access.verifiers.database import DatabaseVerifier
+from tests.contract.raw_wsgi import Input, call
 from tests.support.client import STACKS
 from tests.support.examples import configuration
 from tests.support.tables import each_case
@@ -154,9 +156,30 @@ def test_head_returns_the_headers_of_get_and_no_body(client, stack, path, header
     assert head.body == b""
 
 
-def test_a_path_is_decoded_once_by_the_server(client, stack):
-    # PEP 3333 hands over the decoded path only: the application cannot distinguish an escaped slash.
-    for path in (f"/manager/st%61cks/{stack['id']}", f"/manager%2Fstacks%2f{stack['id']}"):
-        assert client.request("GET", path).json == stack
-    for path in (f"{STACKS}%2F", f"{STACKS}/{stack['id']}%2F", f"{STACKS}/a%2Fb"):
+def test_an_escaped_slash_is_data_of_its_segment_and_a_path_is_decoded_once(client, stack):
+    assert client.request("GET", f"/manager/st%61cks/{stack['id']}").json == stack
+    for path in (
+        f"/manager%2Fstacks%2f{stack['id']}",
+        "/manager%2Fstacks",
+        f"{STACKS}%2F",
+        "%2F/manager/stacks",
+    ):
         assert client.request("GET", path).status_int == 404
+    for text in (f"{stack['id']}%2F", "a%2Fb", "%2f", "a%252Fb"):
+        assert client.get(text).status_int == client.update(text, {"name": "Value"}).status_int == 400
+        assert client.request("GET", f"{STACKS}/{text}", headers={"Authorization": None}).status_int == 401
+
+
+@pytest.mark.parametrize(("status", "environ"), [
+    (400, {"RAW_URI": f"{STACKS}/a%2fb?limit=1"}),
+    (400, {"REQUEST_URI": f"http://host{STACKS}/a%2fb"}),
+    (400, {"REQUEST_URI": f"/base{STACKS}/a%2Fb", "SCRIPT_NAME": "/base"}),
+    (404, {"REQUEST_URI": "/before%2Fit/was/rewritten"}),
+    (404, {}),
+])  # fmt: skip
+def test_another_server_says_in_the_request_target_which_slashes_were_escaped(
+    serving, client, status, environ
+):
+    app = serving(DatabaseVerifier())
+    response = call(app, client, "GET", "/", Input(b""), PATH_INFO=f"{STACKS}/a/b", **environ)
+    assert response.status_int == status

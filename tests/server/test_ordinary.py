@@ -63,6 +63,7 @@ def test_environ_is_that_of_pep_3333(memory):
     ).json
     expected = {
         "REQUEST_METHOD": "GET", "QUERY_STRING": "a=1&b=%20", "PATH_INFO": "/environ", "SCRIPT_NAME": "",
+        "RAW_URI": "/environ?a=1&b=%20",
         "SERVER_PROTOCOL": "HTTP/1.1", "SERVER_NAME": "127.0.0.1", "SERVER_PORT": str(memory.port),
         "REMOTE_ADDR": "127.0.0.1", "HTTP_HOST": "x", "HTTP_X_A": "1,2", "HTTP_X_B": "\xe9",
         "CONTENT_TYPE": "text/x", "wsgi.url_scheme": "http", "wsgi.multithread": True,

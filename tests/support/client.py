@@ -109,6 +109,7 @@ class Client(ContractClient):
 
     def send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> TestResponse:
         self._run.clear()
+        self._app.extra_environ = {"RAW_URI": path}
         response = self._app.request(
             path, method=method, body=body or b"", headers=headers, expect_errors=True
         )
