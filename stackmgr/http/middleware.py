@@ -1,5 +1,6 @@
 """Run around every request: assign its id, check its route, authenticate it, log it."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,9 +14,13 @@ from stackmgr.admission import ADMISSION, UNLIMITED
 from stackmgr.database.pool import Database
 from stackmgr.errors import MethodNotAllowed, NotFound, Overloaded, ServiceError
 from stackmgr.http import requests
+from stackmgr.monitoring.logs import CLIENT_CHARACTERS, RateLimitFilter, description
 from stackmgr.reasons import ReasonSlug
 
 Observer = Callable[[Mapping[str, Any]], None]
+
+_log = logging.getLogger("stackmgr.observers")
+_log.addFilter(RateLimitFilter())
 
 
 def assign_request_id(req: falcon.Request, resp: falcon.Response) -> str:
@@ -38,6 +43,7 @@ class RequestContext:
     def __init__(self, observers: Sequence[Observer], *, quotes_bodies: bool) -> None:
         self._observers = observers
         self._quotes_bodies = quotes_bodies
+        self._failures = 0  # of observers
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Run before routing.  Raises Overloaded for a request that the server rejects."""
@@ -58,11 +64,11 @@ class RequestContext:
         credential = getattr(context, "credential", None)
         identity = credential and credential.identity
         fields = {
-            "request_id": context.request_id,
+            "request_id": context.request_id[:CLIENT_CHARACTERS],
             "manager_id": identity and identity.manager_id,
             "key_id": identity.key_id if identity else error and error.key_id,
             "stack_id": getattr(context, "stack_id", None),
-            "method": req.method,
+            "method": req.method[:CLIENT_CHARACTERS],
             "route": req.uri_template,
             "status": resp.status_code,
             "code": error and error.code,
@@ -77,7 +83,12 @@ class RequestContext:
         if context.trace is not None:
             fields["trace_id"] = context.trace["traceparent"].split("-")[1]
         for observe in self._observers:
-            observe(fields)
+            try:
+                observe(fields)
+            except Exception as ex:  # noqa: BLE001 - the response is complete and may say that a write was made
+                self._failures += 1
+                failure = {"failures": self._failures} | description(ex)
+                _log.warning("a request could not be observed", extra={"fields": failure})
 
 
 class Authentication:

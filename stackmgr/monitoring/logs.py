@@ -17,6 +17,9 @@ from stackmgr.monitoring.line_writer import LineWriter, stderr
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("json", "text")
+# Of a text that a client chooses, as a revision stores of a request id.  Escaped, each may take six bytes; a
+# line for a pipe must be shorter than PIPE_BUF, or lines of other workers can split it.
+CLIENT_CHARACTERS = 255
 
 _LIMIT_INTERVAL_SECONDS = 10.0
 # Kept by each filter.
@@ -59,7 +62,10 @@ def description(ex: BaseException) -> dict[str, list[str]]:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    fields = dict(getattr(record, "fields", {}))
+    given: Mapping[str, Any] = getattr(record, "fields", {})
+    fields = {
+        name: value[:CLIENT_CHARACTERS] if isinstance(value, str) else value for name, value in given.items()
+    }
     if record.exc_info and record.exc_info[1] is not None:
         fields |= description(record.exc_info[1])
     return fields

@@ -124,6 +124,7 @@ class Metrics:
             buckets=_BUCKETS,
             registry=None,
         )
+        self._seconds.labels("other", "none")  # opens the file: at the first request, the folder may be gone
         self._unavailable = counter("unavailable", "Responses with status 503", "reason")
         for reason in _REASONS_OF_ALERTS:
             self._unavailable.labels(reason.value)

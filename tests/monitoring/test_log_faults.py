@@ -28,7 +28,7 @@ from tests.support.waiting import eventually
 
 CREATES = 100
 PATIENCE = 20.0
-LONG_ID = "x" * 15000
+LONG_ID = "\xe9" * 255  # of which a line has 1,530 bytes
 
 
 @contextmanager
@@ -102,8 +102,8 @@ def test_the_log_and_a_metric_count_the_dropped_lines_and_the_others_are_written
         with running_service(database_url, env=env, stderr=write_end) as service:
             sent = 0
             while not dropped_lines(admin_port):
-                assert (sent := sent + 50) < 2000
-                for _ in range(50):
+                assert (sent := sent + 100) < 20_000
+                for _ in range(100):
                     send_request(service.port, "/", {"X-Request-Id": LONG_ID})
             reader.submit(lambda: seen.extend(map(json.loads, iter(lines.readline, "end\n"))))
             eventually(

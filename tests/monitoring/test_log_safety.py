@@ -2,6 +2,7 @@
 
 import json
 import logging
+import select
 from uuid import uuid4
 
 import pytest
@@ -104,6 +105,19 @@ def test_an_error_is_logged_with_its_reason_and_the_one_during_which_it_was_rais
     assert line["causes"][1] == "ValueError"
 
 
+@pytest.mark.filterwarnings("ignore::webtest.lint.WSGIWarning")
+def test_a_line_has_at_most_255_characters_of_what_a_client_chooses(logged, log):
+    headers = {"X-Request-Id": "\xe9" * 8000}
+    response = logged(FixedVerifier(ArithmeticError())).request("G" * 300, STACKS, headers=headers)
+    assert response.json["request_id"] == "\xe9" * 8000
+    logged(FixedVerifier(ArithmeticError())).request("GET", STACKS, headers=headers)
+    assert [(line["request_id"], len(line["method"])) for line in log.requests] == [
+        ("\xe9" * 255, 255), ("\xe9" * 255, 3)
+    ]  # fmt: skip
+    assert [json.loads(line)["request_id"] for line in log.lines()] == ["\xe9" * 255]
+    assert max(map(len, log.text().splitlines())) < select.PIPE_BUF  # a line for a pipe stays in one piece
+
+
 def test_a_client_error_logs_its_request_line_only(client, logged, log):
     sender, missing = logged(DatabaseVerifier(), client.key), str(uuid4())
     sender.page("limit=0")
@@ -146,6 +160,20 @@ def test_the_line_of_a_request_has_its_manager_route_and_outcome(client, logged,
         "stack_id": created.json["id"],
         "verifier": "accepted",
     }
+
+
+def test_an_observer_that_fails_changes_no_response_and_is_logged_once(client, client_with, log):
+    def fail(fields):
+        raise OSError(CANARY)
+
+    observers = [fail, log.requests.append]
+    sender = client_with(client.key, verifier=DatabaseVerifier(), observers=observers)
+    assert [sender.create(configuration()).status_int for _ in range(3)] == [201] * 3
+    assert len(log.requests) == 3  # the others are called all the same
+    [line] = map(json.loads, log.lines())
+    assert (line["level"], line["message"]) == ("warning", "a request could not be observed")
+    assert (line["causes"], line["failures"]) == (["OSError"], 1)
+    assert CANARY not in log.text()
 
 
 def assert_one_line(text):

@@ -54,6 +54,12 @@ def test_unknown_paths_are_one_series_whatever_the_method(folder):
     assert count == 3
 
 
+def test_the_files_of_a_worker_are_open_before_its_first_request(folder):
+    Metrics(folder)
+    opened = {each.path for each in psutil.Process().open_files()}
+    assert {f"{folder}/counter_0.db", f"{folder}/histogram_0.db"} <= opened
+
+
 def test_workers_are_added_up_and_continue_the_files_of_those_that_have_ended(folder):
     for rounds in range(1, 6):
         workers = [Metrics(folder), Metrics(folder)]

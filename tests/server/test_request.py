@@ -2,13 +2,14 @@
 
 import tracemalloc
 from collections.abc import Iterator
+from uuid import UUID
 
 import pytest
 from gunicorn.config import Config
 from gunicorn.http import message, unreader
 from gunicorn.http.errors import ParseException
 
-from stackmgr.server.request import BadRequest, HeadLimits, ReceivedRequest
+from stackmgr.server.request import BadRequest, HeadLimits, ReceivedRequest, request_id_of
 from tests.server.gunicorn_process import head
 from tests.support.malformed import (
     SAMPLE_KEY,
@@ -41,7 +42,8 @@ def parsed_by_gunicorn(head: bytes) -> tuple[object, ...] | str:
         return str(ex)
     fields: dict[str, str] = {}
     for name, value in request.headers:
-        fields[name] = f"{fields[name]},{value}" if name in fields else value
+        values = [fields[name], value] if name in fields else [value]
+        fields[name] = ",".join(filter(None, values) if name == "X-REQUEST-ID" else values)
     length = getattr(request.body.reader, "length", None)
     return request.method, request.version, request.uri, request.query, fields, length
 
@@ -93,6 +95,23 @@ def test_as_many_fields_and_bytes_as_the_limits_allow_are_accepted(fields):
 def test_an_idempotency_key_that_is_repeated_is_none():
     for times in (2, 3):
         assert get(*["Idempotency-Key: a"] * times).environ["HTTP_IDEMPOTENCY_KEY"] == ""
+
+
+@pytest.mark.parametrize(("values", "request_id"), [
+    (["a b"], "a b"), (["", " "], ""), (["", "a", " \t", "b"], "a,b"), ([","], ","), (["\xe9"], "\xe9"),
+    (["a" * 8170], "a" * 8170),
+])  # fmt: skip
+def test_of_several_request_ids_those_that_are_not_empty_are_joined(values, request_id):
+    data = head("GET /a HTTP/1.1", *(f"X-Request-Id: {value}" for value in values))
+    assert ReceivedRequest(data, LIMITS).environ["HTTP_X_REQUEST_ID"] == request_id
+    found = request_id_of(data)
+    assert found == (request_id or str(UUID(found)))
+
+
+def test_an_id_longer_than_a_field_may_be_is_none_where_the_head_is_rejected():
+    longest, longer = (head("GET a HTTP/1.1", f"X-Request-Id: {'a' * size}") for size in (16368, 16369))
+    assert request_id_of(longest) == "a" * 16368
+    assert UUID(request_id_of(longer))
 
 
 @pytest.mark.parametrize(("digits", "length", "shown"), [
