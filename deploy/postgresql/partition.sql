@@ -4,11 +4,11 @@
 --     psql -X -d stackmgr -f partition.sql
 --
 -- Copies both tables while triggers copy what is written meanwhile, then exchanges them in one transaction. It waits
--- for no lock longer than 0.25 s, and repeats. Needs twice the space. Do not archive or erase meanwhile. The former
--- tables stay, as stack_revisions_old and creation_receipts_old, until you drop them.
+-- for no lock longer than 0.25 s, and repeats. Needs twice the space. Do not archive or erase meanwhile; a migration
+-- waits. The former tables stay, as stack_revisions_old and creation_receipts_old, until you drop them.
 --
--- If it fails before the exchange: DROP TABLE stackmgr.stack_revisions_new, stackmgr.creation_receipts_new;
--- DROP FUNCTION stackmgr.copy_revision, stackmgr.copy_receipt CASCADE. Then run it again.
+-- If it ends before the exchange, for whatever reason, run it again: it begins with removing what is left. With
+-- `-v undo=yes` that is all it does.
 
 \set ON_ERROR_STOP on
 
@@ -16,6 +16,47 @@ SET ROLE stackmgr_owner;
 SET search_path = pg_catalog;
 SET statement_timeout = 0;
 SET lock_timeout = '250ms';
+SET client_min_messages = warning;
+-- Without its psql the session ends, and with it the lock, which is that of migrations.
+SET client_connection_check_interval = '1s';
+
+DO $$
+BEGIN
+    IF NOT pg_try_advisory_lock(4663001) THEN
+        RAISE EXCEPTION 'a migration or another run of this script is under way';
+    END IF;
+    IF EXISTS (SELECT FROM pg_class WHERE oid = 'stackmgr.stack_revisions'::regclass AND relkind = 'p') THEN
+        RAISE EXCEPTION 'stack_revisions is partitioned already';
+    END IF;
+END
+$$;
+
+-- What an earlier run left: first the functions, whose triggers write into the copies. A failed attempt releases its
+-- locks, here and below.
+DO $$
+DECLARE
+    command text;
+BEGIN
+    FOREACH command IN ARRAY ARRAY[
+        'DROP FUNCTION IF EXISTS stackmgr.copy_revision(), stackmgr.copy_receipt() CASCADE',
+        'DROP TABLE IF EXISTS stackmgr.stack_revisions_new, stackmgr.creation_receipts_new'
+    ] LOOP
+        LOOP
+            BEGIN
+                EXECUTE command;
+                EXIT;
+            EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+                PERFORM pg_sleep(1);
+            END;
+        END LOOP;
+        COMMIT;
+    END LOOP;
+END
+$$;
+
+\if :{?undo}
+\quit
+\endif
 
 -- The same columns, checks, comments, rights and storage parameters; the foreign keys follow the rows.
 DO $$
@@ -84,7 +125,6 @@ BEGIN
 END
 $$;
 
--- A failed attempt releases its locks.
 DO $$
 BEGIN
     LOOP

@@ -4,6 +4,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -187,9 +188,40 @@ def test_an_index_that_failed_is_removed_and_created_by_the_next_run(own_url, ad
     assert one(own_url, VALIDITY) is True
 
 
+SCRIPT = paths.directory("deploy") / "postgresql" / "partition.sql"
+SESSIONS = b"SELECT wait_event FROM pg_stat_activity WHERE application_name = 'psql'"
+
+
+def run_until_killed(url: str, binaries: Path, file: Path, *, in_exchange: bool) -> None:
+    """Run a script that kills its psql, or kill it while it waits for a reader of the history."""
+    with psycopg.connect(url) as reader, psycopg.connect(url, autocommit=True) as admin:
+        reader.execute(b"SELECT FROM stackmgr.stack_revisions")
+        psql = subprocess.Popen([binaries / "psql", "-Xq", "-d", url, "-f", file])
+        eventually(lambda: psql.poll() is not None or ("PgSleep",) in admin.execute(SESSIONS).fetchall())
+        if in_exchange:
+            psql.kill()
+        else:
+            reader.rollback()
+        assert psql.wait(60) == -9
+        eventually(lambda: admin.execute(SESSIONS).fetchall() == [])
+
+
+def kill_at_each_step(url: str, binaries: Path, folder: Path) -> None:
+    """Begin to partition as often as the script has statements, and kill it after one more each time."""
+    parts = [part.text for part in migrations.Migration(0, "", SCRIPT.read_bytes()).parts]
+    file = folder / "killed.sql"
+    for number in range(1, len(parts) + 1):
+        file.write_bytes(b";\n".join(parts[:number]) + b";\n\\! kill -9 $PPID\n")
+        run_until_killed(url, binaries, file, in_exchange=number == len(parts))
+    undo = [binaries / "psql", "-Xq", "-d", url, "-v", "undo=yes", "-f", SCRIPT]
+    assert subprocess.run(undo, check=True, capture_output=True).stderr == b""
+    assert one(url, b"SELECT to_regclass('stackmgr.stack_revisions_new') IS NULL") is True
+
+
 def test_the_history_is_partitioned_by_the_page_while_the_service_runs(
-    own_url, workload, binaries, monkeypatch
+    own_url, workload, binaries, monkeypatch, tmp_path
 ):
+    kill_at_each_step(own_url, binaries, tmp_path)
     for name, value in {"LONGEST_REQUEST_SECONDS": 0, "_MANY": 2, "_VACUUM_AGAIN_SECONDS": 0}.items():
         monkeypatch.setattr(erasure, name, value)
     line = re.search(r"^ {4}(psql .* deploy/postgresql/partition\.sql)$", GROWTH.read_text(), re.MULTILINE)
