@@ -20,9 +20,9 @@ SELECT
     pg_logical_emit_message(true, 'stackmgr'::text, ''::text) AS lsn,
     stacks.stack_id::text,
     stacks.revision_id::text,
-    stacks.name,
+    stacks.name::text,
     stacks.allocation::text,
-    stacks.preset
+    stacks.preset::text
 FROM receipt
 CROSS JOIN stackmgr.stacks AS stacks
 WHERE stacks.manager_id = %(manager_id)s::uuid

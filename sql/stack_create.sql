@@ -1,8 +1,8 @@
 -- stack_create: insert the receipt of an Idempotency-Key, its stack and the first revision, if the caller's API key is
 --          valid.
 -- params:  manager_id uuid, external_id uuid, identity_id text, key_digest bytea or null, idempotency_key text,
---          input_digest bytea, stack_id uuid, revision_id uuid, name stackmgr.stack_name,
---          allocation stackmgr.allocation, preset stackmgr.preset, request_id text, key_id text or null
+--          input_digest bytea, stack_id uuid, revision_id uuid, name text, allocation json, preset text,
+--          request_id text, key_id text or null
 -- returns: one row (stack_id or null, used_this_hour), with null when the Idempotency-Key was already used; no row when
 --          stackmgr.caller has none
 -- index:   managers_pkey or managers_external_id_key or managers_identity_id_key, api_keys_key_digest_hash,
@@ -11,7 +11,8 @@
 --          this statement runs may still write
 -- called by: stacks.repository.plan_create
 -- why:     after ON CONFLICT DO NOTHING the existing receipt may be invisible to this statement's snapshot, so
---          receipt_find reads it in a later one.
+--          receipt_find reads it in a later one. No parameter has the type of a domain: a kept statement keeps the
+--          numbers of its parameters' types, and the domains get new ones when the schema is restored.
 WITH caller AS MATERIALIZED (
     SELECT used_this_hour
     FROM stackmgr.caller(
@@ -38,9 +39,9 @@ stack AS (
         stack_id,
         %(revision_id)s::uuid,
         1,
-        %(name)s::stackmgr.stack_name,
-        %(allocation)s::stackmgr.allocation,
-        %(preset)s::stackmgr.preset
+        %(name)s::text::stackmgr.stack_name,
+        %(allocation)s::json::stackmgr.allocation,
+        %(preset)s::text::stackmgr.preset
     FROM receipt
     RETURNING manager_id, stack_id, revision_number, revision_id, name, allocation, preset
 ),

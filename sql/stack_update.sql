@@ -1,8 +1,8 @@
 -- stack_update: set the supplied fields of one stack and append the complete result as a revision, if the caller's API
 --          key is valid.
 -- params:  manager_id uuid, external_id uuid, identity_id text, key_digest bytea or null, revision_id uuid,
---          name stackmgr.stack_name or null, allocation stackmgr.allocation or null, preset stackmgr.preset or null,
---          stack_id uuid, request_id text, key_id text or null
+--          name text or null, allocation json or null, preset text or null, stack_id uuid,
+--          request_id text, key_id text or null
 -- returns: one row (stack_id or null, revision_id, name, allocation, preset, used_this_hour), with nulls when there is no
 --          such stack; no row when stackmgr.caller has none
 -- index:   managers_pkey or managers_external_id_key or managers_identity_id_key, api_keys_key_digest_hash,
@@ -11,7 +11,8 @@
 --          lock on the API key: a key revoked while this statement runs may still write
 -- called by: stacks.repository.plan_update
 -- why:     UPDATE reads the row again once it holds the lock, so that omitted fields are copied from the newest
---          committed revision. A join to stack_revisions would read the older snapshot.
+--          committed revision. A join to stack_revisions would read the older snapshot. For the types of
+--          parameters see stack_create.
 WITH caller AS MATERIALIZED (
     SELECT used_this_hour
     FROM stackmgr.caller(
@@ -23,9 +24,9 @@ updated AS (
     SET
         revision_id = %(revision_id)s::uuid,
         revision_number = revision_number + 1,
-        name = coalesce(%(name)s::stackmgr.stack_name, name),
-        allocation = coalesce(%(allocation)s::stackmgr.allocation, allocation),
-        preset = coalesce(%(preset)s::stackmgr.preset, preset)
+        name = coalesce(%(name)s::text::stackmgr.stack_name, name),
+        allocation = coalesce(%(allocation)s::json::stackmgr.allocation, allocation),
+        preset = coalesce(%(preset)s::text::stackmgr.preset, preset)
     WHERE manager_id = %(manager_id)s::uuid
         AND stack_id = %(stack_id)s::uuid
         AND EXISTS (SELECT FROM caller)

@@ -81,15 +81,14 @@ EXPLAIN (ANALYZE, FORMAT JSON)
 SELECT key_label FROM stackmgr.current_stack WHERE manager_id = %(manager_id)s AND stack_id = %(stack_id)s
 """
 
+# No type of the schema: see stack_create.
 SAMPLES: dict[str, Any] = {
     "uuid": MANAGER,
-    "text": "text",
+    "text": "daily",  # a preset, too
     "bytea": bytes(32),
     "integer": 1,
     "timestamptz": "2026-01-01T00:00:00Z",
-    "stackmgr.stack_name": "Growth",
-    "stackmgr.allocation": ALLOCATION,
-    "stackmgr.preset": "daily",
+    "json": ALLOCATION,
 }
 QUOTA: dict[str, Any] = {
     "external_id": MANAGER,
