@@ -7,6 +7,7 @@
 -- why:     after a failover a pooled connection may still lead to the old primary, where reads succeed and
 --          every write fails. The privileges are those that sql/migrations grants to what this release uses: without
 --          one, only some requests would fail. What does not exist lacks no privilege.
+--          Row security without a policy would make every account look empty.
 SELECT
     NOT pg_is_in_recovery() AND NOT current_setting('transaction_read_only')::boolean AS takes_writes,
     (SELECT coalesce(max(version), 0) FROM stackmgr.schema_migrations) AS schema_version,
@@ -15,6 +16,18 @@ SELECT
         FROM (
             SELECT 'USAGE' AS privilege, 'SCHEMA stackmgr' AS object
             WHERE NOT has_schema_privilege('stackmgr_app', 'stackmgr', 'USAGE')
+            UNION ALL
+            SELECT 'POLICY', 'stackmgr.' || relname || ', whose row security is enabled'
+            FROM pg_catalog.pg_class
+            WHERE relnamespace = to_regnamespace('stackmgr')
+                AND row_security_active(oid)
+                AND NOT EXISTS (
+                    SELECT FROM pg_catalog.pg_policies
+                    WHERE schemaname = 'stackmgr'
+                        AND tablename = relname
+                        AND permissive = 'PERMISSIVE'
+                        AND roles && '{public,stackmgr_app}'
+                )
             UNION ALL
             SELECT 'EXECUTE', 'stackmgr.' || split_part(needed.function, '(', 1)
             FROM (

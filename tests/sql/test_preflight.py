@@ -119,7 +119,7 @@ DAMAGES = {
     ),
     "row security": (
         "ALTER TABLE stackmgr.stacks ENABLE ROW LEVEL SECURITY",
-        "owner stackmgr_owner, row security",
+        "lacks POLICY ON stackmgr.stacks, whose row security is enabled",
     ),
     "a table": ("DROP TABLE stackmgr.manager_rebindings", "relation stackmgr.manager_rebindings: missing"),
     "a check": (

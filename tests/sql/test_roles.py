@@ -89,6 +89,21 @@ def test_the_check_of_readiness_names_each_right_that_the_application_role_lacks
     assert missing == f"{verb} ON stackmgr.{name}"
 
 
+def test_the_check_of_readiness_names_a_table_whose_row_security_hides_every_row(admin):
+    policy = b"CREATE POLICY test ON stackmgr.stacks TO %s USING (true)"
+    hidden = "POLICY ON stackmgr.stacks, whose row security is enabled"
+    for others, missing in (
+        ([], hidden),
+        ([policy % b"stackmgr_reader"], hidden),
+        ([policy % b"PUBLIC"], None),
+    ):
+        with admin.transaction(force_rollback=True):
+            for statement in (b"ALTER TABLE stackmgr.stacks ENABLE ROW LEVEL SECURITY", *others):
+                admin.execute(statement)
+            admin.execute(b"SET LOCAL ROLE stackmgr_app")
+            assert admin.execute(statements.load("readiness").text).fetchone()[-1] == missing
+
+
 def test_a_function_that_somebody_else_adds_needs_no_right(admin):
     with admin.transaction(force_rollback=True):
         admin.execute(b"CREATE FUNCTION stackmgr.dba_two() RETURNS integer RETURN 2")
