@@ -26,6 +26,10 @@ _ACQUIRE_SHARE = 0.4
 _RECONNECT_TIMEOUT = 0.0
 RECONNECT_INTERVAL = 0.2  # seconds
 
+# An idle connection above the minimum is closed after so long: the login's limit may leave another worker
+# without any.  psycopg closes one at each interval: a worker connects again for it once in so long at most.
+MAX_IDLE_SECONDS = 5.0
+
 # A server that is read-only for every session must not be flooded with new connections.
 MIN_DRAIN_INTERVAL = 0.25  # seconds
 
@@ -157,6 +161,7 @@ class Database:
             kwargs={"autocommit": True},
             min_size=1,
             max_size=pool_size,
+            max_idle=MAX_IDLE_SECONDS,
             reconnect_timeout=_RECONNECT_TIMEOUT,
             open=False,
             name="stackmgr",

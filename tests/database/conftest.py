@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
+from stackmgr.database import pool
 from stackmgr.database.pool import Database
 from tests.database.service import PATIENCE, Service, ServiceMaker, Watcher
 from tests.support.postgres import FaultyPostgres, faulty_postgres
@@ -38,6 +39,12 @@ def login(server: FaultyPostgres) -> Iterator[psycopg.Connection]:
 def watcher(server: FaultyPostgres) -> Iterator[Watcher]:
     with psycopg.connect(server.url(), autocommit=True) as connection:
         yield Watcher(connection)
+
+
+@pytest.fixture(autouse=True)
+def _idle_connections_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no pool shrink during a test that compares its connections, however long it takes."""
+    monkeypatch.setattr(pool, "MAX_IDLE_SECONDS", 600.0)
 
 
 @pytest.fixture

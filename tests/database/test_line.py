@@ -17,6 +17,7 @@ from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import Signal
 from tests.database.service import PATIENCE
 from tests.support.greenlets import Running
+from tests.support.recorder import opened
 from tests.support.waiting import eventually
 
 # Shorter than a request in line waits for a connection, longer than it takes to make one.
@@ -120,6 +121,18 @@ def test_connections_that_have_just_been_replaced_are_not_replaced_again(single,
         single.drain()
         found.append(acquired(single))
     assert [one is other for one, other in itertools.pairwise(found)] == [False, True, False]
+
+
+def test_idle_connections_are_closed_for_another_worker_of_the_login(server, login, monkeypatch):
+    monkeypatch.setattr(pool, "MAX_IDLE_SECONDS", 0.1)
+    login.execute(b"CREATE ROLE limited LOGIN CONNECTION LIMIT 2 IN ROLE stackmgr_app")
+    with opened(server.url(user="limited"), pool_size=2, deadline=PATIENCE) as first:
+        held = [acquired(first), acquired(first)]
+        with opened(server.url(user="limited"), pool_size=2, deadline=PATIENCE) as second:
+            for connection in held:
+                first.release(connection)
+            second.release(acquired(second))
+    login.execute(b"DROP ROLE limited")
 
 
 def test_the_wait_in_line_leaves_time_for_the_statement(single, monkeypatch):
