@@ -4,6 +4,7 @@ Written on psycopg's libpq layer (see DECISIONS.md): a statement here is one pre
 text parameters, and every wait ends at the deadline.
 """
 
+import logging
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,14 +21,20 @@ from psycopg.rows import TupleRow
 from stackmgr.database import retries
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
+from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import READABLE, WRITABLE, wait_for
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 
+# The source function of the warning that a wait for the synchronous standby was cancelled: the commit may be
+# lost with this server.  Unlike the message it is not translated; other warnings have the same SQLSTATE.
+CANCELLED_WAIT = "SyncRepWaitForLSN"
 _WARNING = "01000"
 _DEALLOCATE = b"DEALLOCATE ALL"
+_log = logging.getLogger("stackmgr.postgresql")
+_log.addFilter(RateLimitFilter(by_arguments=True, seconds=60.0))
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
@@ -211,7 +218,10 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         self.pgconn.send_query_prepared(name, execution.values, execution.formats)
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
-        self._warned = self._warned or diagnostic.severity_nonlocalized == "WARNING"
+        if diagnostic.source_function == CANCELLED_WAIT:
+            self._warned = True
+        elif diagnostic.severity_nonlocalized == "WARNING":
+            _log.warning("PostgreSQL warns: %s of %s", diagnostic.sqlstate, diagnostic.source_function)
 
     def _result(self, statement: Statement, deadline: float) -> pq.abc.PGresult:
         """Return the result of what was sent, or raise the server's error.

@@ -1,8 +1,8 @@
 """What to do after a statement has failed: one table, keyed by SQLSTATE, never by the server's message.
 
 The status of the response depends on where the failure happened, not on this table: 503 while the key is not
-verified and nothing can have changed, otherwise 500.  The one exception is PROGRAM_LIMIT_EXCEEDED
-where a creation receipt is inserted: there the Idempotency-Key is too long, which is 400.
+verified and nothing can have changed, otherwise 500.  The one exception is PROGRAM_LIMIT_EXCEEDED of a create
+whose Idempotency-Key is longer than the receipt index can hold: 400.
 """
 
 from enum import Enum
@@ -36,9 +36,6 @@ _ACTIONS = {
     "25006": RetryAction.RECONNECT_ALL,  # the server has become a standby, or was made read-only
     "08": RetryAction.RETRY_IF_READ,  # connection exceptions
     "57P": RetryAction.RETRY_IF_READ,  # shut down, crashed, starting up, idle for too long, database dropped
-    # A warning at a write: the wait for the synchronous standby was cancelled, so that what is committed
-    # here may be lost with this server.
-    "01": RetryAction.RETRY_IF_READ,
     ReasonSlug.CONNECTION_LOST: RetryAction.RETRY_IF_READ,
     ReasonSlug.DEADLINE: RetryAction.CLOSE,
     # FEATURE_NOT_SUPPORTED for a statement that was prepared just now: another connection would not help.

@@ -21,7 +21,6 @@ FORMATS = ("json", "text")
 # line for a pipe must be shorter than PIPE_BUF, or lines of other workers can split it.
 CLIENT_CHARACTERS = 255
 
-_LIMIT_INTERVAL_SECONDS = 10.0
 # Kept by each filter.
 _LIMITED_MESSAGES = 1000
 
@@ -115,13 +114,14 @@ _stderr = _Stderr()
 
 
 class RateLimitFilter(logging.Filter):
-    """Passes each message once in ten seconds: an outage is one event, not a thousand.
+    """Passes each message once in *seconds*: an outage is one event, not a thousand.
 
     Messages that differ in their arguments alone are one message, unless *by_arguments*.
     """
 
-    def __init__(self, *, by_arguments: bool = False) -> None:
+    def __init__(self, *, by_arguments: bool = False, seconds: float = 10.0) -> None:
         super().__init__()
+        self._seconds = seconds
         self._by_arguments = by_arguments
         self._next: dict[str, float] = {}
 
@@ -133,7 +133,7 @@ class RateLimitFilter(logging.Filter):
             return False
         if len(self._next) >= _LIMITED_MESSAGES:
             self._next.clear()
-        self._next[message] = now + _LIMIT_INTERVAL_SECONDS
+        self._next[message] = now + self._seconds
         return True
 
 

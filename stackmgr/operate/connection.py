@@ -16,7 +16,7 @@ from psycopg.raw_cursor import RawCursor, RawServerCursor
 from psycopg.rows import namedtuple_row
 
 from stackmgr.database import statements
-from stackmgr.database.connection import Parameters
+from stackmgr.database.connection import CANCELLED_WAIT, Parameters
 from stackmgr.database.conninfo import CLIENT_SETTINGS
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
@@ -138,15 +138,12 @@ class Operator:
         connection.add_notice_handler(self._notice)
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
-        if diagnostic.severity_nonlocalized == "WARNING":
+        if diagnostic.source_function == CANCELLED_WAIT:
             self._warning = diagnostic.message_primary
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Open a transaction, unless one is open.  Raises CommandError if its commit warns.
-
-        It warns if a wait for the synchronous standby was cancelled, so that the commit may be lost.
-        """
+        """Open a transaction, unless one is open.  Raises CommandError if a standby may lack its commit."""
         if self._connection.info.transaction_status != TransactionStatus.IDLE:
             yield
             return

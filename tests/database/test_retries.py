@@ -15,7 +15,7 @@ TABLE = [
     ("57P02", 2, 1, True),
     ("57P03", 2, 1, True),
     ("57P05", 2, 1, True),
-    ("01000", 2, 1, True),
+    ("01000", 1, 1, False),
     ("connection_lost", 2, 1, True),
     ("deadline", 1, 1, True),
     ("no_connection", 1, 1, False),

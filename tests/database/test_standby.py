@@ -2,12 +2,16 @@
 
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 import pytest
 
+from stackmgr.errors import CommandError
+from stackmgr.operate import issued_keys
+from stackmgr.operate.connection import operating
 from tests.database.service import DEADLINE, Service
 from tests.support.examples import configuration
 from tests.support.postgres import FaultyPostgres
@@ -40,6 +44,20 @@ def standby(link: Proxy, service: Service, login: psycopg.Connection) -> Iterato
 
 def wait_for_sync(primary: psycopg.Connection) -> None:
     eventually(lambda: primary.execute(_SYNC_STATE).fetchone() == ("sync",))
+
+
+@pytest.mark.usefixtures("standby")
+def test_a_cancelled_wait_for_the_standby_is_not_acknowledged(server, service, link, login, watcher):
+    link.hold()
+    for operation in (service.operations()["update"], service.operations()["create"]):
+        with ThreadPoolExecutor() as threads:
+            status = threads.submit(operation)
+            login.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one())
+        assert status.result() == 500
+    with ThreadPoolExecutor() as threads, operating(server.url()) as operator:
+        threads.submit(lambda: login.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one()))
+        with pytest.raises(CommandError, match="committed, but the database warns: canceling wait"):
+            issued_keys.create(operator, str(uuid4()))
 
 
 @pytest.mark.parametrize("crashes", [True, False], ids=["after a restart", "after a session has ended"])

@@ -214,8 +214,7 @@ def test_a_limited_message_passes_once_in_a_while_and_what_is_kept_of_it_is_boun
     limited = logs.RateLimitFilter(by_arguments=by_arguments)
     records = [logging.makeLogRecord({"msg": "conflict of %s", "args": (text,)}) for text in "aabb"]
     assert [bool(limited.filter(record)) for record in records] == [True, False, by_arguments, False]
-    monkeypatch.setattr(logs, "_LIMIT_INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(logs, "_LIMITED_MESSAGES", 3)
-    later = logs.RateLimitFilter(by_arguments=by_arguments)
+    later = logs.RateLimitFilter(by_arguments=by_arguments, seconds=0.0)
     assert all(later.filter(logging.makeLogRecord({"msg": str(number)})) for number in range(9))
     assert len(later._next) <= 3

@@ -29,7 +29,10 @@ _CARELESS = b"""
 
 
 class FaultyPostgres(EmbeddedPostgres):
-    """An embedded server, with the service's schema; `logs` holds what earlier starts have logged."""
+    """An embedded server, with the service's schema; `logs` holds what earlier starts have logged.
+
+    It is of the binaries that STACKMGR_TEST_POSTGRES names.
+    """
 
     network_address: tuple[str, int] | None = None  # of a server that has a network of its own
 
@@ -37,6 +40,10 @@ class FaultyPostgres(EmbeddedPostgres):
         super().__init__(folder)
         reachable(folder.parent)
         self.logs: list[str] = []
+
+    def choose_user(self) -> None:
+        super().choose_user()
+        self.programs = Path(os.environ.get("STACKMGR_TEST_POSTGRES") or self.programs)
 
     def prepare(self) -> None:
         """Create the service's database and its schema."""
