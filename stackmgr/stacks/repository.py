@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 from stackmgr.database import retries, statements
 from stackmgr.database.session import Planned
 from stackmgr.errors import Conflict, DatabaseError, InvalidIdempotencyKey, NotFound
-from stackmgr.limits import PAGE_NAME_BYTES
+from stackmgr.limits import LONGEST_KEY_BYTES, PAGE_NAME_BYTES
 from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import cursor
 from stackmgr.stacks.configuration import Configuration
@@ -67,8 +67,9 @@ def create(run: Run, planned: Planned) -> tuple[Stack, bool]:
     try:
         created = _existing(run(planned))
     except DatabaseError as ex:
-        if ex.sqlstate == retries.PROGRAM_LIMIT_EXCEEDED:
-            # Among the indexed values, only the key's length is the client's choice.
+        # Other limits have this SQLSTATE too, such as the one before a wraparound of transaction ids.
+        key_bytes = len(planned.parameters["idempotency_key"].encode())
+        if ex.sqlstate == retries.PROGRAM_LIMIT_EXCEEDED and key_bytes > LONGEST_KEY_BYTES:
             raise InvalidIdempotencyKey(ReasonSlug.IDEMPOTENCY_KEY_TOO_LONG) from ex
         raise
     if created:

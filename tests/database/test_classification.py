@@ -3,6 +3,7 @@
 The failures are the server's own where it can be brought to them, and else raised in it by a trigger.
 """
 
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
@@ -12,8 +13,10 @@ from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
+from stackmgr.limits import LONGEST_KEY_BYTES
 from stackmgr.monitoring.logs import JsonFormatter
 from tests.database.service import DEADLINE, POOL_SIZE, ends_within
+from tests.support.examples import configuration
 from tests.support.waiting import eventually
 
 
@@ -26,6 +29,7 @@ def sabotage(login):
         timing = b"CONSTRAINT TRIGGER sabotage AFTER" if deferred else b"TRIGGER sabotage BEFORE"
         options = b"DEFERRABLE INITIALLY DEFERRED" if deferred else b""
         made.append(table)
+        level = b"WARNING" if sqlstate.startswith("01") else b"EXCEPTION"
         # A sequence is not rolled back: it counts the attempts.
         login.execute(
             b"""
@@ -34,13 +38,13 @@ def sabotage(login):
             CREATE FUNCTION public.sabotage() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN
                 IF nextval('public.attempts') <= %d THEN
-                    RAISE EXCEPTION USING ERRCODE = '%s', MESSAGE = 'secret', DETAIL = 'secret';
+                    RAISE %s USING ERRCODE = '%s', MESSAGE = 'secret', DETAIL = 'secret';
                 END IF;
                 RETURN NEW;
             END $$;
             CREATE %s INSERT ON stackmgr.%s %s FOR EACH ROW EXECUTE FUNCTION public.sabotage();
             """
-            % (times, sqlstate.encode(), timing, table.encode(), options)
+            % (times, level, sqlstate.encode(), timing, table.encode(), options)
         )
 
     yield prepare
@@ -82,10 +86,10 @@ def test_a_write_that_fails_runs_again_only_where_nothing_can_have_happened(
     service.assert_whole()
 
 
-def test_an_index_that_cannot_hold_the_receipt_means_the_key_is_too_long(service, sabotage):
-    sabotage("creation_receipts", "54000", 1)
-    assert service.operations()["create"]() == 400
-    assert service.operations()["create"]() == 201
+def test_a_limit_of_the_server_means_a_key_that_is_too_long_only_if_it_is(service, sabotage):
+    sabotage("creation_receipts", "54000", 2)
+    for length, status in ((LONGEST_KEY_BYTES + 1, 400), (LONGEST_KEY_BYTES, 500), (LONGEST_KEY_BYTES, 201)):
+        assert service.client.create(configuration(), key="k" * length).status_int == status
 
 
 def test_a_failure_at_the_commit_itself_is_not_taken_for_success(service, sabotage, login):
@@ -240,11 +244,18 @@ def test_a_server_that_takes_no_writes_from_anybody_is_still_read_from(service, 
     service.assert_whole()
 
 
-def test_a_warning_of_another_statement_fails_no_write(service):
-    with service.every_connection() as connections:
-        for connection in connections:
-            connection.execute(b"DO $$ BEGIN RAISE WARNING 'not about a commit'; END $$")
-    assert service.operations()["update"]() == 200
+@pytest.mark.parametrize("sqlstate", ["01000", "01S00"])
+def test_a_warning_that_is_not_about_the_standby_fails_no_write_and_is_logged_once(
+    service, sabotage, sqlstate, caplog
+):
+    sabotage("stack_revisions", sqlstate, 4)
+    backends = set(service.backends())
+    for name, status in (("create", 201), ("update", 200)) * 2:
+        assert service.operations()[name]() == status
+    assert [record.getMessage() for record in caplog.records] == [
+        f"PostgreSQL warns: {sqlstate} of exec_stmt_raise"
+    ]
+    assert set(service.backends()) == backends
 
 
 @pytest.mark.usefixtures("standby_wanted")
@@ -266,3 +277,19 @@ def test_a_commit_whose_wait_for_the_standby_is_interrupted_is_not_acknowledged(
 def test_a_commit_that_no_standby_confirms_is_not_acknowledged(service):
     with ends_within(DEADLINE):
         assert service.operations()["update"]() == 500
+
+
+def test_a_schema_that_is_restored_beside_the_service_fails_no_later_request(service, server):
+    run_as, url = server.run_as, server.url()
+    dump = server.folder / "stackmgr.dump"
+    for _ in range(2 * POOL_SIZE):
+        assert {call() for call in service.operations().values()} == {200, 201}
+    for program, *options in (
+        ("pg_dump", "-Fc", "-n", "stackmgr", "-f", dump, url),
+        ("pg_restore", "--clean", "--if-exists", "--single-transaction", "-d", url, dump),
+    ):
+        subprocess.run([server.programs / program, *options], check=True, cwd="/", **run_as)
+    for _ in range(2 * POOL_SIZE):
+        assert {call() for call in service.operations().values()} == {200, 201}
+        assert service.create_stack() == service.stack_id
+    service.assert_whole()
