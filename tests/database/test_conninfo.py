@@ -16,7 +16,7 @@ from stackmgr.database.conninfo import completed_conninfo, is_conninfo
         "postgresql:///stackmgr",
         "postgres://user@localhost/stackmgr",
         "postgresql://user:p%40ss%2F%3F@db.example:5433/stackmgr?sslmode=verify-full",
-        "postgresql://user@first,second:5433/stackmgr?target_session_attrs=read-write",
+        "postgresql://user@first,second:5433/stackmgr?target_session_attrs=primary",
         "postgresql://user@first:5432,second:5433/stackmgr",
         "postgresql://[::1]:5432/stackmgr",
         "postgresql:///stackmgr?host=/var/run/postgresql,/run/p%40",

@@ -131,7 +131,7 @@ class _Cluster:
     def url(self, login: str, database: str = "stackmgr") -> str:
         hosts = ",".join(f"{node.address}:{node.port}" for node in self.nodes)
         return (
-            f"postgresql://{login}:{_PASSWORD}@{hosts}/{database}?target_session_attrs=read-write"
+            f"postgresql://{login}:{_PASSWORD}@{hosts}/{database}?target_session_attrs=primary"
             f"&sslmode=verify-full&sslrootcert={self._root_certificate}"
         )
 

@@ -89,7 +89,7 @@ class Stage:
         with (deploy / "gunicorn.conf.py").open("a") as settings:
             settings.write(self.configuration)
         host, port = self.server.network_address or ("127.0.0.1", self.proxy.port)
-        url = f"postgresql://{self.login}@{host}:{port}/stackmgr?target_session_attrs=read-write"
+        url = f"postgresql://{self.login}@{host}:{port}/stackmgr?target_session_attrs=primary"
         environment = {"PYTHONPATH": str(_SOURCE), "STACKMGR_DATABASE_URL": url, **self.environment}
         return Unit(self.folder, deploy, environment, port=self.port)
 
