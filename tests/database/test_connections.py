@@ -197,6 +197,18 @@ def connection(make_database):
     database.release(connection)
 
 
+def test_a_statement_whose_preparation_failed_is_prepared_by_its_next_use(connection, login, monkeypatch):
+    missing = Statement("test", b"SELECT 1 FROM public.later", (), writes=False)
+    monkeypatch.setattr(connection, "_execute_unprepared", Mock(side_effect=AssertionError))
+    with pytest.raises(DatabaseError, check=lambda ex: ex.sqlstate == "42P01"):
+        connection.run(missing, {}, time.monotonic() + PATIENCE)
+    login.execute(b"CREATE TABLE public.later (); GRANT SELECT ON public.later TO PUBLIC")
+    try:
+        assert connection.run(missing, {}, time.monotonic() + PATIENCE) == []
+    finally:
+        login.execute(b"DROP TABLE public.later")
+
+
 def test_a_connection_that_may_not_have_forgotten_its_statements_is_closed(connection, monkeypatch):
     """A new statement is rejected as unsupported, and the result of DEALLOCATE is lost."""
     unsupported = Statement("test", b"SELECT 1", (), writes=False)

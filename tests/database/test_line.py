@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 from greenlet import GreenletExit
 
-from stackmgr.database import pool
+from stackmgr.database import pool, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.pool import Database, Pool
 from stackmgr.errors import DatabaseError
@@ -20,6 +21,7 @@ from tests.support.greenlets import Running
 from tests.support.recorder import opened
 from tests.support.waiting import eventually
 
+VERIFY = (statements.load("api_key_verify"), {"key_digest": b""})
 # Shorter than a request in line waits for a connection, longer than it takes to make one.
 SOON = 15.0
 
@@ -133,6 +135,19 @@ def test_idle_connections_are_closed_for_another_worker_of_the_login(server, log
                 first.release(connection)
             second.release(acquired(second))
     login.execute(b"DROP ROLE limited")
+
+
+def test_a_session_that_has_a_connection_reads_with_it(single):
+    with single.session() as session:
+        for max_rows in (None, 1):
+            assert session.row(*VERIFY, max_rows=max_rows) is None
+
+
+def test_no_request_waits_for_a_closed_pool(single, monkeypatch):
+    single.close()
+    monkeypatch.setattr(Signal, "wait", Mock(side_effect=AssertionError))
+    with pytest.raises(DatabaseError, match="no_connection"):
+        acquired(single)
 
 
 def test_the_wait_in_line_leaves_time_for_the_statement(single, monkeypatch):

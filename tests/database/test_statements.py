@@ -44,6 +44,7 @@ def test_what_a_comment_names_is_no_parameter(load):
         ("DELETE FROM t;", True),
         ("WITH a AS (INSERT INTO t VALUES (1) RETURNING b) SELECT b FROM a;", True),
         ("SELECT a FROM stackmgr.create_stack(1);", True),
+        ("SELECT a, pg_logical_emit_message(true, 'a', '') FROM receipt;", True),
         ("SELECT a FROM stackmgr.stacks AS stacks (a);", False),
         ("SELECT updated, deleted_at FROM inserts;", False),
         ("-- INSERT, UPDATE and DELETE\nSELECT 1;", False),
