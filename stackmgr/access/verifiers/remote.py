@@ -16,15 +16,16 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from http.client import HTTPException
 from math import ceil
 from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
+import h11
+
 from stackmgr import __version__
 from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
-from stackmgr.access.verifiers.http_connection import Address, Connection, Response, ResponseTooLong
+from stackmgr.access.verifiers.http_connection import Address, Connection, Response
 from stackmgr.errors import RateLimited, ServiceUnavailable, VerificationError
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
@@ -45,18 +46,9 @@ _log = logging.getLogger("stackmgr.verifiers")
 _log.addFilter(RateLimitFilter())
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
-_REASONS: tuple[tuple[type[Exception], ReasonSlug], ...] = (
-    (ResponseTooLong, ReasonSlug.VERIFIER_RESPONSE_TOO_LONG),
-    (TimeoutError, ReasonSlug.VERIFIER_TIMEOUT),
-    (ssl.SSLError, ReasonSlug.VERIFIER_TLS),
-)
 
-
-def retry_after(text: str | None) -> int | None:
+def retry_after(text: str) -> int | None:
     """Return the seconds of a Retry-After value, or None if it is missing or malformed."""
-    if text is None:
-        return None
-    text = text.strip()
     if _SECONDS.fullmatch(text):
         return int(text)
     try:
@@ -80,7 +72,7 @@ def _object(body: bytes) -> dict[str, Any]:
     return document
 
 
-def _error(status: int, wait: str | None) -> VerificationError:
+def _error(status: int, wait: str) -> VerificationError:
     """Return the error of a response other than 200, with its Retry-After."""
     error: VerificationError
     if status == 429:
@@ -96,7 +88,11 @@ def _error(status: int, wait: str | None) -> VerificationError:
 
 def _unavailable(failure: Exception, otherwise: ReasonSlug) -> ServiceUnavailable:
     """Return the error of a request that failed on its way."""
-    return ServiceUnavailable(next((slug for kind, slug in _REASONS if isinstance(failure, kind)), otherwise))
+    if isinstance(failure, TimeoutError):
+        otherwise = ReasonSlug.VERIFIER_TIMEOUT
+    elif isinstance(failure, ssl.SSLError):
+        otherwise = ReasonSlug.VERIFIER_TLS
+    return ServiceUnavailable(otherwise)
 
 
 class Endpoint:
@@ -143,35 +139,36 @@ class Endpoint:
             "User-Agent": f"stackmgr/{__version__}",
             **(trace or {}),
         }
-        lines = [f"POST {self._path}{path} HTTP/1.1", *(f"{name}: {fields[name]}" for name in fields), "", ""]
-        request = "\r\n".join(lines).encode("ascii") + body
+        request = h11.Request(method="POST", target=self._path + path, headers=[*fields.items()])
         permit = self._breaker.acquire()
         status = 0
         try:
-            status, received, content = self._exchange(request, monotonic() + permit.seconds)
+            status, wait, content = self._exchange(request, body, monotonic() + permit.seconds)
         finally:
             self._breaker.release(permit, responded=0 < status < 500 and status not in _NO_RESPONSE)
         if status == 200:
             return _object(content)
-        raise _error(status, received.get("Retry-After"))
+        raise _error(status, wait)
 
-    def _exchange(self, request: bytes, deadline: float) -> Response:
+    def _exchange(self, request: h11.Request, body: bytes, deadline: float) -> Response:
         try:
             if (connection := self._kept()) is not None:
                 try:
-                    return self._attempt(connection, request, deadline)
-                except (OSError, HTTPException) as ex:
+                    return self._attempt(connection, request, body, deadline)
+                except (OSError, h11.RemoteProtocolError) as ex:
                     # A kept connection may close just as it is used.  Without a byte of a response the
                     # request is sent once more, over a new connection.
                     if isinstance(ex, TimeoutError) or connection.received:
                         raise
-            return self._attempt(self._connect(deadline), request, deadline)
-        except (OSError, HTTPException) as ex:
+            return self._attempt(self._connect(deadline), request, body, deadline)
+        except (OSError, h11.RemoteProtocolError) as ex:
             raise _unavailable(ex, ReasonSlug.VERIFIER_RESPONSE_BROKEN) from ex
 
-    def _attempt(self, connection: Connection, request: bytes, deadline: float) -> Response:
+    def _attempt(
+        self, connection: Connection, request: h11.Request, body: bytes, deadline: float
+    ) -> Response:
         try:
-            return connection.exchange(request, deadline)
+            return connection.exchange(request, body, deadline)
         finally:
             if connection.can_be_kept:
                 self._keep(connection)

@@ -1,0 +1,130 @@
+"""Responses of Unkey that are framed in unusual or wrong ways: the next key gets an outcome of its own."""
+
+import json
+import ssl
+import time
+from threading import Event
+
+import pytest
+import trustme
+
+from stackmgr.errors import ServiceError
+from tests.support.http_server import http_server, response
+from tests.support.unkey_server import accepted, verification
+
+pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
+
+FIRST, NEXT = "3b241101-e2bb-4255-8caf-4136c566a962", "7f2b7c3e-6f0e-4c43-9d8e-0d1a4b1f6a11"
+BODY = json.dumps(accepted(FIRST)).encode()
+GOOD = response(200, BODY)
+HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+BROKEN, TIMEOUT = "verifier_response_broken", "verifier_timeout"
+LATE = 0.1  # seconds until the next piece
+
+
+def changed(
+    head: bytes = b"", announced: int = len(BODY), version: bytes = b"1.1", body: bytes = BODY
+) -> bytes:
+    """Return a response with this header field, Content-Length, version and body."""
+    fields = head or b"Content-Length: %d" % announced
+    return b"HTTP/%s 200 OK\r\n%s\r\n\r\n%s" % (version, fields, body)
+
+
+def chunked(after_size: bytes = b"", trailers: bytes = b"", field: bytes = b"") -> bytes:
+    body = b"%x%s\r\n%s\r\n0\r\n%s\r\n" % (len(BODY), after_size, BODY, trailers)
+    return changed(b"Transfer-Encoding: chunked" + field, body=body)
+
+
+LENGTH = b"\r\nContent-Length: %d" % len(BODY)
+LATE_408 = b"HTTP/1.1 408 X\r\nConnection: close\r\n\r\n"
+MANY_CHUNKS = changed(b"Transfer-Encoding: chunked", body=b"1\r\n \r\n" * 100_000)
+# Pieces of the response to the first key, None for a close; its outcome; whether the connection is kept.
+CASES = {
+    **{s: ([f"HTTP/1.1 {s} X\r\n\r\n".encode(), GOOD], FIRST, True) for s in ("100", "102", "103", "199")},
+    "three in a row": ([HINTS * 3, GOOD], FIRST, True),
+    "without a reason phrase": ([b"HTTP/1.1 103\r\n\r\n", GOOD.replace(b"200 X", b"200")], FIRST, True),
+    "in the same segment": ([HINTS + GOOD], FIRST, True),
+    "none after it": ([HINTS], TIMEOUT, False),
+    "closed after it": ([HINTS, None], BROKEN, False),
+    "101": ([b"HTTP/1.1 101 X\r\nUpgrade: x\r\n\r\n", GOOD], BROKEN, False),
+    "099": ([b"HTTP/1.1 099 X\r\n\r\n", GOOD], BROKEN, False),
+    "103 with a body": ([HINTS + b"x", GOOD], BROKEN, False),
+    "200 twice": ([GOOD * 2], FIRST, False),
+    "200 twice, the second one late": ([GOOD, GOOD], FIRST, False),
+    "a byte after the response": ([GOOD + b"\n"], FIRST, False),
+    "a late byte after the response": ([GOOD, b"\n"], FIRST, False),
+    "a late 408 after the response": ([GOOD, LATE_408, None], FIRST, False),
+    "longer than announced": ([changed(announced=len(BODY) - 1)], "verifier_response_not_json", False),
+    "shorter than announced": ([changed(announced=len(BODY) + 1)], TIMEOUT, False),
+    "shorter than announced, then closed": ([changed(announced=len(BODY) + 1), None], BROKEN, False),
+    "no length, then closed": ([changed(b"X: y"), None], FIRST, False),
+    "chunked": ([chunked()], FIRST, True),
+    "chunked with an extension and trailers": ([chunked(b";x=y", b"X: y\r\n")], FIRST, True),
+    "chunked with a length as well": ([chunked(field=LENGTH)], FIRST, True),
+    "chunked without its end": ([chunked()[:-2], None], BROKEN, False),
+    "100,000 chunks": ([MANY_CHUNKS], "verifier_response_too_long", False),
+    "204 with a body": ([GOOD.replace(b"200", b"204")], "verifier_http_204", False),
+    "HTTP/1.0": ([changed(version=b"1.0")], FIRST, False),
+    "HTTP/1.0, to be kept": ([changed(b"Connection: keep-alive" + LENGTH, version=b"1.0")], FIRST, False),
+    "Connection: x, Close": ([changed(b"Connection: x, Close" + LENGTH)], FIRST, False),
+}
+
+
+def outcome(verifier, key: str) -> str:
+    """Return the external id of a key, or the reason for its rejection."""
+    try:
+        return verifier.verify(key).external_id
+    except ServiceError as ex:
+        return ex.reason
+
+
+class Stub:
+    """Sends *pieces* in response to the first key; knows a second one, and no other."""
+
+    def __init__(self):
+        self.pieces, self.all_sent = [], Event()
+
+    def __call__(self, client, request):
+        key = json.loads(request.body)["key"]
+        if key == "first":
+            for number, piece in enumerate(self.pieces):
+                time.sleep(LATE if number and piece is not None else 0)
+                if piece is not None:
+                    client.sendall(piece)
+            self.all_sent.set()
+            return None not in self.pieces
+        client.sendall(response(200, accepted(NEXT) if key == "next" else verification("NOT_FOUND")))
+        return True
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def server(request, tmp_path, monkeypatch):
+    context = None
+    if request.param == "TLS":
+        authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    with http_server(Stub(), context) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("pieces", "first", "is_kept"), CASES.values(), ids=CASES)
+def test_after_any_framing_the_next_key_has_its_own_outcome(server, make_verifier, pieces, first, is_kept):
+    verifier = make_verifier(server.url, 1.0 if first == TIMEOUT else 10.0)
+    assert outcome(verifier, "next") == NEXT
+    server.behave.pieces = pieces
+    outcomes = [outcome(verifier, "first")]
+    assert is_kept or server.behave.all_sent.wait(10)
+    outcomes += [outcome(verifier, key) for key in ("unknown", "next", "unknown")]
+    assert outcomes == [first, "key_unknown", NEXT, "key_unknown"]
+    assert server.connections == (1 if is_kept else 2)
+
+
+def test_after_a_close_in_each_position_the_next_key_has_its_own_outcome(make_verifier):
+    with http_server(Stub()) as server:
+        verifier = make_verifier(server.url)
+        for length in range(len(GOOD) + 1):
+            server.behave.pieces = [GOOD[:length], None]
+            assert outcome(verifier, "first") == (FIRST if length == len(GOOD) else BROKEN)
+            assert outcome(verifier, "unknown") == "key_unknown"
