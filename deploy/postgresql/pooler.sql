@@ -5,7 +5,7 @@
 --     psql -X -d postgres -v database=stackmgr_staging -f pooler.sql     (another name than stackmgr)
 --
 -- They hold for server connections made afterwards: then `RECONNECT` in PgBouncer's console. The service reads
--- them back on each connection and serves nothing without them. stackmgr/database/conninfo.py says why it needs
+-- them back when it connects to the pooler, and serves nothing without them. stackmgr/database/conninfo.py says why it needs
 -- each. Shorten the two timeouts together with STACKMGR_DATABASE_TIMEOUT (0.3 and 0.6 of it, 5 s by default).
 
 \set ON_ERROR_STOP on

@@ -100,16 +100,30 @@ def test_pooler_sql_sets_what_the_service_requires():
 
 def test_the_service_serves_nothing_through_a_pooler_that_loses_a_setting(pooled, admin, caplog):
     name = admin.info.dbname.encode()
-    admin.execute(b"ALTER ROLE stackmgr_service IN DATABASE " + name + b" SET synchronous_commit = off")
+    admin.execute(b"ALTER ROLE stackmgr_service IN DATABASE " + name + b" SET jit = on")
     url = pooled()
     [problem] = preflight.examine(url).problems
-    assert "requested: synchronous_commit is off, not on. Behind a pooler" in problem
+    assert "requested: jit is on, not off. Behind a pooler" in problem
     database = Database(url, pool_size=1, deadline=1)
     database.open()
     with database.session() as session, pytest.raises(DatabaseError, match="no_connection"):
         session.rows(SESSION, {})
     database.close()
-    assert "synchronous_commit is off, not on" in caplog.text
+    assert "jit is on, not off" in caplog.text
+
+
+def test_a_later_server_session_has_the_settings_whose_loss_no_error_would_show(pooled, admin):
+    wanted = {"synchronous_commit": "on", "client_min_messages": "warning", "search_path": "pg_catalog"}
+    login = b"ALTER ROLE stackmgr_service IN DATABASE " + admin.info.dbname.encode()
+    with connect(pooled(default_pool_size="1")) as ours:
+        [(before,)] = run(ours, SESSION)
+        for name, other in zip(wanted, ("off", "error", "public"), strict=True):
+            admin.execute(login + f" SET {name} = {other}".encode())
+        admin.execute(b"SELECT pg_terminate_backend(%d, 60000)" % before)
+        for name, value in wanted.items():
+            show = Statement(name, f"SELECT current_setting('{name}')".encode(), (), writes=False)
+            assert run(ours, show) == [(value,)]
+        assert run(ours, SESSION) != [(before,)]
 
 
 def test_the_check_accepts_the_shipped_settings_and_no_others_and_leaves_nothing_in_a_server_session(pooled):
