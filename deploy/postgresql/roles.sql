@@ -10,9 +10,16 @@
 --     stackmgr_service    the service; may read and insert, and update five columns of stacks and one column
 --                         each of api_keys, api_key_quota_slots and api_key_quota_queues
 --
--- For read-only access, as support needs it, a login of its own:
+-- For read-only access, as support needs it, a login of its own, which cannot hold up vacuum or a migration for long:
 --
---     CREATE ROLE analyst LOGIN IN ROLE stackmgr_reader
+--     CREATE ROLE analyst LOGIN IN ROLE stackmgr_reader;
+--     ALTER ROLE analyst SET statement_timeout = '15min';
+--     ALTER ROLE analyst SET idle_in_transaction_session_timeout = '5min';
+--
+-- A login that may connect can store large objects. To forbid that, as a superuser in the database; a dump repeats it,
+-- and only a superuser can restore that:
+--
+--     REVOKE EXECUTE ON FUNCTION lo_creat(integer), lo_create(oid), lo_from_bytea(oid, bytea) FROM PUBLIC;
 
 \set ON_ERROR_STOP on
 \if :{?database}

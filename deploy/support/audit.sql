@@ -1,20 +1,22 @@
 -- audit: list the rows that break a rule: revisions, current rows and receipts against each other, and what types and
 --        foreign keys hold unless a table was restored without them.
--- params:  optional: first, last (manager ids: audits a large database in parts), archived (any text: revisions
---          between the first of a stack and later ones may be missing)
--- returns: a row for each finding (kind, manager_id, stack_id, finding); with findings psql exits with 3
+-- params:  optional: first, last (manager ids: audit.sh audits a large database so, in parts), archived (any text:
+--          revisions between the first of a stack and later ones may be missing)
+-- returns: a row for each finding (kind, manager_id, stack_id, finding); psql exits with 3 after findings, and with 2
+--          after an error
 -- index:   none: every row of the managers is read; of a part by the primary keys
 -- locks:   none, but one snapshot for as long as it runs: vacuum keeps what was deleted since
 -- called by: psql, as a login that may assume stackmgr_reader
 -- why:     tokens.sql with the whitelist in force finds tokens that are held and not listed; pg_amcheck reads what
 --          SQL cannot. Times may differ by a minute: an update that waited for another has the earlier time.
-\set ON_ERROR_STOP on \set QUIET on \set VERBOSITY terse
+\set ON_ERROR_STOP off \set QUIET on \set VERBOSITY terse
 \if :{?first} \else \set first 00000000-0000-0000-0000-000000000000 \endif
 \if :{?last} \else \set last ffffffff-ffff-ffff-ffff-ffffffffffff \endif
 
 BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 SET LOCAL ROLE stackmgr_reader;
 SET LOCAL jit = off;
+SET LOCAL statement_timeout = 0;
 
 SELECT 'identity' AS kind, manager_id, NULL::uuid AS stack_id, 'not 1 to 255 characters on one line' AS finding
 FROM stackmgr.managers
@@ -113,7 +115,12 @@ CROSS JOIN LATERAL (VALUES
 WHERE receipts.manager_id BETWEEN :'first' AND :'last' AND found.is_found
 ORDER BY manager_id, stack_id, kind, finding;
 SELECT :ROW_COUNT > 0 AS has_findings \gset
+\if :ERROR
+ROLLBACK;
+SELECT pg_terminate_backend(pg_backend_pid());
+\endif
 COMMIT;
+\set ON_ERROR_STOP on
 \if :has_findings
 DO $$ BEGIN RAISE EXCEPTION 'the audit has findings'; END $$;
 \endif

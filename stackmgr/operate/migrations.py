@@ -156,8 +156,7 @@ def apply(
             completed_conninfo(url, None, deadline=0), Connection, cursor_factory=psycopg.RawCursor
         ) as connection:
             _require_direct(connection)
-            connection.execute(_LIMIT_WAIT_FOR_RUN)
-            connection.execute(_LOCK.text)
+            _lock(connection)
             connection.execute(_ONE_SHARD_AT_A_TIME)
             for migration in _pending(connection):
                 current = f"migration {migration}: "
@@ -182,6 +181,14 @@ def _require_direct(connection: Connection) -> None:
     row: Any = connection.execute(_BACKEND_PID).fetchone()
     if row[0] != connection.info.backend_pid:
         raise CommandError("STACKMGR_DATABASE_URL leads to a pooler: name PostgreSQL's own host and port")
+
+
+def _lock(connection: Connection) -> None:
+    connection.execute(_LIMIT_WAIT_FOR_RUN)
+    try:
+        connection.execute(_LOCK.text)
+    except psycopg.errors.LockNotAvailable as ex:
+        raise CommandError(f"another session has the lock of migrations: {_blockers(connection)}") from ex
 
 
 def _apply_in_transaction(
@@ -251,11 +258,11 @@ def _record(connection: Connection, migration: Migration) -> None:
 
 
 def _blockers(connection: Connection) -> str:
-    """Return, as one clause, the transactions that hold locks on the tables, and their age."""
+    """Return, as one clause, the sessions that hold a lock of migrations or on the tables, and their age."""
     rows: list[Any] = connection.execute(_BLOCKERS.text).fetchall()
     if not rows:
         return "this login sees no other transaction on the tables"
     return "blocked by " + ", ".join(
-        f"pid {pid} ({application or 'unnamed'}, {state}, {seconds} s old: {query})"
-        for pid, application, seconds, state, query in rows
+        f"pid {pid} ({session}, {state}, {seconds} s old: {query})"
+        for pid, session, seconds, state, query in rows
     )

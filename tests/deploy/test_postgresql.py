@@ -90,11 +90,18 @@ def test_the_services_login_has_no_right_beside_its_role(dba, statement):
 
 
 def test_an_analyst_made_by_roles_sql_reads_all_but_the_digests_of_keys(dba):
-    [create] = re.findall("CREATE ROLE analyst .*", (ROOT / "deploy/postgresql/roles.sql").read_text())
-    dba.run(f'psql -X -d postgres -c "{create}"')
+    for line in re.findall(
+        "^--     ([A-Z].*;)$", (ROOT / "deploy/postgresql/roles.sql").read_text(), re.MULTILINE
+    ):
+        dba.run(f'psql -X -d stackmgr -c "{line}"')
     with psycopg.connect(dba.login("analyst"), autocommit=True) as connection:
         assert connection.execute("SELECT count(*) FROM stackmgr.current_stack").fetchone() is not None
-        for statement in ("SELECT key_digest FROM stackmgr.api_keys", "DELETE FROM stackmgr.stacks"):
+        assert connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("5min",)
+        for statement in (
+            "SELECT key_digest FROM stackmgr.api_keys",
+            "DELETE FROM stackmgr.stacks",
+            "SELECT lo_from_bytea(0, 'large')",
+        ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement.encode())
 

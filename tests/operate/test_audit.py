@@ -1,5 +1,7 @@
 """deploy/support/audit.sql finds each planted fault, where it is, and nothing else."""
 
+import subprocess
+
 import psycopg
 import pytest
 
@@ -151,6 +153,25 @@ def test_an_audit_of_some_managers_reads_theirs_only(audit, own_url):
     assert [row[2] for row in audit(first=OTHER_MANAGER_ID)] == [OTHERS_STACK]
     assert [row[2] for row in audit(last=MANAGER_ID)] == [STACK]
     assert len(audit()) == 2
+
+
+def test_the_audit_in_parts_finds_what_the_whole_does_and_stops_at_an_error(own_url, binaries):
+    plant(own_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
+    environment = {"PATH": f"{binaries}:/usr/bin:/bin"}
+
+    command = ["/bin/sh", AUDIT.with_suffix(".sh"), "-d", own_url, "-v", "ON_ERROR_STOP=1"]
+
+    def run() -> tuple[int, list[str], str]:
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return ran.returncode, ran.stdout.splitlines(), ran.stderr
+
+    status, found, progress = run()
+    assert (status, progress.count("part ")) == (3, 256)
+    assert sorted(line.split("|")[2] for line in found) == sorted([STACK, OTHERS_STACK])
+    plant(own_url, "ALTER TABLE stackmgr.stacks RENAME TO lost;")
+    status, found, progress = run()
+    assert (status, found, progress.count("part ")) == (2, [], 1)
+    assert 'relation "stackmgr.stacks" does not exist' in progress
 
 
 def test_a_stack_of_another_manager_with_the_same_id_is_another_stack(audit, own_url):

@@ -256,8 +256,12 @@ def run_on_server(binaries, server_url):
 def test_sessions_are_counted_and_the_one_that_blocks_others_is_listed_first(run_on_server, server_url):
     leak = make_conninfo(server_url, application_name="leak")
     with psycopg.connect(leak) as blocker, closing(psycopg.connect(leak)) as waiter:
-        [[_, _, state, sessions, _, used]] = [row for row in run_on_server("connections") if row[1] == "leak"]
-        assert (state, sessions) == ("idle", "2")
+        rows = run_on_server("connections")
+        [[_, _, state, sessions, _, oldest, used]] = [row for row in rows if row[1] == "leak"]
+        assert (state, sessions, oldest) == ("idle", "2", "")
+        # Those of psql itself among them.
+        assert not [row for row in rows if "-" in "".join(row[4:])]
+        assert [row[5] for row in rows if row[1] == "psql" and row[5]]
         assert re.fullmatch(r"[1-9]\d* of [1-9]\d*", used)
         blocker.execute(b"SELECT pg_advisory_xact_lock(7)")
         waiter.pgconn.send_query(b"SELECT pg_advisory_lock(7)")

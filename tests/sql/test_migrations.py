@@ -80,6 +80,17 @@ def test_of_two_runs_at_once_one_applies_and_the_other_waits_and_finds_nothing_t
     assert printed == [[*everything, "the schema is up to date"], ["the schema is up to date"]]
 
 
+def test_a_session_that_has_the_lock_is_named(own_url, monkeypatch):
+    monkeypatch.setattr(migrations, "_LIMIT_WAIT_FOR_RUN", b"SET lock_timeout = '300ms'")
+    with psycopg.connect(own_url, autocommit=True, application_name="report") as other:
+        other.execute(b"SELECT pg_advisory_lock(4663001)")
+        pid = other.info.backend_pid
+        with pytest.raises(
+            CommandError, match=rf"has the lock .* blocked by pid {pid} \(postgres report, idle"
+        ):
+            migrations.apply(own_url)
+
+
 def test_a_file_that_changed_after_it_was_applied_is_reported(own_url, add):
     [path] = add(second=EMPTY)
     migrations.apply(own_url)

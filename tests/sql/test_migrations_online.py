@@ -131,8 +131,8 @@ def test_no_request_fails_while_a_migration_waits_for_pg_dump(own_url, add, work
     assert dump.returncode == 0
     assert one(own_url, COLUMNS) == 1
     assert re.fullmatch(
-        rf"migration {path.stem} did not get its locks: blocked by pid \d+ \(pg_dump, active, \d+ s old: "
-        r"COPY .+\); retrying in 0\.5 s",
+        rf"migration {path.stem} did not get its locks: blocked by pid \d+ \(postgres pg_dump, active, "
+        r"\d+ s old: COPY .+\); retrying in 0\.5 s",
         reports[0],
     )
     assert len(workload.operations) > 100
@@ -150,7 +150,7 @@ def test_a_migration_gives_up_after_the_time_it_was_given_and_changes_nothing(ow
         "retrying in 0.5 s",
         "giving up, run it again later or with --wait",
     ]
-    assert f"pid {pid} (unnamed, idle in transaction" in reports[1]
+    assert f"pid {pid} (postgres, idle in transaction" in reports[1]
     assert one(own_url, COLUMNS) == 0
 
 
