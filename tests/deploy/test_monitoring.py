@@ -75,6 +75,7 @@ FIRES_ON = {
     "StackmgrMultixactAge": {
         'pg_database_wraparound_age_datminmxid_seconds{datname="stackmgr"}': "500000001x90"
     },
+    "StackmgrOldTransaction": {'pg_stat_activity_max_tx_duration{usename="support"}': "3601x90"},
     "StackmgrArchivingFails": {'pg_stat_archiver_failed_count{instance="a"}': "0+1x90"},
     "StackmgrBackupAge": {'stackmgr_backup_timestamp_seconds{instance="a"}': "-104401x90"},
     "StackmgrReplicationLag": {'pg_replication_lag_seconds{instance="a"}': "31x90"},
@@ -86,6 +87,7 @@ FIRES_ON = {
 HEALTHY = {
     'pg_database_wraparound_age_datfrozenxid_seconds{datname="stackmgr"}': "500000000x90",
     'pg_database_wraparound_age_datminmxid_seconds{datname="stackmgr"}': "500000000x90",
+    'pg_stat_activity_max_tx_duration{usename="support"}': "3600x90",
     'pg_stat_archiver_failed_count{instance="a"}': "3x90",
     'stackmgr_backup_timestamp_seconds{instance="a"}': "-103200x90",
     'pg_replication_lag_seconds{instance="a"}': "30x90",
