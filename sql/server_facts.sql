@@ -1,14 +1,15 @@
 -- server_facts: return what the service relies on in a server and in its own login.
 -- params:  none
 -- returns: one row (server_version, server_encoding, fsync, full_page_writes, takes_writes,
---          checks_foreign_keys, clock, role_exists, role_allowed, login_is_superuser, login_is_owner, schema_exists,
+--          checks_foreign_keys, is_encrypted, hides_parameters, clock, role_exists, role_allowed, login_is_superuser, login_is_owner, schema_exists,
 --          receipts_are_deferred)
 -- index:   none (catalogs)
 -- locks:   none
 -- called by: operate.preflight.examine
 -- why:     from PostgreSQL 16 on, only the SET option of a membership lets its holder assume the role. The
 --          schema is searched in the catalog, which a login without rights to the schema may read.
---          deploy/citus.sql defers the check of receipts.
+--          A connection within one host needs no encryption; behind a pooler it is the pooler's. auto_explain and
+--          pgaudit have settings of their own for the parameters of statements. deploy/citus.sql defers the check of receipts.
 SELECT
     current_setting('server_version_num')::integer AS server_version,
     current_setting('server_encoding') AS server_encoding,
@@ -16,6 +17,11 @@ SELECT
     current_setting('full_page_writes')::boolean AS full_page_writes,
     NOT pg_is_in_recovery() AND NOT current_setting('transaction_read_only')::boolean AS takes_writes,
     current_setting('session_replication_role') = 'origin' AS checks_foreign_keys,
+    inet_client_addr() IS NOT DISTINCT FROM inet_server_addr()
+    OR EXISTS (SELECT FROM pg_catalog.pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl)
+    OR EXISTS (SELECT FROM pg_catalog.pg_stat_gssapi WHERE pid = pg_backend_pid() AND encrypted) AS is_encrypted,
+    coalesce(current_setting('auto_explain.log_parameter_max_length', true), '0') = '0'
+    AND coalesce(current_setting('pgaudit.log_parameter', true), 'off') = 'off' AS hides_parameters,
     clock_timestamp() AS clock,
     app.oid IS NOT NULL AS role_exists,
     coalesce(pg_has_role(session_user, app.oid, assume.privilege), false) AS role_allowed,

@@ -54,10 +54,14 @@ GRANT CONNECT ON DATABASE :"database" TO stackmgr_operator, stackmgr_service, st
 GRANT CREATE ON DATABASE :"database" TO stackmgr_operator;
 
 -- Keep client data out of the server log: parameters, and the DETAIL of errors, which may contain an
--- Idempotency-Key.
+-- Idempotency-Key. auto_explain and pgaudit, if they are loaded, have settings of their own.
 ALTER DATABASE :"database" SET log_parameter_max_length = 0;
 ALTER DATABASE :"database" SET log_parameter_max_length_on_error = 0;
 ALTER DATABASE :"database" SET log_error_verbosity = terse;
+ALTER DATABASE :"database" SET pgaudit.log_parameter = off;
+SELECT format('ALTER DATABASE %I SET auto_explain.log_parameter_max_length = 0', :'database')
+WHERE current_setting('server_version_num')::integer >= 160000
+\gexec
 
 -- Recommended server settings. Each row returned is a setting to change in postgresql.conf, unless there is a
 -- reason not to. The service does not start without the first two and sets the third itself.

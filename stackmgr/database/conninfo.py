@@ -3,6 +3,8 @@
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -57,7 +59,8 @@ _OVERRIDING_VARIABLES = ("PGDATESTYLE", "PGTZ")
 
 INVALID_DATABASE_URL = (
     "STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string"
-    " (in a URL, percent-encode special characters of the password)"
+    " (in a URL, percent-encode special characters of the password), or it or PGSERVICE names a service:"
+    " write the settings of the service into the URL"
 )
 
 _PORTS = re.compile(r"[0-9,]*")
@@ -76,7 +79,8 @@ def is_conninfo(url: str) -> bool:
     """Whether *url* is a connection string.  libpq's own complaint would repeat the text, password included.
 
     Reject an unescaped @ or / in a password: libpq parses what follows as host or port and shows it in its
-    messages.  Reject a line feed too: libpq takes it for part of a name.
+    messages.  Reject a line feed too: libpq takes it for part of a name.  Reject a service: what
+    `completed_conninfo` adds would override the settings of its file.
     """
     try:
         given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
@@ -84,6 +88,8 @@ def is_conninfo(url: str) -> bool:
         return False
     return (
         bool(url.strip())
+        and "service" not in given
+        and "PGSERVICE" not in os.environ
         and all(value.isprintable() for value in given.values())
         and not any("@" in host[1:] for host in given.get("host", "").split(",") if not host.startswith("/"))
         and bool(_PORTS.fullmatch(given.get("port", "")))
@@ -100,19 +106,30 @@ def completed_conninfo(url: str, role: str | None, deadline: float) -> str:
     """
     for name in _OVERRIDING_VARIABLES:
         os.environ.pop(name, None)
-    given = conninfo_to_dict(url)
     server_settings = {
         **({"role": role} if role else {}),
         "lock_timeout": f"{deadline * _LOCK_TIMEOUT * 1000:.0f}ms",
         "statement_timeout": f"{deadline * _STATEMENT_TIMEOUT * 1000:.0f}ms",
         **SERVER_SETTINGS,
     }
-    own = str(given.get("options") or "")
+    own = str(conninfo_to_dict(url).get("options") or "")
     keeps_plans = role == SERVICE_ROLE and "plan_cache_mode" not in own
     defaults = DEFAULT_SETTINGS | ({} if keeps_plans else _WITHOUT_KEPT_PLANS)
     options = [_options(defaults), own, _options(server_settings)]
     fixed = {"client_encoding": "UTF8", "options": " ".join(filter(None, options))}
-    return make_conninfo("", **(CLIENT_SETTINGS | given | fixed))
+    return make_conninfo("", **(client_settings(url) | fixed))
+
+
+def client_settings(url: str) -> dict[str, Any]:
+    """Return the parameters of *url*, completed by those of the client side."""
+    settings = dict(CLIENT_SETTINGS)
+    try:
+        Path("~/.postgresql/postgresql.crt").expanduser().stat()
+    except PermissionError:  # of a home: libpq would give up TLS, because it may not look for this file
+        settings["sslcert"] = os.environ.get("PGSSLCERT", f"{os.devnull}/none")
+    except (OSError, RuntimeError):
+        pass
+    return settings | conninfo_to_dict(url)
 
 
 def _options(settings: Mapping[str, str]) -> str:

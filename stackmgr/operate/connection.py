@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import IsolationLevel, errors
+from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.raw_cursor import RawCursor, RawServerCursor
 from psycopg.rows import namedtuple_row
 
 from stackmgr.database import statements
 from stackmgr.database.connection import CANCELLED_WAIT, Parameters
-from stackmgr.database.conninfo import CLIENT_SETTINGS
+from stackmgr.database.conninfo import client_settings
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.database.statements import Statement
@@ -192,9 +193,9 @@ def operating(url: str, role: str = OWNER) -> Iterator[Operator]:
     Sends no start-up options and prepares no statement, so that it works through any transaction pooler.
     """
     factories = {"cursor_factory": RawCursor, "row_factory": namedtuple_row}
-    options = CLIENT_SETTINGS | {"client_encoding": "UTF8", "prepare_threshold": None}
+    conninfo = make_conninfo("", **client_settings(url) | {"client_encoding": "UTF8"})
     with time_limit():
-        connection = connect(url, psycopg.Connection[Any], **factories, **options)
+        connection = connect(conninfo, psycopg.Connection[Any], **factories, prepare_threshold=None)
     is_reader = role == READER
     connection.read_only = is_reader
     connection.isolation_level = (

@@ -26,6 +26,18 @@ _CATALOG = statements.load("catalog")
 _FACTS = statements.load("server_facts")
 _READINESS = statements.load("readiness")
 
+# Of each fact that is false.
+_PROBLEMS = {
+    "fsync": "fsync is off on the server: a crash could lose acknowledged writes; turn it on",
+    "full_page_writes": "full_page_writes is off on the server: a crash could lose data; turn it on",
+    "checks_foreign_keys": "session_replication_role is not origin: foreign keys are not checked; reset it",
+}
+_WARNINGS = {
+    "takes_writes": "the server accepts no writes: it is a standby, or default_transaction_read_only is on",
+    "is_encrypted": "the connection to another host is not encrypted: set sslmode=verify-full",
+    "hides_parameters": "auto_explain or pgaudit logs parameters, with Idempotency-Keys: run roles.sql again",
+}
+
 OLDEST_SERVER = 150000
 CLOCK_TOLERANCE = timedelta(seconds=5)
 
@@ -103,19 +115,8 @@ def _examine_server(facts: Any, findings: Findings) -> None:
         findings.problems.append(
             f"the database's encoding is {facts.server_encoding}: create it anew with roles.sql, as UTF8"
         )
-    for setting in ("fsync", "full_page_writes"):
-        if not getattr(facts, setting):
-            findings.problems.append(
-                f"{setting} is off on the server: a crash could lose acknowledged writes; turn it on"
-            )
-    if not facts.checks_foreign_keys:
-        findings.problems.append(
-            "session_replication_role is not origin, so foreign keys are not checked: reset it for the login"
-        )
-    if not facts.takes_writes:
-        findings.warnings.append(
-            "the server accepts no writes: it is a standby, or default_transaction_read_only is on"
-        )
+    findings.problems += [text for fact, text in _PROBLEMS.items() if not getattr(facts, fact)]
+    findings.warnings += [text for fact, text in _WARNINGS.items() if not getattr(facts, fact)]
     if abs(facts.clock - datetime.now(UTC)) > CLOCK_TOLERANCE:
         findings.warnings.append(
             "this machine's clock and the server's differ by more than 5 seconds: run NTP on both"

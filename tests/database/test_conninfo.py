@@ -1,6 +1,8 @@
 """Which texts are taken for a connection string, and what the service adds to one."""
 
 import re
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
@@ -23,7 +25,6 @@ from stackmgr.database.conninfo import completed_conninfo, is_conninfo
         "host=@abstract dbname=stackmgr",
         "host=localhost user=me password='a b@c/d' dbname=stackmgr",
         "host=localhost\nuser=me\n",
-        "service=stackmgr",
     ],
 )
 def test_what_libpq_can_connect_with_is_a_connection_string(text):
@@ -56,10 +57,24 @@ def test_what_libpq_can_connect_with_is_a_connection_string(text):
         "postgresql://user:secret\udcff@localhost/stackmgr",
         "host=localhost user",
         "hots=localhost",
+        "service=stackmgr",
+        "postgresql://user@localhost/stackmgr?service=stackmgr",
     ],
 )
 def test_a_text_that_only_fails_later_is_not_a_connection_string(text):
     assert not is_conninfo(text)
+
+
+@pytest.mark.parametrize(("given", "found"), [("", "/dev/null/none"), ("?sslcert=mine", "mine")])
+def test_a_home_that_may_not_be_entered_costs_no_encryption(monkeypatch, given, found):
+    """libpq gives TLS up if it may not look for the certificate of a client there."""
+    monkeypatch.setattr(Path, "stat", Mock(side_effect=PermissionError))
+    assert conninfo_to_dict(completed_conninfo(f"postgresql://h/d{given}", None, 5.0))["sslcert"] == found
+
+
+def test_a_service_file_of_the_environment_completes_no_connection_string(monkeypatch):
+    monkeypatch.setenv("PGSERVICE", "stackmgr")
+    assert not is_conninfo("postgresql://user@localhost/stackmgr")
 
 
 def test_what_the_url_says_of_the_client_stays_and_the_service_has_the_last_word_on_the_server():

@@ -11,7 +11,8 @@ from stackmgr import paths
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
 from stackmgr.operate import migrations, preflight
-from tests.support.clusters import new_database
+from tests.support.clusters import cluster, new_database
+from tests.support.server import free_port
 
 
 def damage(url: str, command: str) -> None:
@@ -21,12 +22,26 @@ def damage(url: str, command: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "warning"),
-    [("", "superuser"), ("-c default_transaction_read_only=on", "accepts no writes")],
-    ids=["a superuser", "a server that takes no writes"],
+    [
+        ("", "superuser"),
+        ("-c default_transaction_read_only=on", "accepts no writes"),
+        ("-c pgaudit.log_parameter=on", "logs parameters"),
+        ("-c auto_explain.log_parameter_max_length=-1", "logs parameters"),
+    ],
+    ids=["a superuser", "a server that takes no writes", "pgaudit", "auto_explain"],
 )
 def test_what_the_service_can_do_without_is_a_warning(own_url, options, warning):
     findings = preflight.examine(make_conninfo(own_url, options=options))
     assert any(warning in found for found in findings.warnings)
+
+
+def test_a_connection_to_another_host_without_encryption_is_a_warning():
+    """Another address of this machine is one."""
+    with cluster(None, "listen_addresses=127.0.0.2,127.0.0.1", f"port={free_port()}") as url:
+        for host, is_named in (("127.0.0.2", True), ("127.0.0.1", False), (None, False)):
+            findings = preflight.examine(make_conninfo(url, **({"host": host} if host else {})))
+            assert findings.reachable
+            assert any("not encrypted" in warning for warning in findings.warnings) == is_named
 
 
 def test_an_unreachable_database_is_a_warning_because_it_may_recover():
