@@ -9,11 +9,16 @@ import importlib
 import logging.config
 import os
 import resource
+import signal
 import socket
 import sys
 from pathlib import Path
 
 from stackmgr.server.master import checked_release
+
+# Process 1 of a container ignores signals without a handler, and gunicorn sets its own after the check.
+if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 
 # glibc repeats a lost DNS query after 5 seconds, which no request waits for a connection.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:3")
@@ -71,7 +76,7 @@ limit_request_field_size = 16384
 graceful_timeout = 30
 
 # The heartbeat file is in memory: a slow disk must not make a worker appear hung.
-worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112, S108
+worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None  # noqa: S108
 
 # gunicorn's default is 0, which would make a Unix socket accessible to every user.
 umask = 0o007

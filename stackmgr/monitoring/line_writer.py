@@ -17,6 +17,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
+from stackmgr.scheduler import WRITABLE, wait_for
+
 MAX_PENDING_BYTES = 1_048_576
 
 # How long the thread lets lines gather: each of its system calls passes the interpreter lock on, which costs
@@ -25,6 +27,7 @@ _GATHER_SECONDS = 0.02
 # An idle process keeps no thread: gunicorn's master forks, and after a reload this module is there twice.
 _IDLE_GATHERS = 250
 _EXIT_SECONDS = 0.5
+_FULL_SECONDS = 1.0
 _FILE_PIECE_BYTES = 65_536
 
 _STDERR = 2
@@ -157,7 +160,11 @@ class LineWriter:
         rest = b"\n" + text if self._is_torn else text
         try:
             while rest:
-                written = os.write(self._fd, rest)
+                try:
+                    written = os.write(self._fd, rest)
+                except BlockingIOError:  # another process with the same descriptor has set O_NONBLOCK
+                    wait_for(self._fd, WRITABLE, _FULL_SECONDS)
+                    continue
                 self._is_torn = written < len(rest)
                 rest = rest[written:]
         except OSError:

@@ -5,6 +5,8 @@
 - At a reload, the old workers end once the new ones serve, not when those have been forked.
 - A signal to stop ends a reload that waits.
 - A worker that hangs at its boot is replaced; gunicorn replaces only those that have served.
+- Workers are not replaced because they stood still together with the master: `docker pause`, a snapshot.
+- SIGUSR2 is refused: a second master would be another release with the same sockets, metrics and pid file.
 - If a worker cannot be forked or cannot boot, the master tries again: see `Worker.init_process`.
 - systemd is notified once a worker serves.
 
@@ -27,11 +29,13 @@ from gunicorn import __version__, systemd
 BOOT_SECONDS = 30.0  # in which a worker must serve
 CHECK_SECONDS = 120.0  # of the check of a release: TimeoutStartSec of deploy/stackmgr.service is longer
 POLL_INTERVAL = 0.05  # seconds
+# A turn of the master takes 1 s at most.  After a longer one, workers have as long again for a heartbeat.
+STILL_SECONDS = 3.0
 
 _REQUIRED = (
-    "WORKERS", "app", "cfg", "handle_int", "handle_quit", "handle_term", "kill_worker", "manage_workers",
-    "murder_workers", "num_workers", "pid", "reap_workers", "reload", "setup", "signal", "spawn_worker",
-    "worker_age",
+    "WORKERS", "app", "cfg", "handle_int", "handle_quit", "handle_term", "handle_usr2", "kill_worker",
+    "manage_workers", "murder_workers", "num_workers", "pid", "reap_workers", "reload", "setup", "signal",
+    "spawn_worker", "worker_age",
 )  # fmt: skip
 
 # The result of the check that a reload has made, in the environment for the settings file.
@@ -92,6 +96,11 @@ def _hangs(worker: Any) -> bool:
     return time.monotonic() - worker.forked_at > BOOT_SECONDS and not _serves(worker)
 
 
+def _reason(ex: Exception) -> str:
+    """Return an error in words, with the file that it is about."""
+    return f"{ex.filename}: {ex.strerror}" if isinstance(ex, OSError) and ex.filename else str(ex)
+
+
 def _service_modules() -> dict[str, ModuleType]:
     return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "stackmgr"}
 
@@ -105,7 +114,7 @@ class Master:
         self._server = server
         self._reload, self._manage_workers = server.reload, server.manage_workers
         self._spawn_worker, self._reap_workers = server.spawn_worker, server.reap_workers
-        self._signal = server.signal
+        self._signal, self._murder_workers = server.signal, server.murder_workers
         self._stop_handlers: dict[int, Callable[[], None]] = {
             signal.SIGINT: server.handle_int,
             signal.SIGQUIT: server.handle_quit,
@@ -118,7 +127,9 @@ class Master:
         self._notify_socket = os.environ.pop("NOTIFY_SOCKET", "")  # else gunicorn would use it before a fork
         server.reload, server.manage_workers = self.reload, self.manage_workers
         server.spawn_worker, server.reap_workers = self.spawn_worker, self.reap_workers
-        server.signal = self.signal
+        server.signal, server.murder_workers = self.signal, self.murder_workers
+        server.handle_usr2 = self.refuse_second_master
+        self._turned_at = self._spares_until = time.monotonic()
 
     def signal(self, number: int, frame: FrameType | None) -> None:
         """Queue a signal, of several to reload one.  A signal to stop ends a reload."""
@@ -128,6 +139,19 @@ class Master:
             self._is_reload_queued = True
         self._stop = self._stop_handlers.get(number, self._stop)
         self._signal(number, frame)
+
+    def refuse_second_master(self) -> None:
+        """Log what to do in place of SIGUSR2."""
+        self._server.log.error("SIGUSR2 is not supported: to run the release on disk, send SIGHUP")
+
+    def murder_workers(self) -> None:
+        """End workers that send no heartbeat, unless this process stood still itself until now."""
+        now = time.monotonic()
+        if now - self._turned_at > STILL_SECONDS:
+            self._spares_until = now + STILL_SECONDS
+        self._turned_at = now
+        if now >= self._spares_until:
+            self._murder_workers()
 
     def reload(self) -> None:
         """Replace the workers, or log why not."""
@@ -146,7 +170,7 @@ class Master:
             if os.getpid() != server.pid:  # a new worker, forked below this frame, exits
                 raise
             if not isinstance(ex, _ReloadRefused | SystemExit):
-                reason = f"{ex.filename}: {ex.strerror}" if isinstance(ex, OSError) else type(ex).__name__
+                reason = _reason(ex) if isinstance(ex, OSError) else type(ex).__name__
                 server.log.exception("The reload failed: %s", reason)
             server.log.error(  # noqa: TRY400 - the reasons are logged; a traceback adds nothing
                 "The reload is refused for the reasons above; the workers keep serving as before"
@@ -173,7 +197,7 @@ class Master:
         if self._stop is not None:
             self._stop()
         self.reap_workers()
-        self._server.murder_workers()
+        self.murder_workers()
         self.manage_workers()
 
     def reap_workers(self) -> None:
@@ -188,8 +212,7 @@ class Master:
         try:
             self._server.WORKERS[self._spawn_worker()].forked_at = time.monotonic()
         except (OSError, RuntimeError) as ex:  # the latter if the folder of heartbeats is missing
-            reason = getattr(ex, "strerror", None) or ex
-            self._server.log.error("A worker could not be started: %s; trying again", reason)  # noqa: TRY400
+            self._server.log.error("A worker could not be started: %s; trying again", _reason(ex))  # noqa: TRY400
 
     def manage_workers(self) -> None:
         """Start workers that are missing, and end those that are too many once the others serve."""

@@ -4,6 +4,7 @@ DECISIONS.md says why gunicorn's own workers are not used.
 """
 
 import gc
+import os
 import signal
 import sys
 from time import monotonic, sleep
@@ -45,6 +46,8 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             raise RuntimeError(f"this worker is strict: unset {', '.join(LENIENT)} and header_map")
         if cfg.preload_app:
             raise RuntimeError("this worker opens connections that cannot be shared: unset preload_app")
+        if (cfg.uid, cfg.gid) != (os.geteuid(), os.getegid()):
+            raise RuntimeError("what was checked as one user may fail as another: unset user and group")
         if unused := [name for name in UNUSED if cfg.settings[name].get() != cfg.settings[name].default]:
             raise RuntimeError(f"this worker has no access log and no such hooks: unset {', '.join(unused)}")
 

@@ -152,6 +152,17 @@ def test_a_lost_dns_query_is_repeated_soon_unless_the_operator_decides(database_
     assert run_settings(database_url, script, RES_OPTIONS="rotate") == "rotate\n"
 
 
+def test_heartbeats_are_in_memory_unless_it_cannot_be_written(database_url):
+    script = "print(load()['worker_tmp_dir']); os.access = lambda *_: False; print(load()['worker_tmp_dir'])"
+    assert run_settings(database_url, script) == "/dev/shm\nNone\n"  # noqa: S108
+
+
+def test_a_reload_as_process_1_keeps_the_handler_of_gunicorn(database_url):
+    script = "import signal; os.getpid = lambda: 1; handlers = [signal.SIG_DFL, print]\n"
+    script += "for each in handlers: signal.signal(15, each); load(); print(signal.getsignal(15) is each)"
+    assert run_settings(database_url, script) == "False\nTrue\n"
+
+
 # Without the automatic collection, what the settings leave behind does not depend on chance.
 LOADED_THREE_TIMES = """
 gc.disable()

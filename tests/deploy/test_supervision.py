@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
 
+import psutil
 import pytest
 
 from stackmgr import paths
@@ -22,6 +23,7 @@ from stackmgr.access import api_keys
 from stackmgr.server.master import Master
 from tests.deploy.reloads import is_serving, kill_workers, messages, rejected_reload, workers
 from tests.support.examples import configuration
+from tests.support.programs import require
 from tests.support.releases import make_release, switch
 from tests.support.server import (
     GUNICORN_COMMAND,
@@ -202,6 +204,51 @@ def test_reloads_that_are_requested_during_one_are_one(database_url):
             os.kill(service.pid, signal.SIGHUP)
         assert service.stop() == 0
         assert sum("Hang up" in said for said in messages(service)) <= 10
+
+
+def test_processes_that_stood_still_together_go_on_and_one_alone_is_replaced(database_url):
+    with running_service(database_url, env={"WEB_CONCURRENCY": "2"}, args=["--timeout", "2"]) as service:
+        before = workers(service)
+        everything = [psutil.Process(service.pid), *before]
+        for process in everything:
+            process.suspend()
+        time.sleep(4)
+        for process in everything:
+            process.resume()
+        time.sleep(4)  # in which the master takes its turns
+        assert workers(service) == before
+        [stuck, other] = before
+        stuck.suspend()
+        eventually(lambda: stuck not in workers(service), 60)
+        assert other in workers(service)
+        assert sum("WORKER TIMEOUT" in said for said in messages(service)) == 1
+
+
+def test_a_second_master_is_refused_with_what_to_do(database_url):
+    with running_service(database_url) as service:
+        before = workers(service)
+        os.kill(service.pid, signal.SIGUSR2)
+        eventually(lambda: any("SIGUSR2 is not supported: " in said for said in messages(service)))
+        assert workers(service) == before
+        assert is_serving(service)
+
+
+def test_as_process_1_the_service_heeds_a_signal_while_its_release_is_checked():
+    unshare = [require(shutil.which("unshare"), "unshare"), "--user", "--pid", "--fork", "--kill-child"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        url = f"host=127.0.0.1 port={silent.getsockname()[1]} connect_timeout=100"
+        env = os.environ | {"STACKMGR_DATABASE_URL": url, "STACKMGR_DATABASE_TIMEOUT": "25"}
+        with subprocess.Popen(
+            [*unshare, *GUNICORN_COMMAND, "--bind", f"127.0.0.1:{free_port()}"], env=env
+        ) as process:
+            try:
+                with silent.accept()[0] as connection:
+                    connection.recv(1)  # the check of the release now waits for a response
+                    psutil.Process(process.pid).children()[0].terminate()
+                    assert process.wait(20) == 0
+            finally:
+                process.kill()
 
 
 def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):

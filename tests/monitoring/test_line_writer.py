@@ -56,12 +56,16 @@ def test_lines_for_a_file_are_written_in_order_by_a_thread_that_ends(tmp_path, m
     assert (tmp_path / "log").read_bytes() == 2 * b"".join(b"%d\n" % number for number in range(20_000))
 
 
-def test_lines_that_do_not_fit_follow_in_order_once_there_is_room(ends):
+@pytest.mark.parametrize("blocks", [True, False])  # another process with the same pipe may set O_NONBLOCK
+def test_lines_that_do_not_fit_follow_in_order_once_there_is_room(ends, blocks):
     reading, writing = ends
     size = fill(writing)
+    os.set_blocking(writing, blocks)
     lines = writer(writing)
     for number in range(50):
         lines.write(b"%d\n" % number)
+    eventually(lambda: len(lines._pending) < 50)
+    assert lines.dropped == 0
     while size:
         size -= len(os.read(reading, size))
     for number in range(50, 100):  # while the thread has just begun

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.support.server import GUNICORN_COMMAND, free_port
+from tests.support.server import GUNICORN_COMMAND, free_port, running_service
 
 
 def failed_start(*arguments, **environ):
@@ -64,6 +64,17 @@ def test_a_metrics_folder_that_cannot_be_created_is_named(database_url):
     bind = f"127.0.0.1:{free_port()}"
     said = failed_start(DATABASE_URL=database_url, ADMIN_BIND=bind, METRICS_DIR="/proc/stackmgr/metrics")
     assert messages(said)[-1].startswith("STACKMGR_METRICS_DIR: /proc")
+
+
+def test_a_second_start_is_refused_and_leaves_the_metrics_of_the_first(database_url, tmp_path):
+    folder = tmp_path / "metrics"
+    env = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{free_port()}", "STACKMGR_METRICS_DIR": str(folder)}
+    with running_service(database_url, env=env):
+        files = {path: path.stat().st_ino for path in folder.iterdir()}
+        bind = f"127.0.0.1:{free_port()}"
+        said = failed_start(DATABASE_URL=database_url, ADMIN_BIND=bind, METRICS_DIR=folder)
+        assert messages(said) == [f"STACKMGR_METRICS_DIR: {folder}: in use by another service"]
+        assert {path: path.stat().st_ino for path in folder.iterdir()} == files
 
 
 def test_workers_that_would_share_one_pool_are_not_started(database_url):
