@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from stackmgr import __version__
+from stackmgr.server.loop import STOP_LINGER
 from tests.deploy.reloads import messages, rejected_reload
 from tests.support.server import (
     GUNICORN_COMMAND,
@@ -155,6 +156,12 @@ def test_a_lost_dns_query_is_repeated_soon_unless_the_operator_decides(database_
 def test_heartbeats_are_in_memory_unless_it_cannot_be_written(database_url):
     script = "print(load()['worker_tmp_dir']); os.access = lambda *_: False; print(load()['worker_tmp_dir'])"
     assert run_settings(database_url, script) == "/dev/shm\nNone\n"  # noqa: S108
+
+
+def test_an_idle_connection_outlives_that_of_nginx(database_url):
+    upstream = (SETTINGS.parent / "nginx.conf").read_text().partition("upstream stackmgr {")[2]
+    seconds = int(re.search(r"^ +keepalive_timeout (\d+)s;", upstream, re.MULTILINE)[1])
+    assert int(run_settings(database_url, "print(load()['keepalive'])")) > STOP_LINGER > seconds
 
 
 def test_a_reload_as_process_1_keeps_the_handler_of_gunicorn(database_url):

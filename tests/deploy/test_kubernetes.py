@@ -66,6 +66,8 @@ def test_a_pod_has_memory_as_under_systemd_and_time_to_complete_its_requests_and
     assert SERVE["resources"]["limits"]["memory"] == f"{memory}i"
     [_, pause] = SERVE["lifecycle"]["preStop"]["exec"]["command"]
     assert PODS["Deployment"]["spec"]["terminationGracePeriodSeconds"] > GRACEFUL_TIMEOUT_SECONDS + int(pause)
+    readiness = SERVE["readinessProbe"]
+    assert int(pause) >= readiness["periodSeconds"] * readiness["failureThreshold"]
     liveness = SERVE["livenessProbe"]
     assert liveness["periodSeconds"] * liveness["failureThreshold"] > 40
 

@@ -186,6 +186,7 @@ def test_each_alert_fires_on_its_condition_and_not_below_it(tmp_path):
     assert FIRES_ON.keys() == RULES.keys()
     tests = [expect(series, alert, fires=True) for alert, series in FIRES_ON.items()]
     tests += [expect(HEALTHY, alert, fires=False) for alert in RULES]
+    tests.append(expect({'up{job="another"}': "1x90"}, "StackmgrDown", fires=True))  # nothing is scraped
     document = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}
     (tmp_path / "tests.yml").write_text(yaml.safe_dump(document))
     promtool("test", "rules", tmp_path / "tests.yml")

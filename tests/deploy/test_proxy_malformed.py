@@ -2,6 +2,7 @@
 
 import json
 import re
+import ssl
 from uuid import UUID
 
 import pytest
@@ -148,6 +149,18 @@ def test_without_tls_everything_is_rejected_or_ends_the_connection(proxy, reques
         only_error(request_, received)
 
 
+def test_tls_1_2_has_ciphers_with_forward_secrecy_and_no_tickets(proxy):
+    context = ssl.create_default_context(cafile=proxy.folder / "tls/fullchain.pem")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with context.wrap_socket(proxy.connect(tls=False), server_hostname="localhost") as connection:
+        assert not connection.session.has_ticket
+    context.set_ciphers("ECDHE-ECDSA-AES128-SHA256")
+    with proxy.connect(tls=False) as plain, pytest.raises(ssl.SSLError):
+        context.wrap_socket(plain, server_hostname="localhost")
+    context.set_ciphers(*re.findall(r"^ +ssl_ciphers +(\S+);", SITE.read_text(), re.MULTILINE))
+    assert {each["kea"] for each in context.get_ciphers()} <= {"kx-ecdhe", "kx-any"}  # the latter of TLS 1.3
+
+
 def test_a_request_without_tls_gets_an_error_object(proxy):
     request = get(b"X-Request-Id: in-the-clear")
     response = only_error(request, proxy.send(request, tls=False))
@@ -180,8 +193,9 @@ def test_an_error_of_nginx_repeats_an_id_only_where_it_can_break_nothing(proxy, 
 def test_the_errors_of_nginx_are_those_of_the_service():
     said = set(re.findall(r'return (\d+) \'{"code": "(\w+)", "message": "([^"]+)"', SITE.read_text()))
     classes = (errors.InvalidRequest, errors.MethodNotAllowed, errors.NotFound, errors.PayloadTooLarge)
-    every = (*classes, errors.RateLimited, errors.ServiceError)
-    assert said == {(str(kind.status), kind.code, kind.message) for kind in every}
+    every = (*classes, errors.ServiceError)
+    own = ("429", "rate_limited", "Too many requests.")  # of an address, perhaps: a key need not have been sent
+    assert said == {own, *((str(kind.status), kind.code, kind.message) for kind in every)}
 
 
 def test_no_status_that_nginx_can_make_up_is_left_to_its_own_page():

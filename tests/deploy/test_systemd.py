@@ -36,6 +36,13 @@ def test_systemd_never_gives_up_starting_the_service_and_stops_it_later_than_gun
     assert values("stackmgr.service", "KillMode") == ["mixed"]
 
 
+def test_the_journal_has_every_line_and_no_file_or_dump_of_the_process_is_for_others():
+    [interval], [core], [mask] = (
+        values("stackmgr.service", key) for key in ("LogRateLimitIntervalSec", "LimitCORE", "UMask")
+    )
+    assert (interval, core, int(mask, 8) & 0o077) == ("0", "0", 0o077)
+
+
 def test_no_command_line_holds_a_setting_or_a_secret():
     commands = [line for line in unit("stackmgr.service").splitlines() if line.startswith("Exec")]
     assert len(commands) == 4
