@@ -7,7 +7,7 @@
 -- afterwards with `\password LOGIN` in psql, which neither sends nor logs a password in plain text:
 --
 --     stackmgr_operator   runs the operator's commands; may assume each of the three roles
---     stackmgr_service    the service; may read and insert, and update five columns of stacks and one column
+--     stackmgr_service    the service; may read and insert, and update the configuration of stacks and one column
 --                         each of api_keys, api_key_quota_slots and api_key_quota_queues
 --
 -- For read-only access, as support needs it, a login of its own, which cannot hold up vacuum or a migration for long:

@@ -25,6 +25,8 @@ ADD_COLUMN = """
 SET LOCAL ROLE stackmgr_owner;
 ALTER TABLE stackmgr.stacks ADD COLUMN noted_at timestamptz;
 """
+# How a later release begins to roll out a column that clients will write.
+ADD_TO_REVISIONS = "ALTER TABLE stackmgr.stack_revisions ADD COLUMN noted_at timestamptz;"
 # How a later release gives a large table a constraint: two files, of which only the first locks it.
 ADD_CONSTRAINT = """
 SET LOCAL ROLE stackmgr_owner;
@@ -63,6 +65,10 @@ VALIDITY = (
 IS_VALIDATED = (
     b"SELECT convalidated FROM pg_constraint WHERE conname = 'stack_revisions_request_id_is_bounded'"
 )
+IS_CARRIED_ON = b"""
+SELECT bool_and(to_jsonb(revisions) - 'created_at' @> to_jsonb(stacks) - 'created_at')
+FROM stackmgr.stacks JOIN stackmgr.stack_revisions AS revisions USING (manager_id, stack_id, revision_number)
+"""
 PARTITIONS = b"""
 SELECT inhparent::regclass::text, count(*) FROM pg_inherits WHERE inhparent IN (
     'stackmgr.stack_revisions'::regclass, 'stackmgr.creation_receipts'::regclass
@@ -159,15 +165,19 @@ def test_a_migration_gives_up_after_the_time_it_was_given_and_changes_nothing(ow
     [
         ({"bounded": ADD_CONSTRAINT, "validated": VALIDATE_CONSTRAINT}, IS_VALIDATED),
         ({"indexed": CREATE_INDEX, "later": AS_LOGIN}, VALIDITY),
+        ({"noted": ADD_COLUMN + ADD_TO_REVISIONS}, IS_CARRIED_ON),
     ],
-    ids=["a constraint, not valid at first", "an index, concurrently"],
+    ids=["a constraint, not valid at first", "an index, concurrently", "a column"],
 )
-@pytest.mark.usefixtures("workload")
-def test_what_a_later_release_adds_blocks_no_request(own_url, add, texts, holds):
+def test_what_a_later_release_adds_blocks_no_request(own_url, add, workload, texts, holds):
     added = add(**texts)
     assert [str(migration) for migration in migrations.apply(own_url)] == [path.stem for path in added]
     assert migrations.apply(own_url) == []
+    served = len(workload.operations)
+    eventually(lambda: len(workload.operations) > served + 50)
+    workload.stop()
     assert one(own_url, holds) is True
+    assert audit(own_url) == ""
 
 
 def test_an_index_that_failed_is_removed_and_created_by_the_next_run(own_url, add):

@@ -162,8 +162,8 @@ DAMAGES = {
         "function stackmgr.allocation_is_normalised(json): ",
     ),
     "the rights of a function's owner": (
-        "ALTER FUNCTION stackmgr.create_stack SECURITY DEFINER",
-        "function stackmgr.create_stack(",
+        "ALTER FUNCTION stackmgr.caller SECURITY DEFINER",
+        "function stackmgr.caller(",
     ),
     "another view": (
         """CREATE OR REPLACE VIEW stackmgr.receipt_age AS SELECT manager_id AS external_id, manager_id,
@@ -292,11 +292,9 @@ def test_a_lost_right_is_named_until_a_migration_restores_it(own_url, rights, fo
 
 
 OVERLOADS = """
-DO $$ DECLARE found regprocedure; BEGIN
-    FOR found IN SELECT oid FROM pg_proc WHERE pronamespace = 'stackmgr'::regnamespace LOOP
-        EXECUTE format('CREATE FUNCTION stackmgr.%I(text, text, text) RETURNS text RETURN 1', (
-            SELECT proname FROM pg_proc WHERE oid = found
-        ));
+DO $$ DECLARE found name; BEGIN
+    FOR found IN SELECT DISTINCT proname FROM pg_proc WHERE pronamespace = 'stackmgr'::regnamespace LOOP
+        EXECUTE format('CREATE FUNCTION stackmgr.%I(text, text, text) RETURNS text RETURN 1', found);
     END LOOP;
 END $$
 """

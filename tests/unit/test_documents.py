@@ -204,5 +204,5 @@ def test_the_error_table_is_that_of_the_code():
 
 def test_the_interface_and_the_package_have_the_versions_that_are_announced():
     assert BUNDLE["info"]["version"] == "1.0.0"
-    [newest, *_] = re.findall(r"^## (\S+)", text_of("CHANGELOG.md"), re.MULTILINE)
+    [newest, *_] = re.findall(r"^## (?!Unreleased)(\S+)", text_of("CHANGELOG.md"), re.MULTILINE)
     assert newest == stackmgr.__version__
