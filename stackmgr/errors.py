@@ -12,6 +12,7 @@ from types import MappingProxyType
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.reasons import ReasonSlug
 
+LONGEST_RETRY_AFTER_SECONDS = 86_400  # of any verifier
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -134,11 +135,12 @@ class PayloadTooLarge(ServiceError):
 class VerificationError(ServiceError):
     """The key was neither accepted nor rejected.  *retry_after* is in seconds, None where unknown."""
 
-    def __init__(self, reason: ReasonSlug | None = None, retry_after: int | None = None) -> None:
+    def __init__(self, reason: ReasonSlug | str | None = None, retry_after: int | None = None) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
         if retry_after is not None:
-            self.headers = {"Retry-After": str(retry_after)}
+            self.retry_after = min(retry_after, LONGEST_RETRY_AFTER_SECONDS)
+            self.headers = {"Retry-After": str(self.retry_after)}
 
 
 class RateLimited(VerificationError):
@@ -147,6 +149,12 @@ class RateLimited(VerificationError):
     status = 429
     code = "rate_limited"
     message = "The API key has exceeded its rate limit."
+
+
+class TooManyRequests(RateLimited):
+    """A rate limit is exceeded that is not of the key alone."""
+
+    message = "Too many requests."
 
 
 class ServiceUnavailable(VerificationError):

@@ -56,7 +56,7 @@ def test_after_a_few_failures_to_respond_the_verifier_is_not_called(
     calls = eventually(lambda: len(unkey.requests) >= FAILURES_TO_OPEN and len(unkey.requests))
     statuses += [client.page().status_int for _ in range(10)]
     assert statuses == [503] * (FAILURES_TO_OPEN + 10)
-    assert len(unkey.requests) == calls
+    assert len(unkey.requests) == unkey.connections == calls
 
 
 @pytest.mark.parametrize("behaviour", RESPONSES.values(), ids=RESPONSES)
@@ -65,7 +65,7 @@ def test_any_response_keeps_the_circuit_closed(make_unkey_client, unkey, behavio
     client = make_unkey_client(unkey.url)
     for _ in range(FAILURES_TO_OPEN + 2):
         client.page()
-    assert len(unkey.requests) == FAILURES_TO_OPEN + 2
+    assert (len(unkey.requests), unkey.connections) == (FAILURES_TO_OPEN + 2, 1)
 
 
 def test_only_consecutive_failures_open_the_circuit_and_each_counts_once(breaker, clock):

@@ -2,9 +2,12 @@
 
 import json
 import logging
+import time
+from types import SimpleNamespace
 
 import pytest
 
+from stackmgr.access.verifiers import remote
 from stackmgr.access.verifiers.http_connection import RESPONSE_LIMIT_BYTES
 from stackmgr.monitoring.logs import RateLimitFilter
 from tests.support.http_server import http_server, respond, response
@@ -104,12 +107,50 @@ def test_a_response_that_verifies_nothing_is_unavailable_and_is_not_retried(
     assert len(unkey.requests) == 4
 
 
-@pytest.mark.parametrize(("status", "returned"), [(429, 429), (503, 503), (500, 503), (401, 503)], ids=str)
-def test_retry_after_is_passed_on_except_for_a_configuration_mistake(
-    every_operation, unkey, status, returned
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock by which a limit of the verifier ends, which a test sets."""
+    now = SimpleNamespace(seconds=time.monotonic())
+    monkeypatch.setattr(remote, "monotonic", lambda: now.seconds)
+    return now
+
+
+FAR = "Fri, 31 Dec 9999 23:59:59 GMT"
+
+
+@pytest.mark.parametrize(
+    ("status", "sent", "returned"),
+    [
+        *((status, "17", "17") for status in (408, 429, 499, 500, 503)),
+        *((503, sent, "86400") for sent in ("86401", FAR)),
+        *((429, sent, "60") for sent in ("61", FAR)),
+        *((503, sent, None) for sent in ("17\r\nRetry-After: 18", "-17")),
+        (401, "17", None),
+    ],
+)
+@pytest.mark.usefixtures("clock")
+def test_retry_after_is_passed_on_within_a_bound_unless_the_settings_are_wrong(
+    every_operation, unkey, status, sent, returned
 ):
-    unkey.behave = respond(status, b"{}", "Retry-After: 17")
-    every_operation(returned, retry_after=None if status == 401 else "17")
+    unkey.behave = respond(status, b"{}", f"Retry-After: {sent}")
+    every_operation(429 if status == 429 else 503, retry_after=returned)
+
+
+def test_a_limit_of_all_keys_is_obeyed_for_a_minute_at_most_and_blames_none(known, unkey, clock):
+    client, stack_id = known
+    good = unkey.behave
+    for sent, obeyed in (("30", 30), ("3600", 60)):
+        unkey.requests.clear()
+        unkey.behave = respond(429, b"{}", f"Retry-After: {sent}")
+        responses = [client.get(stack_id, headers={"Authorization": f"Bearer {n}"}) for n in range(10)]
+        assert {(each.status_int, each.headers["Retry-After"]) for each in responses} == {(429, str(obeyed))}
+        assert {each.json["message"] for each in responses} == {"Too many requests."}
+        unkey.behave = good
+        clock.seconds += obeyed - 1.5
+        assert client.get(stack_id).headers["Retry-After"] == "2"
+        assert len(unkey.requests) == 1
+        clock.seconds += 1.5
+        assert client.get(stack_id).status_int == 200
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 import trustme
 
-from stackmgr.access.verifiers import http_connection
+from stackmgr.access.verifiers import circuit_breaker, http_connection
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import VerificationError
@@ -189,6 +189,22 @@ def test_a_name_is_resolved_again_for_each_new_connection(make_unkey_client, res
         assert second.connections == 1
 
 
+def test_the_probes_of_an_open_circuit_go_where_the_name_leads_now(make_unkey_client, resolve, monkeypatch):
+    monkeypatch.setattr(circuit_breaker, "FAILURES_TO_OPEN", 3)
+    all_arrived = threading.Barrier(5)
+    with http_server() as failing, http_server() as healthy, ThreadPoolExecutor(5) as threads:
+        client = make_unkey_client("http://unkey.example.org")
+        good = respond(200, accepted(client.external_id, client.external_id))
+        failing.behave = lambda sock, request: all_arrived.wait(10) < 5 and good(sock, request)
+        resolve(lambda: (failing.port,))
+        assert {*threads.map(lambda _: client.page().status_int, range(5))} == {200}
+        failing.behave, healthy.behave = respond(503, {}), good
+        resolve(lambda: (healthy.port,))
+        assert [client.page().status_int for _ in range(3)] == [503] * 3
+        eventually(lambda: client.page().status_int == 200)
+    assert (failing.connections, len(failing.requests), healthy.connections) == (5, 5 + 3, 1)
+
+
 @pytest.fixture
 def tls_server(tmp_path, monkeypatch):
     """Return a function that runs a server with a certificate for a name."""
@@ -213,6 +229,14 @@ def test_over_tls_the_connection_is_kept_and_the_deadline_holds(tls_server, make
         assert server.connections == 1
         server.behave = drip(GOOD, 0.05)
         assert client.page().status_int == 503
+
+
+def test_a_host_may_end_with_a_dot(tls_server, make_unkey_client, resolve):
+    with tls_server("unkey.example.org") as server:
+        client = make_unkey_client(f"https://unkey.example.org.:{server.port}")
+        server.behave = respond(200, accepted(client.external_id, client.external_id))
+        resolve(lambda: (server.port,))
+        assert client.page().status_int == 200
 
 
 @pytest.mark.parametrize(("name", "is_trusted"), [("unkey.example.org", True), ("127.0.0.1", False)])
@@ -294,10 +318,10 @@ def test_a_connection_that_the_server_gives_up_is_not_used_again(unkey, make_unk
     assert unkey.connections == 2
 
 
-def test_a_connection_that_idled_too_long_is_not_used_again(known, unkey, monkeypatch):
+def test_a_connection_that_was_opened_too_long_ago_is_not_used_again(known, unkey, monkeypatch):
     client, stack_id = known
     connections = unkey.connections
-    monkeypatch.setattr(http_connection, "LONGEST_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(http_connection, "LONGEST_USE_SECONDS", 0.0)
     assert client.get(stack_id).status_int == 200
     assert unkey.connections == connections + 1
 

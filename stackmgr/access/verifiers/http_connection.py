@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import takewhile
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 import h11
 
@@ -23,17 +23,19 @@ from stackmgr.scheduler import READABLE, WRITABLE, wait_for
 RESPONSE_LIMIT_BYTES = 2_500_000
 # Parts of a response, such as chunks: h11 parses so many in 40 ms, in which no other request runs.
 _MAX_EVENTS = 10_000
-# A TLS record has at most 16 KiB, so that none is read in part.
-_RECEIVED_AT_ONCE_BYTES = 65_536
+# Middleboxes drop connections that are idle for longer, some without a reset, and the host's name may lead to
+# another server by then.
+LONGEST_USE_SECONDS = 30.0
 
-# Middleboxes drop connections that are idle for longer, some without a reset.
-LONGEST_IDLE_SECONDS = 30.0
-# The host's name may lead to another server by then.
-LONGEST_USE_SECONDS = 60.0
-
-_Result = TypeVar("_Result")
+_TLS_EVENTS: dict[type[Exception], int] = {ssl.SSLWantReadError: READABLE, ssl.SSLWantWriteError: WRITABLE}
 Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+Request = tuple[h11.Request, h11.Data, h11.EndOfMessage]
 Response = tuple[int, str, bytes]  # status, Retry-After, content
+
+
+def is_response(status: int) -> bool:
+    """Whether *status* is the verifier's own: by others, a server or a proxy says that it has no response."""
+    return status < 500 and status not in (408, 499)
 
 
 class Connection:
@@ -47,7 +49,7 @@ class Connection:
         self._deadline = deadline
         self.received = 0  # bytes, in the latest exchange
         self.can_be_kept = False
-        self._opened_at = self._used_at = monotonic()
+        self._opened_at = monotonic()
         self._socket = socket.socket(family, kind, protocol)
         try:
             self._socket.settimeout(0)
@@ -66,37 +68,28 @@ class Connection:
         """Close the socket."""
         self._socket.close()
 
-    def is_fresh(self) -> bool:
-        """Whether the connection has not been idle, or in use, for too long."""
-        now = monotonic()
-        return now - self._used_at < LONGEST_IDLE_SECONDS and now - self._opened_at < LONGEST_USE_SECONDS
-
     def is_usable(self) -> bool:
-        """Whether an idle connection can be used again: nothing has arrived since, nor has its end."""
-        return self.is_fresh() and not wait_for(self._socket.fileno(), READABLE, 0)
+        """Whether an idle connection can be used again: it is not too old, and nothing has arrived since."""
+        is_young = monotonic() - self._opened_at < LONGEST_USE_SECONDS
+        return is_young and not wait_for(self._socket.fileno(), READABLE, 0)
 
-    def exchange(self, request: h11.Request, body: bytes, deadline: float) -> Response:
+    def exchange(self, request: Request, deadline: float) -> Response:
         """Send a request and return its response.
 
         Raises OSError, RemoteProtocolError of h11, or ServiceUnavailable for a response that is too long.
         """
         self._deadline, self.received, self.can_be_kept = deadline, 0, False
-        # For this exchange alone: what it leaves unread is in no other.
-        http = h11.Connection(h11.CLIENT)
-        sent = http.send(request) + http.send(h11.Data(data=body)) + http.send(h11.EndOfMessage())
-        left = memoryview(sent)
+        http = h11.Connection(h11.CLIENT)  # of this exchange alone: no other reads what it leaves
+        left = memoryview(b"".join(http.send(event) or b"" for event in request))
         while left:
             left = left[self._finished(WRITABLE, partial(self._socket.send, left)) :]
         events = self._events(http)
         response = next(event for event in events if isinstance(event, h11.Response))  # not informational
-        content = [event.data for event in takewhile(lambda event: isinstance(event, h11.Data), events)]
-        self.can_be_kept = http.our_state is http.their_state is h11.DONE and http.trailing_data == (
-            b"",
-            False,
-        )
-        self._used_at = monotonic()
+        content = b"".join(event.data for event in takewhile(lambda each: isinstance(each, h11.Data), events))
+        is_done = http.our_state is http.their_state is h11.DONE and http.trailing_data == (b"", False)
+        self.can_be_kept = is_done and is_response(response.status_code)
         waits = [value for name, value in response.headers if name == b"retry-after"]
-        return response.status_code, b", ".join(waits).decode("latin-1"), b"".join(content)
+        return response.status_code, b", ".join(waits).decode("latin-1"), content
 
     def _events(self, http: h11.Connection) -> Iterator[Any]:
         """Yield the parts of the response as they arrive."""
@@ -105,22 +98,19 @@ class Connection:
             if event is not h11.NEED_DATA:
                 yield event
                 continue
-            data = self._finished(READABLE, partial(self._socket.recv, _RECEIVED_AT_ONCE_BYTES))
+            # No TLS record is longer: none is read in part, so that what is left is readable.
+            data = self._finished(READABLE, partial(self._socket.recv, 65_536))
             self.received += len(data)
             if self.received > RESPONSE_LIMIT_BYTES:
                 break
             http.receive_data(data)
         raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_TOO_LONG)
 
-    def _finished(self, events: int, operation: Callable[[], _Result]) -> _Result:
-        """Return the result of *operation*, tried again after each of the *events* that it needs."""
+    def _finished(self, events: int, operation: Callable[[], Any]) -> Any:
+        """Return the result of *operation*, tried again after each of the *events*, or what TLS needs."""
         while (left := self._deadline - monotonic()) > 0:
             try:
                 return operation()
-            except BlockingIOError:
-                wait_for(self._socket.fileno(), events, left)
-            except ssl.SSLWantReadError:
-                wait_for(self._socket.fileno(), READABLE, left)
-            except ssl.SSLWantWriteError:
-                wait_for(self._socket.fileno(), WRITABLE, left)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as ex:
+                wait_for(self._socket.fileno(), _TLS_EVENTS.get(type(ex), events), left)
         raise TimeoutError

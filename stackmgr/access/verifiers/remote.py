@@ -9,10 +9,10 @@ import logging
 import re
 import socket
 import ssl
-import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -25,8 +25,8 @@ import h11
 
 from stackmgr import __version__
 from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
-from stackmgr.access.verifiers.http_connection import Address, Connection, Response
-from stackmgr.errors import RateLimited, ServiceUnavailable, VerificationError
+from stackmgr.access.verifiers.http_connection import Address, Connection, Request, Response, is_response
+from stackmgr.errors import ServiceUnavailable, TooManyRequests
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import result, start_thread
@@ -35,13 +35,12 @@ from stackmgr.scheduler import result, start_thread
 _MAX_VALUES = 20_000
 _COUNTED_BYTES = 65536
 
-# Statuses by which a server, or a proxy before it, says that there was no response in time.
-_NO_RESPONSE = (408, 499)
+_LONGEST_LIMIT_SECONDS = 60  # for which a rate limit of the service itself is obeyed
 
+_HTTP_STATUS = ReasonSlug.VERIFIER_HTTP_STATUS
 _REQUEST_REJECTED = (
     "The verifier rejects the service's own request with HTTP %d: check its URL and the credential"
 )
-
 _log = logging.getLogger("stackmgr.verifiers")
 _log.addFilter(RateLimitFilter())
 _SECONDS = re.compile(r"[0-9]{1,9}")
@@ -72,20 +71,6 @@ def _object(body: bytes) -> dict[str, Any]:
     return document
 
 
-def _error(status: int, wait: str) -> VerificationError:
-    """Return the error of a response other than 200, with its Retry-After."""
-    error: VerificationError
-    if status == 429:
-        error = RateLimited(ReasonSlug.VERIFIER_HTTP_STATUS, retry_after(wait))
-    elif status >= 500 or status in _NO_RESPONSE:
-        error = ServiceUnavailable(ReasonSlug.VERIFIER_HTTP_STATUS, retry_after(wait))
-    else:
-        error = ServiceUnavailable(ReasonSlug.VERIFIER_HTTP_STATUS)
-        _log.error(_REQUEST_REJECTED, status)
-    error.reason = error.reason.replace("STATUS", str(status))
-    return error
-
-
 def _unavailable(failure: Exception, otherwise: ReasonSlug) -> ServiceUnavailable:
     """Return the error of a request that failed on its way."""
     if isinstance(failure, TimeoutError):
@@ -102,14 +87,14 @@ class Endpoint:
     """
 
     def __init__(self, url: str, *, timeout: float) -> None:
-        self._idle: deque[Connection] = deque()  # the last used one is the last
         parts = urlsplit(url)
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._authority, self._host = parts.netloc, parts.hostname or ""
         self._port = parts.port or (443 if self._tls else 80)
         self._path = parts.path.rstrip("/")
         self._breaker = CircuitBreaker(timeout)
-        self._lock = threading.Lock()
+        self._limited_until = 0.0
+        self._idle: deque[Connection] = deque()
         self._look_up: Future[Sequence[Address]] | None = None
 
     def __del__(self) -> None:
@@ -127,9 +112,11 @@ class Endpoint:
     ) -> dict[str, Any]:
         """Send a POST, with the fields of *trace*, and return the JSON object of the 200 response.
 
-        Raises RateLimited for 429, and ServiceUnavailable for every other status, for a failure on the way,
-        for a response that is late, too long or no JSON object, and at once while the circuit is open.
+        Raises TooManyRequests for 429, and ServiceUnavailable for every other status, for a failure on the
+        way, for a response that is late, too long or no JSON object, and at once while the circuit is open.
         """
+        if (left := self._limited_until - monotonic()) > 0:
+            raise TooManyRequests(_HTTP_STATUS.replace("STATUS", "429"), ceil(left))
         fields = {
             "Host": self._authority,
             "Authorization": f"Bearer {credential}",
@@ -139,82 +126,71 @@ class Endpoint:
             "User-Agent": f"stackmgr/{__version__}",
             **(trace or {}),
         }
-        request = h11.Request(method="POST", target=self._path + path, headers=[*fields.items()])
-        permit = self._breaker.acquire()
-        status = 0
+        head = h11.Request(method="POST", target=self._path + path, headers=[*fields.items()])
+        request = head, h11.Data(data=body), h11.EndOfMessage()
+        has_responded, permit = False, self._breaker.acquire()
         try:
-            status, wait, content = self._exchange(request, body, monotonic() + permit.seconds)
+            status, wait, content = self._exchange(request, monotonic() + permit.seconds)
+            has_responded = is_response(status)
         finally:
-            self._breaker.release(permit, responded=0 < status < 500 and status not in _NO_RESPONSE)
+            self._breaker.release(permit, responded=has_responded)
         if status == 200:
             return _object(content)
-        raise _error(status, wait)
+        reason, seconds = _HTTP_STATUS.replace("STATUS", str(status)), retry_after(wait)
+        if status == 429:
+            if seconds is not None:
+                seconds = min(seconds, _LONGEST_LIMIT_SECONDS)
+                self._limited_until = monotonic() + seconds
+            raise TooManyRequests(reason, seconds)
+        if is_response(status):
+            _log.error(_REQUEST_REJECTED, status)
+            seconds = None
+        raise ServiceUnavailable(reason, seconds)
 
-    def _exchange(self, request: h11.Request, body: bytes, deadline: float) -> Response:
-        try:
-            if (connection := self._kept()) is not None:
-                try:
-                    return self._attempt(connection, request, body, deadline)
-                except (OSError, h11.RemoteProtocolError) as ex:
-                    # A kept connection may close just as it is used.  Without a byte of a response the
-                    # request is sent once more, over a new connection.
-                    if isinstance(ex, TimeoutError) or connection.received:
-                        raise
-            return self._attempt(self._connect(deadline), request, body, deadline)
-        except (OSError, h11.RemoteProtocolError) as ex:
-            raise _unavailable(ex, ReasonSlug.VERIFIER_RESPONSE_BROKEN) from ex
-
-    def _attempt(
-        self, connection: Connection, request: h11.Request, body: bytes, deadline: float
-    ) -> Response:
-        try:
-            return connection.exchange(request, body, deadline)
-        finally:
-            if connection.can_be_kept:
-                self._keep(connection)
-            else:
-                connection.close()
-
-    def _keep(self, connection: Connection) -> None:
-        with self._lock:
-            self._idle.append(connection)
-            while self._idle and not self._idle[0].is_fresh():
-                self._idle.popleft().close()
+    def _exchange(self, request: Request, deadline: float) -> Response:
+        kept = self._kept()
+        while True:
+            connection = kept or self._connect(deadline)
+            try:
+                return connection.exchange(request, deadline)
+            except (OSError, h11.RemoteProtocolError) as ex:
+                # A kept connection may close just as it is used.  Without a byte of a response the request is
+                # sent once more, over a new connection.
+                if kept is None or isinstance(ex, TimeoutError) or connection.received:
+                    raise _unavailable(ex, ReasonSlug.VERIFIER_RESPONSE_BROKEN) from ex
+                kept = None
+            finally:
+                if connection.can_be_kept:
+                    self._idle.append(connection)
+                else:
+                    connection.close()
 
     def _kept(self) -> Connection | None:
-        """Return an idle connection, if there is one that can be used."""
-        with self._lock:
-            while self._idle:
-                connection = self._idle.pop()
-                if connection.is_usable():
+        """Return a connection that can be used again, unless it may lead to a server that has failed."""
+        with suppress(IndexError):
+            while True:
+                connection = self._idle.popleft()
+                if connection.is_usable() and not self._breaker.is_open:
                     return connection
                 connection.close()
         return None
 
     def _connect(self, deadline: float) -> Connection:
-        """Return a new connection.  Raises ServiceUnavailable."""
+        """Return a new connection, to an address that is looked up anew.  Raises ServiceUnavailable."""
         failure: Exception
         try:
-            addresses = self._addresses(deadline)
+            # It cannot be bounded in time, so it runs in a thread; while one hangs, no other is started.
+            if self._look_up is None or self._look_up.done():
+                look_up = partial(socket.getaddrinfo, self._host, self._port, type=socket.SOCK_STREAM)
+                self._look_up = start_thread(look_up)
+            addresses = result(self._look_up, deadline - monotonic())
         except (OSError, UnicodeError, RuntimeError) as ex:
             raise _unavailable(ex, ReasonSlug.VERIFIER_DNS) from ex
         for position, address in enumerate(addresses):
             # An address that drops packets must leave time for the next one.
             left = (deadline - (now := monotonic())) / (len(addresses) - position)
             try:
-                return Connection(address, self._tls, self._host, now + left)
+                return Connection(address, self._tls, self._host.rstrip("."), now + left)
             except OSError as ex:
                 failure = ex
         raise _unavailable(failure, ReasonSlug.VERIFIER_CONNECT) from failure
-
-    def _addresses(self, deadline: float) -> Sequence[Address]:
-        """Return the host's addresses, looked up anew.
-
-        `getaddrinfo` cannot be bounded in time, so it runs in a thread; while one hangs, no other is started.
-        """
-        with self._lock:
-            if self._look_up is None or self._look_up.done():
-                look_up = partial(socket.getaddrinfo, self._host, self._port, type=socket.SOCK_STREAM)
-                self._look_up = start_thread(look_up)
-            current = self._look_up
-        return result(current, deadline - monotonic())
