@@ -1,15 +1,16 @@
 -- server_facts: return what the service relies on in a server and in its own login.
 -- params:  none
 -- returns: one row (server_version, server_encoding, fsync, full_page_writes, takes_writes,
---          checks_foreign_keys, is_encrypted, hides_parameters, clock, role_exists, role_allowed, login_is_superuser, login_is_owner, schema_exists,
---          receipts_are_deferred)
+--          checks_foreign_keys, is_encrypted, hides_parameters, clock, role_exists, role_allowed, login_is_superuser,
+--          login_is_owner, schema_exists, is_distributed)
 -- index:   none (catalogs)
 -- locks:   none
 -- called by: operate.preflight.examine
 -- why:     from PostgreSQL 16 on, only the SET option of a membership lets its holder assume the role. The
 --          schema is searched in the catalog, which a login without rights to the schema may read.
 --          A connection within one host needs no encryption; behind a pooler it is the pooler's. auto_explain and
---          pgaudit have settings of their own for the parameters of statements. deploy/citus.sql defers the check of receipts.
+--          pgaudit have settings of their own for the parameters of statements. deploy/citus.sql defers the check of
+--          receipts, which somebody else may do without Citus.
 SELECT
     current_setting('server_version_num')::integer AS server_version,
     current_setting('server_encoding') AS server_encoding,
@@ -37,7 +38,7 @@ SELECT
         WHERE connamespace = to_regnamespace('stackmgr')
             AND conname = 'creation_receipts_stack_fkey'
             AND condeferred
-    ) AS receipts_are_deferred
+    ) AND EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'citus') AS is_distributed
 FROM pg_catalog.pg_roles AS login
 CROSS JOIN (
     SELECT CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END

@@ -132,10 +132,15 @@ def statements_run(database: RecordedDatabase) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def database(service_url: str, database_url: str, citus_nodes: list[str]) -> Iterator[RecordedDatabase]:
+def variant(citus_nodes: list[str]) -> str:
+    """The STACKMGR_SQL_VARIANT of the server under test."""
+    return "citus" if citus_nodes else "plain"
+
+
+@pytest.fixture(scope="session")
+def database(service_url: str, database_url: str, variant: str) -> Iterator[RecordedDatabase]:
     # A pooler's sessions have the time-outs of the default deadline.
     deadline = PATIENCE if service_url == database_url else SESSION_SECONDS
-    variant = "citus" if citus_nodes else "plain"
     with opened(service_url, pool_size=4, deadline=deadline, variant=variant) as database:
         yield database
 

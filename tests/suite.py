@@ -151,7 +151,7 @@ def passes(*, everything: bool) -> Iterator[Pass]:
     yield Pass(
         "tests on Citus",
         ("tests/contract",),
-        "" if citus else "CITUS_BINARIES is not set: tests/build_citus.sh builds them",
+        "" if citus else "CITUS_BINARIES is not set: the programs of a server with Citus",
         {"STACKMGR_TEST_CITUS": citus},
     )
     other = os.environ.get("POSTGRES_BINARIES", "/usr/lib/postgresql/15/bin")

@@ -38,6 +38,10 @@ _WARNINGS = {
     "hides_parameters": "auto_explain or pgaudit logs parameters, with Idempotency-Keys: run roles.sql again",
 }
 
+_DISTRIBUTION = {
+    False: "STACKMGR_SQL_VARIANT is citus, but the tables are not distributed: run deploy/citus.sql",
+    True: "the tables are distributed: set STACKMGR_SQL_VARIANT=citus, as Citus rejects the others",
+}
 OLDEST_SERVER = 150000
 CLOCK_TOLERANCE = timedelta(seconds=5)
 
@@ -74,10 +78,8 @@ def examine(
             facts = _server_facts(completed_conninfo(url, None, deadline))
             _examine_server(facts, findings)
             _examine_login(facts, findings)
-            if variant == "citus" and not facts.receipts_are_deferred:
-                findings.problems.append(
-                    "STACKMGR_SQL_VARIANT is citus, but the tables are not distributed: run deploy/citus.sql"
-                )
+            if (variant == "citus") != facts.is_distributed:
+                findings.problems.append(_DISTRIBUTION[facts.is_distributed])
             if facts.schema_exists and facts.role_allowed:
                 with connect(
                     completed_conninfo(url, SERVICE_ROLE, deadline), DatabaseConnection

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from psycopg.rows import namedtuple_row
 
 from stackmgr.access.credentials import Credential
 from stackmgr.access.verifiers import Identity
@@ -25,6 +26,10 @@ from tests.support.recorder import opened
 DEFERRED = b"""
     ALTER TABLE stackmgr.creation_receipts
         ALTER CONSTRAINT creation_receipts_stack_fkey DEFERRABLE INITIALLY DEFERRED
+"""
+EXTENSION = b"""
+    INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion)
+    VALUES (9999, 'citus', 10, 'pg_catalog'::regnamespace, false, '14.0')
 """
 # Every column but the ids and times, which differ: also one that is added later, and forgotten in a function.
 STORED = b"""
@@ -48,17 +53,24 @@ def url(server_url: str) -> Iterator[str]:
         with psycopg.connect(url) as owner:
             owner.execute(b"SET ROLE stackmgr_owner")
             owner.execute(DEFERRED)
+            owner.execute(b"RESET ROLE")
+            owner.execute(EXTENSION)
         yield url
 
 
-def test_the_check_reports_an_undistributed_schema_and_a_plan_cache_mode_that_citus_rejects(
-    url: str, database_url: str
-):
+def test_the_check_reports_a_variant_or_a_plan_cache_mode_that_citus_rejects(url: str, database_url: str):
     auto = {"options": "-c plan_cache_mode=auto"}
     assert preflight.examine(make_conninfo(url, **auto), variant="citus").problems == []
     assert preflight.examine(url, variant="citus").problems == [
         "STACKMGR_SQL_VARIANT=citus needs options=-c plan_cache_mode=auto in STACKMGR_DATABASE_URL"
     ]
+    assert preflight.examine(url).problems == [
+        "the tables are distributed: set STACKMGR_SQL_VARIANT=citus, as Citus rejects the others"
+    ]
+    with psycopg.connect(url) as admin, admin.transaction(force_rollback=True):
+        admin.execute(b"DELETE FROM pg_extension WHERE extname = 'citus'")
+        [facts] = admin.cursor(row_factory=namedtuple_row).execute(statements.load("server_facts").text)
+        assert facts.is_distributed is False
     assert preflight.examine(make_conninfo(database_url, **auto), variant="citus").problems == [
         "STACKMGR_SQL_VARIANT is citus, but the tables are not distributed: run deploy/citus.sql"
     ]

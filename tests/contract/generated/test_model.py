@@ -143,9 +143,9 @@ class Histories(stateful.RuleBasedStateMachine):
 
 
 @pytest.fixture
-def make_clients(make_client, client_with, service_url):
+def make_clients(make_client, client_with, service_url, variant):
     """Return a function that makes one manager's clients of two hosts, which share only the database."""
-    database = Database(service_url, pool_size=1)
+    database = Database(service_url, pool_size=1, variant=variant)
     database.open()
 
     def make():
