@@ -20,9 +20,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
+from heapq import heapify, heappop, heappush
 from math import inf
 from time import monotonic
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from greenlet import getcurrent, greenlet
 
@@ -30,29 +32,33 @@ READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
 
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
+_MAX_IDLE = 128  # greenlets that are kept: to make one costs ten times as much as to start a call
 
 _Result = TypeVar("_Result")
+# A greenlet that waits, or a call for one to start with.  Both are given whether what they wait for is ready.
+Waiter: TypeAlias = "greenlet | Callable[[bool], None]"
+Lane: TypeAlias = deque[Waiter]  # those that are ready, until their turn comes
 
 
 class Scheduler:
-    """Runs calls in greenlets, and handlers of descriptors, in the thread that calls `run`."""
+    """Runs calls in greenlets, in the thread that calls `run`."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._handlers: dict[int, Callable[[int], object]] = {}  # by descriptor: called with its events
-        self._waiting: dict[int, greenlet] = {}  # by descriptor
-        self._deadlines: dict[greenlet, float] = {}  # of every greenlet that waits
-        self._next_deadline = inf  # or earlier: a wait that has ended does not move it
+        self._waiting: dict[int, tuple[Waiter, Lane | None]] = {}  # by descriptor
+        self._deadlines: dict[Waiter, float] = {}  # of all that waits
+        # The same, and some of waits that have ended.
+        self._heap: list[tuple[float, int, Waiter]] = []
         self._signals: deque[Signal] = deque()  # that have been set
-        self._ending_turn: deque[greenlet] = deque()
-        # Kept, because to make one costs ten times as much as to start a call.
+        self.ending_turn: Lane = deque()  # those that continue at the end of this turn
         self._idle: list[greenlet] = []
         # For which each has run its present call; of the one that runs, less the time at which it began to.
         self._seconds: dict[greenlet, float] = {}
         self._wake_up = os.eventfd(0)
+        self.turns = 0
         self._main = getcurrent()
         self._thread = 0
-        self.watch(self._wake_up, READABLE, lambda _: os.eventfd_read(self._wake_up))
+        self._epoll.register(self._wake_up, READABLE)
 
     def run(self, turn: Callable[[], bool], idle_seconds: Callable[[], float]) -> None:
         """Take turns as long as *turn*, which is called after what has become ready has run, returns True.
@@ -63,8 +69,9 @@ class Scheduler:
         _this.scheduler = self
         try:
             while turn():
-                for _ in range(len(self._ending_turn)):
-                    self._switch(self._ending_turn.popleft(), None)
+                self.turns += 1
+                for _ in range(len(self.ending_turn)):
+                    self.resume(self.ending_turn.popleft())
                 self._handle_ready(idle_seconds())
         finally:
             _this.scheduler = None
@@ -72,10 +79,18 @@ class Scheduler:
     def start(self, call: Callable[[], None]) -> None:
         """Run *call*, which must not raise, in a greenlet until it waits."""
         if not self._idle:
-            greenlet(self._run_calls).switch()
+            greenlet(self._run_calls, self._main).switch()
         idle = self._idle.pop()
         self._seconds[idle] = 0.0
         self._switch(idle, call)
+
+    def resume(self, waiter: Waiter, *, is_ready: bool = True) -> None:
+        """Continue what has waited, until it waits again.  Only the main greenlet may call this."""
+        self._deadlines.pop(waiter, None)
+        if isinstance(waiter, greenlet):
+            self._switch(waiter, is_ready)
+        else:
+            self.start(partial(waiter, is_ready))
 
     def _switch(self, target: greenlet, value: object) -> None:
         self._seconds[target] -= monotonic()
@@ -86,24 +101,12 @@ class Scheduler:
         """Return for how many seconds the present call has run, without its waits."""
         return self._seconds[getcurrent()] + monotonic()
 
-    def watch(self, descriptor: int, events: int, handle: Callable[[int], object]) -> None:
-        """Call *handle* with the events of a descriptor, in each turn that has any."""
-        self._handlers[descriptor] = handle
-        self._epoll.register(descriptor, events)
-
-    def change(self, descriptor: int, events: int) -> None:
-        """Watch a descriptor for other *events*, or with 0 for none."""
-        if not events:
-            self._epoll.unregister(descriptor)
-            return
-        try:
-            self._epoll.modify(descriptor, events)
-        except FileNotFoundError:
-            self._epoll.register(descriptor, events)
-
     def forget(self, descriptor: int) -> None:
-        """Drop the handler of a descriptor; the kernel drops the rest when it is closed."""
-        self._handlers.pop(descriptor, None)
+        """End a wait for a descriptor that is closed."""
+        waiter, _ = self._waiting.pop(descriptor, (None, None))
+        self._deadlines.pop(waiter, None)
+        if isinstance(waiter, greenlet):
+            self.ending_turn.append(waiter)
 
     def wake(self) -> None:
         """Make the thread take a turn even without an event.  Any thread may call this."""
@@ -115,56 +118,74 @@ class Scheduler:
             self._main.switch()()  # without a name: nothing of a request outlives it
 
     def _handle_ready(self, seconds: float) -> None:
-        """Wait for at most *seconds*; resume the greenlets that need not wait any longer, call handlers."""
-        if self._signals or self._ending_turn:
+        """Wait for at most *seconds*; resume the greenlets that need not wait any longer."""
+        if self._signals or self.ending_turn:
             seconds = 0.0
-        elif self._next_deadline != inf:
-            seconds = max(0.0, min(seconds, self._next_deadline - monotonic()))
-        for descriptor, events in self._epoll.poll(seconds, _MAX_EVENTS):
-            waiting = self._waiting.pop(descriptor, None)
-            if waiting is not None:
-                self._resume(waiting, is_ready=True)
-            elif (handle := self._handlers.get(descriptor)) is not None:
-                handle(events)
+        elif seconds:
+            seconds = max(0.0, min(seconds, self._next_deadline() - monotonic()))
+        for descriptor, _ in self._epoll.poll(seconds, _MAX_EVENTS):
+            if descriptor == self._wake_up:
+                os.eventfd_read(descriptor)
+            elif descriptor in self._waiting:
+                waiter, lane = self._waiting.pop(descriptor)
+                if lane is None:
+                    self.resume(waiter)
+                else:
+                    self._deadlines.pop(waiter, None)  # which ends nothing that is ready
+                    lane.append(waiter)
         while self._signals:
-            waiting = self._signals.popleft().waiting
-            if waiting is not None:
-                self._resume(waiting, is_ready=True)
-        if monotonic() >= self._next_deadline:
-            self._expire()
-
-    def _expire(self) -> None:
-        """Resume the greenlets whose time has passed."""
+            if (waiting := self._signals.popleft().waiting) is not None:
+                self.resume(waiting)
         now = monotonic()
-        for waiting, deadline in list(self._deadlines.items()):
-            if deadline <= now and self._deadlines.get(waiting) == deadline:
-                self._resume(waiting, is_ready=False)
-        self._next_deadline = min(self._deadlines.values(), default=inf)
+        while self._next_deadline() <= now:
+            self.resume(heappop(self._heap)[2], is_ready=False)
 
-    def _resume(self, waiting: greenlet, *, is_ready: bool) -> None:
-        del self._deadlines[waiting]
-        self._switch(waiting, is_ready)
+    def _next_deadline(self) -> float:
+        while self._heap and self._deadlines.get(self._heap[0][2]) != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else inf
+
+    def _set_deadline(self, waiter: Waiter, seconds: float) -> None:
+        self._deadlines[waiter] = deadline = monotonic() + seconds
+        heappush(self._heap, (deadline, id(waiter), waiter))
+        if len(self._heap) > 2 * len(self._deadlines) + 64:
+            self._heap = [(deadline, id(each), each) for each, deadline in self._deadlines.items()]
+            heapify(self._heap)
+
+    def hasten(self, waiter: Waiter, seconds: float) -> None:
+        """Let what waits do so for at most *seconds* more."""
+        if self._deadlines.get(waiter, 0.0) > monotonic() + seconds:
+            self._set_deadline(waiter, seconds)
 
     def wait(self, seconds: float) -> bool:
         """Let other greenlets run; return whether this one was resumed within *seconds*."""
-        deadline = monotonic() + seconds
-        self._deadlines[getcurrent()] = deadline
-        self._next_deadline = min(self._next_deadline, deadline)
+        self._set_deadline(getcurrent(), seconds)
         is_ready: bool = self._main.switch()
         return is_ready
 
-    def wait_for(self, descriptor: int, events: int, seconds: float) -> bool:
-        """See the function of this name."""
-        self.change(descriptor, events | select.EPOLLONESHOT)
-        self._waiting[descriptor] = getcurrent()
-        is_ready = self.wait(seconds)
+    def wait_for(self, descriptor: int, events: int, seconds: float, lane: Lane | None = None) -> bool:
+        """See the function of this name.  If there are events in time, wait in *lane* for `resume`."""
+        self.park(getcurrent(), descriptor, events, seconds, lane)
+        is_ready: bool = self._main.switch()
         if not is_ready:
-            del self._waiting[descriptor]  # a late event resumes no greenlet
+            self._waiting.pop(descriptor, None)  # a late event resumes no greenlet
         return is_ready
 
-    def end_turn(self) -> None:
-        """See the function of this name."""
-        self._ending_turn.append(getcurrent())
+    def park(
+        self, waiter: Waiter, descriptor: int, events: int, seconds: float, lane: Lane | None = None
+    ) -> None:
+        """Let *waiter* wait as in `wait_for`."""
+        try:
+            self._epoll.modify(descriptor, events | select.EPOLLONESHOT)
+        except FileNotFoundError:
+            self._epoll.register(descriptor, events | select.EPOLLONESHOT)
+        self._waiting[descriptor] = waiter, lane
+        self._set_deadline(waiter, seconds)
+
+    def pause(self, lane: Lane | None = None) -> None:
+        """Let others run, and this greenlet once `resume` is called for it, as for those in *lane*."""
+        if lane is not None:
+            lane.append(getcurrent())
         self._main.switch()
 
     def notice(self, signal: "Signal") -> None:
@@ -228,7 +249,7 @@ def has_scheduler() -> bool:
 def end_turn() -> None:
     """Let all that is ready now start or continue, and then this greenlet."""
     if _this.scheduler is not None:
-        _this.scheduler.end_turn()
+        _this.scheduler.pause(_this.scheduler.ending_turn)
 
 
 def result(future: Future[_Result], seconds: float | None = None) -> _Result:

@@ -3,9 +3,10 @@
 Strict, because a proxy in front reads the same bytes: what two parsers can read in two ways is rejected.
 Every line ends with CRLF, no line is folded, nothing states the framing of a body twice, and no header field
 says who the client is or where the application is mounted. One regular expression checks all lines, in 3 us;
-gunicorn's parser takes 27 us for a small request in Python, and 18 in C, where it ends lines at bare line
-feeds. What this parser accepts, gunicorn's Python parser accepts and reads alike: a test holds the two
-together.
+gunicorn's parser takes 27 us for a small request in Python. In C (gunicorn_h1c 0.6.10) it takes 18, accepts
+two spaces in a request line, control bytes in a chunk extension and a trailer without a colon, and raises
+another class than its `ParseError`; once it does not, it replaces this grammar. What this parser accepts,
+gunicorn's Python parser accepts and reads alike: a test holds the two together.
 """
 
 import re

@@ -29,13 +29,14 @@ def _constant_fields(second: int) -> str:
     return f"Server: gunicorn\r\nDate: {http_date(second)}\r\n"
 
 
-def error_response(kind: type[ServiceError], request_id: str, *, has_body: bool) -> bytes:
+def error_response(error: ServiceError, request_id: str, *, has_body: bool) -> bytes:
     """Return a response with an Error object, after which the connection is closed."""
-    body = error_object(kind.code, kind.message, request_id)
-    status = HTTPStatus(kind.status)
+    body = error_object(error.code, error.message, request_id)
+    status = HTTPStatus(error.status)
+    fields = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
     head = (
         f"HTTP/1.1 {status} {status.phrase}\r\nDate: {http_date()}\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nCache-Control: no-store\r\n"
+        f"Content-Type: application/json\r\nCache-Control: no-store\r\n{fields}"
         f"X-Request-Id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode("latin-1") + (body if has_body else b"")
@@ -79,8 +80,8 @@ class Response:
         self.status, self._fields, self._length = status, fields, length
         return self.pieces.append
 
-    def encode(self, *, must_close: bool) -> tuple[bytes, bytes, bool]:
-        """Return head and body to send, and whether the connection must be closed after them.
+    def encode(self, *, must_close: bool) -> tuple[bytes, bool]:
+        """Return what is to be sent, and whether the connection must be closed after it.
 
         It must if the body is shorter than announced; what is longer is not sent.  Raises RuntimeError.
         """
@@ -98,4 +99,4 @@ class Response:
         connection = "close" if must_close else "keep-alive"
         constant = _constant_fields(int(time()))
         head = f"HTTP/1.{minor} {self.status}\r\n{constant}Connection: {connection}\r\n{fields}\r\n"
-        return head.encode("latin-1"), body, must_close
+        return head.encode("latin-1") + body, must_close

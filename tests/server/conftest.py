@@ -17,7 +17,8 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def memory():
-    return MemoryServer()
+    with MemoryServer() as memory:
+        yield memory
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 
 DEADLINES = """
-import stackmgr.server.protocol as s
-s.IDLE.seconds = s.READING.seconds = {reading}
-s.WRITING.seconds, s.DRAINING.seconds = {writing}, {draining}
+import stackmgr.server.client as s
+s.RECEIVE_SECONDS = {reading}
+s.SEND_SECONDS, s.DRAIN_SECONDS = {writing}, {draining}
 """
 SHORT_DEADLINES = DEADLINES.format(reading=1.0, writing=1.5, draining=1.0)
 # A client waits less long for its response than for any of these to pass.

@@ -1,22 +1,23 @@
-"""The protocol and the application of `app.py` without a process, a socket or a clock."""
+"""A worker without a process: real sockets, its turns taken one by one, and a clock that tests move."""
 
 import io
+import os
 import re
+import socket
+import struct
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 
 from gunicorn.config import Config
 
-from stackmgr.admission import ADMISSION
-from stackmgr.server.connection import addresses
-from stackmgr.server.handler import RequestHandler, log_failure, log_rejection
-from stackmgr.server.protocol import CLOSED, DRAINING, WRITING, Protocol
-from stackmgr.server.queue import Place, RequestQueue
-from stackmgr.server.request import ReceivedRequest
+from stackmgr import scheduler
+from stackmgr.server import client, clients, loop
 from tests.server.app import app
 from tests.server.gunicorn_process import get
 from tests.support.http_wire import RawClient
 
-_CONFIG = Config()
+MANAGERS, OPERATOR, UNIX = range(3)  # the listeners
+
 _DATE = re.compile(rb"Date: [^\r]*")
 # An error of the server's own: its id may be that of the request, or of half of it.
 _ERROR = re.compile(rb"(HTTP/1\.1 [0-9]{3} )[^\r]*\r\n\r\nConnection: close\r\nContent-Type.*", re.DOTALL)
@@ -35,96 +36,182 @@ class Log:
 
 
 class MemoryServer:
-    """Each `connect` makes a connection, served as by a worker that reads and writes at once."""
+    """A worker's loop; its time is `now`, in seconds.
+
+    `connect` makes a connection without a listener; `connected` one to a listener, of which it has three.
+    """
 
     port = 8000
+    queue_seconds, must_exit, must_reopen, admin_port = 0.0, False, False, 0
 
-    def __init__(self, wsgi=app, keepalive=3):
-        _CONFIG.set("keepalive", keepalive)
+    def __init__(self, wsgi=app, *, with_listeners=False, **settings):
+        self._cleanup = ExitStack()
+        self.now = 1000.0
+        for module in (scheduler, client, clients, loop):
+            self._cleanup.callback(setattr, module, "monotonic", module.monotonic)
+            module.monotonic = lambda: self.now
+        self.cfg = Config()
+        for name, value in {"keepalive": 3, "threads": 1, "worker_connections": 10, **settings}.items():
+            self.cfg.set(name, value)
         self.requests = 0
-        self.alive, self.cfg, self.log, self.wsgi = True, _CONFIG, Log(), wsgi
-        self.queue = RequestQueue(1)
-        self.handler = RequestHandler(self, self.queue)
+        self.alive, self.log, self.wsgi = True, Log(), wsgi
+        self.ppid, self.notify = os.getppid(), lambda: None
+        self.sockets = self._listen() if with_listeners else []
+        self.loop = loop.Loop(self)
+
+    def _listen(self):
+        bound = [self._cleanup.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        bound.append(self._cleanup.enter_context(socket.socket(socket.AF_UNIX)))
+        bound[UNIX].bind("")  # which chooses an address
+        bound[UNIX].listen()
+        for sock in bound:
+            sock.settimeout(0)
+        self.admin_port = bound[OPERATOR].getsockname()[1]
+        return [
+            SimpleNamespace(sock=each, fileno=each.fileno, getsockname=each.getsockname) for each in bound
+        ]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for each in (self.loop.managers, self.loop.operators):
+            for one in list(each.open):
+                each.close(one)
+        self.settle()
+        self._cleanup.close()
 
     def count_request(self):
         self.requests += 1
 
+    def turn(self, number=1):
+        """Take turns without waiting."""
+        left = iter([True] * number)
+
+        def turn():
+            return next(left, False) and (self.loop.turn() or True)
+
+        self.loop.scheduler.run(turn, lambda: 0.0)
+
+    def settle(self):
+        """Take turns until nothing is left to be done at once."""
+        quiet = (
+            0  # turns: a listener that has accepted leaves nothing ready, but an event of its client may wait
+        )
+        while quiet < 3:
+            self.turn()
+            quiet = 0 if self.has_ready else quiet + 1
+
+    @property
+    def has_ready(self):
+        return self.loop._idle_seconds() == 0.0 or bool(self.loop.scheduler.ending_turn)
+
+    def pass_time(self, seconds):
+        """Let time pass, and what ends with it."""
+        self.now += seconds
+        self.settle()
+
+    @property
+    def open(self):
+        """The number of connections."""
+        return len(self.loop.managers.open) + len(self.loop.operators.open)
+
     def connect(self, *pieces):
-        client = MemoryClient(self)
-        client.send(*pieces)
-        return client
+        ours, theirs = socket.socketpair()
+        one = client.Client(theirs, ("127.0.0.1", 1), ("127.0.0.1", self.port), self.loop.managers, self.loop)
+        self.loop.managers.open.add(one)
+        self.loop.managers.park(one)
+        found = MemoryClient(self, self._cleanup.enter_context(ours), one)
+        found.send(*pieces)
+        return found
+
+    def connected(self, data=b"", *, to=MANAGERS):
+        """Return the client of a new connection to a listener that has sent *data*."""
+        listener = self.sockets[to].sock
+        ours = self._cleanup.enter_context(socket.socket(listener.family))
+        ours.settimeout(5)
+        ours.connect(listener.getsockname())
+        found = MemoryClient(self, ours, None)
+        found.send(data)
+        self.settle()
+        return found
 
     def request(self, data):
         """Send bytes on a new connection and return the first response."""
-        return self.connect(data).response("HEAD" if data.startswith(b"HEAD ") else "GET")
+        with self.connect(data) as found:
+            return found.response("HEAD" if data.startswith(b"HEAD ") else "GET")
 
     def sent_for(self, *pieces):
-        """Return what a client is sent, without what differs each time, and the state after its end."""
-        client = self.connect(*pieces)
-        client.finish()
-        return _ERROR.sub(rb"\1", _DATE.sub(b"", client.read_all())), client.protocol.state.name
+        """Return what a client is sent, without what differs each time, and whether its connection is closed."""
+        with self.connect(*pieces) as found:
+            found.finish()
+            return _ERROR.sub(rb"\1", _DATE.sub(b"", found.read_all())), found.is_closed
 
 
 class MemoryClient(RawClient):
-    """The client of one connection."""
+    """The client of one connection; *served* is the server's side of it, if known."""
 
-    def __init__(self, server):
-        self._server = server
-        self._reader = io.BytesIO()
-        self.protocol = protocol = Protocol(server.handler.limits)
-        place = Place(server.queue)
-        environ = {**addresses(("127.0.0.1", 1), ("127.0.0.1", server.port)), ADMISSION: place}
-        self._conn = SimpleNamespace(environ=environ, place=place, protocol=protocol)
+    def __init__(self, server, ours, served):
+        self._server, self.socket, self.served = server, ours, served
+        self._reader = io.BytesIO()  # what has been received
+        self._has_ended = False
+        ours.setblocking(False)
 
     def send(self, *pieces):
         for piece in pieces:
-            if piece and self.protocol.state is not CLOSED:
-                self._receive(piece)
+            rest = memoryview(piece)
+            while rest:
+                try:
+                    rest = rest[self.socket.send(rest) :]
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    return
+                self.receive()
 
     def finish(self):
-        self._receive(b"")
-        if self.protocol.state is DRAINING:
-            self._receive(b"")
+        with suppress(OSError):
+            super().finish()
+        self.receive()
 
-    def expire(self):
-        """Let the deadline pass."""
-        self.protocol.expire()
-        self._read_what_is_sent()
+    def reset(self):
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
 
-    def close(self):
-        pass
+    def receive(self):
+        """Let the server work, and receive what it sends."""
+        at = self._reader.tell()
+        self._reader.seek(0, io.SEEK_END)
+        size = -1
+        while size != self._reader.tell():
+            size = self._reader.tell()
+            self._server.settle()
+            with suppress(BlockingIOError, ConnectionError):
+                while data := self.socket.recv(1_000_000):
+                    self._reader.write(data)
+                self._has_ended = True
+        self._reader.seek(at)
 
-    def is_ended(self):
-        return self._reader.read(1) == b"" and self.protocol.state in (DRAINING, CLOSED)
+    def response(self, method="GET"):
+        self.receive()
+        return super().response(method)
 
     def read_all(self):
+        self.receive()
         return self._reader.read()
 
-    def _receive(self, data):
-        protocol = self.protocol
-        protocol.receive(data)
-        while protocol.may_continue:
-            found = protocol.proceed()
-            if isinstance(found, ReceivedRequest):
-                found = self._respond(found)
-            if found is not None:
-                log_rejection(self._server.log, "memory", found)
-            self._read_what_is_sent()
+    def close(self):
+        self.socket.close()
+        self._server.settle()
 
-    def _respond(self, request):
-        try:
-            self._server.handler.respond(self._conn, request)
-        except BaseException as exc:  # noqa: BLE001 - as in `Loop`
-            log_failure(self._server.log, exc)
-            return self.protocol.fail()
+    def is_ended(self):
+        self.receive()
+        return self._reader.read(1) == b"" and self._has_ended
 
-    def _read_what_is_sent(self):
-        outbox, at = self.protocol.outbox, self._reader.tell()
-        self._reader.seek(0, io.SEEK_END)
-        self._reader.write(outbox)
-        self._reader.seek(at)
-        if self.protocol.state is WRITING:
-            self.protocol.sent(len(outbox))
+    @property
+    def is_closed(self):
+        """Whether the server has closed the connection."""
+        return self.served not in self._server.loop.managers.open
 
 
 def cuts(data):

@@ -26,7 +26,7 @@ def test_connections_that_are_silent_or_do_not_read_cost_no_greenlet(start):
 def test_out_of_descriptors_accepts_again_as_soon_as_a_connection_closes(start):
     server = start(
         "import resource, stackmgr.server.loop as w\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))\nw.SWEEP_SECONDS = 10"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))\nw.LOOK_SECONDS = 10"
     )
     with contextlib.ExitStack() as stack:
         for _ in range(80):
@@ -36,7 +36,7 @@ def test_out_of_descriptors_accepts_again_as_soon_as_a_connection_closes(start):
 
 def test_unfinished_requests_have_a_total_budget(start):
     server = start(
-        "import stackmgr.server.connections as c\nc.BUFFER_BUDGET = 5_000_000", deadlines=LONG_DEADLINES
+        "import stackmgr.server.clients as c\nc.BUFFER_BUDGET = 5_000_000", deadlines=LONG_DEADLINES
     )
     body = b"x" * 262_144
     socks = [server.connect(post("/echo", body)[:-1]) for _ in range(60)]

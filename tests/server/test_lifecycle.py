@@ -47,7 +47,7 @@ def test_worker_whose_loop_fails_is_replaced(start):
     server = start(
         "import stackmgr.server.loop as w\nturn = w.Loop.turn\n"
         "def fail(self):\n"
-        "    if self._worker.age == 1: raise MemoryError\n"
+        "    if self.worker.age == 1: raise MemoryError\n"
         "    return turn(self)\n"
         "w.Loop.turn = fail"
     )

@@ -4,11 +4,12 @@ import hashlib
 import io
 import random
 import re
+from contextlib import ExitStack
 
 import pytest
 
 from stackmgr.limits import BODY_LIMIT_BYTES
-from stackmgr.server.protocol import CLOSED, DRAIN_LIMIT, DRAINING, IDLE, READING, WRITING
+from stackmgr.server.client import DRAIN_LIMIT
 from tests.server.gunicorn_process import chunked, get, head, post
 from tests.server.memory_server import MemoryServer, cuts, head_of
 
@@ -39,22 +40,22 @@ def test_the_response_has_a_version_and_says_whether_the_connection_is_kept(
     client = memory.connect(request_)
     response = client.response()
     assert (response.version, response.headers["connection"]) == (version, connection)
-    assert client.protocol.state is (DRAINING if connection == "close" else IDLE)
+    assert client.is_ended() == (connection == "close")
 
 
 @pytest.mark.parametrize(("request_", "keepalive", "is_alive"), [
     (get("/", "Connection: close"), 3, True), (get("/"), 0, True), (get("/"), 3, False),
 ])  # fmt: skip
 def test_what_follows_the_last_response_is_discarded(request_, keepalive, is_alive):
-    memory = MemoryServer(keepalive=keepalive)
-    memory.alive = is_alive
-    client = memory.connect(request_ + get("/next"))
-    assert client.response().headers["connection"] == "close"
-    assert client.is_ended()
-    client.send(bytes(DRAIN_LIMIT - 1))
-    assert (client.protocol.state, client.protocol.held) == (DRAINING, 0)
-    client.send(b"x")
-    assert client.protocol.state is CLOSED
+    with MemoryServer(keepalive=keepalive) as memory:
+        memory.alive, memory.loop.stops_at = is_alive, 2000.0
+        client = memory.connect(request_ + get("/next"))
+        assert client.response().headers["connection"] == "close"
+        assert client.is_ended()
+        client.send(bytes(DRAIN_LIMIT - 1))
+        assert (client.is_closed, client.served.held) == (False, 0)
+        client.send(b"x")
+        assert client.is_closed
 
 
 def test_environ_is_that_of_pep_3333(memory):
@@ -123,12 +124,12 @@ ORDINARY = {
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_a_client_is_sent_the_same_wherever_its_bytes_are_cut(memory, name):
-    expected, state = memory.sent_for(ORDINARY[name])
+    expected, is_closed = memory.sent_for(ORDINARY[name])
     assert expected.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2", b"HTTP/1.1 413"))
-    assert state == "closed"
+    assert is_closed
     assert memory.log.lines == []
     for pieces in cuts(ORDINARY[name]):
-        assert memory.sent_for(*pieces) == (expected, state), pieces
+        assert memory.sent_for(*pieces) == (expected, True), pieces
 
 
 def test_expect_100_continue(memory):
@@ -152,28 +153,6 @@ def test_nothing_after_a_rejected_body_is_parsed_as_a_request(memory):
     assert memory.requests == 1
 
 
-def test_the_states_of_a_connection(memory):
-    client = memory.connect()
-    found = [client.protocol.state]
-    for data in (b"\r\n", get("/")[:9], get("/")[9:] + b"\r\n", b"G"):
-        client.send(data)
-        found.append(client.protocol.state)
-    assert found == [IDLE, IDLE, READING, IDLE, READING]
-    client.protocol.leave()
-    assert client.protocol.state is CLOSED
-    assert client.protocol.fail() is None  # a truncated response must look truncated
-
-
-def test_a_response_that_has_begun_is_followed_by_no_error(memory):
-    client = memory.connect()
-    client.protocol.receive(get("/"))
-    client._respond(client.protocol.proceed())
-    client.protocol.sent(1)
-    assert client.protocol.state is WRITING
-    assert client.protocol.fail() is None
-    assert client.protocol.state is CLOSED
-
-
 ENDLESS = {
     "line": b"GET /" + b"a" * 2_000_000, "fields": get("/")[:-2] + b"X-A: a\r\n" * 300_000, "empty lines": b"\r\n" * 500_000,
     "chunks": chunked("/echo", *[b"x"] * 300_000), "size line": chunked("/echo", end=b"1;" + b"a" * 2_000_000),
@@ -184,22 +163,29 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_no_request_makes_a_connection_hold_more_than_a_body_and_a_read(memory, name):
-    client, most = memory.connect(), 0
+    client, most = memory.connect(), 0  # bytes
     for at in range(0, len(ENDLESS[name]), 65_536):
         client.send(ENDLESS[name][at : at + 65_536])
-        most = max(most, client.protocol.held)
+        most = max(most, client.served.held)
     assert most <= BODY_LIMIT_BYTES + 65_536
     assert len(client.read_all()) < 1_000
 
 
-def responding(*, status="200 OK", headers=(), pieces=()):
-    def app(_, start_response):
-        write = start_response(status, list(headers))
-        for piece in pieces[:-1]:
-            write(piece)
-        return pieces[-1:]
+@pytest.fixture
+def responding():
+    """Return a function that makes a server whose application responds so."""
+    with ExitStack() as cleanup:
 
-    return MemoryServer(app)
+        def make(*, status="200 OK", headers=(), pieces=()):
+            def app(_, start_response):
+                write = start_response(status, list(headers))
+                for piece in pieces[:-1]:
+                    write(piece)
+                return pieces[-1:]
+
+            return cleanup.enter_context(MemoryServer(app))
+
+        yield make
 
 
 @pytest.mark.parametrize(("headers", "pieces", "length", "body", "connection"), [
@@ -209,26 +195,26 @@ def responding(*, status="200 OK", headers=(), pieces=()):
     ((("Content-Length", "9"),), (b"abc",), "9", b"abc", "close"),
     ((("Connection", "x"), ("Transfer-Encoding", "y"), ("Date", "z"), ("Server", "w")), (b"a",), "1", b"a", "keep-alive"),
 ])  # fmt: skip
-def test_a_response_has_the_length_that_its_application_says_or_that_it_has(
-    headers, pieces, length, body, connection
+def test_a_response_has_the_length_that_its_application_says_or_that_it_has(  # noqa: PLR0913, PLR0917
+    responding, headers, pieces, length, body, connection
 ):
     client = responding(headers=headers, pieces=pieces).connect(get("/"))
     head, _, found = client.read_all().partition(b"\r\n\r\n")
     fields = dict(line.split(": ") for line in head.decode().split("\r\n")[1:])
     assert (fields.pop("Content-Length"), found, fields.pop("Connection")) == (length, body, connection)
     assert (fields.pop("Server"), fields.keys()) == ("gunicorn", {"Date"})
-    assert client.protocol.state is (DRAINING if connection == "close" else IDLE)
+    assert client.is_ended() == (connection == "close")
 
 
 @pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
-def test_no_content_has_no_length_and_no_body(status):
+def test_no_content_has_no_length_and_no_body(responding, status):
     client = responding(status=status, pieces=(b"abc",)).connect(get("/") + get("/"))
     for _ in range(2):
         response = client.response()
         assert (response.status, "content-length" in response.headers) == (int(status[:3]), False)
 
 
-def test_head_has_the_length_and_no_body():
+def test_head_has_the_length_and_no_body(responding):
     server = responding(headers=(("Content-Length", "3"),), pieces=(b"abc",))
     client = server.connect(head("HEAD / HTTP/1.1") + get("/"))
     assert client.response("HEAD").headers["content-length"] == "3"
@@ -239,16 +225,16 @@ def test_an_application_may_change_its_mind_and_is_closed(memory):
     response = memory.request(get("/change-of-mind"))
     assert (response.status, response.body) == (404, b"none")
     content = io.BytesIO(b"x")
-    closing = MemoryServer(lambda _, start_response: start_response("200 OK", []) and content)
-    assert closing.request(get("/")).body == b"x"
+    memory.wsgi = lambda _, start_response: start_response("200 OK", []) and content
+    assert memory.request(get("/")).body == b"x"
     assert content.closed
 
 
-def test_a_key_that_is_rejected_counts_as_unverified_again():
+def test_a_key_that_is_rejected_counts_as_unverified_again(responding):
     rejected = []
     server = responding(status="401 Unauthorized")
-    server.queue.forget = rejected.append
+    server.loop.queue.forget = rejected.append
     client = server.connect(get("/"))
     assert client.response().status == 401
-    assert rejected == [client._conn.place]
+    assert rejected == [client.served.place]
     assert server.log.lines == []

@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -44,26 +45,38 @@ def test_a_greenlet_of_the_schedulers_thread_is_kept_for_the_next_call(running):
     assert [ident for _, ident in used] == [running.thread.ident]
 
 
-def test_a_handler_is_called_with_the_events_of_its_descriptor_as_long_as_it_is_watched(running, pair):
+def test_what_is_parked_starts_in_its_lane_after_an_event_or_at_its_deadline(pair):
     one, other = pair
-    found = []
+    scheduler, lane, found, resumed = Scheduler(), deque(), [], []
 
-    def read(events: int) -> None:
-        found.append((events, one.recv(1)))
+    def turn() -> bool:
+        while lane:
+            resumed.append(list(found))
+            scheduler.resume(lane.popleft())
+        return len(found) < 2
 
-    def change(events: int) -> None:
-        running.do(partial(running.scheduler.change, one.fileno(), events))
+    scheduler.park(lambda is_ready: found.append(("other", is_ready)), other.fileno(), READABLE, 0.02, lane)
+    scheduler.park(lambda is_ready: found.append(("one", is_ready)), one.fileno(), READABLE, 0.0, lane)
+    other.send(b"x")
+    scheduler.run(turn, lambda: PATIENCE)
+    assert found == [("one", True), ("other", False)]  # an event that is there comes before a deadline
+    assert resumed == [[]]
 
-    running.do(partial(running.scheduler.watch, one.fileno(), READABLE, read))
-    other.send(b"ab")
-    eventually(lambda: found == [(READABLE, b"a"), (READABLE, b"b")])
-    change(0)
-    other.send(b"c")
-    assert running.do(partial(wait_for, other.fileno(), WRITABLE, PATIENCE))
-    assert len(found) == 2
-    change(READABLE)
-    eventually(lambda: found[2:] == [(READABLE, b"c")])
-    change(0)
+
+def test_the_end_of_a_watch_ends_the_wait_for_it(running, pair):
+    waiting = running.start(partial(readable, pair[0]))
+    running.do(partial(running.scheduler.forget, pair[0].fileno()))
+    assert waiting.result(PATIENCE) is True
+    assert not running.scheduler._waiting
+
+
+def test_deadlines_of_waits_that_have_ended_are_dropped(running):
+    for _ in range(300):
+        signal = running.do(Signal)
+        waiting = running.start(partial(signal.wait, PATIENCE))
+        signal.set()
+        assert waiting.result(PATIENCE)
+    assert len(running.scheduler._heap) < 100
 
 
 def test_one_that_ends_its_turn_continues_after_all_that_is_ready(running):

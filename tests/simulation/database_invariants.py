@@ -284,7 +284,7 @@ class Schedule:
         scheduler = self.scheduler
         if scheduler._signals:
             raise Violation("a signal resumes what waits for it", f"{len(scheduler._signals)} are set")
-        if scheduler._ending_turn:
+        if scheduler.ending_turn:
             raise Violation("what can run runs", "greenlets that ended their turn wait")
         first = min(scheduler._deadlines.values(), default=inf)
         if self._waits != self.thread.waits:  # the seconds of this wait were chosen after the last look
@@ -293,9 +293,9 @@ class Schedule:
         late = self.world.now - first - _SLACK
         if late > self._stalled - self._stalled_before:
             raise Violation("every wait ends at its deadline", f"{late:.3f} s ago")
-        if scheduler._next_deadline > first:
+        if scheduler._next_deadline() > first:
             raise Violation("every wait ends at its deadline", "the thread waits beyond the first deadline")
-        for descriptor, greenlet in scheduler._waiting.items():
+        for descriptor, (greenlet, _) in scheduler._waiting.items():
             if greenlet not in scheduler._deadlines:
                 raise Violation("a greenlet waits for one thing at a time", f"descriptor {descriptor}")
 

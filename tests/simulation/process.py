@@ -1,5 +1,6 @@
 """Worker processes: the real loop, a simulated gunicorn, and the application, which does what a path says."""
 
+import select
 from collections.abc import Iterable
 from sys import byteorder
 from typing import Any
@@ -9,14 +10,13 @@ from gunicorn.config import Config
 
 from stackmgr.admission import ADMISSION
 from stackmgr.scheduler import Signal, call_in_thread, end_turn
-from stackmgr.server import connection, connections, listeners, loop, protocol, queue
-from stackmgr.server.protocol import DRAINING, IDLE, READING, WRITING
+from stackmgr.server import client, clients, loop, queue
 from stackmgr.server.worker import Worker
 from tests.simulation import kernel as kernels
-from tests.simulation.clients import content_of
+from tests.simulation.clients import OVERLOAD, content_of
 from tests.simulation.names import Names
 from tests.simulation.sockets import Backlog, Listener
-from tests.simulation.web_invariants import WatchedConnections, WatchedLoop, WatchedQueue
+from tests.simulation.web_invariants import WatchedClients, WatchedLoop, WatchedQueue
 from tests.simulation.world import World
 
 PORTS = 8000, 8002, 8001  # the last is the operator's
@@ -26,20 +26,15 @@ _config = Config()
 _LIMITS: dict[str, tuple[tuple[Any, str], ...]] = {
     "linger": ((loop, "STOP_LINGER"),),
     "waiting": ((queue, "LIMIT"),),
-    "turn": (
-        (loop, "PARSE_SECONDS"),
-        (loop, "START_SECONDS"),
-        (loop, "STEP_SECONDS"),
-        (connections, "STEP_SECONDS"),
-    ),
-    "read deadline": ((IDLE, "seconds"), (READING, "seconds")),
-    "write deadline": ((WRITING, "seconds"),),
-    "write progress": ((connection, "WRITE_PROGRESS"),),
-    "drain": ((DRAINING, "seconds"),),
-    "drain limit": ((protocol, "DRAIN_LIMIT"),),
-    "buffers": ((connections, "BUFFER_BUDGET"),),
+    "turn": ((loop, "READ_SECONDS"), (loop, "START_SECONDS"), (loop, "REJECT_SECONDS")),
+    "read deadline": ((client, "RECEIVE_SECONDS"),),
+    "write deadline": ((client, "SEND_SECONDS"),),
+    "write progress": ((client, "SEND_PROGRESS"),),
+    "drain": ((client, "DRAIN_SECONDS"),),
+    "drain limit": ((client, "DRAIN_LIMIT"),),
+    "buffers": ((clients, "BUFFER_BUDGET"),),
     "remembered": ((queue, "_REMEMBERED"),),
-    "backoff": ((listeners, "ACCEPT_BACKOFF_BELOW"),),
+    "backoff": ((clients, "SHARED_BELOW"),),
 }  # fmt: skip
 
 
@@ -50,11 +45,12 @@ def names(world: World, kernel: kernels.Kernel) -> Names:
     found: dict[tuple[Any, str], Any] = {
         (loop, "os"): kernel.os(getppid=lambda: 1, read=lambda number, _: kernel.eventfd_read(number)),
         (queue, "randint"): world.random.randint, (queue, "randrange"): world.random.randrange,
-        (connection, "ioctl"): ioctl,
+        (client, "ioctl"): ioctl,
+        (client, "select"): kernels.module(select, poll=lambda: kernels.Poll(kernel)),
         (loop, "RequestQueue"): lambda *given: WatchedQueue(world, *given),
-        (loop, "HttpConnections"): lambda *given: WatchedConnections(world, kernel, *given),
+        (loop, "Clients"): lambda *given: WatchedClients(world, kernel, *given),
     }  # fmt: skip
-    for module in (loop, connections, listeners):
+    for module in (loop, client, clients):
         found[module, "monotonic"] = world.monotonic
     for limit, value in world.plan["limits"].items():
         found.update(dict.fromkeys(_LIMITS[limit], value))
@@ -73,7 +69,7 @@ class Process:
         self.wsgi = Application(self)
         self.heartbeat, self.stopped_at = world.now, None
         self.has_ended = False
-        for name in ("threads", "keepalive", "worker_connections", "graceful_timeout"):
+        for name in ("threads", "keepalive", "worker_connections", "graceful_timeout", "workers"):
             _config.set(name, plan[name])
         self.cfg, self.log = _config, self
         self.ppid, self.nr, self.alive = 1, 0, True
@@ -150,6 +146,7 @@ class Application:
         self._world.note("starts", name)
         place, fields = environ[ADMISSION], [("X-Request-Id", name)]
         if place.retry_after:
+            self._world.touched[name].append(OVERLOAD)
             start_response("503 Service Unavailable", [*fields, ("Retry-After", "1")])
             return [b""]
         body = environ["wsgi.input"].read()
@@ -196,6 +193,6 @@ class Application:
         for _ in range(3):
             self._world.now += seconds
             end_turn()
-            before, turn = turn, self._process.loop.turns
+            before, turn = turn, self._process.loop.scheduler.turns
             if turn == before:
                 self._world.fail("whoever ends its turn lets what is ready run", "it does not")

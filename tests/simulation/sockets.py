@@ -2,7 +2,7 @@
 
 import socket
 from collections import deque
-from errno import EBADF, EMFILE, ENOTCONN
+from errno import EBADF, ECONNABORTED, EMFILE, ENOTCONN
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import Any
 
@@ -197,7 +197,7 @@ class Listener(File):
             raise BlockingIOError
         stream = backlog.waiting.popleft()
         if stream.is_reset and world.random.random() < 0.5:
-            raise ConnectionAbortedError
+            raise ConnectionAbortedError(ECONNABORTED, "Software caused connection abort")
         accepted = Socket(self.kernel, stream)
         return accepted, ("127.0.0.1", accepted.number)
 

@@ -34,6 +34,7 @@ def plan(random: Random) -> Plan:
         "work": random.sample(_SLOW_WORK if crowd else _WORK, random.randint(1, 3)),
         "keys": choice((1, 2)) if crowd else random.randint(1, 3),
         "seconds": 0.05 if crowd else choice((0.05, 0.5, 2.0)),  # in which the clients start
+        "workers": choice((1, 2)),
         "threads": 4 if crowd else choice((1, 2, 4)),
         "keepalive": choice((0, 1, 2)),
         "worker_connections": choice((3, 6, 30, 30)),

@@ -1,20 +1,17 @@
 """What must hold of a worker, each named after the docstring or the comment that states it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from math import inf
 from typing import Any
 
-from stackmgr.server import connections, queue
-from stackmgr.server.connections import HttpConnections
-from stackmgr.server.loop import LOOK_SECONDS, SWEEP_SECONDS, Loop
-from stackmgr.server.protocol import CLOSED, IDLE, QUEUED, SERVING, WRITING
+from stackmgr.server import clients, queue
+from stackmgr.server.clients import Clients
+from stackmgr.server.loop import LOOK_SECONDS, Loop
 from stackmgr.server.queue import RequestQueue
 from tests.simulation.kernel import Kernel
 from tests.simulation.world import Violation, World
 
 _SLACK = 0.001
-_SWEEPS_SECONDS = 2.4 * SWEEP_SECONDS
 _LOOKS_SECONDS = 3 * LOOK_SECONDS
 
 
@@ -34,21 +31,19 @@ class WatchedQueue(RequestQueue[Any]):
     def add(self, place: Any, credential: str, entry: Any, now: float, *, writes: bool = False) -> Any:
         rejected = super().add(place, credential, entry, now, writes=writes)
         if rejected is not None:
-            self._note_rejection(rejected, "too many wait", is_due=self.waiting >= queue.LIMIT)
+            self._check_rejection("too many wait", is_due=self.waiting >= queue.LIMIT)
         return rejected
 
     def take_overdue(self, now: float) -> Iterator[Any]:
         latest = self.world.now - self.world.plan["queue seconds"]
-        arrived = {id(entry): at for group in self._lines for at, _, entry in self.line(group)}
+        arrived = {entry: at for group in self._lines for at, _, entry in self.line(group)}
         for entry in super().take_overdue(now):
-            self._note_rejection(entry, "waited too long", is_due=arrived[id(entry)] <= latest)
+            self._check_rejection("waited too long", is_due=arrived[entry] <= latest)
             yield entry
 
-    def _note_rejection(self, entry: Any, why: str, *, is_due: bool) -> None:
-        name = entry[1].environ["HTTP_X_REQUEST_ID"]
-        self.world.touched[name].append(why)
+    def _check_rejection(self, why: str, *, is_due: bool) -> None:
         if not is_due:
-            self.world.fail("only overload rejects a request", f"{name}: {why}")
+            self.world.fail("only overload rejects a request", why)
 
     def accept(self, place: Any, manager_id: str, remember: object = None) -> None:
         super().accept(place, manager_id, remember)
@@ -61,12 +56,12 @@ class WatchedQueue(RequestQueue[Any]):
         firsts = {line: waiting[0] for line, waiting in self._lines.items() if self._may_run(line)}
         entry = super().take()
         if entry is not None:
-            place = entry[0].place
-            arrived, first, _ = firsts[place.group, place.writes]
+            first = next((each for each in firsts.items() if each[1][2] is entry), None)
+            arrived = inf if first is None else first[1][0]
             free = (at for (group, _), (at, *_) in firsts.items() if group not in self._charged)
             earliest = min(free, default=inf)
-            if first is not place or arrived > earliest:
-                self.world.fail("requests start in the order of arrival", f"{place.group} of {len(firsts)}")
+            if first is None or arrived > earliest:
+                self.world.fail("requests start in the order of arrival", f"{first} of {len(firsts)}")
         return entry
 
     def leave(self, place: Any, now: float = 0.0, seconds: float = 0.0) -> None:
@@ -96,65 +91,59 @@ class WatchedQueue(RequestQueue[Any]):
             raise Violation("no request waits that may run", f"{self._free} are free")
 
 
-class WatchedConnections(HttpConnections):
+class WatchedClients(Clients):
     """Checks which connections are closed for others, and excuses their clients."""
 
     def __init__(self, world: World, kernel: Kernel, *arguments: Any) -> None:
-        super().__init__(*arguments)
         self.world, self._kernel = world, kernel
-        self._excuse = ""
+        super().__init__(*arguments)
 
-    @contextmanager
-    def _excusing(self, excuse: str) -> Iterator[None]:
-        before, self._excuse = self._excuse, excuse
-        try:
-            yield
-        finally:
-            self._excuse = before
-
-    def add(self, conn: Any) -> None:
-        most = max(self._limit, len(self.open) + (not self.parked))
-        super().add(conn)
+    def _accept_one(self, listener: Any) -> Any:
+        most = max(self._limit, len(self.open) + (not self.waiting))
+        found = super()._accept_one(listener)
         if len(self.open) > most:
             self.world.fail("open connections have a bound", f"{len(self.open)}")
+        return found
 
-    def close_longest_parked(self) -> None:
+    def close_longest_waiting(self) -> bool:
         if len(self.open) < self._limit and len(self._kernel.files) < self._kernel.limit:
             invariant = "a connection is closed for another only without room for both"
             self.world.fail(invariant, str(len(self.open)))
-        with self._excusing("too many connections"):
-            super().close_longest_parked()
+        if len(self.open) < self._limit and self is self._loop.operators and self._loop.managers.waiting:
+            self.world.fail("a manager's connection makes room for an operator's", "it does not")
+        for client in [*self.waiting][:1]:
+            self._excuse(client, "too many connections")
+        return super().close_longest_waiting()
 
-    def sweep(self) -> Any:
-        with self._excusing("memory"):
-            overdue = super().sweep()
-        for conn in overdue:
-            client = conn.sock.stream.client
-            is_slow = client.manners.reads_every or "stall" in self.world.faults
-            if conn.protocol.state is WRITING and is_slow:
-                client.excuse = client.excuse or "reads slowly"
-        return overdue
+    def hold(self, client: Any, size: int) -> None:
+        before = set(self.open)
+        super().hold(client, size)
+        for closed in before - self.open:
+            self._excuse(closed, "memory")
+        if self._held > clients.BUFFER_BUDGET or self._held != sum(each.held for each in self.open):
+            self.world.fail("memory of connections is within its budget", f"{self._held} bytes")
 
-    def close(self, conn: Any) -> None:
-        if conn in self.open and self._excuse:
-            client, held = conn.sock.stream.client, sum(each.protocol.held for each in self.open)
-            client.excuse = client.excuse or self._excuse
-            if self._excuse == "memory" and held <= connections.BUFFER_BUDGET:
-                self.world.fail("connections are closed for memory only while it is exceeded", str(conn.fd))
-        super().close(conn)
+    def close(self, client: Any) -> None:
+        is_slow = client.sock.stream.client.manners.reads_every or "stall" in self.world.faults
+        if client in self.open and client.held and is_slow:
+            self._excuse(client, "reads slowly")
+        super().close(client)
 
-    def check_at_rest(self, interest: dict[int, Any], waiting: set[Any]) -> None:
-        """Check what holds when no thread can run; *waiting* are the connections in the queue."""
-        if self.has_ready:
-            raise Violation("what can be done is done", f"{len(self.ready)} and {len(self.receiving)} wait")
-        for conn in self.open:
-            state, (parked_in, _) = conn.protocol.state, self.parked.get(conn, (None, 0.0))
-            events = interest[conn.fd][1] if conn.fd in interest else 0
-            if parked_in is None:
-                if state not in (QUEUED, SERVING, CLOSED) or (state is QUEUED) > (conn in waiting):
-                    raise Violation("each connection is in one place", f"{conn.fd} {state.name}")
-            elif parked_in is not state or not events & state.events:
-                raise Violation("what is parked is watched", f"{conn.fd} {state.name} {events:x}")
+    def _excuse(self, client: Any, why: str) -> None:
+        found = client.sock.stream.client
+        found.excuse = found.excuse or why
+
+    def check_at_rest(self, waiting: dict[int, Any], interest: dict[int, Any]) -> None:
+        """Check what holds when no thread can run."""
+        if self.heads or self.bodies:
+            raise Violation("what can be done is done", f"{len(self.heads)} and {len(self.bodies)} wait")
+        for client in self.waiting:
+            if client.fd not in waiting or not interest[client.fd][1]:
+                raise Violation("whoever waits for bytes is watched", str(client.fd))
+        for listener in self._listeners:
+            fd = listener.fileno()
+            if fd in waiting and not interest[fd][1]:
+                raise Violation("listeners are watched", str(fd))
 
 
 class WatchedLoop(Loop):
@@ -162,48 +151,27 @@ class WatchedLoop(Loop):
 
     def __init__(self, world: World, worker: Any) -> None:
         super().__init__(worker)
-        self.world, self.turns, self.turned_at = world, 0, world.now
-        self._over_budget_since = inf
-        accept, self.listeners[0].accept = self.listeners[0].accept, self._accept_operators
-        self._accept: Callable[[], None] = accept
+        self.world, self.turned_at = world, world.now
 
     def turn(self) -> bool:
-        self.turns += 1
         goes_on = super().turn()
         self.turned_at = self.world.now
         return goes_on
 
-    def _accept_operators(self) -> None:
-        self._accept()
-        if self.listeners[0].paused and self.managers.parked:
-            self.world.fail("a manager's connection makes room for an operator's", "an operator waits")
-
     def check(self) -> None:
         self.queue.check(self.turned_at)
-        held = sum(conn.protocol.held for conn in self.managers.parked)
-        if held <= connections.BUFFER_BUDGET:
-            self._over_budget_since = inf
-        self._over_budget_since = min(self._over_budget_since, self.world.now)
-        if self._over_budget_since < self.turned_at - _SWEEPS_SECONDS - self.world.stalled:
-            raise Violation("memory of connections is within its budget", f"{held} bytes")
 
     def check_at_rest(self) -> None:
-        interest = self.scheduler._epoll.interest
-        waiting = {entry[0] for group in self.queue._lines for *_, entry in self.queue.line(group)}
+        scheduler = self.scheduler
         for each in (self.managers, self.operators):
-            each.check_at_rest(interest, waiting)
-        for listeners in self.listeners:
-            for fd in listeners._sockets:
-                if fd not in (*listeners.paused, *listeners.ready) and not interest.get(fd, (None, 0))[1]:
-                    raise Violation("listeners are watched", str(fd))
+            each.check_at_rest(scheduler._waiting, scheduler._epoll.interest)
         self.queue.check_at_rest()
         latest = self.world.now + self.world.plan["limits"]["linger"] + _SLACK
-        for state, deadline in self.managers.parked.values() if self.stops_at != inf else ():
-            if state is IDLE and deadline > latest:
-                raise Violation("a stopping worker keeps idle connections for a moment only", f"{deadline}")
+        for client in self.managers.waiting if self.stops_at != inf else ():
+            if scheduler._deadlines.get(client.serve, 0.0) > latest:
+                raise Violation("a stopping worker keeps idle connections for a moment only", client.peer)
 
     def check_at_end(self) -> None:
         left = [*self.managers.open, *self.operators.open, *self.queue._running, *self.queue._lines]
-        left += [*self.scheduler._deadlines, *self.scheduler._waiting]
-        if left:
+        if left or self.managers._held or self.managers._holding:
             raise Violation("at the end nothing is left", f"{len(left)} are")

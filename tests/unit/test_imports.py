@@ -19,8 +19,7 @@ WORKER = {
     "stackmgr.database": "connection conninfo pool retries session session_settings shared_reads statements",
     "stackmgr.http": "app error_handlers health middleware requests resources responses schemas",
     "stackmgr.monitoring": "line_writer logs metrics",
-    "stackmgr.server": "body connection connections handler listeners loop protocol queue request response"
-    " worker",
+    "stackmgr.server": "body client clients loop queue request response worker",
     "stackmgr.stacks": "configuration cursor eip55 repository whitelist",
 }
 WORKER_LINES = 6800

@@ -1,0 +1,262 @@
+"""One client: one greenlet serves its connection from top to bottom.
+
+Receive a request, wait in the queue, run the application, send the response, and again.  A client that is
+silent between two requests has no greenlet: `Clients` parks it, and its next byte starts one.
+"""
+
+import select
+import socket
+from contextlib import suppress
+from fcntl import ioctl
+from io import BytesIO
+from sys import byteorder
+from termios import TIOCOUTQ
+from time import monotonic
+from typing import Any
+
+from stackmgr.admission import ADMISSION
+from stackmgr.errors import IncompleteRequest, InvalidRequest, RequestTimedOut, ServiceError
+from stackmgr.limits import BODY_LIMIT_BYTES, REQUEST_SECONDS
+from stackmgr.scheduler import READABLE, WRITABLE, Lane
+from stackmgr.server.body import ChunkedDecoder, IncompleteBody
+from stackmgr.server.queue import Place
+from stackmgr.server.request import BadRequest, ReceivedRequest, find_section_end, request_id_of
+from stackmgr.server.response import error_response
+
+# Deadlines begin with what they bound: a trickle does not move them.
+RECEIVE_SECONDS = float(REQUEST_SECONDS)  # a request; the first byte of a new connection
+SEND_SECONDS = 30.0  # each SEND_PROGRESS bytes of a response
+DRAIN_SECONDS = 2.0
+SEND_PROGRESS = 65_536
+DRAIN_LIMIT = 33_554_432  # bytes: a client busy sending 10 MB must still be able to read its 413
+HEAD_BYTES, BODY_BYTES = 4_096, 65_536  # read at once
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class ClientLeft(Exception):
+    """Nothing more can be received or sent: the client has gone, or was given up."""
+
+
+class EndOfInput(ClientLeft):
+    """The client has closed its sending side."""
+
+
+class Client:
+    """A client and its connection, one of the `Clients` of the `Loop`."""
+
+    __slots__ = (
+        "_clients", "_head", "_inbox", "_loop", "environ", "fd", "held", "idle_until", "peer", "place",
+        "sock",
+    )  # fmt: skip
+
+    def __init__(self, sock: socket.socket, peer: Any, server: Any, clients: Any, loop: Any) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.peer = peer[0] if isinstance(peer, tuple) else "unix"
+        self.place = Place(loop.queue)
+        self.environ: dict[str, Any] = {**addresses(peer, server), ADMISSION: self.place}
+        self.held = 0  # bytes in memory, of an unfinished request or an unsent response
+        self.idle_until = monotonic() + RECEIVE_SECONDS
+        self._clients, self._loop = clients, loop
+        self._inbox = bytearray()
+        self._head = b""  # of the present request
+
+    def serve(self, is_ready: bool) -> None:
+        """Serve requests until the client is silent or leaves; if not *is_ready*, its time is over."""
+        clients = self._clients
+        try:
+            clients.unpark(self)
+            if self._take(HEAD_BYTES) or is_ready:
+                while self._inbox.rstrip(b"\r\n"):  # an empty line before a request is no part of it
+                    self._serve_request()
+                clients.park(self)
+                return
+        except ClientLeft:
+            pass
+        except BaseException as exc:  # noqa: BLE001 - it is logged, and ends no worker
+            self._loop.note_failure(exc)
+        clients.close(self)
+
+    def _serve_request(self) -> None:
+        """Receive a request and send the response, or an error in its place."""
+        must_close = True
+        try:
+            request = self._receive()
+            self._wait_for_turn(request)
+            response, must_close = self._loop.run_application(self, request)
+        except BadRequest as ex:
+            response = self._reject(InvalidRequest(), str(ex))
+        except EndOfInput:
+            response = self._reject(IncompleteRequest(), "it ended early")
+        except RequestTimedOut as ex:
+            response = self._reject(ex, "it did not arrive in time")
+        except ClientLeft:
+            raise
+        except BaseException as exc:  # noqa: BLE001 - the unexpected is a 500
+            self._loop.note_failure(exc)
+            response = self._reject(ServiceError(), "the service failed")
+        self._send(response)
+        if must_close:
+            self._drain()
+        self.idle_until = monotonic() + self._clients.idle_seconds
+        if self._inbox:  # a pipeline: after the requests of others
+            self._loop.scheduler.pause(self._clients.heads)
+
+    def _receive(self) -> ReceivedRequest:
+        """Return the next request once it is complete. Raises BadRequest, EndOfInput, RequestTimedOut."""
+        self._head, searched, inbox = b"", 0, self._inbox
+        deadline = monotonic() + RECEIVE_SECONDS
+        while not (end := find_section_end(inbox, searched)):
+            searched = len(inbox)
+            self._read(HEAD_BYTES, self._clients.heads, deadline)
+        self._head = bytes(inbox[:end])
+        del inbox[:end]
+        request = ReceivedRequest(self._head, self._loop.limits)
+        if request.length is None:
+            self._collect_chunks(request, deadline)
+        elif request.length <= BODY_LIMIT_BYTES:
+            self._collect_body(request, request.length, deadline)
+        else:  # the application rejects it
+            request.body = IncompleteBody()
+        if isinstance(request.body, IncompleteBody):
+            request.must_close = True  # the next request starts after the bytes that are not collected
+            inbox.clear()
+        self._clients.unpark(self)
+        if self not in self._clients.open:
+            raise ClientLeft
+        return request
+
+    def _collect_body(self, request: ReceivedRequest, length: int, deadline: float) -> None:
+        inbox = self._inbox
+        if request.expects_continue and len(inbox) < length:
+            self._send(CONTINUE)
+        while len(inbox) < length:
+            self._read(BODY_BYTES, self._clients.bodies, deadline)
+        request.body = BytesIO(inbox[:length])
+        del inbox[:length]
+
+    def _collect_chunks(self, request: ReceivedRequest, deadline: float) -> None:
+        decoder, inbox, lane = ChunkedDecoder(request), self._inbox, self._clients.bodies
+        if request.expects_continue:
+            self._send(CONTINUE)
+        self._loop.scheduler.pause(lane)  # chunks are decoded after the heads of others
+        size = len(inbox)
+        while not decoder.feed(inbox):
+            if len(inbox) < size:
+                self._loop.scheduler.pause(lane)
+            else:
+                self._read(BODY_BYTES, lane, deadline, len(decoder.content))
+            size = len(inbox)
+        request.body = decoder.body()
+
+    def _read(self, size: int, lane: Lane, deadline: float, decoded: int = 0) -> None:
+        """Wait for bytes, which a deadline ends only if none have arrived."""
+        is_ready = True
+        while is_ready:
+            is_ready = self._wait(READABLE, lane, deadline, len(self._inbox) + decoded)
+            if self._take(size):
+                return
+        raise RequestTimedOut
+
+    def _take(self, size: int) -> bool:
+        """Add what has arrived to the inbox; return whether there is any."""
+        try:
+            data = self.sock.recv(size)
+        except BlockingIOError:
+            return False
+        except OSError:
+            raise ClientLeft from None
+        if not data:
+            raise EndOfInput
+        self._inbox += data
+        return True
+
+    def _wait(self, events: int, lane: Lane, deadline: float, held: int) -> bool:
+        """Wait for *events*; return whether there were any by *deadline*."""
+        clients, scheduler = self._clients, self._loop.scheduler
+        clients.hold(self, held)
+        is_ready = self in clients.open and scheduler.wait_for(self.fd, events, deadline - monotonic(), lane)
+        if self not in clients.open:  # which has been closed to make room
+            raise ClientLeft
+        return is_ready
+
+    def _wait_for_turn(self, request: ReceivedRequest) -> None:
+        """Wait in the queue. Raises ClientLeft if the client has reset the connection meanwhile."""
+        loop = self._loop
+        if self._clients is loop.operators:  # `/live` waits for no manager's request
+            return
+        turn = loop.scheduler.turns
+        loop.wait_for_turn(self.place, request)
+        if loop.scheduler.turns > turn and _has_hung_up(self.fd):
+            loop.queue.leave(self.place)
+            raise ClientLeft
+
+    def _send(self, data: bytes) -> None:
+        """Send *data* as long as the client reads it. Raises ClientLeft."""
+        rest = memoryview(data)
+        rest = rest[self._send_some(rest) :]
+        if not rest:
+            return
+        unread, deadline = self._count_unread(rest), monotonic() + SEND_SECONDS
+        while rest:
+            is_in_time = self._wait(WRITABLE, self._clients.heads, deadline, len(rest))
+            rest = rest[self._send_some(rest) :]
+            if not is_in_time:
+                before, unread = unread, self._count_unread(rest)
+                if unread > before - SEND_PROGRESS:
+                    raise ClientLeft
+                deadline = monotonic() + SEND_SECONDS
+        self._clients.unpark(self)
+
+    def _send_some(self, data: memoryview) -> int:
+        try:
+            return self.sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            raise ClientLeft from None
+
+    def _count_unread(self, rest: memoryview) -> int:
+        """Return how many bytes the client's system has not acknowledged; the kernel holds some of them."""
+        return len(rest) + int.from_bytes(ioctl(self.fd, TIOCOUTQ, bytes(4)), byteorder)
+
+    def _drain(self) -> None:
+        """Discard what the client still sends: a reset would take the response from it. Raises ClientLeft."""
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+        deadline, left = monotonic() + DRAIN_SECONDS, DRAIN_LIMIT
+        while left > 0 and self._wait(READABLE, self._clients.bodies, deadline, 0):
+            self._inbox.clear()
+            self._take(BODY_BYTES)
+            left -= len(self._inbox)
+        raise ClientLeft
+
+    def _reject(self, error: ServiceError, why: str) -> bytes:
+        """Return a response with an Error object of the server's own, and log it."""
+        # Of an incomplete head only the complete lines: half a line may be half an id.
+        head = self._head or bytes(self._inbox).rpartition(b"\r\n")[0]
+        request_id = request_id_of(head)
+        self._inbox.clear()
+        self._loop.note_rejection(self, error, request_id, why)
+        is_head = head.lstrip(b"\r\n").startswith(b"HEAD ")
+        return error_response(error, request_id, has_body=not is_head)
+
+
+def _has_hung_up(descriptor: int) -> bool:
+    """Whether a client takes no response; one that has only ended its requests waits for it."""
+    look = select.poll()
+    look.register(descriptor, 0)
+    return bool(look.poll(0))
+
+
+def addresses(peer: Any, server: Any) -> dict[str, str]:
+    """Return the part of the environ that is the same for all requests of a connection."""
+    if isinstance(peer, tuple):
+        host, port, *_ = server
+        return {
+            "REMOTE_ADDR": peer[0], "REMOTE_PORT": str(peer[1]), "SERVER_NAME": host, "SERVER_PORT": str(port)
+        }  # fmt: skip
+    # A unix socket has neither; a port that no listener has, so that no Host header can name one.
+    return {"REMOTE_ADDR": "", "SERVER_NAME": "localhost", "SERVER_PORT": "0"}

@@ -1,0 +1,148 @@
+"""The clients of one audience, managers or operators: whom the worker accepts, who waits, who makes room."""
+
+import errno
+import socket
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import Any, Optional
+
+from stackmgr.scheduler import READABLE, Lane
+from stackmgr.server.client import Client
+
+BUFFER_BUDGET = 134_217_728  # bytes of unfinished requests and unsent responses held at once
+ACCEPTS = 16  # in a turn
+# Of several workers, one that is awake would accept all 32 connections of a client before another wakes up.
+# So one with fewer than these leaves the next to others for a moment.
+SHARED_BELOW = 32
+SHARE_SECONDS = 0.001  # epoll counts milliseconds
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_OF_A_CONNECTION = {  # accept(2) returns them for one that has failed meanwhile
+    errno.ECONNABORTED, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENONET,
+    errno.ENOPROTOOPT, errno.EOPNOTSUPP, errno.EPERM, errno.EPROTO,
+}  # fmt: skip
+_RETRY_SECONDS = 0.1
+
+
+class Clients:
+    """At most *limit* clients of the listeners *bound*; *expendable* ones make room for their descriptors."""
+
+    def __init__(
+        self, loop: Any, bound: Iterable[Any], limit: int, expendable: Optional["Clients"] = None
+    ) -> None:
+        self.open: set[Client] = set()
+        self.waiting: dict[Client, None] = {}  # for bytes, in the order in which they began to
+        self.heads: Lane = deque()  # what may read or send
+        self.bodies: Lane = deque()  # and after these what is in a body, or discards
+        self.idle_seconds = float(loop.worker.cfg.keepalive)
+        self._idle_until = inf  # of all, once the worker stops
+        self._holding: dict[Client, None] = {}  # bytes, in the order in which they began to
+        self._held = 0
+        self._loop, self._limit, self._expendable = loop, limit, expendable or self
+        self._listeners = [each.sock for each in bound]
+        for listener in self._listeners:
+            loop.scheduler.start(partial(self._listen, listener))
+
+    def _listen(self, listener: socket.socket) -> None:
+        """Accept connections until the listener is closed."""
+        while listener in self._listeners:
+            self._loop.scheduler.wait_for(listener.fileno(), READABLE, inf)
+            self._loop.guard(self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Accept what waits, or this worker's share of it."""
+        is_shared = self._loop.worker.cfg.workers > 1
+        try:
+            for _ in range(ACCEPTS):
+                sock = self._accept_one(listener)
+                if is_shared and len(self.open) < SHARED_BELOW and sock and not _has_ended(sock):
+                    self._loop.scheduler.wait(SHARE_SECONDS)
+                    return
+        except BlockingIOError:
+            pass
+        except BaseException as ex:
+            if getattr(ex, "errno", 0) in _EXHAUSTED and self._expendable.close_longest_waiting():
+                return
+            self._loop.scheduler.wait(_RETRY_SECONDS)  # an immediate retry would only use the processor
+            if not isinstance(ex, OSError):
+                raise
+
+    def _accept_one(self, listener: socket.socket) -> socket.socket | None:
+        """Accept a connection, or return None if it has failed."""
+        try:
+            sock, peer = listener.accept()
+        except OSError as ex:
+            if ex.errno in _OF_A_CONNECTION:
+                return None
+            raise
+        if len(self.open) >= self._limit:
+            self.close_longest_waiting()
+        client = Client(sock, peer, listener.getsockname(), self, self._loop)
+        self.open.add(client)
+        self.park(client)
+        return sock
+
+    def stop(self, idle_seconds: float) -> None:
+        """Accept the connections that wait and close the listeners; keep idle ones *idle_seconds* at most.
+
+        Between the last `accept` and the `close` the kernel may still make a connection, and resets it if no
+        other process holds the listener; under systemd's socket unit, and at a reload, one does.
+        """
+        self._idle_until = monotonic() + idle_seconds
+        for client in self.waiting:
+            self._loop.scheduler.hasten(client.serve, idle_seconds)
+        while self._listeners:
+            listener = self._listeners.pop()
+            self._loop.scheduler.forget(listener.fileno())
+            with suppress(OSError):
+                while True:
+                    self._accept_one(listener)
+            listener.close()
+
+    def park(self, client: Client) -> None:
+        """Let a silent client wait for its next byte without a greenlet."""
+        self.waiting[client] = None
+        seconds = min(client.idle_until, self._idle_until) - monotonic()
+        self._loop.scheduler.park(client.serve, client.fd, READABLE, seconds, self.heads)
+
+    def unpark(self, client: Client) -> None:
+        """Let a client wait for no bytes and hold none."""
+        self.waiting.pop(client, None)
+        self._holding.pop(client, None)
+        self._held -= client.held
+        client.held = 0
+
+    def hold(self, client: Client, size: int) -> None:
+        """Let a client wait for bytes and hold *size*; above the budget, close those that held any first."""
+        self.waiting.setdefault(client)
+        self._holding.setdefault(client)
+        self._held += size - client.held
+        client.held = size
+        while self._held > BUFFER_BUDGET:
+            self.close(next(iter(self._holding)))
+
+    def close_longest_waiting(self) -> bool:
+        """Close what has waited longest, in a flood a silent connection; return whether there was any."""
+        for client in self.waiting:
+            self.close(client)
+            return True
+        return False
+
+    def close(self, client: Client) -> None:
+        """Close a connection, which ends a wait for it."""
+        if client in self.open:
+            self.unpark(client)
+            self.open.remove(client)
+            self._loop.scheduler.forget(client.fd)
+            client.sock.close()
+
+
+def _has_ended(sock: socket.socket) -> bool:
+    """Whether the client has left already."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK)
+    except OSError as ex:
+        return not isinstance(ex, BlockingIOError)

@@ -1,0 +1,476 @@
+"""The clients of a worker: deadlines, turns, who makes room for whom, and what ends none of them."""
+
+import re
+import socket
+from contextlib import ExitStack
+from errno import EBADF, ECONNABORTED, EMFILE, ENETDOWN
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+from stackmgr.server import client, clients, loop, queue
+from stackmgr.server.body import ChunkedDecoder
+from stackmgr.server.client import Client
+from stackmgr.server.clients import Clients
+from tests.server.app import EndOfThread
+from tests.server.gunicorn_process import chunked, get, post
+from tests.server.memory_server import OPERATOR, UNIX, MemoryServer
+
+OK, BUSY = b"HTTP/1.1 200", b"HTTP/1.1 503"
+
+
+@pytest.fixture
+def make():
+    """Return a function that makes a worker with listeners."""
+    with ExitStack() as cleanup:
+        yield lambda **settings: cleanup.enter_context(MemoryServer(with_listeners=True, **settings))
+
+
+@pytest.fixture
+def worker(make):
+    return make()
+
+
+def occupy(worker):
+    """Let no request start."""
+    worker.loop.queue._free = 0
+
+
+def release(worker):
+    worker.loop.queue._free = 1
+    worker.settle()
+
+
+def start_of(found):
+    return found.read_all()[:12]
+
+
+def one_step_in_a_turn(monkeypatch):
+    monkeypatch.setattr(loop, "READ_SECONDS", -1.0)
+
+
+@pytest.mark.parametrize(("sent", "seconds", "response"), [
+    (b"", 10, b""), (b"\r\n", 10, b""), (b"G", 10, b"HTTP/1.1 400"), (post("/echo", b"abc")[:-1], 10, b"HTTP/1.1 400"),
+    (chunked("/echo", b"abc", end=b""), 10, b"HTTP/1.1 400"), (get("/"), 3, OK), (get("/") + b"\r\n", 3, OK),
+    (get("/") + b"G", 10, OK), (get("/", "Connection: close"), 2, OK), (b"BAD\r\n\r\n", 2, b"HTTP/1.1 400"),
+])  # fmt: skip
+def test_a_connection_has_the_deadline_of_what_it_waits_for(memory, sent, seconds, response):
+    found = memory.connect(sent)
+    memory.pass_time(seconds - 0.1)
+    assert not found.is_closed
+    memory.pass_time(0.2)
+    assert start_of(found) == response
+    memory.pass_time(client.DRAIN_SECONDS)
+    assert found.is_closed
+
+
+def test_a_trickle_moves_no_deadline(memory):
+    slow, empty = memory.connect(), memory.connect()
+    for byte in get("/")[:11]:
+        memory.pass_time(1)
+        slow.send(bytes([byte]))
+        empty.send(b"\r" if byte % 2 else b"")
+    assert start_of(slow) == b"HTTP/1.1 400"
+    assert empty.is_closed
+
+
+@pytest.mark.parametrize("sent", [b"", get("/")[:9]])
+def test_a_deadline_ends_no_connection_whose_bytes_have_arrived(memory, sent):
+    found = memory.connect(sent)
+    found.socket.send(get("/")[len(sent) :])
+    memory.now += 11
+    memory.loop.scheduler._epoll = SimpleNamespace(  # the event comes after the deadline
+        poll=lambda *_: [], modify=memory.loop.scheduler._epoll.modify
+    )
+    memory.settle()
+    assert start_of(found) == OK
+
+
+def test_a_client_has_to_read_a_part_of_its_response_in_time(memory, monkeypatch):
+    unread = 4 * client.SEND_PROGRESS
+    monkeypatch.setattr(client, "ioctl", lambda *_: unread.to_bytes(4, "little"))
+    found = memory.connect()
+    found.receive = lambda: None
+    found.send(get("/big?9000000"))
+    memory.settle()
+    for size, is_open in ((client.SEND_PROGRESS, True), (0, False)):
+        unread -= size
+        memory.pass_time(client.SEND_SECONDS - 1)
+        assert not found.is_closed
+        memory.pass_time(2)
+        assert found.is_closed != is_open
+
+
+def test_a_client_that_reads_slowly_has_all_of_its_response(memory):
+    found = memory.connect()
+    found.receive = lambda: None
+    found.send(get("/big?2000000") + get("/"))
+    received = b""
+    while received.count(OK) < 2:
+        memory.pass_time(1)
+        received += found.socket.recv(100_000)
+    assert len(received) > 2_000_000
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", get("/")[:9], chunked("/echo", b"abc", end=b""), get("/", "Connection: close")]
+)
+def test_a_client_that_resets_its_connection_is_closed(worker, sent):
+    worker.connected(sent).reset()
+    worker.settle()
+    assert worker.open == 0
+
+
+@pytest.mark.parametrize("leave", ["reset", "close"])
+@pytest.mark.parametrize("to", [0, UNIX])
+def test_a_client_that_has_left_while_its_request_waits_is_not_served(worker, leave, to):
+    occupy(worker)
+    getattr(worker.connected(get("/"), to=to), leave)()
+    half_closed = worker.connected(get("/"))
+    half_closed.finish()
+    release(worker)
+    # An end of input on TCP may be that of a client that waits for its response.
+    assert worker.requests == 1 + (leave == "close" and to != UNIX)
+    assert start_of(half_closed) == OK
+    assert worker.open == 0
+
+
+def test_a_client_that_sends_on_while_its_request_waits_wakes_nobody(worker):
+    occupy(worker)
+    found = worker.connected(get("/a"))
+    for _ in range(3):
+        found.socket.send(get("/b"))
+    worker.settle()
+    assert worker.loop.scheduler._epoll.poll(0) == []
+    release(worker)
+    assert found.read_all().count(b"HTTP/1.1 200 OK") == 4
+    found.send(get("/c"))
+    assert start_of(found) == OK
+
+
+def test_of_more_connections_than_the_setting_the_longest_idle_is_closed(worker):
+    found = [worker.connected(get("/")) for _ in range(11)]
+    assert worker.open == 10
+    assert b"keep-alive" in found[0].read_all()
+    assert found[0].is_ended()
+
+
+def test_the_first_that_held_any_are_closed_if_all_hold_too_much(worker, monkeypatch):
+    monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
+    _, *found = [worker.connected(part) for part in (b"", b"G" * 50, b"", b"G" * 30, b"G" * 20)]
+    assert worker.open == 5
+    found[3].send(b"G")
+    assert (worker.open, found[0].is_ended()) == (4, True)
+    found[3].send(b"G" * 200)
+    assert worker.open == 2
+
+
+def test_a_request_whose_connection_was_closed_for_others_is_not_served(worker, monkeypatch):
+    monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
+    one_step_in_a_turn(monkeypatch)
+    found, other = worker.connected(chunked("/echo", b"x" * 90, end=b"")), worker.connected(b"G")
+    found.socket.send(b"1\r\nx\r\n" * 1000 + b"0\r\n\r\n")
+    worker.turn(2)
+    other.send(b"G" * 20)
+    assert (worker.requests, found.is_ended()) == (0, True)
+
+
+def test_a_unix_socket_is_for_managers_and_has_no_address(worker):
+    occupy(worker)
+    worker.connected()
+    found = worker.connected(get("/environ"), to=UNIX)
+    assert (len(worker.loop.managers.open), worker.loop.queue.waiting) == (2, 1)
+    release(worker)
+    environ = found.response().json
+    found = [environ[name] for name in ("REMOTE_ADDR", "SERVER_NAME", "SERVER_PORT")]
+    assert found == ["", "localhost", "0"]
+
+
+def test_a_key_is_the_same_however_its_credential_is_spelled(worker):
+    for spelling in ("Bearer a-1", "bearer a-1", "BEARER a-2", "Bearer  a-2", "Bearer   a-3", "Bearer a-3 "):
+        worker.connected(get("/", f"Authorization: {spelling}"))
+    assert set(worker.loop.queue._managers) == {hash("a-1"), hash("a-2"), hash("a-3")}
+
+
+def test_an_unknown_key_has_nothing_of_the_one_before_on_its_connection(memory):
+    remembered = []
+
+    def app(environ, start):
+        place = environ["stackmgr.admission"]
+        remembered.append(place.remembered)
+        if environ["HTTP_AUTHORIZATION"] == "Bearer a":
+            place.accept("A", "caller")
+        start("200 OK", [])
+        return []
+
+    memory.wsgi = app
+    found = memory.connect()
+    for key in "aab":
+        found.send(get("/", f"Authorization: Bearer {key}"))
+    assert remembered == [None, "caller", None]
+
+
+def test_a_request_too_many_is_rejected_at_once(worker, monkeypatch):
+    monkeypatch.setattr(queue, "LIMIT", 2)
+    monkeypatch.setattr(queue, "randrange", lambda size: size - 1)
+    occupy(worker)
+    waiting = [worker.connected(get("/")) for _ in range(2)]
+    assert start_of(worker.connected(get("/"))) == BUSY
+    release(worker)
+    assert [start_of(found) for found in waiting] == [OK] * 2
+
+
+def test_requests_that_have_waited_too_long_are_rejected_together_and_logged_once(worker, monkeypatch):
+    spread = count()
+    monkeypatch.setattr(queue, "randint", lambda low, high: low + next(spread) % (high + 1))
+    worker.queue_seconds = worker.loop.queue._seconds = 1.5
+    occupy(worker)
+    rejected = [worker.connected(get("/a")) for _ in range(5)]
+    worker.pass_time(1.0)
+    waiting = worker.connected(get("/b"))
+    worker.pass_time(0.4)
+    assert worker.loop.queue.waiting == 6
+    worker.pass_time(0.2)
+    responses = [found.read_all() for found in rejected]
+    assert {response[:12] for response in responses} == {BUSY}
+    retries = [int(re.search(rb"Retry-After: ([0-9]+)", response)[1]) for response in responses]
+    assert sorted(retries) == [2, 3, 4, 5, 6]
+    release(worker)
+    rejected[0].send(get("/again"))
+    assert [start_of(found) for found in (waiting, rejected[0])] == [OK] * 2
+    for _ in range(4):
+        worker.pass_time(1.0)
+    assert worker.log.lines == ["Responded 503 to what could not be started within 1.5 s; requests: 5"]
+
+
+def test_a_request_to_the_operators_listener_does_not_stand_in_the_queue(worker):
+    occupy(worker)
+    waiting = worker.connected(get("/"))
+    assert start_of(worker.connected(get("/live"), to=OPERATOR)) == OK
+    release(worker)
+    assert start_of(waiting) == OK
+
+
+def test_an_exception_in_the_application_is_a_response_and_lets_the_next_request_start(worker):
+    for _ in range(2):
+        assert start_of(worker.connected(get("/raise"))) == b"HTTP/1.1 500"
+    assert start_of(worker.connected(get("/"))) == OK
+
+
+@pytest.mark.filterwarnings("ignore:unclosed")  # a socket whose connection could not be made
+@pytest.mark.parametrize(("owner", "method"), [
+    (Client, "__init__"), (Client, "_take"), (Client, "_send"), (Clients, "park"), (Clients, "_accept_one"),
+    (loop.Loop, "_look"),
+])  # fmt: skip
+def test_failures_outside_the_application_end_no_worker(worker, monkeypatch, owner, method):
+    works, failures = getattr(owner, method), iter(range(4))
+
+    def failing(*arguments):
+        if next(failures, None) is not None:
+            raise EndOfThread
+        return works(*arguments)
+
+    monkeypatch.setattr(owner, method, failing)
+    for _ in range(8):
+        found = worker.connected(get("/"))
+        worker.pass_time(1.0)
+    assert start_of(worker.connected(get("/"))) == OK
+    assert sum("EndOfThread" in line for line in worker.log.lines) == 4
+    assert worker.loop.queue._free == 1
+    found.close()
+
+
+def test_a_response_that_has_begun_is_followed_by_no_error(memory, monkeypatch):
+    def failing(one, rest):
+        one.sock.send(rest[:3])
+        raise EndOfThread
+
+    monkeypatch.setattr(Client, "_send_some", failing)
+    found = memory.connect(get("/"))
+    assert (found.read_all(), found.is_ended()) == (b"HTT", True)
+
+
+def test_a_worker_whose_master_has_died_stops(worker):
+    worker.ppid = 1 << 30
+    worker.pass_time(1.0)
+    assert not worker.alive
+    assert not worker.loop.turn()
+
+
+def test_at_a_stop_idle_connections_have_less_time_and_others_have_theirs(make):
+    worker = make(keepalive=60)
+    idle, late, part = worker.connected(), worker.connected(get("/")), worker.connected(b"G")
+    waiting = socket.create_connection(worker.sockets[0].getsockname())
+    waiting.send(get("/"))
+    late.read_all()
+    worker.alive = False
+    worker.settle()
+    assert waiting.recv(12) == OK  # which no turn had accepted
+    waiting.close()
+    worker.pass_time(loop.STOP_LINGER - 0.1)
+    late.send(get("/"))
+    assert b"Connection: close" in late.read_all()
+    late.close()
+    worker.pass_time(0.2)
+    assert (idle.is_ended(), part.is_ended()) == (True, False)
+    part.send(get("/")[1:])
+    assert start_of(part) == OK
+    part.close()
+    assert not worker.loop.turn()
+
+
+def test_a_request_is_charged_with_the_time_for_which_it_held_the_thread(worker, monkeypatch):
+    left, wsgi = [], worker.wsgi
+
+    def slow(environ, start):
+        worker.now += 2.0
+        return wsgi(environ, start)
+
+    worker.wsgi, leave = slow, worker.loop.queue.leave
+    monkeypatch.setattr(
+        worker.loop.queue, "leave", lambda *charged: left.append(charged[1:]) or leave(*charged)
+    )
+    found = worker.connected(get("/"))
+    found.send(get("/"))
+    assert [charged for charged in left if charged] == [(1002.0, 2.0), (1004.0, 2.0)]
+
+
+def failing_accept(works, errno, lacks):
+    def accept_one(self, listener):
+        if lacks:
+            raise OSError(errno, "no")
+        return works(self, listener)
+
+    return accept_one
+
+
+@pytest.mark.parametrize("errno", [EMFILE, EBADF])
+def test_after_an_error_every_listener_accepts_again(make, monkeypatch, errno):
+    lacks = [True]
+    monkeypatch.setattr(Clients, "_accept_one", failing_accept(Clients._accept_one, errno, lacks))
+    worker = make()
+    found = [worker.connected(get("/"), to=each) for each in (OPERATOR, 0, UNIX)]
+    assert worker.open == 0
+    assert not worker.has_ready  # an immediate retry would only use the processor
+    lacks.clear()
+    worker.pass_time(1.0)
+    assert [start_of(each) for each in found] == [OK] * 3
+
+
+@pytest.mark.parametrize(("errno", "is_given_up"), [(EMFILE, True), (EBADF, False)])
+def test_a_managers_connection_makes_room_for_an_operators_descriptor_alone(
+    worker, monkeypatch, errno, is_given_up
+):
+    expendable = worker.connected()
+    lacks = [True]
+    works = failing_accept(Clients._accept_one, errno, lacks)
+
+    def accept_one(self, listener):
+        if not worker.loop.managers.open:
+            lacks.clear()
+        return works(self, listener)
+
+    monkeypatch.setattr(Clients, "_accept_one", accept_one)
+    found = worker.connected(get("/live"), to=OPERATOR)
+    assert start_of(found) == (OK if is_given_up else b"")
+    assert expendable.is_ended() == is_given_up
+
+
+@pytest.mark.parametrize("errno", [ECONNABORTED, ENETDOWN])
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_an_error_of_one_connection_delays_no_other(worker, errno, is_alive):
+    listener, errors = worker.loop.managers._listeners[0], iter(range(3))
+
+    def accept():
+        if next(errors, None) is not None:
+            raise OSError(errno, "of this connection")
+        return listener.accept()
+
+    worker.loop.managers._listeners[0] = SimpleNamespace(
+        accept=accept, close=listener.close, fileno=listener.fileno, getsockname=listener.getsockname
+    )
+    waiting = socket.create_connection(listener.getsockname())
+    waiting.send(get("/"))
+    worker.alive = is_alive
+    worker.settle()
+    assert waiting.recv(12) == OK
+    waiting.close()
+
+
+@pytest.mark.parametrize(("workers", "accepted"), [(1, 4), (2, 1)])
+def test_several_workers_share_the_connections_that_wait(make, workers, accepted):
+    worker = make(workers=workers)
+    gone = [socket.create_connection(worker.sockets[0].getsockname()) for _ in range(20)]
+    for each in gone:
+        each.close()
+    kept = [socket.create_connection(worker.sockets[0].getsockname()) for _ in range(4)]
+    for _ in range(3):
+        worker.settle()
+        assert worker.open == accepted
+        worker.pass_time(clients.SHARE_SECONDS)
+        accepted = min(accepted + 1, 4)
+    for each in kept:
+        each.close()
+
+
+def test_heads_are_parsed_in_time_beside_clients_that_have_left_within_their_chunks(worker, monkeypatch):
+    feed = ChunkedDecoder.feed
+
+    def timed(decoder, data):
+        size = len(data)
+        try:
+            return feed(decoder, data)
+        finally:
+            worker.now += (size - len(data)) / 6e6  # a microsecond for each chunk
+
+    monkeypatch.setattr(ChunkedDecoder, "feed", timed)
+    found, attackers = ([worker.connected() for _ in range(number)] for number in (6, 4))
+    for attacker in attackers:
+        attacker.socket.sendall(chunked("/echo", *[b"x"] * 9000)[:60_000])
+        attacker.socket.close()
+    worker.turn(1)
+    for each in found:
+        each.socket.send(get("/"))
+    worker.turn(2)
+    assert [each.socket.recv(12) for each in found] == [OK] * 6
+    worker.settle()
+    assert worker.open == 6
+
+
+def test_clients_that_wait_to_be_read_hide_no_event_of_others(worker, monkeypatch):
+    one_step_in_a_turn(monkeypatch)
+    attackers = [worker.connected() for _ in range(6)]
+    for attacker in attackers:
+        attacker.socket.sendall(chunked("/echo", *[b"x"] * 3000))
+    worker.turn(12)
+    assert len(worker.loop.managers.bodies) == 6
+    assert worker.loop.scheduler._epoll.poll(0) == []
+
+
+def test_each_connection_has_its_turn_before_another_has_its_second(worker, monkeypatch):
+    one_step_in_a_turn(monkeypatch)
+    served, wsgi = [], worker.wsgi
+    worker.wsgi = lambda environ, start: served.append(environ["PATH_INFO"]) or wsgi(environ, start)
+    found = [worker.connected() for _ in range(3)]
+    for number, each in enumerate(found):
+        each.socket.send(get(f"/{number}") * 3)
+    worker.settle()
+    assert sorted(served[:3]) == sorted(served[3:6]) == sorted(served[6:]) == ["/0", "/1", "/2"]
+
+
+def test_bodies_are_received_after_the_requests_of_other_connections(worker, monkeypatch):
+    one_step_in_a_turn(monkeypatch)  # and one of a body
+    attackers, found = [worker.connected() for _ in range(6)], worker.connected()
+    for attacker in attackers[:3]:
+        attacker.socket.sendall(chunked("/echo", *[b"x"] * 3000, end=b""))
+    for attacker in attackers[3:]:
+        attacker.socket.send(post("/echo", b"x" * 200_000)[:150_000])
+    worker.turn(8)
+    assert len(worker.loop.managers.bodies) > 3
+    found.socket.send(get("/a"))
+    worker.turn(2)
+    assert found.socket.recv(12) == OK
+    for attacker, rest in zip(attackers, [b"0\r\n\r\n"] * 3 + [b"x" * 200_000] * 3, strict=True):
+        attacker.send(rest)
+    assert [start_of(attacker) for attacker in attackers] == [OK] * 6
