@@ -48,12 +48,6 @@ class IncompleteRequest(InvalidRequest):
     message = "The request ended early."
 
 
-class RequestTimedOut(InvalidRequest):
-    """The request was not complete within the server's deadline."""
-
-    message = "The request did not arrive in time."
-
-
 class InvalidBody(InvalidRequest):
     """The body is incomplete, has another media type or a content coding, or is not JSON."""
 
@@ -163,6 +157,15 @@ class ServiceUnavailable(VerificationError):
     status = 503
     code = "service_unavailable"
     message = "The service is temporarily unavailable. Nothing was changed."
+
+
+class RequestTimedOut(ServiceUnavailable):
+    """The request was not complete within the server's deadline: a client may send it again."""
+
+    message = "The request did not arrive in time. Nothing was changed."
+
+    def __init__(self) -> None:
+        super().__init__(ReasonSlug.REQUEST_TIMED_OUT, retry_after=1)
 
 
 class Overloaded(ServiceUnavailable):

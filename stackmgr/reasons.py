@@ -30,6 +30,7 @@ class ReasonSlug(StrEnum):
     BODY = "body"
     FRAMING = "framing"
     TRUNCATED = "truncated"
+    REQUEST_TIMED_OUT = "request_timed_out"
     # JSON
     NOT_UTF8 = "not_utf8"
     NOT_JSON = "not_json"

@@ -177,9 +177,9 @@ class Client:
         is_late = world.now - request.begun_at >= plan["limits"]["read deadline"] - _ARRIVED_SECONDS
         is_due = {
             200: request.kind != "raise",
-            400: is_late or self.manners.leaves == "half-closing",
+            400: self.manners.leaves == "half-closing",
             500: request.kind == "raise",
-            503: OVERLOAD in world.touched[request.name] and "Retry-After" in fields,
+            503: (is_late or OVERLOAD in world.touched[request.name]) and "Retry-After" in fields,
         }
         if not is_due.get(status):
             world.fail("an error names a fault of its request", f"{request.name} {request.kind}: {status}")
