@@ -172,6 +172,13 @@ def test_a_request_that_fails_was_verified_and_counts(limited):
     assert client.page().status_int == 429
 
 
+def test_a_slot_that_is_held_delays_no_request(limited, database_url):
+    client, key_id = limited(2, 60)
+    with psycopg.connect(database_url) as other:
+        other.execute(SLOTS + b"ORDER BY slot LIMIT 1 FOR UPDATE OF slots", [key_id])
+        assert client.page().status_int == 200
+
+
 def test_a_rejected_request_writes_nothing(limited, admin):
     client, key_id = limited(2, 60)
     assert [client.page().status_int for _ in range(2)] == [200, 200]

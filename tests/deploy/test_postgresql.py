@@ -47,7 +47,8 @@ def role_script() -> str:
 @pytest.fixture(scope="module")
 def dba(binaries: Path) -> Iterator[Dba]:
     """A cluster on which the roles were made, and the schema by the operator's login."""
-    with cluster(binaries) as url, closing(Dba(url, binaries)) as dba:
+    careless = ("log_parameter_max_length_on_error=-1", "log_error_verbosity=default")
+    with cluster(binaries, *careless) as url, closing(Dba(url, binaries)) as dba:
         for _ in range(2):
             dba.run(role_script())
         migrations.apply(dba.login("stackmgr_operator"))
@@ -66,7 +67,12 @@ def test_the_services_login_finds_all_it_needs_and_the_recommended_settings(dba)
     with psycopg.connect(dba.login("stackmgr_service")) as connection:
         run = connection.execute
         found = {name: run("SELECT current_setting(%s)", [name]).fetchone()[0] for name in recommended}
-    assert found == recommended
+        assert found == recommended
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            run("SELECT 1 / (length(%s) - 6)", ["canary"])
+    log = Path(conninfo_to_dict(dba.url)["host"], "server.log").read_text()
+    assert "division by zero" in log
+    assert "canary" not in log
 
 
 @pytest.mark.parametrize(
