@@ -27,6 +27,7 @@ ALTER ROLE stackmgr_service IN DATABASE :"database" SET IntervalStyle = 'postgre
 ALTER ROLE stackmgr_service IN DATABASE :"database" SET TimeZone = 'UTC';
 ALTER ROLE stackmgr_service IN DATABASE :"database" SET bytea_output = 'hex';
 ALTER ROLE stackmgr_service IN DATABASE :"database" SET extra_float_digits = '1';
+ALTER ROLE stackmgr_service IN DATABASE :"database" SET quote_all_identifiers = 'off';
 ALTER ROLE stackmgr_service IN DATABASE :"database" SET synchronous_commit = 'on';
 ALTER ROLE stackmgr_service IN DATABASE :"database" SET client_min_messages = 'warning';
 ALTER ROLE stackmgr_service IN DATABASE :"database" SET exit_on_error = 'off';

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -32,6 +31,7 @@ SERVER_SETTINGS = {
     "TimeZone": "UTC",
     "bytea_output": "hex",
     "extra_float_digits": "1",
+    "quote_all_identifiers": "off",  # on: the definitions that `check` compares are others
     # When a statement counts as done.
     "synchronous_commit": "on",
     "client_min_messages": "warning",  # error: hides that the wait for a standby was cancelled
@@ -59,8 +59,7 @@ _OVERRIDING_VARIABLES = ("PGDATESTYLE", "PGTZ")
 
 INVALID_DATABASE_URL = (
     "STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string"
-    " (in a URL, percent-encode special characters of the password), or it or PGSERVICE names a service:"
-    " write the settings of the service into the URL"
+    " (percent-encode special characters of a password; write out what a service file or PGSERVICE adds)"
 )
 
 _PORTS = re.compile(r"[0-9,]*")
@@ -122,14 +121,10 @@ def completed_conninfo(url: str, role: str | None, deadline: float) -> str:
 
 def client_settings(url: str) -> dict[str, Any]:
     """Return the parameters of *url*, completed by those of the client side."""
-    settings = dict(CLIENT_SETTINGS)
-    try:
-        Path("~/.postgresql/postgresql.crt").expanduser().stat()
-    except PermissionError:  # of a home: libpq would give up TLS, because it may not look for this file
-        settings["sslcert"] = os.environ.get("PGSSLCERT", f"{os.devnull}/none")
-    except (OSError, RuntimeError):
-        pass
-    return settings | conninfo_to_dict(url)
+    own = os.environ.get("PGSSLCERT") or os.path.expanduser("~/.postgresql/postgresql.crt")  # noqa: PTH111
+    # libpq gives up TLS if the folder of this file may not be entered.
+    certificate = {} if os.path.exists(own) else {"sslcert": f"{os.devnull}/none"}  # noqa: PTH110
+    return CLIENT_SETTINGS | certificate | conninfo_to_dict(url)
 
 
 def _options(settings: Mapping[str, str]) -> str:

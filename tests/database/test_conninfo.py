@@ -1,7 +1,6 @@
 """Which texts are taken for a connection string, and what the service adds to one."""
 
 import re
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -68,7 +67,7 @@ def test_a_text_that_only_fails_later_is_not_a_connection_string(text):
 @pytest.mark.parametrize(("given", "found"), [("", "/dev/null/none"), ("?sslcert=mine", "mine")])
 def test_a_home_that_may_not_be_entered_costs_no_encryption(monkeypatch, given, found):
     """libpq gives TLS up if it may not look for the certificate of a client there."""
-    monkeypatch.setattr(Path, "stat", Mock(side_effect=PermissionError))
+    monkeypatch.setattr("os.stat", Mock(side_effect=PermissionError))
     assert conninfo_to_dict(completed_conninfo(f"postgresql://h/d{given}", None, 5.0))["sslcert"] == found
 
 
