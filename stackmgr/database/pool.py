@@ -26,14 +26,15 @@ _ACQUIRE_SHARE = 0.4
 _RECONNECT_TIMEOUT = 0.0
 RECONNECT_INTERVAL = 0.2  # seconds
 
-# An idle connection above the minimum is closed after so long: the login's limit may leave another worker
-# without any.  psycopg closes one at each interval: a worker connects again for it once in so long at most.
+# Of idle connections above the minimum, psycopg closes one at each interval: another worker may have none.
 MAX_IDLE_SECONDS = 5.0
+# A session knows its role by a number, and its server by an address: both may have been made anew.
+_MAX_LIFETIME_SECONDS = 600.0
 
 # A server that is read-only for every session must not be flooded with new connections.
 MIN_DRAIN_INTERVAL = 0.25  # seconds
 
-_log_filter = RateLimitFilter()
+logging.getLogger("psycopg.pool").addFilter(RateLimitFilter())
 
 
 class _Waiter(WaitingClient[DatabaseConnection]):
@@ -162,6 +163,7 @@ class Database:
             min_size=1,
             max_size=pool_size,
             max_idle=MAX_IDLE_SECONDS,
+            max_lifetime=_MAX_LIFETIME_SECONDS,
             reconnect_timeout=_RECONNECT_TIMEOUT,
             open=False,
             name="stackmgr",
@@ -170,7 +172,6 @@ class Database:
     def open(self) -> None:
         """Start connecting, in the background: a database that is down at start may come up later."""
         self._pid = os.getpid()
-        logging.getLogger("psycopg.pool").addFilter(_log_filter)
         self._pool.open()
 
     def close(self) -> None:

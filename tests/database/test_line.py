@@ -109,6 +109,7 @@ def test_the_connection_released_last_is_acquired_first(double):
 
 def test_a_connection_that_is_too_old_is_replaced_when_it_is_released(double):
     old = acquired(double)
+    assert old._expire_at < time.monotonic() + 600
     old._expire_at = 0.0
     double.release(old)
     assert old.closed
