@@ -1,6 +1,6 @@
 -- server_facts: return what the service relies on in a server and in its own login.
 -- params:  none
--- returns: one row (server_version, server_encoding, fsync, full_page_writes, takes_writes,
+-- returns: one row (server_version, is_utf8, fsync, full_page_writes, takes_writes,
 --          checks_foreign_keys, is_encrypted, hides_parameters, clock, role_exists, role_allowed, login_is_superuser,
 --          login_is_owner, schema_exists, is_distributed)
 -- index:   none (catalogs)
@@ -13,7 +13,7 @@
 --          receipts, which somebody else may do without Citus.
 SELECT
     current_setting('server_version_num')::integer AS server_version,
-    current_setting('server_encoding') AS server_encoding,
+    current_setting('server_encoding') = 'UTF8' AS is_utf8,
     current_setting('fsync')::boolean AS fsync,
     current_setting('full_page_writes')::boolean AS full_page_writes,
     NOT pg_is_in_recovery() AND NOT current_setting('transaction_read_only')::boolean AS takes_writes,

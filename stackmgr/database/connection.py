@@ -28,10 +28,8 @@ from stackmgr.scheduler import READABLE, WRITABLE, wait_for
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 
-# The source function of the warning that a wait for the synchronous standby was cancelled: the commit may be
-# lost with this server.  Unlike the message it is not translated; other warnings have the same SQLSTATE.
+# The source function of the warning that a standby may lack the commit; its SQLSTATE is that of any other.
 CANCELLED_WAIT = "SyncRepWaitForLSN"
-_WARNING = "01000"
 _DEALLOCATE = b"DEALLOCATE ALL"
 _log = logging.getLogger("stackmgr.postgresql")
 _log.addFilter(RateLimitFilter(by_arguments=True, seconds=60.0))
@@ -107,7 +105,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
                 self._prepare(statement, deadline)
             result = self._execute(encoded, deadline)
             if self._warned and statement.writes:
-                raise DatabaseError(ReasonSlug.UNCONFIRMED, sqlstate=_WARNING)  # noqa: TRY301
+                raise DatabaseError(ReasonSlug.UNCONFIRMED, sqlstate="01000")  # noqa: TRY301
             return self._rows(result)
         except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
             self._fail(statement, ex, deadline if is_first else None)

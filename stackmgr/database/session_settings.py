@@ -40,12 +40,8 @@ def verify(connection: DatabaseConnection) -> None:
         rows = connection.run(_SETTINGS, {"settings": settings}, time.monotonic() + _TIMEOUT_SECONDS)
     except DatabaseError as ex:
         connection.close()  # the pool only forgets it, and a traceback may keep it
-        raise SessionSettingsError(
-            f"the session's settings cannot be read ({ex.sqlstate or ex.reason})"
-        ) from ex
-    if different := [
-        f"{name} is {setting}, not {wanted}" for name, setting, wanted in rows if setting != wanted
-    ]:
+        raise SessionSettingsError(f"its settings cannot be read ({ex.sqlstate or ex.reason})") from ex
+    if different := [f"{name} is {now}, not {wanted}" for name, now, wanted in rows if now != wanted]:
         connection.close()
         raise SessionSettingsError(
             f"the session has other settings than it requested: {'; '.join(different)}."

@@ -5,7 +5,7 @@ Each failure is worded here, once, as a CommandError without a secret.
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -215,10 +215,7 @@ def reading(url: str) -> Iterator[Operator]:
 @contextmanager
 def request_session(url: str) -> Iterator[Session]:
     """Open a session as a request has it.  Its statements raise DatabaseError."""
-    database = Database(url, pool_size=1)
-    database.open()
-    try:
+    with closing(Database(url, pool_size=1)) as database:
+        database.open()
         with database.session() as session:
             yield session
-    finally:
-        database.close()

@@ -28,6 +28,7 @@ _READINESS = statements.load("readiness")
 
 # Of each fact that is false.
 _PROBLEMS = {
+    "is_utf8": "the database's encoding is not UTF8: create it anew with roles.sql",
     "fsync": "fsync is off on the server: a crash could lose acknowledged writes; turn it on",
     "full_page_writes": "full_page_writes is off on the server: a crash could lose data; turn it on",
     "checks_foreign_keys": "session_replication_role is not origin: foreign keys are not checked; reset it",
@@ -64,8 +65,7 @@ def examine(
 ) -> Findings:
     """Return the problems of the database behind *url*, examined with its login's own rights.
 
-    *deadline* is the service's, in seconds: its timeouts are among the settings that a session must have.
-    *variant* is the service's, too.
+    *deadline*, in seconds, and *variant* are the service's: a session must have its timeouts.
     Takes at most five seconds: gunicorn's master waits for it, at a reload with workers to look after.
     A login with more rights than the service needs is a warning.  *compares_catalog* compares each object of
     the schema, and who may use it, with the release's.  Not at a start, which must not fail because of an
@@ -75,23 +75,24 @@ def examine(
     expected = migrations.available()
     try:
         with time_limit():
-            facts = _server_facts(completed_conninfo(url, None, deadline))
+            conninfo = completed_conninfo(url, None, deadline)
+            with connect(conninfo, psycopg.Connection[Any], row_factory=namedtuple_row) as connection:
+                facts: Any = connection.execute(_FACTS.text).fetchone()
             _examine_server(facts, findings)
             _examine_login(facts, findings)
             if (variant == "citus") != facts.is_distributed:
                 findings.problems.append(_DISTRIBUTION[facts.is_distributed])
             if facts.schema_exists and facts.role_allowed:
-                with connect(
-                    completed_conninfo(url, SERVICE_ROLE, deadline), DatabaseConnection
-                ) as connection:
-                    session_settings.verify(connection)
-                    is_newer = _examine_schema(connection, expected, findings)
-                    _examine_variant(connection, variant, findings)
+                conninfo = completed_conninfo(url, SERVICE_ROLE, deadline)
+                with connect(conninfo, DatabaseConnection) as service:
+                    session_settings.verify(service)
+                    is_newer = _examine_schema(service, expected, findings)
+                    _examine_variant(service, variant, findings)
                     # Another release has other objects, and Citus distributes them.
                     if compares_catalog and not (
                         is_newer or findings.problems or variant != Settings.sql_variant
                     ):
-                        _compare_catalog(connection, findings)
+                        _compare_catalog(service, findings)
     except psycopg.errors.InsufficientPrivilege as ex:
         findings.problems.append(f"{ex.diag.message_primary}: run 'stackmgr migrate'")
     except (LoginRejected, SessionSettingsError) as ex:
@@ -105,18 +106,9 @@ def examine(
     return findings
 
 
-def _server_facts(conninfo: str) -> Any:
-    with connect(conninfo, psycopg.Connection) as connection:
-        return connection.cursor(row_factory=namedtuple_row).execute(_FACTS.text).fetchone()
-
-
 def _examine_server(facts: Any, findings: Findings) -> None:
     if facts.server_version < OLDEST_SERVER:
         findings.problems.append("the server is older than PostgreSQL 15: upgrade it")
-    if facts.server_encoding != "UTF8":
-        findings.problems.append(
-            f"the database's encoding is {facts.server_encoding}: create it anew with roles.sql, as UTF8"
-        )
     findings.problems += [text for fact, text in _PROBLEMS.items() if not getattr(facts, fact)]
     findings.warnings += [text for fact, text in _WARNINGS.items() if not getattr(facts, fact)]
     if abs(facts.clock - datetime.now(UTC)) > CLOCK_TOLERANCE:
