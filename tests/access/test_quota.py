@@ -41,6 +41,7 @@ TAKE_ALL_SLOTS_BUT_ONE = b"""
     UPDATE stackmgr.api_key_quota_slots SET granted_at = now()
     WHERE quota_id = (SELECT quota_id FROM stackmgr.api_keys WHERE key_id = %s) AND slot <> 50
 """
+REBIND = b"UPDATE stackmgr.managers SET identity_id = identity_id || '_new' WHERE external_id = %s"
 SIZES = b"""
     SELECT pg_relation_size('stackmgr.api_key_quota_slots')
             + pg_relation_size('stackmgr.api_key_quota_queues'),
@@ -177,6 +178,21 @@ def test_a_slot_that_is_held_delays_no_request(limited, database_url):
     with psycopg.connect(database_url) as other:
         other.execute(SLOTS + b"ORDER BY slot LIMIT 1 FOR UPDATE OF slots", [key_id])
         assert client.page().status_int == 200
+
+
+def test_a_request_whose_manager_is_rebound_meanwhile_counts_once(limited, admin, monkeypatch):
+    client, _ = limited(3, 60)
+    assert client.page().status_int == 200
+    verify = DatabaseVerifier.verify
+
+    def then_rebind(*arguments):
+        identity = verify(*arguments)
+        admin.execute(REBIND, [identity.external_id])
+        return identity
+
+    monkeypatch.setattr(DatabaseVerifier, "verify", then_rebind)
+    assert client.page().status_int == 500
+    assert client.statements.count("stack_list") == client.statements.count("api_key_quota_consume") == 1
 
 
 def test_a_rejected_request_writes_nothing(limited, admin):

@@ -195,11 +195,11 @@ def test_the_request_to_unkey_follows_its_api(known, unkey):
     assert request.body == b'{"key": "%s"}' % client.key.encode()
 
 
-def test_a_self_hosted_unkey_may_live_under_a_path(unkey, make_unkey_client):
-    client = make_unkey_client(f"{unkey.url}/unkey/")
-    unkey.behave = respond(200, accepted(client.external_id, client.external_id))
-    assert client.page().status_int == 200
-    assert unkey.requests[0].line == "POST /unkey/v2/keys.verifyKey HTTP/1.1"
+@pytest.mark.parametrize("path", ["", "/", "/unkey", "/unkey/", "/a/b//"])
+def test_a_self_hosted_unkey_may_live_under_a_path(unkey, make_verifier, path):
+    unkey.behave = respond(200, accepted(EXTERNAL))
+    assert make_verifier(unkey.url + path).verify("key").external_id == EXTERNAL
+    assert unkey.requests[0].line == f"POST {path.rstrip('/')}/v2/keys.verifyKey HTTP/1.1"
 
 
 @pytest.mark.parametrize("key_id", ["key_1234", None, 7, "", "a\nb", "x" * 256], ids=repr)
