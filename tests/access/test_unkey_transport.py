@@ -217,17 +217,6 @@ def tls_server(tmp_path, monkeypatch):
     return run
 
 
-def test_over_tls_the_connection_is_kept_and_the_deadline_holds(tls_server, make_unkey_client):
-    with tls_server("127.0.0.1") as server:
-        client = make_unkey_client(server.url, 2.0)
-        server.behave = respond(200, accepted(client.external_id, client.external_id))
-        assert client.page().status_int == 200
-        assert client.page().status_int == 200
-        assert server.connections == 1
-        server.behave = drip(GOOD, 0.05)
-        assert client.page().status_int == 503
-
-
 def test_a_host_may_end_with_a_dot(tls_server, make_unkey_client, resolve):
     with tls_server("unkey.example.org") as server:
         client = make_unkey_client(f"https://unkey.example.org.:{server.port}")
@@ -285,26 +274,6 @@ def test_the_second_attempt_does_not_take_the_next_kept_connection(unkey, make_u
     unkey.behave = lambda sock, request: request.number_on_connection == 1 and good(sock, request)
     assert client.page().status_int == 200
     assert unkey.connections == 3
-
-
-def test_a_kept_connection_that_dies_after_a_byte_is_not_replaced(known, unkey):
-    client, stack_id = known
-    unkey.behave = raw(b"H")
-    assert client.get(stack_id).status_int == 503
-    assert len(unkey.requests) == 1
-
-
-def test_a_late_response_is_not_read_as_that_of_the_next_request(known, unkey, make_unkey_client):
-    client = make_unkey_client(unkey.url, IMPATIENT, known[0].external_id)
-    good = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
-    unkey.behave = good
-    assert client.page().status_int == 200
-    connections = unkey.connections
-    unkey.behave = unkey.silence
-    assert client.page().status_int == 503
-    unkey.behave = good
-    assert client.page().status_int == 200
-    assert unkey.connections == connections + 1
 
 
 def test_a_connection_that_was_opened_too_long_ago_is_not_used_again(known, unkey, monkeypatch):
