@@ -4,6 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 
 const ATTEMPTS = 5;
+const LONGEST_WAIT = 60_000; // milliseconds
 const TOKEN = "0xaf3d76f1834a1d425780943c99ea8a608f8a93f9";
 
 const request = (method, path, body, headers = {}) =>
@@ -16,23 +17,33 @@ const request = (method, path, body, headers = {}) =>
 
 const isFinal = (response) => response.status < 500 && response.status !== 429;
 
-// Wait for Retry-After, or else exponentially longer, with jitter.
-const pause = (attempt, response) => {
-  const given = response?.headers.get("Retry-After");
-  return sleep(given ? Number(given) * 1000 : Math.random() * 500 * 2 ** attempt);
-};
+// The milliseconds of Retry-After, which may be a date, or 0 if it is missing or malformed.
+function retryAfter(response) {
+  const given = response?.headers.get("Retry-After") ?? "";
+  if (/^[0-9]+$/.test(given)) return Number(given) * 1000;
+  const isDate = /^[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d{2}:\d{2}:\d{2} GMT$/.test(given);
+  return (isDate && Date.parse(given) - Date.now()) || 0;
+}
 
-// Send a request that is safe to repeat, until a response arrives that is not to be retried.
+// Wait for Retry-After, but exponentially longer at least, with jitter; return whether to try again.
+async function pause(attempt, response) {
+  const milliseconds = Math.max(retryAfter(response), Math.random() * 500 * 2 ** attempt);
+  const isNext = attempt < ATTEMPTS - 1 && milliseconds <= LONGEST_WAIT;
+  if (isNext) await sleep(milliseconds);
+  return isNext;
+}
+
+// Send a request that is safe to repeat, until a response is final or a wait is too long.
 async function send(...args) {
   for (let attempt = 0; ; attempt++) {
     let response;
     try {
       response = await request(...args);
-      if (isFinal(response) || attempt === ATTEMPTS - 1) return response;
     } catch (error) {
-      if (attempt === ATTEMPTS - 1) throw error;
+      if (await pause(attempt)) continue;
+      throw error;
     }
-    await pause(attempt, response);
+    if (isFinal(response) || !(await pause(attempt, response))) return response;
   }
 }
 
@@ -63,16 +74,16 @@ async function* allStacks() {
 // Update a stack.  In `changes`, an allocation is sorted and lowercase, as in responses.
 async function update(id, changes) {
   const path = `/manager/stacks/${id}`;
-  for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+  for (let attempt = 0; ; attempt++) {
     const response = await request("PATCH", path, changes).catch(() => null);
     if (response && isFinal(response)) return json(response);
-    await pause(attempt, response);
-    if ([429, 503].includes(response?.status)) continue; // nothing has changed
-    // The outcome is unknown.
-    const current = await json(await send("GET", path));
-    if (Object.entries(changes).every(([field, value]) => isDeepStrictEqual(current[field], value))) return current;
+    const isNext = await pause(attempt, response);
+    if (![429, 503].includes(response?.status)) { // the outcome is unknown
+      const current = await json(await send("GET", path));
+      if (Object.entries(changes).every(([field, value]) => isDeepStrictEqual(current[field], value))) return current;
+    }
+    if (!isNext) throw new Error("the update was not made");
   }
-  throw new Error("the update was not made");
 }
 
 // Store the key with the intended stack before the first attempt, and use it for every retry.

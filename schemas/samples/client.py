@@ -3,12 +3,15 @@
 import json
 import os
 import random
+import re
 import time
+from calendar import timegm
 from uuid import uuid4
 
 import httpx
 
 ATTEMPTS = 5
+LONGEST_WAIT = 60  # seconds
 TOKEN = "0xaf3d76f1834a1d425780943c99ea8a608f8a93f9"
 
 
@@ -16,25 +19,38 @@ def is_final(response):
     return response.status_code < 500 and response.status_code != 429
 
 
+def retry_after(response):
+    """Return the seconds of Retry-After, which may be a date, or 0 if it is missing or malformed."""
+    given = "" if response is None else response.headers.get("Retry-After", "")
+    if re.fullmatch("[0-9]+", given):
+        return float(given)
+    try:
+        return timegm(time.strptime(given, "%a, %d %b %Y %H:%M:%S GMT")) - time.time()
+    except ValueError:
+        return 0
+
+
 def pause(attempt, response=None):
-    """Wait for Retry-After, or else exponentially longer, with jitter."""
-    given = None if response is None else response.headers.get("Retry-After")
-    time.sleep(float(given) if given else random.uniform(0, 0.5 * 2**attempt))
+    """Wait for Retry-After, but exponentially longer at least, with jitter; return whether to try again."""
+    seconds = max(retry_after(response), random.uniform(0, 0.5 * 2**attempt))
+    is_next = attempt < ATTEMPTS - 1 and seconds <= LONGEST_WAIT
+    if is_next:
+        time.sleep(seconds)
+    return is_next
 
 
 def send(client, method, path, **arguments):
-    """Send a request that is safe to repeat, until a response arrives that is not to be retried."""
+    """Send a request that is safe to repeat, until a response is final or a wait is too long."""
     attempt = 0
     while True:
-        response, is_last = None, attempt == ATTEMPTS - 1
         try:
             response = client.request(method, path, **arguments)
         except httpx.TransportError:
-            if is_last:
+            if not pause(attempt):
                 raise
-        if response is not None and (is_last or is_final(response)):
-            return response
-        pause(attempt, response)
+        else:
+            if is_final(response) or not pause(attempt, response):
+                return response
         attempt += 1
 
 
@@ -60,21 +76,22 @@ def all_stacks(client):
 def update(client, stack_id, changes):
     """Update a stack.  In *changes*, an allocation is sorted and lowercase, as in responses."""
     path = f"/manager/stacks/{stack_id}"
-    for attempt in range(ATTEMPTS):
+    attempt = 0
+    while True:
         try:
             response = client.patch(path, json=changes)
         except httpx.TransportError:
             response = None
         if response is not None and is_final(response):
             return response.raise_for_status().json()
-        pause(attempt, response)
-        if response is not None and response.status_code in {429, 503}:
-            continue  # nothing has changed
-        # The outcome is unknown.
-        current = send(client, "GET", path).raise_for_status().json()
-        if all(current[field] == value for field, value in changes.items()):
-            return current
-    raise RuntimeError("the update was not made")
+        is_next = pause(attempt, response)
+        if response is None or response.status_code not in {429, 503}:  # the outcome is unknown
+            current = send(client, "GET", path).raise_for_status().json()
+            if all(current[field] == value for field, value in changes.items()):
+                return current
+        if not is_next:
+            raise RuntimeError("the update was not made")
+        attempt += 1
 
 
 headers = {"Authorization": f"Bearer {os.environ['API_KEY']}"}

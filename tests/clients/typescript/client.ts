@@ -15,23 +15,19 @@ const api = createClient<paths>({
   headers: { Authorization: `Bearer ${process.env.API_KEY}` },
 });
 
-// Wait for Retry-After, or else exponentially longer, with jitter.
-const pause = (attempt: number, response?: Response) => {
-  const given = response?.headers.get("Retry-After");
-  return sleep(given ? Number(given) * 1000 : Math.random() * 100 * 2 ** attempt);
-};
+// Wait exponentially longer, with jitter.
+const pause = (attempt: number) => sleep(Math.random() * 100 * 2 ** attempt);
 
 // Send a request that is safe to repeat, until a response arrives that is not to be retried.
 async function retried<T extends { response: Response }>(send: () => Promise<T>): Promise<T> {
   for (let attempt = 0; ; attempt++) {
-    let result: T | undefined;
     try {
-      result = await send();
+      const result = await send();
       if (!RETRIED.has(result.response.status) || attempt === ATTEMPTS - 1) return result;
     } catch (error) {
       if (attempt === ATTEMPTS - 1) throw error;
     }
-    await pause(attempt, result?.response);
+    await pause(attempt);
   }
 }
 
