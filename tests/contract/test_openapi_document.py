@@ -9,12 +9,14 @@ from typing import Any
 
 import falcon.inspect
 import pytest
+from gunicorn import config
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from stackmgr import errors, limits, paths
 from stackmgr.http import resources
 from stackmgr.http.requests import compile_schema
 from stackmgr.http.schemas import read_schema, resolve_reference
+from stackmgr.server.request import HEAD_LIMIT
 from stackmgr.stacks import cursor
 from tests.support import openapi
 from tests.support.client import STATUS
@@ -187,6 +189,14 @@ def test_the_guide_has_the_messages_and_statuses_of_the_service():
     first_cells = {row[0].strip() for row in rows}
     assert {f"{status} `{code}`" for code, status in STATUS.items()} <= first_cells
     assert {kind.message for kind in kinds_of_error(errors.InvalidRequest)} <= first_cells
+
+
+def test_the_guide_has_the_limits_of_a_head():
+    conf = (paths.directory("deploy") / "gunicorn.conf.py").read_text()
+    line, fields = config.LimitRequestLine.default, config.LimitRequestFields.default
+    field = int(re.search(r"^limit_request_field_size = (\d+)$", conf, re.MULTILINE)[1]) - len("\r\n")
+    limit = f"{HEAD_LIMIT} bytes: request line {line} bytes, {fields} header fields of {field} bytes each"
+    assert limit in BUNDLE["info"]["description"]
 
 
 def test_the_summaries_of_examples_fit_the_selector_of_the_reference():
