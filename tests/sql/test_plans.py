@@ -285,7 +285,9 @@ WITH manager AS (
     VALUES (%(manager)s::uuid, %(manager)s::uuid, %(manager)s::text)
 )
 INSERT INTO stackmgr.stacks (manager_id, stack_id, revision_id, revision_number, name, allocation, preset)
-SELECT %(manager)s::uuid, lpad(n::text, 32, '0')::uuid, gen_random_uuid(), 1, '10 letters', %(allocation)s, 'daily'
+SELECT
+    %(manager)s::uuid, lpad(n::text, 32, '0')::uuid, gen_random_uuid(), 1,
+    '10 letters', %(allocation)s, 'daily'
 FROM generate_series(1, 4) AS n
 """
 SORTED = b"SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = on"
