@@ -1,8 +1,8 @@
 -- server_facts: return what the service relies on in a server and in its own login.
 -- params:  none
--- returns: one row (server_version, is_utf8, fsync, full_page_writes, takes_writes,
---          checks_foreign_keys, is_encrypted, hides_parameters, clock, role_exists, role_allowed, login_is_superuser,
---          login_is_owner, schema_exists, is_distributed)
+-- returns: one row (is_recent, is_utf8, fsync, full_page_writes, takes_writes,
+--          checks_foreign_keys, is_encrypted, hides_parameters, clock, role_allowed, is_no_superuser, is_no_owner,
+--          schema_exists, is_distributed)
 -- index:   none (catalogs)
 -- locks:   none
 -- called by: operate.preflight.examine
@@ -12,7 +12,7 @@
 --          pgaudit have settings of their own for the parameters of statements. deploy/citus.sql defers the check of
 --          receipts, which somebody else may do without Citus.
 SELECT
-    current_setting('server_version_num')::integer AS server_version,
+    current_setting('server_version_num')::integer >= 150000 AS is_recent,
     current_setting('server_encoding') = 'UTF8' AS is_utf8,
     current_setting('fsync')::boolean AS fsync,
     current_setting('full_page_writes')::boolean AS full_page_writes,
@@ -24,10 +24,9 @@ SELECT
     coalesce(current_setting('auto_explain.log_parameter_max_length', true), '0') = '0'
     AND coalesce(current_setting('pgaudit.log_parameter', true), 'off') = 'off' AS hides_parameters,
     clock_timestamp() AS clock,
-    app.oid IS NOT NULL AS role_exists,
     coalesce(pg_has_role(session_user, app.oid, assume.privilege), false) AS role_allowed,
-    login.rolsuper AS login_is_superuser,
-    coalesce(pg_has_role(session_user, owner.oid, assume.privilege), false) AS login_is_owner,
+    NOT login.rolsuper AS is_no_superuser,
+    login.rolsuper OR pg_has_role(session_user, owner.oid, assume.privilege) IS NOT TRUE AS is_no_owner,
     EXISTS (
         SELECT FROM pg_catalog.pg_class
         WHERE relnamespace = to_regnamespace('stackmgr')

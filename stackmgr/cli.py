@@ -6,7 +6,7 @@ import sys
 from stackmgr import __version__
 from stackmgr.dev import server
 from stackmgr.errors import CommandError
-from stackmgr.operate import check, keys, managers, migrate, output, tokens, verify_key
+from stackmgr.operate import check, keys, managers, migrations, output, tokens, verify_key
 from stackmgr.operate.command import exit_statuses
 from stackmgr.settings import OPTIONS, SettingsError
 
@@ -14,7 +14,7 @@ _SECRET_FILES = "Secrets may be in files, which {} name instead.".format(
     " and ".join(f"{each.variable}_FILE" for each in OPTIONS.values() if each.is_secret)
 )
 
-_COMMANDS = (server, migrate, check, keys, managers, verify_key, tokens)
+_COMMANDS = (server, migrations, check, keys, managers, verify_key, tokens)
 
 
 def _options() -> str:

@@ -21,14 +21,15 @@ from stackmgr.operate.output import print_note
 
 _BEGIN = statements.load("manager_erasure_begin")
 _ROWS = statements.load("manager_erasure_rows")
-_DELETE_RECEIPTS = statements.load("manager_erasure_delete_receipts")
-_DELETE_REVISIONS = statements.load("manager_erasure_delete_revisions")
-_DELETE_STACKS = statements.load("manager_erasure_delete_stacks")
 _DEAD_RECEIPTS = statements.load("manager_erasure_dead_receipts")
 _FINISH = statements.load("manager_erasure_finish")
 
 # By the step of _ROWS; the last one needs few dead receipts.
-_DELETE = {1: _DELETE_RECEIPTS, 2: _DELETE_REVISIONS, 3: _DELETE_STACKS}
+_DELETE = {
+    1: statements.load("manager_erasure_delete_receipts"),
+    2: statements.load("manager_erasure_delete_revisions"),
+    3: statements.load("manager_erasure_delete_stacks"),
+}
 
 _MANY = 10_000
 _VACUUM_AGAIN_SECONDS = 10.0
@@ -84,7 +85,7 @@ def _delete_rows(operator: Operator, manager_id: str, progress: Report) -> None:
     done = 0
     rows = operator.iterate(_ROWS, {"manager_id": manager_id})
     for step, found in groupby(rows, key=attrgetter("step")):
-        is_vacuumed = _DELETE[step] is not _DELETE_STACKS
+        is_vacuumed = step != max(_DELETE)
         while batch := list(islice(found, _BATCH)):
             total = batch[0].total
             if not is_vacuumed and total - done >= _MANY:

@@ -1,4 +1,4 @@
-"""Apply the schema: the files of `sql/migrations`, in order, each once, while the service runs.
+"""`stackmgr migrate`: apply the files of `sql/migrations`, in order, each once, while the service runs.
 
 Run by the operator, never at the start of a worker.  An advisory lock admits one run at a time to a
 database; the checksum of each applied file shows whether it has changed on disk since.
@@ -15,6 +15,7 @@ A constraint on a large table takes two files: `ADD CONSTRAINT ... NOT VALID`, w
 moment, then `VALIDATE CONSTRAINT`, which reads the complete table and blocks no request.
 """
 
+import argparse
 import hashlib
 import itertools
 import re
@@ -31,7 +32,9 @@ from stackmgr import __version__, paths
 from stackmgr.database import statements
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.errors import CommandError
+from stackmgr.operate.command import Commands, add_command, database_url, whole_number
 from stackmgr.operate.connection import OWNER, assume, connect
+from stackmgr.operate.output import print_note
 
 _BLOCKERS = statements.load("migration_blockers")
 _HISTORY_EXISTS = statements.load("migration_history_exists")
@@ -265,4 +268,27 @@ def _blockers(connection: Connection) -> str:
     return "blocked by " + ", ".join(
         f"pid {pid} ({session}, {state}, {seconds} s old: {query})"
         for pid, session, seconds, state, query in rows
+    )
+
+
+def _migrate(arguments: argparse.Namespace) -> None:
+    for migration in apply(database_url(), wait_seconds=arguments.wait, report=_report):
+        print(f"applied {migration}")
+    print("the schema is up to date")
+
+
+def _report(text: str) -> None:
+    print_note(f"stackmgr: {text}")
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    summary = "bring the schema of the database up to date"
+    parser = add_command(commands, "migrate", summary, _migrate, has_json=False)
+    parser.add_argument(
+        "--wait",
+        type=whole_number(0, 999_999),
+        default=DEFAULT_WAIT_SECONDS,
+        metavar="SECONDS",
+        help="how long to retry while another transaction, such as pg_dump's, locks a table (default 300)",
     )

@@ -28,22 +28,25 @@ _READINESS = statements.load("readiness")
 
 # Of each fact that is false.
 _PROBLEMS = {
+    "is_recent": "the server is older than PostgreSQL 15: upgrade it",
     "is_utf8": "the database's encoding is not UTF8: create it anew with roles.sql",
     "fsync": "fsync is off on the server: a crash could lose acknowledged writes; turn it on",
     "full_page_writes": "full_page_writes is off on the server: a crash could lose data; turn it on",
     "checks_foreign_keys": "session_replication_role is not origin: foreign keys are not checked; reset it",
+    "schema_exists": NO_SCHEMA,
+    "role_allowed": "the login may not assume stackmgr_app: run roles.sql, or GRANT stackmgr_app TO it",
 }
 _WARNINGS = {
     "takes_writes": "the server accepts no writes: it is a standby, or default_transaction_read_only is on",
     "is_encrypted": "the connection to another host is not encrypted: set sslmode=verify-full",
     "hides_parameters": "auto_explain or pgaudit logs parameters, with Idempotency-Keys: run roles.sql again",
+    "is_no_superuser": "the login is a superuser: the service needs no more than stackmgr_app",
+    "is_no_owner": "the login may assume stackmgr_owner: the service needs stackmgr_app only",
 }
-
 _DISTRIBUTION = {
     False: "STACKMGR_SQL_VARIANT is citus, but the tables are not distributed: run deploy/citus.sql",
     True: "the tables are distributed: set STACKMGR_SQL_VARIANT=citus, as Citus rejects the others",
 }
-OLDEST_SERVER = 150000
 CLOCK_TOLERANCE = timedelta(seconds=5)
 
 
@@ -79,7 +82,6 @@ def examine(
             with connect(conninfo, psycopg.Connection[Any], row_factory=namedtuple_row) as connection:
                 facts: Any = connection.execute(_FACTS.text).fetchone()
             _examine_server(facts, findings)
-            _examine_login(facts, findings)
             if (variant == "citus") != facts.is_distributed:
                 findings.problems.append(_DISTRIBUTION[facts.is_distributed])
             if facts.schema_exists and facts.role_allowed:
@@ -107,27 +109,12 @@ def examine(
 
 
 def _examine_server(facts: Any, findings: Findings) -> None:
-    if facts.server_version < OLDEST_SERVER:
-        findings.problems.append("the server is older than PostgreSQL 15: upgrade it")
     findings.problems += [text for fact, text in _PROBLEMS.items() if not getattr(facts, fact)]
     findings.warnings += [text for fact, text in _WARNINGS.items() if not getattr(facts, fact)]
     if abs(facts.clock - datetime.now(UTC)) > CLOCK_TOLERANCE:
         findings.warnings.append(
             "this machine's clock and the server's differ by more than 5 seconds: run NTP on both"
         )
-
-
-def _examine_login(facts: Any, findings: Findings) -> None:
-    if not facts.schema_exists:
-        findings.problems.append(NO_SCHEMA)
-    elif not facts.role_exists or not facts.role_allowed:
-        findings.problems.append(
-            "the login may not assume stackmgr_app: run roles.sql, or GRANT stackmgr_app TO it"
-        )
-    if facts.login_is_superuser:
-        findings.warnings.append("the login is a superuser: the service needs no more than stackmgr_app")
-    elif facts.login_is_owner:
-        findings.warnings.append("the login may assume stackmgr_owner: the service needs stackmgr_app only")
 
 
 def _examine_variant(connection: DatabaseConnection, variant: str, findings: Findings) -> None:
