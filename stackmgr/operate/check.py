@@ -79,13 +79,15 @@ def _settings(chosen: Settings) -> list[dict[str, Any]]:
 def _check(arguments: argparse.Namespace) -> None:
     shown: list[dict[str, Any]] = []
     try:
-        chosen = startup.prepare(os.environ).settings
+        prepared = startup.prepare(os.environ)
+        chosen = prepared.settings
     except SettingsError as ex:
         # The database is examined all the same, with the default in place of each wrong setting.
         chosen = Settings(**{name: option.read(os.environ, []) for name, option in OPTIONS.items()})
         findings = _findings(chosen) if is_conninfo(chosen.database_url) else Findings()
         findings.problems = ex.problems + findings.problems
     else:
+        startup.wire(prepared)  # what cannot be built is a traceback
         shown, findings = _settings(chosen), _findings(chosen, compares_catalog=True)
         if problem := startup.make_verifier(chosen, None).check():
             findings.warnings.append(problem)
@@ -131,6 +133,7 @@ def check_start() -> None:
     }
     try:
         prepared = startup.prepare(os.environ)
+        startup.wire(prepared)
         chosen = prepared.settings
         findings = _findings(chosen)
         known |= {

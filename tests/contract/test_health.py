@@ -1,6 +1,9 @@
 """The operator's listener: liveness, readiness and metrics."""
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -33,6 +36,25 @@ def admin_app() -> Iterator[Callable[..., webtest.TestApp]]:
 
 def test_a_process_is_live_whether_or_not_it_has_a_database(admin_app):
     assert admin_app("host=/nowhere").get("/live").json == {"status": "live", "version": __version__}
+
+
+def test_a_slow_scrape_delays_no_other_request():
+    begun, ends = threading.Event(), threading.Event()
+
+    def exposition() -> tuple[bytes, str]:
+        begun.set()
+        assert ends.wait(20)
+        return b"", "text/plain"
+
+    metrics = SimpleNamespace(exposition=exposition)
+    app = webtest.TestApp(in_greenlets(health.create_admin_app(Database("host=/", pool_size=1), metrics)))
+    with ThreadPoolExecutor(1) as threads:
+        scrape = threads.submit(app.get, "/metrics")
+        assert begun.wait(20)
+        assert app.get("/live").status_int == 200
+        assert not scrape.done()
+        ends.set()
+        assert scrape.result().status_int == 200
 
 
 def not_ready_reason(app: webtest.TestApp) -> str:

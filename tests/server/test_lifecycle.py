@@ -3,6 +3,7 @@
 import signal
 import time
 
+import psutil
 import pytest
 from gunicorn.config import Config
 
@@ -70,6 +71,23 @@ def test_sigquit_ends_a_worker_whose_thread_hangs_in_a_request(start):
         time.sleep(0.5)
         server.process.send_signal(signal.SIGQUIT)
         assert server.process.wait(60) == 0
+
+
+def test_sigabrt_ends_a_worker_at_once_also_from_within_a_request(start):
+    server = start("timeout = graceful_timeout = 600")
+    with server.connect(get("/sleep?600")), server.connect(get("/hang")):
+        time.sleep(0.5)
+        psutil.Process(server.process.pid).children()[0].send_signal(signal.SIGABRT)
+        eventually(lambda: server.boots == 2)
+
+
+def test_a_worker_that_cannot_boot_heeds_a_signal_to_stop(start):
+    server = start(
+        "graceful_timeout = 600\nimport stackmgr.server.worker as w\n"
+        "w.BOOT_PAUSE, w.Worker.load_wsgi = 600.0, lambda self: 1 / 0"
+    )
+    eventually(lambda: "This worker cannot boot" in server.log)
+    assert server.stop() == 0
 
 
 def test_worker_whose_requests_all_wait_is_not_replaced(start):
