@@ -143,15 +143,16 @@ def curl_lines(base: str, key: str) -> list[str]:
     ]
     create = json.dumps({"name": "Growth", "allocation": allocation, "schedule": {"preset": "weekly"}})
     update = json.dumps({"schedule": {"preset": "monthly"}})
+    curl = "curl -sS --noproxy '*'"
     auth = f"-H 'Authorization: Bearer {key}'"
     media = "-H 'Content-Type: application/json'"
     url = f"{base}/manager/stacks"
-    newest = f"""$(curl -sS {auth} '{url}?limit=1' | sed 's/.*"id":"\\([^"]*\\)".*/\\1/')"""
+    newest = f"""$({curl} {auth} '{url}?limit=1' | sed 's/.*"id":"\\([^"]*\\)".*/\\1/')"""
     return [
-        f"curl -sS -i {auth} {media} -H 'Idempotency-Key: {uuid4()}' -d '{create}' '{url}'",
-        f"curl -sS -i {auth} '{url}'",
-        f'curl -sS -i {auth} "{url}/{newest}"',
-        f"""curl -sS -i -X PATCH {auth} {media} -d '{update}' "{url}/{newest}\"""",
+        f"{curl} -i {auth} {media} -H 'Idempotency-Key: {uuid4()}' -d '{create}' '{url}'",
+        f"{curl} -i {auth} '{url}'",
+        f'{curl} -i {auth} "{url}/{newest}"',
+        f"""{curl} -i -X PATCH {auth} {media} -d '{update}' "{url}/{newest}\"""",
     ]
 
 

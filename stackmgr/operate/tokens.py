@@ -1,6 +1,7 @@
 """`stackmgr tokens`: the whitelist in force, and whether a file is a whitelist."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from stackmgr.limits import TOKEN_COUNT
 from stackmgr.operate.command import FOUND, NOTHING, TOKENS, Commands, add_command, add_group
 from stackmgr.operate.output import print_documents, print_json, print_note, printable
 from stackmgr.stacks import whitelist
+from stackmgr.stacks.eip55 import eip55
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -44,9 +46,14 @@ def _check(arguments: argparse.Namespace) -> None:
     elif problems:
         print("\n".join(f"{arguments.file}: {printable(problem)}" for problem in problems))
     else:
+        addresses = [entry["address"] for entry in json.loads(arguments.file.read_bytes())["tokens"]]
+        without = sum(address != eip55(address) for address in addresses)
+        checksums = (
+            f"of {TOKEN_COUNT - without} correct, {without} in lowercase has none" if without else "correct"
+        )
         print(
             f"{arguments.file}: {TOKEN_COUNT} tokens of chain {whitelist.CHAIN_ID}, "
-            "EIP-55 checksums correct, settlement asset absent"
+            f"EIP-55 checksums {checksums}, settlement asset absent"
         )
     if problems:
         sys.exit(FOUND)

@@ -42,7 +42,10 @@ def dev(folder):
 
 def sh(line):
     """Run *line* as a person would and return the status and the document of the response."""
-    ended = subprocess.run(["/bin/sh", "-c", line], check=True, capture_output=True, text=True, timeout=60)
+    env = os.environ | {"http_proxy": "http://127.0.0.1:1"}
+    ended = subprocess.run(
+        ["/bin/sh", "-c", line], env=env, check=True, capture_output=True, text=True, timeout=60
+    )
     head, _, body = ended.stdout.replace("\r\n", "\n").partition("\n\n")
     return int(head.split()[1]), json.loads(body)
 

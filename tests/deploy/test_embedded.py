@@ -119,6 +119,12 @@ def test_a_server_that_does_not_start_says_why(made):
         version.write_text(kept)
 
 
+def test_a_database_that_cannot_be_created_as_on_a_full_disk_is_a_problem_in_words(made, monkeypatch):
+    monkeypatch.setattr(embedded_postgres, "_CREATE_DATABASE", b"SELECT 1 / 0")
+    with EmbeddedPostgres(made) as server, pytest.raises(CommandError, match=f"{made}: division by zero"):
+        server.ensure_database()
+
+
 @as_root
 def test_data_that_the_server_cannot_reach_are_kept_in_a_folder_for_root(folder, monkeypatch):
     monkeypatch.setattr(embedded_postgres, "ROOT_FOLDER", folder / "lib")

@@ -32,6 +32,15 @@ def test_check_accepts_the_shipped_list_without_a_database(command):
     assert ran.out.endswith("30 tokens of chain 4663, EIP-55 checksums correct, settlement asset absent\n")
 
 
+def test_check_says_how_many_addresses_have_no_checksum(command, tmp_path):
+    document = json.loads(saved.TOKENS_FILE.read_bytes())
+    document["tokens"][0]["address"] = document["tokens"][0]["address"].lower()
+    (tmp_path / "tokens.json").write_text(json.dumps(document))
+    ran = command("tokens", "check", tmp_path / "tokens.json")
+    assert ran.status == 0
+    assert "EIP-55 checksums of 29 correct, 1 in lowercase has none, settlement" in ran.out
+
+
 def test_check_names_every_problem_and_exits_with_3(command, tmp_path):
     document = json.loads(saved.TOKENS_FILE.read_bytes())
     first, second, *_ = document["tokens"]
