@@ -1,10 +1,8 @@
 """The scheduler of a worker: its main thread serves many requests at once, each in a greenlet.
 
-A request that has to wait switches to the scheduler, which goes on with another.  DECISIONS.md says why.
-
-Whatever waits during a request does so by `wait_for`, `Signal`, `result` or `call_in_thread`; what
-blocks in any other way stops the whole worker.  In a thread without a scheduler, as in commands, they block.
-The invariants:
+Whatever waits during a request does so by `wait_for`, `Signal`, or the functions of `threads`; what blocks in
+any other way stops the whole worker.  In a thread without a scheduler, as in commands, they block.
+DECISIONS.md says why.  The invariants:
 
 - A greenlet runs until it waits.  What it does between two waits is atomic for the other requests of the
   worker, though not for its other threads.  No lock is held during a wait.
@@ -12,19 +10,16 @@ The invariants:
 - Any thread may call `Signal.set` and `Scheduler.wake`; all else is for the thread that runs the scheduler.
 """
 
-import atexit
 import os
 import select
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from heapq import heapify, heappop, heappush
 from math import inf
 from time import monotonic
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from greenlet import getcurrent, greenlet
 
@@ -34,7 +29,6 @@ WRITABLE = select.EPOLLOUT
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
 _MAX_IDLE = 128  # greenlets that are kept: to make one costs ten times as much as to start a call
 
-_Result = TypeVar("_Result")
 # A greenlet that waits, or a call for one to start with.  Both are given whether what they wait for is ready.
 Waiter: TypeAlias = "greenlet | Callable[[bool], None]"
 Lane: TypeAlias = deque[Waiter]  # those that are ready, until their turn comes
@@ -250,53 +244,3 @@ def end_turn() -> None:
     """Let all that is ready now start or continue, and then this greenlet."""
     if _this.scheduler is not None:
         _this.scheduler.pause(_this.scheduler.ending_turn)
-
-
-def result(future: Future[_Result], seconds: float | None = None) -> _Result:
-    """Return a future's result.  Raises what the future does, and TimeoutError after *seconds*."""
-    if _this.scheduler is None:
-        return future.result(seconds)
-    signal = Signal()
-    future.add_done_callback(lambda _: signal.set())
-    signal.wait(inf if seconds is None else seconds)
-    return future.result(0)
-
-
-def call_in_thread(call: Callable[[], _Result]) -> _Result:
-    """Return what *call* returns; in a worker, it runs in a thread of its own, because it may block."""
-    if _this.scheduler is None:
-        return call()
-    try:
-        future = start_thread(call)
-    except RuntimeError:  # no more threads: to block is better than to fail
-        return call()
-    return result(future)
-
-
-def start_thread(call: Callable[[], _Result]) -> Future[_Result]:
-    """Return a future of *call*, which runs in a thread of its own.  Raises RuntimeError."""
-    future: Future[_Result] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as ex:  # noqa: BLE001 - it is raised where the result is read
-            future.set_exception(ex)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
-
-
-def repeat(work: Callable[[], None], seconds: float, name: str) -> None:
-    """Call *work* every *seconds* in a thread of its own, and once more when the process ends.
-
-    Call this after a fork: a fork does not copy threads.
-    """
-
-    def run() -> None:
-        while True:
-            time.sleep(seconds)
-            work()
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    atexit.register(work)

@@ -15,7 +15,7 @@ from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError, MethodNotAllowed
 from stackmgr.http import error_handlers
 from stackmgr.monitoring.metrics import Metrics
-from stackmgr.scheduler import call_in_thread
+from stackmgr.threads import call_in_thread
 
 _READINESS = statements.load("readiness")
 

@@ -18,7 +18,7 @@ from typing import Any
 from stackmgr import __version__
 from stackmgr.monitoring import logs
 from stackmgr.reasons import ReasonSlug
-from stackmgr.scheduler import repeat
+from stackmgr.threads import repeat
 
 _SAMPLE_SECONDS = 1.0
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

@@ -54,9 +54,16 @@ class Client:
         sock.setblocking(False)
         self.sock = sock
         self.fd = sock.fileno()
-        self.peer = peer[0] if isinstance(peer, tuple) else "unix"
         self.place = Place(loop.queue)
-        self.environ: dict[str, Any] = {**addresses(peer, server), ADMISSION: self.place}
+        self.peer, self.environ = "unix", {
+            "REMOTE_ADDR": "", "SERVER_NAME": "localhost", "SERVER_PORT": "0", ADMISSION: self.place
+        }  # fmt: skip
+        if isinstance(peer, tuple):  # for a Unix socket, a port that no listener has and no Host can name
+            self.peer = peer[0]
+            self.environ |= {
+                "REMOTE_ADDR": peer[0], "REMOTE_PORT": str(peer[1]), "SERVER_NAME": server[0],
+                "SERVER_PORT": str(server[1]),
+            }  # fmt: skip
         self.held = 0  # bytes in memory, of an unfinished request or an unsent response
         self.idle_until = monotonic() + RECEIVE_SECONDS
         self._clients, self._loop = clients, loop
@@ -114,12 +121,7 @@ class Client:
         self._head = bytes(inbox[:end])
         del inbox[:end]
         request = ReceivedRequest(self._head, self._loop.limits)
-        if request.length is None:
-            self._collect_chunks(request, deadline)
-        elif request.length <= BODY_LIMIT_BYTES:
-            self._collect_body(request, request.length, deadline)
-        else:  # the application rejects it
-            request.body = IncompleteBody()
+        self._receive_body(request, request.length, deadline)
         if isinstance(request.body, IncompleteBody):
             request.must_close = True  # the next request starts after the bytes that are not collected
             inbox.clear()
@@ -128,27 +130,26 @@ class Client:
             raise ClientLeft
         return request
 
-    def _collect_body(self, request: ReceivedRequest, length: int, deadline: float) -> None:
-        inbox = self._inbox
-        if request.expects_continue and len(inbox) < length:
+    def _receive_body(self, request: ReceivedRequest, length: int | None, deadline: float) -> None:
+        inbox, lane = self._inbox, self._clients.bodies
+        if length is not None and length > BODY_LIMIT_BYTES:  # the application rejects it
+            request.body = IncompleteBody()
+            return
+        if request.expects_continue and (length is None or len(inbox) < length):
             self._send(CONTINUE)
-        while len(inbox) < length:
-            self._read(BODY_BYTES, self._clients.bodies, deadline)
-        request.body = BytesIO(inbox[:length])
-        del inbox[:length]
-
-    def _collect_chunks(self, request: ReceivedRequest, deadline: float) -> None:
-        decoder, inbox, lane = ChunkedDecoder(request), self._inbox, self._clients.bodies
-        if request.expects_continue:
-            self._send(CONTINUE)
-        self._loop.scheduler.pause(lane)  # chunks are decoded after the heads of others
-        size = len(inbox)
-        while not decoder.feed(inbox):
-            if len(inbox) < size:
-                self._loop.scheduler.pause(lane)
-            else:
-                self._read(BODY_BYTES, lane, deadline, len(decoder.content))
+        if length is not None:
+            while len(inbox) < length:
+                self._read(BODY_BYTES, lane, deadline)
+            request.body = BytesIO(inbox[:length])
+            del inbox[:length]
+            return
+        decoder, is_complete = ChunkedDecoder(request), False
+        while not is_complete:
+            self._loop.scheduler.pause(lane)  # chunks are decoded after the heads of others
             size = len(inbox)
+            is_complete = decoder.feed(inbox)
+            if not is_complete and len(inbox) == size:
+                self._read(BODY_BYTES, lane, deadline, len(decoder.content))
         request.body = decoder.body()
 
     def _read(self, size: int, lane: Lane, deadline: float, decoded: int = 0) -> None:
@@ -195,20 +196,18 @@ class Client:
 
     def _send(self, data: bytes) -> None:
         """Send *data* as long as the client reads it. Raises ClientLeft."""
-        rest = memoryview(data)
-        rest = rest[self._send_some(rest) :]
-        if not rest:
-            return
-        unread, deadline = self._count_unread(rest), monotonic() + SEND_SECONDS
-        while rest:
-            is_in_time = self._wait(WRITABLE, self._clients.heads, deadline, len(rest))
-            rest = rest[self._send_some(rest) :]
-            if not is_in_time:
-                before, unread = unread, self._count_unread(rest)
-                if unread > before - SEND_PROGRESS:
+        rest, unread, deadline = memoryview(data), 0, 0.0
+        while rest := rest[self._send_some(rest) :]:
+            if monotonic() >= deadline:
+                # What the client's system has not acknowledged: the kernel holds a part of it.
+                held = int.from_bytes(ioctl(self.fd, TIOCOUTQ, bytes(4)), byteorder)
+                before, unread = unread, len(rest) + held
+                if deadline and unread > before - SEND_PROGRESS:
                     raise ClientLeft
                 deadline = monotonic() + SEND_SECONDS
-        self._clients.unpark(self)
+            self._wait(WRITABLE, self._clients.heads, deadline, len(rest))
+        if deadline:
+            self._clients.unpark(self)
 
     def _send_some(self, data: memoryview) -> int:
         try:
@@ -217,10 +216,6 @@ class Client:
             return 0
         except OSError:
             raise ClientLeft from None
-
-    def _count_unread(self, rest: memoryview) -> int:
-        """Return how many bytes the client's system has not acknowledged; the kernel holds some of them."""
-        return len(rest) + int.from_bytes(ioctl(self.fd, TIOCOUTQ, bytes(4)), byteorder)
 
     def _drain(self) -> None:
         """Discard what the client still sends: a reset would take the response from it. Raises ClientLeft."""
@@ -249,14 +244,3 @@ def _has_hung_up(descriptor: int) -> bool:
     look = select.poll()
     look.register(descriptor, 0)
     return bool(look.poll(0))
-
-
-def addresses(peer: Any, server: Any) -> dict[str, str]:
-    """Return the part of the environ that is the same for all requests of a connection."""
-    if isinstance(peer, tuple):
-        host, port, *_ = server
-        return {
-            "REMOTE_ADDR": peer[0], "REMOTE_PORT": str(peer[1]), "SERVER_NAME": host, "SERVER_PORT": str(port)
-        }  # fmt: skip
-    # A unix socket has neither; a port that no listener has, so that no Host header can name one.
-    return {"REMOTE_ADDR": "", "SERVER_NAME": "localhost", "SERVER_PORT": "0"}

@@ -3,9 +3,10 @@
 import errno
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from math import inf
 from time import monotonic
 from typing import Any, Optional
@@ -56,13 +57,10 @@ class Clients:
         """Accept what waits, or this worker's share of it."""
         is_shared = self._loop.worker.cfg.workers > 1
         try:
-            for _ in range(ACCEPTS):
-                sock = self._accept_one(listener)
-                if is_shared and len(self.open) < SHARED_BELOW and sock and not _has_ended(sock):
+            for sock in islice(self._accepted(listener), ACCEPTS):
+                if is_shared and len(self.open) < SHARED_BELOW and not _has_ended(sock):
                     self._loop.scheduler.wait(SHARE_SECONDS)
                     return
-        except BlockingIOError:
-            pass
         except BaseException as ex:
             if getattr(ex, "errno", 0) in _EXHAUSTED and self._expendable.close_longest_waiting():
                 return
@@ -70,20 +68,23 @@ class Clients:
             if not isinstance(ex, OSError):
                 raise
 
-    def _accept_one(self, listener: socket.socket) -> socket.socket | None:
-        """Accept a connection, or return None if it has failed."""
-        try:
-            sock, peer = listener.accept()
-        except OSError as ex:
-            if ex.errno in _OF_A_CONNECTION:
-                return None
-            raise
-        if len(self.open) >= self._limit:
-            self.close_longest_waiting()
-        client = Client(sock, peer, listener.getsockname(), self, self._loop)
-        self.open.add(client)
-        self.park(client)
-        return sock
+    def _accepted(self, listener: socket.socket) -> Iterator[socket.socket]:
+        """Accept the connections that wait, one after the other."""
+        while True:
+            try:
+                sock, peer = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as ex:
+                if ex.errno in _OF_A_CONNECTION:
+                    continue
+                raise
+            if len(self.open) >= self._limit:
+                self.close_longest_waiting()
+            client = Client(sock, peer, listener.getsockname(), self, self._loop)
+            self.open.add(client)
+            self.park(client)
+            yield sock
 
     def stop(self, idle_seconds: float) -> None:
         """Accept the connections that wait and close the listeners; keep idle ones *idle_seconds* at most.
@@ -98,8 +99,7 @@ class Clients:
             listener = self._listeners.pop()
             self._loop.scheduler.forget(listener.fileno())
             with suppress(OSError):
-                while True:
-                    self._accept_one(listener)
+                deque(self._accepted(listener), 0)
             listener.close()
 
     def park(self, client: Client) -> None:

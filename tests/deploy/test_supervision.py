@@ -130,7 +130,7 @@ def test_a_release_that_cannot_serve_is_rejected_and_the_workers_keep_serving(
 
 
 @pytest.mark.parametrize(("file", "code", "reason"), [
-    ("server/connection.py", "import nonexisting", "No module named 'nonexisting'"),
+    ("server/client.py", "import nonexisting", "No module named 'nonexisting'"),
     ("../schemas/stack_create.json", "}", "JSONDecodeError"),
     ("http/health.py", "del create_admin_app", "AttributeError"),
 ])  # fmt: skip

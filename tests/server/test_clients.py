@@ -260,7 +260,7 @@ def test_an_exception_in_the_application_is_a_response_and_lets_the_next_request
 
 @pytest.mark.filterwarnings("ignore:unclosed")  # a socket whose connection could not be made
 @pytest.mark.parametrize(("owner", "method"), [
-    (Client, "__init__"), (Client, "_take"), (Client, "_send"), (Clients, "park"), (Clients, "_accept_one"),
+    (Client, "__init__"), (Client, "_take"), (Client, "_send"), (Clients, "park"), (Clients, "_accepted"),
     (loop.Loop, "_look"),
 ])  # fmt: skip
 def test_failures_outside_the_application_end_no_worker(worker, monkeypatch, owner, method):
@@ -337,18 +337,18 @@ def test_a_request_is_charged_with_the_time_for_which_it_held_the_thread(worker,
 
 
 def failing_accept(works, errno, lacks):
-    def accept_one(self, listener):
+    def accepted(self, listener):
         if lacks:
             raise OSError(errno, "no")
-        return works(self, listener)
+        yield from works(self, listener)
 
-    return accept_one
+    return accepted
 
 
 @pytest.mark.parametrize("errno", [EMFILE, EBADF])
 def test_after_an_error_every_listener_accepts_again(make, monkeypatch, errno):
     lacks = [True]
-    monkeypatch.setattr(Clients, "_accept_one", failing_accept(Clients._accept_one, errno, lacks))
+    monkeypatch.setattr(Clients, "_accepted", failing_accept(Clients._accepted, errno, lacks))
     worker = make()
     found = [worker.connected(get("/"), to=each) for each in (OPERATOR, 0, UNIX)]
     assert worker.open == 0
@@ -364,14 +364,14 @@ def test_a_managers_connection_makes_room_for_an_operators_descriptor_alone(
 ):
     expendable = worker.connected()
     lacks = [True]
-    works = failing_accept(Clients._accept_one, errno, lacks)
+    works = failing_accept(Clients._accepted, errno, lacks)
 
-    def accept_one(self, listener):
+    def accepted(self, listener):
         if not worker.loop.managers.open:
             lacks.clear()
         return works(self, listener)
 
-    monkeypatch.setattr(Clients, "_accept_one", accept_one)
+    monkeypatch.setattr(Clients, "_accepted", accepted)
     found = worker.connected(get("/live"), to=OPERATOR)
     assert start_of(found) == (OK if is_given_up else b"")
     assert expendable.is_ended() == is_given_up

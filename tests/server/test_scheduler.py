@@ -12,8 +12,9 @@ from functools import partial
 import pytest
 from greenlet import getcurrent
 
-from stackmgr import scheduler
-from stackmgr.scheduler import READABLE, WRITABLE, Scheduler, Signal, call_in_thread, end_turn, wait_for
+from stackmgr import scheduler, threads
+from stackmgr.scheduler import READABLE, WRITABLE, Scheduler, Signal, end_turn, wait_for
+from stackmgr.threads import call_in_thread
 from tests.support.greenlets import PATIENCE, Running
 from tests.support.waiting import eventually
 
@@ -231,9 +232,9 @@ def test_a_descriptor_that_cannot_be_watched_is_an_error_of_its_greenlet(running
 def test_a_future_without_a_result_in_time_is_a_timeout(running):
     future: Future[int] = Future()
     with pytest.raises(TimeoutError):
-        running.do(lambda: scheduler.result(future, 0.02))
+        running.do(lambda: threads.result(future, 0.02))
     future.set_result(1)
-    assert running.do(lambda: scheduler.result(future, 0.02)) == 1
+    assert running.do(lambda: threads.result(future, 0.02)) == 1
 
 
 def test_in_a_thread_without_a_scheduler_all_of_it_blocks(pair):
@@ -248,4 +249,4 @@ def test_in_a_thread_without_a_scheduler_all_of_it_blocks(pair):
     assert call_in_thread(threading.get_ident) == threading.get_ident()
     future: Future[int] = Future()
     with pytest.raises(TimeoutError):
-        scheduler.result(future, 0.01)
+        threads.result(future, 0.01)

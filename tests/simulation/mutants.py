@@ -216,15 +216,15 @@ _OF_WEB: list[_Row] = [
     ("no error", "an exception in the application ends the connection without a response", Client,
      "_serve_request", 'response = self._reject(ServiceError(), "the service failed")', "raise", 67),
     ("reset at a stop", "a worker that stops accepts none of the connections that wait", Clients, "stop",
-     "self._accept_one(listener)", "break", 283),
+     "deque(self._accepted(listener), 0)", "pass", 283),
     ("a failed one at a stop", "a connection that has failed keeps others from being accepted", Clients,
-     "_accept_one", "if ex.errno in _OF_A_CONNECTION:", "if False:", 3197),
+     "_accepted", "if ex.errno in _OF_A_CONNECTION:", "if False:", 3197),
     ("head of another", "what a client has sent too much of is the beginning of its next request", Client,
      "_receive", "del inbox[:end]", "del inbox[: end + 1]", 17),
     ("a read that is not added", "bytes that arrive late replace the ones before", Client, "_take",
      "self._inbox += data", "self._inbox[:] = data", 11),
     ("a response cut short", "what a socket does not take at once is dropped", Client, "_send",
-     "while rest:", "if rest:", 3),
+     "while rest := ", "if rest := ", 3),
 ]  # fmt: skip
 
 MUTANTS = {

@@ -17,7 +17,7 @@ import psycopg_pool.base
 import psycopg_pool.pool
 import psycopg_pool.sched
 
-from stackmgr import scheduler
+from stackmgr import scheduler, threads
 from stackmgr.access.verifiers import last_use
 from stackmgr.database import connection, pool, session, session_settings, shared_reads
 from tests.simulation.kernel import Epoll, Kernel, Poll, module
@@ -44,10 +44,10 @@ def of_production(world: World, kernel: Kernel) -> Names:
     names: dict[tuple[Any, str], Any] = {
         (scheduler, "monotonic"): world.monotonic,
         (scheduler, "_this"): Local(world, scheduler=None),
-        (scheduler, "atexit"): SimpleNamespace(register=world.at_exit.append),
+        (threads, "atexit"): SimpleNamespace(register=world.at_exit.append),
         (last_use, "threading"): simulated["threading"],
     }
-    for each in (scheduler, connection, pool, session, session_settings, shared_reads):
+    for each in (scheduler, threads, connection, pool, session, session_settings, shared_reads):
         names |= {(each, name): simulated[name] for name in simulated if hasattr(each, name)}
     return names
 

@@ -9,9 +9,10 @@ from greenlet import getcurrent
 from gunicorn.config import Config
 
 from stackmgr.admission import ADMISSION
-from stackmgr.scheduler import Signal, call_in_thread, end_turn
+from stackmgr.scheduler import Signal, end_turn
 from stackmgr.server import client, clients, loop, queue
 from stackmgr.server.worker import Worker
+from stackmgr.threads import call_in_thread
 from tests.simulation import kernel as kernels
 from tests.simulation.clients import OVERLOAD, content_of
 from tests.simulation.names import Names

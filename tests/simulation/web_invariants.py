@@ -98,12 +98,13 @@ class WatchedClients(Clients):
         self.world, self._kernel = world, kernel
         super().__init__(*arguments)
 
-    def _accept_one(self, listener: Any) -> Any:
+    def _accepted(self, listener: Any) -> Any:
         most = max(self._limit, len(self.open) + (not self.waiting))
-        found = super()._accept_one(listener)
-        if len(self.open) > most:
-            self.world.fail("open connections have a bound", f"{len(self.open)}")
-        return found
+        for found in super()._accepted(listener):
+            if len(self.open) > most:
+                self.world.fail("open connections have a bound", f"{len(self.open)}")
+            yield found
+            most = max(self._limit, len(self.open) + (not self.waiting))
 
     def close_longest_waiting(self) -> bool:
         if len(self.open) < self._limit and len(self._kernel.files) < self._kernel.limit:

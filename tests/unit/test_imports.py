@@ -13,7 +13,7 @@ import stackmgr
 PACKAGE = Path(stackmgr.__file__).parent
 # What a worker of gunicorn has imported once it serves, with metrics and either verifier.
 WORKER = {
-    "stackmgr": "admission errors extras limits paths reasons scheduler settings startup wsgi",
+    "stackmgr": "admission errors extras limits paths reasons scheduler settings startup threads wsgi",
     "stackmgr.access": "api_keys credentials managers",
     "stackmgr.access.verifiers": "circuit_breaker database http_connection last_use remote unkey",
     "stackmgr.database": "connection conninfo pool retries session session_settings shared_reads statements",

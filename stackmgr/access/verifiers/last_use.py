@@ -13,7 +13,7 @@ from contextlib import suppress
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
-from stackmgr.scheduler import repeat
+from stackmgr.threads import repeat
 
 INTERVAL = 30.0
 

@@ -29,7 +29,7 @@ from stackmgr.access.verifiers.http_connection import Address, Connection, Reque
 from stackmgr.errors import ServiceUnavailable, TooManyRequests
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
-from stackmgr.scheduler import result, start_thread
+from stackmgr.threads import result, start_thread
 
 # Parsing so many in 2.5 MB takes 4 to 10 ms, in which no other request runs; up to _COUNTED_BYTES about 1 ms.
 _MAX_VALUES = 20_000
