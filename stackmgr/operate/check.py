@@ -24,6 +24,7 @@ from stackmgr.operate.preflight import Findings
 from stackmgr.settings import OPTIONS, Option, Secret, Settings, SettingsError
 
 _REDACTED = "[redacted]"
+_FOR_MASTER = ("queue_timeout", "admin_port", "log_level", "admin_bind")
 
 
 def _findings(chosen: Settings, *, compares_catalog: bool = False) -> Findings:
@@ -135,15 +136,10 @@ def check_start() -> None:
         prepared = startup.prepare(os.environ)
         startup.wire(prepared)
         chosen = prepared.settings
-        findings = _findings(chosen)
+        known |= vars(_findings(chosen))
+        known |= {name: getattr(chosen, name) for name in _FOR_MASTER}
         known |= {
-            "warnings": findings.warnings,
-            "problems": findings.problems,
             "concurrency": startup.concurrent_requests(chosen),
-            "queue_timeout": chosen.queue_timeout,
-            "admin_port": chosen.admin_port,
-            "log_level": chosen.log_level,
-            "admin_bind": chosen.admin_bind,
             "metrics_dir": chosen.metrics_dir and str(chosen.metrics_dir),
             "prepared": prepared.dump(),
         }

@@ -40,7 +40,6 @@ _PAUSE = 1.0
 
 _REPORT_SECONDS = 5.0
 
-
 # Called with the number of rows deleted, their total, and what the erasure waits for, if anything.
 Report = Callable[[int, int, str], None]
 

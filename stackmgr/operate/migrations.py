@@ -89,11 +89,6 @@ class Migration:
         texts = (match[0].strip() for match in _STATEMENT.finditer(self.text))
         return [replace(self, text=text) for text in texts if _COMMENT.sub(b"", text).strip()]
 
-    @property
-    def needs_transaction(self) -> bool:
-        """Whether the file runs in one transaction."""
-        return not _NO_TRANSACTION.search(self.text)
-
     def __str__(self) -> str:
         return f"{self.version:04d}_{self.slug}"
 
@@ -163,10 +158,10 @@ def apply(
             connection.execute(_ONE_SHARD_AT_A_TIME)
             for migration in _pending(connection):
                 current = f"migration {migration}: "
-                if migration.needs_transaction:
-                    _apply_in_transaction(connection, migration, deadline, report)
-                else:
+                if _NO_TRANSACTION.search(migration.text):
                     _apply_without_transaction(connection, migration, report)
+                else:
+                    _apply_in_transaction(connection, migration, deadline, report)
                 done.append(migration)
             current = ""
             _restore_privileges(connection, report)
@@ -203,8 +198,6 @@ def _apply_in_transaction(
         try:
             with connection.transaction():
                 _run(connection, migration)
-                assume(connection, OWNER, local=True)
-                _record(connection, migration)
         except _RETRIABLE:
             pause = _PAUSE_SECONDS[min(attempt, len(_PAUSE_SECONDS) - 1)]
             gives_up = time.monotonic() + pause > deadline
@@ -224,7 +217,6 @@ def _apply_without_transaction(connection: Connection, migration: Migration, rep
     report(f"migration {migration} runs without a transaction: {_blockers(connection)}")
     assume(connection, OWNER)
     _run(connection, migration)
-    _record(connection, migration)
     connection.execute(_RESET_OWNER)
 
 
@@ -254,9 +246,7 @@ def _missing_privileges(connection: Connection) -> str | None:
 def _run(connection: Connection, migration: Migration) -> None:
     for part in migration.parts:
         connection.execute(part.text)
-
-
-def _record(connection: Connection, migration: Migration) -> None:
+    assume(connection, OWNER, local=True)
     connection.execute(_RECORD.text, [migration.version, migration.slug, migration.checksum])
 
 
@@ -272,13 +262,11 @@ def _blockers(connection: Connection) -> str:
 
 
 def _migrate(arguments: argparse.Namespace) -> None:
-    for migration in apply(database_url(), wait_seconds=arguments.wait, report=_report):
+    for migration in apply(
+        database_url(), wait_seconds=arguments.wait, report=lambda text: print_note(f"stackmgr: {text}")
+    ):
         print(f"applied {migration}")
     print("the schema is up to date")
-
-
-def _report(text: str) -> None:
-    print_note(f"stackmgr: {text}")
 
 
 def add_to(commands: Commands) -> None:

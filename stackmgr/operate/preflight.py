@@ -152,22 +152,15 @@ def _compare_catalog(connection: psycopg.Connection[Any], findings: Findings) ->
     """Report what differs.  A part of an object is named after it, as `relation NAME: column NAME`."""
     text = (paths.directory("sql") / "catalog.tsv").read_text(encoding="utf-8")
     released = dict(line.split("\t") for line in text.splitlines())
-    rows = connection.execute(_CATALOG.text).fetchall()
-    found = {name: definition for name, definition, _ in rows}
-    for name, definition in released.items():
-        is_now = found.get(name, "missing")
-        # Without the object, it alone is reported; its settings are the DBA's to change.
-        if is_now != definition and (name == _object(name) or _object(name) in found):
-            is_setting = name.endswith(": settings")
-            (findings.warnings if is_setting else findings.problems).append(
+    found = {name: (definition, refuses) for name, definition, refuses in connection.execute(_CATALOG.text)}
+    objects = found.keys() & released.keys()
+    for name in sorted(found.keys() | released.keys()):
+        is_now, refuses = found.get(name, ("missing", True))
+        definition = released.get(name, "has none")
+        object_name, _, part = name.partition(": ")
+        # Of an object that only one of them has, the parts are not reported.
+        if is_now != definition and (not part or object_name in objects):
+            is_problem = part != "settings" if name in released else refuses
+            (findings.problems if is_problem else findings.warnings).append(
                 f"the schema differs from the release's: {name}: {is_now}; the release: {definition}"
             )
-    for name, definition, refuses in rows:
-        if name not in released and (name == _object(name) or _object(name) in released):
-            (findings.problems if refuses else findings.warnings).append(
-                f"the release does not have this: {name}: {definition}"
-            )
-
-
-def _object(name: str) -> str:
-    return name.partition(": ")[0]
