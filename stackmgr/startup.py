@@ -4,7 +4,7 @@ import atexit
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from stackmgr import settings
@@ -16,7 +16,6 @@ from stackmgr.database.pool import Database
 from stackmgr.http import health
 from stackmgr.http.app import create_app
 from stackmgr.http.health import WsgiApplication
-from stackmgr.http.middleware import Observer
 from stackmgr.monitoring import logs
 from stackmgr.monitoring.metrics import Metrics
 from stackmgr.settings import Settings, SettingsError
@@ -100,44 +99,31 @@ def _metrics(chosen: Settings) -> Metrics | None:
         return None
 
 
-def wire(
-    prepared: Prepared,
-    *,
-    metrics: Metrics | None = None,
-    observers: Sequence[Observer] = (),
-    quotes_bodies: bool = False,
-) -> tuple[WsgiApplication, Database]:
-    """Return the application and its database, whose pool is not open."""
-    chosen, spellings = prepared
+def build(environ: Mapping[str, str], *, serves: bool = True) -> WsgiApplication:
+    """Return the application for *environ*, with its pool open if it *serves*.  Raises SettingsError."""
+    chosen, spellings = prepare(environ)
+    metrics = _metrics(chosen) if serves else None
     database = Database(
         chosen.database_url,
         pool_size=chosen.database_connections,
         deadline=chosen.database_timeout,
         variant=chosen.sql_variant,
     )
+    if serves:
+        database.open()
+        atexit.register(database.close)
+    logs_requests = chosen.log_level in {"debug", "info"}
+    observers = [logs.request_writer(chosen.log_format)] if logs_requests else []
+    if metrics is not None:
+        metrics.start(database.pop_stats)
+        observers.append(metrics.request)
     app: WsgiApplication = create_app(
         database=database,
         verifier=make_verifier(chosen, database),
         spellings=spellings,
         observers=observers,
-        quotes_bodies=quotes_bodies,
+        quotes_bodies=DEV in environ,
     )
-    if chosen.admin_port:
-        app = health.by_listener(app, health.create_admin_app(database, metrics), chosen.admin_port)
-    return app, database
-
-
-def build(environ: Mapping[str, str]) -> WsgiApplication:
-    """Return the application for *environ*, with its pool open.  Raises SettingsError."""
-    prepared = prepare(environ)
-    chosen = prepared.settings
-    metrics = _metrics(chosen)
-    logs_requests = chosen.log_level in {"debug", "info"}
-    observers = [logs.request_writer(chosen.log_format)] if logs_requests else []
-    observers += [metrics.request] if metrics else []
-    app, database = wire(prepared, metrics=metrics, observers=observers, quotes_bodies=DEV in environ)
-    database.open()
-    atexit.register(database.close)
-    if metrics is not None:
-        metrics.start(database.pop_stats)
-    return app
+    if not chosen.admin_port:
+        return app
+    return health.by_listener(app, health.create_admin_app(database, metrics), chosen.admin_port)

@@ -27,7 +27,6 @@ _GATHER_SECONDS = 0.02
 # An idle process keeps no thread: gunicorn's master forks, and after a reload this module is there twice.
 _IDLE_GATHERS = 250
 _EXIT_SECONDS = 0.5
-_FULL_SECONDS = 1.0
 _FILE_PIECE_BYTES = 65_536
 
 _STDERR = 2
@@ -163,7 +162,7 @@ class LineWriter:
                 try:
                     written = os.write(self._fd, rest)
                 except BlockingIOError:  # another process with the same descriptor has set O_NONBLOCK
-                    wait_for(self._fd, WRITABLE, _FULL_SECONDS)
+                    wait_for(self._fd, WRITABLE, _EXIT_SECONDS)
                     continue
                 self._is_torn = written < len(rest)
                 rest = rest[written:]

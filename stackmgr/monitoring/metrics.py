@@ -57,12 +57,10 @@ def folder_problem(folder: Path) -> str | None:
 
 
 def clear(folder: Path) -> None:
-    """Create *folder*, or remove the files of an earlier run from it.  Raises OSError, also while that runs.
-
-    The lock on the folder is kept until the process and those forked from it have ended.
-    """
+    """Create *folder*, or remove the files of an earlier run from it.  Raises OSError, also if that runs."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
+        # Kept until this process and those forked from it have ended.
         fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as ex:
         raise OSError(ex.errno, "in use by another service", str(folder)) from ex

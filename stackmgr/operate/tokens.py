@@ -46,8 +46,8 @@ def _check(arguments: argparse.Namespace) -> None:
     elif problems:
         print("\n".join(f"{arguments.file}: {printable(problem)}" for problem in problems))
     else:
-        addresses = [entry["address"] for entry in json.loads(arguments.file.read_bytes())["tokens"]]
-        without = sum(address != eip55(address) for address in addresses)
+        tokens = json.loads(arguments.file.read_bytes())["tokens"]
+        without = sum(token["address"] != eip55(token["address"]) for token in tokens)
         checksums = (
             f"of {TOKEN_COUNT - without} correct, {without} in lowercase has none" if without else "correct"
         )

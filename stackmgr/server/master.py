@@ -6,7 +6,7 @@
 - A signal to stop ends a reload that waits.
 - A worker that hangs at its boot is replaced; gunicorn replaces only those that have served.
 - Workers are not replaced because they stood still together with the master: `docker pause`, a snapshot.
-- SIGUSR2 is refused: a second master would be another release with the same sockets, metrics and pid file.
+- SIGUSR2 is refused: a second master would have the same metrics and, as `-m gunicorn`, cannot start.
 - If a worker cannot be forked or cannot boot, the master tries again: see `Worker.init_process`.
 - systemd is notified once a worker serves.
 
@@ -97,7 +97,6 @@ def _hangs(worker: Any) -> bool:
 
 
 def _reason(ex: Exception) -> str:
-    """Return an error in words, with the file that it is about."""
     return f"{ex.filename}: {ex.strerror}" if isinstance(ex, OSError) and ex.filename else str(ex)
 
 
@@ -128,7 +127,7 @@ class Master:
         server.reload, server.manage_workers = self.reload, self.manage_workers
         server.spawn_worker, server.reap_workers = self.spawn_worker, self.reap_workers
         server.signal, server.murder_workers = self.signal, self.murder_workers
-        server.handle_usr2 = self.refuse_second_master
+        server.handle_usr2 = lambda: server.log.error("SIGUSR2 is not supported: send SIGHUP to upgrade")
         self._turned_at = self._spares_until = time.monotonic()
 
     def signal(self, number: int, frame: FrameType | None) -> None:
@@ -139,10 +138,6 @@ class Master:
             self._is_reload_queued = True
         self._stop = self._stop_handlers.get(number, self._stop)
         self._signal(number, frame)
-
-    def refuse_second_master(self) -> None:
-        """Log what to do in place of SIGUSR2."""
-        self._server.log.error("SIGUSR2 is not supported: to run the release on disk, send SIGHUP")
 
     def murder_workers(self) -> None:
         """End workers that send no heartbeat, unless this process stood still itself until now."""

@@ -102,9 +102,8 @@ class RequestQueue(Generic[_Entry]):
             self._remember(place.key_hash)
         self._managers[place.key_hash] = manager_id, remember
         if known is None or known[0] != manager_id:
-            for writes in (False, True):
-                if (_UNVERIFIED, writes) in self._lines:
-                    self._move_line(place.key_hash, manager_id, writes=writes)
+            for line in [line for line in self._lines if line[0] == _UNVERIFIED]:
+                self._move_line(place.key_hash, line, manager_id)
         if place.group not in (None, manager_id) and self._running.get(manager_id, 0) < self._limit:
             self.leave(place)
             self._enter(place, manager_id)
@@ -118,17 +117,15 @@ class RequestQueue(Generic[_Entry]):
             self._managers.pop(self._remembered[number], None)
             self._remembered[number] = key_hash
 
-    def _move_line(self, key_hash: int, manager_id: str, *, writes: bool) -> None:
+    def _move_line(self, key_hash: int, line: _Line, manager_id: str) -> None:
         """Move the requests that wait with a key to the line of its manager."""
-        waiting = self._lines.pop((_UNVERIFIED, writes))
-        found = [each for each in waiting if each[1].key_hash == key_hash]
-        if others := deque(each for each in waiting if each[1].key_hash != key_hash):
-            self._lines[_UNVERIFIED, writes] = others
-        else:
+        if found := [each for each in self._lines[line] if each[1].key_hash == key_hash]:
+            others = deque(each for each in self._lines.pop(line) if each[1].key_hash != key_hash)
+            if others:
+                self._lines[line] = others
             self._end_line(_UNVERIFIED)
-        if found:
-            found.extend(self._lines.get((manager_id, writes), ()))
-            self._lines[manager_id, writes] = deque(sorted(found, key=itemgetter(0)))
+            found.extend(self._lines.get((manager_id, line[1]), ()))
+            self._lines[manager_id, line[1]] = deque(sorted(found, key=itemgetter(0)))
 
     def forget(self, place: Place) -> None:
         """Count later requests with the key of *place* as unverified."""
@@ -156,9 +153,7 @@ class RequestQueue(Generic[_Entry]):
     def _may_run(self, line: _Line) -> bool:
         group, writes = line
         limit = self._limit if group else self._unverified_limit
-        if self._free <= 0 or (writes and self._writing >= self._limit):
-            return False
-        return self._running.get(group, 0) < limit
+        return self._running.get(group, 0) < limit and not (writes and self._writing >= self._limit)
 
     def _enter(self, place: Place, group: str) -> None:
         place.group = group

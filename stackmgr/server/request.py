@@ -72,10 +72,7 @@ def find_section_end(data: bytearray, searched: int) -> int:
 
 
 def request_id_of(head: bytes, field_limit: int = 16_384) -> str:
-    """Return the request id in a raw head, as the application would read it, or a new one.
-
-    A field line over *field_limit* bytes, by default that of deploy/gunicorn.conf.py, has none.
-    """
+    """Return the request id in a raw head, in lines of up to *field_limit* bytes, or a new one."""
     lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
     fields = (line.partition(b":") for line in lines if len(line) <= field_limit - 2)
     values = (text.strip(b" \t") for name, _, text in fields if name.lower() == b"x-request-id")
@@ -186,13 +183,11 @@ class ReceivedRequest:
                 if key in _SINGLE:
                     raise BadRequest("field repeated")
                 # If two proxies joined two Idempotency-Keys in two ways, a retry would create a second stack:
-                # two are none, which the application rejects in its order.  Empty request ids are none.
-                if key == "HTTP_IDEMPOTENCY_KEY":
-                    value = ""
-                elif key != "HTTP_X_REQUEST_ID" or (value and fields[key]):
-                    value = f"{fields[key]},{value}"
-                else:
+                # two are none, which the application rejects in its order.  An empty request id is none.
+                if key == "HTTP_X_REQUEST_ID" and not (value and fields[key]):
                     value = fields[key] or value
+                else:
+                    value = "" if key == "HTTP_IDEMPOTENCY_KEY" else f"{fields[key]},{value}"
             fields[key] = value
         return fields
 

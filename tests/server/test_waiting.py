@@ -88,6 +88,20 @@ def test_requests_that_wait_for_a_table_delay_no_other(client, admin, watcher, k
         )
 
 
+def test_writes_of_two_managers_that_wait_for_a_table_leave_the_reads_to_a_third(
+    client, new_key, admin, watcher
+):
+    managers = [client, *(WorkerClient(client.port, new_key()) for _ in range(2))]
+    paths = [manager.create() for manager in managers]
+    with ThreadPoolExecutor(48) as threads, admin.transaction():
+        admin.execute(b"LOCK TABLE stackmgr.stacks IN SHARE MODE")
+        for manager, path in zip(managers[:2], paths, strict=False):
+            for _ in range(24):
+                threads.submit(manager.request, "PATCH", path, {"name": "late"})
+        eventually(lambda: watcher.execute(WAITING).fetchone() >= (6,))
+        assert [managers[2].request("GET", paths[2])[0] for _ in range(8)] == [200] * 8
+
+
 def test_the_operators_listener_waits_for_no_managers_request(database_url, new_key, admin, watcher):
     port = free_port()
     environment = ENVIRONMENT | {
