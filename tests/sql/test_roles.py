@@ -50,13 +50,14 @@ def test_the_application_role_cannot_bypass_its_rights(admin, command):
             admin.execute(command.encode())
 
 
-def test_the_application_role_has_exactly_the_rights_it_needs_and_public_has_none(admin):
+def test_the_service_has_exactly_the_rights_it_needs_the_reader_reads_and_public_has_none(admin):
     admin.execute("SET search_path = pg_catalog")
     found = set()
     for name, definition, _ in admin.execute(statements.load("catalog").text):
         assert "owner" not in definition or "owner stackmgr_owner" in definition
         object_name, _, role = name.partition(": privileges of ")
         assert role in ("", "stackmgr_app", "stackmgr_reader")
+        assert role != "stackmgr_reader" or not re.search("INSERT|UPDATE|DELETE|TRUNC|key_digest", definition)
         if role == "stackmgr_app":
             object_name = re.sub(r"^\w+ (stackmgr\.)?|\(.*", "", object_name)
             for verb, columns in re.findall(r"([A-Z]+)(?: \(([^)]*)\))?", definition):

@@ -10,10 +10,6 @@ from tests.support.examples import ADDRESSES, configuration, spread
 COMPRESSED = b"""
 SELECT count(*) FROM stackmgr.stacks WHERE pg_column_size(allocation) < octet_length(allocation::text)
 """
-OPTIONS = b"""
-SELECT relname, reloptions FROM pg_class
-WHERE oid IN ('stackmgr.stack_revisions'::regclass, 'stackmgr.creation_receipts'::regclass)
-"""
 # The first row of each page; a new version on the page of the old one needs no entry in any index.
 UPDATE = b"""
 UPDATE stackmgr.stacks SET revision_number = 2
@@ -41,12 +37,3 @@ def test_a_create_neither_locks_nor_writes_its_managers_row(client, admin):
     client.create(configuration())
     query = b"SELECT xmax::text FROM stackmgr.managers WHERE external_id = %s::text::uuid"
     assert admin.execute(query, [client.external_id]).fetchone() == ("0",)
-
-
-def test_autovacuum_visits_the_append_only_tables_every_million_rows_whatever_their_size(admin):
-    expected = [
-        "autovacuum_vacuum_insert_scale_factor=0",
-        "autovacuum_vacuum_insert_threshold=1000000",
-        "autovacuum_freeze_min_age=0",
-    ]
-    assert dict(admin.execute(OPTIONS)) == {"stack_revisions": expected, "creation_receipts": expected}
