@@ -37,6 +37,7 @@ def chunked(after_size: bytes = b"", trailers: bytes = b"", field: bytes = b"") 
 
 LENGTH = b"\r\nContent-Length: %d" % len(BODY)
 LATE_408 = b"HTTP/1.1 408 X\r\nConnection: close\r\n\r\n"
+TOO_LONG = changed(announced=2_500_000, body=b" " * 2_500_000)
 MANY_CHUNKS = changed(b"Transfer-Encoding: chunked", body=b"1\r\n \r\n" * 100_000)
 # Pieces of the response to the first key, None for a close; its outcome; whether the connection is kept.
 CASES = {
@@ -62,6 +63,7 @@ CASES = {
     "chunked with an extension and trailers": ([chunked(b";x=y", b"X: y\r\n")], FIRST, True),
     "chunked with a length as well": ([chunked(field=LENGTH)], FIRST, True),
     "chunked without its end": ([chunked()[:-2], None], BROKEN, False),
+    "2.5 MB": ([TOO_LONG], "verifier_response_too_long", False),
     "100,000 chunks": ([MANY_CHUNKS], "verifier_response_too_long", False),
     "204 with a body": ([GOOD.replace(b"200", b"204")], "verifier_http_204", False),
     "HTTP/1.0": ([changed(version=b"1.0")], FIRST, False),

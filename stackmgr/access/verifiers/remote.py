@@ -156,7 +156,7 @@ class Endpoint:
             except (OSError, h11.RemoteProtocolError) as ex:
                 # A kept connection may close just as it is used.  Without a byte of a response the request is
                 # sent once more, over a new connection.
-                if kept is None or isinstance(ex, TimeoutError) or connection.received:
+                if kept is None or connection.received:
                     raise _unavailable(ex, ReasonSlug.VERIFIER_RESPONSE_BROKEN) from ex
                 kept = None
             finally:
