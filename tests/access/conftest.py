@@ -1,5 +1,6 @@
 """Fixtures: an application with an Unkey of its own, the contents of its tables, the operator's commands."""
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -9,6 +10,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+import trustme
 
 from stackmgr.access.verifiers import circuit_breaker
 from stackmgr.access.verifiers.remote import Endpoint
@@ -36,6 +38,21 @@ _CONTENTS = b"""
 def unkey() -> Iterator[HttpServer]:
     with http_server() as server:
         yield server
+
+
+@pytest.fixture
+def tls_server(tmp_path, monkeypatch):
+    """Return a function that runs a server with a certificate for a name."""
+
+    def run(name: str, *, is_trusted: bool = True) -> AbstractContextManager[HttpServer]:
+        authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(name).configure_cert(context)
+        if is_trusted:
+            authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        return http_server(context=context)
+
+    return run
 
 
 @pytest.fixture

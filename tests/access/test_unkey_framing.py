@@ -1,12 +1,10 @@
 """Responses of Unkey that are framed in unusual or wrong ways: the next key gets an outcome of its own."""
 
 import json
-import ssl
 import time
 from threading import Event
 
 import pytest
-import trustme
 
 from stackmgr.errors import ServiceError
 from tests.support.http_server import http_server, response
@@ -100,14 +98,9 @@ class Stub:
 
 
 @pytest.fixture(params=["plain", "TLS"])
-def server(request, tmp_path, monkeypatch):
-    context = None
-    if request.param == "TLS":
-        authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert("127.0.0.1").configure_cert(context)
-        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-    with http_server(Stub(), context) as running:
+def server(request, tls_server):
+    with tls_server("127.0.0.1") if request.param == "TLS" else http_server() as running:
+        running.behave = Stub()
         yield running
 
 

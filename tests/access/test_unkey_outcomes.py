@@ -11,8 +11,6 @@ from stackmgr.access.verifiers import remote
 from stackmgr.access.verifiers.http_connection import RESPONSE_LIMIT_BYTES
 from stackmgr.monitoring.logs import RateLimitFilter
 from tests.support.http_server import http_server, respond, response
-from tests.support.http_server import raw as exactly
-from tests.support.http_wire import chunked
 from tests.support.unkey_server import ROOT_KEY, accepted, verification
 
 pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
@@ -168,15 +166,13 @@ def good(known):
     return accepted(known[0].external_id, f"id_{known[0].external_id}")
 
 
-def test_a_response_is_read_up_to_its_limits_and_in_chunks(known, unkey, good):
+def test_a_response_is_read_up_to_its_limits(known, unkey, good):
     client, stack_id = known
     body = json.dumps(good).encode()
-    in_chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(body, 9)
     data, megabyte = good["data"], {f"member {number:05}": "x" * 92 for number in range(9_900)}
     metadata = {"meta": megabyte, "identity": data["identity"] | {"meta": megabyte}}
     slow_to_parse = {"meta": {"numbers": [1] * 25_000}}
     for title, behaviour, status in (
-        ("in chunks", exactly(in_chunks, keep=True), 200),
         ("longest", respond_longest(body), 200),
         ("metadata of a megabyte each", respond(200, {"data": data | metadata}), 200),
         ("more values than can be parsed quickly", respond(200, {"data": data | slow_to_parse}), 503),

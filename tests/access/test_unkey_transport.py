@@ -1,22 +1,18 @@
 """Network failures towards Unkey: nothing is granted, nothing changes, no request waits for long."""
 
 import socket
-import ssl
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from uuid import uuid4
 
 import pytest
-import trustme
 
 from stackmgr.access.verifiers import circuit_breaker, http_connection
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
-from stackmgr.errors import VerificationError
-from tests.support.http_server import HttpServer, drip, hang_up, http_server, raw, reset, respond, response
+from tests.support.http_server import drip, hang_up, http_server, raw, reset, respond, response
 from tests.support.unkey_server import accepted
 from tests.support.waiting import eventually
 
@@ -58,20 +54,6 @@ def test_a_broken_response_is_unavailable(every_operation, unkey, behaviour):
     assert len(unkey.requests) == (5 if behaviour in (hang_up, reset) else 4)
 
 
-def test_an_endless_response_is_abandoned_before_the_deadline(known, unkey):
-    sent = []
-
-    def flood(sock, _):
-        for _ in range(1000):
-            sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 2560)
-            sent.append(65536)
-
-    unkey.behave = flood
-    assert known[0].page().status_int == 503
-    # What the sockets of both ends may have buffered, and nothing like the 64 MB of the flood.
-    assert sum(sent) < 16_000_000
-
-
 @pytest.mark.parametrize("behaviour", [*SLOW.values(), None], ids=[*SLOW, "silence"])
 def test_a_slow_response_is_unavailable_at_the_deadline(
     every_operation, known, unkey, make_unkey_client, behaviour
@@ -80,19 +62,6 @@ def test_a_slow_response_is_unavailable_at_the_deadline(
     every_operation(503, make_unkey_client(unkey.url, IMPATIENT, known[0].external_id))
     eventually(lambda: len(unkey.requests) >= 4)  # the last may arrive after it was given up
     assert len(unkey.requests) == 4
-
-
-def test_all_waits_of_a_call_have_one_deadline(unkey, make_verifier, database):
-    def half(sock, _):
-        time.sleep(0.8)
-        sock.sendall(HEAD)
-        unkey.release.wait()
-
-    unkey.behave = half
-    started = time.monotonic()
-    with database.session() as session, pytest.raises(VerificationError):
-        make_verifier(unkey.url, 1.0).verify("key", session)
-    assert time.monotonic() - started < 1.5
 
 
 @pytest.mark.parametrize(
@@ -171,21 +140,6 @@ def test_an_address_that_rejects_or_drops_packets_leaves_time_for_the_next_one(
         assert client.page().status_int == 200
 
 
-def test_a_name_is_resolved_again_for_each_new_connection(make_unkey_client, resolve):
-    with http_server() as first, http_server() as second:
-        client = make_unkey_client("http://unkey.example.org")
-        first.behave = second.behave = respond(200, accepted(client.external_id, client.external_id))
-        now = first
-        resolve(lambda: (now.port,))
-        assert client.page().status_int == 200
-        now = second
-        assert client.page().status_int == 200
-        assert (first.connections, second.connections) == (1, 0)
-        first.behave = hang_up
-        assert client.page().status_int == 200
-        assert second.connections == 1
-
-
 def test_the_probes_of_an_open_circuit_go_where_the_name_leads_now(make_unkey_client, resolve, monkeypatch):
     monkeypatch.setattr(circuit_breaker, "FAILURES_TO_OPEN", 3)
     all_arrived = threading.Barrier(5)
@@ -200,21 +154,6 @@ def test_the_probes_of_an_open_circuit_go_where_the_name_leads_now(make_unkey_cl
         assert [client.page().status_int for _ in range(3)] == [503] * 3
         eventually(lambda: client.page().status_int == 200)
     assert (failing.connections, len(failing.requests), healthy.connections) == (5, 5 + 3, 1)
-
-
-@pytest.fixture
-def tls_server(tmp_path, monkeypatch):
-    """Return a function that runs a server with a certificate for a name."""
-
-    def run(name: str, *, is_trusted: bool = True) -> AbstractContextManager[HttpServer]:
-        authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert(name).configure_cert(context)
-        if is_trusted:
-            authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-        return http_server(context=context)
-
-    return run
 
 
 def test_a_host_may_end_with_a_dot(tls_server, make_unkey_client, resolve):
@@ -248,14 +187,7 @@ def test_a_kept_connection_that_died_while_idle_is_replaced_once(known, unkey, d
 
     unkey.behave = dies_if_kept
     assert client.get(stack_id).status_int == 200
-    assert len(unkey.requests) == 2
-    unkey.requests.clear()
-    unkey.behave = death
-    assert client.get(stack_id).status_int == 503
-    assert len(unkey.requests) == 2
-    unkey.requests.clear()
-    assert client.get(stack_id).status_int == 503
-    assert len(unkey.requests) == 1
+    assert unkey.requests[0].body == unkey.requests[1].body
 
 
 def test_the_second_attempt_does_not_take_the_next_kept_connection(unkey, make_unkey_client):
