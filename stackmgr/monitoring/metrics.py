@@ -11,8 +11,9 @@ import logging
 import os
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from stackmgr import __version__
@@ -95,11 +96,15 @@ def _claim_files(folder: Path) -> tuple[int, int]:
     raise AssertionError("unreachable")
 
 
-def _is_readable(path: Path) -> bool:
-    from prometheus_client.mmap_dict import MmapedDict  # noqa: PLC0415 - an extra
+def _merge(paths: Iterable[Path]) -> list[Any]:
+    from prometheus_client.multiprocess import MultiProcessCollector  # noqa: PLC0415 - an extra
 
+    return list(MultiProcessCollector.merge(map(str, paths)))  # type: ignore[no-untyped-call]
+
+
+def _is_readable(path: Path) -> bool:
     try:
-        return bool(list(MmapedDict.read_all_values_from_file(path)))  # type: ignore[no-untyped-call]
+        return bool(_merge([path]))
     except (FileNotFoundError, ValueError, RuntimeError, struct.error):
         return False
 
@@ -176,8 +181,9 @@ class Metrics:
 
         Blocks: the disk may be slow.
         """
-        from prometheus_client import CollectorRegistry, exposition, multiprocess  # noqa: PLC0415 - an extra
+        from prometheus_client import exposition  # noqa: PLC0415 - an extra
 
-        registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry, str(self._folder))  # type: ignore[no-untyped-call]
+        # After a reload, files may be of another release of the library.
+        readable = [path for path in self._folder.glob("*.db") if _is_readable(path)]
+        registry: Any = SimpleNamespace(collect=lambda: _merge(readable))
         return exposition.generate_latest(registry) + _BUILD, exposition.CONTENT_TYPE_LATEST

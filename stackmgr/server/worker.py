@@ -66,6 +66,12 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
                 sleep(_BOOT_LOOK_SECONDS)
             sys.exit(1)
 
+    def init_signals(self) -> None:
+        """Ignore what is for the master: a closed terminal or `pkill -HUP` sends it to all processes."""
+        super().init_signals()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
     def run(self) -> None:
         """Serve until a signal to stop."""
         gc.freeze()  # a full collection of all that has been loaded would stop the requests for 20 to 50 ms

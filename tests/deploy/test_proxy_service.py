@@ -62,7 +62,11 @@ def test_a_deployment_under_a_base_path_returns_it_in_location(service, new_key,
         "    location / {\n": (
             "    location / { return 404; }\n    location = /base { return 404; }\n    location /base/ {\n"
         ),
-        "proxy_pass http://stackmgr;": "proxy_pass http://stackmgr/;",
+        "proxy_pass http://stackmgr;": "proxy_pass http://stackmgr$stackmgr_below_base;",
+        "map $request_uri $stackmgr_allow {": (
+            'map $request_uri $stackmgr_below_base { "~^/base(?<below_base>/.*)$" $below_base; }\n'
+            "map $request_uri $stackmgr_allow {"
+        ),
         "proxy_redirect off;": "proxy_redirect / /base/; absolute_redirect off;",
     }
     with nginx_before(tmp_path, service.port, changes=as_the_file_says) as proxy:
@@ -71,7 +75,14 @@ def test_a_deployment_under_a_base_path_returns_it_in_location(service, new_key,
         location = created.headers["Location"]
         assert (created.status, location) == (201, f"/base{STACKS}/{created.json['id']}")
         assert proxy.request("GET", location, headers).body == created.body
-        for path in ("/", "/base", "/base/", STACKS, location.removeprefix("/base")):
+        for path in (
+            "/",
+            "/base",
+            "/base/",
+            "/base/manager%2Fstacks",
+            STACKS,
+            location.removeprefix("/base"),
+        ):
             response = ProxyClient(proxy, "k").request("GET", path)
             assert (path, response.status) == (path, 404)
 

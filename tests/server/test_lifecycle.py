@@ -81,6 +81,15 @@ def test_sigabrt_ends_a_worker_at_once_also_from_within_a_request(start):
         eventually(lambda: server.boots == 2)
 
 
+@pytest.mark.parametrize("sent", [signal.SIGHUP, signal.SIGUSR2])
+def test_what_is_for_the_master_ends_no_worker_that_gets_it_too(start, sent):
+    server = start()
+    with server.connect(get("/sleep?1")) as slow:
+        time.sleep(0.3)
+        psutil.Process(server.process.pid).children()[0].send_signal(sent)
+        assert slow.response().status == 200
+
+
 def test_a_worker_that_cannot_boot_heeds_a_signal_to_stop(start):
     server = start(
         "graceful_timeout = 600\nimport stackmgr.server.worker as w\n"
