@@ -8,8 +8,8 @@
 -- why:     sql/catalog.tsv has the first two columns for a new database. A definition is the same on PostgreSQL 15 to
 --          18, after a restore and pg_upgrade: since 18 a NOT NULL is a constraint too, so only the column lists it.
 --          The parts of a partitioned table count as the table, and the word ONLY is left out. The rights are those in
---          effect, by membership and PUBLIC too. A btree refuses a long value, so an index on an unbounded column may.
---          Names are complete only if the search_path is pg_catalog.
+--          effect, by membership and PUBLIC too. Functions of an extension are left out. A btree refuses a long value,
+--          so an index on an unbounded column may. Names are complete only if the search_path is pg_catalog.
 WITH classes AS (
     SELECT
         oid, relkind, relispartition, relowner, relrowsecurity OR relforcerowsecurity AS has_row_security,
@@ -27,6 +27,10 @@ functions AS (
     SELECT oid, 'function ' || oid::regprocedure AS object, proowner, prokind
     FROM pg_catalog.pg_proc
     WHERE pronamespace = to_regnamespace('stackmgr')
+        AND NOT EXISTS (
+            SELECT FROM pg_catalog.pg_depend
+            WHERE classid = 'pg_catalog.pg_proc'::regclass AND objid = pg_proc.oid AND deptype = 'e'
+        )
 ),
 types AS (
     SELECT oid, 'type ' || oid::regtype AS object, typowner, typbasetype, typtypmod, typnotnull, typdefault

@@ -1,4 +1,5 @@
--- Move old revisions of stacks into a file of COPY's text format: for a DBA, as a login that may assume stackmgr_owner.
+-- Move old revisions of stacks into a file of COPY's text format: for a DBA, as a login that may assume stackmgr_owner,
+-- and not through a pooler, whose sessions would keep the role.
 --
 --     psql -X -d stackmgr -v before=2026-01-01 -v file=revisions-2025.tsv -f archive_revisions.sql
 --

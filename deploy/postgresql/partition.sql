@@ -1,5 +1,5 @@
 -- Partition stack_revisions and creation_receipts by hash of manager_id, 16 parts each, while the service runs: for a
--- DBA, as a login that may assume stackmgr_owner.
+-- DBA, as a login that may assume stackmgr_owner, and not through a pooler, whose sessions would keep the role.
 --
 --     psql -X -d stackmgr -f partition.sql
 --

@@ -187,6 +187,8 @@ def test_what_a_dba_adds_or_sets_is_a_warning(own_url):
     CREATE TABLE stackmgr.notes (id integer PRIMARY KEY CHECK (id > 0));
     CREATE FUNCTION stackmgr.dba_two() RETURNS integer RETURN 2;
     CREATE AGGREGATE stackmgr.total(integer) (sfunc = int4pl, stype = integer);
+    CREATE FUNCTION stackmgr.of_an_extension() RETURNS integer RETURN 3;
+    ALTER EXTENSION plpgsql ADD FUNCTION stackmgr.of_an_extension();
     """
     damage(own_url, additions)
     findings = preflight.examine(own_url, compares_catalog=True)
