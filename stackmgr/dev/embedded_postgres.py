@@ -166,20 +166,23 @@ class EmbeddedPostgres(ExitStack):
 
     def ensure_database(self) -> None:
         """Create the service's database if it is not there yet."""
-        self._create(self.url("postgres"), _CREATE_DATABASE)
+        with self._creating(self.url("postgres")) as connection:
+            connection.execute(_CREATE_DATABASE)
 
     def ensure_service_login(self) -> str:
         """Create a login with the service's rights alone, unless it exists, and return its connection string.
 
         The roles come with the schema.
         """
-        self._create(self.url(), _CREATE_SERVICE_LOGIN)
+        with self._creating(self.url()) as connection:
+            connection.execute(_CREATE_SERVICE_LOGIN)
         return self.url(user=_SERVICE_LOGIN)
 
-    def _create(self, url: str, statement: bytes) -> None:
+    @contextmanager
+    def _creating(self, url: str) -> Iterator[psycopg.Connection]:
         try:
             with suppress(*_EXISTS), psycopg.connect(url, autocommit=True) as connection:
-                connection.execute(statement)
+                yield connection
         except psycopg.Error as ex:
             raise CommandError(f"the database in {self.folder}: {ex}") from ex
 
