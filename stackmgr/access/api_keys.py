@@ -10,7 +10,6 @@ import secrets
 import zlib
 
 PATTERN = r"stackmgr_[0-9A-Za-z]{38}"
-_FORM = re.compile(PATTERN)
 _PREFIX = "stackmgr_"
 _RANDOM_LENGTH, _CHECKSUM_LENGTH = 32, 6
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -30,7 +29,7 @@ def generate() -> str:
 def is_well_formed(key: str) -> bool:
     """Whether *key* has the form of a key and the checksum that belongs to it."""
     random_part, checksum = key[len(_PREFIX) : -_CHECKSUM_LENGTH], key[-_CHECKSUM_LENGTH:]
-    return _FORM.fullmatch(key) is not None and checksum == _checksum(random_part)
+    return re.fullmatch(PATTERN, key) is not None and checksum == _checksum(random_part)
 
 
 def digest(key: str) -> bytes:

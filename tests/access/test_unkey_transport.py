@@ -30,14 +30,11 @@ BROKEN = {
     "closed at once": hang_up,
     "reset": reset,
     "no HTTP": raw(b"220 mail.example.org ESMTP\r\n"),
-    "HTTP/0.9": raw(b"<html></html>"),
-    "no body": raw(HEAD + b"Content-Length: 99\r\n\r\n"),
     "two lengths": raw(HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef"),
     "broken chunks": raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nabc"),
     "endless header": raw(HEAD + b"X: " + b"y" * 300_000),
     "endless headers": raw(HEAD + b"X: y\r\n" * 50_000),
     "endless continue": raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000),
-    "endless body": raw(HEAD + b"\r\n" + b" " * 2_000_000),
 }
 SLOW = {
     "each byte of the headers": drip(GOOD, 0.05),

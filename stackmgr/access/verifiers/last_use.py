@@ -15,8 +15,6 @@ from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
 from stackmgr.threads import repeat
 
-INTERVAL = 30.0
-
 _RECORD = statements.load("api_key_use_record")
 _log = logging.getLogger("stackmgr")
 
@@ -24,7 +22,7 @@ _log = logging.getLogger("stackmgr")
 class LastUse:
     """The uses that one process has not written yet.  Thread-safe."""
 
-    def __init__(self, database: Database, interval: float = INTERVAL) -> None:
+    def __init__(self, database: Database, interval: float = 30.0) -> None:
         self._database = database
         self._interval = interval
         self._lock = threading.Lock()

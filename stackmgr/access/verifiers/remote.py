@@ -34,18 +34,16 @@ from stackmgr.threads import result, start_thread
 _MAX_VALUES = 20_000  # parsing so many in 2.5 MB takes 4 to 10 ms, in which no other request runs
 _LONGEST_LIMIT_SECONDS = 60  # for which a rate limit of the service itself is obeyed
 
-_HTTP_STATUS = ReasonSlug.VERIFIER_HTTP_STATUS
 _REQUEST_REJECTED = (
     "The verifier rejects the service's own request with HTTP %d: check its URL and the credential"
 )
 _log = logging.getLogger("stackmgr.verifiers")
 _log.addFilter(RateLimitFilter())
-_SECONDS = re.compile(r"[0-9]{1,9}")
 
 
 def retry_after(text: str) -> int | None:
     """Return the seconds of a Retry-After value, or None if it is missing or malformed."""
-    if _SECONDS.fullmatch(text):
+    if re.fullmatch(r"[0-9]{1,9}", text):
         return int(text)
     try:
         moment = parsedate_to_datetime(text)
@@ -113,7 +111,7 @@ class Endpoint:
         way, for a response that is late, too long or no JSON object, and at once while the circuit is open.
         """
         if (left := self._limited_until - monotonic()) > 0:
-            raise TooManyRequests(_HTTP_STATUS.replace("STATUS", "429"), ceil(left))
+            raise TooManyRequests(ReasonSlug.VERIFIER_HTTP_STATUS.replace("STATUS", "429"), ceil(left))
         fields = {
             "Host": self._authority,
             "Authorization": f"Bearer {credential}",
@@ -133,7 +131,7 @@ class Endpoint:
             self._breaker.release(permit, responded=has_responded)
         if status == 200:
             return _object(content)
-        reason, seconds = _HTTP_STATUS.replace("STATUS", str(status)), retry_after(wait)
+        reason, seconds = ReasonSlug.VERIFIER_HTTP_STATUS.replace("STATUS", str(status)), retry_after(wait)
         if status == 429:
             if seconds is not None:
                 seconds = min(seconds, _LONGEST_LIMIT_SECONDS)
