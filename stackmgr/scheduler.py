@@ -46,8 +46,6 @@ class Scheduler:
         self._signals: deque[Signal] = deque()  # that have been set
         self.ending_turn: Lane = deque()  # those that continue at the end of this turn
         self._idle: list[greenlet] = []
-        # For which each has run its present call; of the one that runs, less the time at which it began to.
-        self._seconds: dict[greenlet, float] = {}
         self._wake_up = os.eventfd(0)
         self.turns = 0
         self._main = getcurrent()
@@ -75,7 +73,7 @@ class Scheduler:
         if not self._idle:
             greenlet(self._run_calls, self._main).switch()
         idle = self._idle.pop()
-        self._seconds[idle] = 0.0
+        idle.seconds = 0.0  # for which it has run; while it runs, less the time at which it began to
         self._switch(idle, call)
 
     def resume(self, waiter: Waiter, *, is_ready: bool = True) -> None:
@@ -87,13 +85,14 @@ class Scheduler:
             self.start(partial(waiter, is_ready))
 
     def _switch(self, target: greenlet, value: object) -> None:
-        self._seconds[target] -= monotonic()
+        target.seconds -= monotonic()
         target.switch(value)
-        self._seconds[target] += monotonic()
+        target.seconds += monotonic()
 
     def seconds_run(self) -> float:
         """Return for how many seconds the present call has run, without its waits."""
-        return self._seconds[getcurrent()] + monotonic()
+        seconds: float = getcurrent().seconds
+        return seconds + monotonic()
 
     def forget(self, descriptor: int) -> None:
         """End a wait for a descriptor that is closed."""
@@ -107,7 +106,7 @@ class Scheduler:
         os.eventfd_write(self._wake_up, 1)
 
     def _run_calls(self) -> None:
-        while True:
+        while len(self._idle) < _MAX_IDLE:
             self._idle.append(getcurrent())
             self._main.switch()()  # without a name: nothing of a request outlives it
 

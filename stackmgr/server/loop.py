@@ -15,14 +15,14 @@ from greenlet import getcurrent, greenlet
 from gunicorn.http.wsgi import base_environ
 
 from stackmgr.errors import ServiceError
-from stackmgr.scheduler import READABLE, Scheduler
+from stackmgr.scheduler import Scheduler
 from stackmgr.server.client import Client
 from stackmgr.server.clients import Clients
 from stackmgr.server.queue import Place, RequestQueue
 from stackmgr.server.request import HEAD_LIMIT, HeadLimits, ReceivedRequest
 from stackmgr.server.response import Response
 
-LOOK_SECONDS = 0.1  # between two heartbeats, and how exactly the queue is timed
+LOOK_SECONDS = 0.1  # between two heartbeats, until a signal is noticed, and how exactly the queue is timed
 READ_SECONDS = 0.001  # of a turn
 START_SECONDS = 0.0005  # of a turn: a result that has arrived waits for one large body at most
 REJECT_SECONDS = 0.004  # of a turn
@@ -53,17 +53,9 @@ class Loop:
         self._next_look = self._next_warning = 0.0
         self._rejected = 0  # since the last warning
 
-    def run(self, wakes: int) -> None:
-        """Take turns until the worker has stopped; a signal writes to the descriptor *wakes*."""
-        self._watch(wakes)
+    def run(self) -> None:
+        """Take turns until the worker has stopped."""
         self.scheduler.run(self.turn, self._idle_seconds)
-
-    def _watch(self, wakes: int) -> None:
-        def read(_: bool) -> None:
-            os.read(wakes, 4096)
-            self._watch(wakes)
-
-        self.scheduler.park(read, wakes, READABLE, inf)
 
     def turn(self) -> bool:
         """Do what is to be done now; return False at the end."""

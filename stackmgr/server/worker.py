@@ -75,7 +75,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     def run(self) -> None:
         """Serve until a signal to stop."""
         gc.freeze()  # a full collection of all that has been loaded would stop the requests for 20 to 50 ms
-        self.loop.run(self.PIPE[0])
+        self.loop.run()
 
     def handle_usr1(self, sig: int, frame: FrameType | None) -> None:
         """Have the logs reopened between two turns: a request may be writing now."""

@@ -80,6 +80,13 @@ def test_deadlines_of_waits_that_have_ended_are_dropped(running):
     assert len(running.scheduler._heap) < 100
 
 
+def test_no_more_than_some_greenlets_are_kept(running, monkeypatch):
+    monkeypatch.setattr(scheduler, "_MAX_IDLE", 3)
+    futures = [running.start(end_turn) for _ in range(20)]
+    assert [each.result(PATIENCE) for each in futures] == [None] * 20
+    assert running.do(lambda: len(running.scheduler._idle)) == 2  # and the one that is in use
+
+
 def test_one_that_ends_its_turn_continues_after_all_that_is_ready(running):
     order = []
 

@@ -44,7 +44,7 @@ def names(world: World, kernel: kernels.Kernel) -> Names:
         return len(kernel.file(number).stream.received).to_bytes(4, byteorder)
 
     found: dict[tuple[Any, str], Any] = {
-        (loop, "os"): kernel.os(getppid=lambda: 1, read=lambda number, _: kernel.eventfd_read(number)),
+        (loop, "os"): kernel.os(getppid=lambda: 1),
         (queue, "randint"): world.random.randint, (queue, "randrange"): world.random.randrange,
         (client, "ioctl"): ioctl,
         (client, "select"): kernels.module(select, poll=lambda: kernels.Poll(kernel)),
@@ -79,13 +79,12 @@ class Process:
         self.sockets = [
             Listener(kernel, backlog, port) for backlog, port in zip(backlogs, PORTS, strict=True)
         ]
-        self._signal = kernels.EventFd(kernel, 0)
         self.loop = WatchedLoop(world, self)
         self.main = world.start("main", self._run)
 
     def _run(self) -> None:
         self.main.only_waits_in = getcurrent()
-        self.loop.run(self._signal.number)
+        self.loop.run()
         if self.loop.managers.open and self.world.now < self.loop.stops_at:
             self.world.fail("a stopping worker finishes what has arrived", "it ends early")
         self._exit()
@@ -94,8 +93,6 @@ class Process:
         if self.alive and not self.has_ended:
             self.world.note("SIGTERM")
             self.alive, self.stopped_at = False, self.world.now
-            self._signal.count += 1
-            self._signal.changed()
 
     def _exit(self) -> None:
         """End: the kernel closes what is open."""
