@@ -14,7 +14,7 @@ import socket
 import sys
 from pathlib import Path
 
-from stackmgr.server.master import checked_release
+from stackmgr.release import checked_release
 
 # Process 1 of a container ignores signals without a handler, and gunicorn sets its own after the check.
 if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

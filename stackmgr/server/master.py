@@ -10,25 +10,22 @@
 - If a worker cannot be forked or cannot boot, the master tries again: see `Worker.init_process`.
 - systemd is notified once a worker serves.
 
-The master imports this module: it must import nothing of the service.
+The master imports this module: it must import nothing of the service but `release`, which imports nothing.
 """
 
-import json
 import os
-import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from types import FrameType, ModuleType
-from typing import IO, Any, cast
+from typing import Any
 
 from gunicorn import __version__, systemd
 
+from stackmgr import release
+
 BOOT_SECONDS = 30.0  # in which a worker must serve
-CHECK_SECONDS = 120.0  # of the check of a release: TimeoutStartSec of deploy/stackmgr.service is longer
-POLL_INTERVAL = 0.05  # seconds
 # A turn of the master takes 1 s at most.  After a longer one, workers have as long again for a heartbeat.
 STILL_SECONDS = 3.0
 
@@ -38,49 +35,9 @@ _REQUIRED = (
     "spawn_worker", "worker_age",
 )  # fmt: skip
 
-# The result of the check that a reload has made, in the environment for the settings file.
-_CHECKED = "STACKMGR.RELEASE"
-
 
 class _ReloadRefused(Exception):
     """The release on disk did not pass its check, or the new workers do not serve."""
-
-
-def _run_check(turn: Callable[[], None]) -> str | None:
-    """Return the JSON document of the check of the release on disk, or None if it did not complete.
-
-    It is a process of its own, because workers inherit the modules that the master imports: after an upgrade
-    those of two releases.  *turn* is called every POLL_INTERVAL meanwhile.
-    """
-    deadline, output = time.monotonic() + CHECK_SECONDS, b""
-    with subprocess.Popen(
-        [sys.executable, "-m", "stackmgr.operate.check"], stdout=subprocess.PIPE
-    ) as process:
-        pipe = cast("IO[bytes]", process.stdout).fileno()
-        try:
-            while time.monotonic() < deadline:
-                turn()
-                if select.select([pipe], [], [], POLL_INTERVAL)[0]:
-                    piece = os.read(pipe, 65536)
-                    output += piece
-                    if not piece:  # its exit status may have been reaped by gunicorn
-                        return output.decode() or None
-        finally:
-            process.kill()
-    print(f"The check of the release took longer than {CHECK_SECONDS:g} s", file=sys.stderr)
-    return None
-
-
-def checked_release() -> dict[str, Any]:
-    """Return the result of the check of the release on disk.  Raises SystemExit if it cannot be imported.
-
-    The settings file calls this at the start and at each reload.
-    """
-    output = os.environ.pop(_CHECKED, None) or _run_check(lambda: None)
-    if output is None:
-        sys.exit(1)
-    found: dict[str, Any] = json.loads(output)
-    return found
 
 
 def _serves(worker: Any) -> bool:
@@ -182,10 +139,10 @@ class Master:
 
     def _check_release(self) -> None:
         """Check the release on disk, for the settings file.  Raises _ReloadRefused if it cannot be run."""
-        output = _run_check(self._supervise)
+        output = release.run_check(self._supervise)
         if output is None:
             raise _ReloadRefused
-        os.environ[_CHECKED] = output
+        os.environ[release.CHECKED] = output
 
     def _supervise(self) -> None:
         """Do what the master does between two signals, and stop if one says so."""
@@ -234,7 +191,7 @@ class Master:
             has_failed = len(new) < self._server.num_workers or time.monotonic() > deadline
             if has_failed or all(map(_serves, new.values())):
                 break
-            time.sleep(POLL_INTERVAL)
+            time.sleep(release.POLL_SECONDS)
             self._server.reap_workers()
         if has_failed:
             self._server.log.error("The new workers do not serve")

@@ -42,7 +42,10 @@ HANGING = IN_A_WORKER.format("import time; time.sleep(100)")
 # As where the files change after the check.
 NOT_IN_A_WORKER = 'import sys\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError'
 # A check of a release, and the boot of a worker, have eight seconds each.
-IMPATIENT = "\nfrom stackmgr.server import master\nmaster.BOOT_SECONDS = master.CHECK_SECONDS = 8\n"
+IMPATIENT = (
+    "\nfrom stackmgr import release\nfrom stackmgr.server import master"
+    "\nmaster.BOOT_SECONDS = release.CHECK_SECONDS = 8\n"
+)
 
 
 class Releases:
