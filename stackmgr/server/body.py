@@ -1,8 +1,6 @@
-"""Request bodies: decoding chunks as they arrive, and the stand-in for a body over the limit."""
+"""Request bodies in chunks, decoded as they arrive."""
 
 import re
-from io import BytesIO
-from typing import NoReturn
 
 from stackmgr.limits import BODY_LIMIT_BYTES, FRAMING_LIMIT_BYTES
 from stackmgr.server.request import BadRequest, ReceivedRequest, find_section_end
@@ -17,22 +15,6 @@ _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
 # No possessive group: before Python 3.11.3 it keeps half of a repetition that did not match, the ";" of "1;".
 _EXTENSION = rb"[ \t]*+;[ \t]*+%b(?:[ \t]*+=[ \t]*+(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
 _EXTENDED_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:%b)*\r\n" % _EXTENSION)
-
-
-class IncompleteBody(BytesIO):
-    """The first bytes of a body over the limit. Reading beyond them raises OSError, never an end of file."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Return exactly *size* bytes."""
-        data = super().read(size)
-        if size is None or size < 0 or len(data) < size:
-            self._fail()
-        return data
-
-    def _fail(self, *_: object) -> NoReturn:
-        raise OSError("the request body exceeds the limit and was not collected")
-
-    readline = readlines = __iter__ = _fail
 
 
 class ChunkedDecoder:
@@ -55,11 +37,6 @@ class ChunkedDecoder:
     def exceeds_limit(self) -> bool:
         """Whether the content is longer than BODY_LIMIT_BYTES."""
         return len(self.content) > BODY_LIMIT_BYTES
-
-    def body(self) -> BytesIO:
-        """Return what the application reads."""
-        kind = IncompleteBody if self.exceeds_limit else BytesIO
-        return kind(self.content)
 
     def feed(self, data: bytearray) -> bool:
         """Remove bytes of the body from *data*; return whether it is complete or exceeds the limit.

@@ -18,7 +18,7 @@ from stackmgr.admission import ADMISSION
 from stackmgr.errors import IncompleteRequest, InvalidRequest, RequestTimedOut, ServiceError
 from stackmgr.limits import BODY_LIMIT_BYTES, REQUEST_SECONDS
 from stackmgr.scheduler import READABLE, WRITABLE, Lane
-from stackmgr.server.body import ChunkedDecoder, IncompleteBody
+from stackmgr.server.body import ChunkedDecoder
 from stackmgr.server.queue import Place
 from stackmgr.server.request import BadRequest, ReceivedRequest, find_section_end, request_id_of
 from stackmgr.server.response import error_response
@@ -122,9 +122,6 @@ class Client:
         del inbox[:end]
         request = ReceivedRequest(self._head, self._loop.limits)
         self._receive_body(request, request.length, deadline)
-        if isinstance(request.body, IncompleteBody):
-            request.must_close = True  # the next request starts after the bytes that are not collected
-            inbox.clear()
         self._clients.unpark(self)
         if self not in self._clients.open:
             raise ClientLeft
@@ -132,15 +129,15 @@ class Client:
 
     def _receive_body(self, request: ReceivedRequest, length: int | None, deadline: float) -> None:
         inbox, lane = self._inbox, self._clients.bodies
-        if length is not None and length > BODY_LIMIT_BYTES:  # the application rejects it
-            request.body = IncompleteBody()
+        if length is not None and length > BODY_LIMIT_BYTES:
+            request.must_close = True  # the application rejects what it announces
             return
         if request.expects_continue and (length is None or len(inbox) < length):
             self._send(CONTINUE)
         if length is not None:
             while len(inbox) < length:
                 self._read(BODY_BYTES, lane, deadline)
-            request.body = BytesIO(inbox[:length])
+            request.environ["wsgi.input"] = BytesIO(inbox[:length])
             del inbox[:length]
             return
         decoder, is_complete = ChunkedDecoder(request), False
@@ -150,7 +147,8 @@ class Client:
             is_complete = decoder.feed(inbox)
             if not is_complete and len(inbox) == size:
                 self._read(BODY_BYTES, lane, deadline, len(decoder.content))
-        request.body = decoder.body()
+        request.environ["wsgi.input"] = BytesIO(decoder.content)
+        request.must_close |= decoder.exceeds_limit  # and the next request starts after what is not collected
 
     def _read(self, size: int, lane: Lane, deadline: float, decoded: int = 0) -> None:
         """Wait for bytes, which a deadline ends only if none have arrived."""

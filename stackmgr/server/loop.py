@@ -103,17 +103,7 @@ class Loop:
     def run_application(self, client: Client, request: ReceivedRequest) -> tuple[bytes, bool]:
         """Return the response and whether it is the last.  Raises what the application does."""
         began, worker, response = self.scheduler.seconds_run(), self.worker, Response(request)
-        environ = {
-            **self._environ,
-            **client.environ,
-            **request.environ,
-            "wsgi.input": request.body,
-            "REQUEST_METHOD": request.method,
-            "PATH_INFO": request.path,
-            "QUERY_STRING": request.query,
-            "RAW_URI": request.uri,
-            "SERVER_PROTOCOL": f"HTTP/1.{request.version[1]}",
-        }
+        environ = self._environ | client.environ | request.environ
         try:
             worker.count_request()
             result = worker.wsgi(environ, response.start_response)

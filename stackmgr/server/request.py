@@ -11,6 +11,7 @@ gunicorn's Python parser accepts and reads alike: a test holds the two together.
 
 import re
 from functools import lru_cache
+from io import BytesIO
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 from uuid import uuid4
@@ -92,15 +93,12 @@ _cached_environ_name = lru_cache(maxsize=256)(_environ_name)
 
 
 class ReceivedRequest:
-    """A request whose head has arrived. `environ` holds the header fields as PEP 3333 names them.
+    """A request whose head has arrived. `environ` is what PEP 3333 says of it.
 
     `length` is that of the body in bytes, or None for a chunked one.
     """
 
-    __slots__ = (
-        "_limits", "body", "environ", "expects_continue", "length", "method", "must_close", "path", "query",
-        "uri", "version",
-    )  # fmt: skip
+    __slots__ = ("_limits", "environ", "expects_continue", "length", "method", "must_close", "version")
 
     def __init__(self, head: bytes, limits: HeadLimits) -> None:
         """Parse *head*, up to and including the empty line. Raises BadRequest."""
@@ -111,10 +109,9 @@ class ReceivedRequest:
         method, target, minor = line.groups()
         self.method = method.decode("ascii")
         self.version = (1, int(minor))
-        self._parse_target(target.decode("ascii"))
-        self.environ = fields = self._parse_fields(head[line.end() : -2])
+        self.environ: dict[str, Any] = self._parse_target(target.decode("ascii"))
+        self.environ |= (fields := self._parse_fields(head[line.end() : -2]))
         self._check_host(fields.get("HTTP_HOST"))
-        self.body: Any = None
         # No other request follows, or its start is unknown: after CONNECT, for example.
         self.must_close = self.method == "CONNECT"
         connection = fields.get("HTTP_CONNECTION", "").lower()
@@ -132,12 +129,12 @@ class ReceivedRequest:
             if not _DIGITS.fullmatch(digits):
                 raise BadRequest("Content-Length")
             if len(digits) > MAX_LENGTH_DIGITS:
-                fields["CONTENT_LENGTH"] = digits = digits.lstrip("0")[: MAX_LENGTH_DIGITS + 1] or "0"
+                self.environ["CONTENT_LENGTH"] = digits = digits.lstrip("0")[: MAX_LENGTH_DIGITS + 1] or "0"
             self.length = int(digits)
 
-    def _parse_target(self, target: str) -> None:
+    def _parse_target(self, uri: str) -> dict[str, Any]:
         """Accept the four forms of RFC 9112 section 3.2, none of which has a fragment."""
-        self.uri = target
+        target = uri
         if self.method == "CONNECT":
             if not _AUTHORITY_FORM.fullmatch(target):
                 raise BadRequest("request target")
@@ -149,8 +146,15 @@ class ReceivedRequest:
             target = absolute[1]
         if "#" in target:
             raise BadRequest("request target")
-        path, _, self.query = target.partition("?")
-        self.path = unquote_to_bytes(path).decode("latin-1") if "%" in path else path
+        path, _, query = target.partition("?")
+        return {
+            "REQUEST_METHOD": self.method,
+            "PATH_INFO": unquote_to_bytes(path).decode("latin-1") if "%" in path else path,
+            "QUERY_STRING": query,
+            "RAW_URI": uri,
+            "SERVER_PROTOCOL": f"HTTP/1.{self.version[1]}",
+            "wsgi.input": BytesIO(),
+        }
 
     def _check_host(self, host: str | None) -> None:
         """RFC 9112 section 3.2: HTTP/1.1 requires a Host field, and no version allows an invalid one."""
