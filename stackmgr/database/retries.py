@@ -37,6 +37,7 @@ _ACTIONS = {
     "08": RetryAction.RETRY_IF_READ,  # connection exceptions
     "57P": RetryAction.RETRY_IF_READ,  # shut down, crashed, starting up, idle for too long, database dropped
     ReasonSlug.CONNECTION_LOST: RetryAction.RETRY_IF_READ,
+    ReasonSlug.UNCONFIRMED: RetryAction.RETRY_IF_READ,
     ReasonSlug.DEADLINE: RetryAction.CLOSE,
     # FEATURE_NOT_SUPPORTED for a statement that was prepared just now: another connection would not help.
     ReasonSlug.UNSUPPORTED: RetryAction.FAIL,

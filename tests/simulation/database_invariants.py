@@ -65,6 +65,8 @@ class WatchedIdle(Preempted):
         return super().pop()
 
     def popleft(self) -> DatabaseConnection:
+        if self.line.pool.is_shrinking:
+            return super().popleft()
         if len(self) > 1:
             self.line.world.fail("the last returned is acquired first", f"of {len(self)} the first is")
         self.line.turn()
@@ -75,6 +77,7 @@ class WatchedPool(Pool):
     """Marks who has left the line."""
 
     world: World
+    is_shrinking = False
     _count = 0
 
     @property
@@ -86,6 +89,11 @@ class WatchedPool(Pool):
     @_nconns.setter
     def _nconns(self, count: int) -> None:
         self._count = count
+
+    def _shrink_pool(self) -> None:
+        self.is_shrinking = True
+        super()._shrink_pool()
+        self.is_shrinking = False
 
     def _leave(self, waiter: _Waiter) -> DatabaseConnection | None:
         connection = super()._leave(waiter)

@@ -10,6 +10,7 @@ import psycopg
 from greenlet import getcurrent
 from psycopg import pq
 
+from stackmgr.database.connection import CANCELLED_WAIT
 from tests.simulation.kernel import IN, OUT, File, Kernel
 from tests.simulation.postgres import NOTICE, SYNC, Command, Result, Server, ServerSession
 from tests.simulation.world import World, asker
@@ -179,7 +180,7 @@ class SimulatedPGconn:
             if message != NOTICE:
                 self._parsed.append(message)
             elif self.notice_handler is not None:
-                self.notice_handler(SimpleNamespace(error_field=lambda _: b"WARNING"))
+                self.notice_handler(SimpleNamespace(error_field=lambda _: CANCELLED_WAIT.encode()))
             if self.world.chance("partial read"):
                 break
 

@@ -171,7 +171,7 @@ _OF_DATABASE: list[_Row] = [
      "now - self._drained_at > MIN_DRAIN_INTERVAL", "True", 504),
     # Threads beside the requests'.
     ("no lock at the pool", "a connection is taken from the pool without its lock", Pool, "_next",
-     "with self._lock:", "if True:", 10),
+     "with self._lock:", "if True:", 264),
     ("uses forgotten", "a use of a key that could not be written is lost", LastUse, "write",
      "self._noticed |= noticed", "pass", 38),
     # What the simulation has found in this code.
