@@ -82,6 +82,7 @@ class Endpoint:
     """
 
     def __init__(self, url: str, *, timeout: float) -> None:
+        self._idle: deque[Connection] = deque()
         parts = urlsplit(url)
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._authority, self._host = parts.netloc, parts.hostname or ""
@@ -89,7 +90,6 @@ class Endpoint:
         self._path = parts.path.rstrip("/")
         self._breaker = CircuitBreaker(timeout)
         self._limited_until = 0.0
-        self._idle: deque[Connection] = deque()
         self._look_up: Future[Sequence[Address]] | None = None
 
     def __del__(self) -> None:
