@@ -19,6 +19,7 @@ from stackmgr.release import checked_release
 # Process 1 of a container ignores signals without a handler, and gunicorn sets its own after the check.
 if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+signal.pthread_sigmask(signal.SIG_SETMASK, ())  # which is inherited: one that is blocked would never arrive
 
 # glibc repeats a lost DNS query after 5 seconds, which no request waits for a connection.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:3")

@@ -66,13 +66,10 @@ _KEYWORD_SLUGS = {
 def routed_path(req: falcon.Request) -> str:
     """Return the decoded path, in which an escaped slash stays `%2F`: it is data of its segment (RFC 3986).
 
-    PEP 3333 passes decoded paths only.  Most servers pass the request target too, which says which slashes
-    were escaped, unless a server has rewritten the path since.
+    Only the request target, which most servers pass, has it.  It does not count if the path was rewritten.
     """
     target = req.env.get("RAW_URI") or req.env.get("REQUEST_URI") or ""
-    if "%2" not in target:
-        return req.path
-    raw = _ORIGIN.sub("", target).partition("?")[0]
+    raw = _ORIGIN.sub("", target).partition("?")[0] if "%2" in target else ""
     if unquote(raw) != req.root_path + req.path:
         return req.path
     return unquote(_ESCAPED_SLASH.sub("%252F", raw)).removeprefix(req.root_path)

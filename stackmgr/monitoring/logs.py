@@ -17,8 +17,7 @@ from stackmgr.monitoring.line_writer import LineWriter, stderr
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("json", "text")
-# Of a text that a client chooses, as a revision stores of a request id.  Escaped, each may take six bytes; a
-# line for a pipe must be shorter than PIPE_BUF, or lines of other workers can split it.
+# Of a text that a client chooses, six bytes each: lines up to PIPE_BUF cannot be split by other workers.
 CLIENT_CHARACTERS = 255
 
 # Kept by each filter.
@@ -61,10 +60,9 @@ def description(ex: BaseException) -> dict[str, list[str]]:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    given: Mapping[str, Any] = getattr(record, "fields", {})
-    fields = {
-        name: value[:CLIENT_CHARACTERS] if isinstance(value, str) else value for name, value in given.items()
-    }
+    fields = dict(getattr(record, "fields", {}))
+    for name in {"method", "request_id"} & fields.keys():
+        fields[name] = fields[name] and fields[name][:CLIENT_CHARACTERS]
     if record.exc_info and record.exc_info[1] is not None:
         fields |= description(record.exc_info[1])
     return fields

@@ -47,13 +47,10 @@ def _check(arguments: argparse.Namespace) -> None:
         print("\n".join(f"{arguments.file}: {printable(problem)}" for problem in problems))
     else:
         tokens = json.loads(arguments.file.read_bytes())["tokens"]
-        without = sum(token["address"] != eip55(token["address"]) for token in tokens)
-        checksums = (
-            f"of {TOKEN_COUNT - without} correct, {without} in lowercase has none" if without else "correct"
-        )
+        checked = sum(token["address"] == eip55(token["address"]) for token in tokens)
         print(
             f"{arguments.file}: {TOKEN_COUNT} tokens of chain {whitelist.CHAIN_ID}, "
-            f"EIP-55 checksums {checksums}, settlement asset absent"
+            f"{checked} with a correct EIP-55 checksum, settlement asset absent"
         )
     if problems:
         sys.exit(FOUND)

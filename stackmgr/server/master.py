@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType, ModuleType
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
 from gunicorn import __version__, systemd
@@ -29,10 +29,10 @@ BOOT_SECONDS = 30.0  # in which a worker must serve
 # A turn of the master takes 1 s at most.  After a longer one, workers have as long again for a heartbeat.
 STILL_SECONDS = 3.0
 
+_REPLACED = ("manage_workers", "murder_workers", "reap_workers", "reload", "signal", "spawn_worker")
 _REQUIRED = (
-    "WORKERS", "app", "cfg", "handle_int", "handle_quit", "handle_term", "handle_usr2", "kill_worker",
-    "manage_workers", "murder_workers", "num_workers", "pid", "reap_workers", "reload", "setup", "signal",
-    "spawn_worker", "worker_age",
+    *_REPLACED, "WORKERS", "app", "cfg", "handle_int", "handle_quit", "handle_term", "handle_usr2",
+    "kill_worker", "num_workers", "pid", "setup", "worker_age",
 )  # fmt: skip
 
 
@@ -68,9 +68,7 @@ class Master:
         if missing := [name for name in _REQUIRED if not hasattr(server, name)]:
             raise RuntimeError(f"gunicorn {__version__} is not supported: no Arbiter.{', '.join(missing)}")
         self._server = server
-        self._reload, self._manage_workers = server.reload, server.manage_workers
-        self._spawn_worker, self._reap_workers = server.spawn_worker, server.reap_workers
-        self._signal, self._murder_workers = server.signal, server.murder_workers
+        self._gunicorn = SimpleNamespace(**{name: getattr(server, name) for name in _REPLACED})
         self._stop_handlers: dict[int, Callable[[], None]] = {
             signal.SIGINT: server.handle_int,
             signal.SIGQUIT: server.handle_quit,
@@ -81,9 +79,8 @@ class Master:
         self._oldest_new: int | None = None  # the age of the first new worker, during a reload
         self._refused = range(0)  # the ages of the new workers of a reload that was refused
         self._notify_socket = os.environ.pop("NOTIFY_SOCKET", "")  # else gunicorn would use it before a fork
-        server.reload, server.manage_workers = self.reload, self.manage_workers
-        server.spawn_worker, server.reap_workers = self.spawn_worker, self.reap_workers
-        server.signal, server.murder_workers = self.signal, self.murder_workers
+        for name in _REPLACED:
+            setattr(server, name, getattr(self, name))
         server.handle_usr2 = lambda: server.log.error("SIGUSR2 is not supported: send SIGHUP to upgrade")
         self._turned_at = self._spares_until = time.monotonic()
 
@@ -94,7 +91,7 @@ class Master:
                 return
             self._is_reload_queued = True
         self._stop = self._stop_handlers.get(number, self._stop)
-        self._signal(number, frame)
+        self._gunicorn.signal(number, frame)
 
     def murder_workers(self) -> None:
         """End workers that send no heartbeat, unless this process stood still itself until now."""
@@ -103,7 +100,7 @@ class Master:
             self._spares_until = now + STILL_SECONDS
         self._turned_at = now
         if now >= self._spares_until:
-            self._murder_workers()
+            self._gunicorn.murder_workers()
 
     def reload(self) -> None:
         """Replace the workers, or log why not."""
@@ -115,7 +112,7 @@ class Master:
         try:
             self._check_release()
             self._oldest_new = server.worker_age + 1
-            self._reload()
+            self._gunicorn.reload()
         except StopIteration:  # by the handler of a signal to stop
             raise
         except (Exception, SystemExit) as ex:
@@ -154,7 +151,7 @@ class Master:
 
     def reap_workers(self) -> None:
         """Reap workers.  During a reload, whose waits call this, stop if a signal says so."""
-        self._reap_workers()
+        self._gunicorn.reap_workers()
         if self._stop is not None and self._oldest_new is not None:
             self._oldest_new = None
             self._stop()
@@ -162,7 +159,7 @@ class Master:
     def spawn_worker(self) -> None:
         """Fork a worker; if that fails, the next `manage_workers` tries again."""
         try:
-            self._server.WORKERS[self._spawn_worker()].forked_at = time.monotonic()
+            self._server.WORKERS[self._gunicorn.spawn_worker()].forked_at = time.monotonic()
         except (OSError, RuntimeError) as ex:  # the latter if the folder of heartbeats is missing
             self._server.log.error("A worker could not be started: %s; trying again", _reason(ex))  # noqa: TRY400
 
@@ -178,7 +175,7 @@ class Master:
             for _ in range(wanted - len(workers) + refused):  # those end by themselves
                 self.spawn_worker()
         elif self._oldest_new is not None or len(workers) <= wanted or all(map(_serves, workers.values())):
-            self._manage_workers()
+            self._gunicorn.manage_workers()
         if self._notify_socket and any(map(_serves, workers.values())):
             os.environ["NOTIFY_SOCKET"], self._notify_socket = self._notify_socket, ""
             systemd.sd_notify("READY=1\nSTATUS=serving", self._server.log, unset_environment=True)

@@ -170,6 +170,14 @@ def test_a_reload_as_process_1_keeps_the_handler_of_gunicorn(database_url):
     assert run_settings(database_url, script) == "False\nTrue\n"
 
 
+def test_a_signal_that_the_parent_has_blocked_is_not(database_url):
+    script = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); load()\n"
+    assert (
+        run_settings(database_url, script + "print(signal.pthread_sigmask(signal.SIG_BLOCK, []))")
+        == "set()\n"
+    )
+
+
 # Without the automatic collection, what the settings leave behind does not depend on chance.
 LOADED_THREE_TIMES = """
 gc.disable()

@@ -103,15 +103,6 @@ def test_a_request_whose_key_is_accepted_while_it_waits_counts_as_its_managers()
     assert requests.take() == "c1 a2 a3 d1"  # in the order of their arrival, after that of the line
 
 
-def test_a_key_that_is_rejected_later_counts_as_unverified_again():
-    requests = Requests(8)
-    requests.add("a1 a2 a3", "A")
-    assert requests.take() == "a1 a2 a3"
-    requests.queue.forget(requests.places["a1"])
-    requests.add("a4 a5 a6")
-    assert requests.take() == "a4 a5"
-
-
 def test_what_the_application_remembers_of_a_key_is_kept_until_the_key_is_rejected():
     requests = Requests(8)
     requests.add("a1 b1")
