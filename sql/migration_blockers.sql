@@ -1,17 +1,18 @@
 -- migration_blockers: list sessions that hold locks on the tables of the schema, or that of migrations, for some time.
 -- params:  none
--- returns: up to 3 rows (pid, session, seconds, state, query), oldest first
+-- returns: up to 3 rows (blocker), oldest first
 -- index:   none (system views)
 -- locks:   none
 -- called by: operate.migrations.apply
 -- why:     a migration that waits for a lock waits for one of these. Without pg_read_all_stats a login sees
 --          only its own roles' transactions here. Any login may take the advisory lock of migrations.
 SELECT
-    activity.pid,
-    concat_ws(' ', activity.usename, nullif(activity.application_name, '')) AS session,
-    round(extract(epoch FROM clock_timestamp() - begun.at))::integer AS seconds,
-    activity.state,
-    left(regexp_replace(activity.query, '\s+', ' ', 'g'), 120) AS query
+    concat(
+        'pid ', activity.pid, ' (',
+        concat_ws(' ', activity.usename, nullif(activity.application_name, '')), ', ', activity.state, ', ',
+        round(extract(epoch FROM clock_timestamp() - begun.at)), ' s old: ',
+        left(regexp_replace(activity.query, '\s+', ' ', 'g'), 120), ')'
+    ) AS blocker
 FROM pg_catalog.pg_stat_activity AS activity
 CROSS JOIN LATERAL (SELECT coalesce(activity.xact_start, activity.state_change)) AS begun (at)
 WHERE activity.pid <> pg_backend_pid()

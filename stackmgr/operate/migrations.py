@@ -252,13 +252,8 @@ def _run(connection: Connection, migration: Migration) -> None:
 
 def _blockers(connection: Connection) -> str:
     """Return, as one clause, the sessions that hold a lock of migrations or on the tables, and their age."""
-    rows: list[Any] = connection.execute(_BLOCKERS.text).fetchall()
-    if not rows:
-        return "this login sees no other transaction on the tables"
-    return "blocked by " + ", ".join(
-        f"pid {pid} ({session}, {state}, {seconds} s old: {query})"
-        for pid, session, seconds, state, query in rows
-    )
+    found = ", ".join(blocker for (blocker,) in connection.execute(_BLOCKERS.text))
+    return f"blocked by {found}" if found else "this login sees no other transaction on the tables"
 
 
 def _migrate(arguments: argparse.Namespace) -> None:
