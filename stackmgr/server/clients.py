@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from math import inf
 from time import monotonic
-from typing import Any, Optional
+from typing import Any
 
 from stackmgr.scheduler import READABLE, Lane
 from stackmgr.server.client import Client
@@ -17,8 +17,7 @@ from stackmgr.server.client import Client
 BUFFER_BUDGET = 134_217_728  # bytes of unfinished requests and unsent responses held at once
 ACCEPTS = 16  # in a turn
 # Of several workers, one that is awake would accept all 32 connections of a client before another wakes up.
-# So one with fewer than these leaves the next to others for a moment.
-SHARED_BELOW = 32
+SHARED_BELOW = 32  # connections: a worker with fewer leaves the next to others for SHARE_SECONDS
 SHARE_SECONDS = 0.001  # epoll counts milliseconds
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _OF_A_CONNECTION = {  # accept(2) returns them for one that has failed meanwhile
@@ -31,9 +30,7 @@ _RETRY_SECONDS = 0.1
 class Clients:
     """At most *limit* clients of the listeners *bound*; *expendable* ones make room for their descriptors."""
 
-    def __init__(
-        self, loop: Any, bound: Iterable[Any], limit: int, expendable: Optional["Clients"] = None
-    ) -> None:
+    def __init__(self, loop: Any, bound: Iterable[Any], limit: int, expendable: Any = None) -> None:
         self.open: set[Client] = set()
         self.waiting: dict[Client, None] = {}  # for bytes, in the order in which they began to
         self.heads: Lane = deque()  # what may read or send
@@ -118,7 +115,8 @@ class Clients:
     def hold(self, client: Client, size: int) -> None:
         """Let a client wait for bytes and hold *size*; above the budget, close those that held any first."""
         self.waiting.setdefault(client)
-        self._holding.setdefault(client)
+        if size:
+            self._holding.setdefault(client)
         self._held += size - client.held
         client.held = size
         while self._held > BUFFER_BUDGET:
@@ -126,10 +124,10 @@ class Clients:
 
     def close_longest_waiting(self) -> bool:
         """Close what has waited longest, in a flood a silent connection; return whether there was any."""
-        for client in self.waiting:
-            self.close(client)
-            return True
-        return False
+        oldest = next(iter(self.waiting), None)
+        if oldest is not None:
+            self.close(oldest)
+        return oldest is not None
 
     def close(self, client: Client) -> None:
         """Close a connection, which ends a wait for it."""
