@@ -41,8 +41,7 @@ class Scheduler:
         self._epoll = select.epoll()
         self._waiting: dict[int, tuple[Waiter, Lane | None]] = {}  # by descriptor
         self._deadlines: dict[Waiter, float] = {}  # of all that waits
-        # The same, and some of waits that have ended.
-        self._heap: list[tuple[float, int, Waiter]] = []
+        self._heap: list[tuple[float, int, Waiter]] = []  # the same, and some of waits that have ended
         self._signals: deque[Signal] = deque()  # that have been set
         self.ending_turn: Lane = deque()  # those that continue at the end of this turn
         self._idle: list[greenlet] = []
@@ -53,10 +52,7 @@ class Scheduler:
         self._epoll.register(self._wake_up, READABLE)
 
     def run(self, turn: Callable[[], bool], idle_seconds: Callable[[], float]) -> None:
-        """Take turns as long as *turn*, which is called after what has become ready has run, returns True.
-
-        At the end of a turn, *idle_seconds* returns for how long events may be waited for.
-        """
+        """Take turns while *turn* returns True, each with a wait for events of *idle_seconds* at most."""
         self._main, self._thread = getcurrent(), threading.get_ident()
         _this.scheduler = self
         try:
@@ -91,8 +87,7 @@ class Scheduler:
 
     def seconds_run(self) -> float:
         """Return for how many seconds the present call has run, without its waits."""
-        seconds: float = getcurrent().seconds
-        return seconds + monotonic()
+        return float(getcurrent().seconds + monotonic())
 
     def forget(self, descriptor: int) -> None:
         """End a wait for a descriptor that is closed."""
@@ -112,10 +107,8 @@ class Scheduler:
 
     def _handle_ready(self, seconds: float) -> None:
         """Wait for at most *seconds*; resume the greenlets that need not wait any longer."""
-        if self._signals or self.ending_turn:
-            seconds = 0.0
-        elif seconds:
-            seconds = max(0.0, min(seconds, self._next_deadline() - monotonic()))
+        is_busy = self._signals or self.ending_turn
+        seconds = 0.0 if is_busy else max(0.0, min(seconds, self._next_deadline() - monotonic()))
         for descriptor, _ in self._epoll.poll(seconds, _MAX_EVENTS):
             if descriptor == self._wake_up:
                 os.eventfd_read(descriptor)
@@ -153,20 +146,17 @@ class Scheduler:
     def wait(self, seconds: float) -> bool:
         """Let other greenlets run; return whether this one was resumed within *seconds*."""
         self._set_deadline(getcurrent(), seconds)
-        is_ready: bool = self._main.switch()
-        return is_ready
+        return bool(self._main.switch())
 
     def wait_for(self, descriptor: int, events: int, seconds: float, lane: Lane | None = None) -> bool:
         """See the function of this name.  If there are events in time, wait in *lane* for `resume`."""
         self.park(getcurrent(), descriptor, events, seconds, lane)
-        is_ready: bool = self._main.switch()
-        if not is_ready:
-            self._waiting.pop(descriptor, None)  # a late event resumes no greenlet
-        return is_ready
+        if self._main.switch():
+            return True
+        self._waiting.pop(descriptor, None)  # a late event resumes no greenlet
+        return False
 
-    def park(
-        self, waiter: Waiter, descriptor: int, events: int, seconds: float, lane: Lane | None = None
-    ) -> None:
+    def park(self, waiter: Waiter, descriptor: int, events: int, seconds: float, lane: Lane | None) -> None:
         """Let *waiter* wait as in `wait_for`."""
         try:
             self._epoll.modify(descriptor, events | select.EPOLLONESHOT)

@@ -33,11 +33,6 @@ class ChunkedDecoder:
         self._searched = 0  # bytes of an unfinished line or of the trailers that hold no end of it
         self._in_trailers = False
 
-    @property
-    def exceeds_limit(self) -> bool:
-        """Whether the content is longer than BODY_LIMIT_BYTES."""
-        return len(self.content) > BODY_LIMIT_BYTES
-
     def feed(self, data: bytearray) -> bool:
         """Remove bytes of the body from *data*; return whether it is complete or exceeds the limit.
 
@@ -45,9 +40,8 @@ class ChunkedDecoder:
         """
         if not self._in_trailers:
             del data[: self._decode_chunks(data)]
-        if self.exceeds_limit:
-            return True
-        return self._in_trailers and self._remove_trailers(data)
+        exceeds_limit = len(self.content) > BODY_LIMIT_BYTES
+        return exceeds_limit or (self._in_trailers and self._remove_trailers(data))
 
     def _decode_chunks(self, data: bytearray) -> int:
         """Decode the chunks in *data* and return where the undecoded rest begins."""
@@ -59,7 +53,7 @@ class ChunkedDecoder:
                 content += data[at : at + take]
                 at += take
                 missing -= take
-                if missing > 2 or end - at < 2 or self.exceeds_limit:
+                if missing > 2 or end - at < 2 or len(content) > BODY_LIMIT_BYTES:
                     break
                 if not data.startswith(b"\r\n", at):
                     raise BadRequest("end of a chunk")

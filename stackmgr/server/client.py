@@ -14,6 +14,8 @@ from termios import TIOCOUTQ
 from time import monotonic
 from typing import Any
 
+from greenlet import getcurrent
+
 from stackmgr.admission import ADMISSION
 from stackmgr.errors import IncompleteRequest, InvalidRequest, RequestTimedOut, ServiceError
 from stackmgr.limits import BODY_LIMIT_BYTES, REQUEST_SECONDS
@@ -31,8 +33,6 @@ SEND_PROGRESS = 65_536
 DRAIN_LIMIT = 33_554_432  # bytes: a client busy sending 10 MB must still be able to read its 413
 HEAD_BYTES, BODY_BYTES = 4_096, 65_536  # read at once
 
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
 
 class ClientLeft(Exception):
     """Nothing more can be received or sent: the client has gone, or was given up."""
@@ -46,8 +46,7 @@ class Client:
     """A client and its connection, one of the `Clients` of the `Loop`."""
 
     __slots__ = (
-        "_clients", "_head", "_inbox", "_loop", "environ", "fd", "held", "idle_until", "peer", "place",
-        "sock",
+        "_clients", "_head", "_inbox", "_loop", "environ", "fd", "held", "idle_until", "peer", "place", "sock"
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, peer: Any, server: Any, clients: Any, loop: Any) -> None:
@@ -55,15 +54,12 @@ class Client:
         self.sock = sock
         self.fd = sock.fileno()
         self.place = Place(loop.queue)
-        self.peer, self.environ = "unix", {
-            "REMOTE_ADDR": "", "SERVER_NAME": "localhost", "SERVER_PORT": "0", ADMISSION: self.place
-        }  # fmt: skip
-        if isinstance(peer, tuple):  # for a Unix socket, a port that no listener has and no Host can name
-            self.peer = peer[0]
-            self.environ |= {
-                "REMOTE_ADDR": peer[0], "REMOTE_PORT": str(peer[1]), "SERVER_NAME": server[0],
-                "SERVER_PORT": str(server[1]),
-            }  # fmt: skip
+        self.peer = peer[0] if isinstance(peer, tuple) else "unix"
+        # A Unix socket has a port that no listener has and no Host can name.
+        addresses = (*peer[:2], *server[:2]) if isinstance(peer, tuple) else ("", "", "localhost", 0)
+        names = "REMOTE_ADDR", "REMOTE_PORT", "SERVER_NAME", "SERVER_PORT"
+        self.environ: dict[str, Any] = dict(zip(names, map(str, addresses), strict=True))
+        self.environ[ADMISSION] = self.place
         self.held = 0  # bytes in memory, of an unfinished request or an unsent response
         self.idle_until = monotonic() + RECEIVE_SECONDS
         self._clients, self._loop = clients, loop
@@ -133,7 +129,7 @@ class Client:
             request.must_close = True  # the application rejects what it announces
             return
         if request.expects_continue and (length is None or len(inbox) < length):
-            self._send(CONTINUE)
+            self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
         if length is not None:
             while len(inbox) < length:
                 self._read(BODY_BYTES, lane, deadline)
@@ -148,7 +144,8 @@ class Client:
             if not is_complete and len(inbox) == size:
                 self._read(BODY_BYTES, lane, deadline, len(decoder.content))
         request.environ["wsgi.input"] = BytesIO(decoder.content)
-        request.must_close |= decoder.exceeds_limit  # and the next request starts after what is not collected
+        # The next request starts after what is not collected.
+        request.must_close |= len(decoder.content) > BODY_LIMIT_BYTES
 
     def _read(self, size: int, lane: Lane, deadline: float, decoded: int = 0) -> None:
         """Wait for bytes, which a deadline ends only if none have arrived."""
@@ -182,20 +179,36 @@ class Client:
         return is_ready
 
     def _wait_for_turn(self, request: ReceivedRequest) -> None:
-        """Wait in the queue. Raises ClientLeft if the client has reset the connection meanwhile."""
-        loop = self._loop
+        """Wait in the queue until the request may run, or must be rejected: see `Place.retry_after`."""
+        loop, scheduler, place = self._loop, self._loop.scheduler, self.place
         if self._clients is loop.operators:  # `/live` waits for no manager's request
             return
-        turn = loop.scheduler.turns
-        loop.wait_for_turn(self.place, request)
-        if loop.scheduler.turns > turn and _has_hung_up(self.fd):
-            loop.queue.leave(self.place)
-            raise ClientLeft
+        turn, key = scheduler.turns, request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
+        writes = request.method not in ("GET", "HEAD")
+        rejected = loop.queue.add(place, key, getcurrent(), monotonic(), writes=writes)
+        if rejected is not None:
+            scheduler.ending_turn.append(rejected)
+        scheduler.pause()
+        loop.rejected += place.retry_after > 0
+        if scheduler.turns > turn:
+            look = select.poll()
+            look.register(self.fd, 0)
+            if look.poll(0):  # a reset: one that has only ended its requests waits for the response
+                loop.queue.leave(place)
+                raise ClientLeft
 
     def _send(self, data: bytes) -> None:
         """Send *data* as long as the client reads it. Raises ClientLeft."""
         rest, unread, deadline = memoryview(data), 0, 0.0
-        while rest := rest[self._send_some(rest) :]:
+        while True:
+            try:
+                rest = rest[self.sock.send(rest) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                raise ClientLeft from None
+            if not rest:
+                break
             if monotonic() >= deadline:
                 # What the client's system has not acknowledged: the kernel holds a part of it.
                 held = int.from_bytes(ioctl(self.fd, TIOCOUTQ, bytes(4)), byteorder)
@@ -206,14 +219,6 @@ class Client:
             self._wait(WRITABLE, self._clients.heads, deadline, len(rest))
         if deadline:
             self._clients.unpark(self)
-
-    def _send_some(self, data: memoryview) -> int:
-        try:
-            return self.sock.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            raise ClientLeft from None
 
     def _drain(self) -> None:
         """Discard what the client still sends: a reset would take the response from it. Raises ClientLeft."""
@@ -227,18 +232,15 @@ class Client:
         raise ClientLeft
 
     def _reject(self, error: ServiceError, why: str) -> bytes:
-        """Return a response with an Error object of the server's own, and log it."""
+        """Log an error of the server's own, and return a response with its Error object."""
         # Of an incomplete head only the complete lines: half a line may be half an id.
         head = self._head or bytes(self._inbox).rpartition(b"\r\n")[0]
         request_id = request_id_of(head)
         self._inbox.clear()
-        self._loop.note_rejection(self, error, request_id, why)
+        fields = {"request_id": request_id, "status": error.status, "code": error.code}
+        fields |= {"reason": error.reason} if error.reason else {}
+        self._loop.worker.log.warning(
+            "Rejected a request from %s: %s", self.peer, why, extra={"fields": fields}
+        )
         is_head = head.lstrip(b"\r\n").startswith(b"HEAD ")
         return error_response(error, request_id, has_body=not is_head)
-
-
-def _has_hung_up(descriptor: int) -> bool:
-    """Whether a client takes no response; one that has only ended its requests waits for it."""
-    look = select.poll()
-    look.register(descriptor, 0)
-    return bool(look.poll(0))

@@ -45,25 +45,21 @@ class Clients:
             loop.scheduler.start(partial(self._listen, listener))
 
     def _listen(self, listener: socket.socket) -> None:
-        """Accept connections until the listener is closed."""
+        """Accept what waits, or this worker's share of it, until the listener is closed."""
+        scheduler, is_shared = self._loop.scheduler, self._loop.worker.cfg.workers > 1
         while listener in self._listeners:
-            self._loop.scheduler.wait_for(listener.fileno(), READABLE, inf)
-            self._loop.guard(self._accept, listener)
-
-    def _accept(self, listener: socket.socket) -> None:
-        """Accept what waits, or this worker's share of it."""
-        is_shared = self._loop.worker.cfg.workers > 1
-        try:
-            for sock in islice(self._accepted(listener), ACCEPTS):
-                if is_shared and len(self.open) < SHARED_BELOW and not _has_ended(sock):
-                    self._loop.scheduler.wait(SHARE_SECONDS)
-                    return
-        except BaseException as ex:
-            if getattr(ex, "errno", 0) in _EXHAUSTED and self._expendable.close_longest_waiting():
-                return
-            self._loop.scheduler.wait(_RETRY_SECONDS)  # an immediate retry would only use the processor
-            if not isinstance(ex, OSError):
-                raise
+            scheduler.wait_for(listener.fileno(), READABLE, inf)
+            try:
+                for sock in islice(self._accepted(listener), ACCEPTS):
+                    if is_shared and len(self.open) < SHARED_BELOW and not _has_ended(sock):
+                        scheduler.wait(SHARE_SECONDS)
+                        break
+            except BaseException as exc:  # noqa: BLE001 - it is logged, and ends no worker
+                if getattr(exc, "errno", 0) in _EXHAUSTED and self._expendable.close_longest_waiting():
+                    continue
+                if not isinstance(exc, OSError):
+                    self._loop.note_failure(exc)
+                scheduler.wait(_RETRY_SECONDS)  # an immediate retry would only use the processor
 
     def _accepted(self, listener: socket.socket) -> Iterator[socket.socket]:
         """Accept the connections that wait, one after the other."""
@@ -124,10 +120,10 @@ class Clients:
 
     def close_longest_waiting(self) -> bool:
         """Close what has waited longest, in a flood a silent connection; return whether there was any."""
-        oldest = next(iter(self.waiting), None)
-        if oldest is not None:
-            self.close(oldest)
-        return oldest is not None
+        oldest = [*islice(self.waiting, 1)]
+        for client in oldest:
+            self.close(client)
+        return bool(oldest)
 
     def close(self, client: Client) -> None:
         """Close a connection, which ends a wait for it."""

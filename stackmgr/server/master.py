@@ -48,11 +48,6 @@ def _serves(worker: Any) -> bool:
         return False
 
 
-def _hangs(worker: Any) -> bool:
-    """Whether the worker has sent no heartbeat since it was forked, BOOT_SECONDS ago."""
-    return time.monotonic() - worker.forked_at > BOOT_SECONDS and not _serves(worker)
-
-
 def _reason(ex: Exception) -> str:
     return f"{ex.filename}: {ex.strerror}" if isinstance(ex, OSError) and ex.filename else str(ex)
 
@@ -110,7 +105,9 @@ class Master:
         server, number = self._server, self._server.num_workers
         application, modules = dict(vars(server.app)), _service_modules()
         try:
-            self._check_release()
+            if (output := release.run_check(self._supervise)) is None:
+                raise _ReloadRefused  # noqa: TRY301
+            os.environ[release.CHECKED] = output
             self._oldest_new = server.worker_age + 1
             self._gunicorn.reload()
         except StopIteration:  # by the handler of a signal to stop
@@ -133,13 +130,6 @@ class Master:
                 server.num_workers = number
         finally:
             self._oldest_new = None
-
-    def _check_release(self) -> None:
-        """Check the release on disk, for the settings file.  Raises _ReloadRefused if it cannot be run."""
-        output = release.run_check(self._supervise)
-        if output is None:
-            raise _ReloadRefused
-        os.environ[release.CHECKED] = output
 
     def _supervise(self) -> None:
         """Do what the master does between two signals, and stop if one says so."""
@@ -168,7 +158,10 @@ class Master:
         workers, wanted = self._server.WORKERS, self._server.num_workers
         if self._oldest_new is not None:
             self._wait_for_new_workers(self._oldest_new)
-        for pid in [pid for pid, worker in workers.items() if _hangs(worker)]:
+        forked_before = time.monotonic() - BOOT_SECONDS
+        for pid in [
+            pid for pid, each in workers.items() if each.forked_at < forked_before and not _serves(each)
+        ]:
             self._server.log.error("Worker %s hangs at its boot; another is started", pid)
             self._server.kill_worker(pid, signal.SIGKILL)
         if refused := sum(worker.age in self._refused for worker in workers.values()):

@@ -63,10 +63,10 @@ class RequestQueue(Generic[_Entry]):
         self.waiting = 0  # requests in the lines
 
     def add(
-        self, place: Place, credential: str, entry: _Entry, now: float, *, writes: bool = False
+        self, place: Place, key: str, entry: _Entry, now: float, *, writes: bool = False
     ) -> _Entry | None:
         """Add a request; return the one that must be rejected for it, if too many wait."""
-        place.key_hash, place.writes = hash(credential), writes
+        place.key_hash, place.writes = hash(key), writes
         group, place.remembered = self._managers.get(place.key_hash, (_UNVERIFIED, None))
         self._lines.setdefault((group, writes), deque()).append((now, place, entry))
         self.waiting += 1
@@ -82,9 +82,8 @@ class RequestQueue(Generic[_Entry]):
 
     def take(self) -> _Entry | None:
         """Return the next request that may run, or None."""
-        waiting = filter(self._may_run, self._lines) if self._free else ()
-        line = min(waiting, key=self._waits_since, default=None)
-        if line is None:
+        may_run = filter(self._may_run, self._lines) if self._free else ()
+        if (line := min(may_run, key=self._waits_since, default=None)) is None:
             return None
         self._enter(self._lines[line][0][1], line[0])
         return self._remove(line, 0)
@@ -167,10 +166,9 @@ class RequestQueue(Generic[_Entry]):
         return self._remove(line, number)
 
     def _remove(self, line: _Line, number: int) -> _Entry:
-        waiting = self._lines[line]
-        _, _, entry = waiting[number]
-        del waiting[number]
-        if not waiting:
+        *_, entry = self._lines[line][number]
+        del self._lines[line][number]
+        if not self._lines[line]:
             del self._lines[line]
             self._end_line(line[0])
         self.waiting -= 1

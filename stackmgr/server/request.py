@@ -111,7 +111,13 @@ class ReceivedRequest:
         self.version = (1, int(minor))
         self.environ: dict[str, Any] = self._parse_target(target.decode("ascii"))
         self.environ |= (fields := self._parse_fields(head[line.end() : -2]))
-        self._check_host(fields.get("HTTP_HOST"))
+        # RFC 9112 section 3.2: HTTP/1.1 requires a Host field, and no version allows an invalid one.
+        host = fields.get("HTTP_HOST", "" if self.version == (1, 0) else None)
+        if host is None or not _HOST_FIELD.fullmatch(host):
+            raise BadRequest("Host")
+        self._parse_framing(fields)
+
+    def _parse_framing(self, fields: dict[str, str]) -> None:
         # No other request follows, or its start is unknown: after CONNECT, for example.
         self.must_close = self.method == "CONNECT"
         connection = fields.get("HTTP_CONNECTION", "").lower()
@@ -120,9 +126,14 @@ class ReceivedRequest:
         self.length: int | None = 0
         self.expects_continue = False
         if "HTTP_EXPECT" in fields:
-            self._parse_expectation(fields["HTTP_EXPECT"])
+            if fields["HTTP_EXPECT"].lower() != "100-continue":
+                raise BadRequest("Expect")
+            self.expects_continue = self.version > (1, 0)
         if "HTTP_TRANSFER_ENCODING" in fields:
-            self._check_coding(fields["HTTP_TRANSFER_ENCODING"])
+            coding = fields["HTTP_TRANSFER_ENCODING"].lower()
+            # Nothing but chunks: two parsers may disagree about the length of a body coded otherwise.
+            if coding != "chunked" or self.version == (1, 0) or "CONTENT_LENGTH" in fields:
+                raise BadRequest("Transfer-Encoding")
             self.length = None
         elif "CONTENT_LENGTH" in fields:
             digits = fields["CONTENT_LENGTH"]
@@ -134,17 +145,13 @@ class ReceivedRequest:
 
     def _parse_target(self, uri: str) -> dict[str, Any]:
         """Accept the four forms of RFC 9112 section 3.2, none of which has a fragment."""
-        target = uri
+        target: str | None = uri
         if self.method == "CONNECT":
-            if not _AUTHORITY_FORM.fullmatch(target):
-                raise BadRequest("request target")
-            target = ""
-        elif target[0] != "/" and (target, self.method) != ("*", "OPTIONS"):
-            absolute = _ABSOLUTE_FORM.fullmatch(target)
-            if absolute is None:
-                raise BadRequest("request target")
-            target = absolute[1]
-        if "#" in target:
+            target = "" if _AUTHORITY_FORM.fullmatch(uri) else None
+        elif uri[0] != "/" and (uri, self.method) != ("*", "OPTIONS"):
+            absolute = _ABSOLUTE_FORM.fullmatch(uri)
+            target = absolute and absolute[1]
+        if target is None or "#" in target:
             raise BadRequest("request target")
         path, _, query = target.partition("?")
         return {
@@ -156,27 +163,16 @@ class ReceivedRequest:
             "wsgi.input": BytesIO(),
         }
 
-    def _check_host(self, host: str | None) -> None:
-        """RFC 9112 section 3.2: HTTP/1.1 requires a Host field, and no version allows an invalid one."""
-        if host is None:
-            if self.version > (1, 0):
-                raise BadRequest("no Host")
-        elif not _HOST_FIELD.fullmatch(host):
-            raise BadRequest("Host")
-
     def _parse_fields(self, block: bytes) -> dict[str, str]:
         """Return field lines as a part of the environ, repeated ones as a list in one value."""
-        text = block.decode("latin-1")
+        text, fields, limits = block.decode("latin-1"), dict[str, str](), self._limits
         if not _FIELD_LINES.fullmatch(text):
             raise BadRequest("field line")
-        lines = text.split("\r\n")
-        lines.pop()
-        if len(lines) > self._limits.fields:
+        *lines, _ = text.split("\r\n")
+        if len(lines) > limits.fields:
             raise BadRequest("too many fields")
-        fields: dict[str, str] = {}
-        limit = self._limits.field - 2
         for line in lines:
-            if len(line) > limit:
+            if len(line) > limits.field - 2:
                 raise BadRequest("field too long")
             name, _, value = line.partition(":")
             key = _cached_environ_name(name) if len(name) <= CACHED_NAME_LIMIT else _environ_name(name)
@@ -194,16 +190,6 @@ class ReceivedRequest:
                     value = "" if key == "HTTP_IDEMPOTENCY_KEY" else f"{fields[key]},{value}"
             fields[key] = value
         return fields
-
-    def _parse_expectation(self, value: str) -> None:
-        if value.lower() != "100-continue":
-            raise BadRequest("Expect")
-        self.expects_continue = self.version > (1, 0)
-
-    def _check_coding(self, value: str) -> None:
-        """Accept nothing but chunks: two parsers may disagree about the length of a body coded otherwise."""
-        if value.lower() != "chunked" or self.version == (1, 0) or "CONTENT_LENGTH" in self.environ:
-            raise BadRequest("Transfer-Encoding")
 
     def check_trailers(self, block: bytes) -> None:
         """Check the field lines after a chunked body, which are then dropped. Raises BadRequest."""

@@ -12,15 +12,10 @@ from gunicorn.util import http_date
 from stackmgr.errors import ServiceError, error_object
 from stackmgr.server.request import FIELD_NAME, FIELD_VALUE, ReceivedRequest
 
-# RFC 9110 section 7.6.1: fields about the connection are the server's to send.
-_HOP_BY_HOP = {
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailers",
-    "transfer-encoding", "upgrade", "server", "date",
-}  # fmt: skip
-_STATUS = re.compile(rf"[2-5][0-9]{{2}} {FIELD_VALUE}")  # 1xx is never final
+_OWN = {"connection", "date", "keep-alive", "server", "transfer-encoding"}  # fields that the server sends
+_STATUS = re.compile(rf"(?!204|304)[2-5][0-9]{{2}} {FIELD_VALUE}")  # final, and with a body
 _FIELDS = re.compile(rf"(?:{FIELD_NAME}: {FIELD_VALUE}\r\n)*+")
 _LENGTH = re.compile(r"[0-9]{1,18}")
-_BODILESS = {"204", "304"}
 
 
 @lru_cache(maxsize=1)
@@ -45,10 +40,9 @@ def error_response(error: ServiceError, request_id: str, *, has_body: bool) -> b
 class Response:
     """The WSGI side of one response, which is sent once all of it is there."""
 
-    __slots__ = ("_fields", "_length", "_request", "pieces", "status")
+    __slots__ = ("_fields", "_length", "pieces", "status")
 
-    def __init__(self, request: ReceivedRequest) -> None:
-        self._request = request
+    def __init__(self) -> None:
         self.status = ""
         self._fields = ""
         self._length: int | None = None  # announced by the application
@@ -66,11 +60,9 @@ class Response:
         fields, length = "", None
         for name, value in headers:
             lower = name.lower()
-            if lower in _HOP_BY_HOP:
+            if lower in _OWN:
                 continue
             if lower == "content-length":
-                if status[:3] == "204":  # RFC 9110 section 8.6
-                    continue
                 if length is not None or not _LENGTH.fullmatch(value):
                     raise ValueError("the Content-Length of the response is malformed")
                 length = int(value)
@@ -80,7 +72,7 @@ class Response:
         self.status, self._fields, self._length = status, fields, length
         return self.pieces.append
 
-    def encode(self, *, must_close: bool) -> tuple[bytes, bool]:
+    def encode(self, request: ReceivedRequest, *, must_close: bool) -> tuple[bytes, bool]:
         """Return what is to be sent, and whether the connection must be closed after it.
 
         It must if the body is shorter than announced; what is longer is not sent.  Raises RuntimeError.
@@ -88,14 +80,14 @@ class Response:
         if not self.status:
             raise RuntimeError("the application did not call start_response")
         body, fields = b"".join(self.pieces), self._fields
-        if self._request.method == "HEAD" or self.status[:3] in _BODILESS:
+        if request.method == "HEAD":
             body = b""
         elif self._length is None:
             fields += f"Content-Length: {len(body)}\r\n"
         else:
             body = body[: self._length]
             must_close |= len(body) < self._length
-        minor = min(self._request.version[1], 1)
+        minor = min(request.version[1], 1)
         connection = "close" if must_close else "keep-alive"
         constant = _constant_fields(int(time()))
         head = f"HTTP/1.{minor} {self.status}\r\n{constant}Connection: {connection}\r\n{fields}\r\n"

@@ -16,7 +16,6 @@ from gunicorn.workers.base import Worker as BaseWorker
 from stackmgr.server.loop import Loop
 
 BOOT_PAUSE = 5.0  # seconds before the master replaces a worker that could not boot
-_BOOT_LOOK_SECONDS = 0.1  # how soon a worker that could not boot heeds a signal
 
 # What makes gunicorn's own parser more lenient than RFC 9112, or believe headers; this worker's never is.
 LENIENT = (
@@ -63,7 +62,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             self.log.exception("This worker cannot boot; in %g s another is started", BOOT_PAUSE)
             end = monotonic() + BOOT_PAUSE
             while self.alive and monotonic() < end:
-                sleep(_BOOT_LOOK_SECONDS)
+                sleep(0.1)  # and heed a signal
             sys.exit(1)
 
     def init_signals(self) -> None:
@@ -75,7 +74,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     def run(self) -> None:
         """Serve until a signal to stop."""
         gc.freeze()  # a full collection of all that has been loaded would stop the requests for 20 to 50 ms
-        self.loop.run()
+        self.loop.scheduler.run(self.loop.turn, self.loop.idle_seconds)
 
     def handle_usr1(self, sig: int, frame: FrameType | None) -> None:
         """Have the logs reopened between two turns: a request may be writing now."""

@@ -54,6 +54,7 @@ INVALID = {
     "/bad-length": ("200 OK", [("Content-Length", "+1")]),
     "/two-lengths": ("200 OK", [("Content-Length", "1"), ("Content-Length", "1")]),
     "/informational": ("103 Early Hints", []),
+    "/no-content": ("204 No Content", []),
     "/switching": ("101 Switching Protocols", []),
 }
 
@@ -94,8 +95,6 @@ def app(environ, start_response):
         environ["wsgi.errors"].write(f"{query}\n")
     elif path == "/big":
         report = {"filler": "x" * int(query)}
-    elif path == "/no-content":
-        status = "204 No Content"
     payload = json.dumps(report).encode()
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(payload)))]
     start_response(status, [*headers, ("X-Path", path.encode("latin-1").hex())])

@@ -104,7 +104,7 @@ class MemoryServer:
 
     @property
     def has_ready(self):
-        return self.loop._idle_seconds() == 0.0 or bool(self.loop.scheduler.ending_turn)
+        return self.loop.idle_seconds() == 0.0 or bool(self.loop.scheduler.ending_turn)
 
     def pass_time(self, seconds):
         """Let time pass, and what ends with it."""

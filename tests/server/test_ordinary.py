@@ -116,7 +116,7 @@ ORDINARY = {
     "extensions": chunked("/echo", end=b'3;a=b;c="d"\r\nabc\r\n0 ;e\r\nX-T: 1\r\n\r\n') + get("/next"),
     "long extensions": chunked("/echo", end=b"1;%s\r\nx\r\n" % (b"a" * 7994) * 2 + b"0\r\n\r\n"),
     "tiny chunks": chunked("/echo", *[b"x"] * 3275), "head of 65,536 bytes": head_of(65_536),
-    "unread body": post("/reject", get("/smuggled") * 9000), "no content": get("/no-content") + get("/next"),
+    "unread body": post("/reject", get("/smuggled") * 9000),
     "not found": post("/echo", b"x", "Connection: close") + get("/no"),
     "empty line": post("/echo", b"abc") + b"\r\n", "and more": post("/echo", b"abc") + b"\r\n" + get("/next"),
 }  # fmt: skip
@@ -204,14 +204,6 @@ def test_a_response_has_the_length_that_its_application_says_or_that_it_has(  # 
     assert (fields.pop("Content-Length"), found, fields.pop("Connection")) == (length, body, connection)
     assert (fields.pop("Server"), fields.keys()) == ("gunicorn", {"Date"})
     assert client.is_ended() == (connection == "close")
-
-
-@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
-def test_no_content_has_no_length_and_no_body(responding, status):
-    client = responding(status=status, pieces=(b"abc",)).connect(get("/") + get("/"))
-    for _ in range(2):
-        response = client.response()
-        assert (response.status, "content-length" in response.headers) == (int(status[:3]), False)
 
 
 def test_head_has_the_length_and_no_body(responding):

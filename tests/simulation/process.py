@@ -84,7 +84,7 @@ class Process:
 
     def _run(self) -> None:
         self.main.only_waits_in = getcurrent()
-        self.loop.run()
+        self.loop.scheduler.run(self.loop.turn, self.loop.idle_seconds)
         if self.loop.managers.open and self.world.now < self.loop.stops_at:
             self.world.fail("a stopping worker finishes what has arrived", "it ends early")
         self._exit()
