@@ -17,8 +17,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from stackmgr.scheduler import WRITABLE, wait_for
-
 MAX_PENDING_BYTES = 1_048_576
 
 # How long the thread lets lines gather: each of its system calls passes the interpreter lock on, which costs
@@ -162,7 +160,7 @@ class LineWriter:
                 try:
                     written = os.write(self._fd, rest)
                 except BlockingIOError:  # another process with the same descriptor has set O_NONBLOCK
-                    wait_for(self._fd, WRITABLE, _EXIT_SECONDS)
+                    time.sleep(_GATHER_SECONDS)
                     continue
                 self._is_torn = written < len(rest)
                 rest = rest[written:]

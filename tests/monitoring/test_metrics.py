@@ -125,21 +125,13 @@ def test_every_series_fits_the_pages_that_are_allocated_at_start(folder):
         assert mmap.PAGESIZE < used < 65_536
 
 
-UNREADABLE = [b"[[]]garbage", b"", b"\xff" * 100, b"\x20\0\0\0\0\0\0\0\x04\0\0\0[{}]" + bytes(30)]
-
-
-@pytest.mark.parametrize("content", UNREADABLE)
-def test_a_file_that_cannot_be_read_as_of_another_release_of_the_library_hides_no_other(folder, content):
-    worker = Metrics(folder)
-    worker.request(REQUEST)
-    (folder / "counter_7.db").write_bytes(content)
-    assert samples(worker)[COUNTED] == 1
-
-
-@pytest.mark.parametrize("content", UNREADABLE)
-def test_a_worker_starts_anew_on_a_file_that_cannot_be_read(folder, content):
+@pytest.mark.parametrize(
+    "content", [b"[[]]garbage", b"", b"\xff" * 100, b"\x20\0\0\0\0\0\0\0\x04\0\0\0[{}]" + bytes(30)]
+)
+def test_a_file_that_cannot_be_read_is_made_anew_and_hides_no_other(folder, content):
     end(Metrics(folder))
-    (folder / "counter_0.db").write_bytes(content)
+    for number in (0, 7):  # of which the new worker gets the first
+        (folder / f"counter_{number}.db").write_bytes(content)
     worker = Metrics(folder)
     worker.request(REQUEST)
     assert samples(worker)[COUNTED] == 1
