@@ -51,17 +51,13 @@ _STOP_DEADLINE = 35.0
 def uninterrupted() -> Iterator[None]:
     """Hold stop signals back until the body has ended, so that a process it starts is stopped as well."""
     held: list[int] = []
-    handlers = {}
-    if threading.current_thread() is threading.main_thread():  # the others receive no signals
-        found = {each: signal.getsignal(each) for each in STOP_SIGNALS}
-        handlers = {each: handler for each, handler in found.items() if callable(handler)}
-    for each in handlers:
-        signal.signal(each, lambda number, _: held.append(number))
-    try:
+    with ExitStack() as undo:
+        if threading.current_thread() is threading.main_thread():  # the others receive no signals
+            for each in STOP_SIGNALS:
+                if callable(handler := signal.getsignal(each)):
+                    undo.callback(signal.signal, each, handler)
+                    signal.signal(each, lambda number, _: held.append(number))
         yield
-    finally:
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
     if held:
         signal.raise_signal(held[0])
 
@@ -166,23 +162,20 @@ class EmbeddedPostgres(ExitStack):
 
     def ensure_database(self) -> None:
         """Create the service's database if it is not there yet."""
-        with self._creating(self.url("postgres")) as connection:
-            connection.execute(_CREATE_DATABASE)
+        self._create(self.url("postgres"), _CREATE_DATABASE)
 
     def ensure_service_login(self) -> str:
         """Create a login with the service's rights alone, unless it exists, and return its connection string.
 
         The roles come with the schema.
         """
-        with self._creating(self.url()) as connection:
-            connection.execute(_CREATE_SERVICE_LOGIN)
+        self._create(self.url(), _CREATE_SERVICE_LOGIN)
         return self.url(user=_SERVICE_LOGIN)
 
-    @contextmanager
-    def _creating(self, url: str) -> Iterator[psycopg.Connection]:
+    def _create(self, url: str, statement: bytes) -> None:
         try:
             with suppress(*_EXISTS), psycopg.connect(url, autocommit=True) as connection:
-                yield connection
+                connection.execute(statement)
         except psycopg.Error as ex:
             raise CommandError(f"the database in {self.folder}: {ex}") from ex
 
@@ -250,14 +243,10 @@ class EmbeddedPostgres(ExitStack):
             self.take_ownership(self.socket_folder)
             self.callback(shutil.rmtree, self.socket_folder, ignore_errors=True)
         log_path = self.folder / "server.log"
+        options = (f"--{name}={value}" for name, value in self.settings().items())
         with log_path.open("wb") as log, uninterrupted():
-            process = subprocess.Popen(
-                [
-                    self.programs / "postgres",
-                    "-D",
-                    self.folder,
-                    *(f"--{name}={value}" for name, value in self.settings().items()),
-                ],
+            self.process = process = subprocess.Popen(
+                [self.programs / "postgres", "-D", self.folder, *options],
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -267,8 +256,13 @@ class EmbeddedPostgres(ExitStack):
             )
             # Fast, or else at once, or else by force.
             self.callback(end, process, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
-        self.process = process
-        self._wait_until_ready(process, log_path)
+        deadline = time.monotonic() + _START_DEADLINE
+        while process.poll() is None and time.monotonic() < deadline:
+            with suppress(psycopg.OperationalError), psycopg.connect(self.url("postgres"), connect_timeout=5):
+                return
+            time.sleep(0.05)
+        complaints = log_path.read_text(errors="replace").strip()
+        raise CommandError(f"the database in {self.folder} did not start:\n{complaints}")
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the command line."""
@@ -277,15 +271,6 @@ class EmbeddedPostgres(ExitStack):
             "port": _PORT,
             "unix_socket_directories": f'"{self.socket_folder}"',
         }
-
-    def _wait_until_ready(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
-        deadline = time.monotonic() + _START_DEADLINE
-        while process.poll() is None and time.monotonic() < deadline:
-            with suppress(psycopg.OperationalError), psycopg.connect(self.url("postgres"), connect_timeout=5):
-                return
-            time.sleep(0.05)
-        complaints = log_path.read_text(errors="replace").strip()
-        raise CommandError(f"the database in {self.folder} did not start:\n{complaints}")
 
 
 def end(process: subprocess.Popen[bytes], *signals: signal.Signals) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from uuid import uuid4
@@ -60,12 +60,10 @@ def _locked(folder: Path) -> Iterator[None]:
 def _require_free(port: int) -> None:
     if not 1 <= port <= 65535:
         raise CommandError(f"{port} is not a port number; choose one from 1 to 65535 with --port")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as ex:
-            raise CommandError(f"port {port} is in use or not permitted; choose another with --port") from ex
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as ex:
+        raise CommandError(f"port {port} is in use or not permitted; choose another with --port") from ex
 
 
 def _api_key(url: str, folder: Path) -> str:
@@ -84,44 +82,29 @@ def _api_key(url: str, folder: Path) -> str:
     return key
 
 
-def _stop_left_over_service(pid_file: Path) -> None:
-    """Stop a gunicorn left over from a `stackmgr dev` that was killed."""
-    left_over = embedded_postgres.stop_left_over(pid_file, str(pid_file), signal.SIGTERM)
-    if left_over is not None:
-        print(f"stopped process {left_over}, the service left over from an earlier run", flush=True)
-    pid_file.unlink(missing_ok=True)
-
-
 @contextmanager
 def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run gunicorn in a session of its own, so that a Ctrl-C reaches it once, from here."""
     command = [sys.executable, "-m", "gunicorn", "-c", str(paths.directory("deploy") / "gunicorn.conf.py")]
-    env = {"STACKMGR_LOG_FORMAT": "text", "STACKMGR_ADMIN_BIND": f"127.0.0.1:{_free_port()}"} | os.environ
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        free_port = probe.getsockname()[1]
+    env = {"STACKMGR_LOG_FORMAT": "text", "STACKMGR_ADMIN_BIND": f"127.0.0.1:{free_port}"} | os.environ
     own = {"STACKMGR_DATABASE_URL": url, "STACKMGR_DATABASE_URL_FILE": "", "STACKMGR_VERIFIER": "database"}
     own[startup.DEV] = "yes"
-    server: subprocess.Popen[bytes] | None = None
-    try:
+    with ExitStack() as stack:
         with uninterrupted():
             server = subprocess.Popen(
                 [*command, "--bind", f"127.0.0.1:{port}", "--pid", str(pid_file)],
                 env=env | own,
                 start_new_session=True,
             )
+            stack.callback(embedded_postgres.end, server, signal.SIGTERM, signal.SIGKILL)
         deadline = time.monotonic() + _START_DEADLINE
         while not _probe_live(env["STACKMGR_ADMIN_BIND"]):
             if server.poll() is not None or time.monotonic() > deadline:
                 raise CommandError("the service did not start; see the output above")
             time.sleep(0.05)
         yield server
-    finally:
-        if server is not None:
-            embedded_postgres.end(server, signal.SIGTERM, signal.SIGKILL)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _probe_live(admin_bind: str) -> bool:
@@ -174,7 +157,10 @@ def _announce(port: int, folder: Path, server: EmbeddedPostgres, key: str) -> No
 def _run(port: int, folder: Path) -> None:
     pid_file = folder / "gunicorn.pid"
     with _locked(folder):
-        _stop_left_over_service(pid_file)
+        left_over = embedded_postgres.stop_left_over(pid_file, str(pid_file), signal.SIGTERM)
+        if left_over is not None:  # its `stackmgr dev` was killed
+            print(f"stopped process {left_over}, the service left over from an earlier run", flush=True)
+        pid_file.unlink(missing_ok=True)
         _require_free(port)
         with EmbeddedPostgres(folder / "postgres") as server:
             server.ensure_database()
