@@ -240,22 +240,6 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 
-# What one request may wait for, one after the other.
-_WAITS = ("queue_timeout", "verify_timeout", "database_timeout")
-
-
-def _metrics_problems(environ: Mapping[str, str]) -> list[str]:
-    problems = []
-    if environ.get("STACKMGR_METRICS_DIR"):
-        if importlib.util.find_spec("prometheus_client") is None:
-            problems.append(f"STACKMGR_METRICS_DIR needs packages: {extras.installation('metrics')}")
-        if not environ.get("STACKMGR_ADMIN_BIND"):
-            problems.append(
-                "STACKMGR_METRICS_DIR is set without STACKMGR_ADMIN_BIND, the listener that serves metrics"
-            )
-    return problems
-
-
 def from_environ(environ: Mapping[str, str]) -> Settings:
     """Return the settings that *environ* holds, or raise SettingsError with every problem."""
     problems: list[str] = []
@@ -263,12 +247,19 @@ def from_environ(environ: Mapping[str, str]) -> Settings:
     for name, option in OPTIONS.items():
         if option.verifier in ("", values.get("verifier")):
             values[name] = option.read(environ, problems)
-    problems += _metrics_problems(environ)
-    total = sum(values[name] for name in _WAITS)
+    if environ.get("STACKMGR_METRICS_DIR"):
+        if importlib.util.find_spec("prometheus_client") is None:
+            problems.append(f"STACKMGR_METRICS_DIR needs packages: {extras.installation('metrics')}")
+        if not environ.get("STACKMGR_ADMIN_BIND"):
+            problems.append(
+                "STACKMGR_METRICS_DIR is set without STACKMGR_ADMIN_BIND, the listener that serves metrics"
+            )
+    waits = ("queue_timeout", "verify_timeout", "database_timeout")  # of one request, one after the other
+    total = sum(values[name] for name in waits)
     if total >= LONGEST_REQUEST_SECONDS:
-        waits = " and ".join(OPTIONS[name].variable for name in _WAITS)
+        variables = " and ".join(OPTIONS[name].variable for name in waits)
         problems.append(
-            f"{waits} are {total:g} s together: lower one, nginx waits only {LONGEST_REQUEST_SECONDS} s"
+            f"{variables} are {total:g} s together: lower one, nginx waits only {LONGEST_REQUEST_SECONDS} s"
         )
     if problems:
         raise SettingsError(problems)

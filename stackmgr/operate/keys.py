@@ -131,38 +131,30 @@ def _add_issue(group: Commands) -> None:
     )
 
 
-def _add_list(group: Commands) -> None:
+def add_to(commands: Commands) -> None:
+    """Add the commands."""
+    group = add_group(commands, "keys", "API keys of the database verifier")
+    _add_issue(group)
     summary = "list every key by its id, never the key itself"
-    parser = add_command(group, "list", summary, _list, more=NEEDS_READER)
-    parser.add_argument(
+    lists = add_command(group, "list", summary, _list, more=NEEDS_READER)
+    lists.add_argument(
         "--external-id",
         type=canonical_uuid,
         metavar="UUID",
         help="only this manager, by its external id or manager id",
     )
-
-
-def _add_rotate(group: Commands) -> None:
+    revoke = add_command(group, "revoke", "revoke a key at once", _revoke)
+    revoke.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
     summary = "issue the successor of a key, print it as issue does, and let the key expire"
-    parser = add_command(group, "rotate", summary, _rotate)
-    parser.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
-    parser.add_argument(
+    rotate = add_command(group, "rotate", summary, _rotate)
+    rotate.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
+    rotate.add_argument(
         "--overlap",
         type=whole_number(0, LONGEST_OVERLAP),
         default=0,
         metavar="SECONDS",
         help="how long the key stays valid beside its successor (default 0)",
     )
-    parser.add_argument(
+    rotate.add_argument(
         "--expires-at", type=future, help="expiry of the successor, by default that of the key"
     )
-
-
-def add_to(commands: Commands) -> None:
-    """Add the commands."""
-    group = add_group(commands, "keys", "API keys of the database verifier")
-    _add_issue(group)
-    _add_list(group)
-    revoke = add_command(group, "revoke", "revoke a key at once", _revoke)
-    revoke.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
-    _add_rotate(group)

@@ -142,35 +142,6 @@ def _add_manager(parser: argparse.ArgumentParser, **options: Any) -> None:
     parser.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=help_text, **options)
 
 
-def _add_rebind(group: Commands) -> None:
-    parser = add_command(
-        group,
-        "rebind",
-        "bind a manager, with all its stacks, to another identity",
-        _rebind,
-        more="State the saved binding in full: nothing changes if the saved one differs.",
-    )
-    _add_manager(parser)
-    parser.add_argument("--to-external-id", type=canonical_uuid, help="the new external id")
-    parser.add_argument("--to-identity-id", type=_identity_id, help="the new identity id")
-    parser.add_argument(
-        "--confirm-external-id", type=canonical_uuid, required=True, help="the external id as saved"
-    )
-    parser.add_argument(
-        "--confirm-identity-id", type=_identity_id, required=True, help="the identity id as saved"
-    )
-
-
-def _add_holds(group: Commands) -> None:
-    summary = "let nothing delete a manager, its stacks, revisions or receipts, until its release"
-    more = "A hold also stops an erasure that runs: what that deleted before stays deleted. Requests go on."
-    hold = add_command(group, "hold", summary, _hold, more=more)
-    _add_manager(hold)
-    hold.add_argument("--reason", type=label, required=True, metavar="TEXT", help="why, kept for good")
-    release = add_command(group, "release", "end the hold of a manager", _release)
-    _add_manager(release)
-
-
 def _add_erase(group: Commands) -> None:
     parser = add_command(
         group,
@@ -199,6 +170,23 @@ def add_to(commands: Commands) -> None:
     show = add_command(group, "show", "show a manager by any of its ids", _show, more=NEEDS_READER)
     _add_manager(show, nargs="?")
     show.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")
-    _add_rebind(group)
-    _add_holds(group)
+    summary = "bind a manager, with all its stacks, to another identity"
+    more = "State the saved binding in full: nothing changes if the saved one differs."
+    rebind = add_command(group, "rebind", summary, _rebind, more=more)
+    _add_manager(rebind)
+    rebind.add_argument("--to-external-id", type=canonical_uuid, help="the new external id")
+    rebind.add_argument("--to-identity-id", type=_identity_id, help="the new identity id")
+    rebind.add_argument(
+        "--confirm-external-id", type=canonical_uuid, required=True, help="the external id as saved"
+    )
+    rebind.add_argument(
+        "--confirm-identity-id", type=_identity_id, required=True, help="the identity id as saved"
+    )
+    summary = "let nothing delete a manager, its stacks, revisions or receipts, until its release"
+    more = "A hold also stops an erasure that runs: what that deleted before stays deleted. Requests go on."
+    hold = add_command(group, "hold", summary, _hold, more=more)
+    _add_manager(hold)
+    hold.add_argument("--reason", type=label, required=True, metavar="TEXT", help="why, kept for good")
+    release = add_command(group, "release", "end the hold of a manager", _release)
+    _add_manager(release)
     _add_erase(group)

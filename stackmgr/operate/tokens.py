@@ -16,19 +16,16 @@ from stackmgr.stacks.eip55 import eip55
 def _list(arguments: argparse.Namespace) -> None:
     listed = whitelist.load_configured()
     tokens = sorted(listed.tokens.values(), key=lambda token: token.symbol)
-    print_documents(
-        arguments,
-        [
-            {"symbol": printable(each.symbol), "name": printable(each.name), "address": each.checksummed}
-            for each in tokens
-        ],
+    documents = (
+        {"symbol": printable(each.symbol), "name": printable(each.name), "address": each.checksummed}
+        for each in tokens
     )
-    if arguments.json:
-        return
-    print_note(
-        f"{len(tokens)} tokens of chain {whitelist.CHAIN_ID} in {listed.path}. "
-        f"The settlement asset {printable(listed.settlement.symbol)} is not one of them."
-    )
+    print_documents(arguments, documents)
+    if not arguments.json:
+        print_note(
+            f"{len(tokens)} tokens of chain {whitelist.CHAIN_ID} in {listed.path}. "
+            f"The settlement asset {printable(listed.settlement.symbol)} is not one of them."
+        )
 
 
 def _check(arguments: argparse.Namespace) -> None:

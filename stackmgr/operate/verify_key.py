@@ -47,13 +47,8 @@ def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
 
     `accepted` is None where the verifier or the database failed, so that nothing is known of the key.
     """
-    outcome: dict[str, Any] = {
-        "accepted": False,
-        "status": 200,
-        "code": None,
-        "reason": None,
-        "retry_after": None,
-    }
+    outcome: dict[str, Any] = {"accepted": False, "status": 200}
+    outcome |= dict.fromkeys(("code", "reason", "retry_after"))
     started = time.perf_counter()
     try:
         try:
@@ -61,11 +56,7 @@ def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
             identity = verifier.verify(credential, session)
         finally:
             outcome["duration_ms"] = round((time.perf_counter() - started) * 1000, 3)
-        outcome |= {
-            "key_id": identity.key_id,
-            "external_id": identity.external_id,
-            "identity_id": identity.identity_id,
-        }
+        outcome |= {name: getattr(identity, name) for name in ("key_id", "external_id", "identity_id")}
         outcome["manager_id"] = identity.manager_id or managers.look_up(session, identity)
         outcome["accepted"] = True
     except ServiceError as ex:

@@ -49,23 +49,6 @@ def _seconds_to_reset(ratelimits: object) -> int | None:
     return max(waits, default=None)
 
 
-def read_verification(document: dict[str, Any]) -> Identity:
-    """Return the identity in the response *document*.
-
-    Raises Unauthorized or RateLimited for those outcomes, ServiceUnavailable if the outcome is missing or
-    contradictory; each with Unkey's ids of the key and of the request.
-    """
-    data, meta = document.get("data"), document.get("meta")
-    if not isinstance(data, dict):
-        raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_WITHOUT_DATA)
-    try:
-        return _identity(data)
-    except ServiceError as ex:
-        ex.key_id = printable_id(data.get("keyId"))
-        ex.verifier_request_id = printable_id(meta.get("requestId")) if isinstance(meta, dict) else None
-        raise
-
-
 def _identity(data: dict[str, Any]) -> Identity:
     valid, code = data.get("valid"), data.get("code")
     if not isinstance(valid, bool) or not isinstance(code, str) or valid != (code == "VALID"):
@@ -109,7 +92,10 @@ class UnkeyVerifier:
     def verify(
         self, key: str, session: Session | None = None, trace: Mapping[str, str] | None = None
     ) -> Identity:
-        """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
+        """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable.
+
+        The error of a response has Unkey's ids of the key and of the request.
+        """
         if len(key) > LONGEST_KEY:
             raise Unauthorized(ReasonSlug.KEY_TOO_LONG)
         response = self._endpoint.post(
@@ -119,9 +105,16 @@ class UnkeyVerifier:
             body=json.dumps({"key": key}).encode("ascii"),
             trace=trace,
         )
-        data = response.get("data")
+        data, meta = response.get("data"), response.get("meta")
         is_unknown = isinstance(data, dict) and data.get("code") == "NOT_FOUND"
         self._unknown = self._unknown + 1 if is_unknown else 0
         if self._unknown == UNKNOWN_IN_A_ROW:
             _log.warning("Unkey knows none of the last %d keys: check the root key", UNKNOWN_IN_A_ROW)
-        return read_verification(response)
+        if not isinstance(data, dict):
+            raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_WITHOUT_DATA)
+        try:
+            return _identity(data)
+        except ServiceError as ex:
+            ex.key_id = printable_id(data.get("keyId"))
+            ex.verifier_request_id = printable_id(meta.get("requestId")) if isinstance(meta, dict) else None
+            raise
