@@ -144,7 +144,7 @@ def _cell(text: str) -> str:
 
 
 def _values(address: str, version: str) -> dict[str, str]:
-    """Return the value of each name in double braces.  Raises WhitelistError."""
+    """Return the value of each name in double braces.  Raises SettingsError."""
     listed = whitelist.load_configured()
     blank = (code for code in range(sys.maxunicode + 1) if chr(code).isspace())
     *first, last = _ranges(blank)
@@ -168,7 +168,7 @@ def _values(address: str, version: str) -> dict[str, str]:
 def bundle(address: str | None = None) -> Document:
     """Return the OpenAPI document without references to other files, of the service at *address*.
 
-    The default is the address of `stackmgr dev`.  Raises WhitelistError.
+    The default is the address of `stackmgr dev`.  Raises SettingsError.
     """
     schemas: Document = {}
     document: Document = _bundle(read_schema("openapi.json"), schemas)
@@ -187,7 +187,7 @@ def bundle(address: str | None = None) -> Document:
 
 
 def guide() -> str:
-    """Return the guide with links to its programs.  Raises WhitelistError."""
+    """Return the guide with links to its programs.  Raises SettingsError."""
     document = read_schema("openapi.json")
     values = _values(document["servers"][0]["url"], document["info"]["version"])
     values |= {name: f"[samples/{name}](samples/{name})" for name in ("client.py", "client.mjs")}

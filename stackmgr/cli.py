@@ -10,18 +10,13 @@ from stackmgr.operate import check, keys, managers, migrations, output, tokens, 
 from stackmgr.operate.command import exit_statuses
 from stackmgr.settings import OPTIONS, SettingsError
 
-_SECRET_FILES = "Secrets may be in files, which {} name instead.".format(
-    " and ".join(f"{each.variable}_FILE" for each in OPTIONS.values() if each.is_secret)
-)
-
-_COMMANDS = (server, migrations, check, keys, managers, verify_key, tokens)
-
 
 def _options() -> str:
     """Return the table of the environment for `--help`."""
     rows = (f"  {each.variable:<31}{each.description} [{each.default_text}]" for each in OPTIONS.values())
     head = "The environment, with defaults ('stackmgr check' checks and prints it):"
-    return "\n".join((head, *rows, "", _SECRET_FILES))
+    files = " and ".join(f"{each.variable}_FILE" for each in OPTIONS.values() if each.is_secret)
+    return "\n".join((head, *rows, "", f"Secrets may be in files, which {files} name instead."))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -34,25 +29,20 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"stackmgr {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in _COMMANDS:
+    for module in (server, migrations, check, keys, managers, verify_key, tokens):
         module.add_to(commands)
     return parser
 
 
-def _arguments() -> argparse.Namespace:
+def main() -> None:
+    """Run the command; exit 1 with a line on stderr for each reason why it cannot be carried out."""
+    output.accept_any_text()
     parser = make_parser()
     arguments, unexpected = parser.parse_known_args()
     if unexpected:
         parser.error(arguments.unexpected or f"unrecognized arguments: {' '.join(unexpected)}")
     if sys.stdout is None:
         sys.exit("stackmgr: standard output is closed")
-    return arguments
-
-
-def main() -> None:
-    """Run the command; exit 1 with a line on stderr for each reason why it cannot be carried out."""
-    output.accept_any_text()
-    arguments = _arguments()
     try:
         arguments.run(arguments)
         sys.stdout.flush()

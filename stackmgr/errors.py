@@ -13,7 +13,6 @@ from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.reasons import ReasonSlug
 
 LONGEST_RETRY_AFTER_SECONDS = 86_400  # of any verifier
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ServiceError(Exception):
@@ -22,7 +21,7 @@ class ServiceError(Exception):
     status = 500
     code = "internal_error"
     message = "An unexpected error occurred."
-    headers = _NO_HEADERS
+    headers: Mapping[str, str] = MappingProxyType({})
     # For the log: a verifier's ids of the key that it rejects, and of its own request.
     key_id: str | None = None
     verifier_request_id: str | None = None

@@ -39,6 +39,7 @@ _CREATE_SERVICE_LOGIN = b"CREATE ROLE stackmgr_service LOGIN IN ROLE stackmgr_ap
 _EXISTS = (psycopg.errors.DuplicateDatabase, psycopg.errors.DuplicateObject)
 
 ROOT_FOLDER = Path("/var/lib/stackmgr-dev")
+_OPTIONS: dict[str, Any] = {"cwd": "/", "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
 
 _PORT = 5432
 # What the shortest of the usual limits on the address of a socket (104 bytes) leaves for its folder.
@@ -130,17 +131,14 @@ def _digest(path: Path) -> str:
 
 
 class EmbeddedPostgres(ExitStack):
-    """A server with its data in *folder*, for root possibly in another one.  It stops with the context.
-
-    `process` is the postmaster, None before the start.
-    """
+    """A server with its data in *folder*, for root possibly in another one.  It stops with the context."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder.resolve()
         self.programs = Path()
         self.run_as: dict[str, Any] = {}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None  # the postmaster, once it is started
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -223,10 +221,8 @@ class EmbeddedPostgres(ExitStack):
         made = subprocess.run(
             [initdb, *options, "--pgdata", unfinished],
             check=False,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            **_OPTIONS,
             **self.run_as,
         )
         if made.returncode != 0:
@@ -247,11 +243,9 @@ class EmbeddedPostgres(ExitStack):
         with log_path.open("wb") as log, uninterrupted():
             self.process = process = subprocess.Popen(
                 [self.programs / "postgres", "-D", self.folder, *options],
-                cwd="/",
-                stdin=subprocess.DEVNULL,
                 stdout=log,
-                stderr=subprocess.STDOUT,
                 start_new_session=True,
+                **_OPTIONS,
                 **self.run_as,
             )
             # Fast, or else at once, or else by force.

@@ -57,11 +57,7 @@ def add_command(  # noqa: PLR0913 - by keyword
     unexpected: str = "",
     has_json: bool = True,
 ) -> argparse.ArgumentParser:
-    """Add a command and return its parser.
-
-    Its description is the summary and *more*.  *unexpected* is the message for further arguments.  With
-    *has_json* it has the option `--json`.
-    """
+    """Add a command and return its parser.  *unexpected* is the message for further arguments."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,

@@ -40,10 +40,7 @@ def _quota(text: str) -> Quota:
 
 
 def _deliver(operator: Operator, arguments: argparse.Namespace, issued: IssuedKey) -> None:
-    """Print a new key, or revoke it if that fails: its text is not stored.
-
-    With `--json` print everything about it, otherwise the key alone.
-    """
+    """Print a new key, or revoke it if that fails: its text is not stored."""
     members = document(issued)
     if members["predecessor_expires_at"] is None:
         del members["predecessor_expires_at"]

@@ -35,10 +35,7 @@ def _identity_id(text: str) -> str:
 
 
 def find(operator: Operator, any_id: str) -> Any:
-    """Return the manager with the external id or manager id *any_id*, or None.
-
-    Raises CommandError if there are two.
-    """
+    """Return the manager with the external id or manager id *any_id*, or None.  Raises CommandError."""
     found = operator.rows(_LOCATE, {"any_id": any_id, "identity_id": None})
     if len(found) > 1:
         raise CommandError(

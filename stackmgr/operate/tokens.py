@@ -1,7 +1,6 @@
 """`stackmgr tokens`: the whitelist in force, and whether a file is a whitelist."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -30,21 +29,15 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     try:
-        arguments.file.open("rb").close()
+        document, problems = whitelist.examine(arguments.file)
     except OSError as ex:
         raise CommandError(f"the whitelist {arguments.file} cannot be read: {ex.strerror}") from ex
-    problems: list[str] = []
-    try:
-        whitelist.load(arguments.file)
-    except whitelist.WhitelistError as ex:
-        problems = [problem.removeprefix(f"whitelist {arguments.file}: ") for problem in ex.problems]
     if arguments.json:
         print_json({"file": str(arguments.file), "problems": problems})
     elif problems:
         print("\n".join(f"{arguments.file}: {printable(problem)}" for problem in problems))
     else:
-        tokens = json.loads(arguments.file.read_bytes())["tokens"]
-        checked = sum(token["address"] == eip55(token["address"]) for token in tokens)
+        checked = sum(token["address"] == eip55(token["address"]) for token in document["tokens"])
         print(
             f"{arguments.file}: {TOKEN_COUNT} tokens of chain {whitelist.CHAIN_ID}, "
             f"{checked} with a correct EIP-55 checksum, settlement asset absent"

@@ -62,10 +62,7 @@ def normalize_allocation(items: list[dict[str, Any]], spellings: Mapping[str, st
 
 
 def parse(document: dict[str, Any], spellings: Mapping[str, str]) -> dict[str, str]:
-    """Return the fields of a configuration in a body that its schema accepts; those of an update may be some.
-
-    Raises InvalidConfiguration.
-    """
+    """Return the fields that a body has, which its schema accepts.  Raises InvalidConfiguration."""
     fields: dict[str, str] = {}
     if "name" in document:
         fields["name"] = check_name(document["name"])

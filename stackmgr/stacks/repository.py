@@ -97,10 +97,7 @@ def plan_get(stack_id: str) -> Planned:
 
 
 def get_or_update(run: Run, planned: Planned) -> Stack:
-    """Return the planned stack, with its new revision if one is planned.
-
-    Raises NotFound, also for another manager's.
-    """
+    """Return the planned stack, after its update if that is planned.  Raises NotFound, also for another's."""
     found: list[Stack] = _existing(run(planned))
     if not found:
         raise NotFound(ReasonSlug.STACK)

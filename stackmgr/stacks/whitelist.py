@@ -23,13 +23,6 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 _ZERO_ADDRESS = "0x" + 40 * "0"
 
 
-class WhitelistError(SettingsError):
-    """The whitelist file is invalid."""
-
-    def __init__(self, path: Path, problems: list[str]) -> None:
-        super().__init__([f"whitelist {path}: {problem}" for problem in problems])
-
-
 @dataclass(frozen=True, slots=True)
 class Token:
     """One entry; `address` is lowercase, `checksummed` its EIP-55 form."""
@@ -113,18 +106,25 @@ def _token(entry: dict[str, str]) -> Token:
     return Token(entry["symbol"], entry.get("name", ""), address, eip55(address))
 
 
-def load(path: Path) -> Whitelist:
-    """Return the whitelist in *path*.  Raises WhitelistError with every problem of the file."""
+def examine(path: Path) -> tuple[Any, list[str]]:
+    """Return the document in *path*, and every problem of the file.  Raises OSError."""
     problems: list[str] = []
     try:
         document = json.loads(path.read_bytes(), object_pairs_hook=partial(_object, problems))
-    except OSError as ex:
-        raise WhitelistError(path, [f"cannot be read ({ex.strerror})"]) from ex
-    except (ValueError, RecursionError) as ex:
-        raise WhitelistError(path, ["is not a JSON document"]) from ex
+    except (ValueError, RecursionError):
+        return None, ["is not a JSON document"]
     _check(document, problems)
+    return document, problems
+
+
+def load(path: Path) -> Whitelist:
+    """Return the whitelist in *path*.  Raises SettingsError with every problem of the file."""
+    try:
+        document, problems = examine(path)
+    except OSError as ex:
+        problems = [f"cannot be read ({ex.strerror})"]
     if problems:
-        raise WhitelistError(path, problems)
+        raise SettingsError([f"whitelist {path}: {problem}" for problem in problems])
     tokens = [_token(entry) for entry in document["tokens"]]
     return Whitelist(
         path,
@@ -135,5 +135,5 @@ def load(path: Path) -> Whitelist:
 
 
 def load_configured(environ: Mapping[str, str] = os.environ) -> Whitelist:
-    """Return the whitelist that STACKMGR_TOKENS names, by default the shipped one.  Raises WhitelistError."""
+    """Return the whitelist that STACKMGR_TOKENS names, by default the shipped one.  Raises SettingsError."""
     return load(OPTIONS["tokens"].read(environ, []))

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from stackmgr import paths
+from stackmgr.settings import SettingsError
 from stackmgr.stacks import whitelist
 from stackmgr.stacks.eip55 import eip55
-from stackmgr.stacks.whitelist import WhitelistError
 
 SHIPPED = json.loads(paths.default_whitelist().read_bytes())
 
@@ -20,7 +20,7 @@ def problems(tmp_path):
     def find(document):
         path = tmp_path / "tokens.json"
         path.write_bytes(document if isinstance(document, bytes) else json.dumps(document).encode())
-        with pytest.raises(WhitelistError) as caught:
+        with pytest.raises(SettingsError) as caught:
             whitelist.load(path)
         start = f"whitelist {path}: "
         assert all(problem.startswith(start) for problem in caught.value.problems)
@@ -60,7 +60,7 @@ def test_addresses_in_lowercase_give_the_same_whitelist(tmp_path):
 
 def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path):
     for path, reason in ((tmp_path / "missing", "No such file or directory"), (tmp_path, "Is a directory")):
-        with pytest.raises(WhitelistError) as caught:
+        with pytest.raises(SettingsError) as caught:
             whitelist.load(path)
         assert caught.value.problems == [f"whitelist {path}: cannot be read ({reason})"]
 
