@@ -19,7 +19,7 @@ from stackmgr.limits import LONGEST_REQUEST_SECONDS
 from stackmgr.monitoring import logs
 
 # Bounded, because int() rejects thousands of digits with an error of its own.
-_COUNT = re.compile(r"[0-9]{1,9}")
+COUNT = re.compile(r"[0-9]{1,9}")
 _DECIMAL = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _CREDENTIAL = re.compile(r"[\x21-\x7e]+")
 _HTTP_URL = re.compile(
@@ -77,17 +77,15 @@ class Option:
 
     def read(self, environ: Mapping[str, str], problems: list[str]) -> Any:
         """Return the value, or the default where the variable is unset, empty or wrong."""
-        if self.is_secret:
-            text: str = secret(environ, self.variable, problems)
-        else:
-            text = environ.get(self.variable, "")
+        name = self.variable
+        text: str = secret(environ, name, problems) if self.is_secret else environ.get(name, "")
         try:
             if text:
                 return self.parse(text)
             if self.missing:
                 raise ValueError(self.missing)  # noqa: TRY301 - both are the same problem to an operator
         except ValueError as ex:
-            problems.append(f"{self.variable} {ex}")
+            problems.append(f"{name} {ex}")
         return self.default
 
 
@@ -117,7 +115,7 @@ def _credential(text: str) -> Secret:
 
 def _whole_number(largest: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not (_COUNT.fullmatch(text) and 1 <= int(text) <= largest):
+        if not (COUNT.fullmatch(text) and 1 <= int(text) <= largest):
             raise ValueError(f"must be a whole number from 1 to {largest}")
         return int(text)
 
@@ -144,7 +142,7 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 
 def _listener(text: str) -> str:
     host, _, port = text.rpartition(":")
-    if not host or not (_COUNT.fullmatch(port) and 1 <= int(port) <= 65535):
+    if not host or not (COUNT.fullmatch(port) and 1 <= int(port) <= 65535):
         raise ValueError("must be an address and a port, such as 127.0.0.1:9108")
     return text
 

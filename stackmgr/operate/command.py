@@ -24,10 +24,7 @@ EVERYTHING = "Reads the whole environment that 'stackmgr --help' lists."
 NEEDS_READER = "Needs a login that may assume stackmgr_reader."
 
 _LONGEST_LABEL = 200
-# Bounded, because int() rejects thousands of digits with an error of its own.
-_DIGITS = re.compile(r"[0-9]{1,9}")
 _DATE = re.compile(r"\d{4}-\d\d-\d\dZ?")
-_UUID = re.compile(CANONICAL_UUID)
 
 Commands = Any  # argparse's action that add_subparsers returns
 
@@ -77,7 +74,7 @@ def _sentence(summary: str) -> str:
 def canonical_uuid(text: str) -> str:
     """Return the hyphenated UUID *text*, in either case, as the service writes it."""
     canonical = text.lower()
-    if not _UUID.fullmatch(canonical):
+    if not re.fullmatch(CANONICAL_UUID, canonical):
         raise argparse.ArgumentTypeError("must be a UUID with hyphens")
     return canonical
 
@@ -105,7 +102,7 @@ def whole_number(smallest: int, largest: int) -> Callable[[str], int]:
     """Return the type of a whole number in decimal digits."""
 
     def parse(text: str) -> int:
-        if not (_DIGITS.fullmatch(text) and smallest <= int(text) <= largest):
+        if not (settings.COUNT.fullmatch(text) and smallest <= int(text) <= largest):
             raise argparse.ArgumentTypeError(f"must be a whole number from {smallest} to {largest}")
         return int(text)
 

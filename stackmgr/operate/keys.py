@@ -25,11 +25,9 @@ from stackmgr.operate.output import discard, document, moment, print_documents, 
 LARGEST_QUOTA = Quota(10000, 86400)
 LONGEST_OVERLAP = 366 * 86400
 
-_QUOTA = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
-
 
 def _quota(text: str) -> Quota:
-    match = _QUOTA.fullmatch(text)
+    match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
     quota = Quota(int(match[1]), int(match[2])) if match else Quota(0, 0)
     if not (1 <= quota.limit <= LARGEST_QUOTA.limit and 1 <= quota.seconds <= LARGEST_QUOTA.seconds):
         raise argparse.ArgumentTypeError(

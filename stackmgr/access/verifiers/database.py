@@ -59,7 +59,10 @@ class DatabaseVerifier:
             if record_use and not used_this_hour:
                 record_use()
             if quota_id is not None:
-                self._require_quota(session, quota_id, quota_seconds)
+                quota = {"quota_id": quota_id, "quota_seconds": quota_seconds}
+                [(is_granted, wait)] = session.rows(_CONSUME_QUOTA if self._consumes else _PEEK_QUOTA, quota)
+                if not is_granted:
+                    raise RateLimited(ReasonSlug.QUOTA, wait)
         except DatabaseError as ex:
             raise ServiceUnavailable(ReasonSlug.DATABASE) from ex
         except ServiceError as ex:
@@ -68,9 +71,3 @@ class DatabaseVerifier:
         # A quota is used up by a statement of its own, before anything is written.
         digest = key_digest if quota_id is None else None
         return Identity(identity_id, external_id, manager_id, key_id, digest, record_use)
-
-    def _require_quota(self, session: Session, quota_id: str, seconds: int) -> None:
-        quota = {"quota_id": quota_id, "quota_seconds": seconds}
-        [(is_granted, wait)] = session.rows(_CONSUME_QUOTA if self._consumes else _PEEK_QUOTA, quota)
-        if not is_granted:
-            raise RateLimited(ReasonSlug.QUOTA, wait)
