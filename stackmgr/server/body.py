@@ -18,10 +18,7 @@ _EXTENDED_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:%b)*\r\n" % _EXTENSION
 
 
 class ChunkedDecoder:
-    """A chunked body, decoded in one pass from whatever pieces it arrives in.
-
-    What it accepts does not depend on where the pieces are cut.
-    """
+    """A chunked body, decoded in one pass: what it accepts does not depend on where its pieces are cut."""
 
     __slots__ = ("_framing", "_in_trailers", "_missing", "_request", "_searched", "content")
 

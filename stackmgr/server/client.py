@@ -38,10 +38,6 @@ class ClientLeft(Exception):
     """Nothing more can be received or sent: the client has gone, or was given up."""
 
 
-class EndOfInput(ClientLeft):
-    """The client has closed its sending side."""
-
-
 class Client:
     """A client and its connection, one of the `Clients` of the `Loop`."""
 
@@ -76,7 +72,7 @@ class Client:
                     self._serve_request()
                 clients.park(self)
                 return
-        except ClientLeft:
+        except (ClientLeft, IncompleteRequest):
             pass
         except BaseException as exc:  # noqa: BLE001 - it is logged, and ends no worker
             self._loop.note_failure(exc)
@@ -91,10 +87,8 @@ class Client:
             response, must_close = self._loop.run_application(self, request)
         except BadRequest as ex:
             response = self._reject(InvalidRequest(), str(ex))
-        except EndOfInput:
-            response = self._reject(IncompleteRequest(), "it ended early")
-        except RequestTimedOut as ex:
-            response = self._reject(ex, "it did not arrive in time")
+        except (IncompleteRequest, RequestTimedOut) as ex:
+            response = self._reject(ex, ex.message)
         except ClientLeft:
             raise
         except BaseException as exc:  # noqa: BLE001 - the unexpected is a 500
@@ -108,7 +102,7 @@ class Client:
             self._loop.scheduler.pause(self._clients.heads)
 
     def _receive(self) -> ReceivedRequest:
-        """Return the next request once it is complete. Raises BadRequest, EndOfInput, RequestTimedOut."""
+        """Return the next request once it is complete. Raises BadRequest or a ServiceError."""
         self._head, searched, inbox = b"", 0, self._inbox
         deadline = monotonic() + RECEIVE_SECONDS
         while not (end := find_section_end(inbox, searched)):
@@ -165,7 +159,7 @@ class Client:
         except OSError:
             raise ClientLeft from None
         if not data:
-            raise EndOfInput
+            raise IncompleteRequest
         self._inbox += data
         return True
 

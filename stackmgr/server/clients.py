@@ -82,8 +82,7 @@ class Clients:
     def stop(self, idle_seconds: float) -> None:
         """Accept the connections that wait and close the listeners; keep idle ones *idle_seconds* at most.
 
-        Between the last `accept` and the `close` the kernel may still make a connection, and resets it if no
-        other process holds the listener; under systemd's socket unit, and at a reload, one does.
+        A connection that the kernel makes before the `close` is reset if no other process has the listener.
         """
         self._idle_until = monotonic() + idle_seconds
         for client in self.waiting:

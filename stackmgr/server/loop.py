@@ -1,7 +1,6 @@
 """The turns of a worker's thread: let clients read, start requests, look after time-outs, stop.
 
-Without a heartbeat for gunicorn's `timeout`, the master replaces the worker.  A request that only waits is
-bounded by the application's own time-outs.
+A request that only waits is bounded by the application's own time-outs, not by gunicorn's `timeout`.
 """
 
 import os

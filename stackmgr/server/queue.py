@@ -43,10 +43,10 @@ class Place(Admission):
 class RequestQueue(Generic[_Entry]):
     """Admits *limit* requests at a time: of one manager three quarters, of unverified keys a quarter.
 
-    Writes together have three quarters too: a lock on a table may block all of them, but no reads.  The reads
-    and the writes of a group each have a line.  The request that has waited longest is next, but one counts
-    as waiting later, the longer others of its group have held the thread meanwhile: see _CHARGE.  A request
-    that has waited for *seconds* is rejected; with 0, it may wait without limit.
+    Writes together have three quarters too: a lock on a table may block all of them, but no reads.  Reads and
+    writes of a group each have a line.  The request that has waited longest is next, but one counts as
+    waiting later, the longer others of its group have held the thread: see _CHARGE.  A request that has
+    waited for *seconds* is rejected; with 0, never.
     """
 
     def __init__(self, limit: int, seconds: float = 0.0) -> None:

@@ -58,8 +58,8 @@ class HeadLimits(NamedTuple):
 def find_section_end(data: bytearray, searched: int) -> int:
     """Return where the empty line that ends a head or trailers ends, or 0 while there is none.
 
-    The first *searched* bytes of *data* have been searched before. Raises BadRequest for a section that is
-    too long, or that has a bare line feed and so need never end.
+    *searched* bytes of *data* have been searched before. Raises BadRequest for a section that is too long, or
+    that has a bare line feed and so need never end.
     """
     end = data.find(b"\r\n\r\n", max(0, searched - 3)) + 4
     if (end if end > 3 else len(data)) > HEAD_LIMIT:
@@ -93,10 +93,7 @@ _cached_environ_name = lru_cache(maxsize=256)(_environ_name)
 
 
 class ReceivedRequest:
-    """A request whose head has arrived. `environ` is what PEP 3333 says of it.
-
-    `length` is that of the body in bytes, or None for a chunked one.
-    """
+    """A request whose head has arrived: its environ, and the bytes of its body, None if it is chunked."""
 
     __slots__ = ("_limits", "environ", "expects_continue", "length", "method", "must_close", "version")
 
@@ -118,11 +115,10 @@ class ReceivedRequest:
         self._parse_framing(fields)
 
     def _parse_framing(self, fields: dict[str, str]) -> None:
-        # No other request follows, or its start is unknown: after CONNECT, for example.
-        self.must_close = self.method == "CONNECT"
         connection = fields.get("HTTP_CONNECTION", "").lower()
-        if (self.version == (1, 0) and connection != "keep-alive") or "close" in connection:
-            self.must_close = True
+        is_kept = self.version > (1, 0) or connection == "keep-alive"
+        # No other request follows, or its start is unknown: after CONNECT, for example.
+        self.must_close = self.method == "CONNECT" or "close" in connection or not is_kept
         self.length: int | None = 0
         self.expects_continue = False
         if "HTTP_EXPECT" in fields:

@@ -51,10 +51,7 @@ class Response:
     def start_response(
         self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
     ) -> Callable[[bytes], None]:
-        """Take status and header fields, and return the `write` callable, as PEP 3333 says.
-
-        Raises ValueError or TypeError for what would make the response invalid.
-        """
+        """Take status and header fields, as PEP 3333 says.  Raises ValueError or TypeError."""
         if self.status and exc_info is None:
             raise AssertionError("start_response was called twice")
         fields, length = "", None

@@ -1,7 +1,4 @@
-"""The gunicorn worker: what gunicorn's master and signals see of it; `loop` serves the requests.
-
-DECISIONS.md says why gunicorn's own workers are not used.
-"""
+"""The gunicorn worker: what gunicorn's master and signals see of it; `loop` serves the requests."""
 
 import gc
 import os
@@ -30,8 +27,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     alive: bool
     queue_seconds = 0.0  # that a request may wait for a greenlet before it is rejected; 0: without limit
-    must_exit = False  # whatever a request does with the exception of a signal's handler
-    must_reopen = False  # the logs
+    must_exit = must_reopen = False  # whatever a request does with a signal's exception; the logs
     admin_port = 0  # of the operator's listener, which alone has it
 
     @classmethod

@@ -158,7 +158,7 @@ TRUNCATED = b"POST / HTTP/1.1\r\nHost: a\r\nX-Request-Id: truncated-7\r\nContent
 
 @pytest.mark.parametrize(
     ("sent", "request_id", "why"),
-    [(MALFORMED, "malformed-7", "field line"), (TRUNCATED, "truncated-7", "it ended early")],
+    [(MALFORMED, "malformed-7", "field line"), (TRUNCATED, "truncated-7", "The request ended early.")],
 )
 def test_an_error_of_the_servers_own_has_a_line_with_the_id_of_the_request(service, sent, request_id, why):
     with socket.create_connection(("127.0.0.1", service.port)) as wire:
