@@ -224,7 +224,7 @@ _OF_WEB: list[_Row] = [
     ("a read that is not added", "bytes that arrive late replace the ones before", Client, "_take",
      "self._inbox += data", "self._inbox[:] = data", 11),
     ("a response cut short", "what a socket does not take at once is dropped", Client, "_send",
-     "while rest := ", "if rest := ", 3),
+     "while True:", "for _ in range(1):", 3),
 ]  # fmt: skip
 
 MUTANTS = {
