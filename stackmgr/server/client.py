@@ -68,7 +68,7 @@ class Client:
         try:
             clients.unpark(self)
             if self._take(HEAD_BYTES) or is_ready:
-                while self._inbox.rstrip(b"\r\n"):  # an empty line before a request is no part of it
+                while self._inbox not in (b"", b"\r", b"\r\n"):  # one empty line may come before a request
                     self._serve_request()
                 clients.park(self)
                 return
@@ -229,7 +229,7 @@ class Client:
         """Log an error of the server's own, and return a response with its Error object."""
         # Of an incomplete head only the complete lines: half a line may be half an id.
         head = self._head or bytes(self._inbox).rpartition(b"\r\n")[0]
-        request_id = request_id_of(head)
+        request_id = request_id_of(head, self._loop.limits.field)
         self._inbox.clear()
         fields = {"request_id": request_id, "status": error.status, "code": error.code}
         fields |= {"reason": error.reason} if error.reason else {}

@@ -72,7 +72,7 @@ def find_section_end(data: bytearray, searched: int) -> int:
     return 0
 
 
-def request_id_of(head: bytes, field_limit: int = 16_384) -> str:
+def request_id_of(head: bytes, field_limit: int) -> str:
     """Return the request id in a raw head, in lines of up to *field_limit* bytes, or a new one."""
     lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
     fields = (line.partition(b":") for line in lines if len(line) <= field_limit - 2)

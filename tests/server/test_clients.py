@@ -67,10 +67,10 @@ def test_a_connection_has_the_deadline_of_what_it_waits_for(memory, sent, second
 
 def test_a_trickle_moves_no_deadline(memory):
     slow, empty = memory.connect(), memory.connect()
-    for byte in get("/")[:11]:
+    for number, byte in enumerate(get("/")[:11]):
         memory.pass_time(1)
         slow.send(bytes([byte]))
-        empty.send(b"\r" if byte % 2 else b"")
+        empty.send(b"\r\n"[number : number + 1])
     assert start_of(slow) == BUSY
     assert empty.is_closed
 

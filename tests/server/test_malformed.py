@@ -64,6 +64,8 @@ BAD = {
     "host of HTTP/1.0": head("GET /a HTTP/1.0", host="a b"),
     "no host": b"GET / HTTP/1.1\r\n\r\n",
     "bare LF": b"GET / HTTP/1.1\nHost: x\n\n",
+    "LF alone": b"\n",
+    "two empty lines": b"\r\n\r\n",
     "chunked 1.0": head("POST /a HTTP/1.0", "Transfer-Encoding: chunked"),
     "endless head": get("/", *["X-A: aaaaaaa"] * 10000)[:-2],
     "endless line": b"GET /" + b"a" * 100_000,

@@ -182,7 +182,7 @@ _OF_DATABASE: list[_Row] = [
 
 _OF_WEB: list[_Row] = [
     ("deaf listener", "a listener is not watched again after all that waited is accepted", Clients,
-     "_listen", "while listener in", "if listener in", 1),
+     "_listen", "while listener in self._listeners:", "for _ in range(1):", 1),
     ("paused for ever", "a listener is not watched again after descriptors were exhausted", Clients,
      "_listen", "wait(_RETRY_SECONDS)", "wait(1e6)", 359),
     ("deaf to the next", "a client that is silent again is not watched", Client, "serve",
@@ -196,7 +196,7 @@ _OF_WEB: list[_Row] = [
     ("last first", "the last of a line is taken", RequestQueue, "take", "self._remove(line, 0)",
      "self._remove(line, -1)", 1),
     ("no turns", "the line that came first is taken from until it is empty", RequestQueue, "take",
-     "min(waiting, key=self._waits_since, default=None)", "next(iter(waiting), None)", 439),
+     "min(may_run, key=self._waits_since, default=None)", "next(iter(may_run), None)", 439),
     ("other keys", "unverified keys have the share of a manager", RequestQueue, "_may_run",
      "if group else self._unverified_limit", "", 23),
     ("not timed", "requests wait for as long as others run", Loop, "_look",
