@@ -113,22 +113,16 @@ def _credential(text: str) -> Secret:
     return Secret(text)
 
 
-def _whole_number(largest: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not (COUNT.fullmatch(text) and 1 <= int(text) <= largest):
-            raise ValueError(f"must be a whole number from 1 to {largest}")
-        return int(text)
-
-    return parse
+def _whole_number(text: str) -> int:
+    if not (COUNT.fullmatch(text) and 1 <= int(text) <= 1000):
+        raise ValueError("must be a whole number from 1 to 1000")
+    return int(text)
 
 
-def _seconds(shortest: float, longest: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        if not (_DECIMAL.fullmatch(text) and shortest <= float(text) <= longest):
-            raise ValueError(f"must be a number of seconds from {shortest:g} to {longest:g}")
-        return float(text)
-
-    return parse
+def _seconds(text: str) -> float:
+    if not (_DECIMAL.fullmatch(text) and 0.1 <= float(text) <= 20.0):
+        raise ValueError("must be a number of seconds from 0.1 to 20")
+    return float(text)
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -175,7 +169,7 @@ class Settings:
         missing="is not set: set it to a PostgreSQL connection string, as in stackmgr.env.example",
     )
     database_timeout: int = _option(
-        _whole_number(1000), 5, "seconds that one request may wait for the database in total"
+        _whole_number, 5, "seconds that one request may wait for the database in total"
     )
     sql_variant: str = _option(
         _one_of("plain", "citus"),
@@ -183,18 +177,16 @@ class Settings:
         "statements of create and update: plain, or citus (deploy/CITUS.md)",
     )
     concurrency: int = _option(
-        _whole_number(1000),
+        _whole_number,
         64,
         "requests that each worker serves at once; one manager, or all writes, get three quarters; with the"
         " verifier `database` at most one for each database connection",
     )
     database_connections: int = _option(
-        _whole_number(1000), 8, "database connections of each worker, opened as needed"
+        _whole_number, 8, "database connections of each worker, opened as needed"
     )
     queue_timeout: float = _option(
-        _seconds(0.1, 20.0),
-        1.0,
-        "seconds that a request may wait to be started before it gets 503, 0.1 to 20",
+        _seconds, 1.0, "seconds that a request may wait to be started before it gets 503, 0.1 to 20"
     )
     tokens: Path = _option(Path, paths.default_whitelist(), "whitelist file: exactly 30 tokens of chain 4663")
     verifier: str = _option(
@@ -210,9 +202,7 @@ class Settings:
         missing="is not set: set it to Unkey's root key, or STACKMGR_VERIFIER to database",
         verifier="unkey",
     )
-    verify_timeout: float = _option(
-        _seconds(0.1, 20.0), 3.0, "seconds for one verification by Unkey, 0.1 to 20"
-    )
+    verify_timeout: float = _option(_seconds, 3.0, "seconds for one verification by Unkey, 0.1 to 20")
     log_level: str = _option(
         _one_of(*logs.LEVELS), "info", "debug, info (one line per request), warning or error"
     )

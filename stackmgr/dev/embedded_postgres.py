@@ -34,7 +34,7 @@ from stackmgr.errors import CommandError
 DATABASE = "stackmgr"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CREATE_DATABASE = b"CREATE DATABASE stackmgr ENCODING 'UTF8' TEMPLATE template0"
-_SERVICE_LOGIN = "stackmgr_service"
+_SERVICE_LOGIN = "stackmgr_service"  # its roles come with the schema
 _CREATE_SERVICE_LOGIN = b"CREATE ROLE stackmgr_service LOGIN IN ROLE stackmgr_app, stackmgr_reader"
 _EXISTS = (psycopg.errors.DuplicateDatabase, psycopg.errors.DuplicateObject)
 
@@ -163,10 +163,7 @@ class EmbeddedPostgres(ExitStack):
         self._create(self.url("postgres"), _CREATE_DATABASE)
 
     def ensure_service_login(self) -> str:
-        """Create a login with the service's rights alone, unless it exists, and return its connection string.
-
-        The roles come with the schema.
-        """
+        """Return the connection string of a login with the service's rights, created if it is missing."""
         self._create(self.url(), _CREATE_SERVICE_LOGIN)
         return self.url(user=_SERVICE_LOGIN)
 

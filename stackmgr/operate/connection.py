@@ -46,7 +46,6 @@ _WITHOUT_SCHEMA = (
 # A connection that fails has no SQLSTATE, only words.
 _REJECTED = ("authentication failed", "no password supplied", "permission denied for database")
 
-_TIME_LIMIT_SECONDS = 5.0
 _FETCHED_ROWS = 2000
 
 # A login or a database may have other values: a time limit for requests, another search path, a commit that
@@ -66,7 +65,7 @@ AnyConnection = TypeVar("AnyConnection", bound=psycopg.Connection[Any])
 
 
 @contextmanager
-def time_limit(seconds: float = _TIME_LIMIT_SECONDS) -> Iterator[None]:
+def time_limit(seconds: float = 5.0) -> Iterator[None]:
     """Raise CommandError in the body after *seconds*.  For the main thread of a process.
 
     The time-outs of libpq and PostgreSQL bound one attempt to connect or one statement each; a server that is

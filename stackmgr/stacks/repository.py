@@ -16,7 +16,6 @@ from stackmgr.database.session import Planned
 from stackmgr.errors import Conflict, DatabaseError, InvalidIdempotencyKey, NotFound
 from stackmgr.limits import LONGEST_KEY_BYTES, PAGE_NAME_BYTES
 from stackmgr.reasons import ReasonSlug
-from stackmgr.stacks import cursor
 from stackmgr.stacks.configuration import Configuration
 from stackmgr.stacks.cursor import Position
 
@@ -131,7 +130,7 @@ def list_page(run: Run, planned: Planned) -> tuple[list[Stack], Position | None]
     last = page[-1]
     if last.created_at is None:
         raise AssertionError("a list has the time of each creation")
-    return page, cursor.Position(last.created_at, UUID(last.stack_id))
+    return page, Position(last.created_at, UUID(last.stack_id))
 
 
 def plan_update(stack_id: str, changes: Mapping[str, str], request_id: str) -> Planned:
