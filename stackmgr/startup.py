@@ -32,8 +32,6 @@ CHECKED = "STACKMGR.CHECKED"
 # Set by `stackmgr dev`: the request log may quote bodies.
 DEV = "STACKMGR.DEV"
 
-_WORKERS = re.compile(r"[1-9][0-9]{0,2}")
-
 
 class Prepared(NamedTuple):
     """A configuration that passed every check."""
@@ -64,7 +62,7 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
     if url and not is_conninfo(url):
         problems.append(INVALID_DATABASE_URL)
     # gunicorn reads it before any file of this package, and without a number it cannot start.
-    if not _WORKERS.fullmatch(environ.get("WEB_CONCURRENCY", "1")):
+    if not re.fullmatch(r"[1-9][0-9]{0,2}", environ.get("WEB_CONCURRENCY", "1")):
         problems.append("WEB_CONCURRENCY must be a whole number from 1 to 999")
     try:
         spellings = whitelist.load_configured(environ).spellings

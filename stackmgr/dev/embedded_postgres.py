@@ -31,10 +31,9 @@ import psycopg
 from stackmgr import extras
 from stackmgr.errors import CommandError
 
-DATABASE = "stackmgr"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CREATE_DATABASE = b"CREATE DATABASE stackmgr ENCODING 'UTF8' TEMPLATE template0"
-_SERVICE_LOGIN = "stackmgr_service"  # its roles come with the schema
+# The roles come with the schema.
 _CREATE_SERVICE_LOGIN = b"CREATE ROLE stackmgr_service LOGIN IN ROLE stackmgr_app, stackmgr_reader"
 _EXISTS = (psycopg.errors.DuplicateDatabase, psycopg.errors.DuplicateObject)
 
@@ -153,7 +152,7 @@ class EmbeddedPostgres(ExitStack):
             undo.pop_all()
         return self
 
-    def url(self, database: str = DATABASE, user: str = "postgres") -> str:
+    def url(self, database: str = "stackmgr", user: str = "postgres") -> str:
         """Return the connection string of one of the server's databases."""
         folder = quote(str(self.socket_folder), safe="")
         return f"postgresql://{user}@/{database}?host={folder}&port={_PORT}"
@@ -165,7 +164,7 @@ class EmbeddedPostgres(ExitStack):
     def ensure_service_login(self) -> str:
         """Return the connection string of a login with the service's rights, created if it is missing."""
         self._create(self.url(), _CREATE_SERVICE_LOGIN)
-        return self.url(user=_SERVICE_LOGIN)
+        return self.url(user="stackmgr_service")
 
     def _create(self, url: str, statement: bytes) -> None:
         try:

@@ -139,7 +139,7 @@ def curl_lines(base: str, key: str) -> list[str]:
     ]
 
 
-def _announce(port: int, folder: Path, server: EmbeddedPostgres, key: str) -> None:
+def _announce(port: int, server: EmbeddedPostgres, key: str) -> None:
     base = f"http://127.0.0.1:{port}"
     lines = "\n\n".join(curl_lines(base, key))
     print(
@@ -168,7 +168,7 @@ def _run(port: int, folder: Path) -> None:
             migrations.apply(url)
             key = _api_key(url, folder)
             with _served(port, server.ensure_service_login(), pid_file) as gunicorn:
-                _announce(port, folder, server, key)
+                _announce(port, server, key)
                 if gunicorn.wait() != 0:
                     raise CommandError("the service ended by itself; see the output above")
 

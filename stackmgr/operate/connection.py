@@ -54,7 +54,6 @@ _SETTINGS = b"""
 SET LOCAL search_path = pg_catalog; SET LOCAL jit = off; SET LOCAL synchronous_commit = on;
 SET LOCAL client_min_messages = warning; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'
 """
-_RESET_ROLE = b"RESET ROLE"
 # A plain index scan marks the entries of deleted rows as dead; a bitmap scan reads the rows every time.
 _PLAIN_INDEX_SCANS = b"SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
 # Without TRUNCATE, which would wait for a lock in the way of all requests.  autovacuum_freeze_min_age is
@@ -182,7 +181,7 @@ class Operator:
         """Remove the entries of deleted receipts from their index, if no transaction may read the rows."""
         assume(self._connection, self._role)
         self._connection.execute(_VACUUM_RECEIPTS)
-        self._connection.execute(_RESET_ROLE)
+        self._connection.execute(b"RESET ROLE")
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from stackmgr.operate.issued_keys import IssuedKey, Quota
 from stackmgr.operate.output import discard, document, moment, print_documents, print_json, print_note
 
 LARGEST_QUOTA = Quota(10000, 86400)
-LONGEST_OVERLAP = 366 * 86400
 
 
 def _quota(text: str) -> Quota:
@@ -145,7 +144,7 @@ def add_to(commands: Commands) -> None:
     rotate.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
     rotate.add_argument(
         "--overlap",
-        type=whole_number(0, LONGEST_OVERLAP),
+        type=whole_number(0, 366 * 86400),
         default=0,
         metavar="SECONDS",
         help="how long the key stays valid beside its successor (default 0)",

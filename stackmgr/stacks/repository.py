@@ -6,7 +6,6 @@ name is read again.
 """
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from hmac import compare_digest
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -43,7 +42,7 @@ class Stack(NamedTuple):
     allocation: str
     preset: str
     used_this_hour: bool = True
-    created_at: datetime | None = None  # in lists
+    created_at: Any = None  # a datetime, in lists
 
 
 def plan_create(key: str, configuration: Configuration, request_id: str) -> Planned:
@@ -127,10 +126,7 @@ def list_page(run: Run, planned: Planned) -> tuple[list[Stack], Position | None]
     page = [stack for stack in rows[:limit] if stack.name is not None]
     if len(page) == len(rows):
         return page, None
-    last = page[-1]
-    if last.created_at is None:
-        raise AssertionError("a list has the time of each creation")
-    return page, Position(last.created_at, UUID(last.stack_id))
+    return page, Position(page[-1].created_at, UUID(page[-1].stack_id))
 
 
 def plan_update(stack_id: str, changes: Mapping[str, str], request_id: str) -> Planned:

@@ -20,7 +20,6 @@ from stackmgr.stacks.eip55 import eip55
 
 CHAIN_ID = 4663
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
-_ZERO_ADDRESS = "0x" + 40 * "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def _address(entry: Any, where: str, problems: list[str]) -> str | None:
     if address not in (address.lower(), eip55(address)):
         problems.append(f"{where}: the address does not match its EIP-55 checksum")
         return None
-    if address == _ZERO_ADDRESS:
+    if address == "0x" + 40 * "0":
         problems.append(f"{where} is the zero address, which is not a token")
         return None
     return address.lower()

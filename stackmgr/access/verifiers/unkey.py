@@ -22,7 +22,6 @@ from stackmgr.settings import Secret, Settings
 LONGEST_KEY = 512
 UNKNOWN_IN_A_ROW = 20
 
-_PATH = "/v2/keys.verifyKey"
 _REJECTED = {
     "NOT_FOUND": ReasonSlug.KEY_UNKNOWN,
     "EXPIRED": ReasonSlug.KEY_EXPIRED,
@@ -99,7 +98,7 @@ class UnkeyVerifier:
         if len(key) > LONGEST_KEY:
             raise Unauthorized(ReasonSlug.KEY_TOO_LONG)
         response = self._endpoint.post(
-            _PATH,
+            "/v2/keys.verifyKey",
             credential=self._root_key,
             media_type="application/json",
             body=json.dumps({"key": key}).encode("ascii"),
