@@ -68,7 +68,11 @@ class Client:
         try:
             clients.unpark(self)
             if self._take(HEAD_BYTES) or is_ready:
-                while self._inbox not in (b"", b"\r", b"\r\n"):  # one empty line may come before a request
+                while bytes(self._inbox[:3]) not in (
+                    b"",
+                    b"\r",
+                    b"\r\n",
+                ):  # an empty line may come before a request
                     self._serve_request()
                 clients.park(self)
                 return
