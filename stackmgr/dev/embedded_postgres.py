@@ -159,17 +159,21 @@ class EmbeddedPostgres(ExitStack):
 
     def ensure_database(self) -> None:
         """Create the service's database if it is not there yet."""
-        self._create(self.url("postgres"), _CREATE_DATABASE)
+        with self._connected(self.url("postgres")) as connection:
+            connection.execute(_CREATE_DATABASE)
 
     def ensure_service_login(self) -> str:
         """Return the connection string of a login with the service's rights, created if it is missing."""
-        self._create(self.url(), _CREATE_SERVICE_LOGIN)
+        with self._connected(self.url()) as connection:
+            connection.execute(_CREATE_SERVICE_LOGIN)
         return self.url(user="stackmgr_service")
 
-    def _create(self, url: str, statement: bytes) -> None:
+    @contextmanager
+    def _connected(self, url: str) -> Iterator[psycopg.Connection]:
+        """Connect for a statement that creates what may exist already.  Raises CommandError."""
         try:
             with suppress(*_EXISTS), psycopg.connect(url, autocommit=True) as connection:
-                connection.execute(statement)
+                yield connection
         except psycopg.Error as ex:
             raise CommandError(f"the database in {self.folder}: {ex}") from ex
 
