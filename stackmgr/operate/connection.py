@@ -58,6 +58,7 @@ SET LOCAL client_min_messages = warning; SET LOCAL statement_timeout = 0; SET LO
 _PLAIN_INDEX_SCANS = b"SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
 # Without TRUNCATE, which would wait for a lock in the way of all requests.  autovacuum_freeze_min_age is
 # autovacuum's alone: a page that this passed without FREEZE would be read again against wraparound.
+_RESET_ROLE = b"RESET ROLE"
 _VACUUM_RECEIPTS = b"VACUUM (FREEZE, INDEX_CLEANUP ON, TRUNCATE OFF) stackmgr.creation_receipts"
 
 AnyConnection = TypeVar("AnyConnection", bound=psycopg.Connection[Any])
@@ -181,7 +182,7 @@ class Operator:
         """Remove the entries of deleted receipts from their index, if no transaction may read the rows."""
         assume(self._connection, self._role)
         self._connection.execute(_VACUUM_RECEIPTS)
-        self._connection.execute(b"RESET ROLE")
+        self._connection.execute(_RESET_ROLE)
 
 
 @contextmanager
