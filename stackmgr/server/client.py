@@ -67,12 +67,11 @@ class Client:
         clients = self._clients
         try:
             clients.unpark(self)
+            if not is_ready:
+                self._loop.scheduler.forget(self.fd)  # or a late event would start another greenlet
             if self._take(HEAD_BYTES) or is_ready:
-                while bytes(self._inbox[:3]) not in (
-                    b"",
-                    b"\r",
-                    b"\r\n",
-                ):  # an empty line may come before a request
+                # One empty line may come before a request; a part of it is none.
+                while self._inbox and bytes(self._inbox[:3]) not in (b"\r", b"\r\n"):
                     self._serve_request()
                 clients.park(self)
                 return

@@ -54,7 +54,7 @@ class Clients:
                     if is_shared and len(self.open) < SHARED_BELOW and not _has_ended(sock):
                         scheduler.wait(SHARE_SECONDS)
                         break
-            except BaseException as exc:  # noqa: BLE001 - it is logged, and ends no worker
+            except BaseException as exc:  # noqa: BLE001 - it ends no worker
                 if getattr(exc, "errno", 0) in _EXHAUSTED and self._expendable.close_longest_waiting():
                     continue
                 if not isinstance(exc, OSError):
@@ -109,6 +109,8 @@ class Clients:
 
     def hold(self, client: Client, size: int) -> None:
         """Let a client wait for bytes and hold *size*; above the budget, close those that held any first."""
+        if client not in self.open:  # it was closed in a pause
+            return
         self.waiting.setdefault(client)
         if size:
             self._holding.setdefault(client)

@@ -176,6 +176,35 @@ def test_a_request_whose_connection_was_closed_for_others_is_not_served(worker, 
     assert (worker.requests, found.is_ended()) == (0, True)
 
 
+def test_a_client_that_was_closed_in_a_pause_holds_and_waits_for_nothing(worker, monkeypatch):
+    monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
+    one_step_in_a_turn(monkeypatch)
+    found, other = worker.connected(chunked("/echo", b"x" * 90, end=b"")), worker.connected(b"G")
+    found.socket.send(b"1\r\nx\r\n" * 1000)
+    worker.turn(2)
+    other.send(b"G" * 20)
+    assert found.is_ended()
+    managers = worker.loop.managers
+    assert (len(managers.open), len(managers.waiting), managers._held) == (1, 1, 21)
+
+
+def test_bytes_that_arrive_at_the_deadline_start_one_greenlet(worker):
+    occupy(worker)
+    found, epoll = worker.connected(), worker.loop.scheduler._epoll
+    found.socket.send(get("/a"))
+    worker.now += 11
+    worker.loop.scheduler._epoll = SimpleNamespace(poll=lambda *_: [], modify=epoll.modify)
+    worker.turn(2)
+    worker.loop.scheduler._epoll = epoll
+    assert worker.loop.queue.waiting == 1
+    found.socket.send(get("/b"))
+    worker.settle()
+    assert worker.loop.queue.waiting == 1
+    release(worker)
+    assert found.read_all().count(OK) == 2
+    assert (worker.loop.queue._free, worker.loop.queue._running) == (1, {})
+
+
 def test_a_unix_socket_is_for_managers_and_has_no_address(worker):
     occupy(worker)
     worker.connected()

@@ -138,6 +138,8 @@ class WatchedClients(Clients):
         """Check what holds when no thread can run."""
         if self.heads or self.bodies:
             raise Violation("what can be done is done", f"{len(self.heads)} and {len(self.bodies)} wait")
+        if not self.open.issuperset({**self.waiting, **self._holding}):
+            raise Violation("who is closed neither waits nor holds bytes", f"{len(self.waiting)} wait")
         for client in self.waiting:
             if client.fd not in waiting or not interest[client.fd][1]:
                 raise Violation("whoever waits for bytes is watched", str(client.fd))
