@@ -40,13 +40,14 @@ class Scheduler:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._waiting: dict[int, tuple[Waiter, Lane | None]] = {}  # by descriptor
+        self._watched: dict[int, int] = {}  # events, by descriptor that is waited for in lanes
+        self.hung_up: set[int] = set()  # of these, while nobody waited
         self._deadlines: dict[Waiter, float] = {}  # of all that waits
         self._heap: list[tuple[float, int, Waiter]] = []  # the same, and some of waits that have ended
         self._signals: deque[Signal] = deque()  # that have been set
         self.ending_turn: Lane = deque()  # those that continue at the end of this turn
         self._idle: list[greenlet] = []
         self._wake_up = os.eventfd(0)
-        self.turns = 0
         self._main = getcurrent()
         self._thread = 0
         self._epoll.register(self._wake_up, READABLE)
@@ -57,7 +58,6 @@ class Scheduler:
         _this.scheduler = self
         try:
             while turn():
-                self.turns += 1
                 for _ in range(len(self.ending_turn)):
                     self.resume(self.ending_turn.popleft())
                 self._handle_ready(idle_seconds())
@@ -90,7 +90,9 @@ class Scheduler:
         return float(getcurrent().seconds + monotonic())
 
     def forget(self, descriptor: int) -> None:
-        """End a wait for a descriptor that is closed."""
+        """End a wait for a descriptor, which is closed or watched anew."""
+        self._watched.pop(descriptor, None)
+        self.hung_up.discard(descriptor)
         waiter, _ = self._waiting.pop(descriptor, (None, None))
         self._deadlines.pop(waiter, None)
         if isinstance(waiter, greenlet):
@@ -109,7 +111,7 @@ class Scheduler:
         """Wait for at most *seconds*; resume the greenlets that need not wait any longer."""
         is_busy = self._signals or self.ending_turn
         seconds = 0.0 if is_busy else max(0.0, min(seconds, self._next_deadline() - monotonic()))
-        for descriptor, _ in self._epoll.poll(seconds, _MAX_EVENTS):
+        for descriptor, events in self._epoll.poll(seconds, _MAX_EVENTS):
             if descriptor == self._wake_up:
                 os.eventfd_read(descriptor)
             elif descriptor in self._waiting:
@@ -119,6 +121,13 @@ class Scheduler:
                 else:
                     self._deadlines.pop(waiter, None)  # which ends nothing that is ready
                     lane.append(waiter)
+            elif descriptor in self._watched:  # nobody waits: it must wake the thread once
+                self._watched[descriptor] = 0
+                if events & (select.EPOLLHUP | select.EPOLLERR):
+                    self.hung_up.add(descriptor)
+                    self._epoll.unregister(descriptor)
+                else:
+                    self._epoll.modify(descriptor, select.EPOLLONESHOT)  # for these two
         while self._signals:
             if (waiting := self._signals.popleft().waiting) is not None:
                 self.resume(waiting)
@@ -158,10 +167,15 @@ class Scheduler:
 
     def park(self, waiter: Waiter, descriptor: int, events: int, seconds: float, lane: Lane | None) -> None:
         """Let *waiter* wait as in `wait_for`."""
-        try:
-            self._epoll.modify(descriptor, events | select.EPOLLONESHOT)
-        except FileNotFoundError:
-            self._epoll.register(descriptor, events | select.EPOLLONESHOT)
+        if lane is None:
+            events |= select.EPOLLONESHOT
+        if self._watched.get(descriptor) != events:
+            try:
+                self._epoll.modify(descriptor, events)
+            except FileNotFoundError:
+                self._epoll.register(descriptor, events)
+            if lane is not None:
+                self._watched[descriptor] = events
         self._waiting[descriptor] = waiter, lane
         self._set_deadline(waiter, seconds)
 

@@ -4,7 +4,6 @@ Receive a request, wait in the queue, run the application, send the response, an
 silent between two requests has no greenlet: `Clients` parks it, and its next byte starts one.
 """
 
-import select
 import socket
 from contextlib import suppress
 from fcntl import ioctl
@@ -127,6 +126,8 @@ class Client:
             return
         if request.expects_continue and (length is None or len(inbox) < length):
             self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if length == 0:
+            return
         if length is not None:
             while len(inbox) < length:
                 self._read(BODY_BYTES, lane, deadline)
@@ -180,31 +181,28 @@ class Client:
         loop, scheduler, place = self._loop, self._loop.scheduler, self.place
         if self._clients is loop.operators:  # `/live` waits for no manager's request
             return
-        turn, key = scheduler.turns, request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
+        key = request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
         writes = request.method not in ("GET", "HEAD")
         rejected = loop.queue.add(place, key, getcurrent(), monotonic(), writes=writes)
         if rejected is not None:
             scheduler.ending_turn.append(rejected)
         scheduler.pause()
         loop.rejected += place.retry_after > 0
-        if scheduler.turns > turn:
-            look = select.poll()
-            look.register(self.fd, 0)
-            if look.poll(0):  # a reset: one that has only ended its requests waits for the response
-                loop.queue.leave(place)
-                raise ClientLeft
+        if self.fd in scheduler.hung_up:  # one that has only ended its requests waits for the response
+            loop.queue.leave(place)
+            raise ClientLeft
 
     def _send(self, data: bytes) -> None:
         """Send *data* as long as the client reads it. Raises ClientLeft."""
         rest, unread, deadline = memoryview(data), 0, 0.0
         while True:
             try:
-                rest = rest[self.sock.send(rest) :]
+                sent = self.sock.send(rest)
             except BlockingIOError:
-                pass
+                sent = 0
             except OSError:
                 raise ClientLeft from None
-            if not rest:
+            if not (rest := rest[sent:]):
                 break
             if monotonic() >= deadline:
                 # What the client's system has not acknowledged: the kernel holds a part of it.

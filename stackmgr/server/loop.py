@@ -84,7 +84,7 @@ class Loop:
     def run_application(self, client: Client, request: ReceivedRequest) -> tuple[bytes, bool]:
         """Return the response and whether it is the last.  Raises what the application does."""
         began, worker, response = self.scheduler.seconds_run(), self.worker, Response()
-        environ = self._environ | client.environ | request.environ
+        environ = {**self._environ, **client.environ, **request.environ}
         try:
             worker.count_request()
             result = worker.wsgi(environ, response.start_response)

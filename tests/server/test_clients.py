@@ -127,6 +127,8 @@ def test_a_client_that_resets_its_connection_is_closed(worker, sent):
 def test_a_client_that_has_left_while_its_request_waits_is_not_served(worker, leave, to):
     occupy(worker)
     getattr(worker.connected(get("/"), to=to), leave)()
+    worker.settle()
+    assert worker.loop.scheduler._epoll.poll(0) == []  # whoever has left wakes the thread once
     half_closed = worker.connected(get("/"))
     half_closed.finish()
     release(worker)

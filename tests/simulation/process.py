@@ -1,6 +1,5 @@
 """Worker processes: the real loop, a simulated gunicorn, and the application, which does what a path says."""
 
-import select
 from collections.abc import Iterable
 from sys import byteorder
 from typing import Any
@@ -47,7 +46,6 @@ def names(world: World, kernel: kernels.Kernel) -> Names:
         (loop, "os"): kernel.os(getppid=lambda: 1),
         (queue, "randint"): world.random.randint, (queue, "randrange"): world.random.randrange,
         (client, "ioctl"): ioctl,
-        (client, "select"): kernels.module(select, poll=lambda: kernels.Poll(kernel)),
         (loop, "RequestQueue"): lambda *given: WatchedQueue(world, *given),
         (loop, "Clients"): lambda *given: WatchedClients(world, kernel, *given),
     }  # fmt: skip
@@ -191,6 +189,6 @@ class Application:
         for _ in range(3):
             self._world.now += seconds
             end_turn()
-            before, turn = turn, self._process.loop.scheduler.turns
+            before, turn = turn, self._process.loop.turns
             if turn == before:
                 self._world.fail("whoever ends its turn lets what is ready run", "it does not")

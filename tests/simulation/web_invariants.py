@@ -154,9 +154,10 @@ class WatchedLoop(Loop):
 
     def __init__(self, world: World, worker: Any) -> None:
         super().__init__(worker)
-        self.world, self.turned_at = world, world.now
+        self.world, self.turned_at, self.turns = world, world.now, 0
 
     def turn(self) -> bool:
+        self.turns += 1
         goes_on = super().turn()
         self.turned_at = self.world.now
         return goes_on
