@@ -10,14 +10,17 @@ import secrets
 import zlib
 
 PATTERN = r"stackmgr_[0-9A-Za-z]{38}"
+_FORM = re.compile(PATTERN)
 _PREFIX = "stackmgr_"
-_RANDOM_LENGTH, _CHECKSUM_LENGTH = 32, 6
+_RANDOM_LENGTH = 32
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 
 def _checksum(random_part: str) -> str:
-    number = zlib.crc32(random_part.encode("ascii"))
-    return "".join(_ALPHABET[number // 62**place % 62] for place in reversed(range(_CHECKSUM_LENGTH)))
+    rest, last = divmod(zlib.crc32(random_part.encode("ascii")), 62**2)
+    first, middle = divmod(rest, 62**2)
+    return _PAIRS[first] + _PAIRS[middle] + _PAIRS[last]
 
 
 def generate() -> str:
@@ -28,8 +31,10 @@ def generate() -> str:
 
 def is_well_formed(key: str) -> bool:
     """Whether *key* has the form of a key and the checksum that belongs to it."""
-    random_part, checksum = key[len(_PREFIX) : -_CHECKSUM_LENGTH], key[-_CHECKSUM_LENGTH:]
-    return re.fullmatch(PATTERN, key) is not None and checksum == _checksum(random_part)
+    if not _FORM.fullmatch(key):
+        return False
+    random_part = key[len(_PREFIX) : len(_PREFIX) + _RANDOM_LENGTH]
+    return key[len(_PREFIX) + _RANDOM_LENGTH :] == _checksum(random_part)
 
 
 def digest(key: str) -> bytes:

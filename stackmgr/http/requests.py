@@ -70,7 +70,7 @@ def routed_path(req: falcon.Request) -> str:
     """
     target = req.env.get("RAW_URI") or req.env.get("REQUEST_URI") or ""
     raw = _ORIGIN.sub("", target).partition("?")[0] if "%2" in target else ""
-    if unquote(raw) != req.root_path + req.path:
+    if not raw or unquote(raw) != req.root_path + req.path:
         return req.path
     return unquote(_ESCAPED_SLASH.sub("%252F", raw)).removeprefix(req.root_path)
 

@@ -114,7 +114,8 @@ class Client:
         del inbox[:end]
         request = ReceivedRequest(self._head, self._loop.limits)
         self._receive_body(request, request.length, deadline)
-        self._clients.unpark(self)
+        if self in self._clients.waiting:
+            self._clients.unpark(self)
         if self not in self._clients.open:
             raise ClientLeft
         return request

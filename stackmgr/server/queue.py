@@ -135,7 +135,7 @@ class RequestQueue(Generic[_Entry]):
         group, place.group = place.group, None
         place.retry_after = 0
         if group is not None:
-            if seconds and (lines := [line for line in self._lines if line[0] == group]):
+            if seconds and self._lines and (lines := [line for line in self._lines if line[0] == group]):
                 charged = min(map(self._waits_since, lines))[0] + _CHARGE * seconds
                 self._counts_from[group] = min(now + _LEAD_SECONDS, charged)
             self._free += 1
