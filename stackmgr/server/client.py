@@ -70,7 +70,7 @@ class Client:
                 self._loop.scheduler.forget(self.fd)  # or a late event would start another greenlet
             if self._take(HEAD_BYTES) or is_ready:
                 # One empty line may come before a request; a part of it is none.
-                while self._inbox and bytes(self._inbox[:3]) not in (b"\r", b"\r\n"):
+                while len(self._inbox) > 2 or bytes(self._inbox) not in (b"", b"\r", b"\r\n"):
                     self._serve_request()
                 clients.park(self)
                 return
@@ -187,6 +187,8 @@ class Client:
         rejected = loop.queue.add(place, key, getcurrent(), monotonic(), writes=writes)
         if rejected is not None:
             scheduler.ending_turn.append(rejected)
+        elif loop.queue.waiting == 1 and not self._clients.heads and loop.queue.take() is not None:
+            return  # nobody else is about to wait
         scheduler.pause()
         loop.rejected += place.retry_after > 0
         if self.fd in scheduler.hung_up:  # one that has only ended its requests waits for the response
