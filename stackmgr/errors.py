@@ -47,6 +47,12 @@ class IncompleteRequest(InvalidRequest):
     message = "The request ended early."
 
 
+class SmallChunks(InvalidRequest):
+    """The sizes and extensions of a body's chunks exceed FRAMING_LIMIT_BYTES."""
+
+    message = "The chunks of the request body are too small."
+
+
 class InvalidBody(InvalidRequest):
     """The body is incomplete, has another media type or a content coding, or is not JSON."""
 

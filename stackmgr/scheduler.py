@@ -1,7 +1,7 @@
 """The scheduler of a worker: its main thread serves many requests at once, each in a greenlet.
 
-Whatever waits during a request does so by `wait_for`, `Signal`, or the functions of `threads`; what blocks in
-any other way stops the whole worker.  In a thread without a scheduler, as in commands, they block.
+A request waits only through `wait_for`, `Signal`, or the functions of `threads`.  Any other blocking call
+stops the whole worker.  In a thread without a scheduler, as in commands, they block.
 DECISIONS.md says why.  The invariants:
 
 - A greenlet runs until it waits.  What it does between two waits is atomic for the other requests of the
@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
-from math import inf
 from time import monotonic
 from typing import TypeAlias
 
@@ -109,8 +108,10 @@ class Scheduler:
 
     def _handle_ready(self, seconds: float) -> None:
         """Wait for at most *seconds*; resume the greenlets that need not wait any longer."""
-        is_busy = self._signals or self.ending_turn
-        seconds = 0.0 if is_busy else max(0.0, min(seconds, self._next_deadline() - monotonic()))
+        if self._signals or self.ending_turn:
+            seconds = 0.0
+        elif self._heap:
+            seconds = max(0.0, min(seconds, self._heap[0][0] - monotonic()))
         for descriptor, events in self._epoll.poll(seconds, _MAX_EVENTS):
             if descriptor == self._wake_up:
                 os.eventfd_read(descriptor)
@@ -121,24 +122,29 @@ class Scheduler:
                 else:
                     self._deadlines.pop(waiter, None)  # which ends nothing that is ready
                     lane.append(waiter)
-            elif descriptor in self._watched:  # nobody waits: it must wake the thread once
-                self._watched[descriptor] = 0
-                if events & (select.EPOLLHUP | select.EPOLLERR):
-                    self.hung_up.add(descriptor)
-                    self._epoll.unregister(descriptor)
-                else:
-                    self._epoll.modify(descriptor, select.EPOLLONESHOT)  # for these two
+            elif descriptor in self._watched:
+                self._ignore(descriptor, events)
         while self._signals:
             if (waiting := self._signals.popleft().waiting) is not None:
                 self.resume(waiting)
-        now = monotonic()
-        while self._next_deadline() <= now:
-            self.resume(heappop(self._heap)[2], is_ready=False)
+        self._expire()
 
-    def _next_deadline(self) -> float:
-        while self._heap and self._deadlines.get(self._heap[0][2]) != self._heap[0][0]:
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else inf
+    def _ignore(self, descriptor: int, events: int) -> None:
+        """Let events for which nobody waits neither wake the thread again nor hide those of others."""
+        self._watched[descriptor] = 0
+        if events & (select.EPOLLHUP | select.EPOLLERR):
+            self.hung_up.add(descriptor)
+            self._epoll.unregister(descriptor)
+        else:
+            self._epoll.modify(descriptor, select.EPOLLONESHOT)  # which still reports these two
+
+    def _expire(self) -> None:
+        """Resume what waited for too long."""
+        now = monotonic()
+        while self._heap and self._heap[0][0] <= now:
+            deadline, _, waiter = heappop(self._heap)
+            if self._deadlines.get(waiter) == deadline:
+                self.resume(waiter, is_ready=False)
 
     def _set_deadline(self, waiter: Waiter, seconds: float) -> None:
         self._deadlines[waiter] = deadline = monotonic() + seconds
@@ -148,7 +154,7 @@ class Scheduler:
             heapify(self._heap)
 
     def hasten(self, waiter: Waiter, seconds: float) -> None:
-        """Let what waits do so for at most *seconds* more."""
+        """Shorten the wait of *waiter* to at most *seconds*."""
         if self._deadlines.get(waiter, 0.0) > monotonic() + seconds:
             self._set_deadline(waiter, seconds)
 
@@ -158,7 +164,7 @@ class Scheduler:
         return bool(self._main.switch())
 
     def wait_for(self, descriptor: int, events: int, seconds: float, lane: Lane | None = None) -> bool:
-        """See the function of this name.  If there are events in time, wait in *lane* for `resume`."""
+        """Return whether there were *events* within *seconds*; if so, wait in *lane* for `resume`."""
         self.park(getcurrent(), descriptor, events, seconds, lane)
         if self._main.switch():
             return True

@@ -5,7 +5,7 @@
 --
 -- Copies both tables while triggers copy what is written meanwhile, then exchanges them in one transaction. It waits
 -- for no lock longer than 0.25 s, and repeats. Needs twice the space. Do not archive or erase meanwhile; a migration
--- waits. The former tables stay, as stack_revisions_old and creation_receipts_old, until you drop them.
+-- fails after 60 s. The former tables stay, as stack_revisions_old and creation_receipts_old, until you drop them.
 --
 -- If it ends before the exchange, for whatever reason, run it again: it begins with removing what is left. With
 -- `-v undo=yes` that is all it does.

@@ -2,6 +2,7 @@
 
 import re
 
+from stackmgr.errors import SmallChunks
 from stackmgr.limits import BODY_LIMIT_BYTES, FRAMING_LIMIT_BYTES
 from stackmgr.server.request import BadRequest, ReceivedRequest, find_section_end
 
@@ -33,7 +34,7 @@ class ChunkedDecoder:
     def feed(self, data: bytearray) -> bool:
         """Remove bytes of the body from *data*; return whether it is complete or exceeds the limit.
 
-        While it removes some, there may be more.  Raises BadRequest.
+        While it removes some, there may be more.  Raises BadRequest or SmallChunks.
         """
         if not self._in_trailers:
             del data[: self._decode_chunks(data)]
@@ -64,7 +65,7 @@ class ChunkedDecoder:
             self._framing += line.end() - at + 2
             at = line.end()
             if self._framing > FRAMING_LIMIT_BYTES:
-                raise BadRequest("too much chunk framing")
+                raise SmallChunks
             if size == 0:
                 self._in_trailers = True
                 break

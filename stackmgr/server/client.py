@@ -25,7 +25,7 @@ from stackmgr.server.request import BadRequest, ReceivedRequest, find_section_en
 from stackmgr.server.response import error_response
 
 # Deadlines begin with what they bound: a trickle does not move them.
-RECEIVE_SECONDS = float(REQUEST_SECONDS)  # a request; the first byte of a new connection
+RECEIVE_SECONDS = float(REQUEST_SECONDS)  # a request, then 503; the first byte of a new connection
 SEND_SECONDS = 30.0  # each SEND_PROGRESS bytes of a response
 DRAIN_SECONDS = 2.0
 SEND_PROGRESS = 65_536
@@ -89,7 +89,7 @@ class Client:
             response, must_close = self._loop.run_application(self, request)
         except BadRequest as ex:
             response = self._reject(InvalidRequest(), str(ex))
-        except (IncompleteRequest, RequestTimedOut) as ex:
+        except ServiceError as ex:  # of the server's own
             response = self._reject(ex, ex.message)
         except ClientLeft:
             raise

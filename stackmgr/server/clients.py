@@ -1,4 +1,4 @@
-"""The clients of one audience, managers or operators: whom the worker accepts, who waits, who makes room."""
+"""Accept, park and close the clients of one audience: managers or operators."""
 
 import errno
 import socket
@@ -32,12 +32,12 @@ class Clients:
 
     def __init__(self, loop: Any, bound: Iterable[Any], limit: int, expendable: Any = None) -> None:
         self.open: set[Client] = set()
-        self.waiting: dict[Client, None] = {}  # for bytes, in the order in which they began to
+        self.waiting: dict[Client, None] = {}  # to receive or send, longest first
         self.heads: Lane = deque()  # what may read or send
         self.bodies: Lane = deque()  # and after these what is in a body, or discards
         self.idle_seconds = float(loop.worker.cfg.keepalive)
         self._idle_until = inf  # of all, once the worker stops
-        self._holding: dict[Client, None] = {}  # bytes, in the order in which they began to
+        self._holding: dict[Client, None] = {}  # bytes in memory, longest first
         self._held = 0
         self._loop, self._limit, self._expendable = loop, limit, expendable or self
         self._listeners = [each.sock for each in bound]
@@ -76,7 +76,11 @@ class Clients:
                 self.close_longest_waiting()
             client = Client(sock, peer, listener.getsockname(), self, self._loop)
             self.open.add(client)
-            self.park(client)
+            try:
+                self.park(client)
+            except BaseException:
+                self.close(client)
+                raise
             yield sock
 
     def stop(self, idle_seconds: float) -> None:
@@ -101,7 +105,7 @@ class Clients:
         self._loop.scheduler.park(client.serve, client.fd, READABLE, seconds, self.heads)
 
     def unpark(self, client: Client) -> None:
-        """Let a client wait for no bytes and hold none."""
+        """End a client's wait, and release its bytes from the budget."""
         self.waiting.pop(client, None)
         self._holding.pop(client, None)
         self._held -= client.held

@@ -1,5 +1,6 @@
-"""The turns of a worker's thread: let clients read, start requests, look after time-outs, stop.
+"""The turns of a worker's thread: heads, bodies, then requests of the queue, each for a bounded time.
 
+Between two turns the scheduler resumes what waits without a lane, such as for a result of the database.
 A request that only waits is bounded by the application's own time-outs, not by gunicorn's `timeout`.
 """
 
@@ -110,7 +111,7 @@ class Loop:
         self.worker.log.error("Error handling a request: %s at %s:%d", name, frame.f_code.co_filename, line)
 
     def _look(self, now: float) -> None:
-        """Send the heartbeat; look after the logs, the master, and requests that have waited too long."""
+        """Send the heartbeat, reopen the logs, stop without a master, reject what has waited too long."""
         worker, self._next_look = self.worker, now + LOOK_SECONDS
         worker.notify()
         if worker.must_reopen:

@@ -10,7 +10,7 @@
 - If a worker cannot be forked or cannot boot, the master tries again: see `Worker.init_process`.
 - systemd is notified once a worker serves.
 
-The master imports this module: it must import nothing of the service but `release`, which imports nothing.
+The master imports this module: of the service it must import nothing but `release`.
 """
 
 import os
@@ -158,9 +158,10 @@ class Master:
         workers, wanted = self._server.WORKERS, self._server.num_workers
         if self._oldest_new is not None:
             self._wait_for_new_workers(self._oldest_new)
-        forked_before = time.monotonic() - BOOT_SECONDS
+        now = time.monotonic()
+        booting = {pid: each for pid, each in workers.items() if not _serves(each)}
         for pid in [
-            pid for pid, each in workers.items() if each.forked_at < forked_before and not _serves(each)
+            pid for pid, each in booting.items() if each.forked_at + BOOT_SECONDS < now >= self._spares_until
         ]:
             self._server.log.error("Worker %s hangs at its boot; another is started", pid)
             self._server.kill_worker(pid, signal.SIGKILL)

@@ -11,7 +11,9 @@ from stackmgr.admission import Admission
 
 LIMIT = 512  # requests that wait; beyond, the last of the longest line is rejected, or any of unverified keys
 RETRY_SPREAD_SECONDS = 4  # clients that are rejected together must not return together
-_REMEMBERED = 10_000  # accepted keys.  A new one replaces any: if more take turns, the oldest is next
+_REMEMBERED = (
+    10_000  # accepted keys.  A new one replaces any: if more take turns, the oldest is the next that comes
+)
 # How many seconds later the first request of a line counts as waiting, for each that another one of its group
 # held the thread.  With 0, a manager waits for all that another one has sent before; lines that simply
 # alternate make the longest waits longer.
@@ -43,9 +45,9 @@ class Place(Admission):
 class RequestQueue(Generic[_Entry]):
     """Admits *limit* requests at a time: of one manager three quarters, of unverified keys a quarter.
 
-    Writes together have three quarters too: a lock on a table may block all of them, but no reads.  Reads and
-    writes of a group each have a line.  The request that has waited longest is next, but one counts as
-    waiting later, the longer others of its group have held the thread: see _CHARGE.  A request that has
+    Writes together have three quarters too: a lock on a table may block all of them, but not the reads.
+    Reads and writes of a group each have a line.  The request that has waited longest is next, but one counts
+    as waiting later, the longer others of its group have held the thread: see _CHARGE.  A request that has
     waited for *seconds* is rejected; with 0, never.
     """
 

@@ -27,7 +27,8 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
 
     alive: bool
     queue_seconds = 0.0  # that a request may wait for a greenlet before it is rejected; 0: without limit
-    must_exit = must_reopen = False  # whatever a request does with a signal's exception; the logs
+    must_exit = False  # at once, even if a request swallows the exception of a signal's handler
+    must_reopen = False  # the logs, between two turns
     admin_port = 0  # of the operator's listener, which alone has it
 
     @classmethod

@@ -32,11 +32,11 @@ class Row:
     error: type[errors.ServiceError] | None = None
 
 
-def raw(line: str, *fields: str, body: bytes = b"", framed: str = "length") -> bytes:
+def raw(line: str, *fields: str, body: bytes = b"", framed: str = "length", size: int = 50_000) -> bytes:
     framing = {"length": [f"Content-Length: {len(body)}"], "chunks": ["Transfer-Encoding: chunked"], "": []}
     lines = [f"{line} HTTP/1.1", "Host: localhost", "Connection: close", "X-Request-Id: reading/7 3"]
     lines += [*fields, *(framing[framed] if body else []), "", ""]
-    return "\r\n".join(lines).encode("latin-1") + (chunked(body, 50_000) if framed == "chunks" else body)
+    return "\r\n".join(lines).encode("latin-1") + (chunked(body, size) if framed == "chunks" else body)
 
 
 def read(line: str, *fields: str) -> bytes:
@@ -109,6 +109,11 @@ ROWS = {
     # Bodies
     "the longest body": Row(create(padded(BODY_LIMIT_BYTES)), 201),
     "the longest body in chunks": Row(create(padded(BODY_LIMIT_BYTES), framed="chunks"), 201),
+    "a body in small chunks": Row(
+        raw(f"POST {STACKS}", BEARER, NEW_KEY, body=padded(BODY_LIMIT_BYTES), framed="chunks", size=96),
+        400,
+        errors.SmallChunks,
+    ),
     "too long a body": Row(create(padded(BODY_LIMIT_BYTES + 1)), *TOO_LARGE),
     "too long a body in chunks": Row(create(padded(BODY_LIMIT_BYTES + 1), framed="chunks"), *TOO_LARGE),
     "a length of 18 digits": Row(read(f"POST {STACKS}", f"Content-Length: {'9' * 18}"), *TOO_LARGE),
@@ -180,6 +185,7 @@ BEHIND_NGINX = {
     "two Authorization fields": BAD,
     "bare line feeds": (200, None),
     "another expectation": (201, None),
+    "a body in small chunks": (201, None),
     "CONNECT": NOT_ALLOWED,
     "a truncated body": None,
     "no end of chunks": None,

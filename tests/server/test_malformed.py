@@ -77,7 +77,13 @@ BAD = {
 def test_bad_request_gets_an_error_object(memory, name):
     response = memory.request(BAD[name])
     assert_error_object(response)
-    assert "not valid HTTP" in response.json["message"]  # rejected for what it is, not for its end
+    # Rejected for what it is, not for its end.
+    kind = (
+        errors.SmallChunks
+        if name in {"chunks: tiny chunks", "chunks: long extensions"}
+        else errors.InvalidRequest
+    )
+    assert response.json["message"] == kind.message
     assert memory.requests == 0
     [line] = memory.log.lines
     assert "SECRET" not in line + response.body.decode()
@@ -102,6 +108,7 @@ def described(code: str) -> set[str]:
         (b"GARBAGE\r\n\r\n", "InvalidRequest"),
         (b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc", "IncompleteRequest"),
         (b"GET / HTTP/1.1\r\nHost", "RequestTimedOut"),
+        (chunked("/echo", *[b"x"] * 3300), "SmallChunks"),
         (get(next(iter(RAISED))), "ServiceError"),
     ],
 )
