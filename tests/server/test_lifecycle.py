@@ -1,5 +1,6 @@
 """Start, stop, reload and replacement of workers, and what the worker class relies on in gunicorn."""
 
+import os
 import signal
 import time
 
@@ -156,7 +157,7 @@ def test_several_listeners_and_processes(start):
     ({"keyfile": "/etc/hostname", "certfile": "/etc/hostname"}, "TLS"), ({"protocol": "uwsgi"}, "HTTP/1"),
     ({"proxy_protocol": "auto"}, "HTTP/1"), ({"accesslog": "-"}, "unset accesslog"),
     ({"preload_app": True}, "unset preload_app"), ({"header_map": "refuse"}, "unset .* header_map"),
-    ({"user": 65534}, "unset user"), ({"group": 65534}, "unset user and group"),
+    ({"user": os.geteuid() + 1}, "unset user"), ({"group": os.getegid() + 1}, "unset user and group"),
     ({"pre_request": lambda _, __: None}, "unset pre_request"),
     ({"post_request": lambda _, __: None}, "unset post_request"),
     *(({name: True}, f"unset .*{name}") for name in LENIENT),
