@@ -97,9 +97,14 @@ def _metrics(chosen: Settings) -> Metrics | None:
         return None
 
 
-def build(environ: Mapping[str, str], *, serves: bool = True) -> WsgiApplication:
-    """Return the application for *environ*, with its pool open if it *serves*.  Raises SettingsError."""
-    chosen, spellings = prepare(environ)
+def build(environ: Mapping[str, str]) -> WsgiApplication:
+    """Return the application for *environ*, which serves.  Raises SettingsError."""
+    return assemble(prepare(environ), environ, serves=True)
+
+
+def assemble(prepared: Prepared, environ: Mapping[str, str], *, serves: bool) -> WsgiApplication:
+    """Return the application of a checked configuration, with its pool open if it *serves*."""
+    chosen, spellings = prepared
     metrics = _metrics(chosen) if serves else None
     database = Database(
         chosen.database_url,

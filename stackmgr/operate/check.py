@@ -80,14 +80,16 @@ def _settings(chosen: Settings) -> list[dict[str, Any]]:
 def _check(arguments: argparse.Namespace) -> None:
     shown: list[dict[str, Any]] = []
     try:
-        chosen = startup.prepare(os.environ).settings
+        prepared = startup.prepare(os.environ)
+        chosen = prepared.settings
     except SettingsError as ex:
         # The database is examined all the same, with the default in place of each wrong setting.
         chosen = Settings(**{name: option.read(os.environ, []) for name, option in OPTIONS.items()})
         findings = _findings(chosen) if is_conninfo(chosen.database_url) else Findings()
         findings.problems = ex.problems + findings.problems
     else:
-        startup.build(os.environ, serves=False)  # an application that cannot be built is a traceback
+        # An application that cannot be built is a traceback.
+        startup.assemble(prepared, os.environ, serves=False)
         shown, findings = _settings(chosen), _findings(chosen, compares_catalog=True)
         if problem := startup.make_verifier(chosen, None).check():
             findings.warnings.append(problem)
@@ -133,7 +135,7 @@ def check_start() -> None:
     }
     try:
         prepared = startup.prepare(os.environ)
-        startup.build(os.environ, serves=False)
+        startup.assemble(prepared, os.environ, serves=False)
         chosen = prepared.settings
         known |= vars(_findings(chosen))
         known |= {name: getattr(chosen, name) for name in _FOR_MASTER}
