@@ -54,11 +54,11 @@ _SETTINGS = b"""
 SET LOCAL search_path = pg_catalog; SET LOCAL jit = off; SET LOCAL synchronous_commit = on;
 SET LOCAL client_min_messages = warning; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'
 """
+_RESET_ROLE = b"RESET ROLE"
 # A plain index scan marks the entries of deleted rows as dead; a bitmap scan reads the rows every time.
 _PLAIN_INDEX_SCANS = b"SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
 # Without TRUNCATE, which would wait for a lock in the way of all requests.  autovacuum_freeze_min_age is
 # autovacuum's alone: a page that this passed without FREEZE would be read again against wraparound.
-_RESET_ROLE = b"RESET ROLE"
 _VACUUM_RECEIPTS = b"VACUUM (FREEZE, INDEX_CLEANUP ON, TRUNCATE OFF) stackmgr.creation_receipts"
 
 AnyConnection = TypeVar("AnyConnection", bound=psycopg.Connection[Any])

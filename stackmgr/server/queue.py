@@ -11,9 +11,8 @@ from stackmgr.admission import Admission
 
 LIMIT = 512  # requests that wait; beyond, the last of the longest line is rejected, or any of unverified keys
 RETRY_SPREAD_SECONDS = 4  # clients that are rejected together must not return together
-_REMEMBERED = (
-    10_000  # accepted keys.  A new one replaces any: if more take turns, the oldest is the next that comes
-)
+# Accepted keys.  A new one replaces any: if more take turns, the oldest is the next that comes.
+_REMEMBERED = 10_000
 # How many seconds later the first request of a line counts as waiting, for each that another one of its group
 # held the thread.  With 0, a manager waits for all that another one has sent before; lines that simply
 # alternate make the longest waits longer.
