@@ -1,6 +1,5 @@
 #!/bin/sh
-# Installs the programs the tests need and pip does not provide: nginx, openssl, systemd-analyze, ip, chromium,
-# buildah, debootstrap, jq, node with npm, promtool, PgBouncer, and the oldest supported PostgreSQL.
+# Installs the programs that tests/run needs and pip does not provide; with --all, those of tests/run --all too (400 MB).
 #
 # Does nothing if they are installed, without apt-get, or as another user than root: the tests that need them
 # are then skipped, or fail if CI=true.  Starts and enables no service.
@@ -9,19 +8,27 @@ set -eu
 # nginx is in /usr/sbin, which is not on every PATH.
 PATH="$PATH:/usr/sbin:/sbin"
 packages=''
-command -v nginx >/dev/null || packages="$packages nginx-light"
-command -v openssl >/dev/null || packages="$packages openssl"
-command -v systemd-analyze >/dev/null || packages="$packages systemd"
-command -v ip >/dev/null || packages="$packages iproute2"
-command -v chromium >/dev/null && command -v chromedriver >/dev/null || packages="$packages chromium chromium-driver"
-command -v buildah >/dev/null || packages="$packages buildah"
-command -v jq >/dev/null || packages="$packages jq"
-command -v node >/dev/null || packages="$packages nodejs"
-command -v npm >/dev/null || packages="$packages npm"
-command -v debootstrap >/dev/null || packages="$packages debootstrap debian-archive-keyring"
-command -v promtool >/dev/null || packages="$packages prometheus"
-command -v pgbouncer >/dev/null || packages="$packages pgbouncer"
-[ -x /usr/lib/postgresql/15/bin/initdb ] || packages="$packages postgresql-15"
+need() {
+    command -v "$1" >/dev/null || packages="$packages $2"
+}
+need nginx nginx-light
+need openssl openssl
+need systemd-socket-activate systemd
+need ip iproute2
+need promtool prometheus
+need pgbouncer pgbouncer
+if [ "${1:-}" = --all ]; then
+    need chromium chromium
+    need chromedriver chromium-driver
+    need buildah buildah
+    need curl curl
+    need debootstrap 'debootstrap debian-archive-keyring'
+    need jq jq
+    need node nodejs
+    need npm npm
+    need wrk wrk
+    need /usr/lib/postgresql/15/bin/initdb postgresql-15
+fi
 [ -n "$packages" ] || exit 0
 [ "$(id -u)" -eq 0 ] || exit 0
 command -v apt-get >/dev/null || exit 0
@@ -47,15 +54,17 @@ fi
 
 echo "installing$packages (first run only) ..." >&2
 install() {
-    # shellcheck disable=SC2086  # a word for each package
-    DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends $packages \
+    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install --yes --quiet --no-install-recommends "$@" \
         </dev/null >>"$log" 2>&1
 }
-# If the package lists are missing or out of date, update them and retry.
-if ! install && ! { apt-get update --quiet </dev/null >>"$log" 2>&1 && install; }; then
-    cat "$log" >&2
-    echo "could not install:$packages" >&2
-    exit 0
+# If the package lists are missing or out of date, update them and retry; then without what the archive does not have.
+# shellcheck disable=SC2086  # a word for each package
+if ! install $packages && ! { apt-get update --quiet </dev/null >>"$log" 2>&1 && install $packages; }; then
+    missing=''
+    for package in $packages; do
+        install "$package" || missing="$missing $package"
+    done
+    [ -z "$missing" ] || { cat "$log"; echo "could not install:$missing"; } >&2
 fi
 command -v systemctl >/dev/null || exit 0
 for service in nginx prometheus pgbouncer; do

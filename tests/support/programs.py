@@ -8,7 +8,7 @@ import pytest
 def require(program: str | None, package: str) -> str:
     """Return *program*.  Skip the test if it is missing, or fail if CI is `true`."""
     if program is None:
-        message = f"{package} is not installed; as root, tests/install_system_packages.sh installs it"
+        message = f"{package} is not installed; as root, tests/install_system_packages.sh --all installs it"
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)

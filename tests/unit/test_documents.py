@@ -191,6 +191,13 @@ def test_sh_reads_the_example_of_the_environment_as_systemd_does():
     assert re.match("postgresql://stackmgr_service:PASSWORD@.*&sslmode=verify-full&", sourced)
 
 
+def test_the_commit_hook_accepts_each_area_that_contributing_names():
+    hook = re.search(r"entry: '(.*)'\n +args: \[--multiline", text_of(".pre-commit-config.yaml"))
+    areas = re.findall(r"`(\w+:)`", text_of(".github/CONTRIBUTING.md").partition("## Commits")[2])
+    assert len(areas) > 10
+    assert [area for area in areas if not re.search(hook[1], f"{area} do a thing", re.MULTILINE)] == []
+
+
 def test_the_readme_is_short():
     assert len(text_of("README.md").splitlines()) <= 70
 
