@@ -87,17 +87,20 @@ def test_no_more_than_some_greenlets_are_kept(running, monkeypatch):
     assert running.do(lambda: len(running.scheduler._idle)) == 2  # and the one that is in use
 
 
-def test_one_that_ends_its_turn_continues_after_all_that_is_ready(running):
+def test_one_that_ends_its_turn_continues_after_what_is_ready(running, pair):
+    one, other = pair
     order = []
+    waiting = running.start(lambda: readable(one) and order.append("ready"))
 
     def work() -> None:
-        order.append("first")
+        other.send(b"x")
         for _ in range(3):  # no event ends the wait for the second of these turns
             end_turn()
         order.append("last")
 
-    running.do(lambda: (running.start(lambda: order.append("second")), work()))
-    assert order == ["first", "second", "last"]
+    running.do(work)
+    waiting.result(PATIENCE)
+    assert order == ["ready", "last"]
 
 
 @pytest.fixture

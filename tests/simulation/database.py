@@ -33,8 +33,6 @@ from tests.simulation.postgres import Server
 from tests.simulation.requests import Client, Key
 from tests.simulation.world import Plan, Violation, World, asker, chosen_faults
 
-name = "database"
-
 _URL = "host=/simulated dbname=stackmgr"
 
 # The highest probability of each, at each opportunity.

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from types import SimpleNamespace
 from typing import Any
 
-from tests.simulation.world import Thread, World, asker
+from tests.simulation.world import Thread, World
 
 IN, OUT, ERR, HUP = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR, select.EPOLLHUP
 ONESHOT = select.EPOLLONESHOT
@@ -151,18 +151,14 @@ class Poll:
 
 
 class Kernel:
-    """The descriptors of one process; *limit* is how many it may have."""
+    """The descriptors of one process."""
 
-    def __init__(self, world: World, limit: int = 1000) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
         self.files: dict[int, File] = {}
-        self.limit = limit
         self._free: list[int] = []
 
     def open(self, file: File) -> int:
-        if len(self.files) >= self.limit:
-            self.world.touched[asker()].append("no descriptor")
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         number = heappop(self._free) if self._free else _FIRST + len(self.files)
         self.files[number] = file
         return number
@@ -199,7 +195,7 @@ class Kernel:
         count, file.count = file.count, 0
         return count
 
-    def os(self, **others: Any) -> SimpleNamespace:
+    def os(self) -> SimpleNamespace:
         """Return what takes the place of the module `os`."""
         names = {"eventfd": self.eventfd, "eventfd_read": self.eventfd_read}
-        return module(os, eventfd_write=self.eventfd_write, **names, **others)
+        return module(os, eventfd_write=self.eventfd_write, **names)

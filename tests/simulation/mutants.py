@@ -17,17 +17,12 @@ from stackmgr.database.pool import Database, Pool
 from stackmgr.database.session import Session
 from stackmgr.database.shared_reads import SharedReads
 from stackmgr.scheduler import Scheduler
-from stackmgr.server.client import Client
-from stackmgr.server.clients import Clients
-from stackmgr.server.loop import Loop
-from stackmgr.server.queue import RequestQueue
 
 
 @dataclass(frozen=True)
 class Mutant:
     """A mistake: *old*, which is once in the source of *owner*'s function, becomes *new*; *seed* finds it."""
 
-    scenario: str
     name: str
     breaks: str
     owner: Any  # a class or a module
@@ -58,8 +53,7 @@ def _edited(mutant: Mutant) -> Any:
     return edited
 
 
-_Row = tuple[str, str, Any, str, str, str, int]
-_OF_DATABASE: list[_Row] = [
+_ROWS: list[tuple[str, str, Any, str, str, str, int]] = [
     # Races that careful reading had found before the simulation.
     ("lost turn", "a connection passed to a request at the moment when it gives up is lost", Pool,
      "_next", "if passed := self._leave(waiter):\n        return",
@@ -179,56 +173,4 @@ _OF_DATABASE: list[_Row] = [
      session_settings, "verify", "connection.close()  # the pool", "pass  # the pool", 154),
 ]  # fmt: skip
 
-
-_OF_WEB: list[_Row] = [
-    ("deaf listener", "a listener is not watched again after all that waited is accepted", Clients,
-     "_listen", "while listener in self._listeners:", "for _ in range(1):", 1),
-    ("paused for ever", "a listener is not watched again after descriptors were exhausted", Clients,
-     "_listen", "wait(_RETRY_SECONDS)", "wait(1e6)", 359),
-    ("deaf to the next", "a client that is silent again is not watched", Client, "serve",
-     "clients.park(self)", "clients.waiting[self] = None", 1),
-    ("no budget", "unfinished requests and unread responses are kept, however many there are", Clients,
-     "hold", "while self._held > BUFFER_BUDGET:", "while False:", 1),
-    ("held for ever", "what a client has held still counts after its request", Clients, "unpark",
-     "self._held -= client.held", "pass", 1),
-    ("not released", "an exception in the application keeps its place", Loop, "run_application",
-     "self.queue.leave(client.place", "response.status and self.queue.leave(client.place", 67),
-    ("last first", "the last of a line is taken", RequestQueue, "take", "self._remove(line, 0)",
-     "self._remove(line, -1)", 5),
-    ("no turns", "the line that came first is taken from until it is empty", RequestQueue, "take",
-     "min(may_run, key=self._waits_since, default=None)", "next(iter(may_run), None)", 257),
-    ("other keys", "unverified keys have the share of a manager", RequestQueue, "_may_run",
-     "if group else self._unverified_limit", "", 23),
-    ("not timed", "requests wait for as long as others run", Loop, "_look",
-     "for waiting in self.queue.take_overdue(now):", "for waiting in ():", 515),
-    ("ghost", "a request that has been rejected for another still counts as waiting", RequestQueue,
-     "_remove", "self.waiting -= 1", "pass", 1),
-    ("rejected early", "a request is rejected after half of the time-out", RequestQueue, "take_overdue",
-     "now - self._seconds", "now - self._seconds / 2", 121),
-    ("operators in the queue", "a request of an operator waits for those of managers", Client,
-     "_wait_for_turn", "if self._clients is loop.operators:", "if False:", 49),
-    ("no room for an operator", "no manager's connection is closed for an operator's", Clients,
-     "_listen", "self._expendable.close_longest_waiting()", "self.close_longest_waiting()", 209),
-    ("idle at a stop", "a stopping worker keeps idle connections as long as another", Clients, "stop",
-     "self._loop.scheduler.hasten(client.serve, idle_seconds)", "pass", 3),
-    ("two take turns", "two requests that end their turns in turn let no other run", Scheduler, "run",
-     "for _ in range(len(self.ending_turn)):", "while self.ending_turn:", 3),
-    ("no error", "an exception in the application ends the connection without a response", Client,
-     "_serve_request", 'response = self._reject(ServiceError(), "the service failed")', "raise", 67),
-    ("reset at a stop", "a worker that stops accepts none of the connections that wait", Clients, "stop",
-     "deque(self._accepted(listener), 0)", "pass", 283),
-    ("a failed one at a stop", "a connection that has failed keeps others from being accepted", Clients,
-     "_accepted", "if ex.errno in _OF_A_CONNECTION:", "if False:", 3197),
-    ("head of another", "what a client has sent too much of is the beginning of its next request", Client,
-     "_receive", "del inbox[:end]", "del inbox[: end + 1]", 17),
-    ("a read that is not added", "bytes that arrive late replace the ones before", Client, "_take",
-     "self._inbox += data", "self._inbox[:] = data", 3),
-    ("a response cut short", "what a socket does not take at once is dropped", Client, "_send",
-     "while True:", "for _ in range(1):", 3),
-]  # fmt: skip
-
-MUTANTS = {
-    each[0]: Mutant(scenario, *each)
-    for scenario, rows in (("database", _OF_DATABASE), ("web", _OF_WEB))
-    for each in rows
-}
+MUTANTS = {each[0]: Mutant(*each) for each in _ROWS}

@@ -1,6 +1,5 @@
 """The short form of the simulation; `python -m tests.simulation` is the long one."""
 
-import itertools
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -9,11 +8,11 @@ from multiprocessing import get_context
 
 import pytest
 
-from tests.simulation.scenarios import MUTANTS, SCENARIOS, run, seeds_of
+from tests.simulation.scenarios import MUTANTS, run
 
-SEEDS = 600
+SEEDS = 300
 CHUNK = 100
-REPEATED = range(60)
+REPEATED = range(30)
 FURTHER = 100
 
 
@@ -34,8 +33,8 @@ def differing(seeds: Iterable[int]) -> list[int]:
 
 
 def finds(name: str) -> bool:
-    seeds = itertools.islice(seeds_of(MUTANTS[name]), FURTHER)  # where the known one makes another run by now
-    return any(run(seed, mutant=name).violation for seed in itertools.chain([MUTANTS[name].seed], seeds))
+    seeds = (MUTANTS[name].seed, *range(FURTHER))  # the known one may make another run by now
+    return any(run(seed, mutant=name).violation for seed in seeds)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -48,13 +47,12 @@ def test_a_seed_makes_the_same_run_again(process):
 
 
 def test_a_seed_makes_the_same_run_in_every_process():
-    for seed in range(len(SCENARIOS)):
-        command = [sys.executable, "-m", "tests.simulation", "--seed", str(seed)]
-        first, second = (
-            subprocess.run(command, env={"PYTHONHASHSEED": salt}, check=True, capture_output=True, timeout=60)
-            for salt in ("1", "2")
-        )
-        assert first.stdout == second.stdout
+    command = [sys.executable, "-m", "tests.simulation", "--seed", "0"]
+    first, second = (
+        subprocess.run(command, env={"PYTHONHASHSEED": salt}, check=True, capture_output=True, timeout=60)
+        for salt in ("1", "2")
+    )
+    assert first.stdout == second.stdout
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -203,10 +203,6 @@ class World:
                 self.wake(thread)
                 return
 
-    @property
-    def is_quiet(self) -> bool:
-        return not self._runnable
-
     def preempt(self, *, always: bool = False) -> None:
         """Let the hub choose which thread goes on, with the probability of the plan."""
         thread = self.current
