@@ -12,9 +12,10 @@ ADMISSION = "stackmgr.admission"
 class Admission:
     """The admission of one request."""
 
-    __slots__ = ("remembered", "retry_after")
+    __slots__ = ("queued_seconds", "remembered", "retry_after")
 
     def __init__(self) -> None:
+        self.queued_seconds = 0.0  # that the request waited until it could start
         self.retry_after = 0  # seconds, for a request that waited too long: the application responds 503
         # Set by the application when it last accepted the key, or another key with the same hash.
         self.remembered: Any = None

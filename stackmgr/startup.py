@@ -118,7 +118,8 @@ def assemble(prepared: Prepared, environ: Mapping[str, str], *, serves: bool) ->
     logs_requests = chosen.log_level in {"debug", "info"}
     observers = [logs.request_writer(chosen.log_format)] if logs_requests else []
     if metrics is not None:
-        metrics.start(database.pop_stats)
+        metrics.start(database.stats)
+        database.on_wait(metrics.connection_waits.observe)
         observers.append(metrics.request)
     app: WsgiApplication = create_app(
         database=database,

@@ -6,6 +6,7 @@ found or did.  No row means that nothing was read or written: then the verifier 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 
 from stackmgr.access import api_keys, managers
@@ -31,6 +32,7 @@ class Credential:
     trace: Mapping[str, str] | None = None
     identity: Identity | None = None
     outcome: str | None = None
+    verifier_seconds: float = 0.0  # for which the request waited for the verifier
     _remembered: Identity | None = None  # on which `identity` rests, until a statement has confirmed it
     _verified: Identity | None = None  # by the verifier
 
@@ -77,11 +79,14 @@ class Credential:
             raise
 
     def _verify(self) -> None:
+        began = monotonic()
         try:
             self._verified = self.verifier.verify(self.key, self.session, self.trace)
         except ServiceError as ex:
             self.outcome = ex.code
             raise
+        finally:
+            self.verifier_seconds += monotonic() - began
         self._bind(self._verified)
 
     def _verify_again(self) -> None:

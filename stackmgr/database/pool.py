@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from collections.abc import Callable
 
 from psycopg_pool import ConnectionPool
 from psycopg_pool.pool import WaitingClient
@@ -70,6 +71,8 @@ class Pool(ConnectionPool[DatabaseConnection]):
     - Whoever stops waiting leaves the line: a connection that was passed to it would be lost.
     """
 
+    observe_wait: Callable[[float], object] = float  # ignores the seconds of a wait: see `Database.on_wait`
+
     def acquire(self, give_up_at: float) -> DatabaseConnection:
         """Return a live connection; replace those that died while idle.  Raises DatabaseError."""
         is_first_in_line = False
@@ -90,12 +93,12 @@ class Pool(ConnectionPool[DatabaseConnection]):
         started = time.monotonic()
         if self._closed or started >= give_up_at:
             raise DatabaseError(ReasonSlug.NO_CONNECTION)
-        self._stats[self._REQUESTS_NUM] += 1
         with self._lock:
             if self._pool:
                 connection: DatabaseConnection = self._pool.pop()
                 self._nconns_min = min(self._nconns_min, len(self._pool))
                 connection._pool = self  # noqa: SLF001 - `putconn` rejects any other
+                self.observe_wait(0.0)
                 return connection
             self._maybe_grow_pool()
             waiter = _Waiter()
@@ -110,7 +113,7 @@ class Pool(ConnectionPool[DatabaseConnection]):
                 self.putconn(passed)
             raise
         finally:
-            self._stats[self._REQUESTS_WAIT_MS] += int((time.monotonic() - started) * 1000)
+            self.observe_wait(time.monotonic() - started)
         if passed := self._leave(waiter):
             return passed
         raise DatabaseError(ReasonSlug.NO_CONNECTION)
@@ -182,9 +185,13 @@ class Database:
         """Return a new session; it acquires a connection when it needs one."""
         return Session(self, self._deadline)
 
-    def pop_stats(self) -> dict[str, int]:
-        """Return the statistics of psycopg's pool, with the counters since the last call."""
-        return self._pool.pop_stats()
+    def stats(self) -> dict[str, int]:
+        """Return the statistics of psycopg's pool."""
+        return self._pool.get_stats()
+
+    def on_wait(self, observe: Callable[[float], object]) -> None:
+        """Call *observe* with the seconds of each wait for a connection, 0 if one is idle."""
+        self._pool.observe_wait = observe
 
     def acquire(self, deadline: float) -> DatabaseConnection:
         """Return a live connection.  Raises DatabaseError."""

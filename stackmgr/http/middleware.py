@@ -33,6 +33,10 @@ def assign_request_id(req: falcon.Request, resp: falcon.Response) -> str:
     return request_id
 
 
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
 class RequestContext:
     """Set `X-Request-Id` and `Cache-Control` on every response, and log every request.
 
@@ -74,8 +78,11 @@ class RequestContext:
             "code": error and error.code,
             "reason": error and error.reason,
             "verifier": credential and credential.outcome,
-            "duration_ms": round((time.perf_counter() - context.started) * 1000, 3),
+            "queued_ms": _milliseconds(req.env.get(ADMISSION, UNLIMITED).queued_seconds),
+            "duration_ms": _milliseconds(time.perf_counter() - context.started),
         }
+        if credential and credential.verifier_seconds:
+            fields["verifier_ms"] = _milliseconds(credential.verifier_seconds)
         if self._quotes_bodies and error and error.at:
             fields["at"] = error.at
         if error and error.verifier_request_id:

@@ -134,25 +134,30 @@ class Metrics:
             buckets=_BUCKETS,
             registry=None,
         )
+        waits = Histogram(
+            "stackmgr_wait_seconds",
+            "Time for which requests waited",
+            ("for",),
+            buckets=_BUCKETS,
+            registry=None,
+        )
+        self._queue_waits, self._verifier_waits = waits.labels("queue"), waits.labels("verifier")
+        self.connection_waits = waits.labels("connection")
         self._seconds.labels("other", "none")  # opens the file: at the first request, the folder may be gone
         self._unavailable = counter("unavailable", "Responses with status 503", "reason")
         for reason in _REASONS_OF_ALERTS:
             self._unavailable.labels(reason.value)
-        self._acquired = counter("pool_requests", "Requests for a connection of the pool")
-        self._waited = counter("pool_wait_seconds", "Time that requests waited for a connection")
         self._used = counter("pool_use_seconds", "Connections in use times seconds, sampled each second")
         self._dropped = counter("log_lines_dropped", "Log lines dropped: standard error cannot be written")
         self._reported_drops = 0
         counter("worker_starts", "Workers started").inc()
         self._of_request: dict[tuple[str, str, int, str], tuple[Counter, Histogram]] = {}
 
-    def start(self, pop_pool_stats: Callable[[], Mapping[str, int]]) -> None:
-        """Sample the pool's statistics, which *pop_pool_stats* returns and resets, once a second."""
+    def start(self, pool_stats: Callable[[], Mapping[str, int]]) -> None:
+        """Sample the pool's statistics, which *pool_stats* returns, once a second."""
 
         def sample() -> None:
-            stats = pop_pool_stats()
-            self._acquired.inc(stats.get("requests_num", 0))
-            self._waited.inc(stats.get("requests_wait_ms", 0) / 1000)
+            stats = pool_stats()
             self._used.inc((stats["pool_size"] - stats["pool_available"]) * _SAMPLE_SECONDS)
             dropped = logs.dropped_lines()
             self._dropped.inc(dropped - self._reported_drops)
@@ -173,6 +178,9 @@ class Metrics:
         requests, seconds = found
         requests.inc()
         seconds.observe(fields["duration_ms"] / 1000)
+        self._queue_waits.observe(fields["queued_ms"] / 1000)
+        if "verifier_ms" in fields:
+            self._verifier_waits.observe(fields["verifier_ms"] / 1000)
         if fields["status"] == _UNAVAILABLE:
             self._unavailable.labels(fields["reason"] or "").inc()
 

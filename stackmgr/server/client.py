@@ -184,12 +184,14 @@ class Client:
             return
         key = request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
         writes = request.method not in ("GET", "HEAD")
-        rejected = loop.queue.add(place, key, getcurrent(), monotonic(), writes=writes)
+        place.queued_seconds, now = 0.0, monotonic()
+        rejected = loop.queue.add(place, key, getcurrent(), now, writes=writes)
         if rejected is not None:
             scheduler.ending_turn.append(rejected)
         elif loop.queue.waiting == 1 and not self._clients.heads and loop.queue.take() is not None:
             return  # nobody else is about to wait
         scheduler.pause()
+        place.queued_seconds = monotonic() - now
         loop.rejected += place.retry_after > 0
         if self.fd in scheduler.hung_up:  # one that has only ended its requests waits for the response
             loop.queue.leave(place)

@@ -60,8 +60,8 @@ FIRES_ON = {
         'stackmgr_request_seconds_bucket{instance="a", route="/", le="+Inf"}': "0+100x90",
     },
     "StackmgrConnectionWait": {
-        'stackmgr_pool_wait_seconds_total{instance="a"}': "0+1.01x90",
-        'stackmgr_pool_requests_total{instance="a"}': "0+100x90",
+        'stackmgr_wait_seconds_sum{instance="a", for="connection"}': "0+1.01x90",
+        'stackmgr_wait_seconds_count{instance="a", for="connection"}': "0+100x90",
     },
     "StackmgrWorkersRestarting": {'stackmgr_worker_starts_total{instance="a"}': "2+1x90"},
     "StackmgrLogLinesDropped": {'stackmgr_log_lines_dropped_total{instance="a"}': "0+1x90"},
@@ -102,8 +102,8 @@ HEALTHY = {
     'stackmgr_requests_total{instance="a", code=""}': "0+99x90",
     'stackmgr_request_seconds_bucket{instance="a", route="/", le="1.0"}': "0+99.5x90",
     'stackmgr_request_seconds_bucket{instance="a", route="/", le="+Inf"}': "0+100x90",
-    'stackmgr_pool_wait_seconds_total{instance="a"}': "0+0.99x90",
-    'stackmgr_pool_requests_total{instance="a"}': "0+100x90",
+    'stackmgr_wait_seconds_sum{instance="a", for="connection"}': "0+0.99x90",
+    'stackmgr_wait_seconds_count{instance="a", for="connection"}': "0+100x90",
     'stackmgr_worker_starts_total{instance="a"}': "2x75 4x15",
     'stackmgr_build_info{instance="a", version="1.0.0"}': "1x90",
     'stackmgr_build_info{instance="b", version="1.0.0"}': "1x90",
@@ -118,7 +118,7 @@ def labels(tmp_path_factory) -> dict[str, set[str]]:
         patch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
         worker = Metrics(tmp_path_factory.mktemp("metrics"))
         fields = {"method": "GET", "route": "/", "status": 200, "code": None, "reason": None}
-        worker.request(fields | {"duration_ms": 1.0})
+        worker.request(fields | {"duration_ms": 1.0, "queued_ms": 1.0})
         text, _ = worker.exposition()
         values.close_all_multiprocess_files()
     found: dict[str, set[str]] = {}
@@ -133,12 +133,13 @@ def labels(tmp_path_factory) -> dict[str, set[str]]:
     [*PANELS, *(rule["expr"] for rule in OF_SERVICE.values() if not rule["expr"].startswith("up{"))],
 )
 def test_every_metric_and_label_of_an_expression_exists(labels, expression):
-    names = NAMES.findall(expression)
-    assert names
-    grouped = {label.strip() for by in GROUPED_BY.findall(expression) for label in by.split(",")}
-    for name in names:
-        assert name in labels
-        assert {*grouped, *MATCHED.findall(expression)} <= labels[name] | OF_PROMETHEUS
+    for part in expression.split(" or "):
+        names = NAMES.findall(part)
+        assert names
+        grouped = {label.strip() for by in GROUPED_BY.findall(part) for label in by.split(",")}
+        for name in names:
+            assert name in labels
+            assert {*grouped, *MATCHED.findall(part)} <= labels[name] | OF_PROMETHEUS
 
 
 def test_the_statements_of_the_dashboard_are_those_of_the_support_file():
@@ -186,6 +187,11 @@ def test_each_alert_fires_on_its_condition_and_not_below_it(tmp_path):
     assert FIRES_ON.keys() == RULES.keys()
     tests = [expect(series, alert, fires=True) for alert, series in FIRES_ON.items()]
     tests += [expect(HEALTHY, alert, fires=False) for alert in RULES]
+    queue = {
+        name.replace("request", "wait").replace('route="/"', 'for="queue"'): values
+        for name, values in FIRES_ON["StackmgrSlowRequests"].items()
+    }
+    tests.append(expect(queue, "StackmgrSlowRequests", fires=True))
     tests.append(expect({'up{job="another"}': "1x90"}, "StackmgrDown", fires=True))  # nothing is scraped
     document = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}
     (tmp_path / "tests.yml").write_text(yaml.safe_dump(document))

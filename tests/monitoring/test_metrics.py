@@ -13,7 +13,7 @@ from stackmgr.monitoring.metrics import Metrics
 
 SAMPLE = re.compile(r"^(\w+(?:\{.*\})?) (\S+)$", re.MULTILINE)
 REQUEST = {"method": "GET", "route": "/manager/stacks", "status": 200, "code": None, "reason": None}
-REQUEST |= {"duration_ms": 1.0}
+REQUEST |= {"duration_ms": 1.0, "queued_ms": 0.0}
 COUNTED = 'stackmgr_requests_total{code="",method="GET",route="/manager/stacks",status="200"}'
 BUCKET = 'stackmgr_request_seconds_bucket{le="%s",method="GET",route="/manager/stacks"}'
 BOUNDS = [*map(str, (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)), "+Inf"]
@@ -97,17 +97,28 @@ def test_the_statistics_of_the_pool_are_added_once_a_second(folder, monkeypatch)
     repeated = []
     monkeypatch.setattr(metrics, "repeat", lambda work, *_: repeated.append(work))
     monkeypatch.setattr(metrics.logs, "dropped_lines", iter([3, 5]).__next__)
-    stats = {"pool_size": 4, "pool_available": 1, "requests_num": 10, "requests_wait_ms": 250}
+    stats = {"pool_size": 4, "pool_available": 1}
     worker = Metrics(folder)
     worker.start(lambda: stats)
     [work] = repeated
     work()
     work()
     found = samples(worker)
-    assert found["stackmgr_pool_requests_total"] == 20
-    assert found["stackmgr_pool_wait_seconds_total"] == 0.5
     assert found["stackmgr_pool_use_seconds_total"] == 6
     assert found["stackmgr_log_lines_dropped_total"] == 5
+
+
+def test_waits_are_counted_by_what_the_request_waited_for(folder):
+    worker = Metrics(folder)
+    worker.request(REQUEST | {"queued_ms": 2.0})
+    worker.request(REQUEST | {"verifier_ms": 300.0})
+    worker.connection_waits.observe(0.04)
+    found = samples(worker)
+    name = 'stackmgr_wait_seconds_bucket{for="%s",le="%s"}'
+    for cause, counts in {"queue": (1, 2), "verifier": (0, 0), "connection": (0, 0)}.items():
+        assert [found[name % (cause, bound)] for bound in (0.001, 0.0025)] == [*counts]
+    assert [found[name % ("verifier", bound)] for bound in (0.25, 0.5)] == [0, 1]
+    assert [found[name % ("connection", bound)] for bound in (0.025, 0.05)] == [0, 1]
 
 
 def test_every_series_fits_the_pages_that_are_allocated_at_start(folder):

@@ -66,7 +66,7 @@ def test_every_workers_requests_are_counted_and_clients_cannot_create_series(ser
     assert found[f"stackmgr_request_seconds_sum{{{route}}}"] > 0
     assert not any("INVENTED" in name or "/invented" in name for name in found)
     assert found[f'stackmgr_build_info{{version="{stackmgr.__version__}"}}'] == 1
-    eventually(lambda: samples(admin_port)["stackmgr_pool_requests_total{}"] > 0)
+    eventually(lambda: samples(admin_port)['stackmgr_wait_seconds_count{for="connection"}'] > 0)
 
 
 def test_what_a_worker_has_counted_outlives_it(service, admin_port, key, tmp_path):

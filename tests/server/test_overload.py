@@ -44,6 +44,10 @@ def test_hanging_verifier_makes_no_queue(database_url):
         lines = [json.loads(line) for line in service.log().splitlines()]
         reasons = Counter(line.get("reason") for line in lines if line["message"] == "request")
         assert reasons["queue_timeout"] == len(rejected)
+        queued = [line["queued_ms"] for line in lines if line.get("reason") == "queue_timeout"]
+        assert min(queued) >= 1000
+        hung = [line["verifier_ms"] for line in lines if line.get("reason") == "verifier_timeout"]
+        assert min(hung) >= 3000
         assert any("could not be started" in line["message"] for line in lines)
         unkey.release.set()
         unkey.behave = respond(200, accepted(str(uuid4()), f"id_{uuid4()}"))
