@@ -37,11 +37,9 @@ SERIAL = {
 LONGEST = (
     "deploy/test_image.py",
     "deploy/test_supervision.py",
-    "measure/test_bench.py",
     "faults/",
     "deploy/test_database_page.py",
     "deploy/test_runbook.py",
-    "measure/scale/",
     "deploy/",
     "monitoring/",
     "operate/test_commands.py",

@@ -28,18 +28,15 @@ class Load:
         return self.requests / self.seconds
 
 
-def wrk(port: int, prepared: Path, connections: int, seconds: int, offered: float = 0.0) -> Load:
+def wrk(port: int, prepared: Path, connections: int, seconds: int) -> Load:
     """Send prepared requests over kept connections, each the next one once it has a response.
 
-    With *offered*, clients pause between: that many requests a second if responses took no time.  One thread
-    of wrk is enough for several times what the service can do, and takes one core at most.
+    One thread of wrk is enough for several times what the service can do, and takes one core at most.
     """
-    pause = connections / offered * 1000 if offered else 0.0
     command = [
         *(WRK or "wrk", "--threads=1", f"--connections={connections}", f"--duration={seconds}s"),
         *(f"--timeout={_TIMEOUT_SECONDS}s", f"--script={Path(__file__).with_name('requests.lua')}"),
-        *(f"http://127.0.0.1:{port}/", "--", str(prepared)),
-        *(uuid4().hex[:12], str(round(pause)), str(connections)),
+        *(f"http://127.0.0.1:{port}/", "--", str(prepared), uuid4().hex[:12]),
     ]
     limit = seconds + _GRACE_SECONDS
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
