@@ -86,10 +86,14 @@ def test_of_200_managers_none_writes_with_a_key_that_was_revoked_before_the_requ
     assert revoked < set(written)
 
 
-def test_a_use_that_no_timer_has_written_yet_is_written_when_the_server_stops(database_url, issue):
-    issued = issue()
+ABANDONED = "SELECT sessions_abandoned FROM pg_stat_database WHERE datname = current_database()"
+
+
+def test_a_use_is_written_and_each_session_closed_at_a_stop(database_url, issue, admin):
+    issued, before = issue(), admin.execute(ABANDONED).fetchone()
     with running_service(database_url, args=WORKERS) as service:
         assert_both_workers_return(service, issued.key, 200)
         assert service.stop() == 0
     with operating(database_url) as reader:
         assert issued_keys.find(reader, issued.key_id).last_used_hour is not None
+    assert admin.execute(ABANDONED).fetchone() == before

@@ -222,7 +222,12 @@ def test_backups_are_verified_and_expire_with_their_wal(shell, archiving):
 
 def test_a_segment_is_archived_once_and_never_replaced(shell):
     command = "sh deploy/postgresql/archive_wal.sh segment 0001 archive"
+    # The segment before it has its name, and then the folder.
+    (shell.folder / "sync").write_text("#!/bin/sh\necho $1 $(ls archive) >> synced\n")
+    (shell.folder / "sync").chmod(0o755)
+    shell.variables["PATH"] = f"{shell.folder}:{shell.variables['PATH']}"
     shell.run(f"mkdir archive; echo one > segment; {command}; {command}")
+    assert (shell.folder / "synced").read_text() == "archive/0001.gz.part 0001.gz.part\narchive 0001.gz\n"
     shell.run("gzip -dc archive/0001.gz | cmp - segment; echo two > segment")
     with pytest.raises(AssertionError):
         shell.run(command)

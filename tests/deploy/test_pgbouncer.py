@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator
+from configparser import ConfigParser
 from contextlib import ExitStack
 from uuid import uuid4
 
@@ -148,6 +149,14 @@ def test_a_client_waits_for_a_server_session_for_less_time_than_a_request_may_ta
         first.execute(b"SELECT")
         with time_limit(SESSION_SECONDS), pytest.raises(psycopg.Error, match="query_wait_timeout"):
             second.execute(b"SELECT")
+
+
+def test_no_wait_of_the_pooler_is_longer_than_that_of_a_request():
+    settings = ConfigParser()
+    settings.read(paths.directory("deploy") / "pgbouncer.ini")
+    waits = settings["pgbouncer"]
+    seconds = [float(waits[name]) for name in ("query_wait_timeout", "server_connect_timeout")]
+    assert max(*seconds, float(waits["tcp_user_timeout"]) / 1000) < SESSION_SECONDS
 
 
 def test_an_operators_command_rejects_a_pooler_with_a_message(pooled):

@@ -1,6 +1,7 @@
 """nginx slows down, and then rejects, the requests of one key or one address, and of no other."""
 
 import functools
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.client import STACKS, check_response
 from tests.support.http_server import http_server, respond
-from tests.support.nginx import NginxProxy, nginx_before, parse_responses
+from tests.support.nginx import SITE, NginxProxy, nginx_before, parse_responses
 from tests.support.server import Response
 from tests.support.waiting import eventually
 
@@ -162,6 +163,13 @@ def test_unfinished_requests_without_a_valid_key_reject_no_read_with_one(tmp_pat
         for connection in held:
             connection.close()
         eventually(lambda: write().status == 200)
+
+
+def test_the_page_has_the_limits_of_the_file():
+    page = (SITE.parent / "SCALING.md").read_text().partition("## Limits of nginx\n")[2].partition("\n## ")[0]
+    limits = re.findall(r"(?:rate=|burst=|_status |limit_conn \w+ )(\d+)", SITE.read_text())
+    # A body of five digits is one of 10 kB and more.
+    assert {each.replace(",", "") for each in re.findall(r"\d[\d,]*", page)} == {*limits, "10"}
 
 
 def test_32_connections_that_send_without_a_pause_are_never_rejected(proxy, new_key):

@@ -66,13 +66,17 @@ def test_a_long_table_is_printed_before_its_last_row_is_read(is_terminal, capsys
     assert len(text.splitlines()) == 3000
 
 
-def test_the_transaction_of_a_reader_writes_nothing_and_keeps_its_snapshot_whatever_the_login_has(saved_url):
+def test_settings_of_a_login_change_no_transaction(saved_url):
     given = "-c statement_timeout=9s -c default_transaction_isolation=read\\ committed"
+    given += " -c synchronous_commit=off -c client_min_messages=error -c search_path=public"
     expected = {
         "transaction_read_only": "on",
         "transaction_isolation": "repeatable read",
         "role": "stackmgr_reader",
         "statement_timeout": "0",
+        "synchronous_commit": "on",
+        "client_min_messages": "warning",
+        "search_path": "pg_catalog",
     }
     with reading(make_conninfo(saved_url, options=given)) as reader:
         run = reader._connection.execute
