@@ -17,7 +17,9 @@ class Shell:
 
     def __init__(self, binaries: str | Path, parent: Path | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="stackmgr-dba-", dir=parent))
-        (self.folder / "deploy").symlink_to(paths.directory("deploy"))
+        shutil.copytree(
+            paths.directory("deploy"), self.folder / "deploy"
+        )  # that user may not enter root's home
         self.variables = {"PATH": f"{binaries}:{os.environ['PATH']}", "PGUSER": "postgres"}
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:
