@@ -94,7 +94,7 @@ def _names(to: Deployment) -> None:
 
 @check("2.5", "a create body has its three fields, no others, and a valid allocation")
 def _create_body(to: Deployment) -> None:
-    _expect_rejected(to, _bodies(to, "allocation", "id", "manager_id") | NOT_AN_OBJECT)
+    _expect_rejected(to, _bodies(to, "allocation", "unknown") | NOT_AN_OBJECT)
     for field in ("name", "allocation", "schedule"):
         body = to.body()
         del body[field]

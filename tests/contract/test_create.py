@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.corpus import SPACES, field_text, two_weights
+from tests.support.bad_bodies import SPACES, field_text, two_weights
 from tests.support.examples import ADDRESSES, TOKENS, allocation, configuration, spread
 from tests.support.tables import each_case
 

@@ -10,8 +10,8 @@ from stackmgr import paths
 from stackmgr.http.requests import compile_schema
 from stackmgr.http.schemas import read_schema
 from stackmgr.limits import MAX_PAGE_SIZE, TOKEN_COUNT, TOTAL_BPS
+from tests.support.bad_bodies import SPACES
 from tests.support.client import STATUS
-from tests.support.corpus import SPACES
 from tests.support.examples import PRESETS
 from tests.support.openapi import BUNDLE
 

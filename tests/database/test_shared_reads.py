@@ -15,8 +15,8 @@ from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import wait_for
 from tests.database.service import PATIENCE, Service
-from tests.support.delay import delayed
 from tests.support.greenlets import Running
+from tests.support.tcp_proxy import delayed
 from tests.support.waiting import eventually
 
 TOGETHER = 4

@@ -23,7 +23,7 @@ from tests.measure.load import WRK
 from tests.measure.report import Sample
 from tests.measure.requests import SCENARIOS
 from tests.measure.services import Checkout, MeasuredService, postgres, seeded, served
-from tests.support import delay
+from tests.support import tcp_proxy
 
 # Runs of a second within which a service must respond to each scenario without an error for the first time.
 _WARM_UPS = 5
@@ -74,9 +74,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     help_text = "measure this checkout once more, beside so many stacks of other managers"
     add("--grown", type=int, metavar="STACKS", help=help_text, **several)
     help_text = "hold everything to and from the database so long, each way"
-    add("--database-delay", type=delay.seconds, default=0.0, metavar="500us|1ms|…", help=help_text)
+    add("--database-delay", type=tcp_proxy.seconds, default=0.0, metavar="500us|1ms|…", help=help_text)
     help_text = "verify keys by a server that speaks Unkey's protocol, and takes so long to respond"
-    add("--verifier-delay", type=delay.seconds, metavar="20ms|…", help=help_text)
+    add("--verifier-delay", type=tcp_proxy.seconds, metavar="20ms|…", help=help_text)
     add("--out", type=Path, default=Path("bench-results"), help="a folder for the results")
     return parser.parse_args(arguments)
 

@@ -20,7 +20,7 @@ from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from tests.measure import growth, load, requests
 from tests.measure.load import Load
 from tests.measure.requests import SeededManager
-from tests.support import delay, unkey_server
+from tests.support import tcp_proxy, unkey_server
 from tests.support.client import STACKS
 from tests.support.clusters import new_database
 from tests.support.memory import reachable
@@ -171,7 +171,7 @@ def served(  # noqa: PLR0913 - what a service can differ in
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(new_database(seed.server_url, template=seed.database))
         if database_delay:
-            url, pid = stack.enter_context(delay.delayed(url, database_delay))
+            url, pid = stack.enter_context(tcp_proxy.delayed(url, database_delay))
             helpers.append(pid)
         if verifier_delay is not None:
             keys = {manager.key: manager.external_id for manager in seed.managers}

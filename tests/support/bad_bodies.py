@@ -1,114 +1,21 @@
-"""Bodies that break one rule each, also for a deployment with another whitelist; `corpus.py` has more."""
+"""Bodies that the service rejects: not JSON, not a configuration, or with one invalid field."""
 
 import json
 from collections.abc import Mapping
-from string import Template
 from typing import Any
 
+from stackmgr import paths
+from stackmgr.stacks import whitelist
 from stackmgr.stacks.whitelist import Token, Whitelist
+from tests.support.examples import CONFIGURATION, allocation, spread
 
-NOT_JSON = {
-    "empty": b"",
-    "an opening brace": b"{",
-    "a repeated member": b'{"name":"a","name":"b"}',
-    "NaN as name": b'{"name":NaN}',
-    "a name in UTF-16": '{"name":"a"}'.encode("utf-16"),
-    "invalid UTF-8": b'{"name":"\xff"}',
-    "5000 opening brackets": b"[" * 5000,
-}
-NOT_AN_OBJECT = {"null": b"null", "an empty array": b"[]"}
-
-
-def _item(address: str, weight: str) -> str:
-    return f'{{"token_address":"{address}","weight_bps":{weight}}}'
-
-
-def _one(address: str) -> str:
-    return f"[{_item(address, '10000')}]"
-
-
-def _two(first: str, second: str, address: str = "$second") -> str:
-    return f"[{_item('$first', first)},{_item(address, second)}]"
-
-
-# The field, and JSON texts of its value; $ marks an address that the whitelist supplies.
-_NAMES = {
-    "null name": "null",
-    "number as name": "7",
-    "empty name": '""',
-    "spaces as name": r'" \t\n"',
-    "U+2003 as name": r'"\u2003"',
-    "NUL at the end of name": r'"a\u0000"',
-    "lone high surrogate in name": r'"a\ud800"',
-}
-_ADDRESSES = {
-    "wrong checksum": _one("$miscased"),
-    "settlement asset in lowercase": _one("$settlement"),
-    "zero address": _one("0x" + "0" * 40),
-    "39 digits": _one("$short"),
-    "no 0x": _one("$bare"),
-}
-# They total 10000 if the first one is taken for an integer.
-_WEIGHTS = {
-    "weight 1.0": _two("1.0", "9999"),
-    "weight 1e2": _two("1e2", "9900"),
-    'weight "1"': _two('"1"', "9999"),
-    "weight true": _two("true", "9999"),
-    "null weight": _two("null", "10000"),
-    "negative weight": _two("-1", "10001"),
-    "weight over 10000": _two("10001", "-1"),
-}
-_ALLOCATIONS = {
-    "null allocation": "null",
-    "empty allocation": "[]",
-    "9999 in all": _two("6000", "3999"),
-    "10001 in all": _two("6000", "4001"),
-    "address twice": _two("6000", "4000", "$first"),
-    "31 items": f"[{_item('$first', '10000')}{30 * (',' + _item('$first', '0'))}]",
-    "symbol in an item": '[{"token_address":"$first","weight_bps":10000,"symbol":"AAPL"}]',
-}
-_SCHEDULES = {
-    "null schedule": "null",
-    "string as schedule": '"weekly"',
-    "empty schedule": "{}",
-    "null preset": '{"preset":null}',
-    "unknown preset": '{"preset":"yearly"}',
-    "capital in preset": '{"preset":"Weekly"}',
-    "cron expression": '{"preset":"weekly","cron":"0 0 * * 1"}',
-    "time zone": '{"preset":"weekly","timezone":"UTC"}',
-}
-_KINDS = {
-    "name": ("name", _NAMES),
-    "address": ("allocation", _ADDRESSES),
-    "weight": ("allocation", _WEIGHTS),
-    "allocation": ("allocation", _ALLOCATIONS),
-    "schedule": ("schedule", _SCHEDULES),
-    "id": ("id", {"the field id": '"x"'}),
-    "manager_id": ("manager_id", {"the field manager_id": '"x"'}),
-}
-
-
-def cased_token(listed: Whitelist) -> Token:
-    """Return a token whose two spellings differ."""
-    return next(token for token in listed.tokens.values() if token.checksummed != token.address)
-
-
-def bad_fields(listed: Whitelist, *kinds: str) -> dict[str, tuple[str, str]]:
-    """Return invalid fields of these kinds, by default of all: a title, the field, and its JSON text."""
-    first, second = sorted(listed.tokens)[:2]
-    addresses = {
-        "first": first,
-        "second": second,
-        "short": first[:-1],
-        "bare": first[2:],
-        "miscased": cased_token(listed).checksummed.swapcase().replace("X", "x"),
-        "settlement": listed.settlement.address,
-    }
-    return {
-        title: (field, Template(text).substitute(addresses))
-        for field, texts in (_KINDS[kind] for kind in kinds or _KINDS)
-        for title, text in texts.items()
-    }
+SHIPPED = whitelist.load(paths.default_whitelist())
+GOOD = json.dumps(CONFIGURATION).encode()
+# Everything str.isspace() holds for: the definition of blank, spelled out so that it cannot shift unseen.
+SPACES = (
+    "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008"
+    "\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
 
 
 def body_with(valid: Mapping[str, Any], field: str, text: str) -> bytes:
@@ -116,3 +23,281 @@ def body_with(valid: Mapping[str, Any], field: str, text: str) -> bytes:
     members = {name: json.dumps(value) for name, value in valid.items()} | {field: text}
     body = ",".join(f"{json.dumps(name)}:{value}" for name, value in members.items())
     return f"{{{body}}}".encode("utf-8", "surrogatepass")
+
+
+def field_text(name: str, text: str) -> bytes:
+    """Return the example of a create body in which field *name* is *text*."""
+    return body_with(CONFIGURATION, name, text)
+
+
+def two_weights(first: str, second: str, listed: Whitelist = SHIPPED) -> str:
+    """Return an allocation of two tokens with the given JSON texts as weights."""
+    one, other = sorted(listed.tokens)[:2]
+    item = '{{"token_address":"{}","weight_bps":{}}}'.format
+    return f"[{item(one, first)},{item(other, second)}]"
+
+
+def cased_token(listed: Whitelist) -> Token:
+    """Return a token whose two spellings differ."""
+    return next(token for token in listed.tokens.values() if token.checksummed != token.address)
+
+
+def _name(text: str) -> bytes:
+    return field_text("name", text)
+
+
+def _twice(member: str, value: str) -> bytes:
+    return GOOD.replace(f'"{member}"'.encode(), f'"{member}": "{value}", "{member}"'.encode(), 1)
+
+
+NOT_JSON: dict[str, bytes] = {
+    "empty": b"",
+    "whitespace": b" \r\n\t",
+    "a NUL": b"\0",
+    "an opening brace": b"{",
+    "no closing brace": GOOD[:-1],
+    "a second document": GOOD * 2,
+    "a NUL after the document": GOOD + b"\0",
+    "a comma before the brace": GOOD[:-1] + b",}",
+    "a comment": GOOD + b"/* weekly */",
+    "form feed as whitespace": b"\x0c" + GOOD,
+    "byte order mark": b"\xef\xbb\xbf" + GOOD,
+    **{name: GOOD.decode().encode(name) for name in ("utf-16", "utf-16-le", "utf-32")},
+    "invalid UTF-8": b'{"name":"\xff"}',
+    "Latin-1": _name('"Caf\xe9"').decode().encode("latin-1"),
+    "cut inside a character": _name('"Caf\xe9"').replace(b"\xa9", b""),
+    "an overlong encoding": _name('"A"').replace(b"A", b"\xc1\x81"),
+    "an encoded lone surrogate": _name('"\ud800"'),
+    "beyond U+10FFFF": _name('"A"').replace(b'"A"', b'"\xf4\x90\x80\x80"'),
+    "a raw line feed in a string": _name('"a\nb"'),
+    "a raw NUL in a string": _name('"a\0b"'),
+    "an unknown escape": _name(r'"\x41"'),
+    "an unclosed string": _name('"Growth'),
+    "NaN as name": _name("NaN"),
+    **{
+        f"weight {text[:9]}": field_text("allocation", two_weights("10000", text))
+        for text in (
+            *("NaN", "Infinity", "-Infinity", "05000", "0x1388", "5000.", "\u0665\u0660", "9" * 5000),
+            "-" + "9" * 5000,
+        )
+    },
+    "arrays 100000 deep": b"[" * 100_000 + b"]" * 100_000,
+    "arrays 100000 deep in a field": _name("[" * 100_000 + "]" * 100_000),
+    "objects 40000 deep": b'{"a":' * 40_000 + b"1" + b"}" * 40_000,
+    "5000 opening brackets": b"[" * 5000,
+    "a repeated member": b'{"name":"a","name":"b"}',
+    "name twice": _twice("name", "Growth"),
+    "name twice, once by an escape": GOOD.replace(b'"name"', rb'"n\u0061me": "Growth", "name"'),
+    "preset twice": _twice("preset", "weekly"),
+    "address twice in an item": _twice("token_address", min(SHIPPED.tokens)),
+}
+
+NOT_AN_OBJECT: dict[str, bytes] = {
+    "null": b"null",
+    "true": b"true",
+    "a string": json.dumps(GOOD.decode()).encode(),
+    "an empty array": b"[]",
+    "an array of a good body": b"[" + GOOD + b"]",
+    "arrays 500 deep": b"[" * 500 + b"]" * 500,
+}
+
+_NAMES: dict[str, Any] = {
+    "null name": None,
+    "number as name": 7,
+    "true as name": True,
+    "empty name": "",
+    "spaces as name": " \t\n",
+    "every space there is as name": SPACES,
+    "NUL as name": "\0",
+    "NUL at the end of name": "a\0",
+    "NUL in name": "a\0b",
+    "lone high surrogate in name": "a\ud800",
+    "lone low surrogate in name": "\udfff",
+    "surrogates in the wrong order": "\ude00\ud83d",
+} | {f"U+{ord(space):04X} as name": space for space in SPACES}
+
+# Each is followed by what would bring the total to 10000 if it were taken for an integer.
+_WEIGHTS = {
+    "1.0": "9999", "10000.0": "0", "1e2": "9900", "1E4": "0", "10000e-4": "9999", "0.5": "9999.5",
+    "-0.0": "10000", "0e0": "10000", "1e999": "0", "-1e999": "10000", '"1"': "9999", '""': "10000",
+    "true": "9999", "false": "10000", "null": "10000", "[1]": "9999", "{}": "10000", "-1": "10001",
+    "10001": "-1", "9" * 4000: "0", str(2**64 + 1): "9999",
+}  # fmt: skip
+
+_SCHEDULES: dict[str, Any] = {
+    "null schedule": None,
+    "string as schedule": "weekly",
+    "array as schedule": ["weekly"],
+    "empty schedule": {},
+    "cron expression": {"preset": "weekly", "cron": "0 0 * * 1"},
+    "time zone": {"preset": "weekly", "timezone": "UTC"},
+    "lone surrogate in a schedule": {"preset": "weekly", "\ud800": 1},
+    **{
+        f"preset {preset!a}": {"preset": preset}
+        for preset in (None, 1, ["weekly"], "", "yearly", "Weekly", "weekly ", "weekly\n", "0 0 * * 1")
+    },
+}
+
+
+def _spellings(listed: Whitelist) -> dict[str, Any]:
+    """Return what is no spelling of a token, to stand where one would make the allocation good."""
+    token = cased_token(listed)
+    plain, cased = token.address, token.checksummed
+    return (
+        {
+            "null address": None,
+            "number as address": int(plain, 16),
+            "empty address": "",
+            "symbol as address": "AAPL",
+            "no 0x": plain[2:],
+            "capital X": "0X" + plain[2:],
+            "capital X, checksummed": "0X" + cased[2:],
+            "39 digits": plain[:-1],
+            "41 digits": plain + "0",
+            "line feed at the end": plain + "\n",
+            "line feed after the checksummed": cased + "\n",
+            "space in front": " " + plain,
+            "space at the end": plain + " ",
+            "NUL at the end": plain + "\0",
+            "fullwidth digit": plain[:-1] + "\uff15",
+            "not hexadecimal": plain[:-1] + "g",
+            "wrong checksum": "0x" + cased[2:].swapcase(),
+            "zero address": "0x" + "0" * 40,
+            "settlement asset": listed.settlement.checksummed,
+            "settlement asset in lowercase": listed.settlement.address,
+            "unlisted token": "0x" + "1" * 40,
+        }
+        | {f"{each} in capitals": "0x" + each[2:].upper() for each in listed.tokens}
+        | {
+            f"wrong case of digit {position - 1} of {each.symbol}": _swapped(each.checksummed, position)
+            for each in (
+                token,
+                *(other for other in listed.tokens.values() if other.checksummed == other.address),
+            )
+            for position in range(2, 42)
+            if each.checksummed[position].isalpha()
+        }
+    )
+
+
+def _swapped(address: str, position: int) -> str:
+    return address[:position] + address[position].swapcase() + address[position + 1 :]
+
+
+def _allocations(listed: Whitelist) -> dict[str, Any]:
+    first, second, third = sorted(listed.tokens)[:3]
+    spelled = cased_token(listed)
+    item = {"token_address": first, "weight_bps": 10000}
+    return {
+        "null allocation": None,
+        "object as allocation": item,
+        "map as allocation": {first: 10000},
+        "string as allocation": first,
+        "empty allocation": [],
+        "null item": [item, None],
+        "array as item": [[first, 10000]],
+        "empty item": [item, {}],
+        "no address": [item, {"weight_bps": 0}],
+        "no weight": [item, {"token_address": second}],
+        "symbol in an item": [item | {"symbol": "AAPL"}],
+        "price in an item": [item | {"price": None}],
+        "address twice": allocation((first, 6000), (first, 4000)),
+        "address twice, all weight first": allocation((first, 10000), (first, 0)),
+        "address twice, all weight last": allocation((first, 0), (first, 10000)),
+        "address twice, in two spellings": allocation((spelled.address, 5000), (spelled.checksummed, 5000)),
+        "address twice, in two spellings, all weight last": allocation(
+            (spelled.checksummed, 0), (spelled.address, 10000)
+        ),
+        "31 items, of 30 tokens": [*spread(sorted(listed.tokens)), item | {"weight_bps": 0}],
+        "9999 in all": allocation((first, 6000), (second, 3999)),
+        "10001 in all": allocation((first, 6000), (second, 4001)),
+        "20000 in all": allocation((first, 10000), (second, 10000)),
+        "nothing in all": allocation((first, 0), (second, 0)),
+        "negative weight among others": allocation((first, 10000), (second, -1), (third, 1)),
+    }
+
+
+_UNKNOWN: dict[str, Any] = {
+    **dict.fromkeys(("id", "current_revision_id", "manager_id"), "00000000-0000-4000-8000-000000000000"),
+    **dict.fromkeys(("Name", "name ", ""), "Growth"),
+    "note": None,
+    "\udead": "lone surrogate",
+}
+
+
+def bad_fields(listed: Whitelist, *kinds: str) -> dict[str, tuple[str, str]]:
+    """Return invalid fields of these kinds, by default of all: a title, the field, and its JSON text."""
+    weights = {f"weight {text[:9]}": two_weights(text, rest, listed) for text, rest in _WEIGHTS.items()}
+    one = {
+        title: [{"token_address": each, "weight_bps": 10000}] for title, each in _spellings(listed).items()
+    }
+    values = {
+        "name": ("name", _NAMES),
+        "address": ("allocation", one),
+        "allocation": ("allocation", _allocations(listed)),
+        "schedule": ("schedule", _SCHEDULES),
+    }
+    found = {
+        kind: {title: (field, json.dumps(value)) for title, value in of_kind.items()}
+        for kind, (field, of_kind) in values.items()
+    }
+    found["weight"] = {title: ("allocation", text) for title, text in weights.items()}
+    found["unknown"] = {
+        f"unknown field {name!a}": (name, json.dumps(each)) for name, each in _UNKNOWN.items()
+    }
+    return {title: each for kind in kinds or found for title, each in found[kind].items()}
+
+
+# The field and its JSON text.
+FAULTS = bad_fields(SHIPPED)
+# The bodies of a create and an update for each title.
+BODIES: dict[str, tuple[bytes, bytes]] = {
+    title: (body, body) for title, body in (NOT_JSON | NOT_AN_OBJECT).items()
+} | {
+    title: (field_text(name, text), body_with({} if name in CONFIGURATION else CONFIGURATION, name, text))
+    for title, (name, text) in FAULTS.items()
+}
+
+# The slug of the reason.
+REASONS: dict[str, str] = {
+    "invalid UTF-8": "not_utf8",
+    "an opening brace": "not_json",
+    "a repeated member": "repeated_member",
+    "null": "body_null",
+    "true": "body_type",
+    "an empty array": "body_type",
+    "unknown field 'id'": "body_unknown_field",
+    "null name": "name_null",
+    "number as name": "name_type",
+    "empty name": "name_empty",
+    "spaces as name": "name_blank",
+    "NUL at the end of name": "name_nul",
+    "lone high surrogate in name": "name_surrogate",
+    "null allocation": "allocation_null",
+    "object as allocation": "allocation_type",
+    "empty allocation": "allocation_empty",
+    "9999 in all": "weights_total",
+    "31 items, of 30 tokens": "allocation_too_long",
+    "null item": "allocation_item_null",
+    "array as item": "allocation_item_type",
+    "no weight": "allocation_item_missing_field",
+    "symbol in an item": "allocation_item_unknown_field",
+    "null address": "token_address_null",
+    "number as address": "token_address_type",
+    "39 digits": "token_address_form",
+    "wrong checksum": "token_checksum",
+    "settlement asset in lowercase": "token_not_whitelisted",
+    "address twice, in two spellings": "token_repeated",
+    "weight null": "weight_bps_null",
+    "weight 1.0": "weight_bps_type",
+    "weight true": "weight_bps_type",
+    'weight "1"': "weight_bps_type",
+    "weight 10001": "weight_bps_range",
+    "null schedule": "schedule_null",
+    "string as schedule": "schedule_type",
+    "empty schedule": "schedule_missing_field",
+    "cron expression": "schedule_unknown_field",
+    "preset None": "preset_null",
+    "preset 1": "preset_type",
+    "preset 'Weekly'": "preset_unknown",
+}

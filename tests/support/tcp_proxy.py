@@ -1,23 +1,51 @@
-"""A stretch of network that can fail: a TCP proxy on loopback, to a server's unix socket."""
+"""A stretch of network that can fail or delay: a TCP proxy on loopback, to a server.
 
+As a process, it delays every read of a database on another host.
+"""
+
+import re
 import socket
 import struct
+import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Self
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.support.processes import serving_module
 
 _CUT_WITHIN = 5.0
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def seconds(text: str) -> float:
+    """Return the seconds that `500us`, `1ms` or `2s` stands for.  Raises ValueError."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s)", text)
+    if match is None:
+        raise ValueError(text)
+    return float(match[1]) * _UNITS[match[2]]
+
+
+@contextmanager
+def delayed(url: str, delay: float) -> Iterator[tuple[str, int]]:
+    """Yield a connection string for the server of *url*, *delay* seconds away, and the pid of the proxy."""
+    given = conninfo_to_dict(url)
+    host, port = str(given.get("host", "127.0.0.1")), given.get("port", "5432")
+    target = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else f"{host}:{port}"
+    with serving_module(__name__, target, delay) as (port, pid):
+        yield make_conninfo(url, host="127.0.0.1", port=port), pid
 
 
 class Proxy:
-    """Forwards what connects to 127.0.0.1:`port` to the unix socket *target*, `delay` seconds later."""
+    """Forwards from 127.0.0.1:`port` to *target*, a path or an address, `delay` seconds later."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, delay: float = 0.0) -> None:
         self.target = target
-        self.delay = 0.0
+        self.delay = delay
         self._forwards, self._backwards = threading.Event(), threading.Event()
         self.release()
         self._open: set[socket.socket] = set()
@@ -76,12 +104,15 @@ class Proxy:
             self._threads.append(self._start(self._relay, client))
 
     def _relay(self, client: socket.socket) -> None:
-        server = socket.socket(socket.AF_UNIX)
+        host, _, port = self.target.rpartition(":")
+        is_path = self.target.startswith("/")
+        server = socket.socket(socket.AF_UNIX if is_path else socket.AF_INET)
         with client, server:
             try:
-                server.connect(self.target)
+                server.connect(self.target if is_path else (host, int(port)))
             except OSError:
                 return
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._open |= {client, server}
             backwards = self._start(self._pump, server, client, self._backwards)
             self._pump(client, server, self._forwards)
@@ -99,3 +130,15 @@ class Proxy:
         for end in (source, sink):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RD)
+
+
+def main() -> None:
+    """Print the port, and forward until standard input ends."""
+    target, delay = sys.argv[1:]
+    with Proxy(target, float(delay)) as proxy:
+        print(proxy.port, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.stacks import repository
 from tests.contract.generated.model import Model
 from tests.contract.generated.strategies import Document, chances, changes, configurations, unlike, written
-from tests.support.corpus import NOT_JSON, field_text
+from tests.support.bad_bodies import NOT_JSON, field_text
 
 HISTORIES = int(os.environ.get("STACKMGR_PROPERTY_HISTORIES", "30"))  # for each size of a page
 
