@@ -41,7 +41,7 @@ class Client:
     """A client and its connection, one of the `Clients` of the `Loop`."""
 
     __slots__ = (
-        "_clients", "_head", "_inbox", "_loop", "environ", "fd", "held", "idle_until", "peer", "place", "sock"
+        "_clients", "_head", "_inbox", "_loop", "environ", "fd", "held", "idle_until", "place", "sock"
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, peer: Any, server: Any, clients: Any, loop: Any) -> None:
@@ -49,7 +49,6 @@ class Client:
         self.sock = sock
         self.fd = sock.fileno()
         self.place = Place(loop.queue)
-        self.peer = peer[0] if isinstance(peer, tuple) else "unix"
         # A Unix socket has a port that no listener has and no Host can name.
         addresses = (*peer[:2], *server[:2]) if isinstance(peer, tuple) else ("", "", "localhost", 0)
         names = "REMOTE_ADDR", "REMOTE_PORT", "SERVER_NAME", "SERVER_PORT"
@@ -192,7 +191,6 @@ class Client:
             return  # nobody else is about to wait
         scheduler.pause()
         place.queued_seconds = monotonic() - now
-        loop.rejected += place.retry_after > 0
         if self.fd in scheduler.hung_up:  # one that has only ended its requests waits for the response
             loop.queue.leave(place)
             raise ClientLeft
@@ -239,8 +237,7 @@ class Client:
         self._inbox.clear()
         fields = {"request_id": request_id, "status": error.status, "code": error.code}
         fields |= {"reason": error.reason} if error.reason else {}
-        self._loop.worker.log.warning(
-            "Rejected a request from %s: %s", self.peer, why, extra={"fields": fields}
-        )
-        is_head = head.lstrip(b"\r\n").startswith(b"HEAD ")
-        return error_response(error, request_id, has_body=not is_head)
+        peer, log = self.environ["REMOTE_ADDR"] or "unix", self._loop.worker.log
+        log.warning("Rejected a request from %s: %s", peer, why, extra={"fields": fields})
+        method = "HEAD" if head.lstrip(b"\r\n").startswith(b"HEAD ") else ""
+        return error_response(error, request_id, method)

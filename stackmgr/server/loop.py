@@ -44,11 +44,9 @@ class Loop:
         self.managers = Clients(self, others, cfg.worker_connections)
         # A manager's connection makes room for an operator's, who come first.
         self.operators = Clients(self, bound, ADMIN_CONNECTIONS, self.managers)
-        both = self.operators, self.managers
-        self._lanes = *(each.heads for each in both), *(each.bodies for each in both)
+        self._lanes = self.operators.heads, self.managers.heads, self.operators.bodies, self.managers.bodies
         self.stops_at = inf  # the end of the graceful time-out, once it stops
-        self._next_look = self._next_warning = 0.0
-        self.rejected = 0  # since the last warning
+        self._next_look = 0.0
 
     def turn(self) -> bool:
         """Do what is to be done now; return False at the end."""
@@ -69,12 +67,11 @@ class Loop:
                 self.stops_at = now + self.worker.cfg.graceful_timeout
                 self.operators.stop(STOP_LINGER)
                 self.managers.stop(STOP_LINGER)
-            if now >= self._next_look or self.worker.must_reopen:
+            if now >= self._next_look:
                 self._look(now)
         except BaseException as exc:  # noqa: BLE001 - it is logged, and ends no worker
             self.note_failure(exc)
-        is_busy = bool(self.managers.open or self.operators.open)
-        return self.worker.alive or (now < self.stops_at and is_busy)
+        return self.worker.alive or (now < self.stops_at and bool(self.managers.open or self.operators.open))
 
     def idle_seconds(self) -> float:
         """Return for how long the thread may wait for events."""
@@ -100,7 +97,7 @@ class Loop:
             self.queue.leave(client.place, monotonic(), self.scheduler.seconds_run() - began)
         # A worker that stops says so; later, the client has read that the connection stays open.
         must_close = request.must_close or not (self.managers.idle_seconds and worker.alive)
-        return response.encode(request, must_close=must_close)
+        return response.encode(request.version[1], request.method, must_close=must_close), must_close
 
     def note_failure(self, exc: BaseException) -> None:
         """Log the type and the place of an unexpected exception, not its text, which may quote a request."""
@@ -111,12 +108,9 @@ class Loop:
         self.worker.log.error("Error handling a request: %s at %s:%d", name, frame.f_code.co_filename, line)
 
     def _look(self, now: float) -> None:
-        """Send the heartbeat, reopen the logs, stop without a master, reject what has waited too long."""
+        """Send the heartbeat, stop without a master, reject what has waited too long."""
         worker, self._next_look = self.worker, now + LOOK_SECONDS
         worker.notify()
-        if worker.must_reopen:
-            worker.reopen_logs()
-            self._environ = base_environ(worker.cfg) | _ENVIRON  # with the new files as `wsgi.errors`
         if worker.ppid != os.getppid():
             worker.alive = False
         for waiting in self.queue.take_overdue(now):
@@ -124,7 +118,3 @@ class Loop:
             if monotonic() > now + REJECT_SECONDS:
                 self._next_look = 0.0
                 break
-        if self.rejected and now >= self._next_warning:
-            text = "Responded 503 to what could not be started within %g s; requests: %d"
-            worker.log.warning(text, worker.queue_seconds, self.rejected)
-            self.rejected, self._next_warning = 0, now + 1.0

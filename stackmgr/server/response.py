@@ -10,31 +10,17 @@ from typing import Any
 from gunicorn.util import http_date
 
 from stackmgr.errors import ServiceError, error_object
-from stackmgr.server.request import FIELD_NAME, FIELD_VALUE, ReceivedRequest
+from stackmgr.server.request import FIELD_NAME, FIELD_VALUE
 
 _OWN = {"connection", "date", "keep-alive", "server", "transfer-encoding"}  # fields that the server sends
 _STATUS = re.compile(rf"(?!204|304)[2-5][0-9]{{2}} {FIELD_VALUE}")  # final, and with a body
 _FIELDS = re.compile(rf"(?:{FIELD_NAME}: {FIELD_VALUE}\r\n)*+")
-_LENGTH = re.compile(r"[0-9]{1,18}")
 
 
 @lru_cache(maxsize=1)
 def _constant_fields(second: int) -> str:
     """Return the fields that are the same for every response of a second."""
     return f"Server: gunicorn\r\nDate: {http_date(second)}\r\n"
-
-
-def error_response(error: ServiceError, request_id: str, *, has_body: bool) -> bytes:
-    """Return a response with an Error object, after which the connection is closed."""
-    body = error_object(error.code, error.message, request_id)
-    status = HTTPStatus(error.status)
-    fields = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
-    head = (
-        f"HTTP/1.1 {status} {status.phrase}\r\nDate: {http_date()}\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nCache-Control: no-store\r\n{fields}"
-        f"X-Request-Id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode("latin-1") + (body if has_body else b"")
 
 
 class Response:
@@ -45,7 +31,7 @@ class Response:
     def __init__(self) -> None:
         self.status = ""
         self._fields = ""
-        self._length: int | None = None  # announced by the application
+        self._length: int | None = None  # announced by the application: to HEAD it sends no body
         self.pieces: list[bytes] = []  # of the body
 
     def start_response(
@@ -57,35 +43,35 @@ class Response:
         fields, length = "", None
         for name, value in headers:
             lower = name.lower()
-            if lower in _OWN:
-                continue
             if lower == "content-length":
-                if length is not None or not _LENGTH.fullmatch(value):
-                    raise ValueError("the Content-Length of the response is malformed")
                 length = int(value)
-            fields += name + ": " + value + "\r\n"
+            elif lower not in _OWN:
+                fields += name + ": " + value + "\r\n"
         if not _STATUS.fullmatch(status) or not _FIELDS.fullmatch(fields):
             raise ValueError("the status or a header field of the response is malformed")
         self.status, self._fields, self._length = status, fields, length
         return self.pieces.append
 
-    def encode(self, request: ReceivedRequest, *, must_close: bool) -> tuple[bytes, bool]:
-        """Return what is to be sent, and whether the connection must be closed after it.
-
-        It must if the body is shorter than announced; what is longer is not sent.  Raises RuntimeError.
-        """
+    def encode(self, minor: int, method: str, *, must_close: bool) -> bytes:
+        """Return what is to be sent for a request of HTTP/1.*minor*.  Raises RuntimeError."""
         if not self.status:
             raise RuntimeError("the application did not call start_response")
-        body, fields = b"".join(self.pieces), self._fields
-        if request.method == "HEAD":
-            body = b""
-        elif self._length is None:
-            fields += f"Content-Length: {len(body)}\r\n"
-        else:
-            body = body[: self._length]
-            must_close |= len(body) < self._length
-        minor = min(request.version[1], 1)
+        body = b"".join(self.pieces)
+        length = len(body)
+        if method == "HEAD":
+            body, length = b"", length if self._length is None else self._length
         connection = "close" if must_close else "keep-alive"
-        constant = _constant_fields(int(time()))
-        head = f"HTTP/1.{minor} {self.status}\r\n{constant}Connection: {connection}\r\n{fields}\r\n"
-        return head.encode("latin-1") + body, must_close
+        head = (
+            f"HTTP/1.{min(minor, 1)} {self.status}\r\n{_constant_fields(int(time()))}"
+            f"Connection: {connection}\r\n{self._fields}Content-Length: {length}\r\n\r\n"
+        )
+        return head.encode("latin-1") + body
+
+
+def error_response(error: ServiceError, request_id: str, method: str) -> bytes:
+    """Return a response with an Error object, after which the connection is closed."""
+    response, status = Response(), HTTPStatus(error.status)
+    fields = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Request-Id": request_id}
+    response.start_response(f"{status} {status.phrase}", [*fields.items(), *error.headers.items()])
+    response.pieces.append(error_object(error.code, error.message, request_id))
+    return response.encode(1, method, must_close=True)

@@ -28,7 +28,6 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     alive: bool
     queue_seconds = 0.0  # that a request may wait for a greenlet before it is rejected; 0: without limit
     must_exit = False  # at once, even if a request swallows the exception of a signal's handler
-    must_reopen = False  # the logs, between two turns
     admin_port = 0  # of the operator's listener, which alone has it
 
     @classmethod
@@ -72,15 +71,6 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         """Serve until a signal to stop."""
         gc.freeze()  # a full collection of all that has been loaded would stop the requests for 20 to 50 ms
         self.loop.scheduler.run(self.loop.turn, self.loop.idle_seconds)
-
-    def handle_usr1(self, sig: int, frame: FrameType | None) -> None:
-        """Have the logs reopened between two turns: a request may be writing now."""
-        self.must_reopen = True
-
-    def reopen_logs(self) -> None:
-        """Reopen the logs."""
-        self.must_reopen = False
-        super().handle_usr1(signal.SIGUSR1, None)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
         """End at once."""

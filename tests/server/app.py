@@ -50,9 +50,8 @@ RAISED = {
 # Status and header fields that no response may have.
 INVALID = {
     "/bad-header": ("200 OK", [("X-A", "a\nb")]),
-    "/integer-header": ("200 OK", [("Content-Length", 1)]),
-    "/bad-length": ("200 OK", [("Content-Length", "+1")]),
-    "/two-lengths": ("200 OK", [("Content-Length", "1"), ("Content-Length", "1")]),
+    "/integer-header": ("200 OK", [("X-A", 1)]),
+    "/bad-length": ("200 OK", [("Content-Length", "1\r\nX-A: b")]),
     "/informational": ("103 Early Hints", []),
     "/no-content": ("204 No Content", []),
     "/switching": ("101 Switching Protocols", []),
@@ -91,8 +90,6 @@ def app(environ, start_response):
         report = {key: value for key, value in environ.items() if isinstance(value, (str, bool, int))}
     elif path == "/sleep":
         Signal().wait(float(query))
-    elif path == "/complain":
-        environ["wsgi.errors"].write(f"{query}\n")
     elif path == "/big":
         report = {"filler": "x" * int(query)}
     payload = json.dumps(report).encode()

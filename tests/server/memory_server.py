@@ -20,7 +20,9 @@ MANAGERS, OPERATOR, UNIX = range(3)  # the listeners
 
 _DATE = re.compile(rb"Date: [^\r]*")
 # An error of the server's own: its id may be that of the request, or of half of it.
-_ERROR = re.compile(rb"(HTTP/1\.1 [0-9]{3} )[^\r]*\r\n\r\nConnection: close\r\nContent-Type.*", re.DOTALL)
+_ERROR = re.compile(
+    rb"(HTTP/1\.1 [0-9]{3} )[^\r]*\r\nServer: gunicorn\r\n\r\nConnection: close\r\nContent-Type.*", re.DOTALL
+)
 
 
 class Log:
@@ -42,7 +44,7 @@ class MemoryServer:
     """
 
     port = 8000
-    queue_seconds, must_exit, must_reopen, admin_port = 0.0, False, False, 0
+    queue_seconds, must_exit, admin_port = 0.0, False, 0
 
     def __init__(self, wsgi=app, *, with_listeners=False, **settings):
         self._cleanup = ExitStack()

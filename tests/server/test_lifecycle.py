@@ -134,17 +134,6 @@ def test_max_requests_replaces_the_worker_without_losing_a_request(start):
     eventually(lambda: server.boots >= 3)
 
 
-def test_wsgi_errors_is_the_file_after_a_rotation(start, tmp_path):
-    log = tmp_path / "log"
-    server = start(f"errorlog = {str(log)!r}")
-    server.request(get("/complain?before"))
-    log.rename(tmp_path / "rotated")
-    server.process.send_signal(signal.SIGUSR1)
-    eventually(log.exists)
-    eventually(lambda: server.request(get("/complain?after")).status and "after" in log.read_text())
-    assert "before" in (tmp_path / "rotated").read_text()
-
-
 def test_several_listeners_and_processes(start):
     server = start("workers = 2", binds=2)
     for port in server.ports:

@@ -48,7 +48,6 @@ def test_hanging_verifier_makes_no_queue(database_url):
         assert min(queued) >= 1000
         hung = [line["verifier_ms"] for line in lines if line.get("reason") == "verifier_timeout"]
         assert min(hung) >= 3000
-        assert any("could not be started" in line["message"] for line in lines)
         unkey.release.set()
         unkey.behave = respond(200, accepted(str(uuid4()), f"id_{uuid4()}"))
         eventually(lambda: get(service).status == 200)
