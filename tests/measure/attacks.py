@@ -35,7 +35,8 @@ class Target:
 class Attack:
     """Requests that each connection repeats; *count* of each are sent before the responses are read.
 
-    With *renews*, each goes out on a new connection; with *leaves*, that is closed before the response.
+    With *renews*, each goes out on a new connection; with *leaves*, that is closed before the response.  With
+    *meets_new_clients*, so does each request of the other client.
     *read_bytes* and *pause* are of a client that reads slowly.  With *verify_seconds*, keys are verified by a
     remote verifier that takes so long.
     """
@@ -46,6 +47,7 @@ class Attack:
     count: int = 1
     renews: bool = False
     leaves: bool = False
+    meets_new_clients: bool = False
     verify_seconds: float = 0.0
     read_bytes: int = 262_144
     pause: float = 0.0
@@ -157,6 +159,8 @@ ATTACKS = [
     Attack("quoted chunk extensions", _QUOTED),
     Attack("trailers", _TRAILERS),
     Attack("one-byte chunks, closed at once", _ENDLESS_CHUNKS, 64, leaves=True),
+    Attack("uploads of 256 KB, 64", _body(_configuration(f'"{_NAME}"')), 64),
+    Attack("connections that send nothing", lambda _: [b""], 4, leaves=True, meets_new_clients=True),
     Attack("invalid keys, slow verifier", _invalid_keys, 32, verify_seconds=0.5),
 ]
 

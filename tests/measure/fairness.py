@@ -79,24 +79,26 @@ class AttackedService:
             file.write(bytes(8))
         return longest / 1e6
 
-    def watch(self, seconds: float) -> Measured:
-        """Send GETs of the light client for *seconds*."""
+    def watch(self, seconds: float, *, renews: bool = False) -> Measured:
+        """Send GETs of the light client for *seconds*, each over a new connection if it *renews* them."""
         found, end = Measured(), time.monotonic() + seconds
         self.longest_slice_ms()
         while time.monotonic() < end:
+            began = time.monotonic()
             try:
                 with self.door.connect("127.0.0.1") as sock:
-                    reader = StatusReader(sock)
-                    while time.monotonic() < end:
-                        self._get(sock, reader, found)
+                    reader, is_kept = StatusReader(sock), True
+                    while is_kept and time.monotonic() < end:
+                        self._get(sock, reader, found, began)
                         time.sleep(_PAUSE_SECONDS)
+                        began, is_kept = time.monotonic(), not renews
             except OSError as ex:
                 found.failures[type(ex).__name__] += 1
         found.slice = self.longest_slice_ms()
         return found
 
-    def _get(self, sock: socket.socket, reader: StatusReader, found: Measured) -> None:
-        cpu, began = self.cpu_ns(), time.monotonic()
+    def _get(self, sock: socket.socket, reader: StatusReader, found: Measured, began: float) -> None:
+        cpu = self.cpu_ns()
         try:
             sock.sendall(self.light)
             status = str(reader.status())
@@ -121,7 +123,7 @@ class AttackedService:
             process.start()
         try:
             time.sleep(_SETTLE_SECONDS)
-            measured = self.watch(seconds)
+            measured = self.watch(seconds, renews=attack.meets_new_clients)
             for process in processes:
                 process.join(15)
         finally:
