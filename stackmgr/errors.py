@@ -25,11 +25,11 @@ class ServiceError(Exception):
     # For the log: a verifier's ids of the key that it rejects, and of its own request.
     key_id: str | None = None
     verifier_request_id: str | None = None
-    # For the log of `stackmgr dev`, because it may quote the request: where and how a body breaks a rule.
-    at: str | None = None
 
-    def __init__(self, reason: ReasonSlug | str | None = None) -> None:
+    def __init__(self, reason: ReasonSlug | str | None = None, at: str | None = None) -> None:
         self.reason = str(reason or "")
+        # For the log of `stackmgr dev`, because it may quote the request: where and how it breaks a rule.
+        self.at = at
         super().__init__(self.reason)
 
 
@@ -63,10 +63,6 @@ class InvalidConfiguration(InvalidRequest):
     """The body is JSON, but not a valid configuration."""
 
     message = "The stack configuration is invalid."
-
-    def __init__(self, reason: ReasonSlug | str, at: str | None = None) -> None:
-        super().__init__(reason)
-        self.at = at
 
 
 class InvalidIdempotencyKey(InvalidRequest):

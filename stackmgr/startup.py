@@ -29,7 +29,7 @@ VERIFIERS: Mapping[str, type[Verifier]] = {
 
 # Set by gunicorn's master in the environment of each worker, after the fork: see deploy/gunicorn.conf.py.
 CHECKED = "STACKMGR.CHECKED"
-# Set by `stackmgr dev`: the request log may quote bodies.
+# Set by `stackmgr dev` to the file of its key: the request log may quote requests.
 DEV = "STACKMGR.DEV"
 
 
@@ -126,7 +126,7 @@ def assemble(prepared: Prepared, environ: Mapping[str, str], *, serves: bool) ->
         verifier=make_verifier(chosen, database),
         spellings=spellings,
         observers=observers,
-        quotes_bodies=DEV in environ,
+        quotes_requests=DEV in environ,
     )
     if not chosen.admin_port:
         return app

@@ -35,6 +35,7 @@ EXTENDED = (
     "tests/deploy/test_embedded.py",
     "tests/deploy/test_image.py",
     "tests/deploy/test_packaging.py",
+    "tests/deploy/test_page.py",
     "tests/deploy/test_postgresql.py",
     "tests/deploy/test_reference.py",
     "tests/deploy/test_runbook.py",

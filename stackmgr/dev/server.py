@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from stackmgr import paths, startup
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.dev import embedded_postgres
+from stackmgr.dev import embedded_postgres, page
 from stackmgr.dev.embedded_postgres import STOP_SIGNALS, EmbeddedPostgres, uninterrupted
 from stackmgr.errors import CommandError, Unauthorized
 from stackmgr.operate import issued_keys, migrations
@@ -86,11 +86,13 @@ def _api_key(url: str, folder: Path) -> str:
 def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run gunicorn in a session of its own, so that a Ctrl-C reaches it once, from here."""
     command = [sys.executable, "-m", "gunicorn", "-c", str(paths.directory("deploy") / "gunicorn.conf.py")]
+    if page.swagger_ui():
+        command.append("stackmgr.dev.page:application()")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         free_port = probe.getsockname()[1]
     env = {"STACKMGR_LOG_FORMAT": "text", "STACKMGR_ADMIN_BIND": f"127.0.0.1:{free_port}"} | os.environ
     own = {"STACKMGR_DATABASE_URL": url, "STACKMGR_DATABASE_URL_FILE": "", "STACKMGR_VERIFIER": "database"}
-    own[startup.DEV] = "yes"
+    own[startup.DEV] = str(pid_file.with_name("api_key"))
     with ExitStack() as stack:
         with uninterrupted():
             server = subprocess.Popen(
@@ -117,36 +119,38 @@ def _probe_live(admin_bind: str) -> bool:
         return False
 
 
-def curl_lines(base: str, key: str) -> list[str]:
-    """Return four commands to run as printed: create, list, get and update, with whitelisted tokens."""
+def _lines_to_paste(base: str, key: str) -> str:
+    """Return commands to run as printed: create, list, get and update, with whitelisted tokens."""
     first, second, *_ = whitelist.load_configured().tokens.values()
     allocation = [
         {"token_address": first.checksummed, "weight_bps": 6000},
         {"token_address": second.address, "weight_bps": 4000},
     ]
-    create = json.dumps({"name": "Growth", "allocation": allocation, "schedule": {"preset": "weekly"}})
-    update = json.dumps({"schedule": {"preset": "monthly"}})
-    curl = "curl -sS --noproxy '*'"
-    auth = f"-H 'Authorization: Bearer {key}'"
-    media = "-H 'Content-Type: application/json'"
-    url = f"{base}/manager/stacks"
-    newest = f"""$({curl} {auth} '{url}?limit=1' | sed 's/.*"id":"\\([^"]*\\)".*/\\1/')"""
-    return [
-        f"{curl} -i {auth} {media} -H 'Idempotency-Key: {uuid4()}' -d '{create}' '{url}'",
-        f"{curl} -i {auth} '{url}'",
-        f'{curl} -i {auth} "{url}/{newest}"',
-        f"""{curl} -i -X PATCH {auth} {media} -d '{update}' "{url}/{newest}\"""",
-    ]
+    stack = json.dumps({"name": "Growth", "allocation": allocation, "schedule": {"preset": "weekly"}})
+    has_proxy = {"http_proxy", "all_proxy", "ALL_PROXY"} & os.environ.keys()  # which curl reads for http://
+    without_proxy = "export no_proxy=127.0.0.1\n" if has_proxy else ""
+    auth = '-H "Authorization: Bearer $API_KEY"'
+    return f"""\
+{without_proxy}export API_KEY={key}
+export URL={base}/manager/stacks
+export JSON='Content-Type: application/json'
+export STACK='{stack}'
+
+curl -i $URL {auth} -H "$JSON" -H Idempotency-Key:{uuid4().hex[:8]} -d "$STACK"
+curl -i $URL {auth}
+ID=$(curl -sS "$URL?limit=1" {auth} | cut -d '"' -f 6)
+curl -i $URL/$ID {auth}
+curl -i $URL/$ID {auth} -H "$JSON" -X PATCH -d '{{"name": "Income"}}'"""
 
 
 def _announce(port: int, server: EmbeddedPostgres, key: str) -> None:
     base = f"http://127.0.0.1:{port}"
-    lines = "\n\n".join(curl_lines(base, key))
+    browser = f"{base}/" if page.swagger_ui() else "no page: the extra 'dev' has it"
     print(
         f"\nstackmgr is serving at  {base}\n"
-        f"data is kept in         {server.folder}\n"
-        f"API key                 {key}\n\n"
-        f"Create, list, get and update a stack:\n\n{lines}\n\n"
+        f"try it in a browser     {browser}\n"
+        f"data is kept in         {server.folder}\n\n"
+        f"Create, list, get and update a stack from another terminal:\n\n{_lines_to_paste(base, key)}\n\n"
         f"Other commands, such as 'stackmgr keys list', use this database after\n\n"
         f"export STACKMGR_DATABASE_URL='{server.url()}'\n\n"
         "Ctrl-C stops everything.",

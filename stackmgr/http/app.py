@@ -24,15 +24,15 @@ def create_app(
     verifier: Verifier,
     spellings: Mapping[str, str],
     observers: Sequence[Observer] = (),
-    quotes_bodies: bool = False,
+    quotes_requests: bool = False,
 ) -> Application:
     """Return the WSGI application.
 
     *spellings* maps each accepted spelling of a whitelisted token address to its lowercase form.
-    *observers* are called with the fields of each completed request, with *quotes_bodies* also those that
-    may quote a body.
+    *observers* are called with the fields of each completed request, with *quotes_requests* also those that
+    may quote a request.
     """
-    context = RequestContext(observers, quotes_bodies=quotes_bodies)
+    context = RequestContext(observers, quotes_requests=quotes_requests)
     app = _App(middleware=(context, Authentication(database, verifier)))
     error_handlers.install(app)
     app.add_route(COLLECTION_PATH, StackCollection(spellings))

@@ -53,8 +53,9 @@ def on_falcon_error(
     req: falcon.Request, resp: falcon.Response, ex: falcon.HTTPError, params: dict[str, Any]
 ) -> None:
     """Respond to an error of Falcon's: an unknown route, or a header field it cannot parse."""
+    unknown = ex.status_code == 404
     _respond(
-        req, resp, NotFound(ReasonSlug.ROUTE) if ex.status_code == 404 else InvalidRequest(ReasonSlug.FALCON)
+        req, resp, NotFound(ReasonSlug.ROUTE, req.path) if unknown else InvalidRequest(ReasonSlug.FALCON)
     )
 
 

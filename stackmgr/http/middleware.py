@@ -41,12 +41,12 @@ class RequestContext:
     """Set `X-Request-Id` and `Cache-Control` on every response, and log every request.
 
     *observers* receive the fields of one log line per request.  Without one they are not collected.  The
-    field `at` may quote the body, so it is only there with *quotes_bodies*.
+    field `at` may quote the body, so it is only there with *quotes_requests*.
     """
 
-    def __init__(self, observers: Sequence[Observer], *, quotes_bodies: bool) -> None:
+    def __init__(self, observers: Sequence[Observer], *, quotes_requests: bool) -> None:
         self._observers = observers
-        self._quotes_bodies = quotes_bodies
+        self._quotes_requests = quotes_requests
         self._failures = 0  # of observers
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -83,8 +83,8 @@ class RequestContext:
         }
         if credential and credential.verifier_seconds:
             fields["verifier_ms"] = _milliseconds(credential.verifier_seconds)
-        if self._quotes_bodies and error and error.at:
-            fields["at"] = error.at
+        if self._quotes_requests and error and error.at:
+            fields["at"] = error.at[:CLIENT_CHARACTERS]
         if error and error.verifier_request_id:
             fields["verifier_request_id"] = error.verifier_request_id
         if context.trace is not None:
@@ -112,7 +112,7 @@ class Authentication:
         # Falcon routes these too, but they are neither the collection nor a stack.
         if req.path.endswith("/") or "//" in req.path:
             req.uri_template = None
-            raise NotFound(ReasonSlug.ROUTE)
+            raise NotFound(ReasonSlug.ROUTE, req.path)
         if req.method not in resource.methods:
             raise MethodNotAllowed(", ".join(resource.methods))
         key = requests.parse_credential(req.env.get("HTTP_AUTHORIZATION", ""))

@@ -20,6 +20,9 @@ FORMATS = ("json", "text")
 # Of a text that a client chooses, six bytes each: lines up to PIPE_BUF cannot be split by other workers.
 CLIENT_CHARACTERS = 255
 
+# What a request line of text starts with: a reader looks for these, and a terminal may cut the rest.
+_START = {"status", "method", "route", "duration_ms"}
+
 # Kept by each filter.
 _LIMITED_MESSAGES = 1000
 
@@ -181,7 +184,10 @@ def request_writer(style: str) -> Callable[[Mapping[str, Any]], None]:
         write(line.encode("ascii") + b"\n")
 
     def write_text(fields: Mapping[str, Any]) -> None:
-        known = " ".join(f"{name}={value!a}" for name, value in fields.items() if value is not None)
-        write(f"{_timestamp(time.time())} info request {known}\n".encode("ascii"))
+        rest = {name: fields.get(name) for name in ("reason", "at", *fields) if name not in _START}
+        place = fields["route"] or rest.pop("at", None) or "-"
+        start = _plain(f"{fields['status']} {fields['method']} {place} {fields['duration_ms']:.0f} ms")
+        known = "".join(f" {name}={value!a}" for name, value in rest.items() if value is not None)
+        write(f"{start}{known} time={_timestamp(time.time())}\n".encode("ascii"))
 
     return write_json if style == "json" else write_text

@@ -23,6 +23,7 @@ STRANGE_METHODS = ["PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "
 
 UNKNOWN_PATHS = {
     "other names": ("/", "/manager", "/manager/stack", "/v1/manager/stacks", "/app/stacks", "/favicon.ico"),
+    "paths of `stackmgr dev`": ("/docs", "/openapi.json", "/swagger-ui.css", "/swagger-ui-bundle.js"),
     "another case": ("/Manager/stacks", "/manager/STACKS"),
     "more slashes": ("//manager/stacks", "///manager/stacks", "/manager//stacks"),
     "slashes at the end": (f"{STACKS}/", f"{STACKS}//"),

@@ -23,6 +23,7 @@ _ARGUMENTS = (
     "--disable-sync",
     "--no-first-run",
 )
+_SCHEME = "--blink-settings=preferredColorScheme={}"
 _TIMEOUT_SECONDS = 60.0
 
 
@@ -55,14 +56,14 @@ def _request(method: str, url: str, body: dict[str, Any] | None = None) -> Any:
 
 
 @contextmanager
-def running_browser(width: int, height: int = 900) -> Iterator[Browser]:
+def running_browser(width: int, height: int = 900, *, is_dark: bool = False) -> Iterator[Browser]:
     """Run a browser whose viewport is *width* by *height* CSS pixels."""
     require(shutil.which("chromium"), "chromium")
     driver = require(shutil.which("chromedriver"), "chromium-driver")
     address = f"http://127.0.0.1:{(port := free_port())}"
     with tempfile.TemporaryDirectory(prefix="stackmgr-browser-", ignore_cleanup_errors=True) as profile:
         options = {
-            "args": [*_ARGUMENTS, f"--user-data-dir={profile}"],
+            "args": [*_ARGUMENTS, f"--user-data-dir={profile}", _SCHEME.format(0 if is_dark else 1)],
             "mobileEmulation": {"deviceMetrics": {"width": width, "height": height, "pixelRatio": 1}},
         }
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}

@@ -34,7 +34,12 @@ class Dev:
 
     @property
     def curl_lines(self) -> list[str]:
-        return [line for line in self.output.splitlines() if line.startswith("curl ")]
+        """Return the four printed commands, each after the variables that it uses."""
+        lines = self.output.splitlines()
+        variables = "".join(f"{line}\n" for line in lines if re.match(r"(export|ID=)", line))
+        commands = [line for line in lines if line.startswith("curl ")]
+        assert [len(line) < 100 for line in commands] == [True] * 4
+        return [variables + line for line in commands]
 
     def printed(self, pattern: str) -> str:
         """Return what *pattern* captures on one of the printed lines."""

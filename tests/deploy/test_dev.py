@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the printed lines are curl's")
 
-KEY = "^API key +(.*)$"
+KEY = "^export API_KEY=(.*)$"
 EXPORT = "^(export STACKMGR_DATABASE_URL=.*)$"
 
 
@@ -35,17 +35,16 @@ def folder():
 
 @pytest.fixture(scope="module")
 def dev(folder):
-    """One that serves the tests, from a path with blanks, quotes and percent signs."""
-    with running_dev(folder / "it's 100 % mine", folder / "log") as running:
-        yield running
+    """One that serves the tests, from a path with blanks, quotes and percent signs, where a proxy is set."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("http_proxy", "http://127.0.0.1:1")
+        with running_dev(folder / "it's 100 % mine", folder / "log") as running:
+            yield running
 
 
 def sh(line):
     """Run *line* as a person would and return the status and the document of the response."""
-    env = os.environ | {"http_proxy": "http://127.0.0.1:1"}
-    ended = subprocess.run(
-        ["/bin/sh", "-c", line], env=env, check=True, capture_output=True, text=True, timeout=60
-    )
+    ended = subprocess.run(["/bin/sh", "-c", line], check=True, capture_output=True, text=True, timeout=60)
     head, _, body = ended.stdout.replace("\r\n", "\n").partition("\n\n")
     return int(head.split()[1]), json.loads(body)
 
@@ -72,7 +71,7 @@ def test_the_printed_lines_work_as_they_stand_and_in_their_order(dev):
     status, updated = sh(update)
     assert status == 200
     assert updated["id"] == created["id"]
-    assert updated["schedule"] != created["schedule"]
+    assert updated["name"] != created["name"]
     assert sh(create) == (200, updated)
     status, rejected = sh(create.replace("6000", "5999").replace("4000", "4001"))
     assert (status, rejected["code"]) == (409, "conflict")
@@ -98,8 +97,14 @@ def test_the_log_line_of_a_400_names_its_reason_and_where_it_is(dev):
     for reason, (valid, mistake, at) in mistakes.items():
         status, rejected = sh(dev.curl_lines[0].replace(valid, mistake, 1))
         assert (status, rejected["message"]) == (400, "The stack configuration is invalid.")
-        line = eventually(lambda reason=reason: re.search(f"status=400 .*reason='{reason}' .*", dev.output))
-        assert at in line[0].partition(" at=")[2]
+        start = rf"\n400 POST /manager/stacks \d+ ms reason='{reason}' at=(.*)\n"
+        line = eventually(lambda start=start: re.search(start, dev.output))
+        assert at in line[1]
+
+
+def test_the_log_line_of_a_404_has_its_path(dev):
+    assert sh(dev.curl_lines[1].replace(" $URL ", " $URL/../docs%0A "))[0] == 404
+    eventually(lambda: re.search(r"\n404 GET /manager/docs\\n \d+ ms reason='route'", dev.output))
 
 
 @pytest.mark.parametrize("stage", ["initdb", "postgres", "gunicorn"])

@@ -193,7 +193,8 @@ def test_a_record_is_one_line_of_plain_ascii_whatever_the_request_id(logged, log
 
 @pytest.mark.parametrize("style", logs.FORMATS)
 def test_the_line_of_a_request_is_one_line_of_plain_ascii(style, capfd):
-    logs.request_writer(style)({"request_id": REQUEST_ID, "method": "GET\n", "status": 200, "reason": None})
+    fields = {"request_id": REQUEST_ID, "method": "GET\n", "route": None, "status": 200, "duration_ms": 0.6}
+    logs.request_writer(style)(fields | {"reason": None, "at": "/docs\n"})
     logs._stderr.writer.flush()
     written = capfd.readouterr().err
     assert_one_line(written)

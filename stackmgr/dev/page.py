@@ -1,0 +1,56 @@
+"""The page of `stackmgr dev`: the interactive reference, on the address of the application itself.
+
+Only the gunicorn of `stackmgr dev` loads this module: no other start has these paths.  The page contains the
+key of `dev`, so it is returned under the names of this machine only.  A website whose name resolves to
+127.0.0.1 cannot read it.
+"""
+
+import importlib.util
+import json
+import os
+import runpy
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from stackmgr import paths, startup
+from stackmgr.http.health import WsgiApplication
+
+_HOSTS = {"127.0.0.1", "localhost"}
+_MEDIA_TYPES = {
+    "": "text/html; charset=utf-8",
+    "openapi.json": "application/json",
+    "swagger-ui.css": "text/css; charset=utf-8",
+    "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+}
+
+
+def swagger_ui() -> Path | None:
+    """Return the folder of Swagger UI, or None without the extra `dev`.
+
+    Its package is written for Django, but only the files are used: nothing of it is imported.
+    """
+    package = importlib.util.find_spec("drf_spectacular_sidecar")
+    if package is None or package.origin is None:
+        return None
+    return Path(package.origin).parent / "static" / package.name / "swagger-ui-dist"
+
+
+def application() -> WsgiApplication:
+    """Return the application of a worker of `stackmgr dev`, behind the page."""
+    service, files = startup.build(os.environ), swagger_ui() or Path()
+    key = Path(os.environ[startup.DEV]).read_bytes().strip()
+    page = Path(__file__).with_name("page.html").read_bytes().replace(b"{{key}}", key)
+    bundle = runpy.run_path(str(paths.directory("deploy") / "reference.py"))["bundle"]
+
+    def with_page(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        name, host = environ["PATH_INFO"][1:], environ.get("HTTP_HOST", "")
+        is_read = environ["REQUEST_METHOD"] in {"GET", "HEAD"}
+        if name not in _MEDIA_TYPES or not is_read or host.partition(":")[0] not in _HOSTS:
+            return service(environ, start_response)
+        start_response("200 OK", [("Content-Type", _MEDIA_TYPES[name]), ("Cache-Control", "no-store")])
+        if name == "openapi.json":
+            return [json.dumps(bundle(f"http://{host}")).encode()]
+        return [(files / name).read_bytes() if name else page]
+
+    return with_page

@@ -1,0 +1,97 @@
+"""The page of `stackmgr dev`: requests by clicks in a real browser, and no other start that serves it."""
+
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from stackmgr import startup
+from tests.deploy.browser import Browser, running_browser
+from tests.deploy.dev_process import running_dev
+from tests.support.memory import reachable
+from tests.support.openapi import BUNDLE
+from tests.support.server import free_port, running_service, send_request
+from tests.support.waiting import eventually
+
+PATHS = ("/", "/openapi.json", "/swagger-ui.css", "/swagger-ui-bundle.js")
+DEADLINE_SECONDS = 30
+WITHOUT_EXTRA = (
+    "import sys; sys.modules['drf_spectacular_sidecar'] = None; from stackmgr.__main__ import main; main()"
+)
+
+
+@pytest.fixture(scope="module")
+def port():
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def dev(port):
+    with tempfile.TemporaryDirectory(prefix="stackmgr-page-") as folder:
+        data = reachable(folder)
+        with running_dev(data / "data", Path(folder) / "log", port=port) as running:
+            yield running
+
+
+def execute(browser: Browser, operation: str) -> tuple[str, str]:
+    """Open an operation, choose Execute, and return the status and the body that the page shows."""
+    block = f"document.getElementById('operations-stacks-{operation}')"
+    if not browser.run(f"{block}.classList.contains('is-open')"):
+        browser.run(f"{block}.querySelector('.opblock-summary-control').click()")
+    eventually(lambda: browser.run(f"{block}.querySelector('.execute')"), DEADLINE_SECONDS)
+    if browser.run(f"{block}.querySelector('.btn-clear')"):
+        browser.run(f"{block}.querySelector('.btn-clear').click()")  # the response before
+    browser.run(f"{block}.querySelector('.execute').click()")
+    shown = f"{block}.querySelector('.live-responses-table .response')?.innerText"
+    text = eventually(lambda: browser.run(shown), DEADLINE_SECONDS)
+    return text.split()[0], text
+
+
+@pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (390, True)])
+def test_a_stack_is_created_and_listed_by_clicks(dev, port, width, is_dark):
+    with running_browser(width, is_dark=is_dark) as browser:
+        browser.open(f"http://127.0.0.1:{port}/")
+        eventually(lambda: browser.run("document.querySelector('.execute')"), DEADLINE_SECONDS)
+        paths = "[...document.querySelectorAll('.opblock-summary-path')].map(e => e.dataset.path)"
+        assert browser.run(paths) == ["/manager/stacks"] * 2 + ["/manager/stacks/{id}"] * 2
+        status, body = execute(browser, "createStack")
+        assert status == "201"
+        [stack_id] = re.findall(r'"id": "(.+?)"', body)
+        status, body = execute(browser, "createStack")
+        assert (status, f'"id": "{stack_id}"' in body) == ("200", True)
+        status, body = execute(browser, "listStacks")
+        assert (status, f'"id": "{stack_id}"' in body) == ("200", True)
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        brightness = browser.run("getComputedStyle(document.documentElement).backgroundColor")
+        assert (brightness == "rgb(28, 32, 34)") == is_dark
+        loaded = browser.run("performance.getEntriesByType('resource').map(entry => entry.name)")
+        assert all(url.startswith((f"http://127.0.0.1:{port}/", "data:")) for url in loaded)
+        assert browser.console() == []
+
+
+def test_the_document_is_that_of_this_address_and_the_key_is_for_this_machine_alone(dev, port):
+    document = json.loads(send_request(port, "/openapi.json")[1])
+    assert document["servers"][0]["url"] == f"http://127.0.0.1:{port}"
+    assert document["paths"] == BUNDLE["paths"]
+    key = dev.printed("^export API_KEY=(.*)$")
+    assert key in send_request(port, "/", {"Host": f"localhost:{port}"})[1]
+    for path in PATHS:  # by a name that leads here
+        assert send_request(port, path, {"Host": f"example.com:{port}"})[0] == 404
+        assert send_request(port, path, {}, "POST")[0] == 404
+
+
+def test_without_the_extra_dev_serves_and_names_it():
+    with tempfile.TemporaryDirectory(prefix="stackmgr-page-") as folder:
+        port, command = free_port(), (sys.executable, "-c", WITHOUT_EXTRA, "dev")
+        with running_dev(reachable(folder) / "data", Path(folder) / "log", port=port, command=command) as dev:
+            assert "no page: the extra 'dev' has it" in dev.output
+            assert send_request(port, "/manager/stacks")[0] == 401
+            assert send_request(port, "/")[0] == 404
+
+
+def test_no_other_start_has_the_page(database_url, tmp_path):
+    with running_service(database_url, env={startup.DEV: str(tmp_path)}) as service:
+        assert [send_request(service.port, path)[0] for path in PATHS] == [404] * len(PATHS)
