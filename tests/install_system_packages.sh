@@ -15,6 +15,7 @@ need nginx nginx-light
 need openssl openssl
 need systemd-socket-activate systemd
 need ip iproute2
+need jq jq
 need promtool prometheus
 need pgbouncer pgbouncer
 if [ "${1:-}" = --all ]; then
@@ -23,7 +24,6 @@ if [ "${1:-}" = --all ]; then
     need buildah buildah
     need curl curl
     need debootstrap 'debootstrap debian-archive-keyring'
-    need jq jq
     need node nodejs
     need npm npm
     need wrk wrk

@@ -1,6 +1,8 @@
 """The dashboard, the alert rules and the scrape configuration."""
 
 import json
+import logging
+import math
 import re
 import shutil
 import subprocess
@@ -14,19 +16,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from psycopg.conninfo import make_conninfo
 
 from stackmgr import paths
+from stackmgr.errors import DatabaseError
+from stackmgr.monitoring import logs
 from stackmgr.monitoring.metrics import Metrics
-from tests.deploy.runbook import block
+from stackmgr.reasons import ReasonSlug
+from tests.deploy.runbook import block, lines
 from tests.support.clusters import cluster, new_database
 from tests.support.nginx import require
 from tests.support.psql import SUPPORT, run_psql
 
 DEPLOY = paths.directory("deploy")
-TARGETS = [
-    target
-    for panel in json.loads((DEPLOY / "grafana.json").read_bytes())["panels"]
-    for target in panel["targets"]
-]
-PANELS = [target["expr"] for target in TARGETS if "expr" in target]
+PANELS = {panel["id"]: panel for panel in json.loads((DEPLOY / "grafana.json").read_bytes())["panels"]}
+TARGETS = [target for panel in PANELS.values() for target in panel["targets"]]
 ALERTS = DEPLOY / "alerts.yml"
 OF_SERVICE, OF_POSTGRESQL = (
     {rule["alert"]: rule for rule in group["rules"]} for group in yaml.safe_load(ALERTS.read_text())["groups"]
@@ -39,6 +40,10 @@ NAMES = re.compile(r"stackmgr_\w+")
 GROUPED_BY = re.compile(r"by \(([^)]*)\)")
 MATCHED = re.compile(r"(\w+)(?:=|!=|=~|!~)\"")
 OF_PROMETHEUS = {"instance", "job"}
+OF_POSTGRES = re.compile(r"pg_\w+|stackmgr_backup_\w+")
+ALL = [target["expr"] for target in TARGETS if "expr" in target]
+ALL += [rule["expr"] for rule in OF_SERVICE.values()]
+OURS = [each for each in ALL if "stackmgr_" in each and not OF_POSTGRES.search(each)]
 # Series on which each alert fires, in promtool's notation: one value per minute for 90 minutes.
 FIRES_ON = {
     "StackmgrDown": {'up{job="stackmgr", instance="a"}': "0x90"},
@@ -128,10 +133,7 @@ def labels(tmp_path_factory) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [*PANELS, *(rule["expr"] for rule in OF_SERVICE.values() if not rule["expr"].startswith("up{"))],
-)
+@pytest.mark.parametrize("expression", OURS)
 def test_every_metric_and_label_of_an_expression_exists(labels, expression):
     for part in expression.split(" or "):
         names = NAMES.findall(part)
@@ -140,6 +142,45 @@ def test_every_metric_and_label_of_an_expression_exists(labels, expression):
         for name in names:
             assert name in labels
             assert {*grouped, *MATCHED.findall(part)} <= labels[name] | OF_PROMETHEUS
+
+
+@pytest.mark.parametrize("alert", RULES)
+def test_each_alert_ends_in_a_command_and_links_the_panel_with_its_metric_and_limit(alert):
+    rule = RULES[alert]
+    said = rule["annotations"]
+    assert said.keys() == {"summary", "command", "finding", "action", "worked", "dashboard"}
+    assert subprocess.run(["/bin/sh", "-nc", said["command"]], check=False).returncode == 0
+    assert {*re.findall(r"support (\w+)", said["command"])} <= {path.stem for path in SUPPORT.glob("*.sql")}
+    for section, page in re.findall(r'"?([A-Z][\w ]+)"? in (\w+\.md)', " ".join(said.values())):
+        assert re.search(rf"^(## |- \*\*){section}", (DEPLOY / page).read_text(), re.MULTILINE), section
+    panel = PANELS[int(re.search(r"^/d/stackmgr\?viewPanel=(\d+)", said["dashboard"])[1])]
+    name = re.search(r"\bup\b|(?:pg|stackmgr)_\w+?(?=_bucket|_sum|_count\{|\W|$)", rule["expr"])[0]
+    assert name in " ".join(target["expr"] for target in panel["targets"])
+    [limit] = {*re.findall(r"[>=]=? ([\d.e]+(?: \* \d+$)?)", rule["expr"])}
+    steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", [])
+    # 0 needs no line, nor does a number of releases.
+    assert limit in ("0", "2") or math.prod(map(float, limit.split(" * "))) in [
+        step["value"] for step in steps
+    ]
+
+
+def test_the_count_of_errors_shows_each_reason_and_cause(tmp_path):
+    require(shutil.which("jq"), "jq")
+    [command] = lines("Error diagnosis")
+    assert command.split() == RULES["StackmgrInternalErrors"]["annotations"]["command"].split()
+    failure = logging.LogRecord("stackmgr", logging.ERROR, "", 0, "a request failed", None, None)
+    failure.fields = logs.description(DatabaseError(ReasonSlug.DEADLINE))
+    killed = logging.LogRecord("gunicorn", logging.CRITICAL, "", 0, "WORKER TIMEOUT (pid:%s)", (17,), None)
+    records = [logs.JsonFormatter().format(record) for record in (failure, killed)]
+    requests = [{"level": "info", "status": status, "reason": "deadline"} for status in (500, 200, 500)]
+    (tmp_path / "log").write_text("\n".join(["no JSON", *records, *map(json.dumps, requests)]))
+    journal = f"journalctl() {{ cat {tmp_path}/log; }}"
+    ran = subprocess.check_output(["/bin/sh", "-c", f"{journal}; {command}"], text=True)
+    assert [line.strip() for line in ran.splitlines()] == [
+        "2 500 deadline",
+        "1 error a request failed DatabaseError deadline",
+        "1 critical WORKER TIMEOUT (pid)",
+    ]
 
 
 def test_the_statements_of_the_dashboard_are_those_of_the_support_file():
