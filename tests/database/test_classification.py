@@ -17,7 +17,7 @@ from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.limits import LONGEST_KEY_BYTES
 from stackmgr.monitoring.logs import JsonFormatter
-from tests.database.service import DEADLINE, POOL_SIZE, ends_within
+from tests.database.service import DEADLINE, POOL_SIZE, in_time
 from tests.support.examples import configuration
 from tests.support.waiting import eventually
 
@@ -280,7 +280,7 @@ def test_a_commit_whose_wait_for_the_standby_is_interrupted_is_not_acknowledged(
 @pytest.mark.usefixtures("standby_wanted")
 @pytest.mark.parametrize("deadline", [DEADLINE])
 def test_a_commit_that_no_standby_confirms_is_not_acknowledged(service):
-    with ends_within(DEADLINE):
+    with in_time():
         assert service.operations()["update"]() == 500
 
 

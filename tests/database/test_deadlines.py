@@ -6,7 +6,7 @@ import pytest
 
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from tests.database.service import DEADLINE, at_once, ends_within, held_row
+from tests.database.service import DEADLINE, at_once, held_row, in_time
 from tests.support.examples import configuration
 
 OPERATIONS = ("create", "list", "get", "update")
@@ -22,21 +22,21 @@ def deadline() -> float:
 
 def test_a_frozen_database_cannot_verify_keys_and_holds_no_request_beyond_the_deadline(server, service):
     """The writes of a known key have been sent."""
-    with server.frozen(), ends_within(DEADLINE):
+    with server.frozen(), in_time():
         assert at_once(list(service.operations().values())) == [500, 503, 503, 500]
     service.assert_whole()
 
 
 def test_a_stopped_database_cannot_verify_keys_and_holds_no_request_beyond_the_deadline(server, service):
     server.stop()
-    with ends_within(DEADLINE):
+    with in_time():
         assert at_once(list(service.operations().values())) == [503] * 4
     server.start()
     service.assert_whole()
 
 
 def test_without_a_connection_nothing_is_sent(service):
-    with service.every_connection(), ends_within(0.4 * DEADLINE):
+    with service.every_connection(), in_time():
         assert at_once(list(service.operations().values())) == [503] * 4
     assert service.client.statements == []
 
@@ -51,7 +51,7 @@ def test_a_database_that_freezes_after_verification_leaves_an_error_whose_outcom
     server, service, operation
 ):
     service.after_verification(server.freeze)
-    with ends_within(DEADLINE):
+    with in_time():
         assert service.operations()[operation]() == 500
     service.verifier.afterwards = lambda: None
     server.thaw()
@@ -60,7 +60,7 @@ def test_a_database_that_freezes_after_verification_leaves_an_error_whose_outcom
 
 def test_a_body_too_large_for_the_socket_ends_at_the_deadline(server, service):
     service.after_verification(server.freeze)
-    with ends_within(DEADLINE):
+    with in_time():
         assert service.client.create(configuration(name="n" * 261_000)).status_int == 500
     service.verifier.afterwards = lambda: None
     server.thaw()
@@ -69,7 +69,7 @@ def test_a_body_too_large_for_the_socket_ends_at_the_deadline(server, service):
 
 def test_a_held_row_makes_an_update_fail_and_no_read_wait(service, login):
     with held_row(login, service.stack_id):
-        with ends_within(DEADLINE):
+        with in_time():
             assert service.operations()["update"]() == 500
         assert service.operations()["get"]() == 200
         assert service.operations()["create"]() == 201
@@ -78,7 +78,7 @@ def test_a_held_row_makes_an_update_fail_and_no_read_wait(service, login):
 
 
 def test_64_writers_on_a_held_row_and_4_connections_all_get_a_response_in_time(service, login):
-    with held_row(login, service.stack_id), ends_within(DEADLINE):
+    with held_row(login, service.stack_id), in_time():
         statuses = at_once([service.operations()["update"]] * 64)
     # Those that came to the row waited for it in vain.  The others had no connection.
     assert {500} <= set(statuses) <= {500, 503}
@@ -87,7 +87,7 @@ def test_64_writers_on_a_held_row_and_4_connections_all_get_a_response_in_time(s
 
 
 def test_the_deadline_covers_all_statements_of_a_session_together(service):
-    with ends_within(DEADLINE), service.database.session() as session:
+    with in_time(), service.database.session() as session:
         for _ in range(2):
             session.row(SLEEP, {"seconds": 0})
         with pytest.raises(DatabaseError) as caught:

@@ -15,16 +15,17 @@ from stackmgr import paths
 class Shell:
     """A shell of the user that PostgreSQL runs as, in a folder with `deploy` and the servers' directories."""
 
-    def __init__(self, binaries: str | Path, parent: Path | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="stackmgr-dba-", dir=parent))
-        shutil.copytree(
-            paths.directory("deploy"), self.folder / "deploy"
-        )  # that user may not enter root's home
+    def __init__(self, binaries: str | Path, parent: str | None = None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="stackmgr-dba-", dir=parent)
+        self.folder = Path(self._folder.name)
+        # A copy: that user may not be able to read the checkout.
+        shutil.copytree(paths.directory("deploy"), self.folder / "deploy")
         self.variables = {"PATH": f"{binaries}:{os.environ['PATH']}", "PGUSER": "postgres"}
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
-            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
+            for path in (self.folder, *self.folder.rglob("*")):
+                os.chown(path, nobody.pw_uid, nobody.pw_gid)
             self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
     def run(self, command: str, stdin: str = "", **variables: str) -> str:
@@ -52,4 +53,4 @@ class Shell:
         for pid_file in self.folder.glob("**/postmaster.pid"):
             with suppress(AssertionError):
                 self.run(f"pg_ctl -D {pid_file.parent} -w -m immediate stop")
-        shutil.rmtree(self.folder)
+        self._folder.cleanup()

@@ -134,10 +134,7 @@ def test_the_image_of_postgresql_gets_roles_and_passwords_from_its_secrets(dba):
     for name in ("operator_password", "service_password"):
         (dba.folder / name).write_text(f'{name}\'s "secret"\n')
     script = (ROOT / "deploy/postgresql/init.sh").read_text()
-    script = script.replace("/run/secrets", str(dba.folder)).replace(
-        "/stackmgr/", f"{ROOT}/deploy/postgresql/"
-    )
-    dba.run(script)
+    dba.run(script.replace("/run/secrets", str(dba.folder)).replace("/stackmgr/", "deploy/postgresql/"))
     with psycopg.connect(dba.url) as connection:
         saved = connection.execute(
             "SELECT rolname FROM pg_authid WHERE rolpassword LIKE 'SCRAM-SHA-256$%' ORDER BY rolname"

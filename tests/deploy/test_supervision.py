@@ -321,7 +321,8 @@ def test_a_new_worker_uses_the_settings_that_the_master_has_checked(database_url
 def test_systemd_is_notified_once_a_worker_serves(database_url, releases):
     application = releases.folder / "old/stackmgr/wsgi.py"
     intact = application.read_text()
-    application.write_text(intact + IN_A_WORKER.format("raise OSError"))
+    failed = releases.folder / "failed"
+    application.write_text(intact + IN_A_WORKER.format(f"open({str(failed)!r}, 'w').close(); raise OSError"))
     notify = str(releases.folder / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd, ThreadPoolExecutor() as threads:
         systemd.bind(notify)
@@ -338,7 +339,7 @@ def test_systemd_is_notified_once_a_worker_serves(database_url, releases):
                 assert is_serving(service)
 
         started = threads.submit(start)
-        time.sleep(4)  # in which gunicorn itself would notify
+        eventually(failed.exists, 60)  # gunicorn itself would have notified before
         assert not is_notified()
         application.write_text(intact)
         started.result(60)
