@@ -1,7 +1,7 @@
 """The API reference, with the tokens in force and, by --base-url, the address of a deployment.
 
     python deploy/reference.py > schemas/openapi.bundled.json    # one document, for client generators
-    python deploy/reference.py --guide > schemas/guide.md        # the guide alone, to read in the checkout
+    python deploy/reference.py --guide > schemas/guide.md        # operations and guide, to read
     python deploy/reference.py --page DIR                        # a static page that works without a network
 
 `schemas/openapi.json` refers to the schemas that the service compiles.  Not every tool resolves references
@@ -19,6 +19,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ from stackmgr.stacks import whitelist
 _SAMPLE_LANGUAGES = {"Shell": "sh", "Python": "py", "JavaScript": "mjs"}
 
 _NAME = re.compile(r"\{\{([A-Za-z_.]+)\}\}")
+
+# An object that contains no other one.
+_INNERMOST = re.compile(r"\{([^{}\[\]]*)\}")
 
 # The Django package of the extra `docs` only carries Redoc's files.  Nothing of it is imported.
 _CARRIER = "drf_spectacular_sidecar"
@@ -115,6 +119,20 @@ def _bundle(node: Any, components: Document) -> Any:
     return node | {"$ref": f"#/components/schemas/{name}"}
 
 
+def _resolved(node: Any, document: Document) -> Any:
+    """Return *node* with every reference inside *document* replaced by what it refers to."""
+    if isinstance(node, list):
+        return [_resolved(item, document) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if node.get("$ref", "").startswith("#/"):
+        target = document
+        for member in node["$ref"].removeprefix("#/").split("/"):
+            target = target[member]
+        return _resolved(target, document)
+    return {name: _resolved(value, document) for name, value in node.items()}
+
+
 def _read(name: str) -> str:
     return (paths.directory("schemas") / name).read_text(encoding="utf-8")
 
@@ -156,7 +174,7 @@ def _values(address: str, version: str) -> dict[str, str]:
         "version": version,
         "settlement": _cell(listed.settlement.symbol),
         "tokens": "\n".join(
-            f"| {_cell(token.symbol)} | {_cell(token.name)} | `{token.checksummed}` |"
+            f"{_cell(token.symbol)} | {_cell(token.name)} | `{token.checksummed}`"
             for token in sorted(listed.tokens.values(), key=lambda token: token.symbol)
         ),
         "whitespace": f"{', '.join(first)} and {last}",
@@ -186,12 +204,56 @@ def bundle(address: str | None = None) -> Document:
     return dict(json.loads(filled))
 
 
+def _pretty(example: Any) -> str:
+    """Return JSON in which an object without another one takes one line."""
+    return _INNERMOST.sub(lambda found: "{" + " ".join(found[1].split()) + "}", json.dumps(example, indent=2))
+
+
+def _example(node: Document) -> Any:
+    """Return the first example of a body, or None."""
+    for content in node.get("content", {}).values():
+        for example in content["examples"].values():
+            return example["value"]
+    return None
+
+
+def _operation(path: str, method: str, operation: Document) -> str:
+    """Return a section: a request, its response, every status.  References of *operation* are resolved."""
+    request = ["Authorization: Bearer <API_KEY>"]
+    for parameter in operation["parameters"]:
+        name, example = parameter["name"], parameter["example"]
+        if parameter["in"] == "path":
+            path = path.replace(f"{{{name}}}", example)
+        elif parameter["in"] == "header" and parameter["required"]:
+            request.append(f"{name}: {example}")
+    if body := _example(operation.get("requestBody", {})):
+        request += ["Content-Type: application/json", "", _pretty(body)]
+    status, described = next(iter(operation["responses"].items()))
+    shown, response = _example(described), [f"{status} {HTTPStatus(int(status)).phrase}"]
+    if "ETag" in described["headers"]:
+        response.append(f'ETag: "{shown["current_revision_id"]}"')
+    if "Location" in described["headers"]:
+        response.append(f"Location: {described['headers']['Location']['example']}")
+    parts = [[f"{method.upper()} {path}", *request], [*response, "", _pretty(shown)]]
+    blocks = ["```http\n" + "\n".join(part) + "\n```" for part in parts]
+    return "\n\n".join(
+        [f"## {operation['summary']}", *blocks, f"Statuses: {', '.join(operation['responses'])}"]
+    )
+
+
 def guide() -> str:
-    """Return the guide with links to its programs.  Raises SettingsError."""
+    """Return the operations and the guide, with links to its programs.  Raises SettingsError."""
     document = read_schema("openapi.json")
     values = _values(document["servers"][0]["url"], document["info"]["version"])
     values |= {name: f"[samples/{name}](samples/{name})" for name in ("client.py", "client.mjs")}
-    return _NAME.sub(lambda found: values[found[1]], _read("guide.template"))
+    document = _resolved(document, document)
+    sections = [
+        _operation(path, method, operation)
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    ]
+    text = "\n\n".join(["# Operations", *sections, _read("guide.template")])
+    return _NAME.sub(lambda found: values[found[1]], text)
 
 
 def _redoc() -> Path:
@@ -207,6 +269,24 @@ def _in_script(value: object) -> str:
     return json.dumps(value).replace("<", "\\u003c")
 
 
+def _operations_first(document: Document) -> Document:
+    """Return a copy in which the chapters of the description are tags, which Redoc shows in their order.
+
+    The operations have the tag without a name, which is not folded in the menu.
+    """
+    intro, *chapters = re.split(r"\n\n# (.+)\n\n", document["info"]["description"])
+    tags = [
+        {"name": name, "x-traitTag": True, "description": text}
+        for name, text in zip(chapters[::2], chapters[1::2], strict=True)
+    ]
+    methods = {
+        path: {method: operation | {"tags": [""]} for method, operation in item.items()}
+        for path, item in document["paths"].items()
+    }
+    info = document["info"] | {"description": intro}
+    return document | {"info": info, "tags": [{"name": ""}, *tags], "paths": methods}
+
+
 def _page(document: Document) -> str:
     order = [
         [path, method, list(operation["responses"])]
@@ -217,7 +297,7 @@ def _page(document: Document) -> str:
         title=document["info"]["title"],
         icon=_EMPTY_IMAGE,
         script=_SCRIPT,
-        document=_in_script(document),
+        document=_in_script(_operations_first(document)),
         order=_in_script(order),
         options=_in_script(_OPTIONS),
     )
@@ -249,7 +329,9 @@ def main() -> None:
     parser.add_argument(
         "--page", type=Path, metavar="DIR", help="write the reference as a static page to DIR"
     )
-    parser.add_argument("--guide", action="store_true", help="print the guide alone, as Markdown")
+    parser.add_argument(
+        "--guide", action="store_true", help="print the operations and the guide, as Markdown"
+    )
     arguments = parser.parse_args()
     if arguments.guide:
         sys.stdout.write(guide())

@@ -122,6 +122,10 @@ def test_the_guide_in_the_checkout_is_the_filled_template():
     # Written by: python deploy/reference.py --guide > schemas/guide.md
     page = (paths.directory("schemas") / "guide.md").read_text(encoding="utf-8")
     assert page == openapi.reference["guide"]()
+    assert re.findall("^## (.+)$", page, re.MULTILINE) == [each["summary"] for each in OPERATIONS.values()]
+    assert re.findall("^# (.+)$", page, re.MULTILINE)[0] == "Operations"
+    tags = re.findall(r'^ETag: (".+")\n(?:.*\n)*?  "current_revision_id": (".+"),$', page, re.MULTILINE)
+    assert [tag == of_body for tag, of_body in tags] == [True] * 3
     assert "{{" not in page + json.dumps(BUNDLE)
 
 
@@ -188,7 +192,8 @@ def test_the_guide_has_the_messages_and_statuses_of_the_service():
     rows = [row.strip("|").split("|") for row in guide.splitlines() if row.startswith("|")]
     first_cells = {row[0].strip() for row in rows}
     assert {f"{status} `{code}`" for code, status in STATUS.items()} <= first_cells
-    assert {kind.message for kind in kinds_of_error(errors.InvalidRequest)} <= first_cells
+    items = {line[2:] for line in guide.splitlines() if line.startswith("- ")}
+    assert {kind.message for kind in kinds_of_error(errors.InvalidRequest)} <= items
 
 
 def test_the_guide_has_the_limits_of_a_head():
