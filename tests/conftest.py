@@ -43,7 +43,6 @@ LONGEST = (
     "deploy/",
     "monitoring/",
     "operate/test_commands.py",
-    "stacks/test_races.py",
     "database/",
     "server/",
     "contract/generated/",
