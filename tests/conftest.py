@@ -31,7 +31,6 @@ PATIENCE = 60.0
 # Modules and folders that never run beside others, and why.  `tests/run` runs them last, one after the other.
 SERIAL = {
     "database/test_deadlines.py": "requests have a deadline of 1 s, and half a second to report it",
-    "server/test_hostile.py": "clients and the worker hold each other to deadlines of a second or two",
 }
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.
 LONGEST = (

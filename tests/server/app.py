@@ -79,6 +79,8 @@ def app(environ, start_response):
     if path in INVALID:
         start_response(*INVALID[path])
         return [b""]
+    if path in ("/sleep", "/hang"):
+        print(path, "has begun", file=environ["wsgi.errors"])
     if path in SPECIAL:
         return SPECIAL[path](start_response)
     status, report = "200 OK", {"path": path}

@@ -6,15 +6,6 @@ from tests.server.gunicorn_process import GunicornProcess
 from tests.server.memory_server import MemoryServer
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    server = GunicornProcess(tmp_path_factory.mktemp("server"))
-    yield server
-    assert server.stop() == 0
-    assert server.boots == 1, server.log  # no test has cost a worker
-    assert "Traceback" not in server.log
-
-
 @pytest.fixture
 def memory():
     with MemoryServer() as memory:

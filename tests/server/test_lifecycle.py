@@ -9,17 +9,17 @@ import pytest
 from gunicorn.config import Config
 
 from stackmgr.server.worker import LENIENT, Worker
-from tests.server.gunicorn_process import LONG_DEADLINES, get
+from tests.server.gunicorn_process import get
 from tests.support.server import listens
 from tests.support.waiting import eventually
 
 
 def test_sigterm_completes_requests_in_flight_and_later_ones_on_open_connections(start):
-    server = start("graceful_timeout = keepalive = 600", deadlines=LONG_DEADLINES)
+    server = start("graceful_timeout = keepalive = 600")
     slow, late, kept = (server.connect(get(path)) for path in ("/sleep?1.5", "/", "/"))
     idle = server.connect()
     assert [late.response().status, kept.response().status] == [200, 200]
-    time.sleep(0.2)
+    server.wait_for_requests()
     server.process.terminate()
     eventually(lambda: not listens(server.port))
     late.send(get("/late-but-fine"))
@@ -36,9 +36,9 @@ def test_sigterm_completes_requests_in_flight_and_later_ones_on_open_connections
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
 def test_requests_that_arrived_before_the_signal_are_served_however_long_they_wait(start, sent):
-    server = start("threads, graceful_timeout = 1, 20", deadlines="")
+    server = start("threads, graceful_timeout = 1, 20")
     socks = [server.connect(get("/sleep?1.2")) for _ in range(4)]
-    time.sleep(0.3)
+    server.wait_for_requests()
     server.process.send_signal(sent)
     assert [sock.response().status for sock in socks] == [200] * 4  # the last after twice STOP_LINGER
     for sock in socks:
@@ -69,7 +69,7 @@ def test_worker_whose_thread_hangs_is_replaced(start):
 def test_sigquit_ends_a_worker_whose_thread_hangs_in_a_request(start):
     server = start("timeout = graceful_timeout = 600")
     with server.connect(get("/hang")):
-        time.sleep(0.5)
+        server.wait_for_requests()
         server.process.send_signal(signal.SIGQUIT)
         assert server.process.wait(60) == 0
 
@@ -77,16 +77,17 @@ def test_sigquit_ends_a_worker_whose_thread_hangs_in_a_request(start):
 def test_sigabrt_ends_a_worker_at_once_also_from_within_a_request(start):
     server = start("timeout = graceful_timeout = 600")
     with server.connect(get("/sleep?600")), server.connect(get("/hang")):
-        time.sleep(0.5)
+        server.wait_for_requests(2)
         psutil.Process(server.process.pid).children()[0].send_signal(signal.SIGABRT)
-        eventually(lambda: server.boots == 2)
+        server.probe()
+    assert server.boots == 2
 
 
 @pytest.mark.parametrize("sent", [signal.SIGHUP, signal.SIGUSR2])
 def test_what_is_for_the_master_ends_no_worker_that_gets_it_too(start, sent):
     server = start()
     with server.connect(get("/sleep?1")) as slow:
-        time.sleep(0.3)
+        server.wait_for_requests()
         psutil.Process(server.process.pid).children()[0].send_signal(sent)
         assert slow.response().status == 200
 
@@ -110,7 +111,7 @@ def test_worker_whose_requests_all_wait_is_not_replaced(start):
 def test_graceful_timeout_bounds_sigterm(start):
     server = start("graceful_timeout = 1")
     with server.connect(get("/sleep?600")):
-        time.sleep(0.3)
+        server.wait_for_requests()
         assert server.stop() == 0
 
 

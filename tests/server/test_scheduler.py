@@ -169,15 +169,6 @@ def test_a_descriptor_with_a_used_number_is_watched_anew(running):
     assert len(set(numbers)) < 5
 
 
-def test_an_end_of_input_without_a_waiting_greenlet_costs_no_time(running, pair):
-    one, other = pair
-    assert running.do(partial(readable, one, 0.01)) is False
-    other.close()
-    before = time.thread_time_ns
-    used = [running.do(before), running.do(lambda: Signal().wait(0.3)), running.do(before)]
-    assert used[2] - used[0] < 100_000_000
-
-
 @pytest.mark.parametrize("is_set_by_a_greenlet", [True, False])
 def test_a_signal_resumes_the_one_that_waits_for_it(running, is_set_by_a_greenlet):
     made: Future[Signal] = Future()
