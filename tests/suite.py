@@ -30,7 +30,6 @@ SILENT_SECONDS = 900
 EXTENDED = (
     "tests/clients",
     "tests/deploy/test_bootstrap.py",
-    "tests/deploy/test_citus_page.py",
     "tests/deploy/test_dev.py",
     "tests/deploy/test_embedded.py",
     "tests/deploy/test_image.py",

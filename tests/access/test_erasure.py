@@ -106,15 +106,6 @@ def test_an_interrupted_erasure_is_continued(client, manager, command, admin, mo
     assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
 
 
-def test_each_batch_is_reported_in_the_order_of_deletion(manager, erase, monkeypatch):
-    monkeypatch.setattr(erasure, "_BATCH", 2)
-    reports = []
-    assert erase(*manager, lambda *report: reports.append(report)) == (3, 5, 3, 1)
-    # Receipts, revisions, stacks.
-    done = (2, 3, 5, 7, 8, 10, 11)
-    assert reports == [(0, 0, "waiting 0 s for requests in progress"), *((each, 11, "") for each in done)]
-
-
 def test_rows_are_deleted_in_the_order_of_the_heap_if_they_are_still_the_managers(
     manager, database_url, row_counts
 ):
@@ -269,19 +260,3 @@ def test_a_first_request_binds_again_if_the_binding_in_its_way_is_erased_meanwhi
     saved = b"SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s"
     assert admin.execute(saved, [external_id]).fetchall() == [(bound,)]
     assert bound != other_id
-
-
-def test_progress_is_printed_now_and_then_and_what_is_waited_for_at_once(monkeypatch, capsys):
-    now = [100.0]
-    monkeypatch.setattr(erasure.time, "monotonic", lambda: now[0])
-    progress = erasure.Progress()
-    progress(500, 12345, "")
-    progress(1000, 12345, "")
-    progress(1000, 12345, "waiting")
-    now[0] += 5
-    progress(1500, 12345, "")
-    assert capsys.readouterr().err.splitlines() == [
-        "500 of about 12,345 rows deleted",
-        "waiting",
-        "1,500 of about 12,345 rows deleted",
-    ]

@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
-import psycopg
 import pytest
 
 from stackmgr.errors import CommandError
@@ -134,12 +133,3 @@ def test_a_hold_and_an_erasure_that_has_begun_wait_for_each_other(manager, opera
         with pytest.raises(CommandError, match="case 18"):
             step.result(30)
     assert rows() == [3, 3, 3]
-
-
-def test_the_database_keeps_the_binding_of_a_held_manager(manager, command, admin):
-    delete = b"DELETE FROM stackmgr.managers WHERE manager_id = %s"
-    assert command("managers", "hold", manager[0], "--reason", "case 17").status == 0
-    with pytest.raises(psycopg.errors.ForeignKeyViolation):
-        admin.execute(delete, [manager[0]])
-    assert command("managers", "release", manager[0]).status == 0
-    assert admin.execute(delete, [manager[0]]).rowcount == 1

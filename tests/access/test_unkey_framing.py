@@ -114,15 +114,3 @@ def test_after_any_framing_the_next_key_has_its_own_outcome(server, make_verifie
     outcomes += [outcome(verifier, key) for key in ("unknown", "next", "unknown")]
     assert outcomes == [first, "key_unknown", NEXT, "key_unknown"]
     assert server.connections == (1 if is_kept else 2)
-
-
-def test_after_a_close_in_each_position_the_next_key_has_its_own_outcome(make_verifier):
-    with http_server(Stub()) as server:
-        verifier = make_verifier(server.url)
-        assert outcome(verifier, "unknown") == "key_unknown"
-        for length in range(len(GOOD) + 1):
-            server.requests.clear()
-            server.behave.pieces = [GOOD[:length], None]
-            assert outcome(verifier, "first") == (FIRST if length == len(GOOD) else BROKEN)
-            assert len(server.requests) == (1 if length else 2)  # without a byte, the request is sent again
-            assert outcome(verifier, "unknown") == "key_unknown"

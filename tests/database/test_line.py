@@ -70,43 +70,6 @@ def test_a_request_that_fails_at_the_moment_of_its_turn_passes_the_connection_on
     assert_whole(single)
 
 
-def test_a_request_that_gives_up_leaves_the_line_for_the_next_one(single, worker):
-    held = worker.do(partial(acquired, single))
-    first = worker.start(partial(acquired, single, 0.05))
-    second = worker.start(partial(acquired, single))
-    with pytest.raises(DatabaseError):
-        first.result(SOON)
-    assert len(single._pool._waiting) == 1
-    worker.do(partial(single.release, held))
-    single.release(second.result(SOON))
-    assert_whole(single)
-
-
-def test_a_connection_that_cannot_be_checked_is_replaced(double, worker, monkeypatch):
-    assert_whole(double, 2)
-
-    def fail(_: DatabaseConnection) -> bool:
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DatabaseConnection, "is_stale", fail)
-        for _ in range(2):
-            with pytest.raises(MemoryError):
-                worker.do(partial(acquired, double))
-    assert_whole(double, 2)
-
-
-def test_the_connection_released_last_is_acquired_first(double):
-    first, second = acquired(double), acquired(double)
-    for released in ((first, second), (second, first)):
-        for connection in released:
-            double.release(connection)
-        for expected in reversed(released):
-            assert acquired(double) is expected
-    for connection in (first, second):
-        double.release(connection)
-
-
 def test_a_connection_that_is_too_old_is_replaced_when_it_is_released(double):
     old = acquired(double)
     assert old._expire_at < time.monotonic() + 600

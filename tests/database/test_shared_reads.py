@@ -1,10 +1,8 @@
 """Reads of several requests in one round trip: whatever happens to one, each has its own outcome."""
 
-import random
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import wait_for
 from tests.database.service import PATIENCE, Service
 from tests.support.greenlets import Running
-from tests.support.tcp_proxy import delayed
 from tests.support.waiting import eventually
 
 TOGETHER = 4
@@ -128,21 +125,6 @@ def test_others_wait_for_one_that_is_slow_and_nothing_runs_twice(service, start,
     service.assert_whole()
 
 
-@pytest.mark.parametrize("deadline", [3.0])
-def test_a_distant_server_serves_a_batch_of_lists_in_one_round_trip(server, make_service, start, sent):
-    """The round trip takes a fifth of the deadline."""
-    with delayed(server.url(), 0.3) as (url, _):
-        # Its first request would need three statements prepared, which takes longer than its deadline.
-        service = make_service.again(make_service(), url)
-        with service.every_connection() as connections:
-            for connection in connections:
-                connection.run(PAGE, {"value": "", "row_limit": 1}, time.monotonic() + PATIENCE)
-        sent.clear()
-        futures = start([lambda: page(service, "a page", 2)] * TOGETHER)
-        assert [len(future.result(PATIENCE)) for future in futures] == [2] * TOGETHER
-        assert sent == [TOGETHER]
-
-
 @pytest.fixture
 def lock(login) -> Iterator[Callable[[], None]]:
     """Hold the lock that LOCKED waits for; the value releases it."""
@@ -231,37 +213,3 @@ def test_large_pages_are_sent_alone(service, start, sent):
 def page(service: Service, value: str, rows: int) -> list[Any]:
     with service.database.session() as session:
         return session.rows(PAGE, {"value": value, "row_limit": rows}, max_rows=rows)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_no_row_goes_to_another_request(service, greenlets, sent, server, seed):
-    """10,000 requests in all, of which some fail, while server sessions are ended."""
-    chance = random.Random(seed)  # noqa: S311 - what is drawn is no secret
-    wrong: list[Any] = []
-
-    def request(number: int) -> Callable[[], None]:
-        value, rows, kind = f"request {number}", chance.choice((1, 3, 40)), chance.random()
-
-        def call() -> None:
-            if kind < 0.03:
-                with suppress(DatabaseError):
-                    wrong.append(look_up(service, DIVIDE, 0)())
-            elif kind < 0.3:
-                found = look_up(service, ECHO, value)()
-                wrong.extend([] if found == value else [(value, found)])
-            else:
-                found = page(service, value, rows)
-                wrong.extend([] if found == [(value,)] * rows else [(value, found)])
-
-        return call
-
-    futures = [greenlets.start(request(number)) for number in range(2500)]
-    for at in range(0, len(futures), 500):
-        futures[at].result(PATIENCE)
-        for pid in chance.sample(service.backends(), 2):
-            server.terminate_backend(pid)
-    for future in futures:
-        future.result(PATIENCE)
-    assert not wrong
-    assert any(number > 2 for number in sent)
-    service.assert_whole()

@@ -1,7 +1,6 @@
 """deploy/bootstrap.sh, which deploy/dev and tests/run source: creates a complete .venv."""
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -83,12 +82,6 @@ def test_rejects_an_old_python_before_creating_anything(checkout, version):
     assert not (checkout / ".venv").exists()
 
 
-def test_names_a_missing_python(checkout):
-    status, messages = bootstrap(checkout, "python3.99")
-    assert (status, messages.count("\n")) == (1, 1)
-    assert "python3.99 is not found" in messages
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -135,47 +128,6 @@ def test_a_port_in_use_is_named_before_anything_is_installed(checkout, arguments
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == f"port {port} is in use or not permitted; choose another with --port\n"
     assert not (checkout / ".venv").exists()
-
-
-def test_recreates_the_environment_only_for_another_python_in_the_variable(checkout):
-    assert bootstrap(checkout, quick_python(checkout))[0] == 0
-    mark = checkout / ".venv" / "mark"
-    mark.touch()
-    assert bootstrap(checkout)[0] == 0
-    assert mark.exists()
-    assert bootstrap(checkout, quick_python(checkout, "3.97"))[0] == 0
-    assert not mark.exists()
-
-
-def test_recreates_an_environment_without_pip(checkout):
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
-    assert bootstrap(checkout)[0] == 0
-    subprocess.run([checkout / ".venv/bin/pip", "--version"], check=True, capture_output=True)
-
-
-def test_recreates_an_environment_whose_python_is_gone(checkout):
-    python = checkout / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.symlink_to("/nonexistent/python3")
-    assert bootstrap(checkout, quick_python(checkout))[0] == 0
-    assert python.exists()
-
-
-@pytest.mark.parametrize(
-    ("failure", "message"),
-    [
-        ("Failed to establish a new connection: [Errno 111]", "the package index cannot be reached"),
-        ("ERROR: No space left on device", "ERROR: No space left on device"),
-    ],
-)
-def test_an_index_that_cannot_be_reached_is_one_sentence(checkout, failure, message):
-    python = quick_python(checkout)
-    text = python.read_text().replace(': >"$(', f'echo "import sys; sys.exit({failure!r})" >"$(')
-    python.write_text(text)
-    status, messages = bootstrap(checkout, python, pip="")
-    assert status == 1
-    assert re.fullmatch(rf"creating .*\ninstalling .*\n{message}.*\n", messages)
-    assert (checkout / ".venv.incomplete").exists()
 
 
 @pytest.mark.parametrize("moment", [".venv/bin/python", "installing"])

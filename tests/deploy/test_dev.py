@@ -155,14 +155,6 @@ def test_a_port_or_a_folder_that_cannot_be_used_is_named(folder):
     assert failed_dev("--data", folder / "file") == f"stackmgr: {expected}\n"
 
 
-def test_a_folder_with_other_content_is_not_changed(folder):
-    strange = folder / "strange" / "postgres"
-    strange.mkdir(parents=True)
-    (strange / "mine").touch()
-    assert "cannot be started" in failed_dev("--port", str(free_port()), "--data", folder / "strange")
-    assert list(strange.iterdir()) == [strange / "mine"]
-
-
 def test_a_service_that_does_not_start_is_not_announced(folder, monkeypatch):
     monkeypatch.setenv("STACKMGR_CONCURRENCY", "none")
     said = failed_dev("--port", str(free_port()), "--data", folder / "kept")

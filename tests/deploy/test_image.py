@@ -184,10 +184,3 @@ def test_the_image_serves_and_stops_at_its_signal(image, server_url):
             assert f"{master.uids().real}:{master.gids().real}" == image.config["User"]
             master.send_signal(signal.Signals[image.config["StopSignal"]])
             assert process.wait(PATIENCE) == 0, container.log.read_text()
-
-
-def test_a_missing_extra_is_to_be_installed_beside_what_the_image_has(image):
-    command = Container(image, {}).command("stackmgr", "dev", "--data", "/tmp/data")  # noqa: S108
-    ended = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert "/opt/stackmgr/bin/python -m pip install --target /tmp/stackmgr-dev " in ended.stderr
-    assert "; export PYTHONPATH=/tmp/stackmgr-dev" in ended.stderr

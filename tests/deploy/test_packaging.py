@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -112,21 +111,6 @@ def test_a_release_has_every_part_with_its_checksum(distributions):
     assert notes.endswith("no container image.\n")
 
 
-def test_a_release_whose_image_fails_leaves_no_folder(distributions, tmp_path):
-    for name in ("buildah", "podman"):
-        (tmp_path / name).write_text("#!/bin/sh\nexit 7\n")
-        (tmp_path / name).chmod(0o755)
-    complete = distributions.rename(tmp_path / "dist")
-    environ = os.environ | {"PYTHON": sys.executable, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    release = distributions.parent / "deploy" / "release"
-    try:
-        assert subprocess.run([release], env=environ, check=False, capture_output=True).returncode == 7
-        assert not distributions.exists()
-    finally:
-        shutil.rmtree(distributions, ignore_errors=True)
-        complete.rename(distributions)
-
-
 def test_the_files_of_a_release_are_those_of_the_commit_and_have_its_time(distributions):
     committed_at = int(git(distributions.parent, "log", "-1", "--format=%ct"))
     for path in distributions.glob("*.tar.gz"):
@@ -170,19 +154,6 @@ def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(distributions
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == tree("stackmgr") | {f"stackmgr/{path}" for folder in DATA for path in tree(folder)}
     assert packed >= {"stackmgr/py.typed", "stackmgr/tokens.json", "stackmgr/deploy/gunicorn.conf.py"}
-
-
-def test_a_file_removed_since_the_last_build_is_not_in_the_wheel(tmp_path):
-    source = copy_source(tmp_path)
-    removed = source / "sql" / "migrations" / "9999_removed.sql"
-    removed.write_text("SELECT 1;")
-    packed = []
-    for folder in ("first", "second"):
-        run(*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path / folder, source)
-        [wheel] = (tmp_path / folder).glob("*.whl")
-        packed.append("stackmgr/sql/migrations/9999_removed.sql" in zipfile.ZipFile(wheel).namelist())
-        removed.unlink(missing_ok=True)
-    assert packed == [True, False]
 
 
 def test_what_is_locked_is_all_that_the_wheel_needs_and_nothing_for_development(programs):

@@ -2,16 +2,14 @@
 
 import http.client
 import json
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from stackmgr.server import loop
 from tests.support.client import STACKS, check_response
 from tests.support.http_server import HttpServer, hang_up, http_server, raw, respond
-from tests.support.nginx import SITE, NginxProxy, nginx_before
+from tests.support.nginx import NginxProxy, nginx_before
 from tests.support.server import free_port
 from tests.support.waiting import eventually
 
@@ -139,15 +137,6 @@ def test_connections_to_the_service_are_kept(proxy, upstream):
     before = upstream.connections
     assert {send_request(proxy, "GET").status for _ in range(5)} == {200}
     assert upstream.connections == before
-
-
-def test_nginx_closes_an_idle_connection_before_the_service_does():
-    upstream = SITE.read_text().partition("server {")[0]
-    (kept,) = re.findall(r"^ +keepalive_timeout (\d+)s;$", upstream, re.MULTILINE)
-    settings = (SITE.parent / "gunicorn.conf.py").read_text()
-    (keepalive,) = re.findall(r"^keepalive = (\d+)$", settings, re.MULTILINE)
-    assert int(kept) < loop.STOP_LINGER
-    assert int(kept) < int(keepalive)
 
 
 def test_no_forged_header_reaches_the_service(proxy, upstream):

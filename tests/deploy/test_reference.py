@@ -61,9 +61,3 @@ def test_the_reference_comes_with_the_document_and_the_licences_of_the_renderer(
 
 def test_no_text_of_the_document_can_end_the_script():
     assert "</script" not in reference["_in_script"]({"description": "</script><script>alert(1)"})
-
-
-def test_a_missing_renderer_is_named_with_its_extra(monkeypatch, tmp_path):
-    monkeypatch.setitem(reference["_redoc"].__globals__, "_CARRIER", "no_such_package")
-    with pytest.raises(SystemExit, match="install the extra 'docs'"):
-        reference["write_page"](tmp_path, {})

@@ -159,13 +159,3 @@ def test_a_file_that_differs_from_the_table_deletes_nothing(own_url, shell, tmp_
     file.write_text(file.read_text().replace(of_file, changed))
     assert "the file differs from the table" in shell(ARCHIVE_TWO, status=None)
     assert revisions(own_url) == before
-
-
-@pytest.mark.parametrize(
-    ("limit", "file"), [("", "none/there.tsv"), ("trap '' XFSZ; ulimit -f 0;", "revisions-2025.tsv")]
-)
-def test_a_file_that_cannot_be_written_deletes_nothing(own_url, shell, tmp_path, limit, file):
-    before = revisions(own_url)
-    shell(f"{limit} {ARCHIVE_ALL.replace('revisions-2025.tsv', file)}", status=None)
-    assert revisions(own_url) == before
-    assert not (tmp_path / file).exists()

@@ -95,13 +95,3 @@ def test_the_service_needs_a_login_that_may_assume_its_role_and_no_more(
         assert client.walk(limit=1) == [created.json["id"]]
     findings = preflight.examine(url)
     assert (findings.problems, findings.warnings, findings.reachable) == ([], [], True)
-
-
-def test_the_start_is_rejected_to_a_login_that_may_not_assume_the_role(bare_database_url):
-    url = service_url(bare_database_url, "", "WITH ADMIN OPTION")
-    with psycopg.connect(bare_database_url) as superuser:
-        if superuser.info.server_version >= 160000:
-            superuser.execute(b"REVOKE SET OPTION FOR stackmgr_app FROM service")
-        else:
-            superuser.execute(b"REVOKE stackmgr_app FROM service")
-    assert any("may not assume stackmgr_app" in problem for problem in preflight.examine(url).problems)

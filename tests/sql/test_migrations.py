@@ -4,12 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
 from stackmgr import paths
 from stackmgr.errors import CommandError
@@ -148,28 +147,3 @@ def schema_of(url: str, binaries: Path) -> list[str]:
     command = [binaries / "pg_dump", "--schema-only", "--schema=stackmgr", url]
     dumped = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return [line for line in dumped.splitlines() if not line.startswith(("\\restrict", "\\unrestrict"))]
-
-
-@pytest.mark.parametrize("end", [b"COMMIT", b"ROLLBACK"], ids=["succeeds", "fails"])
-@pytest.mark.parametrize("attributes", ["SUPERUSER", "CREATEROLE"])
-def test_two_databases_of_a_cluster_can_be_migrated_at_once(bare_cluster_url, attributes, end):
-    """The roles belong to both: the second run waits for them, whether the first then succeeds or fails."""
-    with (
-        psycopg.connect(bare_cluster_url, autocommit=True) as admin,
-        new_database(bare_cluster_url) as first,
-        new_database(bare_cluster_url) as second,
-    ):
-        admin.execute(f"CREATE ROLE deployer LOGIN {attributes}".encode())
-        for url in (first, second):
-            name = conninfo_to_dict(url)["dbname"]
-            admin.execute(f"GRANT CREATE ON DATABASE {name} TO deployer".encode())
-        with (
-            ThreadPoolExecutor() as threads,
-            psycopg.connect(make_conninfo(first, user="deployer"), autocommit=True) as quicker,
-        ):
-            quicker.execute(b"BEGIN")
-            quicker.execute(migrations.available()[0].text)
-            slower = threads.submit(migrations.apply, make_conninfo(second, user="deployer"))
-            wait_for(admin, second, 1)
-            quicker.execute(end)
-            assert slower.result() == migrations.available()

@@ -177,24 +177,6 @@ def test_what_a_later_release_adds_blocks_no_request(own_url, add, workload, tex
     assert audit(own_url) == ""
 
 
-def test_an_index_that_failed_is_removed_and_created_by_the_next_run(own_url, add):
-    [path] = add(indexed=CREATE_INDEX)
-    with psycopg.connect(own_url) as other, ThreadPoolExecutor() as threads:
-        other.execute(b"INSERT INTO stackmgr.managers SELECT gen_random_uuid(), gen_random_uuid(), 'other'")
-        other.execute(b"LOCK TABLE stackmgr.stack_revisions IN ROW EXCLUSIVE MODE")
-        migrating = threads.submit(migrations.apply, own_url)
-        eventually(lambda: one(own_url, VALIDITY) is False)
-        one(
-            own_url,
-            b"SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONC%'",
-        )
-        with pytest.raises(CommandError, match=f"{path.stem}: canceling statement due to user request"):
-            migrating.result(30)
-    assert one(own_url, VALIDITY) is False
-    assert [str(migration) for migration in migrations.apply(own_url)] == [path.stem]
-    assert one(own_url, VALIDITY) is True
-
-
 SCRIPT = paths.directory("deploy") / "postgresql" / "partition.sql"
 SESSIONS = b"SELECT wait_event FROM pg_stat_activity WHERE application_name = 'psql'"
 
