@@ -1,6 +1,6 @@
 """gunicorn's settings for production: `gunicorn -c deploy/gunicorn.conf.py`.
 
-The master checks the environment (see the README) before anything is served.  Settings absent here keep
+The master checks the environment (stackmgr.env.example) before anything is served.  Settings absent here keep
 gunicorn's defaults; WEB_CONCURRENCY is the number of workers.
 """
 

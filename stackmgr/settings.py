@@ -174,7 +174,7 @@ class Settings:
     sql_variant: str = _option(
         _one_of("plain", "citus"),
         "plain",
-        "statements of create and update: plain, or citus (deploy/CITUS.md)",
+        "variant of the SQL statements: plain, or citus (deploy/CITUS.md)",
     )
     concurrency: int = _option(
         _whole_number,
