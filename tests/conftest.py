@@ -44,7 +44,6 @@ LONGEST = (
     "operate/test_commands.py",
     "database/",
     "server/",
-    "contract/generated/",
 )
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+from stackmgr.stacks.eip55 import eip55
 from tests.support.client import STACKS
 from tests.support.examples import ADDRESSES, allocation, configuration
 
@@ -61,6 +62,41 @@ def test_a_retry_returns_the_current_state_changes_nothing_and_takes_two_stateme
         assert (retried.status_int, retried.body) == (200, current.body)
         assert retried.headers["ETag"] == current.headers["ETag"]
         current = client.update(current.json["id"], changes)
+
+
+def test_formatting_order_and_spelling_identify_no_input(client):
+    wanted = configuration(name="Caf\u00e9")
+    items = [item | {"token_address": eip55(item["token_address"])} for item in wanted["allocation"]]
+    other = {"schedule": wanted["schedule"], "allocation": items[::-1], "name": wanted["name"]}
+    created = client.create(wanted, "key").json
+    for written in (json.dumps(other), json.dumps(other, indent=3, ensure_ascii=False)):
+        retried = client.create(written.encode(), "key")
+        assert (retried.status_int, retried.json) == (200, created)
+
+
+# What a normalization would take for the same name, and other weights, tokens and presets.
+OTHER_INPUTS = [
+    *({"name": name} for name in ("growth", "Growth ", " Growth", "Growth\u200b", 'Growth","weekly')),
+    *({"allocation": allocation((ADDRESSES[1], 6000), (token, 4000))} for token in ADDRESSES[2:4]),
+    {"allocation": allocation((ADDRESSES[1], 5999), (ADDRESSES[0], 4001))},
+    {"schedule": {"preset": "daily"}},
+]
+
+
+def test_other_input_under_a_used_key_is_a_conflict(client, rejected):
+    created = client.create(configuration(), "key").json
+    for changed in OTHER_INPUTS:
+        rejected(409, "conflict", client.create, configuration(**changed), "key")
+    composed, decomposed = configuration(name="\u00e9"), configuration(name="e\u0301")
+    client.create(composed, "another")
+    rejected(409, "conflict", client.create, decomposed, "another")
+    assert client.get(created["id"]).json == created
+
+
+def test_a_key_is_scoped_to_its_manager(client, make_client):
+    first, second = (each.create(configuration(), "key") for each in (client, make_client()))
+    assert (first.status_int, second.status_int) == (201, 201)
+    assert first.json["id"] != second.json["id"]
 
 
 def test_all_api_keys_of_a_manager_share_its_receipts_and_stacks(client, make_client):

@@ -40,6 +40,20 @@ def test_a_walk_meets_every_stack_once_newest_first(client):
         expected = [*created(client, 1), *expected]
 
 
+def test_a_cursor_grants_no_access_and_a_walk_is_undisturbed(client, make_client):
+    newest, oldest = created(client, 2)
+    theirs = make_client()
+    others = created(theirs, 2)
+    cursor = client.page("limit=1").json["next_cursor"]
+    client.create(configuration(name="newer"), "key")
+    client.create(configuration(name="newer"), "key")
+    client.update(oldest, {"name": "updated"})
+    client.update(newest, {"name": "updated"})
+    assert ids(client.page(f"cursor={cursor}")) == [oldest]
+    assert ids(theirs.page(f"cursor={cursor}")) == []
+    assert ids(theirs.page(f"cursor={client.page('limit=1').json['next_cursor']}")) == others
+
+
 def test_pages_hold_25_stacks_by_default_and_100_at_most(client):
     expected = created(client, 101)
     assert ids(client.page()) == expected[:25]

@@ -35,6 +35,12 @@ def test_supplied_fields_are_replaced_and_omitted_ones_kept(client, stack, row_c
     assert client.page().json["items"] == [updated.json]
 
 
+def test_an_update_changes_no_other_stack(client, stack):
+    other = client.create(configuration(name="Other")).json
+    updated = client.update(other["id"], NEW).json
+    assert client.page().json["items"] == [updated, stack]
+
+
 RIVALS = configuration(
     name="Rival's", allocation=allocation((ADDRESSES[9], 10000)), schedule={"preset": "monthly"}
 )

