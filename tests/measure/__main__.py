@@ -8,6 +8,7 @@ import argparse
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from tests.measure.cost import measured, resident_mb
 from tests.measure.load import WRK
 from tests.measure.report import Sample
 from tests.measure.requests import SCENARIOS
-from tests.measure.services import Checkout, MeasuredService, postgres, seeded, served
+from tests.measure.services import HERE, Checkout, MeasuredService, postgres, seeded, served
 from tests.support import tcp_proxy
 
 # Runs of a second within which a service must respond to each scenario without an error for the first time.
@@ -77,6 +78,8 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--database-delay", type=tcp_proxy.seconds, default=0.0, metavar="500us|1ms|…", help=help_text)
     help_text = "verify keys by a server that speaks Unkey's protocol, and takes so long to respond"
     add("--verifier-delay", type=tcp_proxy.seconds, metavar="20ms|…", help=help_text)
+    help_text = "measure nothing: print a chart of another harness's results, which have this service too"
+    add("--chart", type=Path, metavar="FILE", help=help_text)
     add("--out", type=Path, default=Path("bench-results"), help="a folder for the results")
     return parser.parse_args(arguments)
 
@@ -149,6 +152,10 @@ def _calmest(
 def main(arguments: list[str] | None = None) -> int:
     """Return the exit status: 0 when everything was measured."""
     chosen = _arguments(arguments)
+    if chosen.chart:
+        commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], cwd=HERE, text=True)  # noqa: S607
+        print(report.chart(chosen.chart.read_text(), commit.strip()))
+        return 0
     # On SIGTERM, from `timeout` for one, everything that was started is ended, as after a Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if WRK is None:

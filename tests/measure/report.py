@@ -100,6 +100,33 @@ def table(samples: list[Sample]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def chart(text: str, commit: str) -> str:
+    """Return a Mermaid chart of this service's rate beside others', by the *text* of results that have them.
+
+    These are of a harness that measures other implementations of the same API in the same rounds.
+    """
+    document = json.loads(text)
+    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for run in document["runs"]:
+        rates[run["scenario"].replace("patch", "update"), run["contender"]].append(run["rps"])
+    bars = {
+        f"{scenario}, {service.removesuffix('-log').capitalize()}": statistics.median(
+            ours / theirs for ours, theirs in zip(rates[scenario, OURS], found, strict=True)
+        )
+        for (scenario, service), found in sorted(rates.items(), key=lambda each: each[0][1])
+        if service != OURS
+    }
+    return f"""```mermaid
+%% python -m tests.measure --chart, {document["when"][:10]}, {commit}
+%%{{init: {{"xyChart": {{"height": 300}}}}}}%%
+xychart-beta horizontal
+  title "Throughput of stackmgr (other service = 1)"
+  x-axis [{", ".join(f'"{name}"' for name in bars)}]
+  y-axis 0 --> {max(*bars.values(), 2):.0f}
+  bar [{", ".join(f"{value:.2f}" for value in bars.values())}]
+```"""
+
+
 def write(folder: Path, options: Mapping[str, object], samples: list[Sample]) -> str:
     """Write results and table to *folder*, and return the table."""
     folder.mkdir(parents=True, exist_ok=True)

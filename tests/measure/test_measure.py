@@ -28,6 +28,16 @@ def test_the_benchmark_leaves_results_and_a_table(server_url, tmp_path, monkeypa
     assert "| mixed | one |" in table
 
 
+def test_the_chart_has_the_median_of_the_ratios_of_each_round(tmp_path, capsys):
+    rates = {"stackmgr": (100, 300, 500), "go-log": (200, 300, 400)}
+    runs = [{"contender": name, "scenario": "get", "rps": rate} for name in rates for rate in rates[name]]
+    (tmp_path / "peers.json").write_text(json.dumps({"when": "2026-11-27T10:00:00Z", "runs": runs}))
+    assert command.main([f"--chart={tmp_path / 'peers.json'}"]) == 0
+    printed = capsys.readouterr().out
+    assert "--chart, 2026-11-27, " in printed
+    assert '\n  x-axis ["get, Go"]\n  y-axis 0 --> 2\n  bar [1.00]\n```\n' in printed
+
+
 def test_the_wait_of_a_light_client_is_measured_during_an_attack(server_url, monkeypatch, capsys):
     monkeypatch.setenv("STACKMGR_TEST_DATABASE_URL", server_url)
 

@@ -22,6 +22,7 @@ DOCUMENTS = [
     "CHANGELOG.md",
     ".github/CONTRIBUTING.md",
     "stackmgr/DECISIONS.md",
+    "sql/README.md",
     "stackmgr/README.md",
     "stackmgr/access/verifiers/README.md",
     "tests/README.md",
