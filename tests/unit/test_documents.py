@@ -200,10 +200,6 @@ def test_the_commit_hook_accepts_each_area_that_contributing_names():
     assert [area for area in areas if not re.search(hook[1], f"{area} do a thing", re.MULTILINE)] == []
 
 
-def test_the_readme_is_short():
-    assert len(text_of("README.md").splitlines()) <= 70
-
-
 def test_the_error_table_is_that_of_the_code():
     rows = [re.fullmatch(r"([45]..) `(\w+)`", row[0]) for row in rows_of("schemas/guide.md")]
     assert sorted((int(row[1]), row[2]) for row in rows if row) == sorted(
