@@ -1,1 +1,1 @@
-"""Access to PostgreSQL: sessions and their pool, statements, migrations, and the check at start."""
+"""Access to PostgreSQL: sessions and their pool, statements, deadlines and retries."""
