@@ -1,8 +1,14 @@
-"""Keys of the database verifier: what is stored of one, and its rotation."""
+"""Keys of the database verifier: their form, what is stored of one, rotation, and `stackmgr keys`."""
 
+import hashlib
+import re
+import string
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
+
+import pytest
 
 from stackmgr.access import api_keys
 from stackmgr.access.credentials import Credential
@@ -93,3 +99,142 @@ def test_a_key_that_has_the_hash_of_another_one_is_verified_itself(issue, databa
             found.append(credential.identity.key_id == issued.key_id)
             admission.remembered = credential.identity
     assert found == [True, True]
+
+
+BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
+
+
+def with_checksum(random_part):
+    """Return the key with the given random characters, its checksum computed another way."""
+    number = zlib.crc32(random_part.encode())
+    places = [number // 62**power % 62 for power in (5, 4, 3, 2, 1, 0)]
+    return "stackmgr_" + random_part + "".join(BASE62[place] for place in places)
+
+
+def test_new_keys_differ_have_the_published_form_and_use_every_character_of_the_alphabet():
+    keys = {api_keys.generate() for _ in range(500)}
+    assert len({key[9:41] for key in keys}) == 500
+    assert {character for key in keys for character in key[9:41]} == set(BASE62)
+    for key in keys:
+        assert re.fullmatch(r"stackmgr_[0-9A-Za-z]{38}", key)
+        assert re.fullmatch(api_keys.PATTERN, key)
+        assert key == with_checksum(key[9:41])
+        assert api_keys.is_well_formed(key)
+
+
+@pytest.mark.parametrize("random_part", ["0" * 32, "z" * 32, "0123456789ABCDEFGHIJKLMNOPQRSTUV"])
+def test_a_key_is_well_formed_exactly_with_the_checksum_of_its_random_characters(random_part):
+    key = with_checksum(random_part)
+    assert api_keys.is_well_formed(key)
+    assert not api_keys.is_well_formed(key[:-6] + "000000")
+
+
+GOOD = with_checksum("0123456789ABCDEFGHIJKLMNOPQRSTUV")
+
+
+def test_every_single_wrong_character_is_noticed():
+    for place in range(len(GOOD)):
+        for character in BASE62 + "_-":
+            wrong = GOOD[:place] + character + GOOD[place + 1 :]
+            assert api_keys.is_well_formed(wrong) == (wrong == GOOD)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "stackmgr_", GOOD[:-1], GOOD + "0", GOOD + "\n", " " + GOOD, GOOD * 2, GOOD[9:], GOOD.upper()),
+        GOOD.replace("stackmgr_", "stackmgr-"),
+        *(GOOD.replace(*other) for other in (("1", "\u0661"), ("A", "\uff21"), ("0", "\0"))),
+    ],
+)
+def test_another_text_is_no_key(text):
+    assert not api_keys.is_well_formed(text)
+
+
+def test_what_is_stored_of_a_key_is_its_sha256():
+    assert api_keys.digest(GOOD) == hashlib.sha256(GOOD.encode()).digest()
+
+
+KEY = re.compile(r"stackmgr_[0-9A-Za-z]{38}\n")
+UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+@pytest.fixture
+def issued(command):
+    """A new key as `issue` prints it for scripts."""
+    return command("keys", "issue", "--json", "--external-id", str(uuid4())).json
+
+
+def test_issue_and_rotate_print_the_key_alone(command, holder, issued):
+    first = command("keys", "issue", "--external-id", str(uuid4()))
+    successor = command("keys", "rotate", issued["key_id"])
+    for printed in (first, successor):
+        assert printed.status == 0
+        assert KEY.fullmatch(printed.out)
+        assert re.fullmatch(rf"key id {UUID}\n", printed.err)
+        assert holder(printed.out).page().status_int == 200
+    assert holder(issued["key"]).page().status_int == 401
+
+
+@pytest.mark.parametrize(
+    ("given", "printed"),
+    [
+        ("2999-01-31T00:00:00+02:00", "2999-01-30T22:00:00Z"),
+        ("2999-01-31", "2999-01-31T00:00:00Z"),
+        ("2999-01-31Z", "2999-01-31T00:00:00Z"),
+    ],
+)
+def test_issue_for_scripts_prints_one_document(command, given, printed):
+    issued = command("keys", "issue", "--json", "--external-id", str(uuid4()), "--expires-at", given)
+    assert issued.err == ""
+    assert issued.json.keys() == {"key", "key_id", "expires_at"}
+    assert issued.json["expires_at"] == printed
+
+
+def test_list_shows_everything_except_the_key(command):
+    external_id = str(uuid4())
+    options = ("--quota", "100/10", "--label", "robot äöü")
+    key = command("keys", "issue", "--external-id", external_id, *options).out.strip()
+    (record,) = command("keys", "list", "--json", "--external-id", external_id).json
+    assert record.pop("key_id")
+    assert record.pop("created_at")
+    assert record == {
+        **dict.fromkeys(("expires_at", "revoked_at", "last_used_hour", "successor_id")),
+        "external_id": external_id,
+        "state": "valid",
+        "last_four": key[-4:],
+        "label": "robot äöü",
+        "quota": "100/10",
+    }
+    listed = command("keys", "list")
+    assert key not in listed.out
+    (line,) = (line for line in listed.out.splitlines() if external_id in line)
+    assert line.split("\t")[2:4] == ["valid", key[-4:]]
+    assert line.split("\t")[-3:] == ["100/10", "-", "robot äöü"]
+
+
+def test_a_key_is_issued_by_the_manager_id_to_the_account_of_the_manager(command, client):
+    client.page()
+    [manager] = command("managers", "show", "--json", client.external_id).json
+    issued = command("keys", "issue", "--json", "--external-id", manager["manager_id"]).json
+    listed = command("keys", "list", "--json", "--external-id", client.external_id).json
+    assert issued["key_id"] in [record["key_id"] for record in listed]
+
+
+def test_rotate_with_an_overlap_leaves_both_valid(command, holder, issued):
+    new = command("keys", "rotate", issued["key_id"], "--overlap", "600", "--json").json
+    assert [holder(each["key"]).page().status_int for each in (issued, new)] == [200, 200]
+
+
+def test_an_error_is_reported_in_one_line(command, issued):
+    key_id, unknown = issued["key_id"], str(uuid4())
+    successor = command("keys", "rotate", key_id, "--json").json["key_id"]
+    command("keys", "revoke", successor)
+    for arguments, message in {
+        ("revoke", unknown): f"no key has the id {unknown}: see 'stackmgr keys list'",
+        ("rotate", unknown): f"no key has the id {unknown}: see 'stackmgr keys list'",
+        ("rotate", key_id): f"key {key_id} was rotated before: rotate its successor {successor}",
+        ("rotate", successor): f"key {successor} is revoked: issue another with 'stackmgr keys issue'",
+    }.items():
+        result = command("keys", *arguments)
+        assert (result.status, result.out, result.err) == (1, "", f"stackmgr: {message}\n")

@@ -264,20 +264,6 @@ def test_a_warning_that_is_not_about_the_standby_fails_no_write_and_is_logged_on
 
 
 @pytest.mark.usefixtures("standby_wanted")
-@pytest.mark.parametrize("interruption", ["pg_cancel_backend", "pg_terminate_backend"])
-def test_a_commit_whose_wait_for_the_standby_is_interrupted_is_not_acknowledged(
-    service, login, watcher, interruption
-):
-    with ThreadPoolExecutor() as threads:
-        status = threads.submit(service.operations()["update"])
-        login.execute(b"SELECT %s(%d)" % (interruption.encode(), watcher.waiting_one()))
-    assert status.result() == 500
-    # PostgreSQL has committed it all the same: such an outcome is unknown, not negative.
-    assert service.client.get(service.stack_id).json["name"] == "x"
-    service.assert_whole()
-
-
-@pytest.mark.usefixtures("standby_wanted")
 @pytest.mark.parametrize("deadline", [DEADLINE])
 def test_a_commit_that_no_standby_confirms_is_not_acknowledged(service):
     with in_time():

