@@ -179,8 +179,8 @@ class Settings:
     concurrency: int = _option(
         _whole_number,
         64,
-        "requests that each worker serves at once; one manager, or all writes, get three quarters; with the"
-        " verifier `database` at most one for each database connection",
+        "requests that each worker serves at once; one manager gets three quarters, writes seven eighths;"
+        " with the verifier `database` at most one for each database connection",
     )
     database_connections: int = _option(
         _whole_number, 8, "database connections of each worker, opened as needed"

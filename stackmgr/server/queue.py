@@ -44,7 +44,7 @@ class Place(Admission):
 class RequestQueue(Generic[_Entry]):
     """Admits *limit* requests at a time: of one manager three quarters, of unverified keys a quarter.
 
-    Writes together have three quarters too: a lock on a table may block all of them, but not the reads.
+    Writes leave an eighth to reads: a lock on a table may block all of them.  A quarter costs each write 3 %.
     Reads and writes of a group each have a line.  The request that has waited longest is next, but one counts
     as waiting later, the longer others of its group have held the thread: see _CHARGE.  A request that has
     waited for *seconds* is rejected; with 0, never.
@@ -54,6 +54,7 @@ class RequestQueue(Generic[_Entry]):
         self._seconds = seconds
         self._free = limit  # how many more requests may run at once
         self._limit, self._unverified_limit = limit - limit // 4, max(1, limit // 4)
+        self._write_limit = max(1, limit - ceil(limit / 8))
         self._running: dict[str, int] = {}  # by group
         self._writing = 0  # of these, in all groups
         # By key: the manager, and what the application remembers.
@@ -133,8 +134,7 @@ class RequestQueue(Generic[_Entry]):
 
     def leave(self, place: Place, now: float = 0.0, seconds: float = 0.0) -> None:
         """Let another request run: that of *place* has ended, and has held the thread for *seconds*."""
-        group, place.group = place.group, None
-        place.retry_after = 0
+        group, place.group, place.retry_after = place.group, None, 0
         if group is not None:
             if seconds and self._lines and (lines := [line for line in self._lines if line[0] == group]):
                 charged = min(map(self._waits_since, lines))[0] + _CHARGE * seconds
@@ -153,7 +153,7 @@ class RequestQueue(Generic[_Entry]):
     def _may_run(self, line: _Line) -> bool:
         group, writes = line
         limit = self._limit if group else self._unverified_limit
-        return self._running.get(group, 0) < limit and not (writes and self._writing >= self._limit)
+        return self._running.get(group, 0) < limit and not (writes and self._writing >= self._write_limit)
 
     def _enter(self, place: Place, group: str) -> None:
         place.group = group
