@@ -23,6 +23,7 @@ from tests.support.client import Client
 from tests.support.clusters import binaries_of, cluster, new_database
 from tests.support.pgbouncer import make_pooled_login, pgbouncer
 from tests.support.recorder import RecordedDatabase, opened
+from tests.support.server import RunningService, running_service
 
 # Seconds that a session may wait for the database.  A third of them is the lock timeout: by then a test that
 # sees a request wait for a lock must have ended the wait, however busy the machine is.
@@ -124,6 +125,13 @@ def service_url(database_url: str) -> Iterator[str]:
 def statements_run(database: RecordedDatabase) -> list[str]:
     """The names of the statements that the application's database has run, in order."""
     return database.names
+
+
+@pytest.fixture(scope="session")
+def service(database_url: str) -> Iterator[RunningService]:
+    """The service with its default settings."""
+    with running_service(database_url) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -19,40 +19,25 @@ from uuid import uuid4
 import pytest
 
 from stackmgr import paths
+from stackmgr.access import api_keys
 from tests.support.http_proxy import Exchange, http_proxy
 from tests.support.openapi import OPERATIONS
 from tests.support.programs import require
-from tests.support.server import exchange, running_service
+from tests.support.server import exchange
 
 HERE = Path(__file__).parent
 SCHEMAS = paths.directory("schemas")
 COUNTS = b"""
-    SELECT s.name, count(*) FROM stackmgr.managers m
+    SELECT s.name, count(*) FROM stackmgr.api_keys k JOIN stackmgr.managers m USING (external_id)
     JOIN stackmgr.stacks s USING (manager_id) JOIN stackmgr.stack_revisions r USING (manager_id, stack_id)
-    WHERE m.external_id = %s::uuid GROUP BY s.stack_id, s.name ORDER BY s.name
+    WHERE k.key_digest = %s GROUP BY s.stack_id, s.name ORDER BY s.name
 """
 
 
-@pytest.fixture(scope="module")
-def service(database_url):
-    with running_service(database_url) as running:
-        yield running
-
-
 @pytest.fixture
-def external_id() -> str:
-    return str(uuid4())
-
-
-@pytest.fixture
-def key(new_key, external_id) -> str:
-    return new_key(external_id)
-
-
-@pytest.fixture
-def counts(admin, external_id):
+def counts(admin, key):
     """Return a function that returns the name of each stack of the manager, and how many revisions it has."""
-    return lambda: admin.execute(COUNTS, [external_id]).fetchall()
+    return lambda: admin.execute(COUNTS, [api_keys.digest(key)]).fetchall()
 
 
 def run(command: list[str], folder: Path, **environment: str) -> str:

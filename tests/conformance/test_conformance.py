@@ -8,13 +8,6 @@ from tests.conformance.__main__ import main
 from tests.conformance.checks import CHECKS
 from tests.support.command_line import Outcome, runner
 from tests.support.http_proxy import Exchange, http_proxy
-from tests.support.server import running_service
-
-
-@pytest.fixture(scope="module")
-def service(database_url):
-    with running_service(database_url) as service:
-        yield service
 
 
 @pytest.fixture
