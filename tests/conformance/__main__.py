@@ -2,7 +2,7 @@
 
     python -m tests.conformance https://stackmgr.example.com < keys
 
-reads the API keys of two managers from standard input, each on its own line.  It creates 32 stacks,
+reads the API keys of two managers from standard input, each on its own line.  It creates 23 stacks,
 which nothing deletes: use managers that exist for this.  STACKMGR_TOKENS names the deployment's whitelist.
 Exit status: 0 every check passed, 1 the checks could not run, 2 wrong usage, 3 a check failed.
 """

@@ -6,10 +6,14 @@ from typing import Any
 
 from stackmgr import paths
 from stackmgr.stacks import whitelist
-from stackmgr.stacks.whitelist import Token, Whitelist
-from tests.support.examples import CONFIGURATION, allocation, spread
+from stackmgr.stacks.eip55 import eip55
+from tests.support.examples import ADDRESSES, CONFIGURATION, allocation, spread
 
-SHIPPED = whitelist.load(paths.default_whitelist())
+_SHIPPED = whitelist.load(paths.default_whitelist())
+_FIRST, _SECOND, _THIRD = ADDRESSES[:3]
+_CASED = eip55(_FIRST)
+# The one shipped token whose EIP-55 spelling holds no capital letter.
+_UNCASED = next(address for address in ADDRESSES if eip55(address) == address)
 GOOD = json.dumps(CONFIGURATION).encode()
 # Everything str.isspace() holds for: the definition of blank, spelled out so that it cannot shift unseen.
 SPACES = (
@@ -30,16 +34,10 @@ def field_text(name: str, text: str) -> bytes:
     return body_with(CONFIGURATION, name, text)
 
 
-def two_weights(first: str, second: str, listed: Whitelist = SHIPPED) -> str:
+def two_weights(first: str, second: str) -> str:
     """Return an allocation of two tokens with the given JSON texts as weights."""
-    one, other = sorted(listed.tokens)[:2]
     item = '{{"token_address":"{}","weight_bps":{}}}'.format
-    return f"[{item(one, first)},{item(other, second)}]"
-
-
-def cased_token(listed: Whitelist) -> Token:
-    """Return a token whose two spellings differ."""
-    return next(token for token in listed.tokens.values() if token.checksummed != token.address)
+    return f"[{item(ADDRESSES[0], first)},{item(ADDRESSES[1], second)}]"
 
 
 def _name(text: str) -> bytes:
@@ -89,7 +87,7 @@ NOT_JSON: dict[str, bytes] = {
     "name twice": _twice("name", "Growth"),
     "name twice, once by an escape": GOOD.replace(b'"name"', rb'"n\u0061me": "Growth", "name"'),
     "preset twice": _twice("preset", "weekly"),
-    "address twice in an item": _twice("token_address", min(SHIPPED.tokens)),
+    "address twice in an item": _twice("token_address", _FIRST),
 }
 
 NOT_AN_OBJECT: dict[str, bytes] = {
@@ -139,83 +137,68 @@ _SCHEDULES: dict[str, Any] = {
 }
 
 
-def _spellings(listed: Whitelist) -> dict[str, Any]:
-    """Return what is no spelling of a token, to stand where one would make the allocation good."""
-    token = cased_token(listed)
-    plain, cased = token.address, token.checksummed
-    return (
-        {
-            "null address": None,
-            "number as address": int(plain, 16),
-            "empty address": "",
-            "symbol as address": "AAPL",
-            "no 0x": plain[2:],
-            "capital X": "0X" + plain[2:],
-            "capital X, checksummed": "0X" + cased[2:],
-            "39 digits": plain[:-1],
-            "41 digits": plain + "0",
-            "line feed at the end": plain + "\n",
-            "line feed after the checksummed": cased + "\n",
-            "space in front": " " + plain,
-            "space at the end": plain + " ",
-            "NUL at the end": plain + "\0",
-            "fullwidth digit": plain[:-1] + "\uff15",
-            "not hexadecimal": plain[:-1] + "g",
-            "wrong checksum": "0x" + cased[2:].swapcase(),
-            "zero address": "0x" + "0" * 40,
-            "settlement asset": listed.settlement.checksummed,
-            "settlement asset in lowercase": listed.settlement.address,
-            "unlisted token": "0x" + "1" * 40,
-        }
-        | {f"{each} in capitals": "0x" + each[2:].upper() for each in listed.tokens}
-        | {
-            f"wrong case of digit {position - 1} of {each.symbol}": _swapped(each.checksummed, position)
-            for each in (
-                token,
-                *(other for other in listed.tokens.values() if other.checksummed == other.address),
-            )
-            for position in range(2, 42)
-            if each.checksummed[position].isalpha()
-        }
-    )
-
-
 def _swapped(address: str, position: int) -> str:
     return address[:position] + address[position].swapcase() + address[position + 1 :]
 
 
-def _allocations(listed: Whitelist) -> dict[str, Any]:
-    first, second, third = sorted(listed.tokens)[:3]
-    spelled = cased_token(listed)
-    item = {"token_address": first, "weight_bps": 10000}
-    return {
-        "null allocation": None,
-        "object as allocation": item,
-        "map as allocation": {first: 10000},
-        "string as allocation": first,
-        "empty allocation": [],
-        "null item": [item, None],
-        "array as item": [[first, 10000]],
-        "empty item": [item, {}],
-        "no address": [item, {"weight_bps": 0}],
-        "no weight": [item, {"token_address": second}],
-        "symbol in an item": [item | {"symbol": "AAPL"}],
-        "price in an item": [item | {"price": None}],
-        "address twice": allocation((first, 6000), (first, 4000)),
-        "address twice, all weight first": allocation((first, 10000), (first, 0)),
-        "address twice, all weight last": allocation((first, 0), (first, 10000)),
-        "address twice, in two spellings": allocation((spelled.address, 5000), (spelled.checksummed, 5000)),
-        "address twice, in two spellings, all weight last": allocation(
-            (spelled.checksummed, 0), (spelled.address, 10000)
-        ),
-        "31 items, of 30 tokens": [*spread(sorted(listed.tokens)), item | {"weight_bps": 0}],
-        "9999 in all": allocation((first, 6000), (second, 3999)),
-        "10001 in all": allocation((first, 6000), (second, 4001)),
-        "20000 in all": allocation((first, 10000), (second, 10000)),
-        "nothing in all": allocation((first, 0), (second, 0)),
-        "negative weight among others": allocation((first, 10000), (second, -1), (third, 1)),
-    }
+# Each stands where a spelling of a token would make the allocation good.
+_ADDRESSES: dict[str, Any] = {
+    "null address": None,
+    "number as address": int(_FIRST, 16),
+    "empty address": "",
+    "symbol as address": "AAPL",
+    "no 0x": _FIRST[2:],
+    "capital X": "0X" + _FIRST[2:],
+    "capital X, checksummed": "0X" + _CASED[2:],
+    "39 digits": _FIRST[:-1],
+    "41 digits": _FIRST + "0",
+    "line feed at the end": _FIRST + "\n",
+    "line feed after the checksummed": _CASED + "\n",
+    "space in front": " " + _FIRST,
+    "space at the end": _FIRST + " ",
+    "NUL at the end": _FIRST + "\0",
+    "fullwidth digit": _FIRST[:-1] + "\uff15",
+    "not hexadecimal": _FIRST[:-1] + "g",
+    "wrong checksum": "0x" + _CASED[2:].swapcase(),
+    "zero address": "0x" + "0" * 40,
+    "settlement asset": _SHIPPED.settlement.checksummed,
+    "settlement asset in lowercase": _SHIPPED.settlement.address,
+    "unlisted token": "0x" + "1" * 40,
+    **{f"{each} in capitals": "0x" + each[2:].upper() for each in ADDRESSES},
+    **{
+        f"wrong case of digit {position - 1} of {each}": _swapped(each, position)
+        for each in (_CASED, _UNCASED)
+        for position in range(2, 42)
+        if each[position].isalpha()
+    },
+}
 
+_ITEM = {"token_address": _FIRST, "weight_bps": 10000}
+_ALLOCATIONS: dict[str, Any] = {
+    "null allocation": None,
+    "object as allocation": _ITEM,
+    "map as allocation": {_FIRST: 10000},
+    "string as allocation": _FIRST,
+    "empty allocation": [],
+    "null item": [_ITEM, None],
+    "array as item": [[_FIRST, 10000]],
+    "empty item": [_ITEM, {}],
+    "no address": [_ITEM, {"weight_bps": 0}],
+    "no weight": [_ITEM, {"token_address": _SECOND}],
+    "symbol in an item": [_ITEM | {"symbol": "AAPL"}],
+    "price in an item": [_ITEM | {"price": None}],
+    "address twice": allocation((_FIRST, 6000), (_FIRST, 4000)),
+    "address twice, all weight first": allocation((_FIRST, 10000), (_FIRST, 0)),
+    "address twice, all weight last": allocation((_FIRST, 0), (_FIRST, 10000)),
+    "address twice, in two spellings": allocation((_FIRST, 5000), (_CASED, 5000)),
+    "address twice, in two spellings, all weight last": allocation((_CASED, 0), (_FIRST, 10000)),
+    "31 items, of 30 tokens": [*spread(ADDRESSES), _ITEM | {"weight_bps": 0}],
+    "9999 in all": allocation((_FIRST, 6000), (_SECOND, 3999)),
+    "10001 in all": allocation((_FIRST, 6000), (_SECOND, 4001)),
+    "20000 in all": allocation((_FIRST, 10000), (_SECOND, 10000)),
+    "nothing in all": allocation((_FIRST, 0), (_SECOND, 0)),
+    "negative weight among others": allocation((_FIRST, 10000), (_SECOND, -1), (_THIRD, 1)),
+}
 
 _UNKNOWN: dict[str, Any] = {
     **dict.fromkeys(("id", "current_revision_id", "manager_id"), "00000000-0000-4000-8000-000000000000"),
@@ -225,31 +208,18 @@ _UNKNOWN: dict[str, Any] = {
 }
 
 
-def bad_fields(listed: Whitelist, *kinds: str) -> dict[str, tuple[str, str]]:
-    """Return invalid fields of these kinds, by default of all: a title, the field, and its JSON text."""
-    weights = {f"weight {text[:9]}": two_weights(text, rest, listed) for text, rest in _WEIGHTS.items()}
-    one = {
-        title: [{"token_address": each, "weight_bps": 10000}] for title, each in _spellings(listed).items()
-    }
-    values = {
-        "name": ("name", _NAMES),
-        "address": ("allocation", one),
-        "allocation": ("allocation", _allocations(listed)),
-        "schedule": ("schedule", _SCHEDULES),
-    }
-    found = {
-        kind: {title: (field, json.dumps(value)) for title, value in of_kind.items()}
-        for kind, (field, of_kind) in values.items()
-    }
-    found["weight"] = {title: ("allocation", text) for title, text in weights.items()}
-    found["unknown"] = {
-        f"unknown field {name!a}": (name, json.dumps(each)) for name, each in _UNKNOWN.items()
-    }
-    return {title: each for kind in kinds or found for title, each in found[kind].items()}
-
-
 # The field and its JSON text.
-FAULTS = bad_fields(SHIPPED)
+FAULTS: dict[str, tuple[str, str]] = {
+    title: (field, json.dumps(value))
+    for field, values in (
+        ("name", _NAMES),
+        ("allocation", _ALLOCATIONS),
+        ("allocation", {title: [_ITEM | {"token_address": each}] for title, each in _ADDRESSES.items()}),
+        ("schedule", _SCHEDULES),
+        *((name, {f"unknown field {name!a}": value}) for name, value in _UNKNOWN.items()),
+    )
+    for title, value in values.items()
+} | {f"weight {text[:9]}": ("allocation", two_weights(text, rest)) for text, rest in _WEIGHTS.items()}
 # The bodies of a create and an update for each title.
 BODIES: dict[str, tuple[bytes, bytes]] = {
     title: (body, body) for title, body in (NOT_JSON | NOT_AN_OBJECT).items()
