@@ -12,6 +12,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,28 +124,16 @@ class Metrics:
         number, self._lock = _claim_files(folder)
         values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
 
-        def counter(name: str, documentation: str, *labels: str) -> Counter:
-            return Counter(f"stackmgr_{name}", documentation, labels, registry=None)
-
-        self._requests = counter("requests", "Requests completed", "method", "route", "status", "code")
-        self._seconds = Histogram(
-            "stackmgr_request_seconds",
-            "Time from routing to response",
-            ("method", "route"),
-            buckets=_BUCKETS,
-            registry=None,
-        )
-        waits = Histogram(
-            "stackmgr_wait_seconds",
-            "Time for which requests waited",
-            ("for",),
-            buckets=_BUCKETS,
-            registry=None,
-        )
+        counter = partial(Counter, namespace="stackmgr", registry=None)
+        histogram = partial(Histogram, namespace="stackmgr", buckets=_BUCKETS, registry=None)
+        labels = "method", "route", "status", "code"
+        self._requests = counter("requests", "Requests completed", labels)
+        self._seconds = histogram("request_seconds", "Time from routing to response", labels[:2])
+        waits = histogram("wait_seconds", "Time for which requests waited", ["for"])
         self._queue_waits, self._verifier_waits = waits.labels("queue"), waits.labels("verifier")
         self.connection_waits = waits.labels("connection")
         self._seconds.labels("other", "none")  # opens the file: at the first request, the folder may be gone
-        self._unavailable = counter("unavailable", "Responses with status 503", "reason")
+        self._unavailable = counter("unavailable", "Responses with status 503", ["reason"])
         for reason in _REASONS_OF_ALERTS:
             self._unavailable.labels(reason.value)
         self._used = counter("pool_use_seconds", "Connections in use times seconds, sampled each second")
