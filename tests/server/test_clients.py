@@ -242,6 +242,23 @@ def test_an_unknown_key_has_nothing_of_the_one_before_on_its_connection(memory):
     assert remembered == [None, "caller", None]
 
 
+def test_a_request_knows_its_own_time_in_the_queue(worker):
+    waited = []
+
+    def app(environ, start):
+        waited.append(environ["stackmgr.admission"].queued_seconds)
+        start("200 OK", [])
+        return []
+
+    worker.wsgi = app
+    occupy(worker)
+    found = worker.connected(get("/"))
+    worker.pass_time(1.5)
+    release(worker)
+    found.send(get("/"))
+    assert waited == [1.5, 0]
+
+
 def test_a_request_too_many_is_rejected_at_once(worker, monkeypatch):
     monkeypatch.setattr(queue, "LIMIT", 2)
     monkeypatch.setattr(queue, "randrange", lambda size: size - 1)
