@@ -18,9 +18,7 @@ LONGEST_SECONDS = 3600  # of a pass: what is slow has its limits within the test
 # What only `tests/run --all` runs: what the service's own code cannot break, or what takes minutes.
 EXTENDED = (
     "tests/clients",
-    "tests/deploy/test_bootstrap.py",
     "tests/deploy/test_dev.py",
-    "tests/deploy/test_embedded.py",
     "tests/deploy/test_image.py",
     "tests/deploy/test_packaging.py",
     "tests/deploy/test_page.py",

@@ -104,14 +104,6 @@ def test_after_the_clock_is_set_back_a_used_up_quota_is_free_once_and_then_exact
     retry_after(client.page(), 100)
 
 
-def test_a_slot_that_a_later_transaction_took_is_taken(limited, let_pass, retry_after):
-    client, key_id = limited(1, 100)
-    assert client.page().status_int == 200
-    let_pass(key_id, -5)
-    assert client.page().status_int == 429
-    retry_after(client.page(), 105)
-
-
 @pytest.mark.parametrize(("ahead", "is_granted"), [(3600, True), (5, False)])
 def test_a_peek_returns_the_outcome_of_a_request_after_the_clock_is_set_back(
     limited, let_pass, operator, ahead, is_granted

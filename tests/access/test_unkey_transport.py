@@ -100,15 +100,6 @@ def test_a_resolver_that_hangs_holds_up_one_thread_and_no_request(
     assert len(lookups) == 1
 
 
-def test_a_look_up_without_a_thread_is_unavailable_and_the_next_one_works(
-    every_operation, unkey, known, make_unkey_client, no_threads
-):
-    client = make_unkey_client(unkey.url.replace("127.0.0.1", "localhost"))
-    with no_threads():
-        every_operation(503, client)
-    assert client.get(known[1]).status_int == 200
-
-
 @pytest.fixture
 def resolve(monkeypatch):
     """Return a function that has every name resolved to this host, with the ports that a function returns."""
@@ -153,14 +144,6 @@ def test_the_probes_of_an_open_circuit_go_where_the_name_leads_now(make_unkey_cl
     assert (failing.connections, len(failing.requests), healthy.connections) == (5, 5 + 3, 1)
 
 
-def test_a_host_may_end_with_a_dot(tls_server, make_unkey_client, resolve):
-    with tls_server("unkey.example.org") as server:
-        client = make_unkey_client(f"https://unkey.example.org.:{server.port}")
-        server.behave = respond(200, accepted(client.external_id, client.external_id))
-        resolve(lambda: (server.port,))
-        assert client.page().status_int == 200
-
-
 @pytest.mark.parametrize(("name", "is_trusted"), [("unkey.example.org", True), ("127.0.0.1", False)])
 def test_a_certificate_for_another_host_or_of_an_unknown_authority_is_unavailable(
     tls_server, every_operation, make_unkey_client, name, is_trusted
@@ -185,24 +168,6 @@ def test_a_kept_connection_that_died_while_idle_is_replaced_once(known, unkey, d
     unkey.behave = dies_if_kept
     assert client.get(stack_id).status_int == 200
     assert unkey.requests[0].body == unkey.requests[1].body
-
-
-def test_the_second_attempt_does_not_take_the_next_kept_connection(unkey, make_unkey_client):
-    client = make_unkey_client(unkey.url)
-    good = respond(200, accepted(client.external_id, client.external_id))
-    both = threading.Barrier(2)
-
-    def together(sock, request):
-        both.wait(10)
-        return good(sock, request)
-
-    unkey.behave = together
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda _: client.page(), range(2)))
-    assert unkey.connections == 2
-    unkey.behave = lambda sock, request: request.number_on_connection == 1 and good(sock, request)
-    assert client.page().status_int == 200
-    assert (len(unkey.requests), unkey.connections) == (2 + 2, 3)
 
 
 def test_a_connection_that_was_opened_too_long_ago_is_not_used_again(known, unkey, monkeypatch):

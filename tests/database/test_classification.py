@@ -209,17 +209,6 @@ def test_a_migration_between_a_plan_and_its_execution_fails_one_request(service,
         login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
 
 
-def test_a_statement_that_the_server_does_not_support_replaces_no_connection(service, sabotage):
-    before = set(service.backends())
-    sabotage("stack_revisions", "0A000", 2 * POOL_SIZE)
-    for _ in range(2 * POOL_SIZE):
-        assert service.operations()["update"]() == 500
-        assert service.client.statements == ["stack_update"]
-    assert set(service.backends()) == before
-    assert service.operations()["update"]() == 200
-    service.assert_whole()
-
-
 def test_connections_to_a_server_that_takes_no_more_writes_are_all_replaced(service):
     old = set(service.backends())
     with service.every_connection() as connections:

@@ -6,7 +6,6 @@ from typing import Any
 from unittest.mock import Mock
 from uuid import uuid4
 
-import psycopg
 import pytest
 from greenlet import GreenletExit
 from psycopg_pool.base import AttemptWithBackoff
@@ -14,7 +13,6 @@ from psycopg_pool.base import AttemptWithBackoff
 from stackmgr.database import statements
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import wait_for
 from tests.database.service import DEADLINE, PATIENCE, POOL_SIZE, Service, at_once, in_time
 from tests.support.waiting import eventually
@@ -52,14 +50,6 @@ def test_idle_connections_that_died_cost_neither_a_failure_nor_a_further_stateme
     assert service.operations()["get"]() == 200
     assert service.client.statements == GET
     service.assert_whole()
-
-
-def test_idle_connections_cut_by_the_network_cost_nothing(proxy, remote_service):
-    proxy.cut()
-    for _ in range(5):
-        assert remote_service.operations()["get"]() == 200
-        assert remote_service.operations()["update"]() == 200
-    remote_service.assert_whole()
 
 
 def test_a_write_goes_out_on_a_new_connection_when_that_of_the_session_died_meanwhile(server, service):
@@ -207,17 +197,6 @@ def test_a_statement_whose_preparation_failed_is_prepared_by_its_next_use(connec
         assert connection.run(missing, {}, time.monotonic() + PATIENCE) == []
     finally:
         login.execute(b"DROP TABLE public.later")
-
-
-def test_a_connection_that_may_not_have_forgotten_its_statements_is_closed(connection, monkeypatch):
-    """A new statement is rejected as unsupported, and the result of DEALLOCATE is lost."""
-    unsupported = Statement("test", b"SELECT 1", (), writes=False)
-    results = [DatabaseError(ReasonSlug.REJECTED, sqlstate="0A000"), psycopg.OperationalError()]
-    monkeypatch.setattr(connection, "_result", Mock(side_effect=results))
-    with pytest.raises(DatabaseError) as raised:
-        connection.run(unsupported, {}, time.monotonic() + PATIENCE)
-    assert raised.value.reason == ReasonSlug.UNSUPPORTED
-    assert connection.closed
 
 
 def test_a_connection_keeps_no_rows(connection):

@@ -145,16 +145,6 @@ def test_a_key_that_changes_its_manager_acts_for_the_new_one_only(warm, make_ser
 
 
 @each_write
-def test_a_manager_with_another_id_is_found_again(warm, write, login):
-    login.execute(
-        b"UPDATE stackmgr.managers SET manager_id = gen_random_uuid() WHERE external_id = %s::text::uuid",
-        (warm.client.external_id,),
-    )
-    assert warm.operations()[write]() == {"create": 201, "update": 404}[write]
-    assert warm.client.statements == [WRITES[write], "api_key_verify", WRITES[write]]
-
-
-@each_write
 def test_a_binding_that_is_restored_while_the_write_waits_makes_one_revision(  # noqa: PLR0913 - fixtures
     *, warm, write, written, login, watcher, move
 ):

@@ -156,24 +156,6 @@ def test_a_server_session_that_is_ended_in_the_middle_costs_no_other_request(  #
     service.assert_whole()
 
 
-@pytest.mark.parametrize("deadline", [2.0])
-@pytest.mark.parametrize("place", [0, 2])
-def test_one_that_reaches_its_deadline_ends_no_other(service, start, lock, login, place):
-    calls = echoes(service)
-    calls.insert(place, look_up(service, LOCKED, LOCK))
-    # Otherwise the server would end the statement before.
-    with service.every_connection() as connections:
-        for connection in connections:
-            connection.execute(b"SET lock_timeout = 0; SET statement_timeout = 0")
-    futures = start(calls)
-    locked = futures.pop(place)
-    assert_echoes(futures)
-    assert not locked.done()
-    with pytest.raises(DatabaseError):
-        locked.result(PATIENCE)
-    service.assert_whole()
-
-
 def test_a_leader_that_is_interrupted_fails_alone(service, start, sent, monkeypatch):
     service.backends()
     waits = iter([GreenletExit()])

@@ -1,6 +1,7 @@
 """`stackmgr dev`: what it prints works, what is wrong is named, and nothing is left behind."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -9,11 +10,14 @@ import stat
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
 
+from stackmgr.dev import embedded_postgres
+from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from tests.deploy.dev_process import failed_dev, free_port, running_dev
 from tests.support.memory import reachable
 from tests.support.waiting import eventually
@@ -105,32 +109,6 @@ def test_the_log_line_of_a_404_has_its_path(dev):
     eventually(lambda: re.search(r"\n404 GET /manager/docs\\n \d+ ms reason='route'", dev.output))
 
 
-@pytest.mark.parametrize("stage", ["initdb", "postgres", "gunicorn"])
-def test_an_interrupt_while_starting_leaves_no_trace(folder, stage):
-    # A program that initdb started may still write for a moment after it.
-    data_folder = tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True)
-    with data_folder as data, (folder / "interrupted").open("w+") as log:
-        command = [sys.executable, "-m", "stackmgr", "dev", "--port", str(free_port())]
-        process = subprocess.Popen([*command, "--data", str(reachable(data))], stdout=log, stderr=log)
-        while not is_below(process.pid, stage):
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
-        log.seek(0)
-        said = log.read()
-    assert said.endswith("stopped\n")
-    assert "Traceback" not in said
-
-
-def is_below(pid, name):
-    """Return whether a command line of the processes below one has this name."""
-    for child in psutil.Process(pid).children(recursive=True):
-        with suppress(psutil.Error):
-            if name in " ".join(child.cmdline()):
-                return True
-    return False
-
-
 def test_a_second_instance_on_the_same_data_is_rejected_with_the_reason(dev, folder):
     data = folder / "it's 100 % mine"
     assert failed_dev("--port", str(free_port()), "--data", data) == (
@@ -192,14 +170,82 @@ def test_a_database_that_a_killed_one_left_running_is_stopped_by_the_next(folder
             assert dev.living() == []
 
 
-def test_a_revoked_key_is_replaced_and_opens_the_same_stacks(folder):
-    with running_dev(folder / "revoked", folder / "log") as dev:
-        created = sh(dev.curl_lines[0])[1]
-        old = dev.printed(KEY)
-        key_id = stackmgr(dev, "keys list").splitlines()[1].split("\t")[0]
-        stackmgr(dev, f"keys revoke {key_id}")
-        assert sh(dev.curl_lines[1])[0] == 401
-    with running_dev(folder / "revoked", folder / "log") as dev:
-        assert dev.printed(KEY) != old
-        assert items(dev) == [created]
-        assert stat.S_IMODE((folder / "revoked" / "api_key").stat().st_mode) == 0o600
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run the server as somebody else")
+
+
+@pytest.fixture(scope="module")
+def made(folder):
+    """The data folder of a server that has run before."""
+    with EmbeddedPostgres(folder / "data") as server:
+        server.ensure_database()
+    return folder / "data"
+
+
+@pytest.fixture
+def stranger():
+    """A process of the server's user that has nothing to do with anything."""
+    with subprocess.Popen(["/bin/sleep", "60"], user="nobody" if os.geteuid() == 0 else None) as process:
+        yield process
+        process.kill()
+
+
+def postmaster(data):
+    return psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
+
+
+def query(server, statement):
+    with psycopg.connect(server.url("postgres")) as connection:
+        return connection.execute(statement).fetchone()[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x" * 100, "é" * 60, 'a "quoted", listed name', "it's"],
+    ids=["long", "wide", "odd", "apostrophe"],
+)
+def test_any_path_works_and_the_folder_of_sockets_is_removed(folder, name):
+    data = folder / name / "data"
+    with EmbeddedPostgres(data) as server:
+        assert query(server, "SHOW data_directory") == str(data)
+        sockets = Path(query(server, "SHOW unix_socket_directories").strip('"'))
+        assert sockets == data or stat.S_IMODE(sockets.stat().st_mode) == 0o700
+    assert sockets == data or not sockets.exists()
+
+
+def test_another_process_with_the_id_of_an_ended_server_is_not_stopped(made, stranger):
+    (made / "postmaster.pid").write_text(f"{stranger.pid}\n{made}\n0\n5432\n{made}\n\n0 0\nready\n")
+    with EmbeddedPostgres(made) as server:
+        assert query(server, "SELECT 1") == 1
+    assert stranger.poll() is None
+
+
+def test_a_folder_whose_making_was_interrupted_is_made_again_whatever_the_locale(folder, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "xx_YY.nowhere")
+    monkeypatch.setenv("PGPORT", "1")
+    unfinished = folder / "interrupted" / "data.unfinished"
+    unfinished.mkdir(parents=True)
+    (unfinished / "PG_VERSION").write_text("18\n")
+    with EmbeddedPostgres(folder / "interrupted" / "data") as server:
+        assert query(server, "SHOW server_encoding") == "UTF8"
+        assert query(server, "SHOW lc_messages") == "C"
+    assert not unfinished.exists()
+
+
+@as_root
+def test_data_that_the_server_cannot_reach_are_kept_in_a_folder_for_root(folder, monkeypatch):
+    monkeypatch.setattr(embedded_postgres, "ROOT_FOLDER", folder / "lib")
+    closed = folder / "home"
+    closed.mkdir(mode=0o700)
+    for closed_again in range(2):
+        with EmbeddedPostgres(closed / "data") as server:
+            assert server.folder.parent == folder / "lib"
+            assert postmaster(server.folder).username() == "nobody"
+            if closed_again:
+                assert query(server, "SELECT count(*) FROM pg_roles WHERE rolname = 'kept'") == 1
+            else:
+                with psycopg.connect(server.url("postgres")) as connection:
+                    connection.execute("CREATE ROLE kept")
+    with EmbeddedPostgres(closed / "other") as server:
+        assert query(server, "SELECT count(*) FROM pg_roles WHERE rolname = 'kept'") == 0
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+    assert list(closed.iterdir()) == []

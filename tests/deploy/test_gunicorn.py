@@ -15,13 +15,12 @@ import pytest
 
 from stackmgr import __version__
 from stackmgr.server.loop import STOP_LINGER
-from tests.deploy.reloads import messages, rejected_reload
+from tests.deploy.reloads import messages
 from tests.support.server import (
     GUNICORN_COMMAND,
     SETTINGS,
     exchange,
     free_port,
-    running,
     running_service,
     send_request,
     workers_replaced,
@@ -35,12 +34,6 @@ import os, sys
 os.dup2(int(sys.argv[1]), 3)
 os.environ["LISTEN_PID"] = str(os.getpid())
 os.execv(sys.executable, [sys.executable, "-m", "gunicorn", "-c", sys.argv[2]])
-"""
-# Of the arguments --bind and its value.
-BOUND_BY_THE_FILE = """
-import os, sys
-os.environ["BIND"] = sys.argv[3]
-os.execv(sys.executable, [sys.executable, "-m", "gunicorn", "-c", sys.argv[1]])
 """
 
 
@@ -95,17 +88,6 @@ def test_a_socket_unit_without_the_admin_port_is_stated(database_url):
         process.terminate()
         _, printed = process.communicate(timeout=PATIENCE)
     assert f"no listener has the port {port}: add it to stackmgr.socket" in printed
-
-
-def test_the_admin_port_on_another_address_is_rejected_at_a_reload(database_url, tmp_path):
-    admin_port, changed = free_port(), tmp_path / "gunicorn.conf.py"
-    changed.write_text(f"{SETTINGS.read_text()}\nbind = [os.environ['BIND']]\n")
-    env = at(admin_port) | {"STACKMGR_DATABASE_URL": database_url}
-    with running((sys.executable, "-c", BOUND_BY_THE_FILE, str(changed)), env=env) as service:
-        with changed.open("a") as file:
-            file.write(f"bind.append('127.0.0.2:{admin_port}')\n")
-        assert SAME_PORT in rejected_reload(service)
-        assert send_request(admin_port, "/live")[0] == 200
 
 
 def test_a_unix_socket_is_for_its_group_and_leads_no_host_to_the_operators_listener(database_url, tmp_path):

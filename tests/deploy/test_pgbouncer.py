@@ -21,12 +21,8 @@ from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.operate import issued_keys, migrations, preflight
 from stackmgr.operate.connection import operating, time_limit
-from tests.support import history
 from tests.support.nginx import require
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer
-from tests.support.server import running_service
-from tests.support.waiting import eventually
-from tests.support.workload import Workload, new_managers
 
 CLIENTS = 6
 
@@ -73,20 +69,6 @@ def test_clients_and_releases_with_other_texts_of_a_statement_share_a_server_ses
         assert run(theirs, ECHO, text="theirs") == [("theirs",)]
         assert run(next_release, other_release, text="theirs") == [("theirs!",)]
         assert run(ours, ECHO, text="ours") == [("ours",)]
-
-
-def test_the_history_of_random_clients_holds(pooled, database_url):
-    """Fewer server sessions than clients: each statement may be led to another one."""
-    managers = new_managers(database_url)
-    with running_service(pooled(default_pool_size="3")) as service:
-        workload = Workload(1, managers, service.port)
-        workload.start(CLIENTS)
-        eventually(lambda: len(workload.operations) > 900)
-        workload.stop()
-    assert {operation.status for operation in workload.operations} <= {200, 201, 404, 409}
-    with psycopg.connect(database_url) as connection:
-        found = history.dump(connection, {manager.external_id for manager in managers})
-    assert history.check(workload.operations, found) == []
 
 
 def test_pooler_sql_sets_what_the_service_requires():

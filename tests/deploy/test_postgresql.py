@@ -22,7 +22,6 @@ from tests.deploy.runbook import lines
 from tests.support.client import Client
 from tests.support.clusters import cluster
 from tests.support.examples import configuration
-from tests.support.programs import require
 
 ROOT = paths.directory("deploy").parent
 
@@ -170,15 +169,3 @@ def test_a_restored_dump_passes_its_checks_and_returns_the_same_stacks_to_retrie
     assert preflight.examine(url).problems == []
     assert [status for status, _ in created] == [201, 201]
     assert create(url, key, spellings) == [(200, stack) for _, stack in created]
-
-
-def test_pg_amcheck_runs_by_the_path_that_the_runbook_gives_for_debian():
-    """The wheel has no amcheck, so that the restored dump above is not always checked."""
-    debian = Path("/usr/lib/postgresql/15/bin")
-    require("there" if (debian / "initdb").exists() else None, "postgresql-15")
-    [command] = [line for line in lines("Backup and restore") if "/pg_amcheck" in line]
-    with cluster(debian) as url, psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE stackmgr_restored ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0")
-        migrations.apply(make_conninfo(url, dbname="stackmgr_restored"))
-        with closing(Dba(url, Path("/nonexistent"))) as dba:
-            dba.run_printed(command)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from uuid import uuid4
 
 import psutil
@@ -20,7 +19,6 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.access import api_keys
-from stackmgr.server.master import Master
 from tests.deploy.reloads import is_serving, kill_workers, messages, rejected_reload, workers
 from tests.support.examples import configuration
 from tests.support.programs import require
@@ -362,8 +360,3 @@ def test_the_liveness_probe_waits_for_no_request_of_a_manager(server):
         assert [send_request(port, "/live", timeout=20)[0] for _ in range(20)] == [200] * 20
         assert sum(request.done() for request in managers) < 20
         assert not any(probe.done() and probe.result()[0] == 200 for probe in probes)
-
-
-def test_a_gunicorn_without_what_is_replaced_stops_the_start():
-    with pytest.raises(RuntimeError, match=r"gunicorn .* is not supported: no Arbiter\..*reload"):
-        Master(SimpleNamespace())

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr import __version__, paths
+from stackmgr import paths
 from stackmgr.access import api_keys
 from stackmgr.operate.connection import NO_SCHEMA
 from stackmgr.settings import OPTIONS
@@ -152,18 +152,6 @@ def test_a_key_that_is_issued_listed_and_revoked(database_url, app, statements_r
     assert process("keys", "revoke", record["KEY_ID"], url=database_url) == revoked
 
 
-@pytest.mark.parametrize(
-    ("encoding", "shown"),
-    [("ascii", "Zo\\xeb \\u2192 \\u20ac"), ("latin-1", "Zo\xeb \\u2192 \\u20ac"), ("utf-8", None)],
-)
-def test_every_encoding_of_the_output_takes_every_label(run, database_url, encoding, shown):
-    label, owner = "Zo\xeb \u2192 \u20ac", ("--external-id", str(uuid4()))
-    run("keys", "issue", *owner, "--label", label, url=database_url)
-    environ = {"STACKMGR_DATABASE_URL": database_url, "PYTHONIOENCODING": encoding}
-    printed = subprocess.check_output([COMMAND, "keys", "list", *owner], env=environ, timeout=60)
-    assert printed.decode(encoding).endswith(f"\t{shown or label}\n")
-
-
 @pytest.mark.parametrize("arguments", OPERATORS, ids=" ".join)
 def test_an_operators_command_rejects_any_other_login(
     run, arguments, database_url, service_login, reader_login
@@ -295,10 +283,3 @@ def test_everything_that_is_wrong_with_the_environment_is_named_at_once(command,
     ended = process(url=url, command=command, STACKMGR_TOKENS="/nowhere/tokens.json", **wrong)
     found = [line.partition(" ")[0] for line in problems(ended, status)]
     assert sorted(found) == sorted([*wrong, "STACKMGR_DATABASE_URL", "whitelist"])
-
-
-def test_the_module_is_the_command():
-    module = (sys.executable, "-m", "stackmgr")
-    for command in ((COMMAND,), module):
-        assert process("--version", command=command).out == f"stackmgr {__version__}\n"
-    assert process(command=module).err.startswith("usage: stackmgr")

@@ -69,10 +69,6 @@ def failing_sync(folder: Path, call: int, end: str) -> Path:
     return path
 
 
-def test_the_ages_of_the_tables_are_listed(shell):
-    assert re.search(r"^ stack_revisions +\| +\d+ \| +\d+$", shell(AGES), re.MULTILINE)
-
-
 def test_old_revisions_move_into_a_file_and_back(own_url, shell, tmp_path):
     before = revisions(own_url)
     shell(ARCHIVE_TWO)

@@ -133,11 +133,6 @@ def test_find_lists_the_stacks_for_which_every_condition_holds(shown, parameters
         assert lines == [f"{MANAGER}|{GROWTH}|2026-11-20 09:15:00+00|4|Growth"]
 
 
-def test_a_history_can_be_short_and_of_a_named_manager(shown):
-    rows = [line for line in shown("stack", stack=STACK, manager=MANAGER, revisions="2") if line[0].isdigit()]
-    assert [row.split("|")[0] for row in rows] == ["4", "3", "4", "4", "3"]
-
-
 @pytest.mark.parametrize(
     ("bounds", "found"),
     [

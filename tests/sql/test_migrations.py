@@ -4,13 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from stackmgr import paths
 from stackmgr.errors import CommandError
 from stackmgr.operate import migrations
 from tests.support.clusters import new_database
@@ -133,17 +131,3 @@ def test_a_database_in_another_encoding_is_rejected(server_url):
         with pytest.raises(CommandError, match="the encoding of this database is LATIN1, and must be UTF8"):
             migrations.apply(url)
         assert applied(url) == []
-
-
-def test_psql_reads_the_files_and_makes_the_same_schema(empty_url, database_url, binaries):
-    files = sorted((paths.directory("sql") / "migrations").glob("*.sql"))
-    command = [binaries / "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction"]
-    subprocess.run([*command, *(f"--file={path}" for path in files), empty_url], check=True)
-    assert schema_of(empty_url, binaries) == schema_of(database_url, binaries)
-
-
-def schema_of(url: str, binaries: Path) -> list[str]:
-    """Return what pg_dump says of a schema, but for the lines that are different each time."""
-    command = [binaries / "pg_dump", "--schema-only", "--schema=stackmgr", url]
-    dumped = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return [line for line in dumped.splitlines() if not line.startswith(("\\restrict", "\\unrestrict"))]

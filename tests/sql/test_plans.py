@@ -72,10 +72,6 @@ INSERT INTO stackmgr.api_key_quota_queues (quota_id, slot, granted_at)
 SELECT quota_id, slot, '{}' FROM stackmgr.api_key_quota_slots
 """
 
-CURRENT_STACK = b"""
-EXPLAIN (ANALYZE, FORMAT JSON)
-SELECT key_label FROM stackmgr.current_stack WHERE manager_id = %(manager_id)s AND stack_id = %(stack_id)s
-"""
 
 # No type of the schema: see stack_create.
 SAMPLES: dict[str, Any] = {
@@ -204,14 +200,6 @@ def test_a_key_the_keys_of_an_account_and_a_predecessor_are_found_by_an_index(ow
     owner.execute(PREDECESSOR)
     explained: Any = owner.execute(EXPLAIN_PREDECESSOR).fetchone()
     assert indexes(list(nodes(explained[0][0]["Plan"]))) == {"api_keys_successor_id"}
-
-
-def test_the_view_of_a_stack_reads_no_key_but_that_of_its_last_change(owner, ends):
-    given = {"manager_id": MANAGER, "stack_id": ends["last"].stack_id}
-    explained: Any = owner.execute(CURRENT_STACK, given).fetchone()
-    plan = list(nodes(explained[0][0]["Plan"]))
-    assert indexes(plan) == {"stacks_pkey", "managers_pkey", "stack_revisions_pkey", "api_keys_key_id_key"}
-    assert all(node["Actual Rows"] <= 1 for node in plan if "Relation Name" in node)
 
 
 def assert_indexes_of_header(connection: DatabaseConnection, name: str) -> None:
