@@ -48,9 +48,7 @@ def rebind(command, manager, external_id, identity_id, *arguments):
     return command("managers", "rebind", manager, *confirmed, *arguments)
 
 
-def test_after_a_change_of_verifier_a_manager_is_rebound_and_keeps_its_stacks(
-    bound, client_as, command, admin
-):
+def test_rebinding_keeps_the_stacks(bound, client_as, command, admin):
     client, identity_id, external_id = bound
     after = client_as(f"new_{identity_id}", external_id)
     before = client.page().json
@@ -75,9 +73,7 @@ def test_an_external_id_can_be_corrected(bound, client_as, command):
     assert len(client_as(identity_id, corrected).page().json["items"]) == 1
 
 
-def test_a_rebinding_needs_the_saved_binding_and_ids_that_no_other_manager_has(
-    bound, client_as, command, contents
-):
+def test_rebinding_needs_the_saved_binding(bound, client_as, command, contents):
     _, identity_id, external_id = bound
     other_identity, other_external = f"id_{uuid4().hex}", str(uuid4())
     client_as(other_identity, other_external).page()

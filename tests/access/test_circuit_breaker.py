@@ -46,9 +46,7 @@ def fail(breaker, times=1):
 
 
 @pytest.mark.parametrize("behaviour", NO_RESPONSE.values(), ids=NO_RESPONSE)
-def test_after_a_few_failures_to_respond_the_verifier_is_not_called(
-    make_unkey_client, unkey, clock, behaviour
-):
+def test_failures_open_the_circuit(make_unkey_client, unkey, clock, behaviour):
     unkey.behave = behaviour or unkey.silence
     client = make_unkey_client(unkey.url, timeout=0.3)
     statuses = [client.page().status_int for _ in range(FAILURES_TO_OPEN)]
@@ -68,7 +66,7 @@ def test_any_response_keeps_the_circuit_closed(make_unkey_client, unkey, behavio
     assert (len(unkey.requests), unkey.connections) == (FAILURES_TO_OPEN + 2, 1)
 
 
-def test_only_consecutive_failures_open_the_circuit_and_each_counts_once(breaker, clock):
+def test_only_consecutive_failures_count(breaker, clock):
     for _ in range(5):
         for _ in range(FAILURES_TO_OPEN - 1):
             fail(breaker)
@@ -127,7 +125,7 @@ def test_probes_are_short_but_for_one_each_time_out(breaker, clock):
     assert probe(breaker, clock).seconds == TIMEOUT
 
 
-def test_a_slow_response_to_the_full_probe_closes_the_circuit(breaker, clock):
+def test_slow_full_probe_closes_the_circuit(breaker, clock):
     fail(breaker, FAILURES_TO_OPEN)
     clock.seconds += TIMEOUT
     slow = probe(breaker, clock)
@@ -138,7 +136,7 @@ def test_a_slow_response_to_the_full_probe_closes_the_circuit(breaker, clock):
     assert not breaker.is_open
 
 
-def test_calls_from_before_the_recovery_do_not_open_the_circuit_again(breaker, clock):
+def test_calls_before_the_recovery_do_not_count(breaker, clock):
     hanging = [breaker.acquire() for _ in range(20)]
     clock.seconds += 0.1
     fail(breaker, FAILURES_TO_OPEN)
@@ -149,14 +147,14 @@ def test_calls_from_before_the_recovery_do_not_open_the_circuit_again(breaker, c
     assert not breaker.is_open
 
 
-def test_calls_that_hang_together_open_the_circuit_when_the_first_of_them_fails(breaker, clock):
+def test_hanging_calls_count_at_the_first_failure(breaker, clock):
     hanging = [breaker.acquire() for _ in range(FAILURES_TO_OPEN)]
     clock.seconds += TIMEOUT
     breaker.release(hanging[0], responded=False)
     assert breaker.is_open
 
 
-def test_calls_that_have_just_begun_do_not_count_as_hanging(breaker, clock):
+def test_new_calls_do_not_count_as_hanging(breaker, clock):
     first = breaker.acquire()
     clock.seconds += TIMEOUT - 0.1
     for _ in range(10):

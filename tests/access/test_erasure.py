@@ -51,7 +51,7 @@ def erase(database_url):
         yield partial(erasure.erase, operator)
 
 
-def test_everything_of_the_manager_is_deleted_and_counted(manager, command, admin, row_counts, make_client):
+def test_all_rows_are_deleted_and_counted(manager, command, admin, row_counts, make_client):
     manager_id, external_id = manager
     other = make_client()
     stack = other.create(configuration()).json
@@ -75,7 +75,7 @@ def test_everything_of_the_manager_is_deleted_and_counted(manager, command, admi
     assert other.get(stack["id"]).json == stack
 
 
-def test_nothing_is_deleted_unless_the_external_id_is_confirmed(client, manager, command, contents):
+def test_erasure_needs_the_confirmed_id(client, manager, command, contents):
     before = contents()
     result = command("managers", "erase", manager[0], "--confirm", manager[0])
     assert result.status == 1
@@ -106,9 +106,7 @@ def test_an_interrupted_erasure_is_continued(client, manager, command, admin, mo
     assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
 
 
-def test_rows_are_deleted_in_the_order_of_the_heap_if_they_are_still_the_managers(
-    manager, database_url, row_counts
-):
+def test_rows_are_deleted_in_heap_order(manager, database_url, row_counts):
     before = row_counts()
     with operating(database_url) as operator:
         # The updates have moved rows of the stacks.
@@ -129,9 +127,7 @@ WHERE pg_class.oid = 'stackmgr.creation_receipts'::regclass
 """
 
 
-def test_deleted_receipts_are_vacuumed_and_others_frozen_once_no_transaction_can_read_them(
-    manager, make_client, database_url, monkeypatch
-):
+def test_receipts_are_vacuumed_once_none_can_read(manager, make_client, database_url, monkeypatch):
     make_client().create(configuration())
     monkeypatch.setattr(erasure, "_MANY", 3)
     reports = []
@@ -151,7 +147,7 @@ def test_deleted_receipts_are_vacuumed_and_others_frozen_once_no_transaction_can
     assert [(done, total) for done, total, _ in waits] == [(8, 11)]
 
 
-def test_rows_without_their_manager_are_erased_by_another_run(manager, command, admin, rows_of):
+def test_rows_without_their_manager_are_erased(manager, command, admin, rows_of):
     erase = ("managers", "erase", manager[0], "--confirm", manager[1])
     admin.execute(b"DELETE FROM stackmgr.managers WHERE manager_id = %s", [manager[0]])
     assert command(*erase).status == 1
@@ -162,7 +158,7 @@ def test_rows_without_their_manager_are_erased_by_another_run(manager, command, 
     assert admin.execute(RECORD, [manager[0]]).fetchone() == (3, 5, 3, True, True)
 
 
-def test_requests_in_progress_are_waited_for_as_long_as_nginx_waits_for_them(manager, erase, monkeypatch):
+def test_erasure_waits_as_long_as_nginx(manager, erase, monkeypatch):
     monkeypatch.undo()
     slept: list[float] = []
     monkeypatch.setattr(erasure.time, "sleep", slept.append)
@@ -176,7 +172,7 @@ def test_requests_in_progress_are_waited_for_as_long_as_nginx_waits_for_them(man
     assert all(pauses)
 
 
-def test_a_key_issued_during_the_erasure_is_a_new_managers(manager, new_key, erase, database, admin):
+def test_key_issued_meanwhile_is_a_new_managers(manager, new_key, erase, database, admin):
     manager_id, external_id = manager
 
     def bind_again(done: int, *_: object) -> None:
@@ -204,9 +200,7 @@ def test_a_key_issued_during_the_erasure_is_a_new_managers(manager, new_key, era
     ],
     ids=["create", "created", "retry that found its key used", "update", "updated"],
 )
-def test_what_a_write_saves_whose_manager_is_erased_meanwhile_is_erased_as_well(
-    client, manager, rows_of, erase, race
-):
+def test_concurrent_write_is_erased_too(client, manager, rows_of, erase, race):
     last_statement, send, status = race
     [first, *_] = client.page().json["items"]
     client.change_worker()
@@ -237,9 +231,7 @@ def test_what_a_write_saves_whose_manager_is_erased_meanwhile_is_erased_as_well(
     assert client.page().status_int == 401
 
 
-def test_a_first_request_binds_again_if_the_binding_in_its_way_is_erased_meanwhile(
-    database, admin, monkeypatch
-):
+def test_first_request_binds_after_an_erasure(database, admin, monkeypatch):
     external_id, other_id = str(uuid4()), str(uuid4())
     meanwhile = {
         "manager_find": b"INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)"

@@ -83,7 +83,7 @@ def test_what_cannot_be_held_or_released_is_named(manager, command):
     [(0, [3, 3, 3]), (2, [3, 3, 1]), (7, [2, 0, 0]), (9, [0, 0, 0])],
     ids=["before any row", "receipts", "stacks", "after the last row"],
 )
-def test_a_hold_stops_an_erasure_that_runs_and_its_repetition(manager, operators, rows, deleted, left):
+def test_hold_stops_a_running_erasure(manager, operators, rows, deleted, left):
     one, two = operators
 
     def hold_then(done: int, *_: object) -> None:
@@ -102,7 +102,7 @@ def is_waiting(admin) -> bool:
     return admin.execute(WAITING).fetchone()[0] == 1
 
 
-def test_an_erasure_waits_for_a_hold_that_begins_before_it_and_is_refused(manager, operators, admin, rows):
+def test_erasure_waits_for_an_earlier_hold(manager, operators, admin, rows):
     one, two = operators
     with ThreadPoolExecutor() as threads:
         with one.transaction():
@@ -114,7 +114,7 @@ def test_an_erasure_waits_for_a_hold_that_begins_before_it_and_is_refused(manage
     assert rows() == [3, 3, 3]
 
 
-def test_a_hold_and_an_erasure_that_has_begun_wait_for_each_other(manager, operators, admin, rows):
+def test_hold_and_erasure_wait_for_each_other(manager, operators, admin, rows):
     one, two = operators
     begin = {"manager_id": manager[0], "external_id": manager[1]}
     with ThreadPoolExecutor() as threads:

@@ -28,9 +28,7 @@ def test_only_the_digest_of_a_key_is_stored(issue, admin):
         assert issued.key[start : start + 8] not in stored.replace("stackmgr:", "")
 
 
-def test_a_rotated_key_ends_at_once_and_its_successor_inherits_all_but_the_secret(
-    issue, holder, operator, database_url
-):
+def test_successor_inherits_all_but_the_secret(issue, holder, operator, database_url):
     expires_at = datetime.now(UTC) + timedelta(days=1)
     old = issue(label="robot", expires_at=expires_at, quota=Quota(5, 60))
     with operator.session() as session:
@@ -45,7 +43,7 @@ def test_a_rotated_key_ends_at_once_and_its_successor_inherits_all_but_the_secre
     assert predecessor.successor_id == new.key_id
 
 
-def test_during_the_overlap_both_keys_are_valid_and_share_one_quota(issue, holder, operator):
+def test_both_keys_of_an_overlap_share_a_quota(issue, holder, operator):
     old = issue(quota=Quota(3, 60))
     with operator.session() as session:
         new = issued_keys.rotate(session, old.key_id, overlap_seconds=60)
@@ -53,7 +51,7 @@ def test_during_the_overlap_both_keys_are_valid_and_share_one_quota(issue, holde
     assert statuses == [200, 200, 200, 429]
 
 
-def test_an_overlap_ends_and_never_extends_the_life_of_a_key(issue, holder, operator, admin):
+def test_overlap_never_extends_a_key(issue, holder, operator, admin):
     expires_at = datetime.now(UTC) + timedelta(seconds=30)
     short, long = issue(), issue(expires_at=expires_at)
     with operator.session() as session:
@@ -67,7 +65,7 @@ def test_an_overlap_ends_and_never_extends_the_life_of_a_key(issue, holder, oper
     assert holder(rotated.key).page().status_int == 200
 
 
-def test_a_key_that_has_ended_or_has_a_successor_cannot_be_rotated(issue, operator):
+def test_ended_key_cannot_be_rotated(issue, operator):
     revoked, expired, rotated = issue(), issue(expires_at=datetime.now(UTC)), issue()
     with operator.session() as session:
         issued_keys.revoke(session, revoked.key_id)
@@ -90,7 +88,7 @@ def test_of_two_rotations_at_once_one_succeeds(issue, operator):
         issued = successors[0]
 
 
-def test_a_key_that_has_the_hash_of_another_one_is_verified_itself(issue, database):
+def test_key_with_anothers_hash_is_verified(issue, database):
     admission, found = Admission(), []
     with database.session() as session:
         for issued in (issue(), issue()):
@@ -111,7 +109,7 @@ def with_checksum(random_part):
     return "stackmgr_" + random_part + "".join(BASE62[place] for place in places)
 
 
-def test_new_keys_differ_have_the_published_form_and_use_every_character_of_the_alphabet():
+def test_new_keys_have_the_published_form():
     keys = {api_keys.generate() for _ in range(500)}
     assert len({key[9:41] for key in keys}) == 500
     assert {character for key in keys for character in key[9:41]} == set(BASE62)
@@ -123,7 +121,7 @@ def test_new_keys_differ_have_the_published_form_and_use_every_character_of_the_
 
 
 @pytest.mark.parametrize("random_part", ["0" * 32, "z" * 32, "0123456789ABCDEFGHIJKLMNOPQRSTUV"])
-def test_a_key_is_well_formed_exactly_with_the_checksum_of_its_random_characters(random_part):
+def test_key_needs_its_checksum(random_part):
     key = with_checksum(random_part)
     assert api_keys.is_well_formed(key)
     assert not api_keys.is_well_formed(key[:-6] + "000000")
@@ -213,7 +211,7 @@ def test_list_shows_everything_except_the_key(command):
     assert line.split("\t")[-3:] == ["100/10", "-", "robot äöü"]
 
 
-def test_a_key_is_issued_by_the_manager_id_to_the_account_of_the_manager(command, client):
+def test_key_is_issued_by_the_manager_id(command, client):
     client.page()
     [manager] = command("managers", "show", "--json", client.external_id).json
     issued = command("keys", "issue", "--json", "--external-id", manager["manager_id"]).json

@@ -29,7 +29,7 @@ def assert_both_workers_return(service: RunningService, key: str, status: int) -
 
 
 @pytest.mark.parametrize("end", [issued_keys.revoke, issued_keys.rotate])
-def test_the_end_of_a_key_is_seen_by_the_next_request_of_either_worker(service, issue, operator, end):
+def test_both_workers_see_the_end_of_a_key(service, issue, operator, end):
     for _ in range(3):
         issued = issue()
         assert_both_workers_return(service, issued.key, 200)
@@ -43,7 +43,7 @@ def test_the_end_of_a_key_is_seen_by_the_next_request_of_either_worker(service, 
 ABANDONED = "SELECT sessions_abandoned FROM pg_stat_database WHERE datname = current_database()"
 
 
-def test_a_use_is_written_and_each_session_closed_at_a_stop(database_url, issue, admin):
+def test_stop_writes_uses_and_closes_sessions(database_url, issue, admin):
     issued, before = issue(), admin.execute(ABANDONED).fetchone()
     with running_service(database_url, args=WORKERS) as service:
         assert_both_workers_return(service, issued.key, 200)

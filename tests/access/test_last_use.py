@@ -43,7 +43,7 @@ def client(client_with, issued, notes):
     return client_with(issued.key, verifier=DatabaseVerifier(notes))
 
 
-def test_a_use_is_visible_once_written_and_only_to_the_hour(client, notes, last_used, admin):
+def test_use_is_visible_to_the_hour(client, notes, last_used, admin):
     client.page()
     client.page()
     assert client.statements == ["stack_list"]
@@ -66,9 +66,7 @@ def test_within_the_hour_nothing_more_is_written(client, notes, statements_run, 
     assert statements_run[-1] == "api_key_use_record"
 
 
-def test_a_use_without_a_thread_to_write_it_fails_no_request_and_the_next_one_starts_it(
-    client, notes, last_used, no_threads
-):
+def test_use_without_a_thread_fails_no_request(client, notes, last_used, no_threads):
     notes._interval = 0.01
     with no_threads():
         assert client.page().status_int == 200
@@ -84,7 +82,7 @@ def test_a_rejected_key_is_not_in_use(client, notes, statements_run):
     assert statements_run == []
 
 
-def test_of_two_processes_that_record_one_use_only_the_first_writes(issued, database, admin):
+def test_one_process_writes_a_use(issued, database, admin):
     processes = [LastUse(database, interval=3600) for _ in range(2)]
     versions = []
     for process in processes:
@@ -96,9 +94,7 @@ def test_of_two_processes_that_record_one_use_only_the_first_writes(issued, data
     assert versions[0] == versions[1]
 
 
-def test_a_locked_key_is_still_verified_and_its_use_recorded_later(
-    client, notes, last_used, admin, database_url
-):
+def test_locked_keys_use_is_recorded_later(client, notes, last_used, admin, database_url):
     client.page()
     notes._database = impatient = Database(database_url, pool_size=1, deadline=2.0)
     impatient.open()
@@ -113,9 +109,7 @@ def test_a_locked_key_is_still_verified_and_its_use_recorded_later(
     assert last_used() is not None
 
 
-def test_uses_before_and_during_a_write_that_fails_are_written_later(
-    issue, notes, database, database_url, caplog
-):
+def test_uses_of_a_failed_write_are_kept(issue, notes, database, database_url, caplog):
     before, during = issue(), issue()
 
     def fail(_: Database) -> None:

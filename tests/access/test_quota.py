@@ -65,7 +65,7 @@ def retry_after():
     return compare
 
 
-def test_over_the_quota_a_request_is_rate_limited_and_changes_nothing(limited, retry_after):
+def test_request_over_the_quota_is_limited(limited, retry_after):
     client, _ = limited(3, 60)
     assert client.create(configuration(), key="one").status_int == 201
     assert client.statements[:2] == ["api_key_verify", "api_key_quota_consume"]
@@ -79,9 +79,7 @@ def test_over_the_quota_a_request_is_rate_limited_and_changes_nothing(limited, r
 
 
 @pytest.mark.parametrize("limit", [5, 101, 250])
-def test_any_span_holds_what_the_quota_allows_and_retry_after_is_when_the_next_is_granted(
-    limited, let_pass, limit, retry_after
-):
+def test_any_span_holds_the_quota(limited, let_pass, limit, retry_after):
     client, key_id = limited(limit, 100)
     assert client.page().status_int == 200
     let_pass(key_id, 60)
@@ -93,9 +91,7 @@ def test_any_span_holds_what_the_quota_allows_and_retry_after_is_when_the_next_i
 
 
 @pytest.mark.parametrize("limit", [3, 250])
-def test_after_the_clock_is_set_back_a_used_up_quota_is_free_once_and_then_exact(
-    limited, let_pass, limit, retry_after
-):
+def test_quota_is_exact_after_a_clock_step(limited, let_pass, limit, retry_after):
     client, key_id = limited(limit, 100)
     granted = [200] * limit + [429]
     assert [client.page().status_int for _ in granted] == granted
@@ -105,9 +101,7 @@ def test_after_the_clock_is_set_back_a_used_up_quota_is_free_once_and_then_exact
 
 
 @pytest.mark.parametrize(("ahead", "is_granted"), [(3600, True), (5, False)])
-def test_a_peek_returns_the_outcome_of_a_request_after_the_clock_is_set_back(
-    limited, let_pass, operator, ahead, is_granted
-):
+def test_peek_has_the_outcome_after_a_clock_step(limited, let_pass, operator, ahead, is_granted):
     client, key_id = limited(1, 100)
     assert client.page().status_int == 200
     let_pass(key_id, -ahead)
@@ -130,7 +124,7 @@ def test_requests_at_once_are_granted_exactly_the_quota(limited):
     assert statuses_at_once(client, 120) == {200: 30, 429: 90}
 
 
-def test_requests_at_once_are_granted_all_that_one_slot_of_a_large_quota_has_left(limited, admin):
+def test_requests_at_once_get_all_of_one_slot(limited, admin):
     client, key_id = limited(2_000, 60)
     admin.execute(TAKE_ALL_SLOTS_BUT_ONE, [key_id])
     assert statuses_at_once(client, 60) == {200: 20, 429: 40}
@@ -151,7 +145,7 @@ def test_a_slot_that_is_held_delays_no_request(limited, database_url):
         assert client.page().status_int == 200
 
 
-def test_a_request_whose_manager_is_rebound_meanwhile_counts_once(limited, admin, monkeypatch):
+def test_rebound_managers_request_counts_once(limited, admin, monkeypatch):
     client, _ = limited(3, 60)
     assert client.page().status_int == 200
     verify = DatabaseVerifier.verify

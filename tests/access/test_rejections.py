@@ -39,7 +39,7 @@ def client(client_with, unkey, make_verifier, lines):
 
 
 @pytest.mark.parametrize("code", UNKEY)
-def test_each_code_of_unkey_has_a_reason_of_its_own_and_the_ids_of_unkey(client, unkey, lines, code):
+def test_each_code_of_unkey_has_its_reason(client, unkey, lines, code):
     unkey.behave = respond(200, verification(code, keyId="key_1"))
     assert client.page().status_int == UNKEY[code][0]
     assert lines[-1]["reason"] == UNKEY[code][1]
@@ -55,7 +55,7 @@ def test_ids_that_are_not_printable_are_not_logged(client, unkey, lines):
     assert "verifier_request_id" not in lines[-1]
 
 
-def test_an_accepted_key_without_an_identity_is_logged_with_its_id(client, unkey, lines):
+def test_key_without_identity_is_logged(client, unkey, lines):
     unkey.behave = respond(200, verification("VALID", valid=True, keyId="key_1"))
     assert client.page().status_int == 401
     assert (lines[-1]["reason"], lines[-1]["key_id"]) == ("identity_missing", "key_1")
@@ -112,7 +112,7 @@ def test_a_warning_says_once_that_all_keys_are_unknown(client, unkey, caplog, mo
     assert client.key not in caplog.text
 
 
-def test_a_key_that_the_database_rejects_is_logged_with_its_id(client_with, issue, operator, lines):
+def test_rejected_key_is_logged_with_its_id(client_with, issue, operator, lines):
     revoked, used_up = issue(), issue(quota=issued_keys.Quota(1, 60))
     expired = issue(expires_at=datetime.now(UTC) - timedelta(seconds=60))
     with operator.session() as session:
@@ -140,12 +140,12 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "seconds"), TEXTS.items())
-def test_seconds_are_taken_and_a_date_that_has_passed_is_now(text, seconds):
+def test_retry_after_in_seconds_or_past(text, seconds):
     assert retry_after(text) == seconds
 
 
 @pytest.mark.parametrize("ahead", [1, 90, 86400])
-def test_a_date_with_or_without_a_zone_is_turned_into_whole_seconds_from_now(ahead):
+def test_retry_after_as_a_date(ahead):
     moment = datetime.now(UTC) + timedelta(seconds=ahead)
     for text in (format_datetime(moment, usegmt=True), format_datetime(moment.replace(tzinfo=None))):
         assert ahead - 2 <= retry_after(text) <= ahead

@@ -100,7 +100,7 @@ def server(request, tls_server):
 
 
 @pytest.mark.parametrize(("pieces", "first", "is_kept"), CASES.values(), ids=CASES)
-def test_after_any_framing_the_next_key_has_its_own_outcome(server, make_verifier, pieces, first, is_kept):
+def test_next_key_has_its_own_outcome(server, make_verifier, pieces, first, is_kept):
     verifier = make_verifier(server.url, 1.0 if first == TIMEOUT else 10.0)
     assert outcome(verifier, "next") == NEXT
     server.behave.pieces = pieces

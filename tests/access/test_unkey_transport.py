@@ -83,9 +83,7 @@ def test_a_server_that_cannot_be_reached_is_unavailable(
         every_operation(503, make_unkey_client(url.format(port=listener.getsockname()[1]), IMPATIENT))
 
 
-def test_a_resolver_that_hangs_holds_up_one_thread_and_no_request(
-    every_operation, make_unkey_client, monkeypatch
-):
+def test_hanging_resolver_delays_no_request(every_operation, make_unkey_client, monkeypatch):
     release, lookups = threading.Event(), []
 
     def hang(*arguments, **options):
@@ -113,9 +111,7 @@ def resolve(monkeypatch):
     return resolve
 
 
-def test_an_address_that_rejects_or_drops_packets_leaves_time_for_the_next_one(
-    unkey, make_unkey_client, resolve
-):
+def test_dead_address_leaves_time_for_the_next(unkey, make_unkey_client, resolve):
     client = make_unkey_client(f"http://unkey.example.org:{unkey.port}", 2.0)
     unkey.behave = respond(200, accepted(client.external_id, client.external_id))
     with ExitStack() as cleanup:
@@ -128,7 +124,7 @@ def test_an_address_that_rejects_or_drops_packets_leaves_time_for_the_next_one(
         assert client.page().status_int == 200
 
 
-def test_the_probes_of_an_open_circuit_go_where_the_name_leads_now(make_unkey_client, resolve, monkeypatch):
+def test_probes_look_the_name_up_anew(make_unkey_client, resolve, monkeypatch):
     monkeypatch.setattr(circuit_breaker, "FAILURES_TO_OPEN", 3)
     all_arrived = threading.Barrier(5)
     with http_server() as failing, http_server() as healthy, ThreadPoolExecutor(5) as threads:
@@ -145,7 +141,7 @@ def test_the_probes_of_an_open_circuit_go_where_the_name_leads_now(make_unkey_cl
 
 
 @pytest.mark.parametrize(("name", "is_trusted"), [("unkey.example.org", True), ("127.0.0.1", False)])
-def test_a_certificate_for_another_host_or_of_an_unknown_authority_is_unavailable(
+def test_certificate_must_match_and_be_trusted(
     tls_server, every_operation, make_unkey_client, name, is_trusted
 ):
     with tls_server(name, is_trusted=is_trusted) as server:
@@ -158,7 +154,7 @@ def test_a_server_that_does_not_speak_tls_is_unavailable(unkey, every_operation,
 
 
 @pytest.mark.parametrize("death", [hang_up, reset])
-def test_a_kept_connection_that_died_while_idle_is_replaced_once(known, unkey, death):
+def test_dead_kept_connection_is_replaced_once(known, unkey, death):
     client, stack_id = known
     good = unkey.behave
 
@@ -170,7 +166,7 @@ def test_a_kept_connection_that_died_while_idle_is_replaced_once(known, unkey, d
     assert unkey.requests[0].body == unkey.requests[1].body
 
 
-def test_a_connection_that_was_opened_too_long_ago_is_not_used_again(known, unkey, monkeypatch):
+def test_old_connection_is_not_used_again(known, unkey, monkeypatch):
     client, stack_id = known
     connections = unkey.connections
     monkeypatch.setattr(http_connection, "LONGEST_USE_SECONDS", 0.0)
@@ -187,9 +183,7 @@ def own_database(url: str, **options: float) -> Iterator[Database]:
     database.close()
 
 
-def test_no_database_connection_is_held_during_a_request_to_unkey(
-    unkey, database_url, client_with, make_verifier
-):
+def test_unkey_call_holds_no_connection(unkey, database_url, client_with, make_verifier):
     called = threading.Event()
 
     def respond_late(sock, request):

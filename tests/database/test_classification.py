@@ -76,9 +76,7 @@ def sabotage(login):
         ("XX000", 1, (500, 1)),
     ],
 )
-def test_a_write_that_fails_runs_again_only_where_nothing_can_have_happened(
-    service, sabotage, sqlstate, times, outcome
-):
+def test_failed_write_is_retried_only_if_safe(service, sabotage, sqlstate, times, outcome):
     status, attempts = outcome
     before = service.client.get(service.stack_id).json
     sabotage("stack_revisions", sqlstate, times)
@@ -88,13 +86,13 @@ def test_a_write_that_fails_runs_again_only_where_nothing_can_have_happened(
     service.assert_whole()
 
 
-def test_a_limit_of_the_server_means_a_key_that_is_too_long_only_if_it_is(service, sabotage):
+def test_only_a_too_long_key_is_blamed(service, sabotage):
     sabotage("creation_receipts", "54000", 2)
     for length, status in ((LONGEST_KEY_BYTES + 1, 400), (LONGEST_KEY_BYTES, 500), (LONGEST_KEY_BYTES, 201)):
         assert service.client.create(configuration(), key="k" * length).status_int == status
 
 
-def test_a_failure_at_the_commit_itself_is_not_taken_for_success(service, sabotage, login):
+def test_failed_commit_is_no_success(service, sabotage, login):
     before = service.client.get(service.stack_id).json
     sabotage("stack_revisions", "23514", 2, deferred=True)
     assert service.operations()["update"]() == 500
@@ -103,7 +101,7 @@ def test_a_failure_at_the_commit_itself_is_not_taken_for_success(service, sabota
     service.assert_whole()
 
 
-def test_a_failed_commit_of_a_statement_that_a_pooler_has_lost_is_classified_too(service, sabotage):
+def test_failed_commit_after_a_pooler_is_retried(service, sabotage):
     assert service.operations()["update"]() == 200
     with service.database.session() as session:
         session.row(statements.load("api_key_verify"), {"key_digest": b""})
@@ -115,7 +113,7 @@ def test_a_failed_commit_of_a_statement_that_a_pooler_has_lost_is_classified_too
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_whatever_fails_during_verification_is_503_and_after_it_500(service, login, is_known):
+def test_failure_is_503_until_verified_then_500(service, login, is_known):
     """A read of a known key fails as its verification does: which of the two, the server does not tell."""
     for table, status in (("api_keys", 503), ("stacks", 503 if is_known else 500)):
         login.execute(b"ALTER TABLE stackmgr.%s RENAME TO hidden" % table.encode())
@@ -128,7 +126,7 @@ def test_whatever_fails_during_verification_is_503_and_after_it_500(service, log
     service.assert_whole()
 
 
-def test_no_response_and_no_log_repeats_a_message_of_the_server(service, sabotage, caplog):
+def test_server_messages_are_not_repeated(service, sabotage, caplog):
     sabotage("stack_revisions", "XX000", 1)
     response = service.client.update(service.stack_id, {"name": "a name of a client"})
     assert response.status_int == 500
@@ -139,7 +137,7 @@ def test_no_response_and_no_log_repeats_a_message_of_the_server(service, sabotag
     assert "XX000" in logged
 
 
-def test_a_deadlock_is_resolved_by_running_the_statement_again(make_service, server, login, watcher):
+def test_deadlock_runs_the_statement_again(make_service, server, login, watcher):
     # The service's side is to find the deadlock, and so to be the one that gives way.  It looks once, so late
     # that there is one by then.
     service = make_service(f"{server.url()}&options=-c%20deadlock_timeout%3D2s")
@@ -164,7 +162,7 @@ def test_a_deadlock_is_resolved_by_running_the_statement_again(make_service, ser
     service.assert_whole()
 
 
-def test_a_migration_that_changes_a_column_under_prepared_statements_fails_no_request(service, login):
+def test_changed_column_fails_no_request(service, login):
     def get() -> None:
         service.client.change_worker()  # the look-up of a key has a column of the table's type
         assert service.operations()["get"]() == 200
@@ -183,7 +181,7 @@ def test_a_migration_that_changes_a_column_under_prepared_statements_fails_no_re
         login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
 
 
-def test_a_migration_between_a_plan_and_its_execution_fails_one_request(service, login, monkeypatch):
+def test_migration_during_a_statement_fails_one(service, login, monkeypatch):
     before, prepare = set(service.backends()), DatabaseConnection._prepare
 
     def prepare_and_migrate(connection: DatabaseConnection, statement: Statement, deadline: float) -> None:
@@ -209,7 +207,7 @@ def test_a_migration_between_a_plan_and_its_execution_fails_one_request(service,
         login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
 
 
-def test_connections_to_a_server_that_takes_no_more_writes_are_all_replaced(service):
+def test_read_only_connections_are_replaced(service):
     old = set(service.backends())
     with service.every_connection() as connections:
         for connection in connections:
@@ -220,7 +218,7 @@ def test_connections_to_a_server_that_takes_no_more_writes_are_all_replaced(serv
     service.assert_whole()
 
 
-def test_a_server_that_takes_no_writes_from_anybody_is_still_read_from(make_service, server, login):
+def test_read_only_server_is_still_read(make_service, server, login):
     """With the choice of a server in the URL that the pages print."""
     page = (paths.directory("deploy") / "stackmgr.env.example").read_text()
     service = make_service(f"{server.url()}&{re.findall(r'target_session_attrs=[a-z-]+', page)[0]}")
@@ -239,9 +237,7 @@ def test_a_server_that_takes_no_writes_from_anybody_is_still_read_from(make_serv
 
 
 @pytest.mark.parametrize("sqlstate", ["01000", "01S00"])
-def test_a_warning_that_is_not_about_the_standby_fails_no_write_and_is_logged_once(
-    service, sabotage, sqlstate, caplog
-):
+def test_other_warning_fails_no_write(service, sabotage, sqlstate, caplog):
     sabotage("stack_revisions", sqlstate, 4)
     backends = set(service.backends())
     for name, status in (("create", 201), ("update", 200)) * 2:
@@ -254,12 +250,12 @@ def test_a_warning_that_is_not_about_the_standby_fails_no_write_and_is_logged_on
 
 @pytest.mark.usefixtures("standby_wanted")
 @pytest.mark.parametrize("deadline", [DEADLINE])
-def test_a_commit_that_no_standby_confirms_is_not_acknowledged(service):
+def test_unconfirmed_commit_is_not_acknowledged(service):
     with in_time():
         assert service.operations()["update"]() == 500
 
 
-def test_a_schema_that_is_restored_beside_the_service_fails_no_later_request(service, server):
+def test_restored_schema_fails_no_later_request(service, server):
     run_as, url = server.run_as, server.url()
     dump = server.folder / "stackmgr.dump"
     for _ in range(2 * POOL_SIZE):

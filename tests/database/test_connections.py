@@ -40,7 +40,7 @@ DEATHS = {
 
 
 @pytest.mark.parametrize("death", DEATHS.values(), ids=DEATHS)
-def test_idle_connections_that_died_cost_neither_a_failure_nor_a_further_statement(server, service, death):
+def test_dead_idle_connections_cost_nothing(server, service, death):
     death(server, service)
     eventually(server.accepts)
     for _ in range(5):
@@ -52,7 +52,7 @@ def test_idle_connections_that_died_cost_neither_a_failure_nor_a_further_stateme
     service.assert_whole()
 
 
-def test_a_write_goes_out_on_a_new_connection_when_that_of_the_session_died_meanwhile(server, service):
+def test_write_avoids_a_dead_connection(server, service):
     manager = {"manager_id": str(uuid4()), "external_id": str(uuid4()), "identity_id": str(uuid4())}
     with service.database.session() as session:
         session.row(*VERIFY)
@@ -79,7 +79,7 @@ def _first_success(service: Service) -> float:
 
 @pytest.mark.usefixtures("long_pauses")
 @with_short_deadline
-def test_after_an_outage_the_service_is_back_as_soon_as_its_database(server, service):
+def test_service_is_back_after_an_outage(server, service):
     server.crash()
     for _ in range(5):
         with in_time():
@@ -96,7 +96,7 @@ def test_after_an_outage_the_service_is_back_as_soon_as_its_database(server, ser
 
 
 @with_short_deadline
-def test_after_a_freeze_the_service_is_back_as_soon_as_its_database(server, service):
+def test_service_is_back_after_a_freeze(server, service):
     with server.frozen():
         for _ in range(3):
             assert set(at_once([service.operations()["get"]] * 4)) == {503}
@@ -106,7 +106,7 @@ def test_after_a_freeze_the_service_is_back_as_soon_as_its_database(server, serv
 
 
 @pytest.mark.usefixtures("long_pauses")
-def test_a_service_that_starts_before_its_database_serves_as_soon_as_there_is_one(server, make_service):
+def test_service_may_start_before_its_database(server, make_service):
     service = make_service()
     server.stop()
     late = make_service.again(service, deadline=DEADLINE)
@@ -117,7 +117,7 @@ def test_a_service_that_starts_before_its_database_serves_as_soon_as_there_is_on
     late.assert_whole()
 
 
-def test_a_service_that_is_closing_rejects_what_still_comes(service):
+def test_closing_service_rejects_requests(service):
     service.database.close()
     assert service.operations()["update"]() == 503
 
@@ -145,7 +145,7 @@ def interrupt(monkeypatch):
 
 @pytest.mark.parametrize("max_rows", [None, 1], ids=["alone", "shared"])
 @pytest.mark.parametrize("is_prepared", [True, False])
-def test_a_connection_whose_exchange_is_interrupted_is_closed(service, interrupt, max_rows, is_prepared):
+def test_interrupted_connection_is_closed(service, interrupt, max_rows, is_prepared):
     assert service.operations()["get"]() == 200
     with service.database.session() as session:
         session.row(*VERIFY, max_rows=max_rows)
@@ -160,7 +160,7 @@ def test_a_connection_whose_exchange_is_interrupted_is_closed(service, interrupt
     service.assert_whole()
 
 
-def test_a_parameter_that_cannot_be_sent_costs_no_connection(service):
+def test_unsendable_parameter_costs_no_connection(service):
     assert service.operations()["get"]() == 200
     before = set(service.backends())
     with service.database.session() as session:
@@ -171,7 +171,7 @@ def test_a_parameter_that_cannot_be_sent_costs_no_connection(service):
     service.assert_whole()
 
 
-def test_more_requests_than_connections_wait_in_line_and_lose_none(service):
+def test_requests_wait_in_line_and_lose_none(service):
     def many() -> int:
         return max(service.operations()[name]() for name in ("get", "update", "list") for _ in range(10))
 
@@ -187,7 +187,7 @@ def connection(make_database):
     database.release(connection)
 
 
-def test_a_statement_whose_preparation_failed_is_prepared_by_its_next_use(connection, login, monkeypatch):
+def test_failed_preparation_is_repeated(connection, login, monkeypatch):
     missing = Statement("test", b"SELECT 1 FROM public.later", (), writes=False)
     monkeypatch.setattr(connection, "_execute_unprepared", Mock(side_effect=AssertionError))
     with pytest.raises(DatabaseError, check=lambda ex: ex.sqlstate == "42P01"):

@@ -26,7 +26,7 @@ from stackmgr.database.conninfo import completed_conninfo, is_conninfo
         "host=localhost\nuser=me\n",
     ],
 )
-def test_what_libpq_can_connect_with_is_a_connection_string(text):
+def test_valid_connection_strings(text):
     assert is_conninfo(text)
 
 
@@ -60,23 +60,23 @@ def test_what_libpq_can_connect_with_is_a_connection_string(text):
         "postgresql://user@localhost/stackmgr?service=stackmgr",
     ],
 )
-def test_a_text_that_only_fails_later_is_not_a_connection_string(text):
+def test_invalid_connection_strings(text):
     assert not is_conninfo(text)
 
 
 @pytest.mark.parametrize(("given", "found"), [("", "/dev/null/none"), ("?sslcert=mine", "mine")])
-def test_a_home_that_may_not_be_entered_costs_no_encryption(monkeypatch, given, found):
+def test_closed_home_costs_no_encryption(monkeypatch, given, found):
     """libpq gives TLS up if it may not look for the certificate of a client there."""
     monkeypatch.setattr("os.stat", Mock(side_effect=PermissionError))
     assert conninfo_to_dict(completed_conninfo(f"postgresql://h/d{given}", None, 5.0))["sslcert"] == found
 
 
-def test_a_service_file_of_the_environment_completes_no_connection_string(monkeypatch):
+def test_service_file_completes_no_string(monkeypatch):
     monkeypatch.setenv("PGSERVICE", "stackmgr")
     assert not is_conninfo("postgresql://user@localhost/stackmgr")
 
 
-def test_what_the_url_says_of_the_client_stays_and_the_service_has_the_last_word_on_the_server():
+def test_service_decides_the_servers_settings():
     given = "postgresql://h/d?connect_timeout=9&application_name=mine&options=-c%20statement_timeout%3D1h"
     completed = conninfo_to_dict(completed_conninfo(given, "stackmgr_app", 5.0))
     assert completed["connect_timeout"] == "9"
@@ -99,7 +99,7 @@ def test_citus_and_operators_sessions_may_scan_and_sort(role, given):
     assert (settings["enable_seqscan"], settings["enable_sort"]) == ("on", "on")
 
 
-def test_a_lock_times_out_before_its_statement_and_that_before_the_session():
+def test_lock_times_out_before_its_statement():
     settings = conninfo_to_dict(completed_conninfo("", None, 10.0))["options"]
     lock, statement = re.findall(r"(?:lock|statement)_timeout=(\d+)ms", settings)
     assert int(lock) < int(statement) < 10_000

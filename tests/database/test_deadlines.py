@@ -20,14 +20,14 @@ def deadline() -> float:
     return DEADLINE
 
 
-def test_a_frozen_database_cannot_verify_keys_and_holds_no_request_beyond_the_deadline(server, service):
+def test_frozen_database_holds_no_request(server, service):
     """The writes of a known key have been sent."""
     with server.frozen(), in_time():
         assert at_once(list(service.operations().values())) == [500, 503, 503, 500]
     service.assert_whole()
 
 
-def test_a_stopped_database_cannot_verify_keys_and_holds_no_request_beyond_the_deadline(server, service):
+def test_stopped_database_holds_no_request(server, service):
     server.stop()
     with in_time():
         assert at_once(list(service.operations().values())) == [503] * 4
@@ -41,15 +41,13 @@ def test_without_a_connection_nothing_is_sent(service):
     assert service.client.statements == []
 
 
-def test_a_slow_network_is_waited_for_within_the_deadline(proxy, remote_service):
+def test_slow_network_is_waited_for(proxy, remote_service):
     proxy.delay = DEADLINE / 16
     assert remote_service.operations()["get"]() == 200
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_database_that_freezes_after_verification_leaves_an_error_whose_outcome_is_unknown(
-    server, service, operation
-):
+def test_freeze_after_verification_is_500(server, service, operation):
     service.after_verification(server.freeze)
     with in_time():
         assert service.operations()[operation]() == 500
@@ -58,7 +56,7 @@ def test_a_database_that_freezes_after_verification_leaves_an_error_whose_outcom
     service.assert_whole()
 
 
-def test_a_body_too_large_for_the_socket_ends_at_the_deadline(server, service):
+def test_large_body_ends_at_the_deadline(server, service):
     service.after_verification(server.freeze)
     with in_time():
         assert service.client.create(configuration(name="n" * 261_000)).status_int == 500
@@ -67,7 +65,7 @@ def test_a_body_too_large_for_the_socket_ends_at_the_deadline(server, service):
     service.assert_whole()
 
 
-def test_a_held_row_makes_an_update_fail_and_no_read_wait(service, login):
+def test_held_row_delays_no_read(service, login):
     with held_row(login, service.stack_id):
         with in_time():
             assert service.operations()["update"]() == 500
@@ -77,7 +75,7 @@ def test_a_held_row_makes_an_update_fail_and_no_read_wait(service, login):
     service.assert_whole()
 
 
-def test_64_writers_on_a_held_row_and_4_connections_all_get_a_response_in_time(service, login):
+def test_64_writers_on_a_held_row_get_responses(service, login):
     with held_row(login, service.stack_id), in_time():
         statuses = at_once([service.operations()["update"]] * 64)
     # Those that came to the row waited for it in vain.  The others had no connection.
@@ -86,7 +84,7 @@ def test_64_writers_on_a_held_row_and_4_connections_all_get_a_response_in_time(s
     service.assert_whole()
 
 
-def test_the_deadline_covers_all_statements_of_a_session_together(service):
+def test_deadline_covers_all_statements(service):
     with in_time(), service.database.session() as session:
         for _ in range(2):
             session.row(SLEEP, {"seconds": 0})
@@ -102,6 +100,6 @@ def test_the_deadline_covers_all_statements_of_a_session_together(service):
     service.assert_whole()
 
 
-def test_the_deadline_does_not_run_while_a_slow_client_sends_a_body(service):
+def test_deadline_stops_while_a_client_sends(service):
     service.after_verification(lambda: time.sleep(DEADLINE * 1.2))
     assert service.operations()["update"]() == 200

@@ -64,7 +64,7 @@ def test_a_known_key_costs_one_statement(warm, name):
     assert warm.client.statements == [STATEMENTS[name]]
 
 
-def test_a_retry_of_a_create_costs_two_and_what_is_missing_one(warm):
+def test_statements_of_retries_and_misses(warm):
     assert warm.client.create(configuration(), key="the one stack").status_int == 200
     assert warm.client.statements == ["stack_create", "receipt_find"]
     assert warm.client.update(str(uuid4()), {"name": "x"}).status_int == 404
@@ -121,7 +121,7 @@ def test_what_makes_a_key_valid_has_one_home(warm, written, login, name):
 
 
 @each_operation
-def test_a_key_that_changes_its_manager_acts_for_the_new_one_only(warm, make_service, login, name):
+def test_moved_key_acts_for_the_new_manager(warm, make_service, login, name):
     other, key_digest = make_service(), api_keys.digest(warm.client.key)
     give = (
         b"UPDATE stackmgr.api_keys SET (external_id, identity_id) = (SELECT external_id, identity_id"
@@ -145,7 +145,7 @@ def test_a_key_that_changes_its_manager_acts_for_the_new_one_only(warm, make_ser
 
 
 @each_write
-def test_a_binding_that_is_restored_while_the_write_waits_makes_one_revision(  # noqa: PLR0913 - fixtures
+def test_restored_binding_makes_one_revision(  # noqa: PLR0913 - fixtures
     *, warm, write, written, login, watcher, move
 ):
     """The first snapshot has no binding, a later one has: what it finds must not be run again."""

@@ -56,7 +56,7 @@ def assert_whole(database: Database, size: int = 1) -> None:
     eventually(lambda: (line._nconns, len(line._pool), len(line._waiting)) == (size, size, 0))
 
 
-def test_a_request_that_fails_at_the_moment_of_its_turn_passes_the_connection_on(single, worker, monkeypatch):
+def test_failed_request_passes_its_connection_on(single, worker, monkeypatch):
     held = worker.do(partial(acquired, single))
 
     def fail(_: Signal, __: float) -> bool:
@@ -70,7 +70,7 @@ def test_a_request_that_fails_at_the_moment_of_its_turn_passes_the_connection_on
     assert_whole(single)
 
 
-def test_a_connection_that_is_too_old_is_replaced_when_it_is_released(double):
+def test_old_connection_is_replaced(double):
     old = acquired(double)
     assert old._expire_at < time.monotonic() + 600
     old._expire_at = 0.0
@@ -79,7 +79,7 @@ def test_a_connection_that_is_too_old_is_replaced_when_it_is_released(double):
     assert_whole(double, 2)
 
 
-def test_connections_that_have_just_been_replaced_are_not_replaced_again(single, monkeypatch):
+def test_new_connections_are_not_drained(single, monkeypatch):
     found = [acquired(single)]
     for interval in (10.0, 10.0, 0.0):
         monkeypatch.setattr(pool, "MIN_DRAIN_INTERVAL", interval)
@@ -89,7 +89,7 @@ def test_connections_that_have_just_been_replaced_are_not_replaced_again(single,
     assert [one is other for one, other in itertools.pairwise(found)] == [False, True, False]
 
 
-def test_idle_connections_are_closed_for_another_worker_of_the_login(server, login, monkeypatch):
+def test_idle_connections_are_closed_for_others(server, login, monkeypatch):
     monkeypatch.setattr(pool, "MAX_IDLE_SECONDS", 0.1)
     login.execute(b"CREATE ROLE limited LOGIN CONNECTION LIMIT 2 IN ROLE stackmgr_app")
     with opened(server.url(user="limited"), pool_size=2, deadline=PATIENCE) as first:
@@ -122,7 +122,7 @@ def test_the_wait_in_line_leaves_time_for_the_statement(single, monkeypatch):
     assert single.acquire(before + 1.0) == before + 1.0
 
 
-def test_a_request_is_not_overtaken_because_its_connection_has_died(single, worker, monkeypatch):
+def test_dead_connection_costs_no_place_in_line(single, worker, monkeypatch):
     held = worker.do(partial(acquired, single))
     order: list[int] = []
 
@@ -143,7 +143,7 @@ def test_a_request_is_not_overtaken_because_its_connection_has_died(single, work
     assert_whole(single)
 
 
-def test_a_request_leaves_the_line_with_the_lock_of_the_pool(single, worker):
+def test_request_leaves_the_line_with_the_lock(single, worker):
     class Line(deque):
         def remove(self, waiter):
             removed.append(single._pool._lock._is_owned())

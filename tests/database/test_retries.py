@@ -33,9 +33,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("failed", "reads", "writes", "closed"), TABLE, ids=[row[0] for row in TABLE])
-def test_a_failure_decides_what_is_retried_how_often_and_whether_the_connection_closes(
-    failed, reads, writes, closed
-):
+def test_failure_decides_retries_and_closing(failed, reads, writes, closed):
     reason = not failed[0].isdigit() and failed != "XX000"
     # A statement that is not supported keeps its SQLSTATE.
     sqlstate = {"unsupported": "0A000", "unconfirmed": "01000"}.get(failed) if reason else failed

@@ -108,7 +108,7 @@ def test_no_connection_string_changes_what_is_pinned(server):
     assert_pinned(url, **{name: HOSTILE[name] for name in DEFAULT_SETTINGS})
 
 
-def test_a_connection_string_chooses_how_statements_are_planned_and_the_check_reads_it_back(server):
+def test_connection_string_chooses_the_planning(server):
     url = make_conninfo(server.url(), options="-c plan_cache_mode=auto")
     assert_pinned(url, plan_cache_mode="auto", enable_seqscan="on", enable_sort="on")
     assert preflight.examine(url).problems == []
@@ -124,7 +124,7 @@ def test_a_connection_with_other_settings_is_closed(server):
 
 
 @pytest.mark.usefixtures("standby_wanted")
-def test_a_hidden_warning_of_a_cancelled_wait_is_not_taken_for_success(service, make_service, login, watcher):
+def test_hidden_warning_is_no_success(service, make_service, login, watcher):
     login.execute(b"SET synchronous_commit = local")
     login.execute(b"ALTER ROLE postgres SET client_min_messages = 'error'")
     try:
@@ -162,7 +162,7 @@ def assert_every_operation_works(client: Client) -> None:
     assert client.get(created.json["id"]).json == updated.json
 
 
-def test_the_update_of_a_worker_that_was_killed_is_not_carried_out_later(server, service, login, watcher):
+def test_killed_workers_update_is_dropped(server, service, login, watcher):
     client, path = service.client, f"/manager/stacks/{service.stack_id}"
     before = client.get(service.stack_id).json
 

@@ -115,7 +115,7 @@ def test_one_that_fails_fails_alone(service, start, sent, place, caplog):
 
 @pytest.mark.parametrize("deadline", [4.0])
 @pytest.mark.parametrize("place", [0, 2])
-def test_others_wait_for_one_that_is_slow_and_nothing_runs_twice(service, start, sent, place):
+def test_slow_read_repeats_no_other(service, start, sent, place):
     calls = echoes(service)
     calls.insert(place, look_up(service, SLEEP, "1.5"))
     futures = start(calls)
@@ -135,7 +135,7 @@ def lock(login) -> Iterator[Callable[[], None]]:
 
 @pytest.mark.parametrize("place", [0, 2])
 @pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
-def test_a_server_session_that_is_ended_in_the_middle_costs_no_other_request(  # noqa: PLR0913 - fixtures
+def test_ended_session_costs_no_other_read(  # noqa: PLR0913 - fixtures
     *, service, start, lock, watcher, place, end
 ):
     calls = echoes(service)

@@ -47,7 +47,7 @@ def wait_for_sync(primary: psycopg.Connection) -> None:
 
 
 @pytest.mark.usefixtures("standby")
-def test_a_cancelled_wait_for_the_standby_is_not_acknowledged(server, service, link, login, watcher):
+def test_cancelled_wait_is_not_acknowledged(server, service, link, login, watcher):
     link.hold()
     for operation in (service.operations()["update"], service.operations()["create"]):
         with ThreadPoolExecutor() as threads:
@@ -61,7 +61,7 @@ def test_a_cancelled_wait_for_the_standby_is_not_acknowledged(server, service, l
 
 
 @pytest.mark.parametrize("crashes", [True, False], ids=["after a restart", "after a session has ended"])
-def test_a_retry_is_acknowledged_only_once_the_standby_has_its_stack(  # noqa: PLR0913 - fixtures
+def test_retry_waits_for_the_standby(  # noqa: PLR0913 - fixtures
     *, server, service, standby, link, make_service, watcher, crashes
 ):
     key = str(uuid4())

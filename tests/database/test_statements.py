@@ -18,7 +18,7 @@ def load(tmp_path, monkeypatch):
     return load
 
 
-def test_a_statement_holds_the_name_of_its_file_and_no_other_comment(load):
+def test_statement_has_its_files_name(load):
     statement = load('-- thing_get: what it is for; it\'s "quoted".\n\nSELECT 1 -- one\n    AS number;\n')
     assert statement.name == "thing_get"
     assert statement.text == b"SELECT /* thing_get */ 1     AS number;"
@@ -26,7 +26,7 @@ def test_a_statement_holds_the_name_of_its_file_and_no_other_comment(load):
     assert not statement.writes
 
 
-def test_parameters_are_numbered_in_the_order_in_which_they_first_occur(load):
+def test_parameters_are_numbered_in_order(load):
     statement = load("SELECT %(b)s::uuid, %(a)s::text, %(b)s::uuid, %(b_two)s::json;\n")
     assert statement.text == b"SELECT /* thing_get */ $1::uuid, $2::text, $1::uuid, $3::json;"
     assert statement.parameters == ("b", "a", "b_two")
@@ -50,11 +50,11 @@ def test_what_a_comment_names_is_no_parameter(load):
         ("-- INSERT, UPDATE and DELETE\nSELECT 1;", False),
     ],
 )
-def test_a_statement_is_classified_as_read_or_write_by_its_text(load, text, writes):
+def test_reads_and_writes_are_told_apart(load, text, writes):
     assert load(text + "\n").writes == writes
 
 
-def test_a_variant_replaces_the_statements_that_it_has_files_for(load):
+def test_variant_replaces_statements(load):
     load("SELECT 1;\n")
     folder = paths.directory("sql") / "other"
     folder.mkdir()

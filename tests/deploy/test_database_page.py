@@ -143,7 +143,7 @@ def recover(shell: Dba, *steps: str, paused: Callable[[str], None] | None = None
     return shell.url(new)
 
 
-def test_point_in_time_recovery_ends_at_the_time_it_was_given(shell, archiving):
+def test_recovery_ends_at_its_time(shell, archiving):
     save(archiving)
     expected = contents(archiving)
     # So much WAL that the state is consistent long before the end of the recovery.
@@ -166,7 +166,7 @@ def test_point_in_time_recovery_ends_at_the_time_it_was_given(shell, archiving):
     assert_complete(url, expected)
 
 
-def test_a_primary_that_dies_loses_no_commit_while_its_wal_is_readable(shell, archiving):
+def test_readable_wal_loses_no_commit(shell, archiving):
     with psycopg.connect(archiving, autocommit=True) as client:
         client.execute(b"CREATE TABLE public.drill AS SELECT 1 AS number")
         for _ in range(3):
@@ -287,7 +287,7 @@ def scene(shell: Dba, monkeypatch) -> Iterator[Scene]:
         assert sql(url, query, OTHER_MANAGER) == [(written,)]
 
 
-def test_a_manager_whose_erasure_a_hold_stopped_is_recovered(shell, scene, monkeypatch):
+def test_half_erased_manager_is_recovered(shell, scene, monkeypatch):
     monkeypatch.setattr(erasure, "_BATCH", 1)
     shell.run(COPY_MANAGER)
     copied = scene.saved(scene.copy)
@@ -319,7 +319,7 @@ def test_a_manager_whose_erasure_a_hold_stopped_is_recovered(shell, scene, monke
     assert scene.names()[0] == "Growth 0"
 
 
-def test_a_manager_is_recovered_after_its_erasure_and_overwritten_stacks_by_further_revisions(shell, scene):
+def test_erased_and_overwritten_are_recovered(shell, scene):
     with operating(scene.url) as operator:
         assert erasure.erase(operator, scene.manager_id, MANAGER, lambda *_: None).stacks == 3
     shell.run(COPY_MANAGER + RECOVER_MANAGER)
@@ -360,7 +360,7 @@ def test_a_parallel_dump_is_restored_and_analysed(shell):
 
 
 @pytest.mark.skipif(not DEBIAN.exists(), reason="needs Debian's postgresql-15")
-def test_pg_upgrade_carries_everything_from_the_oldest_to_the_newest(shell):
+def test_pg_upgrade_carries_everything(shell):
     path = shell.variables["PATH"]
     try:
         shell.run("initdb --help | grep -q no-data-checksums")

@@ -64,7 +64,7 @@ def stackmgr(dev, arguments):
     return subprocess.check_output(["/bin/sh", "-c", lines], text=True, timeout=60)
 
 
-def test_the_printed_lines_work_as_they_stand_and_in_their_order(dev):
+def test_printed_lines_work_in_their_order(dev):
     create, page, get, update = dev.curl_lines
     status, created = sh(create)
     assert status == 201
@@ -79,7 +79,7 @@ def test_the_printed_lines_work_as_they_stand_and_in_their_order(dev):
     assert (status, rejected["code"]) == (409, "conflict")
 
 
-def test_the_other_commands_work_with_the_printed_database_and_the_log_warns_of_nothing(dev):
+def test_printed_database_suits_other_commands(dev):
     assert dev.printed(KEY)[-4:] in stackmgr(dev, "keys list")
     assert stackmgr(dev, "migrate") == "the schema is up to date\n"
     head = dev.output.partition("stackmgr is serving at")[0]
@@ -88,7 +88,7 @@ def test_the_other_commands_work_with_the_printed_database_and_the_log_warns_of_
     assert "request" not in head
 
 
-def test_the_log_line_of_a_400_names_its_reason_and_where_it_is(dev):
+def test_log_line_of_a_400_names_the_place(dev):
     [address] = re.findall(r'"(0x\w{40})", "weight_bps": 6000', dev.curl_lines[0])
     mistakes = {
         "preset_unknown": ('"weekly"', '"Weekly"', "schedule.preset must be one of ["),
@@ -109,7 +109,7 @@ def test_the_log_line_of_a_404_has_its_path(dev):
     eventually(lambda: re.search(r"\n404 GET /manager/docs\\n \d+ ms reason='route'", dev.output))
 
 
-def test_a_second_instance_on_the_same_data_is_rejected_with_the_reason(dev, folder):
+def test_second_server_on_the_data_is_rejected(dev, folder):
     data = folder / "it's 100 % mine"
     assert failed_dev("--port", str(free_port()), "--data", data) == (
         f"stackmgr: another 'stackmgr dev' is using {data}; stop it, or choose --data\n"
@@ -138,7 +138,7 @@ def test_a_service_that_does_not_start_is_not_announced(folder, monkeypatch):
     assert said.endswith("stackmgr: the service did not start; see the output above\n")
 
 
-def test_a_signal_stops_everything_and_the_data_are_kept_whatever_the_environment_names(folder, monkeypatch):
+def test_signal_stops_all_and_keeps_the_data(folder, monkeypatch):
     monkeypatch.setenv("STACKMGR_DATABASE_URL_FILE", "/nowhere")
     monkeypatch.setenv("STACKMGR_VERIFIER", "unkey")
     created, keys = [], set()
@@ -155,7 +155,7 @@ def test_a_signal_stops_everything_and_the_data_are_kept_whatever_the_environmen
     assert len(keys) == 1
 
 
-def test_a_database_that_a_killed_one_left_running_is_stopped_by_the_next(folder):
+def test_left_over_database_is_stopped(folder):
     port = free_port()
     with running_dev(folder / "killed", folder / "log", port=port) as killed:
         created = sh(killed.curl_lines[0])[1]
@@ -203,7 +203,7 @@ def query(server, statement):
     ["x" * 100, "é" * 60, 'a "quoted", listed name', "it's"],
     ids=["long", "wide", "odd", "apostrophe"],
 )
-def test_any_path_works_and_the_folder_of_sockets_is_removed(folder, name):
+def test_any_path_works(folder, name):
     data = folder / name / "data"
     with EmbeddedPostgres(data) as server:
         assert query(server, "SHOW data_directory") == str(data)
@@ -212,14 +212,14 @@ def test_any_path_works_and_the_folder_of_sockets_is_removed(folder, name):
     assert sockets == data or not sockets.exists()
 
 
-def test_another_process_with_the_id_of_an_ended_server_is_not_stopped(made, stranger):
+def test_reused_process_id_is_left_alone(made, stranger):
     (made / "postmaster.pid").write_text(f"{stranger.pid}\n{made}\n0\n5432\n{made}\n\n0 0\nready\n")
     with EmbeddedPostgres(made) as server:
         assert query(server, "SELECT 1") == 1
     assert stranger.poll() is None
 
 
-def test_a_folder_whose_making_was_interrupted_is_made_again_whatever_the_locale(folder, monkeypatch):
+def test_interrupted_initdb_is_repeated(folder, monkeypatch):
     monkeypatch.setenv("LC_ALL", "xx_YY.nowhere")
     monkeypatch.setenv("PGPORT", "1")
     unfinished = folder / "interrupted" / "data.unfinished"
@@ -232,7 +232,7 @@ def test_a_folder_whose_making_was_interrupted_is_made_again_whatever_the_locale
 
 
 @as_root
-def test_data_that_the_server_cannot_reach_are_kept_in_a_folder_for_root(folder, monkeypatch):
+def test_unreachable_data_have_a_folder_of_root(folder, monkeypatch):
     monkeypatch.setattr(embedded_postgres, "ROOT_FOLDER", folder / "lib")
     closed = folder / "home"
     closed.mkdir(mode=0o700)

@@ -41,7 +41,7 @@ def at(port: int) -> dict[str, str]:
     return {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}"}
 
 
-def test_the_operators_listener_outlives_reloads_and_leaves_the_managers_alone(database_url):
+def test_admin_listener_outlives_reloads(database_url):
     admin_port = free_port()
     with running_service(database_url, env=at(admin_port)) as service:
         assert messages(service).count(f"stackmgr {__version__}") == 1
@@ -52,7 +52,7 @@ def test_the_operators_listener_outlives_reloads_and_leaves_the_managers_alone(d
                 os.kill(service.pid, signal.SIGHUP)
 
 
-def test_the_admin_port_on_another_address_is_rejected_at_start(database_url):
+def test_admin_port_elsewhere_is_rejected(database_url):
     port = free_port()
     service = running_service(database_url, env=at(port), args=["--bind", f"127.0.0.2:{port}"])
     with pytest.raises(AssertionError, match=SAME_PORT), service:
@@ -73,7 +73,7 @@ def activated(database_url: str, held: socket.socket, port: int) -> Iterator[sub
             process.terminate()
 
 
-def test_the_admin_port_on_another_socket_of_systemd_is_rejected_at_start(database_url):
+def test_admin_port_of_another_socket_unit(database_url):
     port = free_port()
     with socket.create_server(("127.0.0.2", port)) as held, activated(database_url, held, port) as process:
         _, printed = process.communicate(timeout=PATIENCE)
@@ -90,7 +90,7 @@ def test_a_socket_unit_without_the_admin_port_is_stated(database_url):
     assert f"no listener has the port {port}: add it to stackmgr.socket" in printed
 
 
-def test_a_unix_socket_is_for_its_group_and_leads_no_host_to_the_operators_listener(database_url, tmp_path):
+def test_unix_socket_is_for_its_group(database_url, tmp_path):
     admin_port, path = free_port(), tmp_path / "managers.sock"
     service = running_service(database_url, env=at(admin_port), args=["--bind", f"unix:{path}"])
     with service, socket.socket(socket.AF_UNIX) as connection:
@@ -102,7 +102,7 @@ def test_a_unix_socket_is_for_its_group_and_leads_no_host_to_the_operators_liste
         assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
 
 
-def test_a_worker_may_open_more_files_than_it_accepts_connections(database_url):
+def test_worker_may_open_enough_files(database_url):
     environ = os.environ | {"STACKMGR_DATABASE_URL": database_url}
     printed = subprocess.check_output([*GUNICORN_COMMAND, "--print-config"], env=environ, text=True)
     accepted = int(re.search(r"^worker_connections += (\d+)", printed, re.MULTILINE)[1])
@@ -129,13 +129,13 @@ def run_settings(database_url: str, script: str, **environ: str) -> str:
     )
 
 
-def test_a_lost_dns_query_is_repeated_soon_unless_the_operator_decides(database_url):
+def test_lost_dns_query_is_repeated_soon(database_url):
     script = "load(); print(os.environ['RES_OPTIONS'])"
     assert run_settings(database_url, script) == "timeout:1 attempts:3\n"
     assert run_settings(database_url, script, RES_OPTIONS="rotate") == "rotate\n"
 
 
-def test_heartbeats_are_in_memory_unless_it_cannot_be_written(database_url):
+def test_heartbeats_are_in_memory(database_url):
     script = "print(load()['worker_tmp_dir']); os.access = lambda *_: False; print(load()['worker_tmp_dir'])"
     assert run_settings(database_url, script) == "/dev/shm\nNone\n"  # noqa: S108
 
@@ -146,7 +146,7 @@ def test_an_idle_connection_outlives_that_of_nginx(database_url):
     assert int(run_settings(database_url, "print(load()['keepalive'])")) > STOP_LINGER > seconds
 
 
-def test_a_reload_as_process_1_keeps_the_handler_of_gunicorn(database_url):
+def test_process_1_keeps_gunicorns_handler(database_url):
     script = "import signal; os.getpid = lambda: 1; handlers = [signal.SIG_DFL, print]\n"
     script += "for each in handlers: signal.signal(15, each); load(); print(signal.getsignal(15) is each)"
     assert run_settings(database_url, script) == "False\nTrue\n"

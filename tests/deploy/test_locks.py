@@ -69,7 +69,7 @@ def needed(requirements: list[Requirement]) -> set[str]:
 
 
 @each_lock
-def test_a_lock_holds_nothing_but_versions_with_their_hashes(name):
+def test_lock_has_versions_with_hashes(name):
     left = ENTRY.sub("", LOCKS[name])
     assert [line for line in left.splitlines() if not line.lstrip().startswith("#")] == []
     # No path of the machine that made it.
@@ -79,7 +79,7 @@ def test_a_lock_holds_nothing_but_versions_with_their_hashes(name):
 
 
 @each_lock
-def test_a_lock_holds_what_is_needed_in_an_allowed_version_and_nothing_else(name):
+def test_lock_holds_exactly_what_is_needed(name):
     entries = locked(name)
     applies = {package for package, found in entries.items() if any(map(here, found))}
     assert applies == needed(wanted(name))
@@ -90,7 +90,7 @@ def test_a_lock_holds_what_is_needed_in_an_allowed_version_and_nothing_else(name
 
 
 @each_lock
-def test_what_runs_elsewhere_has_the_versions_and_hashes_of_the_tests(name):
+def test_locks_agree_with_that_of_the_tests(name):
     entries = {match[0] for match in ENTRY.finditer(LOCKS[name])}
     assert entries <= {match[0] for match in ENTRY.finditer(LOCKS["test"])}
 
@@ -125,7 +125,7 @@ def test_the_list_of_licences_is_that_of_what_serves():
             assert declared == licence(package), package
 
 
-def test_the_bill_of_materials_is_valid_and_lists_what_serves():
+def test_bill_of_materials_lists_what_serves():
     printed = subprocess.check_output([sys.executable, ROOT / "deploy/bill_of_materials.py"], text=True)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(printed) is None
     bill = json.loads(printed)

@@ -38,14 +38,14 @@ def health_check(port: int) -> int:
     ).returncode
 
 
-def test_the_health_check_detects_whether_the_service_responds(database_url):
+def test_health_check_detects_the_service(database_url):
     port = free_port()
     with running_service(database_url, env={"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}"}):
         assert health_check(port) == 0
     assert health_check(port) != 0
 
 
-def test_compose_has_the_image_its_command_and_its_health_check():
+def test_compose_has_the_images_command():
     service = SERVICES["service"]
     assert COMPOSE["x-image"]["image"] == f"localhost/stackmgr:{stackmgr.__version__}"
     # An image in OCI format has none, and nginx would wait for a healthy service in vain.
@@ -55,7 +55,7 @@ def test_compose_has_the_image_its_command_and_its_health_check():
     assert int(service["stop_grace_period"].removesuffix("s")) > GRACEFUL_TIMEOUT_SECONDS
 
 
-def test_a_container_can_write_nowhere_and_has_bounded_resources():
+def test_container_writes_nowhere_and_is_bounded():
     for container in map(SERVICES.get, ("operator", "service", "nginx")):
         assert container["read_only"] is True
         assert container["cap_drop"] == ["ALL"]
@@ -66,14 +66,14 @@ def test_a_container_can_write_nowhere_and_has_bounded_resources():
     assert [name for name, container in SERVICES.items() if "mem_limit" not in container] == ["postgres"]
 
 
-def test_only_nginx_is_published_and_the_database_is_on_a_network_without_a_way_out():
+def test_only_nginx_is_published():
     assert [name for name, container in SERVICES.items() if "ports" in container] == ["nginx"]
     assert SERVICES["postgres"]["networks"] == ["database"]
     assert COMPOSE["networks"]["database"]["internal"] is True
     assert "database" not in SERVICES["nginx"]["networks"]
 
 
-def test_every_file_that_the_compose_file_names_exists_or_is_a_secret():
+def test_files_of_compose_exist_or_are_secrets():
     mounts = [mount for container in SERVICES.values() for mount in container.get("volumes", [])]
     assert all((DEPLOY / mount.split(":")[0]).exists() for mount in mounts if mount.startswith("./"))
     assert {Path(secret["file"]).parent.name for secret in COMPOSE["secrets"].values()} == {"secrets"}
@@ -84,7 +84,7 @@ def test_every_file_that_the_compose_file_names_exists_or_is_a_secret():
     assert not re.search(r"://\w+:[^/@]+@|PASSWORD: ", (DEPLOY / "compose.yaml").read_text())
 
 
-def test_migrations_come_before_the_service_and_the_service_before_nginx():
+def test_migrations_come_before_the_service():
     assert SERVICES["operator"]["command"] == ["stackmgr", "migrate"]
     waits = {name: SERVICES[name]["depends_on"] for name in ("operator", "service", "nginx")}
     assert waits == {
@@ -102,7 +102,7 @@ def test_a_container_takes_its_password_from_its_file(tmp_path):
     assert subprocess.check_output(command, env=environ, text=True) == 'it\'s "secret"|a b c'
 
 
-def test_nginx_in_a_container_has_the_same_file_with_its_own_places(tmp_path):
+def test_nginx_of_compose_has_the_same_file(tmp_path):
     places = {
         "/stackmgr/nginx.conf": shlex.quote(str(DEPLOY / "nginx.conf")),
         "/etc/nginx/conf.d": str(tmp_path),
@@ -123,12 +123,12 @@ SERVE = PODS["Deployment"]["spec"]["containers"][0]
 
 @pytest.mark.parametrize("release", ["1.29.0", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("document", OBJECTS, ids=[each["kind"] for each in OBJECTS])
-def test_every_object_is_valid_in_the_oldest_and_the_newest_kubernetes(document, release):
+def test_objects_are_valid_for_kubernetes(document, release):
     kubernetes_validate.validate(document, release, strict=True)
 
 
 @pytest.mark.parametrize(("kind", "secret"), [("Job", "operator"), ("Deployment", "service")])
-def test_a_pod_has_no_rights_and_its_own_secret_in_a_file(kind, secret):
+def test_pod_has_no_rights_and_one_secret(kind, secret):
     pod = PODS[kind]["spec"]
     [container] = pod["containers"]
     assert container["image"].endswith(f"/stackmgr:{stackmgr.__version__}")
@@ -153,7 +153,7 @@ def test_a_pod_has_no_rights_and_its_own_secret_in_a_file(kind, secret):
     assert volume["secretName"] == f"stackmgr-{secret}"
 
 
-def test_probes_ask_the_admin_listener_which_the_service_does_not_publish():
+def test_probes_ask_the_admin_listener():
     environ = {each["name"]: each["value"] for each in SERVE["env"]}
     ports = {each["name"]: each["containerPort"] for each in SERVE["ports"]}
     assert environ["STACKMGR_ADMIN_BIND"] == f"0.0.0.0:{ports['admin']}"
@@ -168,7 +168,7 @@ def test_probes_ask_the_admin_listener_which_the_service_does_not_publish():
     assert of_operators["from"]
 
 
-def test_a_pod_has_memory_as_under_systemd_and_time_to_complete_its_requests_and_to_replace_a_worker():
+def test_pod_has_the_units_memory_and_times():
     [memory] = values("stackmgr.service", "MemoryMax")
     assert SERVE["resources"]["limits"]["memory"] == f"{memory}i"
     [_, pause] = SERVE["lifecycle"]["preStop"]["exec"]["command"]
@@ -179,7 +179,7 @@ def test_a_pod_has_memory_as_under_systemd_and_time_to_complete_its_requests_and
     assert liveness["periodSeconds"] * liveness["failureThreshold"] > 40
 
 
-def test_an_upgrade_and_a_drained_node_leave_pods_that_serve():
+def test_upgrade_leaves_pods_that_serve():
     assert DEPLOYMENT["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     assert DEPLOYMENT["spec"]["replicas"] > BUDGET["spec"]["maxUnavailable"]
     labels = PODS["Deployment"]["metadata"]["labels"]
@@ -193,7 +193,7 @@ NODE = yaml.safe_load((DEPLOY / "patroni" / "patroni.yml").read_text(encoding="u
 DYNAMIC = NODE["bootstrap"]["dcs"]
 
 
-def test_a_node_has_every_server_setting_that_is_recommended():
+def test_node_has_the_recommended_settings():
     script = (DEPLOY / "postgresql" / "roles.sql").read_text(encoding="utf-8")
     recommended = dict(re.findall(r"\('(\w+)', '([\w-]+)'\)", script.partition("Recommended")[2]))
     assert len(recommended) == 7
@@ -203,11 +203,11 @@ def test_a_node_has_every_server_setting_that_is_recommended():
     assert {name: settings.get(name) for name in recommended} == recommended
 
 
-def test_only_a_synchronous_standby_is_promoted_and_a_leader_outlives_two_retries():
+def test_only_a_synchronous_standby_is_promoted():
     assert DYNAMIC["synchronous_mode"] is True
     assert DYNAMIC["loop_wait"] + 2 * DYNAMIC["retry_timeout"] <= DYNAMIC["ttl"]
 
 
-def test_no_connection_over_the_network_is_trusted_or_in_the_clear():
+def test_connections_are_encrypted_and_checked():
     rules = [rule.split() for rule in NODE["postgresql"]["pg_hba"]]
     assert {(rule[0], rule[-1]) for rule in rules} == {("local", "peer"), ("hostssl", "scram-sha-256")}

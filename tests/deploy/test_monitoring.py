@@ -145,7 +145,7 @@ def test_every_metric_and_label_of_an_expression_exists(labels, expression):
 
 
 @pytest.mark.parametrize("alert", RULES)
-def test_each_alert_ends_in_a_command_and_links_the_panel_with_its_metric_and_limit(alert):
+def test_each_alert_has_a_command_and_a_panel(alert):
     rule = RULES[alert]
     said = rule["annotations"]
     assert said.keys() == {"summary", "command", "finding", "action", "worked", "dashboard"}
@@ -187,13 +187,13 @@ def test_the_count_of_errors_shows_each_reason_and_cause(tmp_path):
     ]
 
 
-def test_the_statements_of_the_dashboard_are_those_of_the_support_file():
+def test_dashboard_has_the_files_statements():
     [target] = [target for target in TARGETS if "rawSql" in target]
     assert f"READ ONLY;\n{target['rawSql']};\nCOMMIT;\n" in (SUPPORT / "statements.sql").read_text()
 
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason="needs Debian's postgresql-15")
-def test_a_login_that_reads_statistics_sees_the_times_of_each_statement():
+def test_statistics_login_sees_statement_times():
     with (
         cluster(DEBIAN, "shared_preload_libraries=pg_stat_statements") as server_url,
         new_database(server_url) as url,
@@ -228,7 +228,7 @@ def expect(series: dict[str, str], alert: str, *, fires: bool) -> dict:
     }
 
 
-def test_each_alert_fires_on_its_condition_and_not_below_it(tmp_path):
+def test_each_alert_fires_on_its_condition(tmp_path):
     assert FIRES_ON.keys() == RULES.keys()
     tests = [expect(series, alert, fires=True) for alert, series in FIRES_ON.items()]
     tests += [expect(HEALTHY, alert, fires=False) for alert in RULES]
@@ -243,7 +243,7 @@ def test_each_alert_fires_on_its_condition_and_not_below_it(tmp_path):
     promtool("test", "rules", tmp_path / "tests.yml")
 
 
-def test_promtool_accepts_the_rules_and_the_scrape_configuration_of_the_runbook(tmp_path):
+def test_promtool_accepts_the_configuration(tmp_path):
     promtool("check", "rules", ALERTS)
     written = block("Monitoring", "scrape_configs:")
     assert {job["job_name"] for job in yaml.safe_load(written)["scrape_configs"]} == {"stackmgr"}

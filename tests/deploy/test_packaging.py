@@ -107,7 +107,7 @@ def test_a_release_has_every_part_with_its_checksum(distributions):
     assert notes.endswith("no container image.\n")
 
 
-def test_the_files_of_a_release_are_those_of_the_commit_and_have_its_time(distributions):
+def test_release_has_the_files_of_the_commit(distributions):
     committed_at = int(git(distributions.parent, "log", "-1", "--format=%ct"))
     for path in distributions.glob("*.tar.gz"):
         with tarfile.open(path) as archive:
@@ -145,14 +145,14 @@ def test_no_release_is_made_of_what_is_not_ready(tmp_path, mistake, arguments, m
     assert not (checkout / "dist").exists()
 
 
-def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(distributions):
+def test_wheel_holds_the_package_and_data(distributions):
     names = zipfile.ZipFile(wheel_in(distributions)).namelist()
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == tree("stackmgr") | {f"stackmgr/{path}" for folder in DATA for path in tree(folder)}
     assert packed >= {"stackmgr/py.typed", "stackmgr/tokens.json", "stackmgr/deploy/gunicorn.conf.py"}
 
 
-def test_what_is_locked_is_all_that_the_wheel_needs_and_nothing_for_development(programs):
+def test_lock_suffices_for_the_wheel(programs):
     assert pip(programs, "check") == "No broken requirements found.\n"
     installed = {entry["name"] for entry in json.loads(pip(programs, "list", "--format=json"))}
     assert installed >= {"stackmgr", "falcon", "gunicorn", "psycopg", "psycopg-pool", "fastjsonschema"}

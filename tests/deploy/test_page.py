@@ -72,7 +72,7 @@ def test_a_stack_is_created_and_listed_by_clicks(dev, port, width, is_dark):
         assert browser.console() == []
 
 
-def test_the_document_is_that_of_this_address_and_the_key_is_for_this_machine_alone(dev, port):
+def test_page_is_of_this_address_and_machine(dev, port):
     document = json.loads(send_request(port, "/openapi.json")[1])
     assert document["servers"][0]["url"] == f"http://127.0.0.1:{port}"
     assert document["paths"] == BUNDLE["paths"]

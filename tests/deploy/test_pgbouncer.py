@@ -50,7 +50,7 @@ def run(connection: DatabaseConnection, statement: Statement, **parameters: str)
     return connection.run(statement, parameters, time.monotonic() + SESSION_SECONDS)
 
 
-def test_a_statement_is_prepared_again_in_a_server_session_that_does_not_know_it(pooled):
+def test_statement_is_prepared_again(pooled):
     url = pooled()
     with connect(url) as ours, psycopg.connect(url, autocommit=True) as other:
         assert run(ours, ECHO, text="first") == [("first",)]
@@ -62,7 +62,7 @@ def test_a_statement_is_prepared_again_in_a_server_session_that_does_not_know_it
         other.execute(b"COMMIT")
 
 
-def test_clients_and_releases_with_other_texts_of_a_statement_share_a_server_session(pooled):
+def test_releases_share_a_server_session(pooled):
     url = pooled()
     other_release = Statement("echo", b"SELECT $1::text || '!'", ("text",), writes=False)
     with connect(url) as ours, connect(url) as theirs, connect(url) as next_release:
@@ -81,7 +81,7 @@ def test_pooler_sql_sets_what_the_service_requires():
     assert {name: value.strip("'") for name, value in found} | {"role": SERVICE_ROLE} == wanted
 
 
-def test_the_service_serves_nothing_through_a_pooler_that_loses_a_setting(pooled, admin, caplog):
+def test_lost_setting_serves_nothing(pooled, admin, caplog):
     name = admin.info.dbname.encode()
     admin.execute(b"ALTER ROLE stackmgr_service IN DATABASE " + name + b" SET jit = on")
     url = pooled()
@@ -95,7 +95,7 @@ def test_the_service_serves_nothing_through_a_pooler_that_loses_a_setting(pooled
     assert "jit is on, not off" in caplog.text
 
 
-def test_a_later_server_session_has_the_settings_whose_loss_no_error_would_show(pooled, admin):
+def test_later_session_has_silent_settings(pooled, admin):
     wanted = {"synchronous_commit": "on", "client_min_messages": "warning", "search_path": "pg_catalog"}
     login = b"ALTER ROLE stackmgr_service IN DATABASE " + admin.info.dbname.encode()
     with connect(pooled(default_pool_size="1")) as ours:
@@ -109,7 +109,7 @@ def test_a_later_server_session_has_the_settings_whose_loss_no_error_would_show(
         assert run(ours, SESSION) != [(before,)]
 
 
-def test_the_check_accepts_the_shipped_settings_and_no_others_and_leaves_nothing_in_a_server_session(pooled):
+def test_check_accepts_only_the_shipped_settings(pooled):
     findings = preflight.examine(pooled())
     assert (findings.problems, findings.reachable) == ([], True)
 
@@ -125,7 +125,7 @@ def test_the_check_accepts_the_shipped_settings_and_no_others_and_leaves_nothing
         assert client.execute(LEFT_BEHIND).fetchone() == before
 
 
-def test_a_client_waits_for_a_server_session_for_less_time_than_a_request_may_take(pooled):
+def test_client_waits_less_than_a_request(pooled):
     url = pooled(default_pool_size="1")
     with psycopg.connect(url) as first, psycopg.connect(url, autocommit=True) as second:
         first.execute(b"SELECT")
@@ -133,7 +133,7 @@ def test_a_client_waits_for_a_server_session_for_less_time_than_a_request_may_ta
             second.execute(b"SELECT")
 
 
-def test_no_wait_of_the_pooler_is_longer_than_that_of_a_request():
+def test_pooler_waits_less_than_a_request():
     settings = ConfigParser()
     settings.read(paths.directory("deploy") / "pgbouncer.ini")
     waits = settings["pgbouncer"]
@@ -141,7 +141,7 @@ def test_no_wait_of_the_pooler_is_longer_than_that_of_a_request():
     assert max(*seconds, float(waits["tcp_user_timeout"]) / 1000) < SESSION_SECONDS
 
 
-def test_an_operators_command_rejects_a_pooler_with_a_message(pooled):
+def test_operators_command_rejects_a_pooler(pooled):
     with (
         pytest.raises(CommandError, match="this login may not assume stackmgr_owner"),
         operating(pooled()) as it,
@@ -149,7 +149,7 @@ def test_an_operators_command_rejects_a_pooler_with_a_message(pooled):
         issued_keys.revoke(it, str(uuid4()))
 
 
-def test_migrate_rejects_a_pooler_and_leaves_nothing_in_its_session(pooled):
+def test_migrate_rejects_a_pooler(pooled):
     url = pooled(default_pool_size="1")
     with psycopg.connect(url, autocommit=True) as client:
         before = client.execute(LEFT_BEHIND).fetchone()

@@ -59,7 +59,7 @@ def dba(binaries: Path) -> Iterator[Dba]:
         yield dba
 
 
-def test_the_services_login_finds_all_it_needs_and_the_recommended_settings(dba):
+def test_service_login_finds_all_it_needs(dba):
     findings = preflight.examine(dba.login("stackmgr_service"))
     assert (findings.problems, findings.warnings, findings.reachable) == ([], [], True)
     recommended = {
@@ -99,7 +99,7 @@ def test_the_services_login_has_no_right_beside_its_role(dba, statement):
         connection.execute(statement.encode())
 
 
-def test_an_analyst_made_by_roles_sql_reads_all_but_the_digests_of_keys(dba):
+def test_analyst_reads_all_but_digests(dba):
     for line in re.findall(
         "^--     ([A-Z].*;)$", (ROOT / "deploy/postgresql/roles.sql").read_text(), re.MULTILINE
     ):
@@ -123,13 +123,13 @@ def test_no_other_login_may_connect(dba):
         psycopg.connect(dba.login("somebody"))
 
 
-def test_roles_sql_names_the_settings_of_the_server_that_fall_short(dba):
+def test_roles_sql_names_wrong_settings(dba):
     advice = dba.run_printed(role_script())
     assert re.search(r"archive_mode +\| off +\| on", advice)
     assert "fsync" not in advice
 
 
-def test_the_image_of_postgresql_gets_roles_and_passwords_from_its_secrets(dba):
+def test_postgresql_image_gets_its_passwords(dba):
     for name in ("operator_password", "service_password"):
         (dba.folder / name).write_text(f'{name}\'s "secret"\n')
     script = (ROOT / "deploy/postgresql/init.sh").read_text()
@@ -154,7 +154,7 @@ def create(url: str, key: str, spellings: dict[str, str]) -> list[tuple[int, Any
         database.close()
 
 
-def test_a_restored_dump_passes_its_checks_and_returns_the_same_stacks_to_retries(dba, spellings):
+def test_restored_dump_passes_its_checks(dba, spellings):
     with operating(dba.login("stackmgr_operator")) as operator:
         key = issued_keys.create(operator, str(uuid4())).key
     created = create(dba.login("stackmgr_service"), key, spellings)

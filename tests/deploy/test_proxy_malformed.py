@@ -103,7 +103,7 @@ REJECTED = REJECTED_BY_NGINX | REJECTED_BY_THE_SERVER
 
 
 @pytest.mark.parametrize("request_", REJECTED.values(), ids=REJECTED)
-def test_a_malformed_request_returns_an_error_object(proxy, request_):
+def test_malformed_request_gets_an_error_object(proxy, request_):
     response = only_error(request_, proxy.send(request_))
     assert b"SECRET" not in response.body
     if not request_.startswith(b"HEAD "):
@@ -112,7 +112,7 @@ def test_a_malformed_request_returns_an_error_object(proxy, request_):
 
 
 @pytest.mark.parametrize("request_", CLOSED.values(), ids=CLOSED)
-def test_what_is_no_request_or_never_ends_or_has_no_headers_ends_the_connection(proxy, request_):
+def test_incomplete_request_ends_the_connection(proxy, request_):
     assert proxy.send(request_) == b""
 
 
@@ -120,13 +120,13 @@ EVERYTHING = REJECTED | CLOSED
 
 
 @pytest.mark.parametrize("request_", EVERYTHING.values(), ids=EVERYTHING)
-def test_without_tls_everything_is_rejected_or_ends_the_connection(proxy, request_):
+def test_everything_without_tls_is_rejected(proxy, request_):
     received = proxy.send(request_, tls=False)
     if received:
         only_error(request_, received)
 
 
-def test_tls_1_2_has_ciphers_with_forward_secrecy_and_no_tickets(proxy):
+def test_tls_has_forward_secrecy_and_no_tickets(proxy):
     context = ssl.create_default_context(cafile=proxy.folder / "tls/fullchain.pem")
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with context.wrap_socket(proxy.connect(tls=False), server_hostname="localhost") as connection:
@@ -158,7 +158,7 @@ def test_a_request_without_tls_gets_an_error_object(proxy):
         (b"", False),
     ],
 )
-def test_an_error_of_nginx_repeats_an_id_only_where_it_can_break_nothing(proxy, given, repeated):
+def test_nginx_repeats_only_harmless_ids(proxy, given, repeated):
     request = get(b"X-Request-Id: " + given, b"X-A : malformed")
     returned = only_error(request, proxy.send(request)).headers["X-Request-Id"]
     if repeated:
@@ -174,14 +174,14 @@ def test_the_errors_of_nginx_are_those_of_the_service():
     assert said == {(str(kind.status), kind.code, kind.message) for kind in every}
 
 
-def test_no_status_that_nginx_can_make_up_is_left_to_its_own_page():
+def test_every_status_of_nginx_is_mapped():
     pages = " ".join(re.findall(r"error_page ([^;]*)=", SITE.read_text()))
     mapped = set(map(int, re.findall(r"\b[45]\d\d\b", pages)))
     assert mapped >= {*range(400, 407), *range(408, 419), *range(421, 427), 428, 429, 431}
     assert mapped >= {494, 495, 496, 497, *range(500, 506), 507}
 
 
-def test_a_line_of_the_log_is_printable_ascii_and_holds_no_key(proxy):
+def test_nginx_log_is_ascii_and_holds_no_key(proxy):
     key = b"stackmgr_DO-NOT-LOG-THIS"
     proxy.send(get(b"Authorization Bearer " + key))
     for field, target in ((b"run \x9b31m", b"/"), (b"\xff", b"/\xff\xc3\xa9"), (b'"\\', b"/a?b=\xff")):

@@ -195,7 +195,7 @@ def filled(request: bytes, known: dict[str, str]) -> bytes:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_request_has_its_response_direct_and_through_nginx(proxy, service, known, name):
+def test_nginx_changes_no_response(proxy, service, known, name):
     row = ROWS[name]
     with connect(service.port, filled(row.request, known)) as client:
         client.finish()

@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 PATIENCE = 20.0
 
 
-def test_a_whitelist_that_is_broken_is_named_and_once_repaired_reloaded(database_url, tmp_path):
+def test_broken_whitelist_rejects_the_reload(database_url, tmp_path):
     whitelist = tmp_path / "tokens.json"
     shutil.copy(paths.default_whitelist(), whitelist)
     with running_service(database_url, env={"STACKMGR_TOKENS": str(whitelist)}) as service:
@@ -34,7 +34,7 @@ def test_a_whitelist_that_is_broken_is_named_and_once_repaired_reloaded(database
         assert service.stop() == 0
 
 
-def test_a_setting_or_a_login_that_the_database_rejects_is_named(server):
+def test_rejected_setting_or_login_is_named(server):
     url = make_conninfo(server.url(), password="wrong")  # noqa: S106 - which is the point
     with running_service(url) as service, psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")
@@ -66,7 +66,7 @@ def test_what_cannot_be_run_is_named_with_its_path(database_url, tmp_path):
         assert rejected_reload(service) == f"The reload failed: {python}: No such file or directory"
 
 
-def test_a_lock_on_the_history_of_migrations_holds_up_no_reload_for_long(server):
+def test_locked_table_delays_no_reload_for_long(server):
     url = server.url()
     with running_service(url) as service, psycopg.connect(url) as connection:
         connection.execute("LOCK TABLE stackmgr.schema_migrations")
@@ -76,7 +76,7 @@ def test_a_lock_on_the_history_of_migrations_holds_up_no_reload_for_long(server)
         eventually(lambda: any(expected in said for said in messages(service)))
 
 
-def test_a_database_that_freezes_holds_up_neither_a_start_nor_the_end(server):
+def test_frozen_database_delays_no_start_or_stop(server):
     with server.frozen(), running_service(server.url()) as service:
         expected = "the database of STACKMGR_DATABASE_URL cannot be reached"
         eventually(lambda: any(expected in said for said in messages(service)))

@@ -77,7 +77,7 @@ class Host:
         return running(gunicorn, env=env, folder=self.folder)
 
 
-def test_installs_upgrades_and_restarts_without_the_source(server_url, tmp_path):
+def test_runbook_installs_and_upgrades(server_url, tmp_path):
     with new_database(server_url) as url:
         host = Host(tmp_path, url)
         assert host.sh(block("Installation", "sh install")).endswith("the active release is 1.0.0\n")

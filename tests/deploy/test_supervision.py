@@ -116,9 +116,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize(("module", "code", "reason"), UNUSABLE.values(), ids=UNUSABLE)
-def test_a_release_that_cannot_serve_is_rejected_and_the_workers_keep_serving(
-    impatient, module, code, reason
-):
+def test_broken_release_is_rejected(impatient, module, code, reason):
     service, releases = impatient
     logged = len(service.log_path.read_text())
     changed = releases.switch_to_new(module, code)
@@ -135,9 +133,7 @@ def test_a_release_that_cannot_serve_is_rejected_and_the_workers_keep_serving(
     ("../schemas/stack_create.json", "}", "JSONDecodeError"),
     ("http/health.py", "del create_admin_app", "AttributeError"),
 ])  # fmt: skip
-def test_check_refuses_a_release_whose_application_cannot_be_built(
-    database_url, releases, file, code, reason
-):
+def test_check_refuses_a_broken_release(database_url, releases, file, code, reason):
     releases.switch_to_new(file, code)
     environ = os.environ | {"STACKMGR_DATABASE_URL": database_url, "PYTHONPATH": f"{releases.folder}/current"}
     environ["STACKMGR_ADMIN_BIND"] = "127.0.0.1:1"
@@ -149,7 +145,7 @@ def test_check_refuses_a_release_whose_application_cannot_be_built(
     assert reason in ran.stderr
 
 
-def test_a_release_whose_workers_cannot_boot_is_rejected_with_its_settings(database_url, releases):
+def test_unbootable_release_keeps_old_settings(database_url, releases):
     with releases.serve(database_url, IMPATIENT) as service:
         os.kill(service.pid, signal.SIGTTIN)  # one worker more than the settings say
         eventually(lambda: releases.booted() == 2)
@@ -164,7 +160,7 @@ def test_a_release_whose_workers_cannot_boot_is_rejected_with_its_settings(datab
         assert len(workers(service)) == 2
 
 
-def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(database_url, releases):
+def test_half_failed_reload_keeps_old_workers(database_url, releases):
     with releases.serve(database_url, WEB_CONCURRENCY="2") as service:
         eventually(lambda: releases.booted() == 2)
         ignores = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(10)"
@@ -174,9 +170,7 @@ def test_a_reload_that_only_some_workers_survive_ends_none_of_the_old_ones(datab
         releases.replace_every_worker(service)
 
 
-def test_while_a_release_is_checked_dead_workers_are_replaced_and_a_signal_stops_the_service(
-    database_url, releases
-):
+def test_master_works_during_a_check(database_url, releases):
     checking = releases.folder / "checking"
     with releases.serve(database_url) as service:
         code = f"import time\nopen({str(checking)!r}, 'w').close()\ntime.sleep(100)"
@@ -218,7 +212,7 @@ def test_reloads_that_are_requested_during_one_are_one(database_url):
         assert sum("Hang up" in said for said in messages(service)) in (2, 3)
 
 
-def test_processes_that_stood_still_together_go_on_and_one_alone_is_replaced(database_url):
+def test_suspended_service_goes_on(database_url):
     with running_service(database_url, env={"WEB_CONCURRENCY": "2"}, args=["--timeout", "2"]) as service:
         before = workers(service)
         everything = [psutil.Process(service.pid), *before]
@@ -245,7 +239,7 @@ def test_a_second_master_is_refused_with_what_to_do(database_url):
         assert is_serving(service)
 
 
-def test_as_process_1_the_service_heeds_a_signal_while_its_release_is_checked():
+def test_process_1_heeds_a_signal_at_start():
     unshare = [require(shutil.which("unshare"), "unshare"), "--user", "--pid", "--fork", "--kill-child"]
     if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
         pytest.skip("no user namespaces here")
@@ -295,7 +289,7 @@ def create(service: RunningService, key: str) -> int:
     return send_request(service.port, "/manager/stacks", headers, "POST", json.dumps(configuration()))[0]
 
 
-def test_a_new_worker_uses_the_settings_that_the_master_has_checked(database_url, key, tmp_path):
+def test_new_worker_has_the_checked_settings(database_url, key, tmp_path):
     whitelist, url = tmp_path / "tokens.json", tmp_path / "url"
     shutil.copy(paths.default_whitelist(), whitelist)
     url.write_text(database_url)
@@ -343,7 +337,7 @@ def test_systemd_is_notified_once_a_worker_serves(database_url, releases):
         started.result(60)
 
 
-def test_the_liveness_probe_waits_for_no_request_of_a_manager(server):
+def test_liveness_waits_for_no_manager(server):
     port = free_port()
     # Longer than the test waits: a response while the database is frozen has not waited for it.
     env = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}", "STACKMGR_DATABASE_TIMEOUT": "25"}

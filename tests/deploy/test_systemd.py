@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 60.0
 UNITS = ("stackmgr.service", "stackmgr.socket")
 
 
-def test_systemd_accepts_the_units_and_their_exposure_is_low(tmp_path):
+def test_systemd_accepts_the_units(tmp_path):
     program = require(shutil.which("systemd-analyze"), "systemd-analyze")
     for name in UNITS:
         (tmp_path / name).write_text(unit(name))
@@ -28,7 +28,7 @@ def test_systemd_accepts_the_units_and_their_exposure_is_low(tmp_path):
         assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
 
 
-def test_systemd_never_gives_up_starting_the_service_and_stops_it_later_than_gunicorn():
+def test_systemd_never_gives_up():
     assert values("stackmgr.service", "Restart") == ["always"]
     assert values("stackmgr.service", "StartLimitIntervalSec") == ["0"]
     assert int(values("stackmgr.service", "TimeoutStopSec")[0]) > GRACEFUL_TIMEOUT_SECONDS
@@ -36,7 +36,7 @@ def test_systemd_never_gives_up_starting_the_service_and_stops_it_later_than_gun
     assert values("stackmgr.service", "KillMode") == ["mixed"]
 
 
-def test_the_journal_has_every_line_and_no_file_or_dump_of_the_process_is_for_others():
+def test_journal_and_files_are_as_stated():
     [interval], [core], [mask] = (
         values("stackmgr.service", key) for key in ("LogRateLimitIntervalSec", "LimitCORE", "UMask")
     )
@@ -50,7 +50,7 @@ def test_no_command_line_holds_a_setting_or_a_secret():
     assert values("stackmgr.service", "EnvironmentFile") == ["/etc/stackmgr/stackmgr.env"]
 
 
-def test_memory_and_tasks_are_bounded_for_twice_the_workers_and_an_oom_kill_ends_one_process():
+def test_memory_and_tasks_are_bounded():
     environment = (DEPLOY / "stackmgr.env.example").read_text()
     workers = int(re.search(r"^WEB_CONCURRENCY=(\d+)$", environment, re.MULTILINE)[1])
     assert values("stackmgr.service", "MemoryMax") == [f"{2 * workers * 512 + 256}M"]
@@ -58,7 +58,7 @@ def test_memory_and_tasks_are_bounded_for_twice_the_workers_and_an_oom_kill_ends
     assert values("stackmgr.service", "OOMPolicy") == ["continue"]
 
 
-def test_a_reload_begins_with_a_check_that_the_release_and_its_database_pass(database_url):
+def test_reload_begins_with_a_check(database_url):
     check, hang_up = values("stackmgr.service", "ExecReload")
     assert hang_up == "/bin/kill -s HUP $MAINPID"
     for url, outcome in ((database_url, 0), (f"{database_url} dbname=postgres", 1)):
@@ -67,9 +67,7 @@ def test_a_reload_begins_with_a_check_that_the_release_and_its_database_pass(dat
         assert checked.returncode == outcome, checked.stderr
 
 
-def test_the_service_takes_over_the_socket_that_systemd_holds_and_says_when_it_is_ready(
-    database_url, tmp_path
-):
+def test_service_takes_the_socket_of_systemd(database_url, tmp_path):
     program = require(shutil.which("systemd-socket-activate"), "systemd-socket-activate")
     port = free_port()
     environment = {"STACKMGR_DATABASE_URL": database_url, "NOTIFY_SOCKET": str(tmp_path / "notify")}

@@ -21,7 +21,7 @@ def server() -> Iterator[FaultyPostgres]:
 
 
 @pytest.mark.parametrize("name", [cell.name for cell in CELLS.values() if cell.short])
-def test_a_fault_costs_no_more_than_its_bound(server: FaultyPostgres, name: str) -> None:
+def test_fault_costs_no_more_than_its_bound(server: FaultyPostgres, name: str) -> None:
     try:
         report = run(CELLS[name], server, seed=1)
     except NoPlace as ex:
@@ -46,7 +46,7 @@ def test_growth_is_found(kind: str, value: float) -> None:
     assert len(samples.growth()) == 1
 
 
-def test_neither_an_upgrade_nor_a_rollback_fails_a_request(server_url: str) -> None:
+def test_upgrade_fails_no_request(server_url: str) -> None:
     require(NGINX, "nginx")
     report = upgrade.run(server_url, seed=1, times=0, pause=0.05)
     assert report.contradictions() == []

@@ -45,7 +45,7 @@ def writer(fd: int) -> LineWriter:
     return LineWriter(fd, lambda dropped: b"%d dropped\n" % dropped)
 
 
-def test_lines_for_a_file_are_written_in_order_by_a_thread_that_ends(tmp_path, monkeypatch):
+def test_lines_are_written_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(line_writer, "_IDLE_GATHERS", 2)
     with (tmp_path / "log").open("ab") as file:
         lines = writer(file.fileno())
@@ -57,7 +57,7 @@ def test_lines_for_a_file_are_written_in_order_by_a_thread_that_ends(tmp_path, m
 
 
 @pytest.mark.parametrize("blocks", [True, False])  # another process with the same pipe may set O_NONBLOCK
-def test_lines_that_do_not_fit_follow_in_order_once_there_is_room(ends, blocks):
+def test_lines_that_do_not_fit_follow(ends, blocks):
     reading, writing = ends
     size = fill(writing)
     os.set_blocking(writing, blocks)
@@ -78,7 +78,7 @@ def test_lines_that_do_not_fit_follow_in_order_once_there_is_room(ends, blocks):
     assert lines.dropped == 0
 
 
-def test_the_bound_is_of_the_lines_that_wait_and_not_of_all_that_were_written(tmp_path):
+def test_bound_is_of_waiting_lines(tmp_path):
     line = 1023 * b"x" + b"\n"
     with (tmp_path / "log").open("ab") as file:
         lines = writer(file.fileno())
@@ -110,7 +110,7 @@ def write_40_kb(fd):
     lines.flush()
 
 
-def test_a_piece_of_a_pipe_is_lines_that_other_processes_cannot_split(ends, pieces):
+def test_lines_of_a_pipe_are_not_split(ends, pieces):
     write_40_kb(ends[1])
     assert sum(map(len, pieces)) == 40_000
     assert max(map(len, pieces)) <= select.PIPE_BUF
@@ -125,7 +125,7 @@ def test_a_piece_of_a_file_has_many_lines(tmp_path, pieces, monkeypatch):
     assert max(map(len, pieces)) == 16_000
 
 
-def test_a_line_that_a_full_disk_has_torn_is_ended_before_the_next_one(tmp_path):
+def test_torn_line_is_ended_before_the_next(tmp_path):
     """The limit on the size of a file takes the beginning of a line, as a full disk does."""
     script = """
 import resource, signal, sys
@@ -145,7 +145,7 @@ lines.write(b"three\\n")
     assert (tmp_path / "log").read_bytes() == b"one\ntwo, t\nthree\n1 dropped\n"
 
 
-def test_a_writer_that_nothing_uses_is_not_kept_for_a_fork_or_the_exit(ends):
+def test_unused_writer_is_not_kept(ends):
     _, writing = ends
     lines = weakref.ref(writer(writing))
     gc.collect()

@@ -45,7 +45,7 @@ def logged(client_with, log):
     return lambda verifier, key=CANARY: client_with(key, verifier=verifier, observers=[log.requests.append])
 
 
-def test_nothing_a_client_sends_is_logged_but_the_request_id(client, logged, log):
+def test_only_the_request_id_is_logged(client, logged, log):
     sender = logged(DatabaseVerifier(), client.key)
     headers = {"Authorization": f"Bearer {CANARY}", "Cookie": CANARY, "X-Other": CANARY}
     created = sender.create(configuration(name=CANARY), key=CANARY)
@@ -69,7 +69,7 @@ def test_nothing_a_client_sends_is_logged_but_the_request_id(client, logged, log
     assert client.key[-10:] not in log.text()
 
 
-def test_an_unexpected_error_is_logged_by_kind_and_place_and_not_by_its_words(logged, log):
+def test_error_is_logged_by_kind_and_place(logged, log):
     error = ArithmeticError(CANARY)
     error.__cause__ = LookupError(f"{CANARY} is not there")
     error.reason = ValueError(CANARY)
@@ -97,7 +97,7 @@ def test_what_the_database_says_of_a_row_is_not_logged(logged, log):
 @pytest.mark.parametrize(
     "error", [ServiceUnavailable("timeout"), DatabaseError("rejected", sqlstate="57014")]
 )
-def test_an_error_is_logged_with_its_reason_and_the_one_during_which_it_was_raised(logged, log, error):
+def test_error_is_logged_with_its_causes(logged, log, error):
     error.__context__ = ValueError()
     logged(FixedVerifier(error)).request("GET", STACKS)
     [line] = map(json.loads, log.lines())
@@ -106,7 +106,7 @@ def test_an_error_is_logged_with_its_reason_and_the_one_during_which_it_was_rais
 
 
 @pytest.mark.filterwarnings("ignore::webtest.lint.WSGIWarning")
-def test_a_line_has_at_most_255_characters_of_what_a_client_chooses(logged, log):
+def test_line_has_255_chosen_characters_at_most(logged, log):
     headers = {"X-Request-Id": "\xe9" * 8000}
     response = logged(FixedVerifier(ArithmeticError())).request("G" * 300, STACKS, headers=headers)
     assert response.json["request_id"] == "\xe9" * 8000
@@ -138,7 +138,7 @@ def test_a_client_error_logs_its_request_line_only(client, logged, log):
     assert [line["stack_id"] for line in log.requests] == [None, missing, None, None, None]
 
 
-def test_the_line_of_a_request_has_its_manager_route_and_outcome(client, logged, log, admin):
+def test_line_has_manager_route_and_outcome(client, logged, log, admin):
     sender = logged(DatabaseVerifier(), client.key)
     created = sender.create(configuration(), headers={"X-Request-Id": "r1"})
     (line,) = log.requests
@@ -162,7 +162,7 @@ def test_the_line_of_a_request_has_its_manager_route_and_outcome(client, logged,
     }
 
 
-def test_an_observer_that_fails_changes_no_response_and_is_logged_once(client, client_with, log):
+def test_failing_observer_changes_no_response(client, client_with, log):
     def fail(fields):
         raise OSError(CANARY)
 
@@ -181,7 +181,7 @@ def assert_one_line(text):
     assert len(text.splitlines()) == 1
 
 
-def test_a_record_is_one_line_of_plain_ascii_whatever_the_request_id(logged, log):
+def test_record_is_one_line_of_ascii(logged, log):
     logged(FixedVerifier(ArithmeticError())).request("GET", STACKS, headers={"X-Request-Id": REQUEST_ID})
     (line,) = log.lines()
     assert_one_line(line)
@@ -192,7 +192,7 @@ def test_a_record_is_one_line_of_plain_ascii_whatever_the_request_id(logged, log
 
 
 @pytest.mark.parametrize("style", logs.FORMATS)
-def test_the_line_of_a_request_is_one_line_of_plain_ascii(style, capfd):
+def test_request_is_one_line_of_ascii(style, capfd):
     fields = {"request_id": REQUEST_ID, "method": "GET\n", "route": None, "status": 200, "duration_ms": 0.6}
     logs.request_writer(style)(fields | {"reason": None, "at": "/docs\n"})
     logs._stderr.writer.flush()
@@ -209,9 +209,7 @@ def test_a_message_cannot_begin_a_line_of_its_own(formatter):
 
 
 @pytest.mark.parametrize("by_arguments", [False, True])
-def test_a_limited_message_passes_once_in_a_while_and_what_is_kept_of_it_is_bounded(
-    by_arguments, monkeypatch
-):
+def test_limited_message_passes_now_and_then(by_arguments, monkeypatch):
     limited = logs.RateLimitFilter(by_arguments=by_arguments)
     records = [logging.makeLogRecord({"msg": "conflict of %s", "args": (text,)}) for text in "aabb"]
     assert [bool(limited.filter(record)) for record in records] == [True, False, by_arguments, False]

@@ -46,7 +46,7 @@ def test_a_bucket_holds_what_takes_up_to_its_bound(folder, milliseconds, bucket)
     assert [found[BUCKET % bound] for bound in BOUNDS] == [0] * bucket + [1] * (13 - bucket)
 
 
-def test_unknown_paths_are_one_series_whatever_the_method(folder):
+def test_unknown_paths_are_one_series(folder):
     worker = Metrics(folder)
     for method in ("GET", "POST", "BREW"):
         worker.request(REQUEST | {"method": method, "route": None, "status": 404, "code": "not_found"})
@@ -54,13 +54,13 @@ def test_unknown_paths_are_one_series_whatever_the_method(folder):
     assert count == 3
 
 
-def test_the_files_of_a_worker_are_open_before_its_first_request(folder):
+def test_files_are_open_before_a_request(folder):
     Metrics(folder)
     opened = {each.path for each in psutil.Process().open_files()}
     assert {f"{folder}/counter_0.db", f"{folder}/histogram_0.db"} <= opened
 
 
-def test_workers_are_added_up_and_continue_the_files_of_those_that_have_ended(folder):
+def test_workers_are_added_up(folder):
     for rounds in range(1, 6):
         workers = [Metrics(folder), Metrics(folder)]
         for worker in workers:
@@ -82,7 +82,7 @@ def test_of_the_locks_a_worker_keeps_its_own_open(folder):
     ]
 
 
-def test_a_503_is_counted_by_its_reason_and_those_of_alerts_from_0_on(folder):
+def test_503_is_counted_by_its_reason(folder):
     worker = Metrics(folder)
     name = 'stackmgr_unavailable_total{reason="%s"}'
     assert samples(worker)[name % "queue_timeout"] == samples(worker)[name % "verifier_circuit_open"] == 0
@@ -93,7 +93,7 @@ def test_a_503_is_counted_by_its_reason_and_those_of_alerts_from_0_on(folder):
     assert name % "key_unknown" not in found
 
 
-def test_the_statistics_of_the_pool_are_added_once_a_second(folder, monkeypatch):
+def test_statistics_of_the_pool_are_added(folder, monkeypatch):
     repeated = []
     monkeypatch.setattr(metrics, "repeat", lambda work, *_: repeated.append(work))
     monkeypatch.setattr(metrics.logs, "dropped_lines", iter([3, 5]).__next__)
@@ -121,7 +121,7 @@ def test_waits_are_counted_by_what_the_request_waited_for(folder):
     assert [found[name % ("connection", bound)] for bound in (0.025, 0.05)] == [0, 1]
 
 
-def test_every_series_fits_the_pages_that_are_allocated_at_start(folder):
+def test_every_series_fits_the_first_pages(folder):
     """A page for which the disk has no room would end the process."""
     worker = Metrics(folder)
     for method in ("GET", "HEAD", "POST", "PATCH", "PUT"):
@@ -139,7 +139,7 @@ def test_every_series_fits_the_pages_that_are_allocated_at_start(folder):
 @pytest.mark.parametrize(
     "content", [b"[[]]garbage", b"", b"\xff" * 100, b"\x20\0\0\0\0\0\0\0\x04\0\0\0[{}]" + bytes(30)]
 )
-def test_a_file_that_cannot_be_read_is_made_anew_and_hides_no_other(folder, content):
+def test_unreadable_file_is_made_anew(folder, content):
     end(Metrics(folder))
     for number in (0, 7):  # of which the new worker gets the first
         (folder / f"counter_{number}.db").write_bytes(content)
@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_read_is_made_anew_and_hides_no_other(folder, cont
     assert samples(worker)[COUNTED] == 1
 
 
-def test_clear_removes_the_files_of_an_earlier_run_and_no_other(folder):
+def test_clear_removes_earlier_files_only(folder):
     Metrics(folder).request(REQUEST)
     assert metrics.folder_problem(folder) is None
     foreign = {folder / "2024.db", folder / "notes", folder / "counter_1.db.bak"}
@@ -159,7 +159,7 @@ def test_clear_removes_the_files_of_an_earlier_run_and_no_other(folder):
     assert set(folder.iterdir()) == foreign | {folder / "counter_7.db"}
 
 
-def test_the_problem_of_a_folder_that_cannot_be_used_is_in_words(tmp_path, monkeypatch):
+def test_unusable_folder_is_in_words(tmp_path, monkeypatch):
     assert metrics.folder_problem(tmp_path / "new" / "metrics") is None
     (tmp_path / "file").touch()
     inside = tmp_path / "file" / "metrics"

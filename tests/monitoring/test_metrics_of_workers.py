@@ -51,7 +51,7 @@ def listed(service, key):
     return send_request(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})[0]
 
 
-def test_every_workers_requests_are_counted_and_clients_cannot_create_series(service, admin_port, key):
+def test_clients_cannot_create_series(service, admin_port, key):
     # One request has found out that the service has started.
     assert counted(samples_of(admin_port, 1)) == 1
     assert {listed(service, key) for _ in range(REQUESTS)} == {200}
@@ -89,7 +89,7 @@ def test_what_a_worker_has_counted_outlives_it(service, admin_port, key, tmp_pat
     assert len(list((tmp_path / "metrics").glob("*.db"))) <= 8
 
 
-def test_a_worker_serves_without_metrics_where_it_cannot_write_them(service, admin_port, key, tmp_path):
+def test_worker_serves_without_metrics(service, admin_port, key, tmp_path):
     shutil.rmtree(tmp_path / "metrics")
     (tmp_path / "metrics").touch()
     with workers_replaced(service.pid):

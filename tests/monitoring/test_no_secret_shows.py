@@ -76,7 +76,7 @@ def no_secret_in(text: bytes, *secrets: str) -> None:
 
 
 @pytest.mark.parametrize("style", ["json", "text"])
-def test_with_the_database_verifier_no_secret_shows(database_url, key, style):
+def test_no_secret_shows_with_the_database(database_url, key, style):
     environ = {"STACKMGR_LOG_LEVEL": "debug", "STACKMGR_LOG_FORMAT": style}
     with running_service(database_url, env=environ) as service:
         responses = list(requests_of_every_kind(service, key))
@@ -88,7 +88,7 @@ def test_with_the_database_verifier_no_secret_shows(database_url, key, style):
         no_secret_in(text, key)
 
 
-def test_with_unkey_no_secret_shows_whatever_unkey_returns(database_url, tmp_path):
+def test_no_secret_shows_with_unkey(database_url, tmp_path):
     key, root_key, external_id = f"{CANARY}-key", f"{CANARY}-root", str(uuid4())
     (tmp_path / "root_key").write_text(root_key)
     with http_server() as unkey:

@@ -105,7 +105,7 @@ def audit(run_psql, own_url):
 
 
 @pytest.mark.parametrize(("statements", "kind"), FAULTS.values(), ids=FAULTS)
-def test_the_audit_finds_a_planted_fault_where_it_is_and_nothing_else(audit, own_url, statements, kind):
+def test_audit_finds_a_planted_fault(audit, own_url, statements, kind):
     plant(own_url, statements)
     found = audit()
     assert {row[0] for row in found} == {kind}
@@ -124,7 +124,7 @@ NAMES = (
 )
 
 
-def test_the_audit_of_good_data_has_no_finding_and_computes_the_digest_of_every_name(audit, own_url):
+def test_audit_of_good_data_finds_nothing(audit, own_url):
     assert audit() == []
     with psycopg.connect(own_url, autocommit=True) as admin:
         query = "SELECT allocation::text, preset FROM stackmgr.stacks WHERE stack_id = %s"
@@ -139,7 +139,7 @@ def test_the_audit_of_good_data_has_no_finding_and_computes_the_digest_of_every_
             assert audit() == [], name
 
 
-def test_archived_revisions_may_be_missing_after_the_first_if_the_operator_says_so(audit, own_url):
+def test_archived_revisions_may_be_missing(audit, own_url):
     plant(own_url, delete("stack_revisions", f"{HERE} AND revision_number IN (2, 3)"))
     assert [row[0] for row in audit()] == ["revision_gap"]
     assert audit(archived="yes") == []
@@ -155,7 +155,7 @@ def test_an_audit_of_some_managers_reads_theirs_only(audit, own_url):
     assert len(audit()) == 2
 
 
-def test_the_audit_in_parts_finds_what_the_whole_does_and_stops_at_an_error(own_url, binaries):
+def test_audit_in_parts_finds_the_same(own_url, binaries):
     plant(own_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
     environment = {"PATH": f"{binaries}:/usr/bin:/bin"}
 
@@ -174,7 +174,7 @@ def test_the_audit_in_parts_finds_what_the_whole_does_and_stops_at_an_error(own_
     assert 'relation "stackmgr.stacks" does not exist' in progress
 
 
-def test_a_stack_of_another_manager_with_the_same_id_is_another_stack(audit, own_url):
+def test_equal_ids_of_managers_are_two_stacks(audit, own_url):
     same, others = f"stack_id = '{QUIET_STACK}'", f"stack_id = '{OTHERS_STACK}'"
     tables = ("stacks", "stack_revisions", "creation_receipts")
     plant(own_url, "".join(update(each, same, others) for each in tables))

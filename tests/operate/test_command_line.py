@@ -60,7 +60,7 @@ INVALID = "STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string"
     ],
     ids=range(40),
 )
-def test_arguments_that_make_no_sense_are_rejected_with_the_usage(command, arguments, complaint):
+def test_senseless_arguments_are_rejected(command, arguments, complaint):
     ran = command(*arguments)
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.startswith("usage: stackmgr")
@@ -84,9 +84,7 @@ def test_arguments_that_make_no_sense_are_rejected_with_the_usage(command, argum
     ],
     ids=["empty", "blank", "bare at sign", "misspelt", "not UTF-8", "no form", "unknown parameter"],
 )
-def test_a_connection_string_that_cannot_be_used_is_named_but_not_shown(
-    command, arguments, url, problem, monkeypatch
-):
+def test_invalid_url_is_named_but_not_shown(command, arguments, url, problem, monkeypatch):
     monkeypatch.setenv("STACKMGR_DATABASE_URL", url)
     ran = command(*arguments)
     assert (ran.status, ran.out) == (1, "")
@@ -104,7 +102,7 @@ LEAVES = {
 
 
 @pytest.mark.parametrize("words", sorted({*GROUPS, *LEAVES}), ids=" ".join)
-def test_the_help_states_purpose_exit_statuses_environment_and_options(command, words):
+def test_help_is_complete(command, words):
     ran = command(*words, "--help")
     assert (ran.status, ran.err) == (0, "")
     text = " ".join(ran.out.split())
@@ -118,14 +116,14 @@ def test_the_help_states_purpose_exit_statuses_environment_and_options(command, 
     assert [each.option_strings for each in options if not each.help] == []
 
 
-def test_the_help_of_the_program_states_every_variable_with_its_default(command):
+def test_help_states_every_variable(command):
     shown = command("--help").out
     for option in OPTIONS.values():
         assert re.search(rf"{option.variable} .*\[{re.escape(option.default_text)}\]", shown)
         assert not option.is_secret or f"{option.variable}_FILE" in shown
 
 
-def test_a_command_that_reads_no_variable_runs_whatever_they_hold(command, monkeypatch):
+def test_tokens_check_reads_no_variable(command, monkeypatch):
     assert [words for words, leaf in LEAVES.items() if "Reads no " in leaf.epilog] == [("tokens", "check")]
     for option in OPTIONS.values():
         monkeypatch.setenv(option.variable, "unusable")

@@ -101,7 +101,7 @@ def reader_login(server_url: str, database_url: str) -> Iterator[str]:
         yield name
 
 
-def test_migrate_brings_the_schema_up_to_date_once_and_then_has_nothing_to_do(run, server_url, database_url):
+def test_migrate_brings_the_schema_up_to_date(run, server_url, database_url):
     with new_database(server_url) as url:
         assert problems(run("keys", "list", url=url)) == [NO_SCHEMA]
         found = run("check", "--json", url=url)
@@ -163,9 +163,7 @@ def test_an_operators_command_rejects_any_other_login(
 
 
 @pytest.mark.parametrize("arguments", READERS, ids=" ".join)
-def test_a_command_that_only_reads_needs_a_login_that_may_assume_the_reader(
-    run, arguments, database_url, service_login, reader_login
-):
+def test_reading_command_needs_the_reader(run, arguments, database_url, service_login, reader_login):
     ended = run(*arguments, url=make_conninfo(database_url, user=reader_login))
     assert (ended.status, ended.err) == (0, "")
     assert ended.out == run(*arguments, url=database_url).out
@@ -175,7 +173,7 @@ def test_a_command_that_only_reads_needs_a_login_that_may_assume_the_reader(
     ]
 
 
-def test_a_command_ends_though_the_database_accepts_and_says_nothing():
+def test_commands_end_on_a_silent_database():
     commands = [*OPERATORS, *READERS, ("check",), ("verify-key",)]
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(len(commands)) as threads:
         url = f"postgresql://operator:hunter2@127.0.0.1:{silent.getsockname()[1]}/stackmgr"
@@ -184,9 +182,7 @@ def test_a_command_ends_though_the_database_accepts_and_says_nothing():
     assert [each for each in zip(commands, ended, strict=True) if each[1].status not in (1, 3)] == []
 
 
-def test_neither_an_outage_nor_a_login_that_may_not_verify_is_a_rejection_of_a_key(
-    run, database_url, reader_login
-):
+def test_outage_is_no_rejection_of_a_key(run, database_url, reader_login):
     key = f"{api_keys.generate()}\n"
     ended = run("verify-key", stdin=key)
     assert ended.status == 1
@@ -197,16 +193,12 @@ def test_neither_an_outage_nor_a_login_that_may_not_verify_is_a_rejection_of_a_k
 
 
 @pytest.mark.parametrize("workers", ["two", "", "0", "-1", "1.5"])
-def test_check_finds_a_number_of_workers_with_which_gunicorn_does_not_serve(
-    run, database_url, service_login, workers
-):
+def test_check_finds_a_wrong_number_of_workers(run, database_url, service_login, workers):
     checked = run("check", url=make_conninfo(database_url, user=service_login), WEB_CONCURRENCY=workers)
     assert problems(checked, 3) == ["WEB_CONCURRENCY must be a whole number from 1 to 999"]
 
 
-def test_check_warns_of_rights_that_are_not_needed_and_of_variables_that_nothing_reads(
-    run, database_url, server_url
-):
+def test_check_warns_of_needless_rights(run, database_url, server_url):
     unread = {"STACKMGR_CONCURENCY": "7", "STACKMGR_X": "hunter2", "STACMGR_TOKENS": "x", "CONCURRENCY": "7"}
     with login(server_url, "IN ROLE stackmgr_owner, stackmgr_app") as name:
         url = make_conninfo(database_url, user=name)
@@ -253,7 +245,7 @@ def test_a_key_is_not_issued_where_it_cannot_be_printed(run, database_url):
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
 @pytest.mark.parametrize("target", [">/dev/full", "| true"])
-def test_a_key_that_could_not_be_printed_is_revoked_again(run, database_url, target, form):
+def test_unprinted_key_is_revoked(run, database_url, target, form):
     given = ("keys", "issue", "--external-id", external_id := str(uuid4()), *form)
     ended = process(*given, url=database_url, command=(*SHELL, f'sleep 0.2; "$@" {target}', "sh", COMMAND))
     ((key_id, state),) = states_of_keys(run, database_url, external_id).items()
@@ -275,7 +267,7 @@ def test_output_that_cannot_be_written_is_an_error(run, database_url, target, st
 @pytest.mark.parametrize(
     ("command", "status"), [((COMMAND, "check"), 3), (GUNICORN, 1)], ids=["stackmgr check", "gunicorn"]
 )
-def test_everything_that_is_wrong_with_the_environment_is_named_at_once(command, status, monkeypatch):
+def test_every_wrong_setting_is_named(command, status, monkeypatch):
     monkeypatch.chdir(paths.directory("deploy").parent)
     choices = ("VERIFIER", "CONCURRENCY", "LOG_LEVEL", "LOG_FORMAT", "ADMIN_BIND")
     wrong = {f"STACKMGR_{name}": f"hunter-{name}" for name in choices}

@@ -100,7 +100,7 @@ def test_the_revisions_of_a_held_manager_stay(command, own_url, shell, tmp_path,
     assert len(revisions(own_url)) == len(before) - 2
 
 
-def test_a_hold_that_begins_before_the_deletion_is_waited_for(own_url, shell, tmp_path):
+def test_archiving_waits_for_an_earlier_hold(own_url, shell, tmp_path):
     before = revisions(own_url)
     waiting = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'stackmgr.manager_holds'::regclass"
     hold = "INSERT INTO stackmgr.manager_holds (manager_id, reason) VALUES (%s, 'case 17')"
@@ -133,7 +133,7 @@ def test_a_manager_is_erased_from_archived_files(shell, tmp_path):
 
 @pytest.mark.parametrize("end", ["exit 1", KILLS_PSQL], ids=["sync fails", "psql is killed"])
 @pytest.mark.parametrize("call", [1, 2])
-def test_nothing_is_deleted_before_the_file_is_on_its_disk(own_url, shell, tmp_path, call, end):
+def test_file_is_synced_before_any_deletion(own_url, shell, tmp_path, call, end):
     before = revisions(own_url)
     path = failing_sync(tmp_path, call, end)
     shell(ARCHIVE_TWO, status=None)
@@ -147,7 +147,7 @@ def test_nothing_is_deleted_before_the_file_is_on_its_disk(own_url, shell, tmp_p
 
 
 @pytest.mark.parametrize(("of_file", "changed"), [("Growth", "growth"), ("\t3\t", "\t4\t")])
-def test_a_file_that_differs_from_the_table_deletes_nothing(own_url, shell, tmp_path, of_file, changed):
+def test_other_file_deletes_nothing(own_url, shell, tmp_path, of_file, changed):
     before = revisions(own_url)
     shell(ARCHIVE_TWO)
     shell(RESTORE)

@@ -51,7 +51,7 @@ def test_an_id_that_names_two_managers_is_an_error(command, own_url):
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_long_table_is_printed_before_its_last_row_is_read(is_terminal, capsys, monkeypatch):
+def test_long_table_is_printed_in_blocks(is_terminal, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
     printed = []
 

@@ -69,7 +69,7 @@ def record(lines: list[str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("file", FILES.values(), ids=FILES)
-def test_a_file_has_a_complete_header_reads_only_and_quotes_what_it_is_given(file):
+def test_support_file_is_complete_and_reads_only(file):
     assert file.title == file.name
     assert file.purpose.endswith(".")
     assert [name for name in FIELDS if name in file.fields] == list(file.fields)
@@ -126,7 +126,7 @@ GROWTH, INCOME, CHIPS = STACK, QUIET_STACK, OTHERS_STACK
     ],
     ids=str,
 )
-def test_find_lists_the_stacks_for_which_every_condition_holds(shown, parameters, stacks):
+def test_find_applies_every_condition(shown, parameters, stacks):
     lines = shown("find", **parameters)
     assert [line.split("|")[1] for line in lines] == stacks
     if stacks == [GROWTH]:
@@ -144,7 +144,7 @@ def test_find_lists_the_stacks_for_which_every_condition_holds(shown, parameters
         ({"until": "2026-11-21 22:10:53Z"}, False),
     ],
 )
-def test_a_request_is_found_within_its_bounds_with_what_it_changed(shown, bounds, found):
+def test_request_is_found_within_its_bounds(shown, bounds, found):
     changed = record(shown("request", request="support-daily", **bounds))
     assert bool(changed) is found
     empty = ("name_before", "token_address", "weight_bps_before", "weight_bps_after")
@@ -170,7 +170,7 @@ def test_a_request_id_is_found_by_what_is_stored_of_it(run_file, own_url):
 
 
 @pytest.mark.parametrize("manager", [MANAGER, MANAGER_ID])
-def test_a_receipt_is_found_by_either_id_of_its_manager_with_the_first_input(shown, manager):
+def test_receipt_is_found_by_either_id(shown, manager):
     assert record(shown("receipt", manager=manager, key="growth-2026")) == {
         "idempotency_key": "growth-2026",
         "created_at": "2026-11-20 09:15:00+00",
@@ -228,7 +228,7 @@ def test_a_key_is_shown_with_why_it_is_rejected_and_when(run_file, own_url, chan
     ],
     ids=str,
 )
-def test_a_key_is_found_by_its_id_its_last_characters_or_its_manager(shown, parameters, keys):
+def test_key_is_found_by_id_or_manager(shown, parameters, keys):
     assert re.findall(r"^key_id\|(.*)$", "\n".join(shown("key", **parameters)), re.MULTILINE) == keys
 
 
@@ -248,7 +248,7 @@ def run_on_server(binaries, server_url):
         admin.execute(b"DROP ROLE watcher")
 
 
-def test_sessions_are_counted_and_the_one_that_blocks_others_is_listed_first(run_on_server, server_url):
+def test_blocking_session_is_listed_first(run_on_server, server_url):
     leak = make_conninfo(server_url, application_name="leak")
     with psycopg.connect(leak) as blocker, closing(psycopg.connect(leak)) as waiter:
         rows = run_on_server("connections")
@@ -277,7 +277,7 @@ def test_the_wal_that_a_forgotten_slot_keeps_is_shown(run_on_server, server_url)
     assert re.fullmatch(r"\d+ [kM]?B|\d+ bytes", slot[4])
 
 
-def test_the_list_of_holders_can_be_short_and_is_empty_for_the_whitelist_in_force(shown, tmp_path):
+def test_holders_of_a_removed_token_are_listed(shown, tmp_path):
     assert shown("tokens", whitelist=TOKENS_FILE) == ["0"]
     (tmp_path / "new whitelist").write_text(whitelist_without("AMD"))
     lines = shown("tokens", whitelist=tmp_path / "new whitelist", rows="1")

@@ -8,7 +8,7 @@ from tests.operate import saved
 from tests.support.examples import TOKENS
 
 
-def test_list_prints_every_token_with_its_checksummed_address(command):
+def test_list_prints_every_token(command):
     ran = command("tokens", "list")
     assert ran.status == 0
     head, *rows = [line.split("\t") for line in ran.out.splitlines()]
@@ -29,7 +29,7 @@ def test_list_prints_the_list_of_the_environment(command, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("change", "checked"), [(str, 30), (str.lower, 29)])
-def test_check_counts_the_checksums_of_a_list_without_a_database(command, tmp_path, change, checked):
+def test_check_counts_the_checksums(command, tmp_path, change, checked):
     document = json.loads(saved.TOKENS_FILE.read_bytes())
     document["tokens"][0]["address"] = change(document["tokens"][0]["address"])
     (tmp_path / "tokens.json").write_text(json.dumps(document))
@@ -59,7 +59,7 @@ def test_check_names_every_problem_and_exits_with_3(command, tmp_path):
     assert len(command("tokens", "check", path, "--json").json["problems"]) == 5
 
 
-def test_check_of_a_file_that_cannot_be_read_exits_with_1(command, tmp_path):
+def test_check_of_an_unreadable_file_exits_1(command, tmp_path):
     ran = command("tokens", "check", tmp_path / "none.json")
     assert (ran.status, ran.out) == (1, "")
     assert "none.json cannot be read: No such file" in ran.err

@@ -58,7 +58,7 @@ def url(server_url: str) -> Iterator[str]:
         yield url
 
 
-def test_the_check_reports_a_variant_or_a_plan_cache_mode_that_citus_rejects(url: str, database_url: str):
+def test_check_reports_what_citus_rejects(url: str, database_url: str):
     auto = {"options": "-c plan_cache_mode=auto"}
     assert preflight.examine(make_conninfo(url, **auto), variant="citus").problems == []
     assert preflight.examine(url, variant="citus").problems == [
@@ -124,7 +124,7 @@ def outcomes(url: str, variant: str) -> list[Any]:
     return [*found, *stored, database.names]
 
 
-def test_a_function_writes_and_returns_what_the_plain_statement_does(url: str):
+def test_functions_do_what_statements_do(url: str):
     found = outcomes(url, "citus")
     assert found == outcomes(url, "plain")
     assert statements.load_variant("citus").keys() <= set(found[-1])

@@ -179,7 +179,7 @@ def test_no_constraint_is_without_a_case(admin):
     assert declared == {constraint for constraint, _, _ in REJECTED}
 
 
-def test_only_what_a_key_or_a_revision_may_do_without_may_be_missing(filled):
+def test_only_optional_columns_may_be_null(filled):
     columns = dict(filled.execute(COLUMNS).fetchall())
     optional = {name for name, nullable in columns.items() if nullable == "YES"}
     may = ("expires_at", "revoked_at", "last_used_at", "successor_id", *QUOTA)

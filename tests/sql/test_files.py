@@ -49,7 +49,7 @@ def test_the_header_is_complete(file: SqlFile):
 
 
 @each_file
-def test_the_body_is_one_statement_that_names_its_columns(file: SqlFile):
+def test_body_is_one_statement(file: SqlFile):
     assert file.text.isascii()
     assert file.body.count(";") == 1
     assert file.text.endswith(";\n")
@@ -60,7 +60,7 @@ def test_the_body_is_one_statement_that_names_its_columns(file: SqlFile):
 
 
 @each_file
-def test_the_parameters_are_those_of_the_header_and_each_is_cast(file: SqlFile):
+def test_parameters_are_the_headers_and_cast(file: SqlFile):
     placeholders = re.findall(r"%\((\w+)\)s(?:::([a-z_.]+(?:\[\])?))?", file.body)
     assert len(placeholders) == file.body.count("%")
     assert set(placeholders) == set(file.parameters().items())
@@ -76,7 +76,7 @@ def owner(database_url: str) -> Iterator[DatabaseConnection]:
 
 
 @each_file
-def test_postgresql_accepts_it_and_returns_the_columns_of_the_header(owner, file: SqlFile):
+def test_postgresql_returns_the_headers_columns(owner, file: SqlFile):
     prepared = owner.pgconn.prepare(file.name.encode(), statements.load(file.name).text)
     assert prepared.status == pq.ExecStatus.COMMAND_OK, prepared.error_message
     described = owner.pgconn.describe_prepared(file.name.encode())
@@ -150,7 +150,7 @@ FROM pg_index WHERE indrelid = ANY (%s::text[]::regclass[])
 NAMES = [f"stackmgr.{table}" for table in TENANT_TABLES]
 
 
-def test_every_key_and_index_of_a_tenant_table_leads_with_the_manager(admin):
+def test_keys_and_indexes_lead_with_the_manager(admin):
     keys = admin.execute(KEYS, [NAMES]).fetchall()
     assert {kind for _, kind, _, _ in keys} == {"p", "f"}
     assert {(column, target or "manager_id") for _, _, column, target in keys} == {
@@ -176,13 +176,13 @@ def assert_filtered(body: str) -> None:
 @pytest.mark.parametrize(
     "file", [file for file in SQL_FILES.values() if uses(file.body)], ids=lambda file: file.name
 )
-def test_a_statement_names_one_manager_for_each_use_of_a_tenant_table(file: SqlFile):
+def test_each_use_of_a_table_has_its_manager(file: SqlFile):
     assert file.parameters().get("manager_id") == "uuid"
     assert_filtered(file.body)
 
 
 @pytest.mark.parametrize("function", CITUS_FUNCTIONS, ids=lambda text: text.split("(")[0].split(".")[1])
-def test_a_function_of_citus_uses_the_rows_of_the_manager_that_it_is_sent_by(function: str):
+def test_citus_function_stays_with_its_manager(function: str):
     name = re.match(r"CREATE FUNCTION stackmgr\.(\w+)\(\s+manager_id +uuid,", function)[1]
     # The first parameter of EXECUTE is the manager, too.
     assert re.findall(r"USING ([\w.]+)", function) in ([], [f"{name}.manager_id"])

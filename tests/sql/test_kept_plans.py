@@ -114,7 +114,7 @@ def rows_read(connection: DatabaseConnection) -> tuple[dict[str, tuple[int, int]
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_plan_made_for_a_tiny_table_reads_few_rows_of_one_that_has_grown(kept, name):
+def test_plan_of_a_tiny_table_reads_few_rows(kept, name):
     limit, _ = CALLS[name]
     read, page_scans = run(kept, name)
     assert page_scans == name.startswith("stack_list")
@@ -135,7 +135,7 @@ RETURNING (old.ctid::text::point)[0], (stacks.ctid::text::point)[0]
 
 
 @pytest.mark.parametrize("size", range(1, 31))
-def test_a_full_page_has_room_for_an_update_whatever_the_number_of_tokens(admin, size):
+def test_full_page_has_room_for_an_update(admin, size):
     allocation = json.dumps(spread(ADDRESSES[:size]), separators=(",", ":"))
     with admin.transaction(force_rollback=True):
         # Empties the tables' files, and is undone with the rest.
@@ -147,7 +147,7 @@ def test_a_full_page_has_room_for_an_update_whatever_the_number_of_tokens(admin,
         assert all(old == new for old, new in moves)
 
 
-def test_a_create_neither_locks_nor_writes_its_managers_row(client, admin):
+def test_create_does_not_lock_its_manager(client, admin):
     """A lock of the row makes a multixact wherever two creates of one manager meet."""
     client.create(configuration())
     query = b"SELECT xmax::text FROM stackmgr.managers WHERE external_id = %s::text::uuid"

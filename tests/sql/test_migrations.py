@@ -58,7 +58,7 @@ def test_a_file_with_an_invalid_name_is_reported(add):
         migrations.available()
 
 
-def test_of_two_runs_at_once_one_applies_and_the_other_waits_and_finds_nothing_to_do(empty_url):
+def test_second_run_waits_for_the_first(empty_url):
     with psycopg.connect(empty_url, autocommit=True) as admin:
         admin.execute(b"SELECT pg_advisory_lock(4663001)")
         runs = [
@@ -88,7 +88,7 @@ def test_a_session_that_has_the_lock_is_named(own_url, monkeypatch):
             migrations.apply(own_url)
 
 
-def test_a_file_that_changed_after_it_was_applied_is_reported(own_url, add):
+def test_changed_file_is_reported(own_url, add):
     [path] = add(second=EMPTY)
     migrations.apply(own_url)
     path.write_text(f"{EMPTY} -- a comment\n")
@@ -106,7 +106,7 @@ def test_a_file_that_ends_in_a_deadlock_is_repeated(own_url, add, monkeypatch):
     assert f"{path.stem} did not get its locks" in reported[0]
 
 
-def test_a_database_that_is_newer_than_the_code_is_rejected(own_url, add):
+def test_newer_database_is_rejected(own_url, add):
     [path] = add(newer=EMPTY)
     migrations.apply(own_url)
     path.unlink()
@@ -114,7 +114,7 @@ def test_a_database_that_is_newer_than_the_code_is_rejected(own_url, add):
         migrations.apply(own_url)
 
 
-def test_a_failed_migration_leaves_nothing_and_can_be_applied_once_it_is_fixed(own_url, add):
+def test_failed_migration_leaves_nothing(own_url, add):
     before, (second, third, half) = applied(own_url), add(second=EMPTY, third=EMPTY, half=FAILING)
     message = rf"{half.stem}: division by zero \(applied before that: {second.stem}, {third.stem}\)"
     with pytest.raises(CommandError, match=message):

@@ -111,7 +111,7 @@ def one(url: str, query: bytes):
     return None if row is None else row[0]
 
 
-def test_no_request_fails_while_a_migration_waits_for_pg_dump(own_url, add, workload, binaries):
+def test_waiting_migration_fails_no_request(own_url, add, workload, binaries):
     with psycopg.connect(own_url, autocommit=True) as admin:
         admin.execute(FILL)
     [path] = add(noted=ADD_COLUMN)
@@ -139,7 +139,7 @@ def test_no_request_fails_while_a_migration_waits_for_pg_dump(own_url, add, work
     assert len(workload.operations) > 100
 
 
-def test_a_migration_gives_up_after_its_time_and_changes_nothing(own_url, add, monkeypatch):
+def test_migration_gives_up_after_its_time(own_url, add, monkeypatch):
     # However long each attempt takes, its time has passed after the second pause and not after the first.
     monkeypatch.setattr(migrations, "_PAUSE_SECONDS", (0.5, 1000.0))
     [path] = add(noted=ADD_COLUMN)
@@ -207,9 +207,7 @@ def kill_at_each_step(url: str, binaries: Path, folder: Path) -> None:
     assert one(url, b"SELECT to_regclass('stackmgr.stack_revisions_new') IS NULL") is True
 
 
-def test_the_history_is_partitioned_by_the_page_while_the_service_runs(
-    own_url, workload, binaries, monkeypatch, tmp_path
-):
+def test_history_is_partitioned_under_load(own_url, workload, binaries, monkeypatch, tmp_path):
     kill_at_each_step(own_url, binaries, tmp_path)
     for name, value in {"LONGEST_REQUEST_SECONDS": 0, "_MANY": 2, "_VACUUM_AGAIN_SECONDS": 0}.items():
         monkeypatch.setattr(erasure, name, value)

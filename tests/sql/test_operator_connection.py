@@ -45,12 +45,12 @@ def test_a_failed_transaction_changes_nothing(database_url):
         assert issued_keys.find(operator, issued.key_id) is None
 
 
-def test_a_warning_that_is_not_about_a_standby_fails_no_command(database_url):
+def test_other_warning_fails_no_command(database_url):
     with operating(database_url) as operator, operator.transaction():
         operator._connection.execute(b"DO $$ BEGIN RAISE WARNING 'vacuum soon'; END $$")
 
 
-def test_a_failed_statement_of_an_operator_is_worded_without_a_schema(server_url, database_url):
+def test_missing_schema_is_worded(server_url, database_url):
     with (
         new_database(server_url) as url,
         pytest.raises(CommandError, match="no schema of this release: run 'stackmgr migrate' first"),
@@ -59,7 +59,7 @@ def test_a_failed_statement_of_an_operator_is_worded_without_a_schema(server_url
         issued_keys.find(operator, str(uuid4()))
 
 
-def test_a_session_as_the_service_has_the_failures_of_a_request():
+def test_service_session_fails_as_a_request():
     identity = Identity(str(uuid4()), str(uuid4()))
     with (
         request_session("postgresql://somebody:hush@127.0.0.1:1/x") as session,

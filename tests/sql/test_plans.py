@@ -171,7 +171,7 @@ def indexes(plan: list[dict[str, Any]]) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "above"), [("stack_list", CALLER_NODES), ("stack_list_long_names", ["WindowAgg"])]
 )
-def test_a_page_reads_no_row_it_does_not_need_and_sorts_nothing(  # noqa: PLR0913 - parameters
+def test_page_reads_no_row_too_many(  # noqa: PLR0913 - parameters
     *, service, ends, name, above, end, limit
 ):
     plan = explain(
@@ -191,7 +191,7 @@ def test_a_page_reads_no_row_it_does_not_need_and_sorts_nothing(  # noqa: PLR091
     assert "Filter" not in scan
 
 
-def test_a_key_the_keys_of_an_account_and_a_predecessor_are_found_by_an_index(owner):
+def test_keys_are_found_by_an_index(owner):
     """The list is planned with the values of its parameters; the other statement is the foreign key's."""
     owner.execute(b"SET plan_cache_mode = force_custom_plan")
     assert indexes(explain(owner, "api_key_list", key_id=None)) == {"api_keys_external_id"}
@@ -215,12 +215,12 @@ def assert_indexes_of_header(connection: DatabaseConnection, name: str) -> None:
 @pytest.mark.parametrize(
     "name", [name for name, file in SQL_FILES.items() if file.indexes() and name != "manager_erasure_finish"]
 )
-def test_the_indexes_a_header_names_are_those_of_the_plan(owner, name):
+def test_indexes_are_those_of_the_header(owner, name):
     assert_indexes_of_header(owner, name)
 
 
 @pytest.mark.parametrize("crowded_url", [(fleet, "fresh") for fleet in FLEETS], indirect=True, ids=str)
-def test_the_indexes_of_an_erasure_are_those_of_its_header(owner):
+def test_erasure_uses_its_headers_indexes(owner):
     """Without statistics its last statement reads each slot of a quota: an operator runs it once."""
     assert_indexes_of_header(owner, "manager_erasure_finish")
 
@@ -242,7 +242,7 @@ SORTED = b"SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off; 
 @pytest.mark.parametrize(
     ("name", "variant"), [("stack_list", ""), ("stack_list", "citus"), ("stack_list_long_names", "")]
 )
-def test_stacks_of_one_moment_have_an_order_whatever_the_plan(admin, name, variant):
+def test_stacks_of_one_moment_have_an_order(admin, name, variant):
     statement = statements.load(name, variant)
     given = {**CALLER, "key_digest": None, "page_bytes": 20, "row_limit": 3}
     given |= {"after_created_at": cursor.START.created_at, "after_stack_id": cursor.START.stack_id}

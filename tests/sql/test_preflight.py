@@ -35,7 +35,7 @@ def test_what_the_service_can_do_without_is_a_warning(own_url, options, warning)
     assert any(warning in found for found in findings.warnings)
 
 
-def test_a_connection_to_another_host_without_encryption_is_a_warning():
+def test_unencrypted_connection_is_a_warning():
     """Another address of this machine is one."""
     with cluster(None, "listen_addresses=127.0.0.2,127.0.0.1", f"port={free_port()}") as url:
         for host, is_named in (("127.0.0.2", True), ("127.0.0.1", False), (None, False)):
@@ -44,7 +44,7 @@ def test_a_connection_to_another_host_without_encryption_is_a_warning():
             assert any("not encrypted" in warning for warning in findings.warnings) == is_named
 
 
-def test_an_unreachable_database_is_a_warning_because_it_may_recover():
+def test_unreachable_database_is_a_warning():
     findings = preflight.examine("postgresql://somebody:hush@127.0.0.1:1/x")
     assert (findings.problems, findings.reachable) == ([], False)
     assert "hush" not in str(findings.warnings)
@@ -57,13 +57,13 @@ def test_each_migration_that_is_missing_is_named(own_url):
     assert str(migrations.available()[1]) in problems[0]
 
 
-def test_a_migration_that_was_another_when_it_was_applied_is_named(own_url):
+def test_other_checksum_is_named(own_url):
     damage(own_url, "UPDATE stackmgr.schema_migrations SET checksum = sha256('another') WHERE version = 2")
     [problem] = preflight.examine(own_url).problems
     assert f"{migrations.available()[1]} differs" in problem
 
 
-def test_a_newer_schema_is_a_warning_so_that_an_older_release_can_go_on(own_url):
+def test_newer_schema_is_a_warning(own_url):
     later = """
     INSERT INTO stackmgr.schema_migrations (version, slug, checksum)
     VALUES (9000, 'later', sha256('later'))
@@ -74,13 +74,13 @@ def test_a_newer_schema_is_a_warning_so_that_an_older_release_can_go_on(own_url)
     assert any("9000" in warning for warning in findings.warnings)
 
 
-def test_a_login_whose_writes_skip_foreign_keys_is_a_problem(own_url):
+def test_skipped_foreign_keys_are_a_problem(own_url):
     replica = make_conninfo(own_url, options="-c session_replication_role=replica")
     assert any("foreign keys" in problem for problem in preflight.examine(replica).problems)
 
 
 @pytest.mark.parametrize(("encoding", "expected"), [("UTF8", "stackmgr migrate"), ("SQL_ASCII", "UTF8")])
-def test_an_empty_database_or_one_that_cannot_hold_every_name_is_a_problem(server_url, encoding, expected):
+def test_empty_database_is_a_problem(server_url, encoding, expected):
     with new_database(server_url, encoding=encoding) as url:
         assert any(expected in problem for problem in preflight.examine(url).problems)
 
@@ -93,7 +93,7 @@ def test_a_clock_that_differs_is_a_warning(own_url, monkeypatch, seconds, is_rep
     assert any("more than 5 seconds" in warning for warning in warnings) == is_reported
 
 
-def test_the_catalog_of_the_release_is_that_of_its_migrations(own_url):
+def test_catalog_is_that_of_the_migrations(own_url):
     """Otherwise write it again, in the schema of a new database.
 
     PGOPTIONS='-c search_path=pg_catalog -c TimeZone=UTC' \\
@@ -216,7 +216,7 @@ RIGHTS = "EXECUTE ON stackmgr.name_is_blank, INSERT ON stackmgr.stacks"
     ],
     ids=["to objects", "to the schema"],
 )
-def test_a_lost_right_is_named_until_a_migration_restores_it(own_url, rights, found):
+def test_lost_right_is_named_and_restored(own_url, rights, found):
     for right in rights.replace("EXECUTE ON", "EXECUTE ON FUNCTION").split(", "):
         damage(own_url, f"REVOKE {right} FROM stackmgr_app")
     assert preflight.examine(own_url).problems == [f"{found}: run 'stackmgr migrate'"]
@@ -241,7 +241,7 @@ REVOKE SELECT ON stackmgr.manager_holds FROM stackmgr_app;
 """
 
 
-def test_rights_are_restored_beside_what_a_later_release_adds_drops_and_revokes(own_url, add):
+def test_later_release_keeps_its_own_rights(own_url, add):
     damage(own_url, OVERLOADS)
     add(later=LATER)
     migrations.apply(own_url)
@@ -263,7 +263,7 @@ def test_a_right_that_cannot_be_restored_is_an_error(own_url):
     assert reported == []
 
 
-def test_a_login_without_the_right_to_connect_is_a_problem(own_url):
+def test_login_may_have_no_right_to_connect(own_url):
     name = conninfo_to_dict(own_url)["dbname"]
     damage(own_url, f'REVOKE CONNECT ON DATABASE "{name}" FROM PUBLIC')
     damage(own_url, 'CREATE ROLE "without connect" LOGIN')

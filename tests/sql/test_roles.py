@@ -59,7 +59,7 @@ def test_the_application_role_cannot_bypass_its_rights(admin, command):
             admin.execute(command.encode())
 
 
-def test_the_service_has_exactly_the_rights_it_needs_the_reader_reads_and_public_has_none(admin):
+def test_each_role_has_exactly_its_rights(admin):
     admin.execute("SET search_path = pg_catalog")
     found = set()
     for name, definition, _ in admin.execute(statements.load("catalog").text):
@@ -75,7 +75,7 @@ def test_the_service_has_exactly_the_rights_it_needs_the_reader_reads_and_public
 
 
 @pytest.mark.parametrize(("name", "verb", "column"), NEEDED)
-def test_the_check_of_readiness_names_each_right_that_the_application_role_lacks(admin, name, verb, column):
+def test_readiness_names_each_missing_right(admin, name, verb, column):
     privilege = f"{verb} ({column})" if column else verb
     kind = "FUNCTION" if name in FUNCTIONS else "TABLE"
     with admin.transaction(force_rollback=True):
@@ -84,7 +84,7 @@ def test_the_check_of_readiness_names_each_right_that_the_application_role_lacks
     assert missing == f"{verb} ON stackmgr.{name}"
 
 
-def test_the_check_of_readiness_names_a_table_whose_row_security_hides_every_row(admin):
+def test_readiness_names_hidden_rows(admin):
     policy = b"CREATE POLICY test ON stackmgr.stacks TO %s USING (true)"
     hidden = "POLICY ON stackmgr.stacks, whose row security is enabled"
     for others, missing in (
@@ -99,7 +99,7 @@ def test_the_check_of_readiness_names_a_table_whose_row_security_hides_every_row
             assert admin.execute(statements.load("readiness").text).fetchone()[-1] == missing
 
 
-def test_a_function_that_somebody_else_adds_needs_no_right(admin):
+def test_added_function_needs_no_right(admin):
     with admin.transaction(force_rollback=True):
         admin.execute(b"CREATE FUNCTION stackmgr.dba_two() RETURNS integer RETURN 2")
         admin.execute(b"REVOKE EXECUTE ON FUNCTION stackmgr.dba_two FROM PUBLIC")
@@ -133,7 +133,7 @@ def deployer_url(request: pytest.FixtureRequest, bare_database_url: str) -> str:
     return prepare(bare_database_url, request.param)
 
 
-def test_a_deployer_without_superuser_migrates_twice_and_issues_keys(deployer_url):
+def test_deployer_is_no_superuser(deployer_url):
     assert migrations.apply(deployer_url) == migrations.available()
     assert migrations.apply(deployer_url) == []
     with opened(deployer_url, role="stackmgr_owner", pool_size=2) as database, database.session() as session:
@@ -155,7 +155,7 @@ def test_a_deployer_without_superuser_migrates_twice_and_issues_keys(deployer_ur
     ],
     ids=["nor are there roles", "nor a member"],
 )
-def test_a_deployer_that_may_not_create_roles_gets_a_clear_message(bare_database_url, commands, message):
+def test_deployer_without_roles_gets_a_message(bare_database_url, commands, message):
     url = prepare(bare_database_url, commands)
     with pytest.raises(CommandError, match=message):
         migrations.apply(url)
@@ -172,9 +172,7 @@ def service_url(bare_database_url: str, role_options: str, grant: str) -> str:
 
 
 @pytest.mark.parametrize("inherits", ["INHERIT", "NOINHERIT"])
-def test_the_service_needs_a_login_that_may_assume_its_role_and_no_more(
-    bare_database_url, spellings, inherits
-):
+def test_service_needs_only_its_role(bare_database_url, spellings, inherits):
     url = service_url(bare_database_url, inherits, "")
     with operating(bare_database_url) as session:
         key = issued_keys.create(session, ACCOUNT).key

@@ -25,7 +25,7 @@ def allocation(*items: tuple[str, object]) -> str:
     return json.dumps(examples.allocation(*items), separators=(",", ":"))
 
 
-def test_a_blank_name_is_the_same_in_postgresql_and_in_python(admin):
+def test_postgresql_and_python_agree_on_blank(admin):
     in_postgresql = {code for (code,) in admin.execute(BLANK)}
     assert in_postgresql == {code for code in range(sys.maxunicode + 1) if chr(code).isspace()}
 
@@ -43,7 +43,7 @@ def test_every_preset_the_service_accepts_can_be_stored(admin):
         admin.execute("SELECT %s::stackmgr.preset", (preset,))
 
 
-def test_every_allocation_the_service_produces_can_be_stored(admin):
+def test_every_allocation_can_be_stored(admin):
     chance = random.Random(4663)  # noqa: S311 - not for secrets
     spellings = {address: address for address in ADDRESSES}
     for size in (size for size in range(1, 31) for _ in range(10)):
@@ -88,13 +88,13 @@ ABNORMAL = {
 
 
 @pytest.mark.parametrize("text", ABNORMAL.values(), ids=ABNORMAL)
-def test_anything_but_the_normal_form_breaks_the_constraint(admin, text):
+def test_only_the_normal_form_is_stored(admin, text):
     with pytest.raises(psycopg.errors.CheckViolation) as error:
         admin.execute("SELECT %s::stackmgr.allocation", (text,))
     assert error.value.diag.constraint_name == "allocation_is_normalised"
 
 
-def test_a_search_path_cannot_replace_what_the_check_uses(admin):
+def test_search_path_changes_no_check(admin):
     short = allocation((ONE, 10000)).replace(ONE, ONE[:-1])
     with admin.transaction(force_rollback=True):
         admin.execute("CREATE SCHEMA evil")
