@@ -41,6 +41,10 @@ def git(folder: Path, *arguments: str | Path) -> str:
     return run("git", *settings, *arguments, cwd=folder)
 
 
+def head(checkout: Path, revision: str = "HEAD") -> str:
+    return git(checkout, "rev-parse", "--short", revision).strip()
+
+
 def committed(checkout: Path) -> Path:
     """Return a repository of this source whose newest section of the changelog has a date."""
     copy_source(checkout)
@@ -51,7 +55,14 @@ def committed(checkout: Path) -> Path:
     changelog.write_text(text)
     git(checkout, "init", "--quiet")
     git(checkout, "add", ".")
-    git(checkout, "commit", "--quiet", "--message", "release", "--date", "2026-01-31T12:00:00Z")
+    git(checkout, "commit", "--quiet", "--message", "measured", "--date", "2026-01-31T12:00:00Z")
+    for path, line in (
+        ("README.md", f"Fast, at commit `{head(checkout)}`."),
+        ("stackmgr/limits.py", "# slower"),
+    ):
+        with (checkout / path).open("a") as file:
+            file.write(f"{line}\n")
+    git(checkout, "commit", "--quiet", "--all", "--message", "release")
     return checkout
 
 
@@ -104,6 +115,10 @@ def test_a_release_has_every_part_with_its_checksum(distributions):
     notes = (distributions / "NOTES.md").read_text()
     assert "### Added" in notes
     assert "## 1.0.0" not in notes
+    measured = head(distributions.parent, "HEAD~1")
+    assert (
+        f"\n- README.md has figures of commit {measured}; 1 later commit(s) changed the service.\n" in notes
+    )
     assert notes.endswith("no container image.\n")
 
 

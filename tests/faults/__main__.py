@@ -15,6 +15,7 @@ from tests.faults.runner import run
 from tests.faults.stage import NoPlace
 from tests.support.memory import memory
 from tests.support.postgres import FaultyPostgres, faulty_postgres
+from tests.support.releases import commit
 
 DRILLS = ("endurance", "upgrade", "patroni")
 
@@ -56,7 +57,7 @@ def main() -> int:
     for name in names:
         if not any(each.startswith(name) for each in chosen):
             sys.exit(f"there is no cell {name}; --list prints them")
-    print(f"seed {arguments.seed}\n")
+    print(f"{time.strftime('%F')}, {commit()}, seed {arguments.seed}\n")
     print_headings(*HEADINGS)
     problems = []
     with faulty_postgres() as server:

@@ -8,7 +8,6 @@ import argparse
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from tests.measure.cost import measured, resident_mb
 from tests.measure.load import WRK
 from tests.measure.report import Sample
 from tests.measure.requests import SCENARIOS
-from tests.measure.services import HERE, Checkout, MeasuredService, postgres, seeded, served
+from tests.measure.services import Checkout, MeasuredService, postgres, seeded, served
 from tests.support import tcp_proxy
 
 # Runs of a second within which a service must respond to each scenario without an error for the first time.
@@ -153,8 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Return the exit status: 0 when everything was measured."""
     chosen = _arguments(arguments)
     if chosen.chart:
-        commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], cwd=HERE, text=True)  # noqa: S607
-        print(report.chart(chosen.chart.read_text(), commit.strip()))
+        print(report.chart(chosen.chart.read_text()))
         return 0
     # On SIGTERM, from `timeout` for one, everything that was started is ended, as after a Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

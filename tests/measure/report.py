@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.measure.cost import Cost
 from tests.measure.load import Load
+from tests.support.releases import commit
 
 OURS = "stackmgr"  # the service that others are compared with
 _HEADINGS = (
@@ -100,7 +101,7 @@ def table(samples: list[Sample]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def chart(text: str, commit: str) -> str:
+def chart(text: str) -> str:
     """Return a Mermaid chart of this service's rate beside others', by the *text* of results that have them.
 
     These are of a harness that measures other implementations of the same API in the same rounds.
@@ -117,7 +118,7 @@ def chart(text: str, commit: str) -> str:
         if service != OURS
     }
     return f"""```mermaid
-%% python -m tests.measure --chart, {document["when"][:10]}, {commit}
+%% python -m tests.measure --chart, {document["when"][:10]}, {commit()}
 %%{{init: {{"xyChart": {{"height": 300}}}}}}%%
 xychart-beta horizontal
   title "Throughput of stackmgr (other service = 1)"
@@ -132,6 +133,7 @@ def write(folder: Path, options: Mapping[str, object], samples: list[Sample]) ->
     folder.mkdir(parents=True, exist_ok=True)
     machine = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "kernel": platform.release(),

@@ -1,6 +1,7 @@
 """Copies of the source: to build or install, or as releases of the service below one folder."""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 from stackmgr import paths
@@ -9,6 +10,12 @@ ROOT = paths.directory("schemas").parent
 DATA = ("deploy", "schemas", "sql")
 _TOP_LEVEL = ("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "setup.cfg")
 _NOT_FOUND = "The resource was not found."
+
+
+def commit() -> str:
+    """Return what a page states beside a figure: `deploy/release` looks whether the service changed since."""
+    git = ("/usr/bin/env", "git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*")
+    return f"commit {subprocess.check_output(git, text=True).strip()}"
 
 
 def copy_source(to: Path, source: Path = ROOT) -> Path:

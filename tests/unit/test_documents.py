@@ -211,3 +211,9 @@ def test_the_interface_and_the_package_have_the_versions_that_are_announced():
     assert BUNDLE["info"]["version"] == "1.0.0"
     [newest, *_] = re.findall(r"^## (?!Unreleased)(\S+)", text_of("CHANGELOG.md"), re.MULTILINE)
     assert newest == stackmgr.__version__
+    named = [
+        found
+        for page in ("README.md", "deploy/compose.yaml", "deploy/kubernetes.yaml")
+        for found in re.findall(r"stackmgr[:-](\d[\d.]*\d)", text_of(page))
+    ]
+    assert {*named} == {stackmgr.__version__}
