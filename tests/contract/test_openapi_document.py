@@ -2,8 +2,6 @@
 
 import json
 import re
-import runpy
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,28 +66,6 @@ def test_what_client_generators_make_types_of_has_one_name_in_all_of_them():
 def test_the_bundled_document_is_current():
     # Written by: python deploy/reference.py > schemas/openapi.bundled.json
     assert read_schema("openapi.bundled.json") == BUNDLE
-
-
-@pytest.fixture
-def script(monkeypatch, capsys):
-    """Return a function that runs the script with arguments and returns the document that it prints."""
-
-    def run(*arguments: str) -> dict[str, Any]:
-        monkeypatch.setattr(sys, "argv", [openapi.SCRIPT, *arguments])
-        runpy.run_path(openapi.SCRIPT, run_name="__main__")
-        return json.loads(capsys.readouterr().out)
-
-    return run
-
-
-def test_the_script_prints_the_bundle_with_the_base_address_that_is_given(script):
-    assert script() == BUNDLE
-    for document, base in (
-        (BUNDLE, "http://127.0.0.1:8000"),
-        (script("--base-url", "https://api.example.com/base"), "https://api.example.com/base"),
-    ):
-        assert [server["url"] for server in document["servers"]] == [base]
-        assert f"\nexport BASE_URL={base}\n" in document["info"]["description"]
 
 
 def test_the_guide_lists_the_tokens_in_force(monkeypatch, tmp_path):

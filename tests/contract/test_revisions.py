@@ -73,17 +73,6 @@ def test_each_revision_names_the_identity_the_key_and_the_request_that_made_it(
     ]
 
 
-def test_a_revision_inserted_without_a_key_id_as_by_the_previous_release_has_none(stack, admin):
-    insert = """
-        INSERT INTO stackmgr.stack_revisions
-            (manager_id, stack_id, revision_number, revision_id, name, allocation, preset,
-             identity_id, request_id)
-        SELECT manager_id, stack_id, 2, gen_random_uuid(), name, allocation, preset, 'identity', 'request'
-        FROM stackmgr.stacks WHERE stack_id = %s RETURNING key_id
-    """
-    assert admin.execute(insert, [stack["id"]]).fetchone() == (None,)
-
-
 @pytest.mark.parametrize(
     "request_id", ["\xe9\xff\x80", "%s %(name)s", "'\"\\", "a,b", "r" * 6000, "\xe9" * 6000], ids=range(6)
 )

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from stackmgr import paths
 from stackmgr.errors import InvalidBody, InvalidConfiguration
 from stackmgr.http import requests
-from stackmgr.http.requests import RequestSchema, compile_schema, parse_json
+from stackmgr.http.requests import RequestSchema, parse_json
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.stacks.configuration import parse
 from tests.support.bad_bodies import BODIES, REASONS
@@ -68,41 +67,3 @@ def test_each_rule_of_a_body_has_its_own_slug(spellings, operation, title, slug)
     with pytest.raises((InvalidBody, InvalidConfiguration)) as caught:
         parse(schema.parse(BODIES[title][operation]), spellings)
     assert caught.value.reason == slug
-
-
-@pytest.mark.parametrize(
-    ("body", "slug"),
-    [
-        (b'{"name":"four"}', "name_maxLength"),
-        (b'{"allocation":[[1]]}', "allocation_item_too_long"),
-        (b'{"name":"","allocation":[],"schedule":{}}', "body_maxProperties"),
-    ],
-)
-def test_a_rule_of_any_field_and_keyword_has_a_slug(monkeypatch, body, slug):
-    properties = {"name": {"maxLength": 3}, "allocation": {"items": {"items": {}, "maxItems": 0}}}
-    monkeypatch.setattr(requests, "read_schema", lambda _: {"properties": properties, "maxProperties": 2})
-    with pytest.raises(InvalidConfiguration) as caught:
-        requests.RequestSchema("stack_create.json").parse(body)
-    assert caught.value.reason == slug
-
-
-@pytest.fixture
-def schema(tmp_path, monkeypatch):
-    """Return a function that saves a schema as x.json, in a folder of its own."""
-    monkeypatch.setattr(paths, "directory", lambda _: tmp_path)
-    draft = {"$schema": "http://json-schema.org/draft-04/schema#"}
-    return lambda **members: (tmp_path / "x.json").write_text(json.dumps(draft | members))
-
-
-@pytest.mark.parametrize(
-    "reference", ["http://example.com/x.json", "https://example.com/x.json", "file:///etc/passwd"]
-)
-def test_no_schema_fetches_another_from_elsewhere(schema, reference):
-    schema(**{"$ref": reference})
-    with pytest.raises(ValueError, match="may refer to files of its own folder only"):
-        compile_schema("x.json")
-
-
-def test_validating_adds_nothing_to_a_document(schema):
-    schema(properties={"a": {"default": 1}})
-    assert RequestSchema("x.json").parse(b"{}") == {}

@@ -71,8 +71,6 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--variant", type=_variant, metavar="NAME:KEY=VALUE,…", help=help_text, **several)
     help_text = "measure another checkout too, run by the python of its environment"
     add("--compare", type=_checkout, metavar="FOLDER=PYTHON", help=help_text, **several)
-    help_text = "measure this checkout once more, beside so many stacks of other managers"
-    add("--grown", type=int, metavar="STACKS", help=help_text, **several)
     help_text = "hold everything to and from the database so long, each way"
     add("--database-delay", type=tcp_proxy.seconds, default=0.0, metavar="500us|1ms|…", help=help_text)
     help_text = "verify keys by a server that speaks Unkey's protocol, and takes so long to respond"
@@ -105,9 +103,6 @@ def _start(chosen: argparse.Namespace, url: str, folder: Path, stack: ExitStack)
         name = other.folder.name
         seed = stack.enter_context(seeded(other, url, **size))
         services[f"{name}-{number}" if name in services else name] = (seed, env)
-    for others in chosen.grown:
-        seed = stack.enter_context(seeded(Checkout(), url, **size, others=others))
-        services[f"{others}-stacks"] = (seed, env)
     delays = {"database_delay": chosen.database_delay, "verifier_delay": chosen.verifier_delay}
     return [stack.enter_context(served(name, *what, folder, **delays)) for name, what in services.items()]
 

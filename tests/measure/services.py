@@ -17,7 +17,7 @@ import psycopg
 
 from stackmgr import paths
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
-from tests.measure import growth, load, requests
+from tests.measure import load, requests
 from tests.measure.load import Load
 from tests.measure.requests import SeededManager
 from tests.support import tcp_proxy, unkey_server
@@ -114,17 +114,11 @@ def _create(port: int, manager: SeededManager, count: int) -> None:
 
 
 @contextlib.contextmanager
-def seeded(
-    checkout: Checkout, server_url: str, *, managers: int, stacks: int, others: int = 0
-) -> Iterator[Seed]:
-    """Yield a Seed made by the checkout itself: its migrations, its command for keys, its service.
-
-    So many stacks of *others*, who send no requests, are in the database before.
-    """
+def seeded(checkout: Checkout, server_url: str, *, managers: int, stacks: int) -> Iterator[Seed]:
+    """Yield a Seed made by the checkout itself: its migrations, its command for keys, its service."""
     checkout.require_own_package()
     with new_database(server_url) as url:
         checkout.run("-m", "stackmgr", "migrate", STACKMGR_DATABASE_URL=url)
-        growth.fill(url, others)
         with ThreadPoolExecutor(_CLIENTS) as pool:
             made = list(pool.map(lambda _: checkout.issue(url, str(uuid4())), range(managers)))
             with checkout.serve({"STACKMGR_DATABASE_URL": url}) as service:

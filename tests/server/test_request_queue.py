@@ -232,18 +232,3 @@ def test_a_manager_that_was_alone_for_long_takes_turns_with_the_next():
         requests.now += 1.0
         requests.leave(name, 1.0)
     assert taken == ["a1", "a2", "b1", "a3", "b2"]
-
-
-def test_requests_that_have_waited_too_long_leave_the_queue():
-    requests = Requests(1)
-    requests.add("a1 a2", "A")
-    assert requests.take() == "a1"
-    requests.now = 1.0
-    requests.add("b1", "B")
-    requests.now = 2.0
-    requests.add("a3", "A")
-    assert list(requests.queue.take_overdue(2.0)) == ["a2", "b1"]
-    assert [requests.places[name].retry_after > 0 for name in ("a2", "b1", "a3")] == [True, True, False]
-    assert requests.queue.waiting == 1
-    requests.leave("a1")
-    assert requests.take() == "a3"

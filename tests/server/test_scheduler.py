@@ -16,29 +16,12 @@ from stackmgr import scheduler, threads
 from stackmgr.scheduler import READABLE, WRITABLE, Scheduler, Signal, end_turn, wait_for
 from stackmgr.threads import call_in_thread
 from tests.support.greenlets import PATIENCE, Running
-from tests.support.waiting import eventually
 
 
 @pytest.fixture
 def running() -> Iterator[Running]:
     with ExitStack() as cleanup:
         yield Running(100, cleanup)
-
-
-def test_the_thread_takes_a_turn_when_woken():
-    scheduler, turns = Scheduler(), []
-
-    def turn() -> bool:
-        turns.append(None)
-        return len(turns) < 3
-
-    thread = threading.Thread(target=scheduler.run, args=(turn, lambda: 60.0))
-    thread.start()
-    for number in (1, 2):
-        eventually(lambda number=number: len(turns) == number)
-        scheduler.wake()
-    thread.join(PATIENCE)
-    assert len(turns) == 3
 
 
 def test_a_greenlet_of_the_schedulers_thread_is_kept_for_the_next_call(running):
@@ -138,35 +121,12 @@ def test_what_waits_for_a_descriptor_in_vain_is_told_so_and_may_wait_again(runni
     assert waiting.result(PATIENCE) is True
 
 
-@pytest.mark.parametrize("is_early_first", [True, False])
-def test_of_two_deadlines_the_earlier_is_kept(running, pair, is_early_first):
-    early, late = pair
-    waits = [(early, 0.3), (late, PATIENCE)] if is_early_first else [(late, PATIENCE), (early, 0.3)]
-    started = {sock: running.start(partial(readable, sock, seconds)) for sock, seconds in waits}
-    assert started[early].result(PATIENCE) is False
-    assert not started[late].done()
-    early.send(b"x")
-    assert started[late].result(PATIENCE) is True
-
-
 def test_without_time_to_wait_it_is_told_what_is_ready_now(running, pair):
     one, other = pair
     assert running.do(partial(readable, one, 0.0)) is False
     other.send(b"x")
     assert running.do(partial(readable, one, -1.0)) is True
     assert wait_for(one.fileno(), WRITABLE, 0.0)
-
-
-def test_a_descriptor_with_a_used_number_is_watched_anew(running):
-    def wait_for_a_new_one() -> int:
-        one, other = socket.socketpair()
-        with one, other:
-            other.send(b"x")
-            assert readable(one)
-            return one.fileno()
-
-    numbers = running.do(lambda: [wait_for_a_new_one() for _ in range(5)])
-    assert len(set(numbers)) < 5
 
 
 @pytest.mark.parametrize("is_set_by_a_greenlet", [True, False])

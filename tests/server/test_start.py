@@ -59,13 +59,6 @@ def test_a_metrics_folder_that_cannot_be_used_stops_the_start_and_stays(
     assert (tmp_path / "notes").read_text() == "kept"
 
 
-def test_a_metrics_folder_that_cannot_be_created_is_named(database_url):
-    # No user may create it, not even root, to whom access(2) says otherwise.
-    bind = f"127.0.0.1:{free_port()}"
-    said = failed_start(DATABASE_URL=database_url, ADMIN_BIND=bind, METRICS_DIR="/proc/stackmgr/metrics")
-    assert messages(said)[-1].startswith("STACKMGR_METRICS_DIR: /proc")
-
-
 def test_a_second_start_is_refused_and_leaves_the_metrics_of_the_first(database_url, tmp_path):
     folder = tmp_path / "metrics"
     env = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{free_port()}", "STACKMGR_METRICS_DIR": str(folder)}

@@ -1,18 +1,16 @@
-"""Run seeds of the simulation; print each that fails, made short, with its trace."""
+"""Run seeds of the simulation; print each that fails, with its trace."""
 
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.simulation.scenarios import MUTANTS, run
-from tests.simulation.world import Plan, World
+from tests.simulation.world import World
 
 _PROCESSES = 2
 _CHUNK = 100
-_COUNTS = "clients", "operators", "requests", "threads", "keys"
 
 
 def main() -> int:
@@ -51,9 +49,7 @@ def _run_seeds(first: int, number: int, mutant: str | None) -> int:
         for found in processes.map(partial(_failing, mutant=mutant), chunks):
             for seed in found:
                 failing.append(seed)
-                short = _shortened(run(seed, mutant=mutant), lambda plan, s=seed: run(s, plan, mutant))
-                print(f"\nSeed {seed} fails; of its plan this suffices:")
-                _show(short)
+                _show(run(seed, mutant=mutant))
                 sys.stdout.flush()
     seconds = time.monotonic() - started
     print(f"{number} seeds in {seconds:.0f} s: {len(failing)} failed {failing or ''}")
@@ -78,26 +74,6 @@ def _find_mutants(first: int, number: int) -> int:
             print(f"| {mutant.name} | {mutant.breaks} | {seed} | {violation[:90]} |", flush=True)
     print(f"{len(MUTANTS)} mutants, {missed} not found")
     return int(bool(missed))
-
-
-def _shortened(world: World, run: Callable[[Plan], World]) -> World:
-    """Return the run with the smallest plan found that breaks the same invariant."""
-    for plan in _smaller(world.plan):
-        shorter = run(plan)
-        if shorter.violation is not None and shorter.violation.invariant == world.violation.invariant:
-            return _shortened(shorter, run)
-    return world
-
-
-def _smaller(plan: Plan) -> Iterator[Plan]:
-    """Yield plans with one fault, event or participant less."""
-    for fault in plan["faults"]:
-        yield {**plan, "faults": {name: chance for name, chance in plan["faults"].items() if name != fault}}
-    for event in plan.get("events", ()):
-        yield {**plan, "events": [each for each in plan["events"] if each is not event]}
-    for name in _COUNTS:
-        if plan.get(name, 0) > 1:
-            yield {**plan, name: plan[name] - 1}
 
 
 if __name__ == "__main__":

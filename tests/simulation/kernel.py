@@ -77,13 +77,6 @@ class Epoll(File):
         self.interest[number][1] = events | ERR | HUP
         self.notice(number)
 
-    def unregister(self, number: int) -> None:
-        file = self.kernel.file(number)
-        if number not in self.interest:
-            raise FileNotFoundError(errno.ENOENT, "not registered", number)
-        self.forget(number)
-        del file.watching[self]
-
     def forget(self, number: int) -> None:
         del self.interest[number]
         self.queue.pop(number, None)

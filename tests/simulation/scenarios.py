@@ -6,12 +6,12 @@ from random import Random
 
 from tests.simulation import database
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.world import Plan, Violation, World
+from tests.simulation.world import Violation, World
 
 
-def run(seed: int, plan: Plan | None = None, mutant: str | None = None) -> World:
-    """Make the run of *seed*, or one with another *plan*, with a mistake if one is named."""
-    world = World(seed, database.plan(Random(f"plan {seed}")) if plan is None else plan)
+def run(seed: int, mutant: str | None = None) -> World:
+    """Make the run of *seed*, with a mistake if one is named."""
+    world = World(seed, database.plan(Random(f"plan {seed}")))
     with ExitStack() as cleanup:
         if mutant is not None:
             MUTANTS[mutant].plant(cleanup)

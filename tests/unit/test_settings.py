@@ -119,8 +119,3 @@ def test_a_secret_is_hidden_in_the_repr_of_what_holds_it(verifier):
         held = {"url": chosen.database_url, "settings": chosen, "nested": [chosen.database_url]}
         for shown in (repr(chosen), str(chosen), f"{chosen}", repr(held)):
             assert "hunter2" not in shown
-
-
-def test_settings_do_not_change_once_they_are_made():
-    with pytest.raises(AttributeError):
-        prepared().concurrency = 5
