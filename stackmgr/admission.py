@@ -1,7 +1,7 @@
 """The interface between server and application for the admission of requests.
 
-The worker class puts an `Admission` into the environ of each request.  Under another WSGI server there is
-none, and the application uses UNLIMITED.
+The worker class puts an `Admission` into the environ of each request.  Under another WSGI server
+there is none, and the application uses UNLIMITED.
 """
 
 from typing import Any

@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Run the command; exit 1 with a line on stderr for each reason why it cannot be carried out."""
+    """Run the command; exit 1 with a line on stderr for each reason why it cannot run."""
     output.accept_any_text()
     parser = make_parser()
     arguments, unexpected = parser.parse_known_args()

@@ -1,8 +1,7 @@
 """The service's errors, and the Error object in which every one of them is returned.
 
-Each class is one cause.  It owns the response: `status`, the specification's `code`, the complete public
-`message`, and the header fields of its own.  `reason` is for the operator's log: a slug of `reasons`, never
-request data.
+Each class is one cause.  It owns the response: `status`, the specification's `code`, the public
+`message`, and its header fields.  `reason` is for the operator's log: a slug, never request data.
 """
 
 import json
@@ -28,7 +27,7 @@ class ServiceError(Exception):
 
     def __init__(self, reason: ReasonSlug | str | None = None, at: str | None = None) -> None:
         self.reason = str(reason or "")
-        # For the log of `stackmgr dev`, because it may quote the request: where and how it breaks a rule.
+        # For the log of `stackmgr dev`: where and how the request breaks a rule.  It may quote it.
         self.at = at
         super().__init__(self.reason)
 
@@ -128,7 +127,7 @@ class PayloadTooLarge(ServiceError):
 
 
 class VerificationError(ServiceError):
-    """The key was neither accepted nor rejected.  *retry_after* is in seconds, None where unknown."""
+    """The key was neither accepted nor rejected; *retry_after* is in seconds, None if unknown."""
 
     def __init__(self, reason: ReasonSlug | str | None = None, retry_after: int | None = None) -> None:
         super().__init__(reason)
@@ -174,11 +173,11 @@ class Overloaded(ServiceUnavailable):
 
 
 class CircuitOpen(ServiceUnavailable):
-    """The verifier has stopped responding and was not called; its circuit breaker logged this once."""
+    """The verifier has stopped responding and was not called; the breaker logged it once."""
 
 
 class BindingConflict(ServiceError):
-    """The saved manager binding conflicts with the verified identity; only an operator can resolve it."""
+    """The saved binding conflicts with the verified identity; only an operator can resolve it."""
 
 
 class DatabaseError(ServiceError):
@@ -196,9 +195,9 @@ class DatabaseError(ServiceError):
 
 
 class CommandError(Exception):
-    """A command cannot be carried out; the message says why, without a secret.  Never raised by a request."""
+    """A command cannot run; the message says why, without a secret.  No request raises it."""
 
 
 def error_object(code: str, message: str, request_id: str) -> bytes:
-    """Return the Error object as JSON, in ASCII, so that no byte of a client's id can break a line."""
+    """Return the Error object as JSON, in ASCII: no byte of a client's id can break a line."""
     return json.dumps({"code": code, "message": message, "request_id": request_id}).encode("ascii")

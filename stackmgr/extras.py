@@ -11,8 +11,8 @@ from importlib import metadata
 def installation(extra: str) -> str:
     """Return the shell command that installs the packages of *extra* for the Python that runs this.
 
-    It names the packages and not stackmgr, which is on no package index.  An environment that this user
-    cannot change, such as the container image, gets a folder beside it.
+    stackmgr itself is on no package index.  An environment that this user cannot change, such as
+    the image, gets a folder beside it.
     """
     packages = [
         requirement.partition(";")[0].strip()

@@ -5,8 +5,8 @@ Schemas and migrations state those of a stack too, in their own languages; tests
 
 BODY_LIMIT_BYTES = 262144
 
-# Of size lines and extensions in a chunked body: 3,276 one-byte chunks, which have five each, take 3.4 ms to
-# decode.
+# Of size lines and extensions in a chunked body: 3,276 chunks of one byte, with five each, take 3.4
+# ms to decode.
 FRAMING_LIMIT_BYTES = 16384
 
 # From the first byte of a request to its last.
@@ -24,11 +24,11 @@ TOTAL_BPS = 10000
 DEFAULT_PAGE_SIZE = 25
 MAX_PAGE_SIZE = 100
 
-# UTF-8 bytes of the names on a page of more than one stack.  With four times as many, a page took up to 9 ms
-# of processor time; with these, up to 2 ms.
+# UTF-8 bytes of the names on a page of more than one stack: up to 2 ms of processor time, with four
+# times as many 9 ms.
 PAGE_NAME_BYTES = 262144
 
-# Of an Idempotency-Key: what PostgreSQL's index on (manager_id, idempotency_key) holds beside the UUID.
+# Of an Idempotency-Key: what PostgreSQL's index on (manager_id, idempotency_key) holds.
 LONGEST_KEY_BYTES = 2676
 
 # Characters of a verifier's id of a manager.

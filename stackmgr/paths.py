@@ -1,4 +1,4 @@
-"""Where the service's data directories are: inside the installed package, or beside it in a checkout."""
+"""Where the data directories are: inside the installed package, or beside it in a checkout."""
 
 from pathlib import Path
 
@@ -8,8 +8,7 @@ _PACKAGE = Path(__file__).parent
 def directory(name: str) -> Path:
     """Return the directory `sql`, `schemas` or `deploy`.
 
-    A wheel carries them inside the package; a checkout, also one installed as editable, keeps them at the
-    top level.
+    A wheel has them inside the package; a checkout, also an editable one, at the top level.
     """
     packaged = _PACKAGE / name
     return packaged if packaged.is_dir() else _PACKAGE.parent / name

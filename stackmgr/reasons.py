@@ -1,7 +1,7 @@
 """The slugs that the log shows as `reason`: for operators, never part of a response.
 
-`http/requests.py` composes those of the JSON Schemas.  `deploy/REASONS.md` says of each slug what it means
-and what to do; a test compares both.
+`http/requests.py` composes those of the JSON Schemas.  `deploy/REASONS.md` says of each slug what
+it means and what to do; a test compares both.
 """
 
 from enum import StrEnum

@@ -1,6 +1,6 @@
 """The check of the release on disk, for gunicorn's settings file and master.
 
-It is a process of its own, because workers inherit the modules that the master imports: after an upgrade
+It is a process of its own: workers inherit the modules that the master imports, after an upgrade
 those of two releases.  So this module imports nothing of the service.
 """
 
@@ -19,7 +19,7 @@ CHECKED = "STACKMGR.RELEASE"  # in the environment, the result of the check that
 
 
 def run_check(turn: Callable[[], None]) -> str | None:
-    """Return the JSON document of the check, or None if it did not complete.  Call *turn* meanwhile."""
+    """Return the JSON document of the check, or None if incomplete.  Call *turn* meanwhile."""
     deadline, output = time.monotonic() + CHECK_SECONDS, b""
     with subprocess.Popen(
         [sys.executable, "-m", "stackmgr.operate.check"], stdout=subprocess.PIPE
@@ -40,7 +40,7 @@ def run_check(turn: Callable[[], None]) -> str | None:
 
 
 def checked_release() -> dict[str, Any]:
-    """Return the result of the check, at a start and at each reload.  Raises SystemExit if there is none."""
+    """Return the result of the check at start or reload.  Raises SystemExit if there is none."""
     output = os.environ.pop(CHECKED, None) or run_check(lambda: None)
     if output is None:
         sys.exit(1)

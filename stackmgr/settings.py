@@ -1,7 +1,7 @@
 """Configuration: the environment, checked completely, with every problem reported at once.
 
-The fields of `Settings` are the one table of options: variable, parser, default and description.  Parsing,
-`stackmgr check`, `stackmgr --help` and `deploy/stackmgr.env.example` follow it.
+The fields of `Settings` are the one table of options: variable, parser, default, description.
+Parsing, `stackmgr check`, `stackmgr --help` and `deploy/stackmgr.env.example` follow it.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class Secret(str):
 class Option:
     """One variable.  *parse* returns the value of a text, or raises ValueError with the rule.
 
-    *missing* says why the service cannot do without it; *verifier* is the only verifier that reads it.
+    *missing* says why it is required; *verifier* is the only verifier that reads it.
     """
 
     parse: Callable[[str], Any]
@@ -61,7 +61,9 @@ class Option:
 
     @property
     def is_secret(self) -> bool:
-        """Whether the value must not be printed, and may be kept in the file that `<variable>_FILE` names."""
+        """Whether the value must not be printed, and may be in the file that `<variable>_FILE`
+        names.
+        """
         return self.parse in (Secret, _credential)
 
     @property
@@ -90,7 +92,7 @@ class Option:
 
 
 def secret(environ: Mapping[str, str], name: str, problems: list[str]) -> Secret:
-    """Return the secret *name*, or the content of the file that `<name>_FILE` names; empty when unset.
+    """Return the secret *name*, or the content of the file that `<name>_FILE` names, or "".
 
     The line feed that editors leave at the end of a file is not part of the secret.
     """

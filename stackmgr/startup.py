@@ -27,7 +27,7 @@ VERIFIERS: Mapping[str, type[Verifier]] = {
     "unkey": UnkeyVerifier,
 }
 
-# Set by gunicorn's master in the environment of each worker, after the fork: see deploy/gunicorn.conf.py.
+# gunicorn's master sets it in each worker after the fork: see deploy/gunicorn.conf.py.
 CHECKED = "STACKMGR.CHECKED"
 # Set by `stackmgr dev` to the file of its key: the request log may quote requests.
 DEV = "STACKMGR.DEV"
@@ -47,8 +47,8 @@ class Prepared(NamedTuple):
 def prepare(environ: Mapping[str, str]) -> Prepared:
     """Return the checked configuration, or raise SettingsError with every problem it has.
 
-    A worker of gunicorn finds in CHECKED what its master has checked: a file that has changed since would
-    give it another configuration than the other workers have, or none.
+    A worker of gunicorn finds in CHECKED what its master has checked: by a file that has changed
+    since it would differ from the other workers.
     """
     if CHECKED in environ:
         checked = json.loads(environ[CHECKED])
@@ -81,8 +81,7 @@ def make_verifier(chosen: Settings, database: Database | None) -> Verifier:
 def concurrent_requests(chosen: Settings) -> int:
     """Return how many requests a worker serves at once.
 
-    A request that needs a connection from its start would only wait without one, and could not be rejected
-    any more.
+    A request that begins with a connection would only wait without one, and could not be rejected.
     """
     if VERIFIERS[chosen.verifier].needs_connection:
         return min(chosen.concurrency, chosen.database_connections)

@@ -1,4 +1,4 @@
-"""Threads beside that of the scheduler: what may block for long, or comes again and again, runs in one."""
+"""Threads beside the scheduler's: for what may block for long, or comes again and again."""
 
 import atexit
 import threading
@@ -24,7 +24,7 @@ def result(future: Future[_Result], seconds: float | None = None) -> _Result:
 
 
 def call_in_thread(call: Callable[[], _Result]) -> _Result:
-    """Return what *call* returns; in a worker, it runs in a thread of its own, because it may block."""
+    """Return what *call* returns; in a worker, it may block, so it runs in a thread of its own."""
     if not has_scheduler():
         return call()
     try:

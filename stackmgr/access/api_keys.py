@@ -1,7 +1,7 @@
 """The form of an API key.
 
-A key is `stackmgr_`, 32 random characters of base 62 (190 bits) and 6 more that are the CRC-32 of the
-random ones: secret scanners recognise it, and a mistyped key is rejected without a query.
+A key is `stackmgr_`, 32 random characters of base 62 (190 bits) and their CRC-32 in 6 more: secret
+scanners recognize it, and a mistyped key is rejected without a query.
 """
 
 import hashlib

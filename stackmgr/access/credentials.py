@@ -1,7 +1,7 @@
-"""The API key of one request: verified by the request's statement if this worker knows it, or before.
+"""The API key of one request: verified by the request's statement if this worker knows it, or
+before.
 
-A row of a statement that verifies the key means that the key was valid, and that this is what the statement
-found or did.  No row means that nothing was read or written: then the verifier says why.
+No row of such a statement: the key is invalid and nothing happened, and the verifier says why.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ from stackmgr.reasons import ReasonSlug
 class Credential:
     """The API key of one request.
 
-    `identity` is that of the caller, with the manager, or None for a rejected key.  `outcome` is `accepted`,
-    the code of the verification's error, or None if the key is neither accepted nor rejected.
+    `identity` is the caller's, with the manager, or None.  `outcome` is `accepted`, the code of the
+    verification's error, or None if the key is neither accepted nor rejected.
     """
 
     key: str
@@ -46,7 +46,9 @@ class Credential:
             self._verify()
 
     def confirm(self) -> None:
-        """Verify what a statement would.  Raises the verifier's errors, DatabaseError, BindingConflict."""
+        """Verify, if no statement will.  Raises the verifier's errors, DatabaseError,
+        BindingConflict.
+        """
         if self._remembered is not None:
             self._verify_again()
 
@@ -90,7 +92,7 @@ class Credential:
         self._bind(self._verified)
 
     def _verify_again(self) -> None:
-        """Find out why a statement has found no caller.  A verification that is counted is not repeated."""
+        """Find out why a statement has found no caller, without counting a verification twice."""
         self._remembered = self.identity = None
         if self._verified is None or self._verified.key_digest is not None:
             self._verify()

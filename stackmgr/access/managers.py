@@ -1,4 +1,4 @@
-"""The record of a manager: its first authenticated request creates it; only an operator rebinds it."""
+"""The record of a manager: its first authenticated request creates it, an operator rebinds it."""
 
 import logging
 from uuid import uuid4
@@ -19,9 +19,9 @@ _log.addFilter(RateLimitFilter(by_arguments=True))
 
 
 def look_up(session: Session, identity: Identity) -> str | None:
-    """Return the id of the manager that *identity* is bound to, or None when neither half is bound yet.
+    """Return the id of the manager that *identity* is bound to, or None if neither half is bound.
 
-    Raises BindingConflict when a saved binding has one half only in common, and logs both sides at intervals.
+    Raises BindingConflict if a saved binding has one half in common, and logs both at intervals.
     """
     found = session.rows(_FIND, identity.parameters(), max_rows=2)
     if not found:
@@ -44,13 +44,14 @@ def look_up(session: Session, identity: Identity) -> str | None:
 
 
 def bind(session: Session, identity: Identity) -> str:
-    """Return the id of the manager that *identity* is bound to, binding it if neither half is known yet.
+    """Return the id of the manager that *identity* is bound to; bind it if neither half is known.
 
     Raises BindingConflict as `look_up` does.
     """
     manager_id = look_up(session, identity)
     while manager_id is None:
         inserted = session.row(_INSERT, identity.parameters() | {"manager_id": str(uuid4())})
-        # Without a row, another first request won the race; its binding counts, unless it is erased already.
+        # Without a row, another first request won the race: its binding counts, unless it is
+        # erased.
         manager_id = look_up(session, identity) if inserted is None else inserted[0]
     return manager_id

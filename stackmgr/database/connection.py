@@ -1,7 +1,7 @@
 """One connection to PostgreSQL: run a prepared statement within a deadline.
 
-Written on psycopg's libpq layer (see DECISIONS.md): a statement here is one prepared execution with a few
-text parameters, and every wait ends at the deadline.
+Written on psycopg's libpq layer (see DECISIONS.md): a statement is one prepared execution with a
+few text parameters, and every wait ends at the deadline.
 """
 
 import logging
@@ -28,7 +28,7 @@ from stackmgr.scheduler import READABLE, WRITABLE, wait_for
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 
-# The source function of the warning that a standby may lack the commit; its SQLSTATE is that of any other.
+# The function that warns that a standby may lack the commit: others use its SQLSTATE too.
 CANCELLED_WAIT = "SyncRepWaitForLSN"
 _DEALLOCATE = b"DEALLOCATE ALL"
 _log = logging.getLogger("stackmgr.postgresql")
@@ -95,8 +95,9 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
     def run(self, statement: Statement, parameters: Parameters, deadline: float) -> list[Row]:
         """Run *statement* and return its rows.
 
-        *deadline* is a time of the monotonic clock, in seconds.  Raises DatabaseError.  If the server did not
-        respond, its `sqlstate` is None, this connection is closed, and the statement may have run or not.
+        *deadline* is a time of the monotonic clock, in seconds.  Raises DatabaseError.  If the
+        server did not respond, its `sqlstate` is None, this connection is closed, and the outcome
+        is unknown.
         """
         is_first = statement.name not in self._statement_names
         encoded = execution(statement, parameters)
@@ -139,11 +140,11 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             self._fail(failed, ex, deadline if failed in first else None)
 
     def _fail(self, statement: Statement, ex: BaseException, first_until: float | None) -> NoReturn:
-        """Raise *ex*, as a DatabaseError of *statement* where the connection or the server failed.
+        """Raise *ex*, as a DatabaseError of *statement* if the connection or the server failed.
 
-        Only after an error that the server has reported, and not after each of those, is the connection used
-        again: whatever else ends an exchange leaves results on it that would be those of the next statement.
-        *first_until* is the deadline of a statement that was prepared just now.
+        The connection is used again only after some errors that the server has reported: another
+        end of an exchange leaves results on it that would be the next statement's.  *first_until*
+        is the deadline of a statement that was prepared just now.
         """
         if first_until and isinstance(ex, DatabaseError) and ex.sqlstate == retries.FEATURE_NOT_SUPPORTED:
             ex.reason = ReasonSlug.UNSUPPORTED.value
@@ -157,7 +158,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         raise ex
 
     def _forget_statements(self, statement: Statement, deadline: float) -> None:
-        """Prepare every statement again: a migration may have come between *statement*'s plan and its use."""
+        """Prepare all statements again: a migration may have come since *statement*'s plan."""
         self._statement_names.clear()
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
@@ -191,10 +192,10 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         return self._execute_unprepared(execution, deadline)
 
     def _execute_unprepared(self, execution: Execution, deadline: float) -> pq.abc.PGresult:
-        """Prepare and execute, where a pooler has led to a server session without the statement.
+        """Prepare and execute, if a pooler has led to a server session without the statement.
 
-        In one pipeline, because between two round trips the pooler may change the server session again.
-        Where another client has prepared the statement since, it is executed without a name.
+        In one pipeline, because the pooler may change the server session between two round trips.
+        If another client has prepared the statement since, it is executed without a name.
         """
         statement, values, formats = execution
         self.pgconn.enter_pipeline_mode()
@@ -224,8 +225,8 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
     def _result(self, statement: Statement, deadline: float) -> pq.abc.PGresult:
         """Return the result of what was sent, or raise the server's error.
 
-        The result counts only once the server is ready for the next statement: rows and the command's
-        completion arrive before the commit, and the commit can still fail.
+        The result counts once the server is ready for the next statement: rows and command
+        completion arrive before the commit, which can still fail.
         """
         self._flush(deadline)
         results: list[pq.abc.PGresult] = []

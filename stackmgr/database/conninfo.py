@@ -8,15 +8,15 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-# Shares of a session's deadline.  The server must time out before its client, so that the outcome is known;
-# and the wait for a lock before the statement, so that the log says what blocked it.
+# Shares of a session's deadline.  The server must time out before its client, so that the outcome
+# is known; a lock before the statement, so that the log says what blocked it.
 _LOCK_TIMEOUT = 0.3
 _STATEMENT_TIMEOUT = 0.6
 
-# Every setting on which the meaning of a statement, the form of a value, or an outcome depends.  They are
-# sent as start-up options, because the server, the database and the login may each have another default.
-# Two are left to the DBA: default_transaction_read_only, which stops writes on purpose (they fail with
-# 25006), and session_replication_role, which an ordinary login may not set (`preflight` checks it).
+# Every setting on which the meaning of a statement, the form of a value or an outcome depends.
+# They are start-up options, because server, database and login may each have another default.  Two
+# are left to the DBA: default_transaction_read_only, which stops writes on purpose (25006), and
+# session_replication_role, which an ordinary login may not set (`preflight` checks it).
 SERVER_SETTINGS = {
     # What a statement means.
     "search_path": "pg_catalog",  # the files qualify every name of their own
@@ -36,19 +36,19 @@ SERVER_SETTINGS = {
     "synchronous_commit": "on",
     "client_min_messages": "warning",  # error: hides that the wait for a standby was cancelled
     "exit_on_error": "off",  # on: every error ends the connection
-    # A worker that died must not leave its statement waiting for a lock and then writing, unobserved.
+    # A worker that died must not leave a statement that waits for a lock and then writes.
     "client_connection_check_interval": "500ms",
     "jit": "off",
 }
 SERVICE_ROLE = "stackmgr_app"
 # What the connection string may set to another value: its options come after these.
 DEFAULT_SETTINGS = {
-    # A page must come from its index whatever the statistics say, and no execution pays for planning.  Citus
-    # needs auto: it cannot plan for a distributed table without the values of the parameters (0A000).
+    # A page must come from its index whatever the statistics say, and no execution pays for
+    # planning.  Citus needs auto: it plans for the values of parameters (0A000).
     "plan_cache_mode": "force_generic_plan",
-    # Such a plan is kept until the next ANALYZE.  Made while a table has a few pages, it would read all of
-    # them, in the checks of foreign keys too, or sort all stacks of a manager for a page; and would still do
-    # so when the table has grown.
+    # Such a plan is kept until the next ANALYZE.  Made while a table has a few pages, it would read
+    # all of them, in foreign key checks too, or sort all stacks of a manager, also when the table
+    # has grown.
     "enable_seqscan": "off",
     "enable_sort": "off",
 }
@@ -75,10 +75,10 @@ CLIENT_SETTINGS = {
 
 
 def is_conninfo(url: str) -> bool:
-    """Whether *url* is a connection string.  libpq's own complaint would repeat the text, password included.
+    """Whether *url* is a connection string; libpq's own complaint would repeat the password.
 
-    Reject an unescaped @ or / in a password: libpq parses what follows as host or port and shows it in its
-    messages.  Reject a line feed too: libpq takes it for part of a name.  Reject a service: what
+    Reject an unescaped @ or / in a password: libpq takes the rest for a host or port and shows it.
+    Reject a line feed, which libpq takes for part of a name.  Reject a service: what
     `completed_conninfo` adds would override the settings of its file.
     """
     try:
@@ -98,10 +98,9 @@ def is_conninfo(url: str) -> bool:
 def completed_conninfo(url: str, role: str | None, deadline: float) -> str:
     """Return *url* completed by what the service relies on.
 
-    What *url* says of the client side, or of DEFAULT_SETTINGS, stays.
-
-    Connections assume *role* if one is given.  Their statements have shares of *deadline* seconds; 0 is no
-    limit.  PGDATESTYLE and PGTZ are removed from the environment of this process.
+    What *url* says of the client side, or of DEFAULT_SETTINGS, stays.  Connections assume *role* if
+    given.  Their statements have shares of *deadline* seconds; 0 is no limit.  PGDATESTYLE and PGTZ
+    are removed from the environment of this process.
     """
     for name in _OVERRIDING_VARIABLES:
         os.environ.pop(name, None)

@@ -1,4 +1,4 @@
-"""The connections of one process to PostgreSQL: psycopg's pool, with waiters that block no thread."""
+"""The connections of one process to PostgreSQL: psycopg's pool, whose waiters block no thread."""
 
 import logging
 import os
@@ -22,12 +22,12 @@ from stackmgr.settings import Settings
 # The share of a session's seconds that it may wait for a connection.
 _ACQUIRE_SHARE = 0.4
 
-# After a failed attempt to connect, the pool gives up at once, and tries again for those in line at an
-# interval.  Its own pauses between attempts would grow.
+# After a failed attempt to connect, the pool gives up at once, and tries again for waiting requests
+# at an interval.  Its own pauses between attempts would grow.
 _RECONNECT_TIMEOUT = 0.0
 RECONNECT_INTERVAL = 0.2  # seconds
 
-# Of idle connections above the minimum, psycopg closes one at each interval: another worker may have none.
+# Above the minimum, psycopg closes an idle connection at each interval: others may have none.
 MAX_IDLE_SECONDS = 5.0
 # A session knows its role by a number, and its server by an address: both may have been made anew.
 _MAX_LIFETIME_SECONDS = 600.0
@@ -62,13 +62,13 @@ class _Waiter(WaitingClient[DatabaseConnection]):
 class Pool(ConnectionPool[DatabaseConnection]):
     """psycopg's pool for greenlets.
 
-    `putconn` serves the line of waiting requests; the pool's own threads connect.  The invariants:
+    `putconn` serves the queue of waiting requests; the pool's own threads connect.  The invariants:
 
-    - Each connection is in one place: in a session, on its way to a request that has left the line, or here.
-    - A connection that is returned goes to the first in line.  None waits while one is idle here, so no
-      request is overtaken.
-    - Of the idle ones the last returned is acquired first: its server process is still warm.
-    - Whoever stops waiting leaves the line: a connection that was passed to it would be lost.
+    - Each connection is in one place: a session, on its way to a request that left the queue, or
+      here.
+    - A returned connection goes to the first in the queue.  None waits while one is idle here.
+    - The connection returned last is acquired first: its server process is still warm.
+    - Whoever stops waiting leaves the queue: a connection passed to it would be lost.
     """
 
     observe_wait: Callable[[float], object] = float  # ignores the seconds of a wait: see `Database.on_wait`
@@ -119,7 +119,7 @@ class Pool(ConnectionPool[DatabaseConnection]):
         raise DatabaseError(ReasonSlug.NO_CONNECTION)
 
     def _leave(self, waiter: _Waiter) -> DatabaseConnection | None:
-        """Return the connection that was passed to *waiter*; if there is none, remove it from the line."""
+        """Return the connection that was passed to *waiter*, or remove it from the queue."""
         with self._lock:
             if waiter.conn is not None:
                 waiter.conn._pool = self  # noqa: SLF001 - see `_next`
@@ -138,10 +138,11 @@ class Pool(ConnectionPool[DatabaseConnection]):
 
 
 class Database:
-    """The pool of one process.  Opened after the fork: two processes must not share a connection.
+    """The pool of one process.  Opened after the fork: processes must not share a connection.
 
-    *role* is assumed by every connection; *deadline* is how many seconds a session may wait for the database
-    in total.  *variant* names a folder of `sql/` whose statements replace those of the same names.
+    Every connection assumes *role*; *deadline* is how many seconds a session may wait for the
+    database in total.  *variant* names a folder of `sql/` whose statements replace those of the
+    same names.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class Database:
         )
 
     def open(self) -> None:
-        """Start connecting, in the background: a database that is down at start may come up later."""
+        """Start connecting, in the background: a database that is down may come up later."""
         self._pid = os.getpid()
         self._pool.open()
 

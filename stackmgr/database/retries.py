@@ -1,8 +1,8 @@
-"""What to do after a statement has failed: one table, keyed by SQLSTATE, never by the server's message.
+"""What to do after a statement has failed: one table by SQLSTATE, never by the server's message.
 
-The status of the response depends on where the failure happened, not on this table: 503 while the key is not
-verified and nothing can have changed, otherwise 500.  The one exception is PROGRAM_LIMIT_EXCEEDED of a create
-whose Idempotency-Key is longer than the receipt index can hold: 400.
+The status of the response depends on where the failure happened: 503 while the key is not verified
+and nothing can have changed, otherwise 500.  PROGRAM_LIMIT_EXCEEDED is 400 in a create whose
+Idempotency-Key is longer than the receipt index can hold.
 """
 
 from enum import Enum
@@ -39,7 +39,7 @@ _ACTIONS = {
     ReasonSlug.CONNECTION_LOST: RetryAction.RETRY_IF_READ,
     ReasonSlug.UNCONFIRMED: RetryAction.RETRY_IF_READ,
     ReasonSlug.DEADLINE: RetryAction.CLOSE,
-    # FEATURE_NOT_SUPPORTED for a statement that was prepared just now: another connection would not help.
+    # FEATURE_NOT_SUPPORTED for a statement prepared just now: another connection would not help.
     ReasonSlug.UNSUPPORTED: RetryAction.FAIL,
 }
 
@@ -55,7 +55,7 @@ def retry_action(failure: DatabaseError) -> RetryAction:
 
 
 def should_retry(failure: DatabaseError, *, writes: bool, attempts: int) -> bool:
-    """Whether to run the failed statement again after *attempts* attempts; never if it might run twice."""
+    """Whether to run the failed statement again after *attempts*; never a write in doubt."""
     action = retry_action(failure)
     if action is RetryAction.RETRY_IF_READ and writes:
         return False

@@ -1,8 +1,8 @@
 """A session: one request's use of the database, within one deadline.
 
-Every operation is one statement in autocommit: it is atomic by itself, leaves no transaction open, and costs
-one round trip.  A read of few rows shares its round trip with those of other requests.  For any other
-statement the session acquires a connection and keeps it to the end of the request.
+Every operation is one statement in autocommit: atomic, without an open transaction, one round
+trip.  A read of few rows shares its round trip with other requests.  For any other statement the
+session acquires a connection and keeps it to the end of the request.
 """
 
 import itertools
@@ -23,7 +23,7 @@ SESSION_SECONDS = float(Settings.database_timeout)
 
 
 class Planned(NamedTuple):
-    """A statement of a request, but for the parameters of its caller.  `row` names the columns of its rows.
+    """A statement of a request without the parameters of its caller; `row` names its columns.
 
     It returns at most `max_rows`; None if its rows are large.
     """
@@ -37,7 +37,7 @@ class Planned(NamedTuple):
 class Session:
     """One request's use of the database.  Not for use by two greenlets or threads at once.
 
-    The deadline counts time spent on the database only, not on a client's body or a remote verifier.
+    The deadline counts time spent on the database, not on a client's body or a remote verifier.
     """
 
     __slots__ = ("_connection", "_connections", "_seconds_left")
@@ -94,7 +94,7 @@ class Session:
 
     def _run(self, statement: Statement, parameters: Parameters, deadline: float) -> list[Row]:
         if self._connection is not None and statement.writes and self._connection.is_stale():
-            # It died since the last statement.  A read would fail and run again; a write may not run again.
+            # It died since the last statement: a read would run again, but a write may not.
             self.close()
         if self._connection is None:
             self._connection = self._connections.acquire(deadline)

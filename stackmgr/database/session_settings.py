@@ -1,7 +1,7 @@
 """Verify that a new connection has the settings that its start-up options request.
 
-PostgreSQL applies the options or rejects the connection.  PgBouncer rejects it too, unless it is set to
-ignore them; then the server session behind it keeps its own role, timeouts and other settings.
+PostgreSQL applies the options or rejects the connection.  PgBouncer rejects it too, unless it is
+set to ignore them: then the server session behind it keeps its own role, timeouts and others.
 """
 
 import json
@@ -28,13 +28,13 @@ class SessionSettingsError(psycopg.OperationalError):
 
 
 def requested(options: str) -> dict[str, str]:
-    """Return the settings in libpq's *options* on which the service relies; of two values the last."""
+    """Return the settings in libpq's *options* on which the service relies; the last wins."""
     pairs = (re.sub(r"\\(.)", r"\1", option).partition("=") for option in _OPTION.findall(options))
     return {name: value for name, _, value in pairs if name in _VERIFIED}
 
 
 def verify(connection: DatabaseConnection) -> None:
-    """Raise SessionSettingsError, and close *connection*, unless it has the settings of its options."""
+    """Close *connection* and raise SessionSettingsError if it lacks a setting of its options."""
     settings = json.dumps(requested(connection.pgconn.options.decode()))
     try:
         rows = connection.run(_SETTINGS, {"settings": settings}, time.monotonic() + _TIMEOUT_SECONDS)

@@ -13,11 +13,11 @@ from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import Signal, end_turn, has_scheduler
 
 _MAX_REQUESTS = 4
-# Of a statement.  Such a page has up to 170 kB, as sql/stack_list.sql omits long names, and a single stack up
-# to 265 kB: a batch has at most 1.1 MB, which takes the server 3 ms.
+# Of a statement.  A page has up to 170 kB, as sql/stack_list.sql omits long names, a stack up to
+# 265 kB: a batch has at most 1.1 MB, which takes the server 3 ms.
 _MAX_ROWS = 32
 
-# The share of its leader's seconds for a batch: by then the server has ended a statement that is too slow.
+# The share of its leader's seconds for a batch: the server has ended a slow statement by then.
 _BATCH_SHARE = 0.7
 
 _log = logging.getLogger("stackmgr")
@@ -40,7 +40,7 @@ class Connections(Protocol):
 
 
 class _Request:
-    """The read of one request; `rows` is None until it succeeds, `error` is one that would occur again."""
+    """The read of one request; `rows` is None until it succeeds, `error` would occur again."""
 
     __slots__ = ("error", "has_ended", "read", "rows")
 
@@ -54,14 +54,14 @@ class _Request:
 class SharedReads:
     """Runs the reads of requests that start in the same turn of the scheduler as one batch.
 
-    Sent apart, each would wake a server process and this one.  The first request of a batch leads it: it lets
-    the turn end, acquires the connection, and sends what has joined until then.  The invariants:
+    Sent apart, each would wake a server process and this one.  The first request leads the batch:
+    it lets the turn end, acquires the connection, and sends what has joined.  The invariants:
 
-    - The reads find a few rows of bounded size by an index, and may run twice.  Nothing else is in a batch.
+    - The reads find a few rows of bounded size by an index, and may run twice.
     - A batch is complete before it is sent: no request waits for one that was under way before it.
-    - Only the leader uses the connection, from `acquire` to `release`.  What it passes on are rows.
-    - Each request gets the rows or the error of its own read, or neither if a read before fails, or the
-      leader in any way.  Then its read is a batch of its own: it gets its own outcome and has only lost time.
+    - Only the leader uses the connection, from `acquire` to `release`.  It passes on rows.
+    - Each request gets the rows or the error of its own read, or neither if a read before it or the
+      leader fails.  It then gets its own outcome in its own batch and has only lost time.
     - The leader ends a batch after a share of its time.  The others wait as long as it does.
     - Requests of other threads than the scheduler's have batches of their own.
     """

@@ -1,7 +1,7 @@
 """The SQL files, each read once into a Statement.
 
-The files name their parameters, `%(name)s::type`, as psycopg does; the server is sent `$1::type`.  The text
-stays bytes, so that SQL put together at run time is an error of types before it is one of security.
+The files name their parameters, `%(name)s::type`, as psycopg does; the server is sent `$1::type`.
+The text stays bytes: SQL put together at run time is an error of types.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ _WRITE = re.compile(rb"\b(?:INSERT|UPDATE|DELETE|pg_logical_emit_message|(?:crea
 class Statement:
     """One statement; `parameters` are in the order of their numbers in `text`.
 
-    `name` is the file's.  `text` holds it as its one comment, which pg_stat_statements, pg_stat_activity and
-    the server's log show.  `writes` is whether its commit writes WAL.
+    `name` is the file's, and the one comment in `text`, for pg_stat_statements and the server's
+    log.  `writes` is whether its commit writes WAL.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Statement:
 
     @property
     def prepared_name(self) -> bytes:
-        """The name to prepare it under: behind a pooler, two releases may share a server session."""
+        """The name to prepare it under: behind a pooler, releases may share a server session."""
         return f"{self.name}_{hashlib.sha256(self.text).hexdigest()[:8]}".encode("ascii")
 
 
 def load(name: str, variant: str = "") -> Statement:
-    """Return the statement of `sql/<name>.sql`, or of the file of that name in the folder *variant*."""
+    """Return the statement of `sql/<name>.sql`, or of that file in the folder *variant*."""
     text = _COMMENT.sub(b"", (paths.directory("sql") / variant / f"{name}.sql").read_bytes()).strip()
     parameters = list(dict.fromkeys(found.decode("ascii") for found in _PARAMETER.findall(text)))
     numbered = _PARAMETER.sub(lambda match: b"$%d" % (parameters.index(match[1].decode("ascii")) + 1), text)

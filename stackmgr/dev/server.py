@@ -110,7 +110,7 @@ def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[by
 
 
 def _probe_live(admin_bind: str) -> bool:
-    """Return whether a worker responds.  On this listener, because its requests leave no line in the log."""
+    """Return whether a worker responds, on the listener whose requests leave no line in the log."""
     try:
         with closing(http.client.HTTPConnection(admin_bind, timeout=_START_DEADLINE)) as connection:
             connection.request("GET", "/live")

@@ -14,7 +14,7 @@ Application = falcon.App[falcon.Request, falcon.Response]
 
 
 class _App(Application):
-    # Falcon reserves the method WEBSOCKET for ASGI, with 400.  Here it gets 405, as any unsupported method.
+    # Falcon reserves the method WEBSOCKET for ASGI, with 400.  Here it gets 405, as the others.
     _META_METHODS = frozenset()
 
 
@@ -29,8 +29,8 @@ def create_app(
     """Return the WSGI application.
 
     *spellings* maps each accepted spelling of a whitelisted token address to its lowercase form.
-    *observers* are called with the fields of each completed request, with *quotes_requests* also those that
-    may quote a request.
+    *observers* are called with the fields of each completed request; with *quotes_requests*, a
+    field may quote it.
     """
     context = RequestContext(observers, quotes_requests=quotes_requests)
     app = _App(middleware=(context, Authentication(database, verifier)))

@@ -1,4 +1,4 @@
-"""Turn exceptions into Error objects.  The one place where an unexpected exception becomes a 500."""
+"""Turn exceptions into Error objects: the one place where the unexpected becomes a 500."""
 
 import logging
 from typing import Any
@@ -34,7 +34,8 @@ def _respond(req: falcon.Request, resp: falcon.Response, error: ServiceError) ->
 
 
 def _log_failure(req: falcon.Request, ex: Exception) -> None:
-    # Not as exc_info: another formatter would print the exception's text, which may hold request data.
+    # Not as exc_info: another formatter would print the exception's text, which may quote a
+    # request.
     fields = {"request_id": getattr(req.context, "request_id", None), "method": req.method}
     _log.error("a request failed", extra={"fields": fields | logs.description(ex)})
 
@@ -43,7 +44,8 @@ def on_service_error(
     req: falcon.Request, resp: falcon.Response, ex: ServiceError, params: dict[str, Any]
 ) -> None:
     """Respond with one of the service's errors."""
-    # Overload, an open circuit and a conflicting binding are logged at intervals, not for each request.
+    # Overload, an open circuit and a binding conflict are logged at intervals, not for each
+    # request.
     if ex.status >= 500 and not isinstance(ex, Overloaded | CircuitOpen | BindingConflict):
         _log_failure(req, ex)
     _respond(req, resp, ex)

@@ -1,7 +1,7 @@
-"""The operator's listener: `/live`, `/ready` and, where enabled, `/metrics`.  No proxy publishes it.
+"""The operator's listener: `/live`, `/ready` and, if enabled, `/metrics`.  No proxy publishes it.
 
-The manager listener serves the four operations and nothing else.  The port of the listener that accepted
-the connection decides which application handles a request.
+The manager listener serves the four operations only.  The port that accepted the connection decides
+which application handles a request.
 """
 
 from collections.abc import Callable, Iterable

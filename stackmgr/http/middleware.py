@@ -40,8 +40,8 @@ def _milliseconds(seconds: float) -> float:
 class RequestContext:
     """Set `X-Request-Id` and `Cache-Control` on every response, and log every request.
 
-    *observers* receive the fields of one log line per request.  Without one they are not collected.  The
-    field `at` may quote the body, so it is only there with *quotes_requests*.
+    *observers* receive the fields of one log line per request; without one none are collected.  The
+    field `at` may quote the request, so only *quotes_requests* adds it.
     """
 
     def __init__(self, observers: Sequence[Observer], *, quotes_requests: bool) -> None:

@@ -1,7 +1,7 @@
 """Read a request: header fields, path, query string, and the body with its JSON Schema.
 
-The schemas are draft-04, in which 1.0 is not an integer, and are compiled once.  JSON is parsed more strictly
-than by the standard library's defaults: no NaN, no repeated member, UTF-8 only.
+The schemas are draft-04, in which 1.0 is not an integer, and are compiled once.  JSON is parsed
+strictly: no NaN, no repeated member, UTF-8 only.
 """
 
 import json
@@ -30,8 +30,8 @@ from stackmgr.stacks.cursor import Position
 
 # RFC 9110 section 11.4: a scheme in any case, spaces, one token68.
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE | re.ASCII)
-# W3C Trace Context: version, trace id and parent id, flags.  A version above 00 may append more; ff is none.
-# Repeated header fields are joined by a comma, which makes them invalid.
+# W3C Trace Context: version, trace id, parent id, flags.  Versions above 00 may append more; ff is
+# invalid, as are repeated fields, which are joined by a comma.
 _TRACEPARENT = re.compile(
     r"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-[^,]*)?"
 )
@@ -41,8 +41,8 @@ _ESCAPED_SLASH = re.compile("%2f", re.IGNORECASE)
 _MALFORMED_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _DIGITS = re.compile(r"[0-9]+")
 
-# Whatever its size, a valid body has at most 98 strings, and outside them 92 commas and 33 brackets.
-# Up to _COUNTED_BYTES, which are parsed in 0.1 ms, nothing is counted.
+# Whatever its size, a valid body has at most 98 strings, and outside them 92 commas and 33
+# brackets.  Up to _COUNTED_BYTES, which take 0.1 ms to parse, nothing is counted.
 _COUNTED_BYTES = 4096
 _MAX_STRUCTURE = 1000
 _MAX_DIGITS = 4300  # of an integer: int() rejects longer ones
@@ -64,9 +64,9 @@ _KEYWORD_SLUGS = {
 
 
 def routed_path(req: falcon.Request) -> str:
-    """Return the decoded path, in which an escaped slash stays `%2F`: it is data of its segment (RFC 3986).
+    """Return the decoded path, in which an escaped slash stays `%2F`: it is data (RFC 3986).
 
-    Only the request target, which most servers pass, has it.  It does not count if the path was rewritten.
+    Only the request target has it.  The target does not count if the path was rewritten.
     """
     target = req.env.get("RAW_URI") or req.env.get("REQUEST_URI") or ""
     raw = _ORIGIN.sub("", target).partition("?")[0] if "%2" in target else ""
@@ -84,9 +84,9 @@ def parse_credential(authorization: str) -> str:
 
 
 def parse_trace_context(req: falcon.Request) -> dict[str, str] | None:
-    """Return the field of the W3C Trace Context to send with calls of this request, or None if it has none.
+    """Return the field of the W3C Trace Context to send with calls of this request, or None.
 
-    The service records no spans, so it forwards `traceparent` unchanged, and that of a later version as 00.
+    The service records no spans: it forwards `traceparent` unchanged, a later version as 00.
     """
     traceparent = req.env.get("HTTP_TRACEPARENT")
     if traceparent is None:
@@ -126,8 +126,8 @@ def check_content_length(req: falcon.Request) -> None:
 def read_body(req: falcon.Request) -> bytes:
     """Return the complete body of a JSON request.
 
-    Raises InvalidBody for another media type, a content coding or an incomplete body, and PayloadTooLarge
-    for a body over the limit.  At most one byte more than the limit is read.
+    Raises InvalidBody for another media type, a content coding or an incomplete body, and
+    PayloadTooLarge.  It reads at most one byte more than the limit.
     """
     media_type = req.env.get("CONTENT_TYPE") or "application/json"
     if media_type.partition(";")[0].strip().lower() != "application/json":
@@ -172,8 +172,8 @@ def _parse_limit(text: str) -> int:
 def parse_page_query(query_string: str) -> tuple[Position, int]:
     """Return the start position and the size of the requested page.  Raises InvalidPagination.
 
-    Falcon's parser is not used: it joins repeated names into a list and replaces malformed escapes with
-    U+FFFD, which hides invalid queries.
+    Falcon's parser would hide invalid queries: it joins repeated names and replaces malformed
+    escapes.
     """
     after, limit = cursor.START, DEFAULT_PAGE_SIZE
     seen = set()
@@ -211,7 +211,7 @@ def _reject_constant(_: str) -> None:
     raise ValueError("not a JSON number")
 
 
-# Both read the first 20 characters: enough for the range of a weight, and to convert more would take long.
+# Both read the first 20 characters: enough for a weight, and more would take long to convert.
 
 
 def _parse_integer(text: str) -> int:
@@ -252,7 +252,7 @@ def _check_structure(body: bytes) -> None:
 def parse_json(body: bytes) -> Any:
     """Return the document in *body*.
 
-    Raises InvalidBody, and InvalidConfiguration for a document too large to be parsed for a closer reason.
+    Raises InvalidBody, or InvalidConfiguration if it is too large to be parsed for a closer reason.
     """
     try:
         text = body.decode("utf-8")
@@ -267,10 +267,11 @@ def parse_json(body: bytes) -> Any:
 
 
 def rule_slug(path: list[str], keyword: str, value: Any) -> str:
-    """Return the slug of a broken rule, as `weight_bps_range`, `schedule_null` or `body_unknown_field`.
+    """Return the slug of a broken rule, as `weight_bps_range`, `schedule_null` or
+    `body_unknown_field`.
 
-    *path* leads from the body to the *value* that breaks *keyword*.  It consists of names from the schema and
-    of array indexes, so that no part of a slug comes from the request.
+    *path* leads from the body to the *value* that breaks *keyword*: names of the schema and array
+    indexes, so no part of a slug comes from the request.
     """
     field, *parents = *reversed(path), "body"
     if field.isdigit():
@@ -291,7 +292,8 @@ class RequestSchema:
         try:
             self._validate(document)
         except fastjsonschema.JsonSchemaValueException as ex:
-            # The exception holds the invalid value.  Its path and message start with `data`, the document.
+            # The exception has the invalid value.  Its path and message start with `data`, the
+            # document.
             at = f"body{ex.message.removeprefix('data')}".removeprefix("body.")
             raise InvalidConfiguration(rule_slug(ex.path[1:], str(ex.rule), ex.value), at) from ex
         return document

@@ -1,7 +1,7 @@
 """The two resources of the service: the collection of a manager's stacks, and one stack.
 
-`plan` checks the request in the order of the contract and returns its statement; a responder runs it for the
-caller and serializes the result.  Errors are raised here and become responses in error_handlers.
+`plan` checks the request in the order of the contract and returns its statement.  A responder runs
+it and serializes the result.  Errors raised here become responses in error_handlers.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Serialize stacks and pages as JSON.
 
-The allocation is stored as the JSON text that responses contain, so it is copied.  Ids and presets hold no
-character that JSON escapes.  Names are written as UTF-8 with the fewest escapes, so a name takes no more
-bytes than in the request that saved it.
+The allocation is stored as the JSON text of responses and copied.  Ids and presets have no
+character that JSON escapes.  Names have the fewest escapes, so they take no more bytes than in the
+request that saved them.
 """
 
 import json

@@ -32,7 +32,7 @@ def resolve_reference(reference: str) -> Document:
 
 
 def inline_references(node: Any) -> Any:
-    """Return *node* with each reference replaced by its target, so that it compiles to one function."""
+    """Return *node* with each reference replaced by its target: it compiles to one function."""
     if isinstance(node, list):
         return [inline_references(item) for item in node]
     if not isinstance(node, dict):

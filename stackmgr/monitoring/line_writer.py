@@ -1,9 +1,8 @@
 """Standard error, written so that no request fails or waits because of a log line.
 
-Standard error can be closed, on a full disk (ENOSPC) or a stalled one, a pipe without a reader (EPIPE), or a
-pipe whose reader has stalled.  Where it has stalled, a write blocks without limit.  So a thread writes the
-lines, from a bounded queue.  Lines that cannot be written, or find the queue full, are dropped and counted;
-the count is logged once writing works again.
+It can be closed, on a full disk (ENOSPC), a pipe without a reader (EPIPE), or stalled: then a write
+blocks without limit.  So a thread writes the lines, from a bounded queue.  Lines that cannot be
+written, or find the queue full, are dropped and counted; the count is logged later.
 """
 
 import atexit
@@ -19,10 +18,10 @@ from collections.abc import Callable
 
 MAX_PENDING_BYTES = 1_048_576
 
-# How long the thread lets lines gather: each of its system calls passes the interpreter lock on, which costs
-# the requests more than the write itself.
+# How long the thread lets lines gather: each of its system calls passes the interpreter lock on,
+# which costs the requests more than the write itself.
 _GATHER_SECONDS = 0.02
-# An idle process keeps no thread: gunicorn's master forks, and after a reload this module is there twice.
+# An idle process keeps no thread: gunicorn's master forks, and reloads load this module twice.
 _IDLE_GATHERS = 250
 _EXIT_SECONDS = 0.5
 _FILE_PIECE_BYTES = 65_536
@@ -33,7 +32,7 @@ _STDERR = 2
 def stderr() -> int:
     """Return the descriptor of standard error, or -1 if the process was started without one.
 
-    Then the number is given to /dev/null, or the next socket would get it, with all that is written there.
+    Then the number is given to /dev/null: the next socket would get it, and the log with it.
     """
     if sys.__stderr__ is not None:
         return _STDERR
@@ -48,7 +47,7 @@ def stderr() -> int:
 
 
 def _piece_bytes(fd: int) -> int:
-    """Return how much is written in one piece: to a pipe what lines of other processes cannot split."""
+    """Return how much is written at once: to a pipe, what lines of other processes cannot split."""
     try:
         is_file = stat.S_ISREG(os.fstat(fd).st_mode)
     except OSError:
@@ -68,7 +67,7 @@ def _weakly(method: Callable[[], None]) -> Callable[[], None]:
 
 
 class LineWriter:
-    """Writes complete lines to a file descriptor, in order.  Safe for threads, signal handlers and a fork.
+    """Writes complete lines to a file descriptor, in order; safe for threads, signals and forks.
 
     *report* returns the line that says how many lines were dropped.
     """
@@ -77,12 +76,12 @@ class LineWriter:
         self._fd = fd
         self._report = report
         self._start_anew()
-        # Neither can be undone: a writer of modules that a reload has replaced must not stay for their sake.
+        # Neither can be undone: a writer of replaced modules must not stay for their sake.
         os.register_at_fork(after_in_child=_weakly(self._start_anew))
         atexit.register(_weakly(self.flush))
 
     def _start_anew(self) -> None:
-        """Reset after a fork, which copies no thread: start without one and without the parent's lines."""
+        """Reset after a fork, which copies no thread: drop the parent's lines."""
         self._lock = threading.RLock()
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0  # of the lines that are being written, too

@@ -1,7 +1,7 @@
 """Logs of the service and of gunicorn: one JSON object per line, on standard error.
 
-Lines are ASCII, so that no byte of a request can end one early.  They never contain a key, a body, a header
-field other than the request id, or the text of an exception, which may quote any of them.
+Lines are ASCII, so that no byte of a request ends one.  They never contain a key, a body, a header
+field but the request id, or the text of an exception, which may quote any of them.
 """
 
 import json
@@ -17,10 +17,10 @@ from stackmgr.monitoring.line_writer import LineWriter, stderr
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("json", "text")
-# Of a text that a client chooses, six bytes each: lines up to PIPE_BUF cannot be split by other workers.
+# Of a text that a client chooses, six bytes each: other workers cannot split lines up to PIPE_BUF.
 CLIENT_CHARACTERS = 255
 
-# What a request line of text starts with: a reader looks for these, and a terminal may cut the rest.
+# A request line of text starts with these: a terminal may cut the rest.
 _START = {"status", "method", "route", "duration_ms"}
 
 # Kept by each filter.
@@ -39,7 +39,7 @@ def _timestamp(seconds: float) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return *text* with everything but printable ASCII escaped: a message may quote bytes of a request."""
+    """Return *text* with everything but printable ASCII escaped: it may quote a request."""
     return text.encode("unicode_escape").decode("ascii")
 
 

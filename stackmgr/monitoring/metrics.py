@@ -1,8 +1,8 @@
 """Prometheus metrics of all workers, by prometheus-client's multiprocess mode: an optional extra.
 
-Each worker counts in mapped files of the folder of STACKMGR_METRICS_DIR, and the worker that is scraped adds
-up all of them.  The library names a worker's files by its process id and keeps those of ended workers for
-their counters; here a worker continues the files of one that has ended, so that their number is bounded.
+Each worker counts in mapped files of STACKMGR_METRICS_DIR, and the worker that is scraped adds up
+all.  The library would keep the files of each ended process.  Here a worker continues those of an
+ended one, so that their number is bounded.
 """
 
 import fcntl
@@ -59,7 +59,7 @@ def folder_problem(folder: Path) -> str | None:
 
 
 def clear(folder: Path) -> None:
-    """Create *folder*, or remove the files of an earlier run from it.  Raises OSError, also if that runs."""
+    """Create *folder*, or empty it of an earlier run. Raises OSError, also if that runs."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         # Kept until this process and those forked from it have ended.
@@ -78,7 +78,7 @@ def _is_own(entry: Path) -> bool:
 def _claim_files(folder: Path) -> tuple[int, int]:
     """Return the lowest number whose files no process uses, and the descriptor that locks them.
 
-    Every page is allocated: on a full disk, touching an unallocated page kills the process (SIGBUS).
+    On a full disk, touching an unallocated page kills the process (SIGBUS): all are allocated.
     """
     for number in itertools.count():
         lock = os.open(folder / f"{number}.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -114,8 +114,8 @@ class Metrics:
     """The metrics of one worker.  Created after the fork.  Raises OSError."""
 
     def __init__(self, folder: Path) -> None:
-        # The library reads it when it is imported, so the master, from which workers inherit modules, must
-        # not import it.
+        # The library reads it on import, so the master, whose modules workers inherit, must not
+        # import it.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
         from prometheus_client import Counter, Histogram, values  # noqa: PLC0415 - an extra
 

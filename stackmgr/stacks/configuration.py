@@ -1,4 +1,4 @@
-"""The configuration of a stack: the rules a JSON Schema cannot express, the normalized form, its digest."""
+"""The configuration of a stack: rules beyond a JSON Schema, the normalized form, its digest."""
 
 import hashlib
 import json
@@ -11,16 +11,16 @@ from stackmgr.reasons import ReasonSlug
 
 
 class Configuration(NamedTuple):
-    """A complete configuration.  `allocation` is normalized JSON text, as stored and as returned."""
+    """A complete configuration; `allocation` is normalized JSON text, as stored and returned."""
 
     name: str
     allocation: str
     preset: str
 
     def digest(self) -> bytes:
-        """Return the SHA-256 that identifies the input of a creation.
+        """Return the SHA-256 that identifies the input of a create.
 
-        Receipts never expire, so this form must never change: the name and the preset as a JSON array in
+        Receipts never expire, so this form must never change: name and preset as a JSON array in
         ASCII without spaces, a line feed, then the normalized allocation.
         """
         head = json.dumps([self.name, self.preset], separators=(",", ":"))
@@ -41,7 +41,7 @@ def check_name(name: str) -> str:
 
 
 def normalize_allocation(items: list[dict[str, Any]], spellings: Mapping[str, str]) -> str:
-    """Return *items* as JSON text: lowercase addresses in ascending order.  Raises InvalidConfiguration."""
+    """Return *items* as JSON: lowercase addresses, ascending.  Raises InvalidConfiguration."""
     weights: dict[str, int] = {}
     for index, item in enumerate(items):
         spelling = item["token_address"]

@@ -1,8 +1,8 @@
 """Encode and decode list cursors.
 
-A cursor is `1` (the version of the layout) and 32 characters of URL-safe base64: 8 bytes of microseconds
-since 1970 and the 16 bytes of a stack id.  24 bytes need no padding, so each cursor encodes one position.
-It grants no access: statements filter by the authenticated manager.
+A cursor is `1` (the version) and 32 characters of URL-safe base64: 8 bytes of microseconds since
+1970 and the 16 bytes of a stack id, without padding, so each cursor encodes one position.  It
+grants no access: statements filter by the authenticated manager.
 """
 
 import base64

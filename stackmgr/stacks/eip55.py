@@ -1,7 +1,7 @@
 """The EIP-55 checksum of token addresses, and Keccak-256, which it needs.
 
-hashlib's SHA3-256 is the NIST variant with another padding.  A library for 31 hashes at start would be the
-largest run-time dependency.  Source: FIPS 202 with the original padding byte 0x01.  The tests compare it with
+hashlib's SHA3-256 has another padding; a library would be the largest run-time dependency, for 31
+hashes at start.  Source: FIPS 202 with the original padding byte 0x01.  The tests compare it with
 an independent implementation.
 """
 

@@ -1,8 +1,7 @@
 """The repository of stacks: each operation is planned, a statement of a SQL file, and run.
 
-*run* runs a statement for the caller and returns its rows; an operation's are one at least.  The exceptions
-run a second statement, in a later snapshot: the retry of a create reads the receipt, and a page with a long
-name is read again.
+*run* runs a statement for the caller and returns its rows, at least one for an operation.  Two run
+a second statement, in a later snapshot: the retry of a create, and a page with a long name.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,13 +58,13 @@ def plan_create(key: str, configuration: Configuration, request_id: str) -> Plan
 def create(run: Run, planned: Planned) -> tuple[Stack, bool]:
     """Create the planned stack under its Idempotency-Key, or find the one created under it.
 
-    Returns the current state of the stack, and whether this call created it.  Raises Conflict if the key was
-    used with other input, and InvalidIdempotencyKey if it is longer than the receipt index can hold.
+    Returns its current state, and whether this call created it.  Raises Conflict if the key was
+    used with other input, and InvalidIdempotencyKey if it does not fit the receipt index.
     """
     try:
         created = _existing(run(planned))
     except DatabaseError as ex:
-        # Other limits have this SQLSTATE too, such as the one before a wraparound of transaction ids.
+        # Other limits have this SQLSTATE too, such as the one before transaction ids wrap around.
         key_bytes = len(planned.parameters["idempotency_key"].encode())
         if ex.sqlstate == retries.PROGRAM_LIMIT_EXCEEDED and key_bytes > LONGEST_KEY_BYTES:
             raise InvalidIdempotencyKey(ReasonSlug.IDEMPOTENCY_KEY_TOO_LONG) from ex
@@ -76,7 +75,7 @@ def create(run: Run, planned: Planned) -> tuple[Stack, bool]:
         Planned(_FIND_RECEIPT, planned.parameters, lambda digest, _lsn, *stack: (digest, Stack(*stack)))
     )
     if not receipts:
-        # The manager is being erased, the only way that a receipt goes: nothing is known of this creation.
+        # The manager is being erased, the only way that a receipt goes: the outcome is unknown.
         raise DatabaseError(ReasonSlug.RECEIPT_VANISHED, statement=_FIND_RECEIPT.name)
     input_digest, stack = receipts[0]
     if not compare_digest(input_digest, planned.parameters["input_digest"]):
@@ -95,7 +94,7 @@ def plan_get(stack_id: str) -> Planned:
 
 
 def get_or_update(run: Run, planned: Planned) -> Stack:
-    """Return the planned stack, after its update if that is planned.  Raises NotFound, also for another's."""
+    """Return the planned stack, after its update if planned. Raises NotFound, as for another's."""
     found: list[Stack] = _existing(run(planned))
     if not found:
         raise NotFound(ReasonSlug.STACK)
@@ -116,8 +115,8 @@ def plan_list(after: Position, limit: int) -> Planned:
 def list_page(run: Run, planned: Planned) -> tuple[list[Stack], Position | None]:
     """Return the planned page, and the position of the next page if there is one.
 
-    `stack_list` omits each long name.  A page with one is read again by the statement that ends it once its
-    names exceed PAGE_NAME_BYTES; that statement omits the name of the first stack of the next page.
+    `stack_list` omits each long name.  A page with one is read again by a statement that ends it
+    once its names exceed PAGE_NAME_BYTES, and omits the name of the first stack of the next page.
     """
     limit = planned.parameters["row_limit"] - 1
     rows: list[Stack] = _existing(run(planned))

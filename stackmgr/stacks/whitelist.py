@@ -1,7 +1,6 @@
 """The token whitelist: the tokens an allocation may contain, and their accepted spellings.
 
-The complete file is checked at start.  A request uses `spellings` only, a dictionary of at most 60 strings;
-the commands look up tokens by symbol or address.
+The complete file is checked at start.  Requests use only `spellings`, at most 60 strings.
 """
 
 import json
@@ -34,10 +33,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Whitelist:
-    """A valid whitelist.
-
-    `tokens` is keyed by lowercase address; `spellings` maps each accepted spelling to the lowercase address.
-    """
+    """A valid whitelist; `spellings` maps each accepted spelling to the lowercase address."""
 
     path: Path
     tokens: Mapping[str, Token]
@@ -46,7 +42,7 @@ class Whitelist:
 
 
 def _object(problems: list[str], members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object without repeated members: some readers take the first value, others the last."""
+    """Return a JSON object without repeated members, on whose value readers differ."""
     counts = Counter(name for name, _ in members)
     problems.extend(f"an object repeats the member {name!a}" for name, count in counts.items() if count > 1)
     return dict(members)
@@ -134,5 +130,5 @@ def load(path: Path) -> Whitelist:
 
 
 def load_configured(environ: Mapping[str, str] = os.environ) -> Whitelist:
-    """Return the whitelist that STACKMGR_TOKENS names, by default the shipped one.  Raises SettingsError."""
+    """Return the whitelist of STACKMGR_TOKENS or the shipped one. Raises SettingsError."""
     return load(OPTIONS["tokens"].read(environ, []))

@@ -1,8 +1,8 @@
 """Verification of API keys: the protocol between the service and a verifier.
 
-`verify` returns an Identity or raises one of three errors of `stackmgr.errors`: Unauthorized (the key is
-invalid), RateLimited, or ServiceUnavailable (verification failed, so access is not granted).  It must not
-block the thread, which serves the other requests of the worker: see `stackmgr.scheduler`.
+`verify` returns an Identity or raises Unauthorized (the key is invalid), RateLimited, or
+ServiceUnavailable (verification failed, access is not granted).  It must not block the thread,
+which serves the other requests of the worker: see `stackmgr.scheduler`.
 """
 
 import re
@@ -24,11 +24,11 @@ _CANONICAL_UUID = re.compile(CANONICAL_UUID)
 class Identity:
     """A verified identity.
 
-    `external_id` is the manager's account, a canonical lowercase UUID; `identity_id` is the verifier's own id
-    of the holder.  `manager_id` is set by a verifier that has read in the same statement that this pair is
-    bound to that manager.  `key_id` is the verifier's id of the key, if any; each revision records it.
-    `key_digest` is set where a statement can verify the key; `record_use` is called if such a statement finds
-    that this hour's use of the key is not recorded.
+    `external_id` is the manager's account, a canonical lowercase UUID; `identity_id` the verifier's
+    id of the holder.  `manager_id` is set if the same statement has read that the pair is bound to
+    it.  `key_id` is the verifier's id of the key; each revision records it.  `key_digest` is set if
+    a statement can verify the key; `record_use` is called if that finds this hour's use not
+    recorded.
     """
 
     identity_id: str
@@ -52,20 +52,21 @@ class Identity:
 class Verifier(Protocol):
     """What every verifier has.
 
-    `needs_connection`: whether `verify` runs statements, so that a request needs a connection from its start.
+    `needs_connection`: whether `verify` runs statements, so that a request begins with a
+    connection.
     """
 
     needs_connection: ClassVar[bool]
 
     @classmethod
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
-        """Return the verifier that the settings describe; without a *database* it must record nothing."""
+        """Return the verifier of the settings; without a *database* it records nothing."""
 
     def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
         """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable.
 
-        *session* is that of the request: it has a connection once a statement has run.  *trace* has the
-        header fields of the request's W3C Trace Context, for a call of another service.
+        *session* is that of the request: it has a connection once a statement has run.  *trace* has
+        the header fields of the W3C Trace Context, for a call of another service.
         """
 
     def check(self) -> str | None:
@@ -73,7 +74,7 @@ class Verifier(Protocol):
 
 
 def is_identity_id(text: str) -> bool:
-    """Whether *text* can be an identity id: short enough for the index, and printable on one line."""
+    """Whether *text* can be an identity id: short enough for the index, printable on one line."""
     return 1 <= len(text) <= LONGEST_IDENTITY_ID and text.isprintable()
 
 
@@ -85,7 +86,7 @@ def printable_id(value: object) -> str | None:
 def checked_identity(identity_id: object, external_id: object, key_id: object = None) -> Identity:
     """Return the identity, or raise Unauthorized if a field is missing or not canonical.
 
-    The id of the key is for operators only: unless it is printable and at most 255 characters, it is omitted.
+    A key's id that is not printable, or over 255 characters, is omitted: only operators see it.
     """
     if not isinstance(identity_id, str) or not is_identity_id(identity_id):
         raise Unauthorized(ReasonSlug.IDENTITY_ID_MISSING)

@@ -1,10 +1,9 @@
 """A circuit breaker: requests do not wait for a verifier that has stopped responding.
 
-After a few consecutive failures the circuit is open: calls fail at once instead of waiting for the time-out.
-At short intervals one call is let through as a probe, with a short time-out of its own.  Now and then a probe
-has the full time-out, so that a slow verifier is found alive; short probes continue meanwhile, so that a
-hanging probe does not delay recovery.
-Any response, also one that rejects a key, closes the circuit.  Each process has a circuit of its own.
+After a few consecutive failures the circuit is open: calls fail at once.  At short intervals one
+call is a probe, with a short timeout.  Now and then a probe has the full timeout, to find a slow
+verifier alive; short probes continue, so a hanging probe does not delay recovery.  Any response,
+also a rejection, closes the circuit.  Each process has a circuit of its own.
 """
 
 import logging
@@ -17,7 +16,7 @@ from stackmgr.errors import CircuitOpen
 from stackmgr.reasons import ReasonSlug
 
 FAILURES_TO_OPEN = 3
-PROBE_INTERVAL = 0.4  # seconds; also the time-out of a short probe
+PROBE_INTERVAL = 0.4  # seconds; also the timeout of a short probe
 
 _log = logging.getLogger("stackmgr")
 
@@ -32,7 +31,7 @@ class Permit:
 
 
 class CircuitBreaker:
-    """Decides whether a call may be made; *timeout* is that of an ordinary call, in seconds.  Thread-safe."""
+    """Decides whether a call may be made; *timeout* is an ordinary call's, in seconds."""
 
     def __init__(self, timeout: float) -> None:
         self.is_open = False
@@ -45,7 +44,7 @@ class CircuitBreaker:
         self._next_full_probe_at = 0.0
 
     def acquire(self) -> Permit:
-        """Return a permit, which must be released.  Raises CircuitOpen while the circuit is open."""
+        """Return a permit, which must be released.  Raises CircuitOpen."""
         with self._lock:
             now = time.monotonic()
             permit = self._probe(now) if self.is_open else Permit(self._timeout, now)

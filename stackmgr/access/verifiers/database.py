@@ -1,4 +1,4 @@
-"""The default verifier: keys issued by the operator, kept as SHA-256 in the service's own database."""
+"""The default verifier: keys issued by the operator, kept as SHA-256 in the service's database."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -23,10 +23,10 @@ _REASONS = {"revoked": ReasonSlug.KEY_REVOKED, "expired": ReasonSlug.KEY_EXPIRED
 
 
 class DatabaseVerifier:
-    """Verify a key by one look-up of its digest; a malformed key is rejected without one.
+    """Verify a key by one look-up of its digest; reject a malformed key without one.
 
-    A key with a quota costs a second statement, which consumes one of the requests that the quota allows.
-    With *consumes* false it only checks whether one is left.  *last_use*, if given, records keys in use.
+    A key with a quota costs a second statement, which consumes a request of the quota.  Without
+    *consumes* it only checks whether one is left.  *last_use*, if given, records keys in use.
     """
 
     needs_connection: ClassVar = True
@@ -37,7 +37,7 @@ class DatabaseVerifier:
 
     @classmethod
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
-        """Return the verifier; without a *database* it records no last use and no use of a quota."""
+        """Return the verifier; without a *database* it records no use of a key or a quota."""
         return cls(consumes=False) if database is None else cls(LastUse(database))
 
     def check(self) -> None:

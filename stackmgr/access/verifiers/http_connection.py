@@ -1,7 +1,6 @@
-"""A connection over HTTP or HTTPS.  Each exchange has one deadline and one size limit.
+"""An HTTP connection.  Each exchange has one deadline and one size limit.
 
-h11 parses the response.  Every operation on the socket waits at most until the deadline of the complete
-exchange, and lets other requests run meanwhile.
+h11 parses the response.  Each operation on the socket lets other requests run while it waits.
 """
 
 import socket
@@ -18,13 +17,12 @@ from stackmgr.errors import ServiceUnavailable
 from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import READABLE, WRITABLE, wait_for
 
-# Status line, header fields and body together.  Unkey returns the metadata of a key and of its identity, each
-# of up to 1 MB, with every verification.
+# Status line, header fields and body together.  With every verification Unkey returns the metadata
+# of a key and of its identity, each of up to 1 MB.
 RESPONSE_LIMIT_BYTES = 2_500_000
 # Parts of a response, such as chunks: h11 parses so many in 40 ms, in which no other request runs.
 _MAX_EVENTS = 10_000
-# Middleboxes drop connections that are idle for longer, some without a reset, and the host's name may lead to
-# another server by then.
+# Middleboxes drop connections that are idle for longer, and the host may have another address then.
 LONGEST_USE_SECONDS = 30.0
 
 _TLS_EVENTS: dict[type[Exception], int] = {ssl.SSLWantReadError: READABLE, ssl.SSLWantWriteError: WRITABLE}
@@ -34,7 +32,7 @@ Response = tuple[int, str, bytes]  # status, Retry-After, content
 
 
 def is_response(status: int) -> bool:
-    """Whether *status* is the verifier's own: by others, a server or a proxy says that it has no response."""
+    """Whether *status* is the verifier's own: by others, a proxy says that it has no response."""
     return status < 500 and status not in (408, 499)
 
 
@@ -69,14 +67,15 @@ class Connection:
         self._socket.close()
 
     def is_usable(self) -> bool:
-        """Whether an idle connection can be used again: it is not too old, and nothing has arrived since."""
+        """Whether an idle connection is usable: not too old, and nothing has arrived since."""
         is_young = monotonic() - self._opened_at < LONGEST_USE_SECONDS
         return is_young and not wait_for(self._socket.fileno(), READABLE, 0)
 
     def exchange(self, request: Request, deadline: float) -> Response:
         """Send a request and return its response.
 
-        Raises OSError, RemoteProtocolError of h11, or ServiceUnavailable for a response that is too long.
+        Raises OSError, RemoteProtocolError of h11, or ServiceUnavailable if the response is too
+        long.
         """
         self._deadline, self.received, self.can_be_kept = deadline, 0, False
         http = h11.Connection(h11.CLIENT)  # of this exchange alone: no other reads what it leaves
@@ -107,7 +106,7 @@ class Connection:
         raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_TOO_LONG)
 
     def _finished(self, events: int, operation: Callable[[], Any]) -> Any:
-        """Return the result of *operation*, tried again after each of the *events*, or what TLS needs."""
+        """Return the result of *operation*, repeated after each of *events*, or what TLS needs."""
         while (left := self._deadline - monotonic()) > 0:
             try:
                 return operation()

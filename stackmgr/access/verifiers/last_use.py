@@ -1,7 +1,7 @@
 """The last use of each key, to the hour, recorded outside of requests.
 
-If the current hour is not recorded yet, a verification adds the key's digest to a set.  A thread writes
-the set every 30 seconds, and when the process ends: at most one write per key and hour.  A killed process
+If the current hour is not recorded yet, verification adds the key's digest to a set.  A thread
+writes the set every 30 seconds and at the end: at most once per key and hour.  A killed process
 loses up to 30 seconds of uses, until the keys are used again.
 """
 

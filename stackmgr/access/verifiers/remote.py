@@ -1,7 +1,7 @@
-"""Requests to a remote verifier over HTTP, each with one deadline from name resolution to the last byte.
+"""Requests to a remote verifier over HTTP, each with one deadline from name resolution to last
+byte.
 
-Redirects are not followed and proxies of the environment are not used: the credential is sent to one host
-only.
+The credential is sent to one host only: no redirect is followed, no proxy of the environment used.
 """
 
 import json
@@ -107,8 +107,9 @@ class Endpoint:
     ) -> dict[str, Any]:
         """Send a POST, with the fields of *trace*, and return the JSON object of the 200 response.
 
-        Raises TooManyRequests for 429, and ServiceUnavailable for every other status, for a failure on the
-        way, for a response that is late, too long or no JSON object, and at once while the circuit is open.
+        Raises TooManyRequests for 429.  Raises ServiceUnavailable for another status, a failed
+        connection, a response that is late, too long or no JSON object, and while the circuit is
+        open.
         """
         if (left := self._limited_until - monotonic()) > 0:
             raise TooManyRequests(ReasonSlug.VERIFIER_HTTP_STATUS.replace("STATUS", "429"), ceil(left))
@@ -149,8 +150,8 @@ class Endpoint:
             try:
                 return connection.exchange(request, deadline)
             except (OSError, h11.RemoteProtocolError) as ex:
-                # A kept connection may close just as it is used.  Without a byte of a response the request is
-                # sent once more, over a new connection.
+                # A kept connection may close just as it is used: without a byte of a response, send
+                # once more.
                 if kept is None or connection.received:
                     raise _unavailable(ex, ReasonSlug.VERIFIER_RESPONSE_BROKEN) from ex
                 kept = None
@@ -161,7 +162,7 @@ class Endpoint:
                     connection.close()
 
     def _kept(self) -> Connection | None:
-        """Return a connection that can be used again, unless it may lead to a server that has failed."""
+        """Return a connection that can be used again, if its server has not failed since."""
         with suppress(IndexError):
             while True:
                 connection = self._idle.popleft()
@@ -171,10 +172,10 @@ class Endpoint:
         return None
 
     def _connect(self, deadline: float) -> Connection:
-        """Return a new connection, to an address that is looked up anew.  Raises ServiceUnavailable."""
+        """Return a new connection, after a new name resolution.  Raises ServiceUnavailable."""
         failure: Exception
         try:
-            # It cannot be bounded in time, so it runs in a thread; while one hangs, no other is started.
+            # It has no timeout, so it runs in a thread; while one hangs, no other is started.
             if self._look_up is None or self._look_up.done():
                 look_up = partial(socket.getaddrinfo, self._host, self._port, type=socket.SOCK_STREAM)
                 self._look_up = start_thread(look_up)

@@ -1,7 +1,7 @@
 """Verification by Unkey, in the cloud or self-hosted, through version 2 of its API.
 
-Every verification returns HTTP 200 with the outcome in `data`.  Another status means that nothing was
-verified; 429 is the rate limit of the root key's workspace.
+The outcome is in `data` of a 200.  Another status means that nothing was verified; 429 is the rate
+limit of the root key's workspace.
 """
 
 import json
@@ -33,9 +33,9 @@ _log = logging.getLogger("stackmgr")
 
 
 def _seconds_to_reset(ratelimits: object) -> int | None:
-    """Return the seconds until the exceeded limits are reset, or None if that is unknown.
+    """Return the seconds until the exceeded limits are reset, or None if unknown.
 
-    `reset` is a time by Unkey's clock.  Where this host's differs, a limit's duration bounds the seconds.
+    `reset` is by Unkey's clock.  If this host's differs, a limit's duration bounds the seconds.
     """
     now_ms = int(time() * 1000)
     waits = [
@@ -80,7 +80,7 @@ class UnkeyVerifier:
         return cls(Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout), chosen.unkey_root_key)
 
     def check(self) -> str | None:
-        """Probe Unkey with an invented key, and return what that reveals: why it verifies no key now."""
+        """Probe Unkey with an invented key and return what that reveals."""
         try:
             with suppress(Unauthorized):  # as it should be
                 self.verify("stackmgr-check")
