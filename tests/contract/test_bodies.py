@@ -1,10 +1,15 @@
-"""Bodies that are not JSON, or not a configuration: create and update reject them."""
+"""Bodies that are rejected: from bytes to a document, a schema, and the rules of a configuration."""
 
 import json
 
 import pytest
 
-from tests.support.bad_bodies import BODIES, FAULTS, NOT_AN_OBJECT, NOT_JSON, body_with, field_text
+from stackmgr.errors import InvalidBody, InvalidConfiguration
+from stackmgr.http import requests
+from stackmgr.http.requests import RequestSchema, parse_json
+from stackmgr.limits import BODY_LIMIT_BYTES
+from stackmgr.stacks.configuration import parse
+from tests.support.bad_bodies import BODIES, FAULTS, NOT_AN_OBJECT, NOT_JSON, REASONS, body_with, field_text
 from tests.support.examples import ADDRESSES, CONFIGURATION, configuration, spread
 
 
@@ -56,3 +61,60 @@ def test_the_message_says_only_whether_it_is_not_json_or_not_a_configuration(cli
     }
     not_configurations = [field_text(name, text) for name, text in FAULTS.values()]
     assert messages([*not_configurations, *NOT_AN_OBJECT.values()]) == {"The stack configuration is invalid."}
+
+
+CREATE, UPDATE = RequestSchema("stack_create.json"), RequestSchema("stack_update.json")
+
+
+def test_a_long_number_is_rejected_for_the_same_reason_as_a_short_one():
+    for number in ("9" * 4300, "-" + "9" * 4299, "1" + "0" * 19, "1" * 19 + "e9"):
+        reason = "weight_bps_type" if "e" in number else "weight_bps_range"
+        body = json.dumps(item()).replace("10000", number)
+        with pytest.raises(InvalidConfiguration) as caught:
+            UPDATE.parse(body.encode())
+        assert caught.value.reason == reason
+    assert parse_json(b"1" * 19 + b"e-9") == float("1" * 19)
+    assert parse_json(b"9" * 4300) == 10**20 - 1
+
+
+def as_many(text):
+    return text * (BODY_LIMIT_BYTES // len(text) - 5)
+
+
+TOO_MUCH_STRUCTURE = {
+    "nested lists": (f"[{','.join(['[' * 900 + ']' * 900] * 145)}]", InvalidBody),
+    "opening brackets": (as_many("["), InvalidBody),
+    "empty objects": (f"[{as_many('{},')}0]", InvalidConfiguration),
+    "members": (json.dumps(dict.fromkeys(map(str, range(20_000)), 0)), InvalidConfiguration),
+    "fractions": (f"[{as_many('0.1,')}0]", InvalidConfiguration),
+    "strings": (f'{{"name":[{as_many(chr(34) * 2 + ",")}""]}}', InvalidConfiguration),
+    "commas between backslashes": (f"[{as_many(json.dumps(chr(92)) + ',')}0]", InvalidConfiguration),
+}
+
+
+@pytest.mark.parametrize(("text", "error"), TOO_MUCH_STRUCTURE.values(), ids=TOO_MUCH_STRUCTURE)
+def test_a_body_with_more_structure_than_any_valid_one_is_not_parsed(monkeypatch, text, error):
+    assert 4096 < len(text) <= BODY_LIMIT_BYTES
+    monkeypatch.setattr(requests, "_DECODER", None)
+    with pytest.raises(error):
+        CREATE.parse(text.encode())
+
+
+@pytest.mark.parametrize("character", list('",[{\\\n \u00e9'))
+def test_no_name_counts_as_structure(character):
+    longest = configuration(allocation=spread(ADDRESSES), name=character * 43_000)
+    for text in (json.dumps(longest), json.dumps(longest, ensure_ascii=False, indent=9)):
+        assert CREATE.parse(text.encode()) == longest
+
+
+def item(**fields):
+    return {"allocation": [{"token_address": f"0x{0:040x}", "weight_bps": 10000} | fields]}
+
+
+@pytest.mark.parametrize(("title", "slug"), REASONS.items(), ids=REASONS)
+@pytest.mark.parametrize("operation", [0, 1], ids=["create", "update"])
+def test_each_rule_of_a_body_has_its_own_slug(spellings, operation, title, slug):
+    schema = (CREATE, UPDATE)[operation]
+    with pytest.raises((InvalidBody, InvalidConfiguration)) as caught:
+        parse(schema.parse(BODIES[title][operation]), spellings)
+    assert caught.value.reason == slug

@@ -1,12 +1,19 @@
-"""Pages of a list: their stacks, the order, the next cursor."""
+"""Lists: the query string, the order, cursors, and pages that end early because their names are long."""
 
+import json
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
+from uuid import UUID
 
 import pytest
 
+from stackmgr import paths
+from stackmgr.database.connection import DatabaseConnection
 from stackmgr.limits import PAGE_NAME_BYTES
-from stackmgr.stacks import repository
+from stackmgr.stacks import cursor, repository
+from tests.support.client import STACKS
 from tests.support.examples import configuration
+from tests.support.tables import each_case
 
 MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -79,3 +86,186 @@ def test_one_microsecond_separates_an_older_stack_from_a_newer_one(client, admin
     date(admin, {stack_id: MOMENT - number * MICROSECOND for number, stack_id in enumerate(expected)})
     for limit in (1, 4):
         assert client.walk(limit) == expected
+
+
+ID = UUID("0f0e0d0c-0b0a-4988-8776-655443322110")
+CURSOR = cursor.encode(cursor.Position(datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC), ID))
+BUT_ONE = CURSOR[:-1]
+
+
+@pytest.mark.parametrize("text", ["1", "2", "7", "007", "0" * 5000 + "9", "100", "%37", "0%31"])
+def test_a_limit_is_decimal_digits_from_1_to_100(client, text):
+    client.create(configuration())
+    assert len(client.page(f"limit={text}").json["items"]) == 1
+
+
+OTHER_LIMITS = {
+    "out of range": ("0", "000", "101", "1000", "0101", "9" * 5000, "1" + "0" * 5000),
+    "signed": ("-1", "-0", "+5", "%2B5"),
+    "white space or none": ("", "%205", "5%20", "5%0A", "5%00", "5+"),
+    "not digits": ("1_0", "1e1", "1.0", "0x10", "1,2", "5;", "ten", "null", '"5"', "5'--"),
+    "another script": ("%D9%A3", "%EF%BC%95", "\u00b2"),
+    "malformed escapes": ("%", "%5", "5%", "%zz", "%FF", "%C3", "%ED%A0%80"),
+}
+OTHER_CURSORS = {
+    "other texts": ("", "%20", "null", "0", "-1", "1", str(ID), "2026-03-01T12:30:15.123456Z"),
+    "JSON": ("%7B%22id%22%3A1%7D",),
+    "another length": (BUT_ONE, CURSOR[1:], CURSOR + "A", f"{CURSOR},{CURSOR}", "1" + "A" * 5000),
+    "more at an end": (*(CURSOR + end for end in ("%3D", "=", "%0A", "+")), "+" + CURSOR),
+    "another version": ("0" + CURSOR[1:], "2" + CURSOR[1:], "%D9%A1" + CURSOR[1:]),
+    "another alphabet": [BUT_ONE + end for end in ("%2B", "%2F", "!", "%00", "%C3%A9", "%FF")],
+    "malformed escapes": (CURSOR[:-2] + "%", CURSOR[:-2] + "%4"),
+    "out of range": ("1" + "_" * 32, "1gA" + "A" * 30),
+}
+OTHER_QUERIES = {
+    "another case": ("Limit=5", "LIMIT=5", f"Cursor={CURSOR}"),
+    "another name": ("page=1", "offset=0", "manager_id=1", "\u00e9=1"),
+    "nearly the name": ("limit[]=5", "limit%20=5", "+limit=5", "limit%00=5", "limi%74%74=5"),
+    "no name or no value": ("=5", "=", "limit", "cursor", "5", "limit=5&limit=", "limit=5&cursor="),
+    "a limit twice": ("limit=5&limit=5", "limit=5&limit=6", "limit=5&lim%69t=5"),
+    "a cursor twice": (f"cursor={CURSOR}&cursor={CURSOR}", f"cursor={CURSOR}&limit=5&cursor={CURSOR}"),
+    "an unknown one beside": ("limit=5&unknown=1", "unknown=1&unknown=1"),
+    "another form": (f"limit=5;cursor={CURSOR}", "limit=5?", "limit==5", "limit=5#"),
+    "malformed escapes": ("%=5", "%zz=5", "%FF=5", "l%C3=5", "limit=5&%"),
+}
+
+
+@each_case(
+    "query",
+    {f"limit {kind}": [f"limit={text}" for text in texts] for kind, texts in OTHER_LIMITS.items()}
+    | {f"cursor {kind}": [f"cursor={text}" for text in texts] for kind, texts in OTHER_CURSORS.items()}
+    | OTHER_QUERIES,
+)
+def test_any_other_query_is_invalid(client, query):
+    response = client.page(query)
+    assert (response.status_int, response.json["code"]) == (400, "invalid_request")
+    assert "stack_list" not in client.statements
+
+
+def test_a_cursor_needs_no_escaping_but_may_be_escaped(client):
+    older = client.create(configuration()).json
+    client.create(configuration())
+    given = client.page("limit=1").json["next_cursor"]
+    assert quote(given, safe="") == given
+    for text in (given, "".join(f"%{ord(character):02x}" for character in given)):
+        assert client.page(f"cursor={text}").json == {"items": [older], "next_cursor": None}
+
+
+@each_case(
+    "query",
+    {
+        "ampersands to spare": ("", "&", "&limit=5", "limit=5&&"),
+        "any order": (f"limit=5&cursor={CURSOR}", f"cursor={CURSOR}&limit=5"),
+        "escaped": ("lim%69t=5", f"%63ursor={CURSOR}"),
+    },
+)
+def test_the_two_parameters_may_come_in_any_order_escaped_and_with_ampersands_to_spare(client, query):
+    assert client.request("GET", f"{STACKS}?{query}").status_int == 200
+
+
+LONGEST_ORDINARY = PAGE_NAME_BYTES // 100
+ORDINARY = ["stack_list"]
+READ_AGAIN = [*ORDINARY, "stack_list_long_names"]
+
+
+def body(name):
+    return json.dumps(configuration(name=name), ensure_ascii=False).encode()
+
+
+@pytest.fixture
+def save(client):
+    """Return a function that creates stacks of some names and returns their ids, newest first."""
+    client.page()
+
+    def save(*names):
+        return [client.create(body(name)).json["id"] for name in names][::-1]
+
+    return save
+
+
+def pages(client, limit=100):
+    """Return the ids of each page of the list."""
+    found, query = [], f"limit={limit}"
+    while True:
+        page = client.page(query)
+        found.append(ids(page))
+        if page.json["next_cursor"] is None:
+            return found
+        query = f"limit=100&cursor={page.json['next_cursor']}"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("character", ["x", "\xe9", "\N{GRINNING FACE}", '"'])
+def test_the_names_of_a_page_take_at_most_so_many_bytes(client, save, character, more):
+    size = len(character.encode())
+    each = PAGE_NAME_BYTES // 4 // size
+    saved = save("x" * more + character * each, *[character * each] * 3)
+    client.page()
+    assert client.statements == READ_AGAIN
+    assert pages(client) == [saved[: 4 - more], *([saved[3:]] if more else [])]
+
+
+@pytest.mark.parametrize(("length", "statements"), [(0, ORDINARY), (1, READ_AGAIN)])
+def test_only_a_page_with_a_long_name_is_read_again(client, save, length, statements):
+    saved = save("\xe9" + "x" * (LONGEST_ORDINARY - 2 + length), "short")
+    assert ids(client.page()) == saved
+    assert client.statements == statements
+    assert ids(client.page("limit=1")) == saved[:1]  # the long name is that of the next page
+    assert client.statements == ORDINARY
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_a_walk_meets_every_stack_of_the_longest_names(client, save, limit):
+    longest = 262_144 - len(body(""))
+    saved = save(*["x" * longest, "short"] * 2, "x" * longest)
+    assert client.walk(limit) == saved
+
+
+def test_stacks_of_one_moment_with_long_names_are_ordered_by_id_whatever_the_plan(client, save, admin):
+    saved = save(*["x" * 10_000] * 8)
+    text = (paths.directory("sql") / "stack_list_long_names.sql").read_bytes()
+    with admin.transaction():
+        updated = (
+            "UPDATE stackmgr.stacks SET created_at = now() WHERE stack_id = ANY (%s) RETURNING manager_id"
+        )
+        [manager_id, *_] = admin.execute(updated, (saved,)).fetchone()
+        admin.execute("SET LOCAL enable_indexscan = off")
+        admin.execute("SET LOCAL enable_bitmapscan = off")
+        first = {"after_created_at": "infinity", "after_stack_id": saved[0], "row_limit": 8}
+        rows = admin.execute(
+            text, first | {"manager_id": manager_id, "page_bytes": PAGE_NAME_BYTES}
+        ).fetchall()
+    assert [row[0] for row in rows] == sorted(saved, reverse=True)
+
+
+# Between the two statements of the first page, which see different snapshots, another writer changes the
+# stacks at these places of the list; then each page has the stacks of these places.
+IN_BETWEEN = {
+    "a name gets long": ([1], ["UPDATE stackmgr.stacks SET name = repeat('x', 262144)"], [[0], [1], [2]]),
+    "the long name gets short": ([1], ["UPDATE stackmgr.stacks SET name = 'short'"], [[0, 1], [2]]),
+    "another stack gets first": (
+        [2],
+        ["UPDATE stackmgr.stacks SET created_at = '2999-01-01'"],
+        [[2, 0], [1]],
+    ),
+    "all are erased": (
+        [0, 1, 2],
+        list(map("DELETE FROM stackmgr.{}".format, ("stacks", "stack_revisions", "creation_receipts"))),
+        [[]],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IN_BETWEEN.values(), ids=IN_BETWEEN)
+def test_what_is_read_again_is_the_page(client, save, admin, monkeypatch, case):
+    places, changes, expected = case
+    saved = save("a", "x" * 10_000, "b")
+    original = DatabaseConnection.run
+
+    def run(self, statement, parameters, deadline):
+        while statement.name == "stack_list_long_names" and changes:
+            admin.execute(changes.pop() + " WHERE stack_id = ANY (%s)", [[saved[each] for each in places]])
+        return original(self, statement, parameters, deadline)
+
+    monkeypatch.setattr(DatabaseConnection, "run", run)
+    assert pages(client, limit=2) == [[saved[each] for each in page] for page in expected]

@@ -1,50 +1,17 @@
-"""What a worker imports, and how long modules and functions may be."""
+"""How tests and modules are organised: imports, lengths, clocks."""
 
 import ast
-import importlib.util
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import stackmgr
+from stackmgr import paths
 
 PACKAGE = Path(stackmgr.__file__).parent
-# What a worker of gunicorn has imported once it serves, with metrics and either verifier.
-WORKER = {
-    "stackmgr": "admission errors extras limits paths reasons scheduler settings startup threads wsgi",
-    "stackmgr.access": "api_keys credentials managers",
-    "stackmgr.access.verifiers": "circuit_breaker database http_connection last_use remote unkey",
-    "stackmgr.database": "connection conninfo pool retries session session_settings shared_reads statements",
-    "stackmgr.http": "app error_handlers health middleware requests resources responses schemas",
-    "stackmgr.monitoring": "line_writer logs metrics",
-    "stackmgr.server": "body client clients loop queue request response worker",
-    "stackmgr.stacks": "configuration cursor eip55 repository whitelist",
-}
-WORKER_LINES = 6800
-PROBE = """
-import sys
-import stackmgr.server.worker, stackmgr.wsgi
-print(*sorted(name for name in sys.modules if name.partition(".")[0] == "stackmgr"))
-"""
 # A deadline of the wall clock would end, or never end, when that is set.
 WALL_CLOCK = re.compile(
     r"\btime\.time(?:_ns)?\(|^from time import .*\btime\b|\.(?:now|utcnow|today)\(", re.MULTILINE
 )
-
-
-def test_a_worker_imports_these_modules_and_none_that_operates(tmp_path):
-    environ = os.environ | {
-        "STACKMGR_DATABASE_URL": "postgresql://127.0.0.1:1/none",
-        "STACKMGR_ADMIN_BIND": "127.0.0.1:9108",
-        "STACKMGR_METRICS_DIR": str(tmp_path),
-    }
-    found = subprocess.check_output([sys.executable, "-c", PROBE], env=environ, text=True).split()
-    modules = [f"{package}.{name}" for package, names in WORKER.items() for name in names.split()]
-    assert found == sorted([*WORKER, *modules])
-    files = (Path(importlib.util.find_spec(name).origin) for name in found)
-    assert sum(len(path.read_bytes().splitlines()) for path in files) <= WORKER_LINES
 
 
 def test_no_module_and_no_function_is_longer_than_contributing_says():
@@ -67,3 +34,27 @@ def test_what_waits_reads_the_clock_that_nobody_sets():
         "monitoring/logs.py",
         "server/response.py",  # Date
     }
+
+
+TESTS = paths.directory("schemas").parent / "tests"
+IMPORT = re.compile(r"^\s*(?:from|import) (tests\.\S+)(?: import (.*))?", re.MULTILINE)
+
+
+def imported_by(place: str) -> dict[str, str]:
+    """Return the modules of the tests that are imported below *place*, each with one that imports it."""
+    return {
+        f"{module}.{names}": path.as_posix()
+        for path in TESTS.glob(f"{place}/*.py")
+        for module, names in IMPORT.findall(path.read_text())
+    }
+
+
+def test_no_module_imports_a_test_or_a_conftest():
+    imported = imported_by("**")
+    assert len(imported) > 100
+    assert {name: path for name, path in imported.items() if re.search(r"[. ](conftest|test_)", name)} == {}
+
+
+def test_support_imports_no_other_folder_of_the_tests():
+    imported = imported_by("support")
+    assert {name: path for name, path in imported.items() if not name.startswith("tests.support")} == {}
