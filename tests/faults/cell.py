@@ -16,9 +16,8 @@ Fault = Callable[["Stage"], Any]
 Prepare = Callable[["Stage"], AbstractContextManager[object]]
 
 CLIENTS = 6
-# Seconds in which a service has full service again without a person, and `/live` responds.
+# Seconds in which a service has full service again without a person.
 RECOVERY = 2.0
-LIVE = 0.1
 
 
 @dataclass(frozen=True)
@@ -27,23 +26,20 @@ class Bound:
 
     `kinds` are the failures that clients may see: `500` (outcome unknown), `503` (rejected), `cut` (the
     connection ended without a response), `refused` (no connection); `most` is how many of them a fault may
-    cost.  `/ready` either "stays" 200, "may fail", or "fails": then it must have reported the fault.  `live`,
-    `recovery` and `slowest` (of a response) are in seconds; None is without a bound.
+    cost.  `/ready` either "stays" 200, "may fail", or "fails": then it must have reported the fault.
+    `recovery` is in seconds.
     """
 
     kinds: str = ""
     most: int | None = None
     ready: Literal["stays", "may fail", "fails"] = "stays"
     recovery: float = RECOVERY
-    live: float | None = LIVE
-    slowest: float | None = 2.5
 
     def __str__(self) -> str:
         """Return the bound as one cell of the table."""
         count = "" if self.most is None else f"{self.most} "
         failures = count + self.kinds.replace(" ", "/") if self.kinds else "no failure"
-        live = "live unbounded" if self.live is None else f"live {self.live:g} s"
-        return f"{failures}, ready {self.ready}, {live}, back in {self.recovery:g} s"
+        return f"{failures}, ready {self.ready}, back in {self.recovery:g} s"
 
 
 # A worker that dies cuts the connections of the requests it has.

@@ -36,7 +36,7 @@ SETTINGS: dict[str, Prepare | None] = {
     "pgbouncer": with_pgbouncer,
     "reloads": None,  # SIGHUP each minute of the soak
 }
-_BOUND = Bound("500 503 cut refused", ready="may fail", live=None, slowest=None)
+_BOUND = Bound("500 503 cut refused", ready="may fail")
 
 
 @dataclass(frozen=True)

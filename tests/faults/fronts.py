@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import psutil
 import psycopg
 
-from tests.faults.cell import ONE_WORKER, Bound, Cell
+from tests.faults.cell import ONE_WORKER, OUTAGE, Bound, Cell
 from tests.faults.stage import NoPlace, Stage
 from tests.support.http_server import http_server
 from tests.support.nginx import NGINX, nginx_before
@@ -115,12 +115,11 @@ def _hang(stage: Stage) -> Iterator[None]:
 
 
 HANG = Cell("verifier", "hangs", _hang, Bound("503"), setup=with_unkey, lasts=3.0, short=True)
-_WAITS = Bound("500 503", ready="may fail", slowest=_DATABASE_TIMEOUT + 0.5)
 _FULL = _transactions_are_left_open
 
 CELLS = [
-    Cell("PgBouncer", "dies", _pgbouncer_dies, _WAITS, setup=with_pgbouncer, lasts=3.0),
-    Cell("PgBouncer", "is full", _FULL, _WAITS, setup=with_pgbouncer, lasts=3.0),
+    Cell("PgBouncer", "dies", _pgbouncer_dies, OUTAGE, setup=with_pgbouncer, lasts=3.0),
+    Cell("PgBouncer", "is full", _FULL, OUTAGE, setup=with_pgbouncer, lasts=3.0),
     # It closes each idle connection, which its client may be about to use.
     Cell(
         *("nginx (reload)", "is slow", lambda _: _child("nginx").send_signal(signal.SIGHUP), ONE_WORKER),

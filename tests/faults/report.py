@@ -21,7 +21,7 @@ _PROMPT = 1.0
 _ORDINARY = {200, 201, 404, 409}
 HEADINGS = (
     *("cell", "bound", "faults", "acknowledged", "failed", "violations"),
-    *("slowest", "/live", "full service", "verdict"),
+    *("full service", "verdict"),
 )
 
 
@@ -38,8 +38,6 @@ class Report:
     violations: list[Violation] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     rejections: list[str] = field(default_factory=list)
-    slowest: float = 0.0
-    live: float = 0.0
     recovery: float = 0.0
 
     def contradictions(self) -> list[str]:
@@ -61,23 +59,15 @@ class Report:
 
     def delays(self) -> list[str]:
         """Return, in words, what came too late: 503 too, where no bound names it, is a matter of time."""
-        measured = (
-            ("a response", self.slowest, self.bound.slowest),
-            ("/live", self.live, self.bound.live),
-            ("full service", self.recovery, self.bound.recovery),
-        )
-        return self.rejections + [
-            f"{what} took {seconds:.2f} s"
-            for what, seconds, bound in measured
-            if bound is not None and seconds > bound
-        ]
+        is_late = self.recovery > self.bound.recovery
+        return self.rejections + [f"full service took {self.recovery:.2f} s"] * is_late
 
     def show(self) -> list[str]:
         """Print the report as one row under HEADINGS, and return what is wrong."""
         rules = Counter(violation.rule for violation in self.violations)
         print_row(
             *(self.name, self.bound, self.faults, self.acknowledged, _listed(self.failed), _listed(rules)),
-            *(f"{self.slowest:.2f} s", f"{self.live * 1000:.0f} ms", f"{self.recovery:.2f} s"),
+            f"{self.recovery:.2f} s",
             "fails" if self.contradictions() else "late" if self.delays() else "holds",
         )
         return self.contradictions() + self.delays()
@@ -104,8 +94,6 @@ def judged(cell: Cell, evidence: Evidence, workload: Workload, probes: list[Prob
     with psycopg.connect(evidence.url) as connection:
         report.violations = history.check(operations, history.dump(connection, ours))
     report.acknowledged = sum(operation.acknowledged for operation in operations)
-    taken = [o.completed - o.sent for o in operations if o.status is not None]
-    report.slowest = max(taken, default=0.0)
     _judge_failures(report, operations)
     _judge_probes(report, probes, evidence.faults)
     report.recovery = _recovery(operations, probes, evidence.faults)
@@ -138,11 +126,10 @@ def _judge_failures(report: Report, operations: list[Operation]) -> None:
 def _judge_probes(report: Report, probes: list[Probe], faults: list[tuple[float, float]]) -> None:
     if "cut" in report.bound.kinds:  # a probe too
         probes = [probe for probe in probes if probe.status]
-    live = [probe for probe in probes if probe.path == "/live"]
+    dead = {probe.status for probe in probes if probe.path == "/live" and probe.status != 200}
     unready = [probe for probe in probes if probe.path == "/ready" and probe.status != 200]
-    report.live = max((probe.seconds for probe in live), default=0.0)
-    if report.bound.live is not None and any(probe.status != 200 for probe in live):
-        report.problems.append(f"/live returned {sorted({probe.status for probe in live})}")
+    if dead:
+        report.problems.append(f"/live returned {sorted(dead)}")
     if report.bound.ready == "stays" and unready:
         statuses = {probe.status for probe in unready}
         found = report.rejections if statuses == {503} else report.problems

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.faults.cell import CLIENTS, ONE_WORKER, RECOVERY, Bound, Cell
+from tests.faults.cell import ONE_WORKER, Cell
 from tests.faults.stage import NoPlace, Stage
 
 _PIECES = (1 << 20, 1 << 12)
@@ -25,7 +25,7 @@ def _with_volume(stage: Stage) -> Iterator[None]:
         raise NoPlace(f"a volume cannot be mounted here: {made.stderr.strip()}")
     try:
         (volume / "metrics").mkdir()
-        stage.environment["STACKMGR_METRICS_DIR"] = str(volume / "metrics")
+        stage.environment["STACKMGRONE_WORKER_DIR"] = str(volume / "metrics")
         _keep_heartbeats(stage, volume)
         yield
     finally:
@@ -76,10 +76,8 @@ def _remove_heartbeats(stage: Stage) -> Iterator[None]:
     folder.with_name("elsewhere").rename(folder)
 
 
-_METRICS = Bound("cut", CLIENTS, live=RECOVERY)
-
 CELLS = [
-    Cell("metrics (truncated)", "lies", _truncate_metrics, _METRICS, setup=_with_volume, lasts=2.0),
+    Cell("metrics (truncated)", "lies", _truncate_metrics, ONE_WORKER, setup=_with_volume, lasts=2.0),
     Cell(*("volume of metrics and heartbeats", "is full", _fill_volume), setup=_with_volume, lasts=3.0),
     Cell(
         *("heartbeats", "dies", _remove_heartbeats, ONE_WORKER),

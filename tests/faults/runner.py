@@ -4,7 +4,7 @@ import time
 from contextlib import nullcontext
 
 from tests.faults.cell import CLIENTS, Cell
-from tests.faults.prober import Prober
+from tests.faults.prober import probing
 from tests.faults.report import Report, judged
 from tests.faults.stage import WORKERS, Stage, staged
 from tests.support.postgres import FaultyPostgres
@@ -16,20 +16,19 @@ _SETTLE = 0.5
 def run(cell: Cell, server: FaultyPostgres, seed: int, times: int = 1) -> Report:
     """Inject the fault so many *times* and return what came of it.  Raises NoPlace where it cannot be."""
     with staged(server, seed, cell.setup) as stage:
-        prober = Prober(stage.service.admin_port, stage.folder / "probes")
         workload = stage.workload(seed)
-        workload.start(CLIENTS, pause=_PAUSE)
-        try:
-            time.sleep(_SETTLE)
-            for _ in range(times):
-                inject(cell, stage)
-                time.sleep(cell.rest)
-        except BaseException:
-            stage.service.close()  # or clients would wait for a service that does not return
-            raise
-        finally:
-            workload.stop()
-            probes = prober.stop()
+        with probing(stage.service.admin_port) as probes:
+            workload.start(CLIENTS, pause=_PAUSE)
+            try:
+                time.sleep(_SETTLE)
+                for _ in range(times):
+                    inject(cell, stage)
+                    time.sleep(cell.rest)
+            except BaseException:
+                stage.service.close()  # or clients would wait for a service that does not return
+                raise
+            finally:
+                workload.stop()
         stage.service.await_workers(WORKERS)
         stage.service.stop()
         return judged(cell, stage.evidence(), workload, probes)

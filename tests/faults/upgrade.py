@@ -148,7 +148,7 @@ def run(server_url: str, seed: int, times: int, source: Path | None = None, paus
             finally:
                 workload.stop()
             logs = [instance.log for instance in deployment.instances]
-        cell = Cell("upgrade", "is slow", lambda _: None, Bound(slowest=None))
+        cell = Cell("upgrade", "is slow", lambda _: None, Bound())
         report = judged(cell, Evidence(url, managers, [], logs), workload, [])
         report.faults = len(done)
         print()
