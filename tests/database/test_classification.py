@@ -6,15 +6,11 @@ The failures are the server's own where it can be brought to them, and else rais
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 
 import pytest
 
 from stackmgr import paths
 from stackmgr.database import statements
-from stackmgr.database.connection import DatabaseConnection
-from stackmgr.database.statements import Statement
-from stackmgr.errors import DatabaseError
 from stackmgr.limits import LONGEST_KEY_BYTES
 from stackmgr.monitoring.logs import JsonFormatter
 from tests.database.service import DEADLINE, POOL_SIZE, in_time
@@ -60,20 +56,13 @@ def sabotage(login):
     [
         ("40001", 3, (200, 4)),
         ("40001", 4, (500, 4)),
-        ("40P01", 1, (200, 2)),
         ("0A000", 1, (500, 1)),
         ("25006", 1, (200, 2)),
         ("26000", 1, (200, 1)),
         ("26000", 9, (500, 4)),
         ("57P01", 1, (500, 1)),
-        ("08006", 1, (500, 1)),
-        ("53100", 1, (500, 1)),
         ("54000", 1, (500, 1)),
-        ("55P03", 1, (500, 1)),
-        ("57014", 1, (500, 1)),
-        ("42501", 1, (500, 1)),
         ("23514", 1, (500, 1)),
-        ("XX000", 1, (500, 1)),
     ],
 )
 def test_failed_write_is_retried_only_if_safe(service, sabotage, sqlstate, times, outcome):
@@ -177,32 +166,6 @@ def test_changed_column_fails_no_request(service, login):
             get()
             assert service.client.statements == ["api_key_verify", "stack_get"]
         service.assert_whole()
-    finally:
-        login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
-
-
-def test_migration_during_a_statement_fails_one(service, login, monkeypatch):
-    before, prepare = set(service.backends()), DatabaseConnection._prepare
-
-    def prepare_and_migrate(connection: DatabaseConnection, statement: Statement, deadline: float) -> None:
-        prepare(connection, statement, deadline)
-        if statement.name == "api_key_verify":
-            monkeypatch.undo()
-            login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE bigint")
-
-    try:
-        with service.database.session() as session:
-            monkeypatch.setattr(DatabaseConnection, "_prepare", prepare_and_migrate)
-            session.row(statements.load("readiness"), {})
-            session._connection._statement_names.clear()
-            session._connection.execute(b"DEALLOCATE ALL")
-            for outcome in (
-                pytest.raises(DatabaseError, check=lambda ex: ex.sqlstate == "0A000"),
-                nullcontext(),
-            ):
-                with outcome:
-                    session.row(statements.load("api_key_verify"), {"key_digest": b""})
-        assert set(service.backends()) == before
     finally:
         login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
 

@@ -191,22 +191,3 @@ def test_only_a_read_whose_connection_dies_is_sent_again(  # noqa: PLR0913 - fix
     assert warm.client.statements == [STATEMENTS[name]] * (1 if name in WRITES else 2)
     assert written() == before
     warm.assert_whole()
-
-
-def test_a_key_with_a_quota_is_verified_before(warm, login):
-    login.execute(
-        b"UPDATE stackmgr.api_keys SET quota_id = gen_random_uuid(), quota_limit = 2, quota_seconds = 60"
-        b" WHERE key_digest = %s",
-        (api_keys.digest(warm.client.key),),
-    )
-    login.execute(
-        b"INSERT INTO stackmgr.api_key_quota_slots (quota_id, slot)"
-        b" SELECT quota_id, generate_series(1, 2) FROM stackmgr.api_keys WHERE quota_id IS NOT NULL"
-    )
-    counted = ["api_key_verify", "api_key_quota_consume"]
-    assert warm.operations()["update"]() == 200
-    assert warm.client.statements == ["stack_update", *counted, "stack_update"]
-    assert warm.operations()["update"]() == 200
-    assert warm.client.statements == [*counted, "stack_update"]
-    assert warm.operations()["update"]() == 429
-    assert warm.client.statements == counted

@@ -6,12 +6,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from greenlet import GreenletExit
 
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from stackmgr.scheduler import wait_for
 from tests.database.service import PATIENCE, Service
 from tests.support.greenlets import Running
 from tests.support.waiting import eventually
@@ -153,25 +151,6 @@ def test_ended_session_costs_no_other_read(  # noqa: PLR0913 - fixtures
     assert not locked.done()
     lock()
     assert locked.result(PATIENCE) == str(LOCK)
-    service.assert_whole()
-
-
-def test_a_leader_that_is_interrupted_fails_alone(service, start, sent, monkeypatch):
-    service.backends()
-    waits = iter([GreenletExit()])
-
-    def wait(*arguments: Any) -> bool:
-        for interrupt in waits:
-            raise interrupt
-        return wait_for(*arguments)
-
-    monkeypatch.setattr("stackmgr.database.connection.wait_for", wait)
-    leader, *others = start([look_up(service, ECHO, "leader"), *echoes(service)])
-    with pytest.raises(GreenletExit):
-        leader.result(PATIENCE)
-    assert_echoes(others)
-    # The pool may have verified its new connection by now.
-    assert [number for number in sent if number] == [TOGETHER, *[1] * (TOGETHER - 1)]
     service.assert_whole()
 
 

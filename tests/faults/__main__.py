@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.faults import endurance, patroni, upgrade
+from tests.faults import endurance, upgrade
 from tests.faults.cells import CELLS
 from tests.faults.report import HEADINGS, Report, print_headings
 from tests.faults.runner import run
@@ -17,7 +17,7 @@ from tests.support.memory import memory
 from tests.support.postgres import FaultyPostgres, faulty_postgres
 from tests.support.releases import commit
 
-DRILLS = ("endurance", "upgrade", "patroni")
+DRILLS = ("endurance", "upgrade")
 
 
 def _arguments() -> argparse.Namespace:
@@ -27,7 +27,7 @@ def _arguments() -> argparse.Namespace:
         " with the bound of each.  Without names: every cell, and every drill in a short form.",
     )
     add = parser.add_argument
-    names_help = "cells, by the beginning of their names; endurance, upgrade, patroni"
+    names_help = "cells, by the beginning of their names; endurance, upgrade"
     add("names", nargs="*", metavar="NAME", help=names_help)
     add("--list", action="store_true", help="print the names")
     add("--seed", type=int, default=time.time_ns() % 1_000_000, help="repeats a run")
@@ -87,8 +87,6 @@ def _reports(name: str, server: FaultyPostgres, given: argparse.Namespace) -> It
             yield endurance.run(plan, server)
     elif name == "upgrade":
         yield upgrade.run(server.url("postgres"), given.seed, given.times, given.source)
-    elif name == "patroni":
-        yield patroni.run(given.seed, given.times)
     else:
         yield run(CELLS[name], server, given.seed, given.times)
 

@@ -6,14 +6,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
-from stackmgr.http.app import create_app
-from stackmgr.operate import issued_keys, migrations, preflight
+from stackmgr.operate import issued_keys, migrations
 from stackmgr.operate.connection import operating
-from tests.support.client import Client
-from tests.support.examples import configuration
 from tests.support.recorder import opened
 
 # What the application role may read, insert and update.  The server's clock sets created_at.
@@ -159,34 +155,6 @@ def test_deployer_without_roles_gets_a_message(bare_database_url, commands, mess
     url = prepare(bare_database_url, commands)
     with pytest.raises(CommandError, match=message):
         migrations.apply(url)
-
-
-def service_url(bare_database_url: str, role_options: str, grant: str) -> str:
-    """Migrate, and return the connection string of a login that was granted the application role."""
-    migrations.apply(bare_database_url)
-    with psycopg.connect(bare_database_url, autocommit=True) as superuser:
-        superuser.execute(
-            f"CREATE ROLE service LOGIN {role_options}; GRANT stackmgr_app TO service {grant}".encode()
-        )
-    return make_conninfo(bare_database_url, user="service")
-
-
-@pytest.mark.parametrize("inherits", ["INHERIT", "NOINHERIT"])
-def test_service_needs_only_its_role(bare_database_url, spellings, inherits):
-    url = service_url(bare_database_url, inherits, "")
-    with operating(bare_database_url) as session:
-        key = issued_keys.create(session, ACCOUNT).key
-    with opened(url, pool_size=2) as database:
-        app = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
-        client = Client(app, key, ACCOUNT, [])
-        created = client.create(configuration(), "key")
-        assert created.status_int == 201
-        assert client.create(configuration(), "key").status_int == 200
-        assert client.update(created.json["id"], {"name": "New"}).status_int == 200
-        assert client.get(created.json["id"]).json["name"] == "New"
-        assert client.walk(limit=1) == [created.json["id"]]
-    findings = preflight.examine(url)
-    assert (findings.problems, findings.warnings, findings.reachable) == ([], [], True)
 
 
 UNCOMMENTED = b"""
