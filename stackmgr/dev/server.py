@@ -145,13 +145,14 @@ curl -i $URL/$ID {auth} -H "$JSON" -X PATCH -d '{{"name": "Income"}}'"""
 
 def _announce(port: int, server: EmbeddedPostgres, key: str) -> None:
     base = f"http://127.0.0.1:{port}"
+    command = Path(sys.executable).with_name("stackmgr")
     browser = f"{base}/" if page.swagger_ui() else "no page: the extra 'dev' has it"
     print(
         f"\nstackmgr is serving at  {base}\n"
         f"try it in a browser     {browser}\n"
         f"data is kept in         {server.folder}\n\n"
         f"Create, list, get and update a stack from another terminal:\n\n{_lines_to_paste(base, key)}\n\n"
-        f"Other commands, such as 'stackmgr keys list', use this database after\n\n"
+        f"Other commands, such as '{command} keys list', use this database after\n\n"
         f"export STACKMGR_DATABASE_URL='{server.url()}'\n\n"
         "Ctrl-C stops everything.",
         flush=True,
