@@ -61,9 +61,7 @@ class Option:
 
     @property
     def is_secret(self) -> bool:
-        """Whether the value must not be printed, and may be in the file that `<variable>_FILE`
-        names.
-        """
+        """Whether the value is not printed, and may be in the file that `<variable>_FILE` names."""
         return self.parse in (Secret, _credential)
 
     @property

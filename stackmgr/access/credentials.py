@@ -1,5 +1,4 @@
-"""The API key of one request: verified by the request's statement if this worker knows it, or
-before.
+"""The API key of one request: verified by the request's statement, or before it.
 
 No row of such a statement: the key is invalid and nothing happened, and the verifier says why.
 """
@@ -46,8 +45,8 @@ class Credential:
             self._verify()
 
     def confirm(self) -> None:
-        """Verify, if no statement will.  Raises the verifier's errors, DatabaseError,
-        BindingConflict.
+        """Verify, if no statement will.  Raises DatabaseError, BindingConflict, the verifier's
+        errors.
         """
         if self._remembered is not None:
             self._verify_again()

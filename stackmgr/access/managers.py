@@ -51,7 +51,6 @@ def bind(session: Session, identity: Identity) -> str:
     manager_id = look_up(session, identity)
     while manager_id is None:
         inserted = session.row(_INSERT, identity.parameters() | {"manager_id": str(uuid4())})
-        # Without a row, another first request won the race: its binding counts, unless it is
-        # erased.
+        # Without a row, another first request won the race; its binding counts, if not erased.
         manager_id = look_up(session, identity) if inserted is None else inserted[0]
     return manager_id

@@ -95,9 +95,8 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
     def run(self, statement: Statement, parameters: Parameters, deadline: float) -> list[Row]:
         """Run *statement* and return its rows.
 
-        *deadline* is a time of the monotonic clock, in seconds.  Raises DatabaseError.  If the
-        server did not respond, its `sqlstate` is None, this connection is closed, and the outcome
-        is unknown.
+        *deadline* is a time of the monotonic clock, in seconds.  Raises DatabaseError.  Without a
+        response its `sqlstate` is None, this connection is closed, and the outcome is unknown.
         """
         is_first = statement.name not in self._statement_names
         encoded = execution(statement, parameters)

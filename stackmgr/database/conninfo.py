@@ -46,9 +46,8 @@ DEFAULT_SETTINGS = {
     # A page must come from its index whatever the statistics say, and no execution pays for
     # planning.  Citus needs auto: it plans for the values of parameters (0A000).
     "plan_cache_mode": "force_generic_plan",
-    # Such a plan is kept until the next ANALYZE.  Made while a table has a few pages, it would read
-    # all of them, in foreign key checks too, or sort all stacks of a manager, also when the table
-    # has grown.
+    # Such a plan is kept until the next ANALYZE.  Made while a table has a few pages, it reads all
+    # of them, in foreign key checks too, or sorts all stacks of a manager, until then.
     "enable_seqscan": "off",
     "enable_sort": "off",
 }

@@ -141,8 +141,7 @@ class Database:
     """The pool of one process.  Opened after the fork: processes must not share a connection.
 
     Every connection assumes *role*; *deadline* is how many seconds a session may wait for the
-    database in total.  *variant* names a folder of `sql/` whose statements replace those of the
-    same names.
+    database in total.  *variant* names a folder of `sql/` whose statements replace others.
     """
 
     def __init__(

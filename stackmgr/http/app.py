@@ -29,8 +29,7 @@ def create_app(
     """Return the WSGI application.
 
     *spellings* maps each accepted spelling of a whitelisted token address to its lowercase form.
-    *observers* are called with the fields of each completed request; with *quotes_requests*, a
-    field may quote it.
+    *observers* get the fields of each request, which may quote it only with *quotes_requests*.
     """
     context = RequestContext(observers, quotes_requests=quotes_requests)
     app = _App(middleware=(context, Authentication(database, verifier)))

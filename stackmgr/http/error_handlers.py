@@ -34,8 +34,7 @@ def _respond(req: falcon.Request, resp: falcon.Response, error: ServiceError) ->
 
 
 def _log_failure(req: falcon.Request, ex: Exception) -> None:
-    # Not as exc_info: another formatter would print the exception's text, which may quote a
-    # request.
+    # Not as exc_info: a formatter would print the exception's text, which may quote a request.
     fields = {"request_id": getattr(req.context, "request_id", None), "method": req.method}
     _log.error("a request failed", extra={"fields": fields | logs.description(ex)})
 
@@ -44,8 +43,7 @@ def on_service_error(
     req: falcon.Request, resp: falcon.Response, ex: ServiceError, params: dict[str, Any]
 ) -> None:
     """Respond with one of the service's errors."""
-    # Overload, an open circuit and a binding conflict are logged at intervals, not for each
-    # request.
+    # Overload, an open circuit and a binding conflict are logged at intervals only.
     if ex.status >= 500 and not isinstance(ex, Overloaded | CircuitOpen | BindingConflict):
         _log_failure(req, ex)
     _respond(req, resp, ex)

@@ -292,8 +292,7 @@ class RequestSchema:
         try:
             self._validate(document)
         except fastjsonschema.JsonSchemaValueException as ex:
-            # The exception has the invalid value.  Its path and message start with `data`, the
-            # document.
+            # The exception has the value.  Its path and message start with `data`, the document.
             at = f"body{ex.message.removeprefix('data')}".removeprefix("body.")
             raise InvalidConfiguration(rule_slug(ex.path[1:], str(ex.rule), ex.value), at) from ex
         return document

@@ -1,8 +1,7 @@
 """Serialize stacks and pages as JSON.
 
 The allocation is stored as the JSON text of responses and copied.  Ids and presets have no
-character that JSON escapes.  Names have the fewest escapes, so they take no more bytes than in the
-request that saved them.
+character that JSON escapes.  Names have the fewest escapes: no more bytes than the request had.
 """
 
 import json

@@ -59,7 +59,7 @@ def folder_problem(folder: Path) -> str | None:
 
 
 def clear(folder: Path) -> None:
-    """Create *folder*, or empty it of an earlier run. Raises OSError, also if that runs."""
+    """Create *folder*, or empty it of an earlier run.  Raises OSError, also if that runs."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         # Kept until this process and those forked from it have ended.
@@ -114,8 +114,7 @@ class Metrics:
     """The metrics of one worker.  Created after the fork.  Raises OSError."""
 
     def __init__(self, folder: Path) -> None:
-        # The library reads it on import, so the master, whose modules workers inherit, must not
-        # import it.
+        # The library reads it on import: the master must not import it, as workers inherit modules.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
         from prometheus_client import Counter, Histogram, values  # noqa: PLC0415 - an extra
 

@@ -94,7 +94,7 @@ def plan_get(stack_id: str) -> Planned:
 
 
 def get_or_update(run: Run, planned: Planned) -> Stack:
-    """Return the planned stack, after its update if planned. Raises NotFound, as for another's."""
+    """Return the planned stack, updated if planned.  Raises NotFound, as for another's."""
     found: list[Stack] = _existing(run(planned))
     if not found:
         raise NotFound(ReasonSlug.STACK)

@@ -130,5 +130,5 @@ def load(path: Path) -> Whitelist:
 
 
 def load_configured(environ: Mapping[str, str] = os.environ) -> Whitelist:
-    """Return the whitelist of STACKMGR_TOKENS or the shipped one. Raises SettingsError."""
+    """Return the whitelist of STACKMGR_TOKENS or the shipped one.  Raises SettingsError."""
     return load(OPTIONS["tokens"].read(environ, []))

@@ -26,9 +26,8 @@ class Identity:
 
     `external_id` is the manager's account, a canonical lowercase UUID; `identity_id` the verifier's
     id of the holder.  `manager_id` is set if the same statement has read that the pair is bound to
-    it.  `key_id` is the verifier's id of the key; each revision records it.  `key_digest` is set if
-    a statement can verify the key; `record_use` is called if that finds this hour's use not
-    recorded.
+    it. `key_id` is the verifier's id of the key; each revision records it.  `key_digest` is set if
+    a statement can verify the key, which calls `record_use` if this hour's use is not recorded.
     """
 
     identity_id: str
@@ -52,8 +51,7 @@ class Identity:
 class Verifier(Protocol):
     """What every verifier has.
 
-    `needs_connection`: whether `verify` runs statements, so that a request begins with a
-    connection.
+    `needs_connection`: whether `verify` runs statements, so a request begins with a connection.
     """
 
     needs_connection: ClassVar[bool]

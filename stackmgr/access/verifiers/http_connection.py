@@ -74,8 +74,7 @@ class Connection:
     def exchange(self, request: Request, deadline: float) -> Response:
         """Send a request and return its response.
 
-        Raises OSError, RemoteProtocolError of h11, or ServiceUnavailable if the response is too
-        long.
+        Raises OSError, RemoteProtocolError of h11, or ServiceUnavailable for one that is too long.
         """
         self._deadline, self.received, self.can_be_kept = deadline, 0, False
         http = h11.Connection(h11.CLIENT)  # of this exchange alone: no other reads what it leaves

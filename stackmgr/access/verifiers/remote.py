@@ -1,5 +1,4 @@
-"""Requests to a remote verifier over HTTP, each with one deadline from name resolution to last
-byte.
+"""Requests to a remote verifier over HTTP, each with one deadline, name resolution included.
 
 The credential is sent to one host only: no redirect is followed, no proxy of the environment used.
 """
@@ -108,8 +107,7 @@ class Endpoint:
         """Send a POST, with the fields of *trace*, and return the JSON object of the 200 response.
 
         Raises TooManyRequests for 429.  Raises ServiceUnavailable for another status, a failed
-        connection, a response that is late, too long or no JSON object, and while the circuit is
-        open.
+        connection, a late, long or malformed response, and while the circuit is open.
         """
         if (left := self._limited_until - monotonic()) > 0:
             raise TooManyRequests(ReasonSlug.VERIFIER_HTTP_STATUS.replace("STATUS", "429"), ceil(left))
@@ -150,8 +148,8 @@ class Endpoint:
             try:
                 return connection.exchange(request, deadline)
             except (OSError, h11.RemoteProtocolError) as ex:
-                # A kept connection may close just as it is used: without a byte of a response, send
-                # once more.
+                # A kept connection may close just as it is used: without a response, send once
+                # more.
                 if kept is None or connection.received:
                     raise _unavailable(ex, ReasonSlug.VERIFIER_RESPONSE_BROKEN) from ex
                 kept = None
