@@ -18,6 +18,7 @@ import json
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -177,7 +178,7 @@ def _values(address: str, version: str) -> dict[str, str]:
             f"{_cell(token.symbol)} | {_cell(token.name)} | `{token.checksummed}`"
             for token in sorted(listed.tokens.values(), key=lambda token: token.symbol)
         ),
-        "whitespace": f"{', '.join(first)} and {last}",
+        "whitespace": textwrap.fill(f"{', '.join(first)} and {last}", 98),
         "client.py": f"```python\n{_read('samples/client.py')}```",
         "client.mjs": f"```js\n{_read('samples/client.mjs')}```",
     }
