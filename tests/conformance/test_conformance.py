@@ -43,7 +43,7 @@ def test_a_failed_check_is_reported(conformance, service, keys):
     assert "4.5: ETag" in ran.out
 
 
-def test_keys_that_are_missing_equal_or_unknown_stop_the_run(conformance, service, keys):
+def test_wrong_keys_stop_the_run(conformance, service, keys):
     first = keys.split()[0]
     for stdin, message in (
         ("", "two keys are expected"),
@@ -57,7 +57,7 @@ def test_keys_that_are_missing_equal_or_unknown_stop_the_run(conformance, servic
         assert first not in ran.err
 
 
-def test_a_deployment_that_does_not_respond_or_a_base_url_that_is_none(conformance, keys):
+def test_no_deployment_or_no_base_url(conformance, keys):
     ran = conformance("http://127.0.0.1:1", stdin=keys)
     assert ran.status == 1
     assert "does not respond" in ran.err

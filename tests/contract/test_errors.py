@@ -54,7 +54,7 @@ NEW = Identity(identity_id=f"tests:{uuid4()}", external_id=str(uuid4()))
 KNOWN = Identity(identity_id="tests", external_id=str(uuid4()), manager_id=str(uuid4()))
 
 
-def test_the_codes_and_their_statuses_are_a_closed_table():
+def test_the_codes_are_a_closed_table():
     classes = [errors.ServiceError]
     for error in classes:  # grows while it is walked
         classes += error.__subclasses__()
@@ -62,7 +62,7 @@ def test_the_codes_and_their_statuses_are_a_closed_table():
     assert pairs == {*STATUS.items(), ("invalid_request", 405)}
 
 
-def test_a_client_error_returns_its_code_and_logs_no_error(client, rejected, caplog):
+def test_client_errors_have_their_codes(client, rejected, caplog):
     client.create(configuration(), "used")
     rejected(400, "invalid_request", client.create, b"")
     rejected(401, "unauthorized", client.create, b"", headers={"Authorization": None})
@@ -85,21 +85,19 @@ def test_a_failed_verification_grants_nothing(behind, rejected, operation, statu
 
 @pytest.mark.parametrize("failure", [RateLimited, ServiceUnavailable])
 @pytest.mark.parametrize(("seconds", "value"), [(7, "7"), (0, "0"), (None, None)])
-def test_retry_after_is_sent_where_the_verifier_returns_it(behind, failure, seconds, value):
+def test_retry_after_is_the_verifiers(behind, failure, seconds, value):
     response = behind(FixedVerifier(failure("busy", retry_after=seconds))).page()
     assert response.headers.get("Retry-After") == value
 
 
 @pytest.mark.parametrize("failure", [BindingConflict, CircuitOpen, Overloaded])
-def test_what_is_logged_at_intervals_is_not_logged_for_each_request(behind, caplog, failure):
+def test_some_errors_are_not_logged_each_time(behind, caplog, failure):
     assert behind(FixedVerifier(failure())).page().status_int == failure.status
     assert "a request failed" not in caplog.text
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_failing_database_is_503_during_verification_and_500_after_it(
-    behind, failing_databases, rejected, caplog, name
-):
+def test_a_failing_database_is_503_then_500(behind, failing_databases, rejected, caplog, name):
     for database in failing_databases:
         rejected(503, "service_unavailable", OPERATIONS[name], behind(DatabaseVerifier(), database))
         for identity in (NEW, KNOWN):
@@ -109,7 +107,7 @@ def test_a_failing_database_is_503_during_verification_and_500_after_it(
 
 
 @operations
-def test_an_unexpected_failure_is_an_internal_error_without_detail(behind, rejected, caplog, operation):
+def test_an_unexpected_failure_shows_no_detail(behind, rejected, caplog, operation):
     failing = behind(FixedVerifier(KeyError("a secret of the client")))
     with caplog.at_level(logging.ERROR, logger="stackmgr"):
         response = rejected(500, "internal_error", operation, failing)
@@ -119,9 +117,7 @@ def test_an_unexpected_failure_is_an_internal_error_without_detail(behind, rejec
     assert "a secret" not in logged + caplog.text
 
 
-def test_what_was_committed_before_an_unexpected_failure_is_found_by_the_retry(
-    client, row_counts, monkeypatch
-):
+def test_a_retry_finds_what_was_committed(client, row_counts, monkeypatch):
     stacks = row_counts()["stacks"]
     with monkeypatch.context() as broken:
         broken.setattr("stackmgr.http.responses.serialize_stack", lambda stack: {}[stack])
@@ -131,7 +127,7 @@ def test_what_was_committed_before_an_unexpected_failure_is_found_by_the_retry(
     assert row_counts()["stacks"] == stacks + 1
 
 
-def test_an_error_and_the_log_repeat_nothing_else_of_the_request(client, caplog):
+def test_errors_repeat_nothing_of_a_request(client, caplog):
     marker = "MARKER4663"
     bodies = (
         configuration(name=marker) | {marker: marker},

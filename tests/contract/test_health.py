@@ -34,11 +34,11 @@ def admin_app() -> Iterator[Callable[..., webtest.TestApp]]:
         database.close()
 
 
-def test_a_process_is_live_whether_or_not_it_has_a_database(admin_app):
+def test_a_process_is_live_without_a_database(admin_app):
     assert admin_app("host=/nowhere").get("/live").json == {"status": "live", "version": __version__}
 
 
-def test_a_slow_scrape_delays_no_other_request():
+def test_a_slow_scrape_delays_no_other():
     begun, ends = threading.Event(), threading.Event()
 
     def exposition() -> tuple[bytes, str]:
@@ -70,12 +70,12 @@ def test_a_worker_that_can_write_is_ready(admin_app, database_url):
     assert not_ready_reason(admin_app(read_only)) == "the database accepts no writes"
 
 
-def test_a_worker_without_a_database_is_not_ready(admin_app):
+def test_without_a_database_it_is_not_ready(admin_app):
     app = admin_app("host=/nowhere", deadline=1.0)
     assert not_ready_reason(app) == "the database does not respond"
 
 
-def test_a_worker_is_ready_unless_it_is_newer_than_its_schema(admin_app, database_url, monkeypatch):
+def test_an_older_schema_is_not_ready(admin_app, database_url, monkeypatch):
     required = paths.schema_version()
     assert migrations.available()[-1].version == required
     monkeypatch.setattr(paths, "schema_version", lambda: required - 1)
@@ -84,7 +84,7 @@ def test_a_worker_is_ready_unless_it_is_newer_than_its_schema(admin_app, databas
     assert not_ready_reason(admin_app(database_url)) == "the schema is older than the service"
 
 
-def test_a_worker_whose_schema_lacks_a_privilege_or_its_history_is_not_ready(admin_app, server_url):
+def test_a_lacking_schema_is_not_ready(admin_app, server_url):
     def reason() -> str:
         return not_ready_reason(admin_app(url))
 
@@ -100,7 +100,7 @@ def test_a_worker_whose_schema_lacks_a_privilege_or_its_history_is_not_ready(adm
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/manager/stacks"])
-def test_the_operators_listener_has_nothing_else_while_metrics_are_off(admin_app, database_url, path):
+def test_without_metrics_there_is_nothing_else(admin_app, database_url, path):
     assert admin_app(database_url).get(path, status=404).json["code"] == "not_found"
 
 

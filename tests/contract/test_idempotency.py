@@ -34,7 +34,7 @@ KEYS_OF_BYTES = {
 @pytest.mark.parametrize(
     "key", [None, "", " ", "\t", " \t  ", "\xa0", "\x85", " \xa0\x85 "], ids=lambda key: f"{key!a}"
 )
-def test_a_create_needs_a_key_that_is_not_blank(client, rejected, key):
+def test_a_create_needs_a_key(client, rejected, key):
     rejected(400, "invalid_request", client.request, "POST", STACKS, BODY, {"Idempotency-Key": key})
 
 
@@ -46,7 +46,7 @@ KEYS = [
 ]
 
 
-def test_any_text_that_is_not_blank_is_a_key_and_keys_are_compared_exactly(client):
+def test_any_text_is_a_key_compared_exactly(client):
     ids = {key: client.create(configuration(), key).json["id"] for key in KEYS}
     assert len(set(ids.values())) == len(KEYS)
     for key, stack_id in ids.items():
@@ -54,7 +54,7 @@ def test_any_text_that_is_not_blank_is_a_key_and_keys_are_compared_exactly(clien
         assert (retried.status_int, retried.json["id"]) == (200, stack_id)
 
 
-def test_a_retry_returns_the_current_state_changes_nothing_and_takes_two_statements(client, unchanged):
+def test_a_retry_returns_the_current_state(client, unchanged):
     current = client.create(configuration(), "key")
     for changes in ({"name": "Second"}, {"schedule": {"preset": "daily"}}):
         retried = unchanged(client.create, configuration(), "key")
@@ -64,7 +64,7 @@ def test_a_retry_returns_the_current_state_changes_nothing_and_takes_two_stateme
         current = client.update(current.json["id"], changes)
 
 
-def test_formatting_order_and_spelling_identify_no_input(client):
+def test_formatting_identifies_no_input(client):
     wanted = configuration(name="Caf\u00e9")
     items = [item | {"token_address": eip55(item["token_address"])} for item in wanted["allocation"]]
     other = {"schedule": wanted["schedule"], "allocation": items[::-1], "name": wanted["name"]}
@@ -83,7 +83,7 @@ OTHER_INPUTS = [
 ]
 
 
-def test_other_input_under_a_used_key_is_a_conflict(client, rejected):
+def test_other_input_is_a_conflict(client, rejected):
     created = client.create(configuration(), "key").json
     for changed in OTHER_INPUTS:
         rejected(409, "conflict", client.create, configuration(**changed), "key")
@@ -99,7 +99,7 @@ def test_a_key_is_scoped_to_its_manager(client, make_client):
     assert first.json["id"] != second.json["id"]
 
 
-def test_all_api_keys_of_a_manager_share_its_receipts_and_stacks(client, make_client):
+def test_api_keys_of_a_manager_share_stacks(client, make_client):
     created = client.create(configuration(), "key").json
     second = make_client(client.external_id)
     retried = second.create(configuration(), "key")
@@ -107,7 +107,7 @@ def test_all_api_keys_of_a_manager_share_its_receipts_and_stacks(client, make_cl
     assert second.update(created["id"], {"name": "New"}).json == client.get(created["id"]).json
 
 
-def test_a_rejected_create_does_not_use_up_its_key(client):
+def test_a_rejected_create_uses_no_key(client):
     for body, headers in (
         (b"{", {}),
         (json.dumps(configuration(name="")).encode(), {}),
@@ -119,9 +119,7 @@ def test_a_rejected_create_does_not_use_up_its_key(client):
     assert client.create(configuration(name="Another"), "key").status_int == 201
 
 
-def test_a_create_that_failed_inside_the_database_does_not_use_up_its_key(
-    client, rejected, admin: psycopg.Connection
-):
+def test_a_failed_create_uses_no_key(client, rejected, admin: psycopg.Connection):
     client.page()
     admin.execute(
         "ALTER TABLE stackmgr.stack_revisions ADD CONSTRAINT broken CHECK (name <> 'Growth') NOT VALID"
@@ -159,9 +157,7 @@ USE_KEY = """
     [("commit", "Growth", 200), ("commit", "Another", 409), ("rollback", "Growth", 201)],
     ids=lambda case: f"{case[0]}, {case[1]}",
 )
-def test_a_create_waits_for_a_concurrent_one_with_its_key_and_follows_its_outcome(
-    client, stack, admin, other, case
-):
+def test_a_create_waits_for_its_rival(client, stack, admin, other, case):
     end, name, status = case
     other.execute(USE_KEY, [stack["id"]])
     with ThreadPoolExecutor(1) as thread:
@@ -175,7 +171,7 @@ def test_a_create_waits_for_a_concurrent_one_with_its_key_and_follows_its_outcom
 
 
 @pytest.mark.parametrize("kind", KEYS_OF_BYTES)
-def test_the_longest_key_is_a_matter_of_its_bytes_and_not_of_how_it_compresses(client, rejected, kind):
+def test_the_longest_key_is_counted_in_bytes(client, rejected, kind):
     client.page()
     for length in (LONGEST_KEY + 1, 2700, 8191, 100_000):
         for _ in range(2):
@@ -187,7 +183,7 @@ def test_the_longest_key_is_a_matter_of_its_bytes_and_not_of_how_it_compresses(c
     assert [client.create(configuration(), longest).status_int for _ in range(2)] == [201, 200]
 
 
-def test_a_retry_is_rejected_once_its_token_has_left_the_whitelist(client_with, spellings, client, rejected):
+def test_a_retry_needs_a_listed_token(client_with, spellings, client, rejected):
     wanted = configuration(allocation=allocation((ADDRESSES[0], 10000)))
     created = client.create(wanted, "key")
     shrunk = {spelling: address for spelling, address in spellings.items() if address != ADDRESSES[0]}

@@ -34,7 +34,7 @@ def theirs(make_client) -> Client:
 
 @pytest.mark.parametrize("in_capitals", [False, True], ids=["id as given", "id in capitals"])
 @pytest.mark.parametrize("title", REQUESTS)
-def test_a_foreign_stack_responds_as_a_missing_one(client, theirs, unchanged, title, in_capitals):
+def test_a_foreign_stack_is_a_missing_one(client, theirs, unchanged, title, in_capitals):
     method, body, headers = REQUESTS[title]
     [foreign] = theirs.page().json["items"]
     for _ in range(2):  # after these the service knows the key and its manager
@@ -49,7 +49,7 @@ def test_a_foreign_stack_responds_as_a_missing_one(client, theirs, unchanged, ti
     assert theirs.page().json["items"] == [foreign]
 
 
-def test_a_manager_is_chosen_by_its_key_alone(client, theirs):
+def test_only_the_key_chooses_a_manager(client, theirs):
     claims = {
         "X-Manager-Id": theirs.external_id,
         "Manager-Id": theirs.external_id,

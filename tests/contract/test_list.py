@@ -37,7 +37,7 @@ def ids(page):
     return [item["id"] for item in page.json["items"]]
 
 
-def test_a_walk_meets_every_stack_once_newest_first(client):
+def test_a_walk_meets_each_stack_newest_first(client):
     expected = []
     for count in range(8):
         assert client.walk(3) == expected
@@ -47,7 +47,7 @@ def test_a_walk_meets_every_stack_once_newest_first(client):
         expected = [*created(client, 1), *expected]
 
 
-def test_a_cursor_grants_no_access_and_a_walk_is_undisturbed(client, make_client):
+def test_a_cursor_grants_no_access(client, make_client):
     newest, oldest = created(client, 2)
     theirs = make_client()
     others = created(theirs, 2)
@@ -61,7 +61,7 @@ def test_a_cursor_grants_no_access_and_a_walk_is_undisturbed(client, make_client
     assert ids(theirs.page(f"cursor={client.page('limit=1').json['next_cursor']}")) == others
 
 
-def test_pages_hold_25_stacks_by_default_and_100_at_most(client):
+def test_pages_have_25_or_up_to_100_stacks(client):
     expected = created(client, 101)
     assert ids(client.page()) == expected[:25]
     largest = client.page("limit=100")
@@ -72,7 +72,7 @@ def test_pages_hold_25_stacks_by_default_and_100_at_most(client):
 
 
 @pytest.mark.parametrize("page_bytes", [12, PAGE_NAME_BYTES], ids=["pages end early", "full pages"])
-def test_stacks_of_one_moment_are_ordered_by_their_ids_descending(client, admin, monkeypatch, page_bytes):
+def test_stacks_of_one_moment_by_descending_id(client, admin, monkeypatch, page_bytes):
     monkeypatch.setattr(repository, "PAGE_NAME_BYTES", page_bytes)
     expected = sorted(created(client, 7), reverse=True)
     date(admin, dict.fromkeys(expected, MOMENT))
@@ -80,7 +80,7 @@ def test_stacks_of_one_moment_are_ordered_by_their_ids_descending(client, admin,
         assert client.walk(limit) == expected
 
 
-def test_one_microsecond_separates_an_older_stack_from_a_newer_one(client, admin):
+def test_one_microsecond_decides_the_order(client, admin):
     # The smaller ids are the newer stacks, so that the id alone would give the opposite order.
     expected = sorted(created(client, 6))
     date(admin, {stack_id: MOMENT - number * MICROSECOND for number, stack_id in enumerate(expected)})
@@ -94,7 +94,7 @@ BUT_ONE = CURSOR[:-1]
 
 
 @pytest.mark.parametrize("text", ["1", "2", "7", "007", "0" * 5000 + "9", "100", "%37", "0%31"])
-def test_a_limit_is_decimal_digits_from_1_to_100(client, text):
+def test_a_limit_is_digits_from_1_to_100(client, text):
     client.create(configuration())
     assert len(client.page(f"limit={text}").json["items"]) == 1
 
@@ -142,7 +142,7 @@ def test_any_other_query_is_invalid(client, query):
     assert "stack_list" not in client.statements
 
 
-def test_a_cursor_needs_no_escaping_but_may_be_escaped(client):
+def test_a_cursor_needs_no_escaping(client):
     older = client.create(configuration()).json
     client.create(configuration())
     given = client.page("limit=1").json["next_cursor"]
@@ -159,7 +159,7 @@ def test_a_cursor_needs_no_escaping_but_may_be_escaped(client):
         "escaped": ("lim%69t=5", f"%63ursor={CURSOR}"),
     },
 )
-def test_the_two_parameters_may_come_in_any_order_escaped_and_with_ampersands_to_spare(client, query):
+def test_other_spellings_of_the_parameters(client, query):
     assert client.request("GET", f"{STACKS}?{query}").status_int == 200
 
 
@@ -196,7 +196,7 @@ def pages(client, limit=100):
 
 @pytest.mark.parametrize("more", [0, 1])
 @pytest.mark.parametrize("character", ["x", "\xe9", "\N{GRINNING FACE}", '"'])
-def test_the_names_of_a_page_take_at_most_so_many_bytes(client, save, character, more):
+def test_the_names_of_a_page_have_a_limit(client, save, character, more):
     size = len(character.encode())
     each = PAGE_NAME_BYTES // 4 // size
     saved = save("x" * more + character * each, *[character * each] * 3)
@@ -206,7 +206,7 @@ def test_the_names_of_a_page_take_at_most_so_many_bytes(client, save, character,
 
 
 @pytest.mark.parametrize(("length", "statements"), [(0, ORDINARY), (1, READ_AGAIN)])
-def test_only_a_page_with_a_long_name_is_read_again(client, save, length, statements):
+def test_a_long_name_is_read_again(client, save, length, statements):
     saved = save("\xe9" + "x" * (LONGEST_ORDINARY - 2 + length), "short")
     assert ids(client.page()) == saved
     assert client.statements == statements
@@ -215,13 +215,13 @@ def test_only_a_page_with_a_long_name_is_read_again(client, save, length, statem
 
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
-def test_a_walk_meets_every_stack_of_the_longest_names(client, save, limit):
+def test_a_walk_meets_the_longest_names(client, save, limit):
     longest = 262_144 - len(body(""))
     saved = save(*["x" * longest, "short"] * 2, "x" * longest)
     assert client.walk(limit) == saved
 
 
-def test_stacks_of_one_moment_with_long_names_are_ordered_by_id_whatever_the_plan(client, save, admin):
+def test_long_names_are_ordered_in_any_plan(client, save, admin):
     saved = save(*["x" * 10_000] * 8)
     text = (paths.directory("sql") / "stack_list_long_names.sql").read_bytes()
     with admin.transaction():

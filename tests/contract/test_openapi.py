@@ -72,7 +72,7 @@ def example(content, name):
     return openapi.resolved(content["application/json"]["examples"][name])["value"]
 
 
-def test_the_examples_of_requests_and_of_their_responses_match(client):
+def test_examples_of_requests_and_responses_match(client):
     sent = example(openapi.OPERATIONS["createStack"]["requestBody"]["content"], "growth")
     updates = openapi.OPERATIONS["updateStack"]["requestBody"]["content"]
     created = client.create(sent, key="growth").json

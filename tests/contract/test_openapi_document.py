@@ -49,7 +49,7 @@ def test_the_bundle_is_complete_in_itself():
         assert not schema.keys() & {"$schema", "id", "definitions"}
 
 
-def test_what_client_generators_make_types_of_has_one_name_in_all_of_them():
+def test_generated_types_have_one_name():
     """Generators invent a name for an object or an enumeration without one; some prefer `title`."""
     types = {path for path, node in nodes(BUNDLE) if node.get("type") == "object" or "enum" in node}
     assert types == {
@@ -79,7 +79,7 @@ def test_the_guide_lists_the_tokens_in_force(monkeypatch, tmp_path):
     assert sorted(row[2] for row in listed) == sorted(f"`{token['address']}`" for token in document["tokens"])
 
 
-def test_the_guide_in_the_checkout_is_the_filled_template():
+def test_the_guide_is_the_filled_template():
     # Written by: python deploy/reference.py --guide > schemas/guide.md
     page = (paths.directory("schemas") / "guide.md").read_text(encoding="utf-8")
     assert page == openapi.reference["guide"]()
@@ -90,7 +90,7 @@ def test_the_guide_in_the_checkout_is_the_filled_template():
     assert "{{" not in page + json.dumps(BUNDLE)
 
 
-def test_the_operations_are_the_routes_of_the_application(app):
+def test_the_operations_are_the_routes(app):
     routed = {
         (re.sub(r"{\w+}", "{id}", route.path), method.method)
         for route in falcon.inspect.inspect_app(app).routes
@@ -107,7 +107,7 @@ def test_the_operations_are_the_routes_of_the_application(app):
 
 
 @pytest.mark.parametrize("operation_id", STATUSES)
-def test_an_operation_has_the_statuses_of_the_contract_and_every_response_its_headers(operation_id):
+def test_statuses_and_headers_of_an_operation(operation_id):
     operation = OPERATIONS[operation_id]
     assert operation["summary"]
     assert operation["description"]
@@ -130,7 +130,7 @@ def examples_of(operation_id: str, status: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("operation_id", STATUSES)
-def test_an_error_is_shown_with_its_code_and_a_message_that_the_service_uses(operation_id):
+def test_examples_of_errors_are_in_use(operation_id):
     kinds = list(kinds_of_error())
     for status in STATUSES[operation_id] - {"200", "201"}:
         for shown in examples_of(operation_id, status):
@@ -138,12 +138,12 @@ def test_an_error_is_shown_with_its_code_and_a_message_that_the_service_uses(ope
             assert shown["message"] in {kind.message for kind in kinds if kind.code == shown["code"]}
 
 
-def test_every_message_of_a_400_is_an_example():
+def test_each_message_of_a_400_is_an_example():
     shown = {example["message"] for each in OPERATIONS for example in examples_of(each, "400")}
     assert shown == {kind.message for kind in kinds_of_error(errors.InvalidRequest) if kind.status == 400}
 
 
-def test_the_guide_has_the_messages_and_statuses_of_the_service():
+def test_the_guide_has_messages_and_statuses():
     guide = BUNDLE["info"]["description"]
     rows = [row.strip("|").split("|") for row in guide.splitlines() if row.startswith("|")]
     first_cells = {row[0].strip() for row in rows}
@@ -168,7 +168,7 @@ def kinds_of_error(
         yield from kinds_of_error(narrower)
 
 
-def test_every_body_has_an_example_that_is_valid_by_the_schema_that_the_service_compiles():
+def test_each_body_has_a_valid_example():
     bodies = [node for _, node in nodes(SOURCE) if "schema" in node and "$ref" in node["schema"]]
     assert bodies
     for body in bodies:
@@ -178,7 +178,7 @@ def test_every_body_has_an_example_that_is_valid_by_the_schema_that_the_service_
             validate(openapi.resolved(example)["value"])
 
 
-def test_an_example_of_a_header_or_parameter_is_valid():
+def test_examples_of_parameters_are_valid():
     described = [node for _, node in nodes(BUNDLE) if "schema" in node and "example" in node]
     assert described
     for each in described:

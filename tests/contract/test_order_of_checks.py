@@ -98,7 +98,7 @@ VALID = Draft(
 
 
 @one_or_two_of(CREATE)
-def test_the_faults_of_a_create_are_checked_in_order(app, client, rejected, faults):
+def test_faults_of_a_create_in_order(app, client, rejected, faults):
     client.create(configuration(), "used")
     error = faults[0].error
     response = rejected(error.status, error.code, malformed(VALID, *faults).send, app, client)
@@ -107,7 +107,7 @@ def test_the_faults_of_a_create_are_checked_in_order(app, client, rejected, faul
 
 
 @one_or_two_of(UPDATE)
-def test_the_faults_of_an_update_are_checked_in_order(app, client, stack, rejected, faults):
+def test_faults_of_an_update_in_order(app, client, stack, rejected, faults):
     draft = Draft("PATCH", f"{STACKS}/{stack['id']}", b'{"name":"New"}')
     error = faults[0].error
     response = rejected(error.status, error.code, malformed(draft, *faults).send, app, client)
@@ -133,6 +133,6 @@ INVALID = [
     ids=["unauthorized", "limited", "unavailable", "conflicting"],
 )
 @pytest.mark.parametrize("draft", INVALID, ids=lambda draft: f"{draft.method} {draft.path}")
-def test_a_failed_verification_precedes_every_other_error(app, serving, client, outcome, draft):
+def test_a_failed_verification_comes_first(app, serving, client, outcome, draft):
     assert draft.send(serving(FixedVerifier(outcome)), client).status_int == outcome.status
     assert draft.send(app, client).status_int in (400, 413)

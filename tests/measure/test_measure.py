@@ -10,7 +10,7 @@ from tests.measure.services import HERE
 from tests.support.programs import require
 
 
-def test_the_benchmark_leaves_results_and_a_table(server_url, tmp_path, monkeypatch, capsys):
+def test_the_benchmark_leaves_a_table(server_url, tmp_path, monkeypatch, capsys):
     require(WRK, "wrk")
     monkeypatch.setenv("STACKMGR_TEST_DATABASE_URL", server_url)
     small = ("--rounds=1", "--seconds=1", "--again=0", "--managers=2", "--stacks=30", "--workers=1")
@@ -28,7 +28,7 @@ def test_the_benchmark_leaves_results_and_a_table(server_url, tmp_path, monkeypa
     assert "| mixed | one |" in table
 
 
-def test_the_chart_has_the_median_of_the_ratios_of_each_round(tmp_path, capsys):
+def test_the_chart_has_medians_of_ratios(tmp_path, capsys):
     rates = {"stackmgr": (100, 300, 500), "go-log": (200, 300, 400)}
     runs = [{"contender": name, "scenario": "get", "rps": rate} for name in rates for rate in rates[name]]
     (tmp_path / "peers.json").write_text(json.dumps({"when": "2026-11-27T10:00:00Z", "runs": runs}))
@@ -38,7 +38,7 @@ def test_the_chart_has_the_median_of_the_ratios_of_each_round(tmp_path, capsys):
     assert '\n  x-axis ["get, Go"]\n  y-axis 0 --> 2\n  bar [1.00]\n```\n' in printed
 
 
-def test_the_wait_of_a_light_client_is_measured_during_an_attack(server_url, monkeypatch, capsys):
+def test_fairness_measures_a_light_client(server_url, monkeypatch, capsys):
     monkeypatch.setenv("STACKMGR_TEST_DATABASE_URL", server_url)
 
     fairness.main(["--seconds=1", "--only=cursors"])

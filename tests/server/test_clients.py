@@ -55,7 +55,7 @@ def one_step_in_a_turn(monkeypatch):
     (chunked("/echo", b"abc", end=b""), 10, BUSY), (get("/"), 3, OK), (get("/") + b"\r\n", 3, OK),
     (get("/") + b"G", 10, OK), (get("/", "Connection: close"), 2, OK), (b"BAD\r\n\r\n", 2, b"HTTP/1.1 400"),
 ])  # fmt: skip
-def test_a_connection_has_the_deadline_of_what_it_waits_for(memory, sent, seconds, response):
+def test_deadline_of_each_wait(memory, sent, seconds, response):
     found = memory.connect(sent)
     memory.pass_time(seconds - 0.1)
     assert not found.is_closed
@@ -76,7 +76,7 @@ def test_a_trickle_moves_no_deadline(memory):
 
 
 @pytest.mark.parametrize("sent", [b"", get("/")[:9]])
-def test_a_deadline_ends_no_connection_whose_bytes_have_arrived(memory, sent):
+def test_a_deadline_spares_bytes_that_arrived(memory, sent):
     found = memory.connect(sent)
     found.socket.send(get("/")[len(sent) :])
     memory.now += 11
@@ -87,7 +87,7 @@ def test_a_deadline_ends_no_connection_whose_bytes_have_arrived(memory, sent):
     assert start_of(found) == OK
 
 
-def test_a_client_has_to_read_a_part_of_its_response_in_time(memory, monkeypatch):
+def test_a_client_must_read_in_time(memory, monkeypatch):
     unread = 4 * client.SEND_PROGRESS
     monkeypatch.setattr(client, "ioctl", lambda *_: unread.to_bytes(4, "little"))
     found = memory.connect()
@@ -102,7 +102,7 @@ def test_a_client_has_to_read_a_part_of_its_response_in_time(memory, monkeypatch
         assert found.is_closed != is_open
 
 
-def test_a_client_that_reads_slowly_has_all_of_its_response(memory):
+def test_a_slow_reader_gets_all(memory):
     found = memory.connect()
     found.receive = lambda: None
     found.send(get("/big?2000000") + get("/"))
@@ -116,7 +116,7 @@ def test_a_client_that_reads_slowly_has_all_of_its_response(memory):
 @pytest.mark.parametrize(
     "sent", [b"", get("/")[:9], chunked("/echo", b"abc", end=b""), get("/", "Connection: close")]
 )
-def test_a_client_that_resets_its_connection_is_closed(worker, sent):
+def test_a_reset_closes(worker, sent):
     worker.connected(sent).reset()
     worker.settle()
     assert worker.open == 0
@@ -124,7 +124,7 @@ def test_a_client_that_resets_its_connection_is_closed(worker, sent):
 
 @pytest.mark.parametrize("leave", ["reset", "close"])
 @pytest.mark.parametrize("to", [0, UNIX])
-def test_a_client_that_has_left_while_its_request_waits_is_not_served(worker, leave, to):
+def test_a_client_that_left_is_not_served(worker, leave, to):
     occupy(worker)
     getattr(worker.connected(get("/"), to=to), leave)()
     worker.settle()
@@ -138,7 +138,7 @@ def test_a_client_that_has_left_while_its_request_waits_is_not_served(worker, le
     assert worker.open == 0
 
 
-def test_a_client_that_sends_on_while_its_request_waits_wakes_nobody(worker):
+def test_pipelining_wakes_nobody(worker):
     occupy(worker)
     found = worker.connected(get("/a"))
     for _ in range(3):
@@ -151,14 +151,14 @@ def test_a_client_that_sends_on_while_its_request_waits_wakes_nobody(worker):
     assert start_of(found) == OK
 
 
-def test_of_more_connections_than_the_setting_the_longest_idle_is_closed(worker):
+def test_the_longest_idle_makes_room(worker):
     found = [worker.connected(get("/")) for _ in range(11)]
     assert worker.open == 10
     assert b"keep-alive" in found[0].read_all()
     assert found[0].is_ended()
 
 
-def test_the_first_that_held_any_are_closed_if_all_hold_too_much(worker, monkeypatch):
+def test_the_first_to_hold_bytes_make_room(worker, monkeypatch):
     monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
     _, *found = [worker.connected(part) for part in (b"", b"G" * 50, b"", b"G" * 30, b"G" * 20)]
     assert worker.open == 5
@@ -168,7 +168,7 @@ def test_the_first_that_held_any_are_closed_if_all_hold_too_much(worker, monkeyp
     assert worker.open == 2
 
 
-def test_a_request_whose_connection_was_closed_for_others_is_not_served(worker, monkeypatch):
+def test_a_closed_clients_request_is_not_served(worker, monkeypatch):
     monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
     one_step_in_a_turn(monkeypatch)
     found, other = worker.connected(chunked("/echo", b"x" * 90, end=b"")), worker.connected(b"G")
@@ -178,7 +178,7 @@ def test_a_request_whose_connection_was_closed_for_others_is_not_served(worker, 
     assert (worker.requests, found.is_ended()) == (0, True)
 
 
-def test_a_client_that_was_closed_in_a_pause_holds_and_waits_for_nothing(worker, monkeypatch):
+def test_a_client_closed_in_a_pause_holds_nothing(worker, monkeypatch):
     monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
     one_step_in_a_turn(monkeypatch)
     found, other = worker.connected(chunked("/echo", b"x" * 90, end=b"")), worker.connected(b"G")
@@ -190,7 +190,7 @@ def test_a_client_that_was_closed_in_a_pause_holds_and_waits_for_nothing(worker,
     assert (len(managers.open), len(managers.waiting), managers._held) == (1, 1, 21)
 
 
-def test_bytes_that_arrive_at_the_deadline_start_one_greenlet(worker):
+def test_bytes_at_the_deadline_start_one_greenlet(worker):
     occupy(worker)
     found, epoll = worker.connected(), worker.loop.scheduler._epoll
     found.socket.send(get("/a"))
@@ -207,7 +207,7 @@ def test_bytes_that_arrive_at_the_deadline_start_one_greenlet(worker):
     assert (worker.loop.queue._free, worker.loop.queue._running) == (1, {})
 
 
-def test_a_unix_socket_is_for_managers_and_has_no_address(worker):
+def test_a_unix_socket_has_no_address(worker):
     occupy(worker)
     worker.connected()
     found = worker.connected(get("/environ"), to=UNIX)
@@ -218,13 +218,13 @@ def test_a_unix_socket_is_for_managers_and_has_no_address(worker):
     assert found == ["", "localhost", "0"]
 
 
-def test_a_key_is_the_same_however_its_credential_is_spelled(worker):
+def test_a_key_is_known_in_any_spelling(worker):
     for spelling in ("Bearer a-1", "bearer a-1", "BEARER a-2", "Bearer  a-2", "Bearer   a-3", "Bearer a-3 "):
         worker.connected(get("/", f"Authorization: {spelling}"))
     assert set(worker.loop.queue._managers) == {hash("a-1"), hash("a-2"), hash("a-3")}
 
 
-def test_an_unknown_key_has_nothing_of_the_one_before_on_its_connection(memory):
+def test_an_unknown_key_inherits_nothing(memory):
     remembered = []
 
     def app(environ, start):
@@ -242,7 +242,7 @@ def test_an_unknown_key_has_nothing_of_the_one_before_on_its_connection(memory):
     assert remembered == [None, "caller", None]
 
 
-def test_a_request_knows_its_own_time_in_the_queue(worker):
+def test_a_request_knows_its_time_in_the_queue(worker):
     waited = []
 
     def app(environ, start):
@@ -259,7 +259,7 @@ def test_a_request_knows_its_own_time_in_the_queue(worker):
     assert waited == [1.5, 0]
 
 
-def test_a_request_too_many_is_rejected_at_once(worker, monkeypatch):
+def test_a_request_too_many_is_rejected(worker, monkeypatch):
     monkeypatch.setattr(queue, "LIMIT", 2)
     monkeypatch.setattr(queue, "randrange", lambda size: size - 1)
     occupy(worker)
@@ -269,7 +269,7 @@ def test_a_request_too_many_is_rejected_at_once(worker, monkeypatch):
     assert [start_of(found) for found in waiting] == [OK] * 2
 
 
-def test_requests_that_have_waited_too_long_are_rejected_together(worker, monkeypatch):
+def test_overdue_requests_are_rejected(worker, monkeypatch):
     spread = count()
     monkeypatch.setattr(queue, "randint", lambda low, high: low + next(spread) % (high + 1))
     worker.queue_seconds = worker.loop.queue._seconds = 1.5
@@ -289,7 +289,7 @@ def test_requests_that_have_waited_too_long_are_rejected_together(worker, monkey
     assert [start_of(found) for found in (waiting, rejected[0])] == [OK] * 2
 
 
-def test_a_request_to_the_operators_listener_does_not_stand_in_the_queue(worker):
+def test_an_operator_does_not_queue(worker):
     occupy(worker)
     waiting = worker.connected(get("/"))
     assert start_of(worker.connected(get("/live"), to=OPERATOR)) == OK
@@ -297,7 +297,7 @@ def test_a_request_to_the_operators_listener_does_not_stand_in_the_queue(worker)
     assert start_of(waiting) == OK
 
 
-def test_an_exception_in_the_application_is_a_response_and_lets_the_next_request_start(worker):
+def test_an_exception_frees_its_place(worker):
     for _ in range(2):
         assert start_of(worker.connected(get("/raise"))) == b"HTTP/1.1 500"
     assert start_of(worker.connected(get("/"))) == OK
@@ -308,7 +308,7 @@ def test_an_exception_in_the_application_is_a_response_and_lets_the_next_request
     (Client, "__init__"), (Client, "_take"), (Client, "_send"), (Clients, "park"), (Clients, "_accepted"),
     (loop.Loop, "_look"),
 ])  # fmt: skip
-def test_failures_outside_the_application_end_no_worker(worker, monkeypatch, owner, method):
+def test_failures_end_no_worker(worker, monkeypatch, owner, method):
     works, failures = getattr(owner, method), iter(range(4))
 
     def failing(*arguments):
@@ -326,7 +326,7 @@ def test_failures_outside_the_application_end_no_worker(worker, monkeypatch, own
     found.close()
 
 
-def test_a_response_that_has_begun_is_followed_by_no_error(memory, monkeypatch):
+def test_no_error_after_a_begun_response(memory, monkeypatch):
     def failing(*_):
         raise EndOfThread
 
@@ -337,14 +337,14 @@ def test_a_response_that_has_begun_is_followed_by_no_error(memory, monkeypatch):
     assert len(sent) < 9_000_000
 
 
-def test_a_worker_whose_master_has_died_stops(worker):
+def test_a_worker_without_a_master_stops(worker):
     worker.ppid = 1 << 30
     worker.pass_time(1.0)
     assert not worker.alive
     assert not worker.loop.turn()
 
 
-def test_at_a_stop_idle_connections_have_less_time_and_others_have_theirs(make):
+def test_a_stop_hastens_idle_connections(make):
     worker = make(keepalive=60)
     idle, late, part = worker.connected(), worker.connected(get("/")), worker.connected(b"G")
     waiting = socket.create_connection(worker.sockets[0].getsockname())
@@ -366,7 +366,7 @@ def test_at_a_stop_idle_connections_have_less_time_and_others_have_theirs(make):
     assert not worker.loop.turn()
 
 
-def test_a_request_is_charged_with_the_time_for_which_it_held_the_thread(worker, monkeypatch):
+def test_a_request_is_charged_its_time(worker, monkeypatch):
     left, wsgi = [], worker.wsgi
 
     def slow(environ, start):
@@ -392,7 +392,7 @@ def failing_accept(works, errno, lacks):
 
 
 @pytest.mark.parametrize("errno", [EMFILE, EBADF])
-def test_after_an_error_every_listener_accepts_again(make, monkeypatch, errno):
+def test_listeners_recover_from_errors(make, monkeypatch, errno):
     lacks = [True]
     monkeypatch.setattr(Clients, "_accepted", failing_accept(Clients._accepted, errno, lacks))
     worker = make()
@@ -405,9 +405,7 @@ def test_after_an_error_every_listener_accepts_again(make, monkeypatch, errno):
 
 
 @pytest.mark.parametrize(("errno", "is_given_up"), [(EMFILE, True), (EBADF, False)])
-def test_a_managers_connection_makes_room_for_an_operators_descriptor_alone(
-    worker, monkeypatch, errno, is_given_up
-):
+def test_managers_make_room_for_operators(worker, monkeypatch, errno, is_given_up):
     expendable = worker.connected()
     lacks = [True]
     works = failing_accept(Clients._accepted, errno, lacks)
@@ -425,7 +423,7 @@ def test_a_managers_connection_makes_room_for_an_operators_descriptor_alone(
 
 @pytest.mark.parametrize("errno", [ECONNABORTED, ENETDOWN])
 @pytest.mark.parametrize("is_alive", [True, False])
-def test_an_error_of_one_connection_delays_no_other(worker, errno, is_alive):
+def test_a_failed_accept_delays_no_other(worker, errno, is_alive):
     listener, errors = worker.loop.managers._listeners[0], iter(range(3))
 
     def accept():
@@ -445,7 +443,7 @@ def test_an_error_of_one_connection_delays_no_other(worker, errno, is_alive):
 
 
 @pytest.mark.parametrize(("workers", "accepted"), [(1, 4), (2, 1)])
-def test_several_workers_share_the_connections_that_wait(make, workers, accepted):
+def test_workers_share_waiting_connections(make, workers, accepted):
     worker = make(workers=workers)
     gone = [socket.create_connection(worker.sockets[0].getsockname()) for _ in range(20)]
     for each in gone:
@@ -460,7 +458,7 @@ def test_several_workers_share_the_connections_that_wait(make, workers, accepted
         each.close()
 
 
-def test_heads_are_parsed_in_time_beside_clients_that_have_left_within_their_chunks(worker, monkeypatch):
+def test_heads_pass_clients_that_left_in_chunks(worker, monkeypatch):
     feed = ChunkedDecoder.feed
 
     def timed(decoder, data):
@@ -484,7 +482,7 @@ def test_heads_are_parsed_in_time_beside_clients_that_have_left_within_their_chu
     assert worker.open == 6
 
 
-def test_clients_that_wait_to_be_read_hide_no_event_of_others(worker, monkeypatch):
+def test_unread_clients_hide_no_event(worker, monkeypatch):
     one_step_in_a_turn(monkeypatch)
     attackers = [worker.connected() for _ in range(6)]
     for attacker in attackers:
@@ -494,7 +492,7 @@ def test_clients_that_wait_to_be_read_hide_no_event_of_others(worker, monkeypatc
     assert worker.loop.scheduler._epoll.poll(0) == []
 
 
-def test_each_connection_has_its_turn_before_another_has_its_second(worker, monkeypatch):
+def test_connections_take_turns(worker, monkeypatch):
     one_step_in_a_turn(monkeypatch)
     served, wsgi = [], worker.wsgi
     worker.wsgi = lambda environ, start: served.append(environ["PATH_INFO"]) or wsgi(environ, start)
@@ -505,7 +503,7 @@ def test_each_connection_has_its_turn_before_another_has_its_second(worker, monk
     assert sorted(served[:3]) == sorted(served[3:6]) == sorted(served[6:]) == ["/0", "/1", "/2"]
 
 
-def test_bodies_are_received_after_the_requests_of_other_connections(worker, monkeypatch):
+def test_bodies_come_after_heads(worker, monkeypatch):
     one_step_in_a_turn(monkeypatch)  # and one of a body
     attackers, found = [worker.connected() for _ in range(6)], worker.connected()
     for attacker in attackers[:3]:

@@ -6,7 +6,7 @@ from tests.server.app import RAISED
 from tests.server.gunicorn_process import assert_error_object, chunked, get, post
 
 
-def test_connections_that_are_silent_or_do_not_read_cost_no_greenlet(start):
+def test_silent_connections_cost_no_greenlet(start):
     server = start("keepalive = 60")
     half_body = post("/echo", b"x" * 200_000)[:100_000]
     kinds = [(b"", 300), (b"G", 60), (half_body, 60), (chunked("/echo", b"x", end=b"5\r\nab"), 60),
@@ -26,7 +26,7 @@ def test_head_and_body_leave_in_one_packet(start):
         assert b"/one" in sock.read_some().partition(b"\r\n\r\n")[2]
 
 
-def test_an_early_response_to_a_large_upload_arrives(start):
+def test_an_early_response_arrives(start):
     assert start().request(post("/reject", b"x" * 10_000_000)).status == 413
 
 

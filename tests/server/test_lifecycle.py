@@ -14,7 +14,7 @@ from tests.support.server import listens
 from tests.support.waiting import eventually
 
 
-def test_sigterm_completes_requests_in_flight_and_later_ones_on_open_connections(start):
+def test_sigterm_completes_requests(start):
     server = start("graceful_timeout = keepalive = 600")
     slow, late, kept = (server.connect(get(path)) for path in ("/sleep?1.5", "/", "/"))
     idle = server.connect()
@@ -35,7 +35,7 @@ def test_sigterm_completes_requests_in_flight_and_later_ones_on_open_connections
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
-def test_requests_that_arrived_before_the_signal_are_served_however_long_they_wait(start, sent):
+def test_waiting_requests_survive_a_signal(start, sent):
     server = start("threads, graceful_timeout = 1, 20")
     socks = [server.connect(get("/sleep?1.2")) for _ in range(4)]
     server.wait_for_requests()
@@ -45,7 +45,7 @@ def test_requests_that_arrived_before_the_signal_are_served_however_long_they_wa
         sock.close()
 
 
-def test_worker_whose_loop_fails_is_replaced(start):
+def test_a_worker_whose_loop_fails_is_replaced(start):
     server = start(
         "import stackmgr.server.loop as w\nturn = w.Loop.turn\n"
         "def fail(self):\n"
@@ -58,7 +58,7 @@ def test_worker_whose_loop_fails_is_replaced(start):
     server.probe()
 
 
-def test_worker_whose_thread_hangs_is_replaced(start):
+def test_a_hanging_worker_is_replaced(start):
     server = start("timeout = 2")
     with server.connect(get("/hang")):
         eventually(lambda: server.boots == 2)
@@ -66,7 +66,7 @@ def test_worker_whose_thread_hangs_is_replaced(start):
         server.probe()
 
 
-def test_sigquit_ends_a_worker_whose_thread_hangs_in_a_request(start):
+def test_sigquit_ends_a_hanging_worker(start):
     server = start("timeout = graceful_timeout = 600")
     with server.connect(get("/hang")):
         server.wait_for_requests()
@@ -74,7 +74,7 @@ def test_sigquit_ends_a_worker_whose_thread_hangs_in_a_request(start):
         assert server.process.wait(60) == 0
 
 
-def test_sigabrt_ends_a_worker_at_once_also_from_within_a_request(start):
+def test_sigabrt_ends_a_worker_at_once(start):
     server = start("timeout = graceful_timeout = 600")
     with server.connect(get("/sleep?600")), server.connect(get("/hang")):
         server.wait_for_requests(2)
@@ -84,7 +84,7 @@ def test_sigabrt_ends_a_worker_at_once_also_from_within_a_request(start):
 
 
 @pytest.mark.parametrize("sent", [signal.SIGHUP, signal.SIGUSR2])
-def test_what_is_for_the_master_ends_no_worker_that_gets_it_too(start, sent):
+def test_signals_of_the_master_end_no_worker(start, sent):
     server = start()
     with server.connect(get("/sleep?1")) as slow:
         server.wait_for_requests()
@@ -92,7 +92,7 @@ def test_what_is_for_the_master_ends_no_worker_that_gets_it_too(start, sent):
         assert slow.response().status == 200
 
 
-def test_a_worker_that_cannot_boot_heeds_a_signal_to_stop(start):
+def test_a_worker_that_cannot_boot_stops(start):
     server = start(
         "graceful_timeout = 600\nimport stackmgr.server.worker as w\n"
         "w.BOOT_PAUSE, w.Worker.load_wsgi = 600.0, lambda self: 1 / 0"
@@ -101,7 +101,7 @@ def test_a_worker_that_cannot_boot_heeds_a_signal_to_stop(start):
     assert server.stop() == 0
 
 
-def test_worker_whose_requests_all_wait_is_not_replaced(start):
+def test_a_waiting_worker_is_not_replaced(start):
     server = start("timeout = 3")  # a boot takes longer than 1 s on a busy machine
     with server.connect(get("/sleep?8")) as one, server.connect(get("/sleep?8")) as two:
         assert [one.response().status, two.response().status] == [200, 200]
@@ -127,7 +127,7 @@ def test_reload_loses_no_request(start):
     eventually(lambda: server.boots == 6)
 
 
-def test_max_requests_replaces_the_worker_without_losing_a_request(start):
+def test_max_requests_loses_no_request(start):
     server = start("max_requests = 20")
     responses = [server.request(get("/")) for _ in range(50)]
     assert all(response.status == 200 for response in responses)

@@ -90,7 +90,7 @@ def test_bad_request_gets_an_error_object(memory, name):
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_request_gets_the_same_error_wherever_it_is_cut(memory, name):
+def test_a_bad_request_may_be_cut_anywhere(memory, name):
     expected = memory.sent_for(BAD[name])
     for pieces in cuts(BAD[name]):
         assert memory.sent_for(*pieces) == expected, pieces
@@ -112,7 +112,7 @@ def described(code: str) -> set[str]:
         (get(next(iter(RAISED))), "ServiceError"),
     ],
 )
-def test_the_message_of_an_error_is_that_of_its_class_and_described(memory, sent, kind):
+def test_error_messages_are_described(memory, sent, kind):
     client = memory.connect(sent)
     if kind == "RequestTimedOut":
         memory.pass_time(11)
@@ -126,7 +126,7 @@ def test_the_message_of_an_error_is_that_of_its_class_and_described(memory, sent
 
 
 @pytest.mark.parametrize("rest", [b'{"a":1}', b""])
-def test_truncated_body_never_reaches_the_application(memory, rest):
+def test_a_truncated_body_is_not_served(memory, rest):
     head = b"POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: cut\r\n"
     for framing in (b"Content-Length: 50\r\n\r\n" + rest, b"Transfer-Encoding: chunked\r\n\r\n7\r\n" + rest):
         client = memory.connect(head + framing)
@@ -157,7 +157,7 @@ def test_request_id_of_an_error(memory, lines, expected):
             assert "x-inj" not in response.headers
 
 
-def test_request_id_is_not_that_of_an_earlier_request(memory):
+def test_no_request_id_of_an_earlier_request(memory):
     client = memory.connect(get("/", "X-Request-Id: first"), b"GET /\n\n")
     assert client.response().status == 200
     assert UUID4.fullmatch(client.response().headers["x-request-id"])
@@ -172,7 +172,7 @@ def test_head_gets_no_error_body(memory):
 
 
 @pytest.mark.parametrize("path", [*RAISED, *INVALID, "/never-starts", "/late"])
-def test_unexpected_exception_is_a_500_error_object(memory, path):
+def test_an_unexpected_exception_is_a_500(memory, path):
     response = memory.request(get(path, "X-Request-Id: mine"))
     assert_error_object(response, 500, "internal_error", "mine")
     assert "SECRET" not in "".join(memory.log.lines) + response.body.decode()

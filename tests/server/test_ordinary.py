@@ -18,7 +18,7 @@ def pieces_of(data, size):
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
-def test_kept_connection_serves_request_after_request(memory):
+def test_a_kept_connection_serves_requests(memory):
     client = memory.connect()
     for number in range(50):
         client.send(get(f"/{number}"))
@@ -34,9 +34,7 @@ def test_kept_connection_serves_request_after_request(memory):
     (head("GET / HTTP/1.1", "Connection: te, close"), 11, "close"), (head("CONNECT a:1 HTTP/1.1"), 11, "close"),
     (b"GET / HTTP/1.0\r\n\r\n", 10, "close"), (head("GET / HTTP/1.0", "Connection: Keep-Alive"), 10, "keep-alive"),
 ])  # fmt: skip
-def test_the_response_has_a_version_and_says_whether_the_connection_is_kept(
-    memory, request_, version, connection
-):
+def test_version_and_connection_of_a_response(memory, request_, version, connection):
     client = memory.connect(request_)
     response = client.response()
     assert (response.version, response.headers["connection"]) == (version, connection)
@@ -46,7 +44,7 @@ def test_the_response_has_a_version_and_says_whether_the_connection_is_kept(
 @pytest.mark.parametrize(("request_", "keepalive", "is_alive"), [
     (get("/", "Connection: close"), 3, True), (get("/"), 0, True), (get("/"), 3, False),
 ])  # fmt: skip
-def test_what_follows_the_last_response_is_discarded(request_, keepalive, is_alive):
+def test_what_follows_the_last_is_discarded(request_, keepalive, is_alive):
     with MemoryServer(keepalive=keepalive) as memory:
         memory.alive, memory.loop.stops_at = is_alive, 2000.0
         client = memory.connect(request_ + get("/next"))
@@ -98,7 +96,7 @@ LARGE = b"x" * (BODY_LIMIT_BYTES + 1)
 @pytest.mark.parametrize("request_", [
     post("/echo", LARGE), chunked("/echo", LARGE), chunked("/echo", *pieces_of(LARGE, 100))
 ], ids=["length", "chunk", "chunks"])  # fmt: skip
-def test_application_rejects_a_body_over_the_limit(memory, request_):
+def test_a_body_over_the_limit_is_413(memory, request_):
     response = memory.request(request_)
     assert (response.status, response.json) == (413, {"read": "too large"})
     assert response.headers["connection"] == "close"
@@ -123,7 +121,7 @@ ORDINARY = {
 
 
 @pytest.mark.parametrize("name", ORDINARY)
-def test_a_client_is_sent_the_same_wherever_its_bytes_are_cut(memory, name):
+def test_requests_may_be_cut_anywhere(memory, name):
     expected, is_closed = memory.sent_for(ORDINARY[name])
     assert expected.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2", b"HTTP/1.1 413"))
     assert is_closed
@@ -147,7 +145,7 @@ def test_expect_100_continue(memory):
     assert late.read_all().startswith(b"HTTP/1.1 400")  # no 100 before it
 
 
-def test_nothing_after_a_rejected_body_is_parsed_as_a_request(memory):
+def test_no_request_is_smuggled_in_a_body(memory):
     sent, _ = memory.sent_for(post("/reject", get("/smuggled") * 9000))
     assert sent.count(b"HTTP/1.1") == 1
     assert memory.requests == 1
@@ -162,7 +160,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_no_request_makes_a_connection_hold_more_than_a_body_and_a_read(memory, name):
+def test_memory_of_a_connection_is_bounded(memory, name):
     client, most = memory.connect(), 0  # bytes
     for at in range(0, len(ENDLESS[name]), 65_536):
         client.send(ENDLESS[name][at : at + 65_536])
@@ -194,7 +192,7 @@ def responding():
     ((("Content-Length", "9"),), (b"abc",), "3", b"abc", "keep-alive"),
     ((("Connection", "x"), ("Transfer-Encoding", "y"), ("Date", "z"), ("Server", "w")), (b"a",), "1", b"a", "keep-alive"),
 ])  # fmt: skip
-def test_a_response_is_framed_by_the_length_of_its_body(  # noqa: PLR0913, PLR0917
+def test_a_response_has_the_length_of_its_body(  # noqa: PLR0913, PLR0917
     responding, headers, pieces, length, body, connection
 ):
     client = responding(headers=headers, pieces=pieces).connect(get("/"))
@@ -212,7 +210,7 @@ def test_head_has_the_length_and_no_body(responding):
     assert client.response().body == b"abc"
 
 
-def test_an_application_may_change_its_mind_and_is_closed(memory):
+def test_an_application_may_change_its_mind(memory):
     response = memory.request(get("/change-of-mind"))
     assert (response.status, response.body) == (404, b"none")
     content = io.BytesIO(b"x")
@@ -221,7 +219,7 @@ def test_an_application_may_change_its_mind_and_is_closed(memory):
     assert content.closed
 
 
-def test_a_key_that_is_rejected_counts_as_unverified_again(responding):
+def test_a_rejected_key_is_unverified_again(responding):
     rejected = []
     server = responding(status="401 Unauthorized")
     server.loop.queue.forget = rejected.append

@@ -61,7 +61,7 @@ def parsed_by_us(head: bytes) -> tuple[object, ...] | str:
     return request.method, request.version, uri, query, fields, request.length
 
 
-def test_each_head_is_parsed_as_by_gunicorn_or_rejected_on_purpose():
+def test_heads_are_parsed_as_by_gunicorn():
     accepted = 0
     for data in malformed_heads():
         ours, theirs = parsed_by_us(data), parsed_by_gunicorn(data)
@@ -92,12 +92,12 @@ def test_a_method_is_any_token(method):
 
 
 @pytest.mark.parametrize("fields", [("A: b",) * (LIMITS.fields - 1), ("A: " + "b" * (LIMITS.field - 5),)])
-def test_as_many_fields_and_bytes_as_the_limits_allow_are_accepted(fields):
+def test_heads_up_to_the_limits_are_accepted(fields):
     environ = get(*fields, line="GET /" + "a" * (LIMITS.line - 14) + " HTTP/1.1").environ
     assert sum(name.startswith("HTTP_") for name in environ) == 2
 
 
-def test_an_idempotency_key_that_is_repeated_is_none():
+def test_a_repeated_idempotency_key_is_none():
     for times in (2, 3):
         assert get(*["Idempotency-Key: a"] * times).environ["HTTP_IDEMPOTENCY_KEY"] == ""
 
@@ -106,14 +106,14 @@ def test_an_idempotency_key_that_is_repeated_is_none():
     (["a b"], "a b"), (["", " "], ""), (["", "a", " \t", "b"], "a,b"), ([","], ","), (["\xe9"], "\xe9"),
     (["a" * 8170], "a" * 8170),
 ])  # fmt: skip
-def test_of_several_request_ids_those_that_are_not_empty_are_joined(values, request_id):
+def test_request_ids_are_joined(values, request_id):
     data = head("GET /a HTTP/1.1", *(f"X-Request-Id: {value}" for value in values))
     assert ReceivedRequest(data, LIMITS).environ["HTTP_X_REQUEST_ID"] == request_id
     found = request_id_of(data, 8190)
     assert found == (request_id or str(UUID(found)))
 
 
-def test_an_id_longer_than_a_field_may_be_is_none_where_the_head_is_rejected():
+def test_too_long_a_request_id_is_none():
     longest, longer = (head("GET a HTTP/1.1", f"X-Request-Id: {'a' * size}") for size in (16368, 16369))
     assert request_id_of(longest, 16384) == "a" * 16368
     assert UUID(request_id_of(longer, 16384))
@@ -123,7 +123,7 @@ def test_an_id_longer_than_a_field_may_be_is_none_where_the_head_is_rejected():
     ("9" * 18, 10**18 - 1, "9" * 18), ("9" * 19, 10**19 - 1, "9" * 19), ("1" + "0" * 8000, 10**18, "1" + "0" * 18),
     ("0" * 8000 + "9" * 19, 10**19 - 1, "9" * 19), ("0" * 8000 + "7", 7, "7"), ("0" * 8000, 0, "0"), ("007", 7, "007"),
 ])  # fmt: skip
-def test_a_length_of_any_number_of_digits_is_a_length(digits, length, shown):
+def test_a_length_has_any_number_of_digits(digits, length, shown):
     request = get(f"Content-Length: {digits}")
     assert (request.length, request.environ["CONTENT_LENGTH"]) == (length, shown)
 

@@ -37,7 +37,7 @@ class Requests:
             self.queue.leave(self.places[name], self.now, seconds)
 
 
-def test_a_manager_has_three_quarters_with_all_of_its_keys():
+def test_a_manager_has_three_quarters():
     requests = Requests(8)
     requests.add("a1 a2 a3", "A")
     requests.add("b1 b2 b3 b4 b5", "A")
@@ -52,7 +52,7 @@ def test_a_manager_has_three_quarters_with_all_of_its_keys():
     assert requests.take() == "b5"
 
 
-def test_keys_that_have_not_been_accepted_share_a_quarter():
+def test_unverified_keys_share_a_quarter():
     requests = Requests(8)
     requests.add("a1 b1 c1 d1 e1")
     assert requests.take() == "a1 b1"
@@ -62,7 +62,7 @@ def test_keys_that_have_not_been_accepted_share_a_quarter():
     assert requests.take() == "c1"
 
 
-def test_a_request_counts_as_its_managers_once_its_key_is_accepted():
+def test_an_accepted_key_counts_as_its_managers():
     requests = Requests(8)
     requests.add("a1 b1 c1 d1")
     assert requests.take() == "a1 b1"
@@ -76,7 +76,7 @@ def test_a_request_counts_as_its_managers_once_its_key_is_accepted():
     assert not requests.queue._running  # a group that nothing runs for takes no memory
 
 
-def test_first_uses_of_keys_give_a_manager_no_more_than_its_share_and_that_of_unverified_keys():
+def test_first_uses_gain_one_more_quarter():
     requests = Requests(8)
     requests.add("a1 b1 c1 d1 e1 f1 g1 h1 i1")
     started = requests.take().split()
@@ -92,7 +92,7 @@ def test_first_uses_of_keys_give_a_manager_no_more_than_its_share_and_that_of_un
     assert requests.take() == "i1"
 
 
-def test_a_request_whose_key_is_accepted_while_it_waits_counts_as_its_managers():
+def test_a_waiting_request_moves_to_its_manager():
     requests = Requests(8)
     requests.add("a1 b1 a2 c1 a3")
     assert requests.take() == "a1 b1"
@@ -103,7 +103,7 @@ def test_a_request_whose_key_is_accepted_while_it_waits_counts_as_its_managers()
     assert requests.take() == "c1 a2 a3 d1"  # in the order of their arrival, after that of the line
 
 
-def test_what_the_application_remembers_of_a_key_is_kept_until_the_key_is_rejected():
+def test_a_rejected_key_is_not_remembered():
     requests = Requests(8)
     requests.add("a1 b1")
     requests.places["a1"].accept("A", "caller")
@@ -115,7 +115,7 @@ def test_what_the_application_remembers_of_a_key_is_kept_until_the_key_is_reject
     assert remembered == {"a1": None, "b1": None, "a2": "caller", "b2": None, "a3": None}
 
 
-def test_of_more_keys_than_are_remembered_some_are_known_when_they_come_in_turn(monkeypatch):
+def test_some_of_too_many_keys_are_known(monkeypatch):
     monkeypatch.setattr(queue, "_REMEMBERED", 50)
     requests, known = RequestQueue(4), []
     for _ in range(5):
@@ -129,7 +129,7 @@ def test_of_more_keys_than_are_remembered_some_are_known_when_they_come_in_turn(
     assert len(requests._managers) == 50
 
 
-def test_writes_of_all_managers_together_leave_an_eighth_to_reads():
+def test_writes_leave_an_eighth_to_reads():
     requests = Requests(8)
     requests.add("a1 a2 a3 a4", "A", writes=True)
     requests.add("b1 b2 b3", "B", writes=True)
@@ -147,7 +147,7 @@ def test_writes_of_all_managers_together_leave_an_eighth_to_reads():
     assert (requests.queue._running, requests.queue._writing) == ({}, 0)
 
 
-def test_reads_and_writes_of_a_manager_take_turns_in_the_order_of_their_arrival():
+def test_reads_and_writes_keep_their_order():
     requests = Requests(1)
     requests.add("a0", "A")
     assert requests.take() == "a0"
@@ -164,7 +164,7 @@ def test_reads_and_writes_of_a_manager_take_turns_in_the_order_of_their_arrival(
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_few_greenlets_are_all_for_one_manager_but_one_for_unverified_keys(limit):
+def test_shares_of_few_greenlets(limit):
     requests = Requests(limit)
     requests.add("a1 a2 a3 a4", "A")
     assert len(requests.take().split()) == limit
@@ -173,7 +173,7 @@ def test_few_greenlets_are_all_for_one_manager_but_one_for_unverified_keys(limit
     assert requests.take() == "a1"
 
 
-def test_of_too_many_one_of_the_longest_line_is_rejected(monkeypatch):
+def test_the_longest_line_loses_one(monkeypatch):
     monkeypatch.setattr(queue, "LIMIT", 4)
     requests = Requests(1)
     requests.add("a1 a2 a3 a4", "A")
@@ -189,7 +189,7 @@ def test_of_too_many_one_of_the_longest_line_is_rejected(monkeypatch):
     assert not requests.queue._counts_from  # of lines that have ended
 
 
-def test_of_unverified_keys_a_random_one_is_rejected_and_not_the_last(monkeypatch):
+def test_a_random_unverified_key_is_rejected(monkeypatch):
     monkeypatch.setattr(queue, "LIMIT", 50)
     requests = Requests(4)
     names = [f"{key}1" for key in map(chr, range(200, 300))]
@@ -203,7 +203,7 @@ def test_of_unverified_keys_a_random_one_is_rejected_and_not_the_last(monkeypatc
     ("seconds", "order"),
     [(0.0, "a1 a2 a3 b1 c1 a4"), (0.001, "a1 a2 b1 c1 a3 a4"), (0.002, "a1 b1 c1 a2 a3 a4")],
 )
-def test_requests_start_in_the_order_of_arrival_but_for_those_of_a_line_that_holds_the_thread(seconds, order):
+def test_a_line_is_charged_for_the_thread(seconds, order):
     requests = Requests(1)
     requests.add("a1 a2 a3", "A")
     requests.now = 0.003
@@ -219,7 +219,7 @@ def test_requests_start_in_the_order_of_arrival_but_for_those_of_a_line_that_hol
     assert " ".join(taken) == order
 
 
-def test_a_manager_that_was_alone_for_long_takes_turns_with_the_next():
+def test_a_charge_has_a_bound():
     requests = Requests(1)
     requests.add("a1 a2 a3", "A")
     taken = [requests.take()]

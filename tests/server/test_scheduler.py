@@ -24,12 +24,12 @@ def running() -> Iterator[Running]:
         yield Running(100, cleanup)
 
 
-def test_a_greenlet_of_the_schedulers_thread_is_kept_for_the_next_call(running):
+def test_a_greenlet_is_used_again(running):
     used = {running.do(lambda: (getcurrent(), threading.get_ident())) for _ in range(100)}
     assert [ident for _, ident in used] == [running.thread.ident]
 
 
-def test_what_is_parked_starts_in_its_lane_after_an_event_or_at_its_deadline(pair):
+def test_a_parked_call_starts_in_its_lane(pair):
     one, other = pair
     scheduler, lane, found, resumed = Scheduler(), deque(), [], []
 
@@ -47,14 +47,14 @@ def test_what_is_parked_starts_in_its_lane_after_an_event_or_at_its_deadline(pai
     assert resumed == [[]]
 
 
-def test_the_end_of_a_watch_ends_the_wait_for_it(running, pair):
+def test_the_end_of_a_watch_ends_its_wait(running, pair):
     waiting = running.start(partial(readable, pair[0]))
     running.do(partial(running.scheduler.forget, pair[0].fileno()))
     assert waiting.result(PATIENCE) is True
     assert not running.scheduler._waiting
 
 
-def test_deadlines_of_waits_that_have_ended_are_dropped(running):
+def test_ended_waits_leave_no_deadline(running):
     for _ in range(300):
         signal = running.do(Signal)
         waiting = running.start(partial(signal.wait, PATIENCE))
@@ -63,14 +63,14 @@ def test_deadlines_of_waits_that_have_ended_are_dropped(running):
     assert len(running.scheduler._heap) < 100
 
 
-def test_no_more_than_some_greenlets_are_kept(running, monkeypatch):
+def test_few_idle_greenlets_are_kept(running, monkeypatch):
     monkeypatch.setattr(scheduler, "_MAX_IDLE", 3)
     futures = [running.start(end_turn) for _ in range(20)]
     assert [each.result(PATIENCE) for each in futures] == [None] * 20
     assert running.do(lambda: len(running.scheduler._idle)) == 2  # and the one that is in use
 
 
-def test_one_that_ends_its_turn_continues_after_what_is_ready(running, pair):
+def test_a_turn_ends_for_what_is_ready(running, pair):
     one, other = pair
     order = []
     waiting = running.start(lambda: readable(one) and order.append("ready"))
@@ -97,7 +97,7 @@ def readable(sock: socket.socket, seconds: float = PATIENCE) -> bool:
     return wait_for(sock.fileno(), READABLE, seconds)
 
 
-def test_a_call_has_run_for_as_long_as_it_held_the_thread(running, monkeypatch):
+def test_a_call_counts_its_time_on_the_thread(running, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(scheduler, "monotonic", lambda: now[0])
 
@@ -111,7 +111,7 @@ def test_a_call_has_run_for_as_long_as_it_held_the_thread(running, monkeypatch):
     assert [each.result(PATIENCE) for each in calls] == [3.0, 12.0]
 
 
-def test_what_waits_for_a_descriptor_in_vain_is_told_so_and_may_wait_again(running, pair):
+def test_a_wait_in_vain_may_be_repeated(running, pair):
     one, other = pair
     started = time.monotonic()
     assert running.do(partial(readable, one, 0.05)) is False
@@ -121,7 +121,7 @@ def test_what_waits_for_a_descriptor_in_vain_is_told_so_and_may_wait_again(runni
     assert waiting.result(PATIENCE) is True
 
 
-def test_without_time_to_wait_it_is_told_what_is_ready_now(running, pair):
+def test_a_wait_without_time_looks_once(running, pair):
     one, other = pair
     assert running.do(partial(readable, one, 0.0)) is False
     other.send(b"x")
@@ -130,7 +130,7 @@ def test_without_time_to_wait_it_is_told_what_is_ready_now(running, pair):
 
 
 @pytest.mark.parametrize("is_set_by_a_greenlet", [True, False])
-def test_a_signal_resumes_the_one_that_waits_for_it(running, is_set_by_a_greenlet):
+def test_a_signal_resumes_its_waiter(running, is_set_by_a_greenlet):
     made: Future[Signal] = Future()
 
     def wait() -> bool:
@@ -148,7 +148,7 @@ def test_a_signal_resumes_the_one_that_waits_for_it(running, is_set_by_a_greenle
 
 
 @pytest.mark.parametrize("is_early", [True, False])
-def test_a_signal_set_before_or_after_its_wait_resumes_nothing_else(running, is_early):
+def test_an_early_or_late_signal_resumes_nobody(running, is_early):
     def wait_twice() -> tuple[bool, bool]:
         first, second = Signal(), Signal()
         if is_early:
@@ -160,7 +160,7 @@ def test_a_signal_set_before_or_after_its_wait_resumes_nothing_else(running, is_
     assert running.do(wait_twice) == (is_early, False)
 
 
-def test_what_blocks_or_raises_in_another_thread_lets_others_run_and_is_raised(running):
+def test_a_call_in_a_thread_blocks_nobody(running):
     let_go = threading.Event()
 
     def block() -> int:
@@ -174,7 +174,7 @@ def test_what_blocks_or_raises_in_another_thread_lets_others_run_and_is_raised(r
         running.do(lambda: call_in_thread(lambda: 1 // 0))
 
 
-def test_without_another_thread_a_call_blocks(running, monkeypatch):
+def test_without_a_thread_a_call_blocks(running, monkeypatch):
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -182,7 +182,7 @@ def test_without_another_thread_a_call_blocks(running, monkeypatch):
     assert running.do(lambda: call_in_thread(threading.get_ident)) == running.thread.ident
 
 
-def test_a_descriptor_that_cannot_be_watched_is_an_error_of_its_greenlet(running, pair):
+def test_an_unwatchable_descriptor_is_an_error(running, pair):
     one, other = pair
     with pytest.raises(OSError, match="Bad file descriptor"):
         running.do(lambda: wait_for(1_000_000, READABLE, PATIENCE))
@@ -190,7 +190,7 @@ def test_a_descriptor_that_cannot_be_watched_is_an_error_of_its_greenlet(running
     assert running.do(partial(readable, one)) is True
 
 
-def test_a_future_without_a_result_in_time_is_a_timeout(running):
+def test_a_late_future_is_a_timeout(running):
     future: Future[int] = Future()
     with pytest.raises(TimeoutError):
         running.do(lambda: threads.result(future, 0.02))
@@ -198,7 +198,7 @@ def test_a_future_without_a_result_in_time_is_a_timeout(running):
     assert running.do(lambda: threads.result(future, 0.02)) == 1
 
 
-def test_in_a_thread_without_a_scheduler_all_of_it_blocks(pair):
+def test_without_a_scheduler_waits_block(pair):
     one, other = pair
     assert readable(one, 0.01) is False
     threading.Timer(0.02, partial(other.send, b"x")).start()

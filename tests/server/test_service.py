@@ -59,7 +59,7 @@ def test_a_body_arrives_however_it_is_framed(wire, request_head, framing, pieces
 
 
 @pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN)
-def test_a_broken_body_creates_nothing_and_uses_no_key(service, request_head, client, case):
+def test_a_broken_body_uses_no_key(service, request_head, client, case):
     status, framing, sent = case
     with connect(service.port) as wire:
         wire.send(request_head(Idempotency_Key="key", **framing), sent)
@@ -72,7 +72,7 @@ def test_a_broken_body_creates_nothing_and_uses_no_key(service, request_head, cl
 
 
 @pytest.mark.parametrize("second", ["one", "two", ""])
-def test_an_idempotency_key_sent_twice_is_rejected(service, request_head, client, second):
+def test_two_idempotency_keys_are_rejected(service, request_head, client, second):
     for name, status in (("Idempotency-Key", 400), ("X-Request-Id", 201)):
         with connect(service.port) as wire:
             wire.send(request_head(Idempotency_Key=f"one\r\n{name}: {second}", **length(len(BODY))), BODY)
@@ -80,7 +80,7 @@ def test_an_idempotency_key_sent_twice_is_rejected(service, request_head, client
     assert len(client.page().json["items"]) == 1
 
 
-def test_a_connection_is_kept_after_successes_and_errors(wire, request_head):
+def test_errors_keep_the_connection(wire, request_head):
     wire.send(request_head(**length(len(BODY))), BODY)
     stack = wire.checked_response().json
     path = f"{STACKS}/{stack['id']}"
@@ -99,7 +99,7 @@ def test_a_connection_is_kept_after_successes_and_errors(wire, request_head):
 
 @pytest.mark.parametrize("sent", [b"caf\xe9 \xff\x80", b"\xc2\x85", b'"quoted", \\ too'])
 @pytest.mark.parametrize("status", [200, 400])
-def test_an_x_request_id_comes_back_byte_for_byte(wire, request_head, sent, status):
+def test_a_request_id_returns_byte_for_byte(wire, request_head, sent, status):
     path = STACKS if status == 200 else f"{STACKS}?limit=0"
     wire.send(request_head("GET", path, X_Request_Id=b" \t" + sent + b" "))
     response = wire.checked_response("GET", path)
@@ -107,7 +107,7 @@ def test_an_x_request_id_comes_back_byte_for_byte(wire, request_head, sent, stat
     assert response.headers["X-Request-Id"].encode("latin-1") == sent
 
 
-def test_a_head_responds_as_a_get_without_the_body(wire, request_head):
+def test_head_is_get_without_the_body(wire, request_head):
     wire.send(request_head("HEAD"), request_head("GET"))
     without, whole = wire.checked_response("HEAD"), wire.checked_response("GET")
     assert without.status == whole.status == 200
@@ -119,7 +119,7 @@ def test_a_head_responds_as_a_get_without_the_body(wire, request_head):
     (b"k" * 2676, 201), (b"k" * 2677, 400), (b"k" * 16000, 400), (b"\xe9" * 1338, 201), (b"\xe9" * 1339, 400),
     (("\u00e9" * 669).encode(), 201), (("\u00e9" * 669).encode() + b"k", 400), (b"k" * 1338 + b"\xff" * 669, 201),
 ], ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else None)  # fmt: skip
-def test_an_idempotency_key_may_have_1338_bytes_or_2676_of_ascii(wire, request_head, key, status):
+def test_longest_idempotency_keys(wire, request_head, key, status):
     for expected in (status, {201: 200, 400: 400}[status]):
         wire.send(request_head(Idempotency_Key=key, **length(len(BODY))), BODY)
         response = wire.checked_response()
@@ -135,7 +135,7 @@ TRUNCATED = b"POST / HTTP/1.1\r\nHost: a\r\nX-Request-Id: truncated-7\r\nContent
     ("sent", "request_id", "why"),
     [(MALFORMED, "malformed-7", "field line"), (TRUNCATED, "truncated-7", "The request ended early.")],
 )
-def test_an_error_of_the_servers_own_has_a_line_with_the_id_of_the_request(service, sent, request_id, why):
+def test_errors_of_the_server_are_logged(service, sent, request_id, why):
     with socket.create_connection(("127.0.0.1", service.port)) as wire:
         wire.sendall(sent)
         wire.shutdown(socket.SHUT_WR)

@@ -34,12 +34,12 @@ def messages(said: str) -> list[str]:
     return [line["message"] for line in lines if line["level"] == "error"]
 
 
-def test_what_stops_the_start_is_text_where_the_log_is():
+def test_a_failed_start_is_logged_as_text():
     said = failed_start(LOG_FORMAT="text")
     assert re.fullmatch(r"\S+ error STACKMGR_DATABASE_URL is not set: .*\n", said)
 
 
-def test_a_database_without_the_schema_is_named_with_what_to_do(server_url):
+def test_a_missing_schema_is_named(server_url):
     assert "run 'stackmgr migrate'" in failed_start(DATABASE_URL=server_url)
 
 
@@ -47,9 +47,7 @@ def test_a_database_without_the_schema_is_named_with_what_to_do(server_url):
     ("", "holds files of something else (notes): choose an empty folder"),
     ("notes/metrics", "cannot be used: Not a directory"),
 ])  # fmt: skip
-def test_a_metrics_folder_that_cannot_be_used_stops_the_start_and_stays(
-    server_url, tmp_path, folder, problem
-):
+def test_an_unusable_metrics_folder_stays(server_url, tmp_path, folder, problem):
     (tmp_path / "notes").write_text("kept")
     bind = f"127.0.0.1:{free_port()}"
     said = messages(failed_start(DATABASE_URL=server_url, ADMIN_BIND=bind, METRICS_DIR=tmp_path / folder))
@@ -59,7 +57,7 @@ def test_a_metrics_folder_that_cannot_be_used_stops_the_start_and_stays(
     assert (tmp_path / "notes").read_text() == "kept"
 
 
-def test_a_second_start_is_refused_and_leaves_the_metrics_of_the_first(database_url, tmp_path):
+def test_a_second_start_leaves_the_metrics(database_url, tmp_path):
     folder = tmp_path / "metrics"
     env = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{free_port()}", "STACKMGR_METRICS_DIR": str(folder)}
     with running_service(database_url, env=env):
@@ -70,5 +68,5 @@ def test_a_second_start_is_refused_and_leaves_the_metrics_of_the_first(database_
         assert {path: path.stat().st_ino for path in folder.iterdir()} == files
 
 
-def test_workers_that_would_share_one_pool_are_not_started(database_url):
+def test_preloading_is_rejected(database_url):
     assert "unset preload_app" in failed_start("--preload", DATABASE_URL=database_url)

@@ -20,7 +20,7 @@ def status_line(sock: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("sent_before", [True, False])
-def test_no_waiting_connection_is_left_without_a_response(database_url, sent_before):
+def test_a_stop_serves_waiting_connections(database_url, sent_before):
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(running_service(database_url, env={"WEB_CONCURRENCY": "2"}))
         workers = psutil.Process(service.pid).children()

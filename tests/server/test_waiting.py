@@ -38,7 +38,7 @@ def check_that_no_other_waits(service, key, expected, is_waiting, release):
         assert [future.result() for future in late] == [expected] * WAIT
 
 
-def test_a_locked_table_delays_no_other_request(database_url, new_key, admin):
+def test_a_locked_table_delays_no_other(database_url, new_key, admin):
     with (
         running_service(database_url, env=ENVIRONMENT) as service,
         psycopg.connect(database_url, autocommit=True) as watcher,
@@ -51,7 +51,7 @@ def test_a_locked_table_delays_no_other_request(database_url, new_key, admin):
         )
 
 
-def test_a_connection_that_hangs_delays_no_other_request(database_url, new_key):
+def test_a_hanging_connection_delays_no_other(database_url, new_key):
     place = conninfo_to_dict(database_url)
     with Proxy(f"{place['host']}/.s.PGSQL.{place['port']}") as proxy:
         remote_url = make_conninfo(database_url, host="127.0.0.1", port=proxy.port)
@@ -69,13 +69,13 @@ def of_unkey(url):
     }  # fmt: skip
 
 
-def test_a_silent_verifier_delays_no_other_request(database_url):
+def test_a_silent_verifier_delays_no_other(database_url):
     with http_server() as unkey, running_service(database_url, env=of_unkey(unkey.url)) as service:
         unkey.behave = unkey.silence
         check_that_no_other_waits(service, "key", 503, lambda: len(unkey.requests) == WAIT, unkey.release.set)
 
 
-def test_a_tls_handshake_that_hangs_delays_no_other_request(database_url):
+def test_a_hanging_handshake_delays_no_other(database_url):
     with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as accepted:
 
         def has_begun():

@@ -46,7 +46,7 @@ def test_a_seed_makes_the_same_run_again(process):
     assert process.submit(differing, REPEATED).result() == []
 
 
-def test_a_seed_makes_the_same_run_in_every_process():
+def test_a_seed_is_the_same_in_every_process():
     command = [sys.executable, "-m", "tests.simulation", "--seed", "0"]
     first, second = (
         subprocess.run(command, env={"PYTHONHASHSEED": salt}, check=True, capture_output=True, timeout=60)

@@ -14,7 +14,7 @@ from tests.support.examples import ADDRESSES, allocation
 A, B, C = ADDRESSES[:3]
 
 
-def test_blank_is_what_python_counts_as_whitespace():
+def test_blank_is_whitespace_of_python():
     blank = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
     assert len(blank) == 29
     for character in blank:
@@ -24,7 +24,7 @@ def test_blank_is_what_python_counts_as_whitespace():
         assert configuration.check_name(f"{character}x{character}") == f"{character}x{character}"
 
 
-def test_an_allocation_becomes_lowercase_sorted_text_without_spaces(spellings):
+def test_an_allocation_is_normalized(spellings):
     items = allocation((eip55(B), 0), (C, 9999), (eip55(A), 1))
     assert configuration.normalize_allocation(items, spellings) == (
         f'[{{"token_address":"{A}","weight_bps":1}},'
@@ -33,7 +33,7 @@ def test_an_allocation_becomes_lowercase_sorted_text_without_spaces(spellings):
     )
 
 
-def test_the_digest_of_an_input_never_changes():
+def test_the_digest_never_changes():
     # Receipts never expire: with another digest, a retry would be a conflict.
     items = '[{"token_address":"0x00","weight_bps":10000}]'
     known = Configuration("Z\u00fcrich \U0001f600", items, "monthly")

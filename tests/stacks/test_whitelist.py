@@ -37,7 +37,7 @@ def changed(change):
     return document
 
 
-def test_the_shipped_whitelist_gives_30_tokens_in_lowercase_and_with_their_checksums():
+def test_the_shipped_tokens_in_both_spellings():
     spellings = whitelist.load(paths.default_whitelist()).spellings
     written = [token["address"] for token in SHIPPED["tokens"]]
     assert set(spellings.values()) == {address.lower() for address in written}
@@ -48,19 +48,19 @@ def test_the_shipped_whitelist_gives_30_tokens_in_lowercase_and_with_their_check
     assert len(spellings) == 59
 
 
-def test_the_settlement_asset_is_not_among_them():
+def test_the_settlement_asset_is_no_token():
     spellings = whitelist.load(paths.default_whitelist()).spellings
     settlement = SHIPPED["settlement_asset"]["address"]
     assert not spellings.keys() & {settlement, settlement.lower()}
 
 
-def test_addresses_in_lowercase_give_the_same_whitelist(tmp_path):
+def test_a_whitelist_in_lowercase_is_the_same(tmp_path):
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps(SHIPPED).replace("0x", "0X").lower())
     assert whitelist.load(path).spellings == whitelist.load(paths.default_whitelist()).spellings
 
 
-def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path):
+def test_an_unreadable_file_is_named(tmp_path):
     for path, reason in ((tmp_path / "missing", "No such file or directory"), (tmp_path, "Is a directory")):
         with pytest.raises(SettingsError) as caught:
             whitelist.load(path)
@@ -79,7 +79,7 @@ NO_OBJECT = "the top level must be an object with chain_id, settlement_asset and
     ],
     ids=range(11),
 )
-def test_a_file_that_is_no_json_object_is_reported(problems, document, problem):
+def test_a_file_must_be_a_json_object(problems, document, problem):
     assert problems(document) == [problem]
 
 
@@ -160,7 +160,7 @@ def independent(data):
 
 
 @pytest.mark.parametrize("length", range(136))
-def test_the_digest_is_the_one_of_an_independent_implementation_of_the_original_keccak(length):
+def test_keccak_is_that_of_pycryptodome(length):
     data = hashlib.shake_256(b"%d" % length).digest(length)
     assert keccak256(data) == independent(data)
 
@@ -179,11 +179,11 @@ def test_the_digest_is_the_one_of_an_independent_implementation_of_the_original_
     ],
 )
 @pytest.mark.parametrize("spell", [str.lower, lambda address: "0x" + address[2:].upper(), str])
-def test_the_published_examples_of_eip55_come_out_of_any_spelling(address, spell):
+def test_published_examples_of_eip55(address, spell):
     assert eip55(spell(address)) == address
 
 
-def test_the_checksum_of_any_address_follows_the_independent_digest():
+def test_checksums_follow_keccak():
     for number in range(200):
         digits = hashlib.sha256(b"%d" % number).hexdigest()[:40]
         nibbles = independent(digits.encode()).hex()

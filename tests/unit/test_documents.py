@@ -85,7 +85,7 @@ def rows_of(document: str) -> list[list[str]]:
     ]
 
 
-def test_every_rule_has_one_or_two_tests_that_exist():
+def test_each_rule_has_one_or_two_tests():
     sections = re.findall(
         r"^## ([\d.]+)\n\n(.*?)(?=^#|\Z)", text_of("tests/RULES.md"), re.MULTILINE | re.DOTALL
     )
@@ -97,14 +97,14 @@ def test_every_rule_has_one_or_two_tests_that_exist():
             assert re.search(rf"^def {test}\(", text_of(f"tests/{module}"), re.MULTILINE), test
 
 
-def test_every_folder_of_the_package_has_a_folder_of_tests():
+def test_each_room_has_tests():
     rooms = {path.parent.name for path in ROOT.glob("stackmgr/*/__init__.py")} - {"dev"}  # deploy/test_dev.py
     folders = {"http": "contract"}
     assert [room for room in rooms if not [*ROOT.glob(f"tests/{folders.get(room, room)}/test_*.py")]] == []
 
 
 @each_document
-def test_every_path_and_link_of_a_document_leads_somewhere(document):
+def test_paths_and_links_lead_somewhere(document):
     named = {path for code in code_in(document) for path in code.split() if PATH.fullmatch(path)}
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", text_of(document))
@@ -115,14 +115,14 @@ def test_every_path_and_link_of_a_document_leads_somewhere(document):
     assert all(place.with_suffix(".py").exists() or (place / "__main__.py").exists() for place in places)
 
 
-def test_the_map_of_the_code_names_every_module_and_no_other():
+def test_the_map_names_every_module():
     named = set(re.findall(r"`(?:\w+/)*(\w+\.py)`", text_of("stackmgr/README.md")))
     modules = {path.name for path in ROOT.glob("stackmgr/**/*.py")} - {"__init__.py"}
     assert modules - named == set()
     assert named - modules - {path.name for path in ROOT.glob("*/**/*.py")} == set()
 
 
-def test_the_drawing_of_the_layers_is_the_import_contract():
+def test_the_layers_are_the_import_contract():
     project = tomllib.loads(text_of("pyproject.toml"))
     contract = project["tool"]["importlinter"]["contracts"][0]["layers"]
     drawn = re.findall(r'\["([^"]+)"\]', text_of("stackmgr/README.md"))
@@ -132,13 +132,13 @@ def test_the_drawing_of_the_layers_is_the_import_contract():
 
 
 @each_document
-def test_every_command_a_document_shows_exists_with_its_options(document):
+def test_shown_commands_exist(document):
     for words in command_lines(document):
         known = parser_of(words)._option_string_actions.keys()
         assert {word for word in words if word.startswith("--")} <= known, words
 
 
-def test_every_command_of_the_runbook_is_complete():
+def test_commands_of_the_runbook_are_complete():
     printed = re.findall(
         r"(?:^ {4,}|`)(?:RELEASE=\$V )?stackmgr (\w[^`\n#]*)", text_of("deploy/RUNBOOK.md"), re.MULTILINE
     )
@@ -161,13 +161,13 @@ def test_the_pages_show_every_command():
 
 
 @each_document
-def test_every_variable_a_document_names_is_read(document):
+def test_named_variables_are_read(document):
     tests = ("tests/**/*.py",) if document.startswith("tests/") else ()
     read = variables_in("stackmgr/**/*.py", "deploy/*.py", *tests)
     assert set(VARIABLE.findall(text_of(document))) - read == set()
 
 
-def test_every_variable_that_is_read_is_named_for_its_readers():
+def test_variables_that_are_read_are_named():
     examples = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("deploy/*.env.example"))
     assert variables_in("stackmgr/**/*.py", "deploy/*.py") - set(VARIABLE.findall(examples)) == set()
     groups = ("STACKMGR_TEST_", "STACKMGR_FUZZ_")
@@ -175,7 +175,7 @@ def test_every_variable_that_is_read_is_named_for_its_readers():
     assert of_tests - set(VARIABLE.findall(text_of("tests/README.md"))) == set()
 
 
-def test_the_example_of_the_environment_states_every_setting_and_its_default():
+def test_the_example_states_every_setting():
     text = EXAMPLE.read_text()
     assert set(VARIABLE.findall(text)) == OF_OPTIONS
     commented = dict(re.findall(r"^#([A-Z_]+)=(.*)$", text, re.MULTILINE))
@@ -184,7 +184,7 @@ def test_the_example_of_the_environment_states_every_setting_and_its_default():
             assert commented[option.variable] == option.default_text
 
 
-def test_sh_reads_the_example_of_the_environment_as_systemd_does():
+def test_sh_reads_the_example_as_systemd_does():
     """An operator sources it for `stackmgr migrate`; every line is a comment or one plain assignment."""
     lines = [line for line in EXAMPLE.read_text().splitlines() if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Z_]+=('[^']*'|[\w.:/-]*)", line) for line in lines)
@@ -193,7 +193,7 @@ def test_sh_reads_the_example_of_the_environment_as_systemd_does():
     assert re.match("postgresql://stackmgr_service:PASSWORD@.*&sslmode=verify-full&", sourced)
 
 
-def test_the_commit_hook_accepts_each_area_that_contributing_names():
+def test_the_commit_hook_knows_each_area():
     hook = re.search(r"entry: '(.*)'\n +args: \[--multiline", text_of(".pre-commit-config.yaml"))
     areas = re.findall(r"`(\w+:)`", text_of(".github/CONTRIBUTING.md").partition("## Commits")[2])
     assert len(areas) > 10
@@ -207,7 +207,7 @@ def test_the_error_table_is_that_of_the_code():
     )
 
 
-def test_the_interface_and_the_package_have_the_versions_that_are_announced():
+def test_versions_are_announced():
     assert BUNDLE["info"]["version"] == "1.0.0"
     [newest, *_] = re.findall(r"^## (?!Unreleased)(\S+)", text_of("CHANGELOG.md"), re.MULTILINE)
     assert newest == stackmgr.__version__

@@ -14,7 +14,7 @@ WALL_CLOCK = re.compile(
 )
 
 
-def test_no_module_and_no_function_is_longer_than_contributing_says():
+def test_modules_and_functions_are_short():
     rules = (PACKAGE.parent / ".github" / "CONTRIBUTING.md").read_text()
     limits = re.search(r"Modules of the package have at most (\d+) lines and functions at most (\d+)", rules)
     module_lines, function_lines = map(int, limits.groups())
@@ -25,7 +25,7 @@ def test_no_module_and_no_function_is_longer_than_contributing_says():
                 assert node.end_lineno - node.lineno < function_lines, f"{path}: {node.name}"
 
 
-def test_what_waits_reads_the_clock_that_nobody_sets():
+def test_waits_use_the_monotonic_clock():
     reading = {path for path in PACKAGE.rglob("*.py") if WALL_CLOCK.search(path.read_text())}
     names = {path.relative_to(PACKAGE).as_posix() for path in reading}
     assert {name for name in names if not name.startswith("operate/")} == {
@@ -49,12 +49,12 @@ def imported_by(place: str) -> dict[str, str]:
     }
 
 
-def test_no_module_imports_a_test_or_a_conftest():
+def test_nothing_imports_a_test_or_a_conftest():
     imported = imported_by("**")
     assert len(imported) > 100
     assert {name: path for name, path in imported.items() if re.search(r"[. ](conftest|test_)", name)} == {}
 
 
-def test_support_imports_no_other_folder_of_the_tests():
+def test_support_imports_no_other_folder():
     imported = imported_by("support")
     assert {name: path for name, path in imported.items() if not name.startswith("tests.support")} == {}

@@ -33,7 +33,7 @@ def problems(**environ):
     return caught.value.problems
 
 
-def test_a_connection_string_is_all_that_is_needed():
+def test_a_connection_string_is_enough():
     chosen = prepared()
     assert chosen.database_url == URL
     assert chosen.tokens == paths.default_whitelist()
@@ -50,18 +50,18 @@ def test_other_variables_are_ignored():
 
 
 @pytest.mark.parametrize(("text", "number"), [("1", 1), ("16", 16), ("0004", 4)])
-def test_a_number_of_requests_or_of_seconds_is_accepted(text, number):
+def test_a_number_is_accepted(text, number):
     chosen = prepared(**dict.fromkeys(NUMBERS, text))
     assert (chosen.concurrency, chosen.database_connections, chosen.database_timeout) == (number,) * 3
 
 
 @pytest.mark.parametrize("text", NO_NUMBERS, ids=lambda text: ascii(text[:5]))
-def test_any_other_number_of_requests_or_of_seconds_is_rejected(text):
+def test_any_other_number_is_rejected(text):
     for name in NUMBERS:
         assert problems(**{name: text}) == [f"{name} must be a whole number from 1 to 1000"]
 
 
-def test_waits_that_reach_the_patience_of_nginx_together_are_rejected():
+def test_waits_end_before_nginx_does():
     names = ("STACKMGR_QUEUE_TIMEOUT", "STACKMGR_VERIFY_TIMEOUT", "STACKMGR_DATABASE_TIMEOUT")
     longest = dict(zip(names, ("5", "19.9", "5"), strict=True))
     assert prepared(**longest).verify_timeout == 19.9
@@ -72,18 +72,18 @@ def test_waits_that_reach_the_patience_of_nginx_together_are_rejected():
 
 @pytest.mark.parametrize("name", CHOICES)
 @pytest.mark.parametrize("text", ["Database", "JSON", "INFO", "database ", "none", " "])
-def test_a_choice_is_one_of_the_choices_as_they_are_spelled(name, text):
+def test_a_choice_is_spelled_exactly(name, text):
     assert problems(**{name: text}) == [f"{name} must be one of: {CHOICES[name]}"]
 
 
 @pytest.mark.parametrize("text", ["9100", ":9100", "localhost", "localhost:", "h:0", "h:65536"])
-def test_the_operators_listener_needs_an_address_and_a_port(text):
+def test_an_admin_bind_is_an_address_and_a_port(text):
     assert problems(STACKMGR_ADMIN_BIND=text) == [
         "STACKMGR_ADMIN_BIND must be an address and a port, such as 127.0.0.1:9108"
     ]
 
 
-def test_another_whitelist_is_read_from_where_the_environment_says(tmp_path):
+def test_another_whitelist_is_read(tmp_path):
     path = tmp_path / "tokens.json"
     document = json.loads(paths.default_whitelist().read_bytes())
     document["tokens"][0]["address"] = "0x" + "ab" * 20
@@ -94,7 +94,7 @@ def test_another_whitelist_is_read_from_where_the_environment_says(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["", "postgresql://stackmgr:hunter2@hunter3@localhost/stackmgr"])
-def test_every_problem_is_named_at_once_without_secrets(tmp_path, url):
+def test_every_problem_is_named_at_once(tmp_path, url):
     tokens = tmp_path / "tokens.json"
     tokens.write_text('{"chain_id": 1, "settlement_asset": null, "tokens": []}')
     names = ("STACKMGR_CONCURRENCY", "STACKMGR_VERIFIER", "STACKMGR_LOG_LEVEL", "STACKMGR_LOG_FORMAT")
@@ -109,7 +109,7 @@ def test_every_problem_is_named_at_once_without_secrets(tmp_path, url):
 
 
 @pytest.mark.parametrize("verifier", ["database", "unkey"])
-def test_a_secret_is_hidden_in_the_repr_of_what_holds_it(verifier):
+def test_a_secret_is_hidden_in_any_repr(verifier):
     others = {"VERIFIER": verifier, "UNKEY_ROOT_KEY": "hunter2", "QUEUE_TIMEOUT": "0.25", "CONCURRENCY": "7"}
     given = {f"STACKMGR_{name}": value for name, value in others.items()} | {"STACKMGR_DATABASE_URL": URL}
     checked = startup.prepare(given)

@@ -38,7 +38,7 @@ TRIALS = {
 
 
 @pytest.mark.parametrize(("text", "is_good", "outcome"), TRIALS.values(), ids=TRIALS)
-def test_what_fails_or_does_not_end_is_no_success(tmp_path, capfd, text, is_good, outcome):
+def test_what_does_not_end_is_no_success(tmp_path, capfd, text, is_good, outcome):
     (tmp_path / "test_trial.py").write_text(text)
     options = ("-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", str(tmp_path))
     found = suite.run(suite.Pass("trial", options))
@@ -63,7 +63,7 @@ def without_passes(tmp_path) -> Path:
 
 @pytest.mark.parametrize("command", NIGHTLY)
 @pytest.mark.parametrize("lost", [False, True])
-def test_each_night_runs_what_its_workflow_promises(without_passes, command, lost):
+def test_each_night_runs_what_is_promised(without_passes, command, lost):
     if lost:
         shutil.rmtree(without_passes / "postgresql")
     variables = {name: value for name, value in os.environ.items() if name != "CITUS_BINARIES"}
