@@ -33,10 +33,6 @@ def assign_request_id(req: falcon.Request, resp: falcon.Response) -> str:
     return request_id
 
 
-def _milliseconds(seconds: float) -> float:
-    return round(seconds * 1000, 3)
-
-
 class RequestContext:
     """Set `X-Request-Id` and `Cache-Control` on every response, and log every request.
 
@@ -78,11 +74,11 @@ class RequestContext:
             "code": error and error.code,
             "reason": error and error.reason,
             "verifier": credential and credential.outcome,
-            "queued_ms": _milliseconds(req.env.get(ADMISSION, UNLIMITED).queued_seconds),
-            "duration_ms": _milliseconds(time.perf_counter() - context.started),
+            "queued_ms": round(req.env.get(ADMISSION, UNLIMITED).queued_seconds * 1000, 3),
+            "duration_ms": round((time.perf_counter() - context.started) * 1000, 3),
         }
         if credential and credential.verifier_seconds:
-            fields["verifier_ms"] = _milliseconds(credential.verifier_seconds)
+            fields["verifier_ms"] = round(credential.verifier_seconds * 1000, 3)
         if self._quotes_requests and error and error.at:
             fields["at"] = error.at[:CLIENT_CHARACTERS]
         if error and error.verifier_request_id:

@@ -13,15 +13,7 @@ from urllib.parse import unquote, unquote_to_bytes
 import falcon
 import fastjsonschema
 
-from stackmgr.errors import (
-    InvalidBody,
-    InvalidConfiguration,
-    InvalidIdempotencyKey,
-    InvalidPagination,
-    InvalidStackId,
-    PayloadTooLarge,
-    Unauthorized,
-)
+from stackmgr import errors
 from stackmgr.http.schemas import Document, inline_references, read_schema
 from stackmgr.limits import BODY_LIMIT_BYTES, CANONICAL_UUID, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from stackmgr.reasons import ReasonSlug
@@ -79,7 +71,7 @@ def parse_credential(authorization: str) -> str:
     """Return the credential in the value of an Authorization header.  Raises Unauthorized."""
     match = _BEARER.fullmatch(authorization)
     if match is None:
-        raise Unauthorized(ReasonSlug.AUTHORIZATION_HEADER)
+        raise errors.Unauthorized(ReasonSlug.AUTHORIZATION_HEADER)
     return match[1]
 
 
@@ -105,7 +97,7 @@ def parse_trace_context(req: falcon.Request) -> dict[str, str] | None:
 def parse_stack_id(text: str) -> str:
     """Return the stack id in *text*, in lowercase.  Raises InvalidStackId."""
     if not _UUID.fullmatch(text):
-        raise InvalidStackId(ReasonSlug.STACK_ID)
+        raise errors.InvalidStackId(ReasonSlug.STACK_ID)
     return text.lower()
 
 
@@ -113,14 +105,14 @@ def parse_idempotency_key(req: falcon.Request) -> str:
     """Return the Idempotency-Key unchanged.  Raises InvalidIdempotencyKey."""
     key: str = req.env.get("HTTP_IDEMPOTENCY_KEY", "")
     if not key.strip():
-        raise InvalidIdempotencyKey(ReasonSlug.IDEMPOTENCY_KEY_BLANK)
+        raise errors.InvalidIdempotencyKey(ReasonSlug.IDEMPOTENCY_KEY_BLANK)
     return key
 
 
 def check_content_length(req: falcon.Request) -> None:
     """Raise PayloadTooLarge if Content-Length exceeds the limit."""
     if (req.content_length or 0) > BODY_LIMIT_BYTES:
-        raise PayloadTooLarge(ReasonSlug.CONTENT_LENGTH)
+        raise errors.PayloadTooLarge(ReasonSlug.CONTENT_LENGTH)
 
 
 def read_body(req: falcon.Request) -> bytes:
@@ -131,9 +123,9 @@ def read_body(req: falcon.Request) -> bytes:
     """
     media_type = req.env.get("CONTENT_TYPE") or "application/json"
     if media_type.partition(";")[0].strip().lower() != "application/json":
-        raise InvalidBody(ReasonSlug.MEDIA_TYPE)
+        raise errors.InvalidBody(ReasonSlug.MEDIA_TYPE)
     if (req.env.get("HTTP_CONTENT_ENCODING") or "identity").strip().lower() != "identity":
-        raise InvalidBody(ReasonSlug.CONTENT_ENCODING)
+        raise errors.InvalidBody(ReasonSlug.CONTENT_ENCODING)
     content_length = req.content_length
     if content_length is None and not req.env.get("wsgi.input_terminated"):
         return b""
@@ -142,30 +134,30 @@ def read_body(req: falcon.Request) -> bytes:
         # Not Falcon's stream, which reads a chunked body as empty.
         received: bytes = req.env["wsgi.input"].read(size)
     except OSError as ex:
-        raise InvalidBody(ReasonSlug.FRAMING) from ex
+        raise errors.InvalidBody(ReasonSlug.FRAMING) from ex
     if len(received) > BODY_LIMIT_BYTES:
-        raise PayloadTooLarge(ReasonSlug.BODY)
+        raise errors.PayloadTooLarge(ReasonSlug.BODY)
     if content_length is not None and len(received) != content_length:
-        raise InvalidBody(ReasonSlug.TRUNCATED)
+        raise errors.InvalidBody(ReasonSlug.TRUNCATED)
     return received
 
 
 def _decode(text: str) -> str:
     if _MALFORMED_ESCAPE.search(text):
-        raise InvalidPagination(ReasonSlug.PERCENT_ENCODING)
+        raise errors.InvalidPagination(ReasonSlug.PERCENT_ENCODING)
     try:
         return unquote_to_bytes(text.replace("+", " ")).decode("utf-8")
     except UnicodeDecodeError as ex:
-        raise InvalidPagination(ReasonSlug.PERCENT_ENCODING) from ex
+        raise errors.InvalidPagination(ReasonSlug.PERCENT_ENCODING) from ex
 
 
 def _parse_limit(text: str) -> int:
     if not _DIGITS.fullmatch(text):
-        raise InvalidPagination(ReasonSlug.LIMIT_FORM)
+        raise errors.InvalidPagination(ReasonSlug.LIMIT_FORM)
     digits = text.lstrip("0")
     # Check the length first: int() raises ValueError for thousands of digits.
     if not 1 <= len(digits) <= len(str(MAX_PAGE_SIZE)) or int(digits) > MAX_PAGE_SIZE:
-        raise InvalidPagination(ReasonSlug.LIMIT_RANGE)
+        raise errors.InvalidPagination(ReasonSlug.LIMIT_RANGE)
     return int(digits)
 
 
@@ -181,14 +173,14 @@ def parse_page_query(query_string: str) -> tuple[Position, int]:
         raw_name, _, raw_value = piece.partition("=")
         name, value = _decode(raw_name), _decode(raw_value)
         if name in seen:
-            raise InvalidPagination(ReasonSlug.PARAMETER_REPEATED)
+            raise errors.InvalidPagination(ReasonSlug.PARAMETER_REPEATED)
         seen.add(name)
         if name == "cursor":
             after = cursor.decode(value)
         elif name == "limit":
             limit = _parse_limit(value)
         else:
-            raise InvalidPagination(ReasonSlug.PARAMETER_UNKNOWN)
+            raise errors.InvalidPagination(ReasonSlug.PARAMETER_UNKNOWN)
     return after, limit
 
 
@@ -203,7 +195,7 @@ def compile_schema(name: str) -> Callable[[Any], Any]:
 def _unique_members(pairs: list[tuple[str, Any]]) -> Document:
     document = dict(pairs)
     if len(document) != len(pairs):
-        raise InvalidBody(ReasonSlug.REPEATED_MEMBER)
+        raise errors.InvalidBody(ReasonSlug.REPEATED_MEMBER)
     return document
 
 
@@ -245,8 +237,8 @@ def _check_structure(body: bytes) -> None:
     if max(len(pieces), commas + brackets) <= _MAX_STRUCTURE:
         return
     if brackets > 2 * commas:
-        raise InvalidBody(ReasonSlug.NOT_JSON)  # RFC 8259 section 9 allows a bound on nesting
-    raise InvalidConfiguration(ReasonSlug.BODY_STRUCTURE)
+        raise errors.InvalidBody(ReasonSlug.NOT_JSON)  # RFC 8259 section 9 allows a bound on nesting
+    raise errors.InvalidConfiguration(ReasonSlug.BODY_STRUCTURE)
 
 
 def parse_json(body: bytes) -> Any:
@@ -257,13 +249,13 @@ def parse_json(body: bytes) -> Any:
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as ex:
-        raise InvalidBody(ReasonSlug.NOT_UTF8) from ex
+        raise errors.InvalidBody(ReasonSlug.NOT_UTF8) from ex
     if len(body) > _COUNTED_BYTES:
         _check_structure(body)
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError) as ex:
-        raise InvalidBody(ReasonSlug.NOT_JSON) from ex
+        raise errors.InvalidBody(ReasonSlug.NOT_JSON) from ex
 
 
 def rule_slug(path: list[str], keyword: str, value: Any) -> str:
@@ -294,5 +286,5 @@ class RequestSchema:
         except fastjsonschema.JsonSchemaValueException as ex:
             # The exception has the value.  Its path and message start with `data`, the document.
             at = f"body{ex.message.removeprefix('data')}".removeprefix("body.")
-            raise InvalidConfiguration(rule_slug(ex.path[1:], str(ex.rule), ex.value), at) from ex
+            raise errors.InvalidConfiguration(rule_slug(ex.path[1:], str(ex.rule), ex.value), at) from ex
         return document

@@ -6,18 +6,7 @@ import sys
 from typing import Any
 
 from stackmgr.errors import CommandError
-from stackmgr.operate import issued_keys, managers
-from stackmgr.operate.command import (
-    NEEDS_READER,
-    Commands,
-    add_command,
-    add_group,
-    canonical_uuid,
-    database_url,
-    future,
-    label,
-    whole_number,
-)
+from stackmgr.operate import command, issued_keys, managers
 from stackmgr.operate.connection import Operator, operating, reading
 from stackmgr.operate.issued_keys import IssuedKey, Quota
 from stackmgr.operate.output import discard, document, moment, print_documents, print_json, print_note
@@ -58,7 +47,7 @@ def _deliver(operator: Operator, arguments: argparse.Namespace, issued: IssuedKe
 
 
 def _issue(arguments: argparse.Namespace) -> None:
-    with operating(database_url()) as operator:
+    with operating(command.database_url()) as operator:
         issued = issued_keys.create(
             operator,
             managers.external_id(operator, arguments.external_id),
@@ -70,13 +59,13 @@ def _issue(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    with reading(database_url()) as reader:
+    with reading(command.database_url()) as reader:
         account = arguments.external_id and managers.external_id(reader, arguments.external_id)
         print_documents(arguments, map(document, issued_keys.list_all(reader, account)))
 
 
 def _revoke(arguments: argparse.Namespace) -> None:
-    with operating(database_url()) as operator:
+    with operating(command.database_url()) as operator:
         revoked_at = issued_keys.revoke(operator, arguments.key_id)
     if revoked_at is None:
         raise CommandError(_why_not(arguments.key_id, None))
@@ -87,7 +76,7 @@ def _revoke(arguments: argparse.Namespace) -> None:
 
 
 def _rotate(arguments: argparse.Namespace) -> None:
-    with operating(database_url()) as operator:
+    with operating(command.database_url()) as operator:
         issued = issued_keys.rotate(
             operator, arguments.key_id, overlap_seconds=arguments.overlap, expires_at=arguments.expires_at
         )
@@ -104,20 +93,20 @@ def _why_not(key_id: str, record: Any) -> str:
     return f"key {key_id} is {record.state}: issue another with 'stackmgr keys issue'"
 
 
-def _add_issue(group: Commands) -> None:
+def _add_issue(group: command.Commands) -> None:
     summary = "issue a key and print it on standard output, alone and only once"
-    parser = add_command(group, "issue", summary, _issue)
+    parser = command.add_command(group, "issue", summary, _issue)
     parser.add_argument(
         "--external-id",
-        type=canonical_uuid,
+        type=command.canonical_uuid,
         required=True,
         metavar="UUID",
         help="the manager's account; the manager id of an existing one is taken as well",
     )
-    parser.add_argument("--label", type=label, default="", help="a note, shown in lists")
+    parser.add_argument("--label", type=command.label, default="", help="a note, shown in lists")
     parser.add_argument(
         "--expires-at",
-        type=future,
+        type=command.future,
         help="expiry: an ISO 8601 time with an offset, or a date, at whose beginning in UTC the key expires",
     )
     parser.add_argument(
@@ -125,30 +114,30 @@ def _add_issue(group: Commands) -> None:
     )
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: command.Commands) -> None:
     """Add the commands."""
-    group = add_group(commands, "keys", "API keys of the database verifier")
+    group = command.add_group(commands, "keys", "API keys of the database verifier")
     _add_issue(group)
     summary = "list every key by its id, never the key itself"
-    lists = add_command(group, "list", summary, _list, more=NEEDS_READER)
+    lists = command.add_command(group, "list", summary, _list, more=command.NEEDS_READER)
     lists.add_argument(
         "--external-id",
-        type=canonical_uuid,
+        type=command.canonical_uuid,
         metavar="UUID",
         help="only this manager, by its external id or manager id",
     )
-    revoke = add_command(group, "revoke", "revoke a key at once", _revoke)
-    revoke.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
+    revoke = command.add_command(group, "revoke", "revoke a key at once", _revoke)
+    revoke.add_argument("key_id", type=command.canonical_uuid, metavar="KEY_ID")
     summary = "issue the successor of a key, print it as issue does, and let the key expire"
-    rotate = add_command(group, "rotate", summary, _rotate)
-    rotate.add_argument("key_id", type=canonical_uuid, metavar="KEY_ID")
+    rotate = command.add_command(group, "rotate", summary, _rotate)
+    rotate.add_argument("key_id", type=command.canonical_uuid, metavar="KEY_ID")
     rotate.add_argument(
         "--overlap",
-        type=whole_number(0, 366 * 86400),
+        type=command.whole_number(0, 366 * 86400),
         default=0,
         metavar="SECONDS",
         help="how long the key stays valid beside its successor (default 0)",
     )
     rotate.add_argument(
-        "--expires-at", type=future, help="expiry of the successor, by default that of the key"
+        "--expires-at", type=command.future, help="expiry of the successor, by default that of the key"
     )

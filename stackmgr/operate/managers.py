@@ -10,16 +10,7 @@ from psycopg import errors
 from stackmgr.access.verifiers import is_identity_id
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
-from stackmgr.operate import erasure, holds
-from stackmgr.operate.command import (
-    NEEDS_READER,
-    Commands,
-    add_command,
-    add_group,
-    canonical_uuid,
-    database_url,
-    label,
-)
+from stackmgr.operate import command, erasure, holds
 from stackmgr.operate.connection import Operator, operating, reading
 from stackmgr.operate.output import document, print_documents, print_json
 
@@ -51,14 +42,14 @@ def external_id(operator: Operator, any_id: str) -> str:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    with reading(database_url()) as reader:
+    with reading(command.database_url()) as reader:
         print_documents(arguments, map(document, reader.iterate(_LIST, {})))
 
 
 def _show(arguments: argparse.Namespace) -> None:
     if arguments.manager_id is None and arguments.identity_id is None:
         arguments.error("MANAGER_ID or --identity-id is required")
-    with reading(database_url()) as reader:
+    with reading(command.database_url()) as reader:
         ids = {"any_id": arguments.manager_id, "identity_id": arguments.identity_id}
         found = reader.rows(_LOCATE, ids)
     if not found:
@@ -69,7 +60,7 @@ def _show(arguments: argparse.Namespace) -> None:
 def _rebind(arguments: argparse.Namespace) -> None:
     if arguments.to_external_id is None and arguments.to_identity_id is None:
         arguments.error("--to-external-id or --to-identity-id is required")
-    with operating(database_url()) as operator:
+    with operating(command.database_url()) as operator:
         manager = find(operator, arguments.manager_id)
         if manager is None:
             raise CommandError(holds.NO_MANAGER.format(arguments.manager_id))
@@ -94,7 +85,7 @@ def _rebind(arguments: argparse.Namespace) -> None:
 
 
 def _change_hold(arguments: argparse.Namespace, change: Callable[[Operator, str], Any]) -> None:
-    with operating(database_url()) as operator:
+    with operating(command.database_url()) as operator:
         # A manager whose erasure has begun is named by its manager id.
         found = find(operator, arguments.manager_id)
         held = change(operator, found.manager_id if found else arguments.manager_id)
@@ -115,7 +106,7 @@ def _erase(arguments: argparse.Namespace) -> None:
     manager_id = arguments.manager_id
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with operating(database_url()) as operator:
+        with operating(command.database_url()) as operator:
             # The manager of an interrupted run is gone: it is named by its manager id.
             if found := find(operator, manager_id):
                 manager_id = found.manager_id
@@ -136,11 +127,13 @@ def _erase(arguments: argparse.Namespace) -> None:
 
 def _add_manager(parser: argparse.ArgumentParser, **options: Any) -> None:
     help_text = "its external id or manager id"
-    parser.add_argument("manager_id", type=canonical_uuid, metavar="MANAGER_ID", help=help_text, **options)
+    parser.add_argument(
+        "manager_id", type=command.canonical_uuid, metavar="MANAGER_ID", help=help_text, **options
+    )
 
 
-def _add_erase(group: Commands) -> None:
-    parser = add_command(
+def _add_erase(group: command.Commands) -> None:
+    parser = command.add_command(
         group,
         "erase",
         "delete a manager with its stacks, revisions, receipts and keys, for good",
@@ -152,38 +145,38 @@ def _add_erase(group: Commands) -> None:
     _add_manager(parser)
     parser.add_argument(
         "--confirm",
-        type=canonical_uuid,
+        type=command.canonical_uuid,
         required=True,
         metavar="EXTERNAL_ID",
         help="the external id as saved",
     )
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: command.Commands) -> None:
     """Add the commands."""
-    group = add_group(commands, "managers", "the identities that managers are bound to")
+    group = command.add_group(commands, "managers", "the identities that managers are bound to")
     summary = "list every manager with its binding and hold"
-    add_command(group, "list", summary, _list, more=NEEDS_READER)
-    show = add_command(group, "show", "show a manager by any of its ids", _show, more=NEEDS_READER)
+    command.add_command(group, "list", summary, _list, more=command.NEEDS_READER)
+    show = command.add_command(
+        group, "show", "show a manager by any of its ids", _show, more=command.NEEDS_READER
+    )
     _add_manager(show, nargs="?")
     show.add_argument("--identity-id", type=_identity_id, help="the verifier's own id of the holder")
     summary = "bind a manager, with all its stacks, to another identity"
     more = "State the saved binding in full: nothing changes if the saved one differs."
-    rebind = add_command(group, "rebind", summary, _rebind, more=more)
+    rebind = command.add_command(group, "rebind", summary, _rebind, more=more)
     _add_manager(rebind)
-    rebind.add_argument("--to-external-id", type=canonical_uuid, help="the new external id")
-    rebind.add_argument("--to-identity-id", type=_identity_id, help="the new identity id")
-    rebind.add_argument(
-        "--confirm-external-id", type=canonical_uuid, required=True, help="the external id as saved"
-    )
-    rebind.add_argument(
-        "--confirm-identity-id", type=_identity_id, required=True, help="the identity id as saved"
-    )
+    for half, parse in (("external", command.canonical_uuid), ("identity", _identity_id)):
+        rebind.add_argument(f"--to-{half}-id", type=parse, help=f"the new {half} id")
+        confirm = f"--confirm-{half}-id"
+        rebind.add_argument(confirm, type=parse, required=True, help=f"the {half} id as saved")
     summary = "let nothing delete a manager, its stacks, revisions or receipts, until its release"
     more = "A hold also stops an erasure that runs: what that deleted before stays deleted. Requests go on."
-    hold = add_command(group, "hold", summary, _hold, more=more)
+    hold = command.add_command(group, "hold", summary, _hold, more=more)
     _add_manager(hold)
-    hold.add_argument("--reason", type=label, required=True, metavar="TEXT", help="why, kept for good")
-    release = add_command(group, "release", "end the hold of a manager", _release)
+    hold.add_argument(
+        "--reason", type=command.label, required=True, metavar="TEXT", help="why, kept for good"
+    )
+    release = command.add_command(group, "release", "end the hold of a manager", _release)
     _add_manager(release)
     _add_erase(group)
