@@ -63,14 +63,11 @@ def circuit_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make_verifier() -> Callable[..., UnkeyVerifier]:
-    """Return a function that makes a verifier that calls the Unkey at a URL."""
     return lambda url, timeout=10.0: UnkeyVerifier(Endpoint(url, timeout=timeout), Secret(ROOT_KEY))
 
 
 @pytest.fixture
 def make_unkey_client(client_with, make_verifier):
-    """Return a function that makes a client whose key is verified by the Unkey at a URL."""
-
     def make(url: str, timeout: float = 10.0, external_id: str | None = None) -> Client:
         verifier = make_verifier(url, timeout)
         return client_with(f"key-{uuid4().hex}", external_id or str(uuid4()), verifier=verifier)
@@ -114,22 +111,18 @@ def every_operation(known: tuple[Client, str], contents):
 
 @pytest.fixture
 def no_threads() -> Callable[[], AbstractContextManager[object]]:
-    """Return a function that opens a block in which no thread can be started."""
     fail = Mock(side_effect=RuntimeError("can't start new thread"))
     return lambda: patch.object(threading.Thread, "start", fail)
 
 
 @pytest.fixture
 def command(database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Return a function that runs `stackmgr` with arguments, and with a text on standard input if need be."""
     monkeypatch.setenv("STACKMGR_DATABASE_URL", database_url)
     return runner(monkeypatch, capsys)
 
 
 @pytest.fixture
 def issue(operator: Database):
-    """Return a function that issues a key with options, for a new manager."""
-
     def issue(**options: Any) -> issued_keys.IssuedKey:
         with operator.session() as session:
             return issued_keys.create(session, str(uuid4()), **options)
@@ -139,7 +132,6 @@ def issue(operator: Database):
 
 @pytest.fixture
 def holder(app: Application, statements_run: list[str]) -> Callable[[str], Client]:
-    """Return a function that makes a client with a given key."""
     return lambda key: Client(app, key.strip(), "", statements_run)
 
 
@@ -154,7 +146,6 @@ def manager(client: Client, admin: psycopg.Connection) -> tuple[str, str]:
 
 @pytest.fixture
 def rows_of(admin: psycopg.Connection) -> Callable[[str], list[int]]:
-    """Return a function that counts the stacks, revisions, receipts and bindings of a manager."""
     tables = ("stacks", "stack_revisions", "creation_receipts", "managers")
     queries = [f"SELECT count(*) FROM stackmgr.{table} WHERE manager_id = %s" for table in tables]  # noqa: S608
     return lambda manager_id: [admin.execute(query, [manager_id]).fetchone()[0] for query in queries]
@@ -169,5 +160,4 @@ def erase_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def contents(admin: psycopg.Connection) -> Callable[[], object]:
-    """Return a function that returns all that the service has stored on behalf of managers."""
     return lambda: admin.execute(_CONTENTS).fetchone()

@@ -11,8 +11,6 @@ from tests.support.fixed_verifier import FixedVerifier
 
 @pytest.fixture
 def client_as(client_with):
-    """Return a function that makes a client with a given verified identity."""
-
     def make(identity_id: str, external_id: str):
         verifier = FixedVerifier(Identity(identity_id=identity_id, external_id=external_id))
         return client_with("key", external_id, verifier=verifier)

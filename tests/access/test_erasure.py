@@ -46,7 +46,6 @@ def manager(client, manager):
 
 @pytest.fixture
 def erase(database_url):
-    """Return a function that erases a manager, also in a thread."""
     with operating(database_url) as operator:
         yield partial(erasure.erase, operator)
 

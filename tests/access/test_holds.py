@@ -28,14 +28,12 @@ def row_by_row(monkeypatch):
 
 @pytest.fixture
 def operators(database_url):
-    """Two connections of operators."""
     with operating(database_url) as one, operating(database_url) as two:
         yield one, two
 
 
 @pytest.fixture
 def rows(rows_of, manager):
-    """Return a function that counts the manager's stacks, revisions and receipts."""
     return lambda: rows_of(manager[0])[:3]
 
 

@@ -22,7 +22,6 @@ def list_page(service: RunningService, key: str) -> Response:
 
 
 def assert_both_workers_return(service: RunningService, key: str, status: int) -> None:
-    """Assert the same status of so many requests that both workers have served some of them."""
     with ThreadPoolExecutor(8) as threads:
         responses = threads.map(lambda _: list_page(service, key), range(40))
         assert {received.status for received in responses} == {status}

@@ -22,8 +22,6 @@ def issued(issue):
 
 @pytest.fixture
 def last_used(database_url, issued):
-    """Return a function that returns the last use of the key."""
-
     def read():
         with operating(database_url) as reader:
             return issued_keys.find(reader, issued.key_id).last_used_hour
@@ -39,7 +37,6 @@ def notes(database):
 
 @pytest.fixture
 def client(client_with, issued, notes):
-    """A client with the key."""
     return client_with(issued.key, verifier=DatabaseVerifier(notes))
 
 

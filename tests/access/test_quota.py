@@ -39,8 +39,6 @@ REBIND = b"UPDATE stackmgr.managers SET identity_id = identity_id || '_new' WHER
 
 @pytest.fixture
 def limited(issue, holder):
-    """Return a function that makes a client whose key has the given quota, and that key's id."""
-
     def make(limit: int, seconds: int) -> tuple[Client, str]:
         issued = issue(quota=Quota(limit, seconds))
         return holder(issued.key), issued.key_id

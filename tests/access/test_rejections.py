@@ -33,7 +33,6 @@ def lines():
 
 @pytest.fixture
 def client(client_with, unkey, make_verifier, lines):
-    """A client whose key Unkey verifies."""
     verifier = make_verifier(unkey.url)
     return client_with("some_key", str(uuid4()), verifier=verifier, observers=[lines.append])
 

@@ -66,7 +66,6 @@ CASES = {
 
 
 def outcome(verifier, key: str) -> str:
-    """Return the external id of a key, or the reason for its rejection."""
     try:
         return verifier.verify(key).external_id
     except ServiceError as ex:

@@ -158,7 +158,6 @@ def test_a_redirect_is_not_followed(every_operation, unkey, status):
 
 @pytest.fixture
 def good(known):
-    """The body for the known client's key."""
     return accepted(known[0].external_id, f"id_{known[0].external_id}")
 
 

@@ -68,7 +68,6 @@ def service(make_service: ServiceMaker) -> Service:
 
 @pytest.fixture
 def make_database(server: FaultyPostgres) -> Iterator[Callable[[int], Database]]:
-    """Return a function that opens a database with so many connections."""
     with ExitStack() as cleanup:
 
         def make(pool_size: int) -> Database:

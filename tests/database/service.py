@@ -44,7 +44,6 @@ class Watcher:
         return {pid for (pid,) in rows}
 
     def waiting_one(self) -> int:
-        """Return the pid of the one backend that waits, once it does."""
         eventually(self.waiting)
         [pid] = self.waiting()
         return pid
@@ -52,7 +51,6 @@ class Watcher:
 
 @contextmanager
 def held_row(login: psycopg.Connection, stack_id: str) -> Iterator[None]:
-    """Hold the lock of a stack's row until the block ends."""
     with login.transaction():
         login.execute(b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE", (stack_id,))
         yield
@@ -104,7 +102,6 @@ class Service:
                 self.database.release(connection)
 
     def backends(self) -> list[int]:
-        """Return the pids of the backends of all the pool's connections."""
         with self.every_connection() as held:
             return [connection.info.backend_pid for connection in held]
 
@@ -168,6 +165,5 @@ def in_time() -> Iterator[None]:
 
 
 def at_once(calls: list[Callable[[], int]]) -> list[int]:
-    """Make all the calls at the same time and return their results in order."""
     with ThreadPoolExecutor(len(calls)) as threads:
         return [future.result() for future in [threads.submit(call) for call in calls]]

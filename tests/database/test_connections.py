@@ -71,7 +71,6 @@ def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _first_success(service: Service) -> float:
-    """Return when the first of a client's repeated requests succeeded."""
     while service.operations()["get"]() != 200:
         time.sleep(0.01)
     return time.monotonic()

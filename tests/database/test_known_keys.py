@@ -34,8 +34,6 @@ def warm(service: Service) -> Service:
 
 @pytest.fixture
 def written(login: psycopg.Connection) -> Callable[[], int]:
-    """Return a function that returns how many revisions there are, of anybody."""
-
     def written() -> int:
         [(number,)] = login.execute(b"SELECT count(*) FROM stackmgr.stack_revisions").fetchall()
         return number

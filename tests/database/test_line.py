@@ -34,13 +34,11 @@ def worker() -> Iterator[Running]:
 
 @pytest.fixture
 def single(make_database) -> Database:
-    """A database with one connection."""
     return make_database(1)
 
 
 @pytest.fixture
 def double(make_database) -> Database:
-    """A database with two connections."""
     return make_database(2)
 
 

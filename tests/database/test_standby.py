@@ -30,7 +30,6 @@ def link(server: FaultyPostgres) -> Iterator[Proxy]:
 
 @pytest.fixture
 def standby(link: Proxy, service: Service, login: psycopg.Connection) -> Iterator[FaultyPostgres]:
-    """A synchronous standby, for which commits wait."""
     with tempfile.TemporaryDirectory(prefix="stackmgr-standby-") as folder:
         follower = FaultyPostgres(Path(folder) / "data")
         follower.follow(f"host=127.0.0.1 port={link.port} user=postgres application_name=standby")

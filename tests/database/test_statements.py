@@ -8,7 +8,6 @@ from stackmgr.database import statements
 
 @pytest.fixture
 def load(tmp_path, monkeypatch):
-    """Return a function that loads a statement from the given text."""
     monkeypatch.setattr(paths, "directory", lambda _: tmp_path)
 
     def load(text):

@@ -28,8 +28,6 @@ _TIMEOUT_SECONDS = 60.0
 
 
 class Browser:
-    """One window."""
-
     def __init__(self, address: str, session: str) -> None:
         self._base = f"{address}/session/{session}"
 
@@ -37,11 +35,9 @@ class Browser:
         return _request("POST", self._base + path, body)
 
     def open(self, url: str) -> None:
-        """Load *url*."""
         self._post("/url", {"url": url})
 
     def run(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression."""
         return self._post("/execute/sync", {"script": f"return {expression}", "args": []})
 
     def console(self) -> list[str]:

@@ -26,13 +26,11 @@ def service(database_url: str) -> Iterator[RunningService]:
 
 @pytest.fixture(scope="session")
 def proxy(service: RunningService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NginxProxy]:
-    """nginx in front of the service."""
     with nginx_before(tmp_path_factory.mktemp("nginx"), service.port, changes=IMPATIENT) as running:
         yield running
 
 
 @pytest.fixture
 def server() -> Iterator[FaultyPostgres]:
-    """A server of a test's own."""
     with faulty_postgres() as server:
         yield server

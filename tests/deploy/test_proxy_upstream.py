@@ -51,7 +51,6 @@ def proxy(fronted) -> NginxProxy:
 
 @pytest.fixture
 def upstream(fronted) -> HttpServer:
-    """The server, which responds well and has had no request."""
     server = fronted[1]
     server.behave = well
     server.requests.clear()

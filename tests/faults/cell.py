@@ -75,5 +75,4 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Return the name on the command line."""
         return "-".join(re.findall(r"\w+", f"{self.what} {self.how}"))

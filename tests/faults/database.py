@@ -65,14 +65,12 @@ def _processes(stage: Stage, title: str) -> list[psutil.Process]:
 
 
 def _kill_backend(stage: Stage) -> None:
-    """Kill a backend, after which PostgreSQL ends the others and recovers."""
     if backends := _processes(stage, _BACKEND):
         stage.server.kill_backend(stage.chance.choice(backends).pid)
     eventually(stage.server.accepts)
 
 
 def _suspends(title: str, most: int) -> Fault:
-    """Return the fault in which processes of this title stop, at most so many."""
     return lambda stage: suspended(eventually(lambda: _processes(stage, title))[:most])
 
 

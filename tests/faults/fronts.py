@@ -64,7 +64,6 @@ def _with_nginx(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _pgbouncer_dies(_: Stage) -> Iterator[None]:
-    """Kill PgBouncer, and start it again as it was."""
     process = _child(PROGRAM.name)
     command, folder = process.cmdline(), process.cwd()
     user, group = process.uids().real, process.gids().real
@@ -92,7 +91,6 @@ def _transactions_are_left_open(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def with_unkey(stage: Stage) -> Iterator[None]:
-    """Let an Unkey that accepts the keys of the managers verify them."""
     external_ids = {manager.api_key: manager.external_id for manager in stage.managers}
     with http_server(accepting(external_ids)) as stage.unkey:
         stage.environment |= {

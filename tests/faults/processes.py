@@ -74,14 +74,12 @@ def _refuse_reload(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _unbootable(stage: Stage) -> Iterator[None]:
-    """Let workers check for the file that keeps them from booting."""
     stage.configuration += _NO_BOOT.format(path=str(stage.folder / "no-boot"))
     yield
 
 
 @contextmanager
 def _fail_boot(stage: Stage) -> Iterator[None]:
-    """Let no worker boot, and kill one."""
     (stage.folder / "no-boot").touch()
     stage.a_worker().kill()
     yield

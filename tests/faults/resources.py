@@ -46,7 +46,6 @@ def _keep_heartbeats(stage: Stage, where: Path) -> None:
 
 @contextmanager
 def _fill_volume(stage: Stage) -> Iterator[None]:
-    """Leave no room on the volume, whatever has been freed since the last time."""
     path = stage.folder / "volume" / "ballast"
     with path.open("ab") as ballast:
         for piece in _PIECES:

@@ -89,7 +89,6 @@ class Stage:
         return Unit(self.folder, deploy, environment, port=self.port)
 
     def workload(self, seed: int, *, keeps: bool = False, lists: bool = True) -> Workload:
-        """Return clients of the service, or of what stands before it."""
         port, keeps = self.client_port or self.service.port, keeps or self.tls is not None
         return Workload(seed, self.managers, port, tls=self.tls, keeps=keeps, lists=lists)
 
@@ -145,7 +144,6 @@ def staged(server: FaultyPostgres, seed: int, *prepare: Prepare | None) -> Itera
 
 @contextmanager
 def suspended(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """Suspend these processes until the context ends."""
     for process in processes:
         process.suspend()
     try:

@@ -67,12 +67,10 @@ class Unit:
 
     @property
     def pid(self) -> int:
-        """Return the id of the master that runs, or ran last."""
         assert self._process is not None
         return self._process.pid
 
     def workers(self) -> list[psutil.Process]:
-        """Return the workers of the master that runs."""
         with suppress(psutil.NoSuchProcess):
             return [child for child in psutil.Process(self.pid).children() if _is_worker(child)]
         return []
@@ -113,7 +111,6 @@ class Unit:
             self._execute()
 
     def _kill_rest(self) -> None:
-        """Kill the processes that a master has left behind."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -131,7 +128,6 @@ class Unit:
             raise AssertionError(self.log) from ex
 
     def await_workers(self, number: int) -> None:
-        """Return once *number* workers run."""
         eventually(lambda: len(self.workers()) == number, _PATIENCE, "a worker is missing")
 
     def check(self) -> None:
@@ -160,7 +156,6 @@ class Unit:
         assert status in (0, -signal.SIGKILL), self.log
 
     def close(self) -> None:
-        """Give up the sockets too."""
         self.stop()
         for held in self._sockets:
             held.close()

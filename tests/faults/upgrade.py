@@ -56,7 +56,6 @@ class Deployment:
 
 
 def _command(release: Path, database_url: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the operator's command of the release in a folder."""
     environment = {**os.environ, "PYTHONPATH": str(release), "STACKMGR_DATABASE_URL": database_url}
     command = [sys.executable, "-m", "stackmgr", *words]
     return subprocess.run(

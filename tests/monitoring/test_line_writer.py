@@ -19,7 +19,6 @@ PATIENCE = 60
 
 @pytest.fixture(params=["pipe", "socket"])
 def ends(request):
-    """The reading and the writing end, as descriptors."""
     if request.param == "pipe":
         reading, writing = os.pipe()
     else:
@@ -96,7 +95,6 @@ def test_bound_is_of_waiting_lines(tmp_path):
 
 @pytest.fixture
 def pieces(monkeypatch):
-    """What is written, piece by piece."""
     pieces = []
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, text: pieces.append(bytes(text)) or write(fd, text))

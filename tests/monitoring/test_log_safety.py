@@ -41,7 +41,6 @@ def log(caplog):
 
 @pytest.fixture
 def logged(client_with, log):
-    """Return a function that makes a client of an application that writes a log, with a given verifier."""
     return lambda verifier, key=CANARY: client_with(key, verifier=verifier, observers=[log.requests.append])
 
 

@@ -56,7 +56,6 @@ def _row(connection: psycopg.Connection[Any], table: str, row: dict[str, object]
 
 
 def save(connection: psycopg.Connection[Any]) -> None:
-    """Insert the managers, the keys and the stacks."""
     for external_id, manager_id in MANAGER_IDS.items():
         manager = {"manager_id": manager_id, "external_id": external_id, "identity_id": f"id:{external_id}"}
         _row(connection, "managers", manager)

@@ -91,8 +91,6 @@ FAULTS = {
 
 @pytest.fixture
 def audit(run_psql, own_url):
-    """Return a function that returns the rows of the audit of a database of the test's own."""
-
     def run(**parameters: str) -> list[list[str]]:
         given = [argument for each in parameters.items() for argument in ("-v", "=".join(each))]
         ran = run_psql(own_url, "-At", *given, "-f", AUDIT)

@@ -56,7 +56,6 @@ def revisions(url: str) -> list[tuple[Any, ...]]:
 
 
 def archived(folder: Path) -> list[tuple[str, str]]:
-    """Return the stack and the number of each revision in the file."""
     _, *rows = (folder / "revisions-2025.tsv").read_text().splitlines()
     return [(row.split("\t")[1], row.split("\t")[2]) for row in rows]
 

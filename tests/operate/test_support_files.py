@@ -42,8 +42,6 @@ NO_ID = "invalid input syntax for type uuid"
 
 @pytest.fixture
 def run_file(run_psql):
-    """Return a function that runs a file with parameters, and returns the outcome."""
-
     def run(url: str, name: str, /, **parameters: object):
         given = [argument for each in parameters.items() for argument in ("-v", "{}={}".format(*each))]
         return run_psql(url, "-At", *given, "-f", FOLDER / f"{name}.sql")
@@ -53,8 +51,6 @@ def run_file(run_psql):
 
 @pytest.fixture
 def shown(run_file, saved_url):
-    """Return a function that returns the lines that a file prints of the saved stacks."""
-
     def show(name: str, /, **parameters: object) -> list[str]:
         ran = run_file(saved_url, name, **parameters)
         assert ran.status == 0, ran.err

@@ -38,7 +38,6 @@ def bare_database_url(bare_cluster_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def own_url(server_url: str) -> Iterator[str]:
-    """A migrated database that a test may change."""
     with new_database(server_url) as url:
         migrations.apply(url)
         yield url

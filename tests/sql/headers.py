@@ -30,7 +30,6 @@ class SqlFile:
         return [] if text == "none" or text.startswith("none (") else text.split(", ")
 
     def parameters(self) -> dict[str, str]:
-        """Return the names of the parameters with their types."""
         found = (_PARAMETER.fullmatch(item) for item in self.listed("params"))
         return {match[1]: match[2] for match in found if match}
 

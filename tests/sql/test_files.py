@@ -163,7 +163,6 @@ def test_keys_and_indexes_lead_with_the_manager(admin):
 
 
 def uses(body: str) -> list[tuple[str, str]]:
-    """Return each use of a tenant table: the verb and the table."""
     return _USE.findall(body)
 
 

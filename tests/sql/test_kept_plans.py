@@ -63,7 +63,6 @@ CALLS: dict[str, tuple[int, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def url(binaries: Path) -> Iterator[str]:
-    """A database on a server that analyses no table by itself."""
     with cluster(binaries, "autovacuum=off") as server_url, new_database(server_url) as url:
         migrations.apply(url)
         yield url

@@ -30,7 +30,6 @@ SELECT 1 / 0;
 
 @pytest.fixture
 def empty_url(server_url: str) -> Iterator[str]:
-    """A connection string to a database to which nothing was applied."""
     with new_database(server_url) as url:
         yield url
 

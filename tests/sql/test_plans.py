@@ -162,7 +162,6 @@ def ends(crowded_url: str) -> dict[str, Position]:
 
 
 def indexes(plan: list[dict[str, Any]]) -> set[str]:
-    """Return the names of the indexes by which *plan* finds rows."""
     return {node["Index Name"] for node in plan if "Index Name" in node}
 
 
