@@ -76,7 +76,7 @@ def test_only_consecutive_failures_count(breaker, clock):
 
 
 @pytest.fixture
-def client(make_unkey_client, unkey, clock):
+def blocked_client(make_unkey_client, unkey, clock):
     """A client whose circuit is open: Unkey has just failed."""
     client = make_unkey_client(unkey.url)
     unkey.behave = respond(500, {})
@@ -85,15 +85,15 @@ def client(make_unkey_client, unkey, clock):
     return client
 
 
-def test_a_probe_that_succeeds_closes_the_circuit(client, unkey, clock, caplog):
-    unkey.behave = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
-    response = client.page()
+def test_a_probe_that_succeeds_closes_the_circuit(blocked_client, unkey, clock, caplog):
+    unkey.behave = respond(200, accepted(blocked_client.external_id, f"id_{blocked_client.external_id}"))
+    response = blocked_client.page()
     assert caplog.records == []
     assert (response.status_int, response.json["code"]) == (503, "service_unavailable")
     assert "circuit" not in json.dumps(response.json)
     assert "Retry-After" not in response.headers
     clock.seconds += PROBE_INTERVAL
-    assert [client.page().status_int for _ in range(3)] == [200] * 3
+    assert [blocked_client.page().status_int for _ in range(3)] == [200] * 3
     logged = [*caplog.get_records("setup"), *caplog.records]
     assert [record.getMessage() for record in logged if record.levelname == "WARNING"] == [
         "The verifier does not respond: requests return 503 at once until it does",

@@ -36,7 +36,7 @@ INSERT INTO stackmgr.api_key_quota_queues (quota_id, slot, granted_at) SELECT qu
 
 
 @pytest.fixture
-def manager(client, manager):
+def busy_manager(client, manager):
     """The manager id and external id of the client, who has three stacks of five revisions in all."""
     [first, *_] = client.page().json["items"]
     for _ in range(2):
@@ -50,8 +50,8 @@ def erase(database_url):
         yield partial(erasure.erase, operator)
 
 
-def test_all_rows_are_deleted_and_counted(manager, command, admin, row_counts, make_client):
-    manager_id, external_id = manager
+def test_all_rows_are_deleted_and_counted(busy_manager, command, admin, row_counts, make_client):
+    manager_id, external_id = busy_manager
     other = make_client()
     stack = other.create(configuration()).json
     admin.execute(USE_QUOTA, [external_id])
@@ -74,17 +74,17 @@ def test_all_rows_are_deleted_and_counted(manager, command, admin, row_counts, m
     assert other.get(stack["id"]).json == stack
 
 
-def test_erasure_needs_the_confirmed_id(client, manager, command, contents):
+def test_erasure_needs_the_confirmed_id(client, busy_manager, command, contents):
     before = contents()
-    result = command("managers", "erase", manager[0], "--confirm", manager[0])
+    result = command("managers", "erase", busy_manager[0], "--confirm", busy_manager[0])
     assert result.status == 1
     assert "the manager has another external id, or none" in result.err
     assert contents() == before
     assert client.page().status_int == 200
 
 
-def test_an_interrupted_erasure_is_continued(client, manager, command, admin, monkeypatch):
-    manager_id, external_id = manager
+def test_an_interrupted_erasure_is_continued(client, busy_manager, command, admin, monkeypatch):
+    manager_id, external_id = busy_manager
     erase = ("managers", "erase", manager_id, "--confirm", external_id)
     monkeypatch.setattr(erasure, "_BATCH", 2)
     rows, handler = Operator.rows, signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -105,11 +105,11 @@ def test_an_interrupted_erasure_is_continued(client, manager, command, admin, mo
     assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
 
 
-def test_rows_are_deleted_in_heap_order(manager, database_url, row_counts):
+def test_rows_are_deleted_in_heap_order(busy_manager, database_url, row_counts):
     before = row_counts()
     with operating(database_url) as operator:
         # The updates have moved rows of the stacks.
-        rows = list(operator.iterate(erasure._ROWS, {"manager_id": manager[0]}))
+        rows = list(operator.iterate(erasure._ROWS, {"manager_id": busy_manager[0]}))
         for step, position, _ in rows:
             erasure._delete_batch(operator, str(uuid4()), step, [position])
     listed = [(step, *map(int, position.strip("()").split(","))) for step, position, _ in rows]
@@ -126,7 +126,7 @@ WHERE pg_class.oid = 'stackmgr.creation_receipts'::regclass
 """
 
 
-def test_receipts_are_vacuumed_once_none_can_read(manager, make_client, database_url, monkeypatch):
+def test_receipts_are_vacuumed_once_none_can_read(busy_manager, make_client, database_url, monkeypatch):
     make_client().create(configuration())
     monkeypatch.setattr(erasure, "_MANY", 3)
     reports = []
@@ -140,28 +140,30 @@ def test_receipts_are_vacuumed_once_none_can_read(manager, make_client, database
                 older.rollback()
 
         monkeypatch.setattr(erasure.time, "sleep", sleep)
-        assert erasure.erase(operator, *manager, lambda *report: reports.append(report)) == (3, 5, 3, 1)
+        assert erasure.erase(operator, *busy_manager, lambda *report: reports.append(report)) == (3, 5, 3, 1)
         assert older.execute(FROZEN).fetchone() == (True,)
     waits = [report for report in reports if "may still read" in report[2]]
     assert [(done, total) for done, total, _ in waits] == [(8, 11)]
 
 
-def test_rows_without_their_manager_are_erased(manager, command, admin, rows_of):
-    erase = ("managers", "erase", manager[0], "--confirm", manager[1])
-    admin.execute(b"DELETE FROM stackmgr.managers WHERE manager_id = %s", [manager[0]])
+def test_rows_without_their_manager_are_erased(busy_manager, command, admin, rows_of):
+    erase = ("managers", "erase", busy_manager[0], "--confirm", busy_manager[1])
+    admin.execute(b"DELETE FROM stackmgr.managers WHERE manager_id = %s", [busy_manager[0]])
     assert command(*erase).status == 1
     columns = b"(manager_id, external_id, finished_at)"
-    admin.execute(b"INSERT INTO stackmgr.manager_erasures " + columns + b" VALUES (%s, %s, now())", manager)
+    admin.execute(
+        b"INSERT INTO stackmgr.manager_erasures " + columns + b" VALUES (%s, %s, now())", busy_manager
+    )
     assert command(*erase).status == 0
-    assert rows_of(manager[0]) == [0, 0, 0, 0]
-    assert admin.execute(RECORD, [manager[0]]).fetchone() == (3, 5, 3, True, True)
+    assert rows_of(busy_manager[0]) == [0, 0, 0, 0]
+    assert admin.execute(RECORD, [busy_manager[0]]).fetchone() == (3, 5, 3, True, True)
 
 
-def test_erasure_waits_as_long_as_nginx(manager, erase, monkeypatch):
+def test_erasure_waits_as_long_as_nginx(busy_manager, erase, monkeypatch):
     monkeypatch.undo()
     slept: list[float] = []
     monkeypatch.setattr(erasure.time, "sleep", slept.append)
-    assert erase(*manager, erasure.Progress())
+    assert erase(*busy_manager, erasure.Progress())
     nginx = (paths.directory("deploy") / "nginx.conf").read_text()
     [limit] = {int(seconds) for seconds in re.findall(r"proxy_read_timeout (\d+)s;", nginx)}
     first, *pauses = slept
@@ -171,8 +173,8 @@ def test_erasure_waits_as_long_as_nginx(manager, erase, monkeypatch):
     assert all(pauses)
 
 
-def test_key_issued_meanwhile_is_a_new_managers(manager, new_key, erase, database, admin):
-    manager_id, external_id = manager
+def test_key_issued_meanwhile_is_a_new_managers(busy_manager, new_key, erase, database, admin):
+    manager_id, external_id = busy_manager
 
     def bind_again(done: int, *_: object) -> None:
         if not done:
@@ -199,7 +201,7 @@ def test_key_issued_meanwhile_is_a_new_managers(manager, new_key, erase, databas
     ],
     ids=["create", "created", "retry that found its key used", "update", "updated"],
 )
-def test_concurrent_write_is_erased_too(client, manager, rows_of, erase, race):
+def test_concurrent_write_is_erased_too(client, busy_manager, rows_of, erase, race):
     last_statement, send, status = race
     [first, *_] = client.page().json["items"]
     client.change_worker()
@@ -212,7 +214,7 @@ def test_concurrent_write_is_erased_too(client, manager, rows_of, erase, race):
     def run(session, statement, parameters, **rest):
         found = rows(session, statement, parameters, **rest)
         if statement.name == last_statement and not erased:
-            erased.append(threads.submit(erase, *manager, erasure.Progress()))
+            erased.append(threads.submit(erase, *busy_manager, erasure.Progress()))
             assert waits.wait(60)
         return found
 
@@ -226,7 +228,7 @@ def test_concurrent_write_is_erased_too(client, manager, rows_of, erase, race):
         finally:
             ended.set()
     assert erased[0].result()
-    assert rows_of(manager[0]) == [0, 0, 0, 0]
+    assert rows_of(busy_manager[0]) == [0, 0, 0, 0]
     assert client.page().status_int == 401
 
 

@@ -20,12 +20,12 @@ from stackmgr.operate.issued_keys import Quota
 
 
 def test_only_the_digest_of_a_key_is_stored(issue, admin):
-    issued = issue(label="canary")
+    issued_json = issue(label="canary")
     query = b"SELECT api_keys::text FROM stackmgr.api_keys WHERE label = 'canary'"
     (stored,) = admin.execute(query).fetchone()
-    assert api_keys.digest(issued.key).hex() in stored
-    for start in range(len(issued.key) - 8):
-        assert issued.key[start : start + 8] not in stored.replace("stackmgr:", "")
+    assert api_keys.digest(issued_json.key).hex() in stored
+    for start in range(len(issued_json.key) - 8):
+        assert issued_json.key[start : start + 8] not in stored.replace("stackmgr:", "")
 
 
 def test_successor_inherits_all_but_the_secret(issue, holder, operator, database_url):
@@ -75,26 +75,26 @@ def test_ended_key_cannot_be_rotated(issue, operator):
 
 
 def test_of_two_rotations_at_once_one_succeeds(issue, operator):
-    issued = issue()
+    issued_json = issue()
 
     def rotate(_):
         with operator.session() as session:
-            return issued_keys.rotate(session, issued.key_id, overlap_seconds=60)
+            return issued_keys.rotate(session, issued_json.key_id, overlap_seconds=60)
 
     for _ in range(10):
         with ThreadPoolExecutor(2) as threads:
             successors = [new for new in threads.map(rotate, range(2)) if new is not None]
         assert len(successors) == 1
-        issued = successors[0]
+        issued_json = successors[0]
 
 
 def test_key_with_anothers_hash_is_verified(issue, database):
     admission, found = Admission(), []
     with database.session() as session:
-        for issued in (issue(), issue()):
-            credential = Credential(issued.key, session, DatabaseVerifier(), admission)
+        for issued_json in (issue(), issue()):
+            credential = Credential(issued_json.key, session, DatabaseVerifier(), admission)
             credential.begin()
-            found.append(credential.identity.key_id == issued.key_id)
+            found.append(credential.identity.key_id == issued_json.key_id)
             admission.remembered = credential.identity
     assert found == [True, True]
 
@@ -158,20 +158,20 @@ UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 @pytest.fixture
-def issued(command):
+def issued_json(command):
     """A new key as `issue` prints it for scripts."""
     return command("keys", "issue", "--json", "--external-id", str(uuid4())).json
 
 
-def test_issue_and_rotate_print_the_key_alone(command, holder, issued):
+def test_issue_and_rotate_print_the_key_alone(command, holder, issued_json):
     first = command("keys", "issue", "--external-id", str(uuid4()))
-    successor = command("keys", "rotate", issued["key_id"])
+    successor = command("keys", "rotate", issued_json["key_id"])
     for printed in (first, successor):
         assert printed.status == 0
         assert KEY.fullmatch(printed.out)
         assert re.fullmatch(rf"key id {UUID}\n", printed.err)
         assert holder(printed.out).page().status_int == 200
-    assert holder(issued["key"]).page().status_int == 401
+    assert holder(issued_json["key"]).page().status_int == 401
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ def test_issue_and_rotate_print_the_key_alone(command, holder, issued):
     ],
 )
 def test_issue_for_scripts_prints_one_document(command, given, printed):
-    issued = command("keys", "issue", "--json", "--external-id", str(uuid4()), "--expires-at", given)
-    assert issued.err == ""
-    assert issued.json.keys() == {"key", "key_id", "expires_at"}
-    assert issued.json["expires_at"] == printed
+    issued_json = command("keys", "issue", "--json", "--external-id", str(uuid4()), "--expires-at", given)
+    assert issued_json.err == ""
+    assert issued_json.json.keys() == {"key", "key_id", "expires_at"}
+    assert issued_json.json["expires_at"] == printed
 
 
 def test_list_shows_everything_except_the_key(command):
@@ -214,18 +214,18 @@ def test_list_shows_everything_except_the_key(command):
 def test_key_is_issued_by_the_manager_id(command, client):
     client.page()
     [manager] = command("managers", "show", "--json", client.external_id).json
-    issued = command("keys", "issue", "--json", "--external-id", manager["manager_id"]).json
+    issued_json = command("keys", "issue", "--json", "--external-id", manager["manager_id"]).json
     listed = command("keys", "list", "--json", "--external-id", client.external_id).json
-    assert issued["key_id"] in [record["key_id"] for record in listed]
+    assert issued_json["key_id"] in [record["key_id"] for record in listed]
 
 
-def test_rotate_with_an_overlap_leaves_both_valid(command, holder, issued):
-    new = command("keys", "rotate", issued["key_id"], "--overlap", "600", "--json").json
-    assert [holder(each["key"]).page().status_int for each in (issued, new)] == [200, 200]
+def test_rotate_with_an_overlap_leaves_both_valid(command, holder, issued_json):
+    new = command("keys", "rotate", issued_json["key_id"], "--overlap", "600", "--json").json
+    assert [holder(each["key"]).page().status_int for each in (issued_json, new)] == [200, 200]
 
 
-def test_an_error_is_reported_in_one_line(command, issued):
-    key_id, unknown = issued["key_id"], str(uuid4())
+def test_an_error_is_reported_in_one_line(command, issued_json):
+    key_id, unknown = issued_json["key_id"], str(uuid4())
     successor = command("keys", "rotate", key_id, "--json").json["key_id"]
     command("keys", "revoke", successor)
     for arguments, message in {

@@ -36,44 +36,44 @@ def notes(database):
 
 
 @pytest.fixture
-def client(client_with, issued, notes):
+def noted_client(client_with, issued, notes):
     return client_with(issued.key, verifier=DatabaseVerifier(notes))
 
 
-def test_use_is_visible_to_the_hour(client, notes, last_used, admin):
-    client.page()
-    client.page()
-    assert client.statements == ["stack_list"]
+def test_use_is_visible_to_the_hour(noted_client, notes, last_used, admin):
+    noted_client.page()
+    noted_client.page()
+    assert noted_client.statements == ["stack_list"]
     assert last_used() is None
     notes.write()
     (hour,) = admin.execute(b"SELECT date_trunc('hour', now(), 'UTC')").fetchone()
     assert last_used() == hour
 
 
-def test_within_the_hour_nothing_more_is_written(client, notes, statements_run, admin):
-    client.page()
+def test_within_the_hour_nothing_more_is_written(noted_client, notes, statements_run, admin):
+    noted_client.page()
     notes.write()
-    client.page()
+    noted_client.page()
     statements_run.clear()
     notes.write()
     assert statements_run == []
     admin.execute(b"UPDATE stackmgr.api_keys SET last_used_at = last_used_at - interval '1 hour'")
-    client.page()
+    noted_client.page()
     notes.write()
     assert statements_run[-1] == "api_key_use_record"
 
 
-def test_use_without_a_thread_fails_no_request(client, notes, last_used, no_threads):
+def test_use_without_a_thread_fails_no_request(noted_client, notes, last_used, no_threads):
     notes._interval = 0.01
     with no_threads():
-        assert client.page().status_int == 200
-    assert client.page().status_int == 200
+        assert noted_client.page().status_int == 200
+    assert noted_client.page().status_int == 200
     eventually(last_used)
 
 
-def test_a_rejected_key_is_not_in_use(client, notes, statements_run):
-    client.key = api_keys.generate()
-    assert client.page().status_int == 401
+def test_a_rejected_key_is_not_in_use(noted_client, notes, statements_run):
+    noted_client.key = api_keys.generate()
+    assert noted_client.page().status_int == 401
     statements_run.clear()
     notes.write()
     assert statements_run == []
@@ -91,15 +91,15 @@ def test_one_process_writes_a_use(issued, database, admin):
     assert versions[0] == versions[1]
 
 
-def test_locked_keys_use_is_recorded_later(client, notes, last_used, admin, database_url):
-    client.page()
+def test_locked_keys_use_is_recorded_later(noted_client, notes, last_used, admin, database_url):
+    noted_client.page()
     notes._database = impatient = Database(database_url, pool_size=1, deadline=2.0)
     impatient.open()
     impatient._pool.wait(30)
     with admin.transaction():
         admin.execute(b"SELECT FROM stackmgr.api_keys FOR UPDATE")
         notes.write()
-        assert client.page().status_int == 200
+        assert noted_client.page().status_int == 200
     assert last_used() is None
     notes.write()
     impatient.close()

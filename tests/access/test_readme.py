@@ -18,7 +18,7 @@ TOKEN = {"active": True, "iss": "https://id.example.org", "sub": SUBJECT, "aud":
 
 
 @pytest.fixture
-def client(unkey, client_with):
+def token_client(unkey, client_with):
     """A client of an application with the example's verifier, which calls the test's server."""
     defined: dict = {}
     exec(compile(EXAMPLE, "README.md", "exec"), defined)  # noqa: S102 - our own page
@@ -28,9 +28,9 @@ def client(unkey, client_with):
 
 
 @pytest.mark.parametrize("audience", ["stackmgr", ["other", "stackmgr"]])
-def test_the_example_accepts_an_active_token(client, unkey, admin, audience):
+def test_the_example_accepts_an_active_token(token_client, unkey, admin, audience):
     unkey.behave = respond(200, TOKEN | {"aud": audience})
-    assert client.page().status_int == 200
+    assert token_client.page().status_int == 200
     assert unkey.requests[0].line == "POST /oauth2/introspect HTTP/1.1"
     assert unkey.requests[0].body == b"token=tok%2Ben%2F1&token_type_hint=access_token"
     assert unkey.requests[0].headers["authorization"] == "Bearer introspector"
@@ -51,9 +51,9 @@ def test_the_example_accepts_an_active_token(client, unkey, admin, audience):
         ({}, 503),
     ],
 )
-def test_the_example_rejects_every_other_token(client, unkey, token, status):
+def test_the_example_rejects_every_other_token(token_client, unkey, token, status):
     unkey.behave = respond(200, token)
-    assert client.page().status_int == status
+    assert token_client.page().status_int == status
 
 
 def test_the_published_pattern_is_that_of_the_keys():

@@ -32,31 +32,31 @@ def lines():
 
 
 @pytest.fixture
-def client(client_with, unkey, make_verifier, lines):
+def unkey_client(client_with, unkey, make_verifier, lines):
     verifier = make_verifier(unkey.url)
     return client_with("some_key", str(uuid4()), verifier=verifier, observers=[lines.append])
 
 
 @pytest.mark.parametrize("code", UNKEY)
-def test_each_code_of_unkey_has_its_reason(client, unkey, lines, code):
+def test_each_code_of_unkey_has_its_reason(unkey_client, unkey, lines, code):
     unkey.behave = respond(200, verification(code, keyId="key_1"))
-    assert client.page().status_int == UNKEY[code][0]
+    assert unkey_client.page().status_int == UNKEY[code][0]
     assert lines[-1]["reason"] == UNKEY[code][1]
     assert (lines[-1]["key_id"], lines[-1]["verifier_request_id"]) == ("key_1", "req_1")
 
 
-def test_ids_that_are_not_printable_are_not_logged(client, unkey, lines):
+def test_ids_that_are_not_printable_are_not_logged(unkey_client, unkey, lines):
     document = verification("DISABLED", keyId="a\nb")
     document["meta"] = {"requestId": ["x"]}
     unkey.behave = respond(200, document)
-    assert client.page().status_int == 401
+    assert unkey_client.page().status_int == 401
     assert lines[-1]["key_id"] is None
     assert "verifier_request_id" not in lines[-1]
 
 
-def test_key_without_identity_is_logged(client, unkey, lines):
+def test_key_without_identity_is_logged(unkey_client, unkey, lines):
     unkey.behave = respond(200, verification("VALID", valid=True, keyId="key_1"))
-    assert client.page().status_int == 401
+    assert unkey_client.page().status_int == 401
     assert (lines[-1]["reason"], lines[-1]["key_id"]) == ("identity_missing", "key_1")
 
 
@@ -86,29 +86,29 @@ def limit(seconds, **changed):
     ],
     ids=repr,
 )
-def test_a_limited_key_gets_the_time_of_the_reset(client, unkey, monkeypatch, limits, expected):
+def test_a_limited_key_gets_the_time_of_the_reset(unkey_client, unkey, monkeypatch, limits, expected):
     monkeypatch.setattr(unkey_verifier, "time", lambda: NOW)
     unkey.behave = respond(200, verification("RATE_LIMITED", ratelimits=limits))
-    response = client.page()
+    response = unkey_client.page()
     assert (response.status_int, response.headers.get("Retry-After")) == (429, expected)
 
 
-def test_a_warning_says_once_that_all_keys_are_unknown(client, unkey, caplog, monkeypatch):
+def test_a_warning_says_once_that_all_keys_are_unknown(unkey_client, unkey, caplog, monkeypatch):
     monkeypatch.setattr(unkey_verifier, "UNKNOWN_IN_A_ROW", 3)
 
     def warnings():
         return [each for each in caplog.messages if "root key" in each]
 
     unkey.behave = respond(200, verification("NOT_FOUND"))
-    assert [client.page().status_int for _ in range(2)] == [401] * 2
-    unkey.behave = respond(200, accepted(client.external_id, client.external_id))
-    client.page()
+    assert [unkey_client.page().status_int for _ in range(2)] == [401] * 2
+    unkey.behave = respond(200, accepted(unkey_client.external_id, unkey_client.external_id))
+    unkey_client.page()
     unkey.behave = respond(200, verification("NOT_FOUND"))
-    assert [client.page().status_int for _ in range(2)] == [401] * 2
+    assert [unkey_client.page().status_int for _ in range(2)] == [401] * 2
     assert warnings() == []
-    assert [client.page().status_int for _ in range(3)] == [401] * 3
+    assert [unkey_client.page().status_int for _ in range(3)] == [401] * 3
     assert len(warnings()) == 1
-    assert client.key not in caplog.text
+    assert unkey_client.key not in caplog.text
 
 
 def test_rejected_key_is_logged_with_its_id(client_with, issue, operator, lines):

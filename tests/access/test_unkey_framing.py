@@ -92,19 +92,19 @@ class Stub:
 
 
 @pytest.fixture(params=["plain", "TLS"])
-def server(request, tls_server):
+def stub(request, tls_server):
     with tls_server("127.0.0.1") if request.param == "TLS" else http_server() as running:
         running.behave = Stub()
         yield running
 
 
 @pytest.mark.parametrize(("pieces", "first", "is_kept"), CASES.values(), ids=CASES)
-def test_next_key_has_its_own_outcome(server, make_verifier, pieces, first, is_kept):
-    verifier = make_verifier(server.url, 1.0 if first == TIMEOUT else 10.0)
+def test_next_key_has_its_own_outcome(stub, make_verifier, pieces, first, is_kept):
+    verifier = make_verifier(stub.url, 1.0 if first == TIMEOUT else 10.0)
     assert outcome(verifier, "next") == NEXT
-    server.behave.pieces = pieces
+    stub.behave.pieces = pieces
     outcomes = [outcome(verifier, "first")]
-    assert is_kept or server.behave.all_sent.wait(10)
+    assert is_kept or stub.behave.all_sent.wait(10)
     outcomes += [outcome(verifier, key) for key in ("unknown", "next", "unknown")]
     assert outcomes == [first, "key_unknown", NEXT, "key_unknown"]
-    assert server.connections == (1 if is_kept else 2)
+    assert stub.connections == (1 if is_kept else 2)

@@ -8,7 +8,7 @@ import pytest
 
 from stackmgr.database import pool
 from stackmgr.database.pool import Database
-from tests.database.service import PATIENCE, Service, ServiceMaker, Watcher
+from tests.database.subject import PATIENCE, Subject, SubjectMaker, Watcher
 from tests.support.postgres import FaultyPostgres, faulty_postgres
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import eventually
@@ -54,16 +54,16 @@ def deadline() -> float:
 
 
 @pytest.fixture
-def make_service(
+def make_subject(
     server: FaultyPostgres, spellings: dict[str, str], deadline: float
-) -> Iterator[ServiceMaker]:
+) -> Iterator[SubjectMaker]:
     with ExitStack() as cleanup:
-        yield ServiceMaker(server, spellings, deadline, cleanup)
+        yield SubjectMaker(server, spellings, deadline, cleanup)
 
 
 @pytest.fixture
-def service(make_service: ServiceMaker) -> Service:
-    return make_service()
+def subject(make_subject: SubjectMaker) -> Subject:
+    return make_subject()
 
 
 @pytest.fixture
@@ -80,19 +80,19 @@ def make_database(server: FaultyPostgres) -> Iterator[Callable[[int], Database]]
 
 
 @pytest.fixture
-def proxy(server):
-    with Proxy(server.socket_path) as proxy:
-        yield proxy
+def network(server):
+    with Proxy(server.socket_path) as network:
+        yield network
 
 
 @pytest.fixture
-def remote_service(proxy, make_service):
+def remote_subject(network, make_subject):
     """The service with a network between it and its database."""
-    return make_service(f"postgresql://postgres@127.0.0.1:{proxy.port}/stackmgr")
+    return make_subject(f"postgresql://postgres@127.0.0.1:{network.port}/stackmgr")
 
 
 @pytest.fixture
-def standby_wanted(login, service):
+def standby_wanted(login, subject):
     """Let commits wait for a synchronous standby that does not exist."""
 
     def want(names: bytes) -> None:

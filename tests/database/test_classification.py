@@ -13,7 +13,7 @@ from stackmgr import paths
 from stackmgr.database import statements
 from stackmgr.limits import LONGEST_KEY_BYTES
 from stackmgr.monitoring.logs import JsonFormatter
-from tests.database.service import DEADLINE, POOL_SIZE, in_time
+from tests.database.subject import DEADLINE, POOL_SIZE, in_time
 from tests.support.examples import configuration
 from tests.support.waiting import eventually
 
@@ -65,59 +65,59 @@ def sabotage(login):
         ("23514", 1, (500, 1)),
     ],
 )
-def test_failed_write_is_retried_only_if_safe(service, sabotage, sqlstate, times, outcome):
+def test_failed_write_is_retried_only_if_safe(subject, sabotage, sqlstate, times, outcome):
     status, attempts = outcome
-    before = service.client.get(service.stack_id).json
+    before = subject.client.get(subject.stack_id).json
     sabotage("stack_revisions", sqlstate, times)
-    assert service.operations()["update"]() == status
-    assert service.client.statements == ["stack_update"] * attempts
-    assert (service.client.get(service.stack_id).json == before) == (status == 500)
-    service.assert_whole()
+    assert subject.operations()["update"]() == status
+    assert subject.client.statements == ["stack_update"] * attempts
+    assert (subject.client.get(subject.stack_id).json == before) == (status == 500)
+    subject.assert_whole()
 
 
-def test_only_a_too_long_key_is_blamed(service, sabotage):
+def test_only_a_too_long_key_is_blamed(subject, sabotage):
     sabotage("creation_receipts", "54000", 2)
     for length, status in ((LONGEST_KEY_BYTES + 1, 400), (LONGEST_KEY_BYTES, 500), (LONGEST_KEY_BYTES, 201)):
-        assert service.client.create(configuration(), key="k" * length).status_int == status
+        assert subject.client.create(configuration(), key="k" * length).status_int == status
 
 
-def test_failed_commit_is_no_success(service, sabotage, login):
-    before = service.client.get(service.stack_id).json
+def test_failed_commit_is_no_success(subject, sabotage, login):
+    before = subject.client.get(subject.stack_id).json
     sabotage("stack_revisions", "23514", 2, deferred=True)
-    assert service.operations()["update"]() == 500
-    assert service.operations()["create"]() == 500
-    assert service.client.get(service.stack_id).json == before
-    service.assert_whole()
+    assert subject.operations()["update"]() == 500
+    assert subject.operations()["create"]() == 500
+    assert subject.client.get(subject.stack_id).json == before
+    subject.assert_whole()
 
 
-def test_failed_commit_after_a_pooler_is_retried(service, sabotage):
-    assert service.operations()["update"]() == 200
-    with service.database.session() as session:
+def test_failed_commit_after_a_pooler_is_retried(subject, sabotage):
+    assert subject.operations()["update"]() == 200
+    with subject.database.session() as session:
         session.row(statements.load("api_key_verify"), {"key_digest": b""})
         session._connection.execute(b"DEALLOCATE ALL")
     sabotage("stack_revisions", "40001", 1, deferred=True)
-    assert service.operations()["update"]() == 200
-    assert service.client.statements == ["stack_update"] * 2
-    service.assert_whole()
+    assert subject.operations()["update"]() == 200
+    assert subject.client.statements == ["stack_update"] * 2
+    subject.assert_whole()
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_failure_is_503_until_verified_then_500(service, login, is_known):
+def test_failure_is_503_until_verified_then_500(subject, login, is_known):
     """A read of a known key fails as its verification does: which of the two, the server does not tell."""
     for table, status in (("api_keys", 503), ("stacks", 503 if is_known else 500)):
         login.execute(b"ALTER TABLE stackmgr.%s RENAME TO hidden" % table.encode())
         try:
             if not is_known:
-                service.client.change_worker()
-            assert service.operations()["get"]() == status
+                subject.client.change_worker()
+            assert subject.operations()["get"]() == status
         finally:
             login.execute(b"ALTER TABLE stackmgr.hidden RENAME TO %s" % table.encode())
-    service.assert_whole()
+    subject.assert_whole()
 
 
-def test_server_messages_are_not_repeated(service, sabotage, caplog):
+def test_server_messages_are_not_repeated(subject, sabotage, caplog):
     sabotage("stack_revisions", "XX000", 1)
-    response = service.client.update(service.stack_id, {"name": "a name of a client"})
+    response = subject.client.update(subject.stack_id, {"name": "a name of a client"})
     assert response.status_int == 500
     logged = "\n".join(map(JsonFormatter().format, caplog.records))
     for text in (response.text, logged):
@@ -126,10 +126,10 @@ def test_server_messages_are_not_repeated(service, sabotage, caplog):
     assert "XX000" in logged
 
 
-def test_deadlock_runs_the_statement_again(make_service, server, login, watcher):
+def test_deadlock_runs_the_statement_again(make_subject, server, login, watcher):
     # The service's side is to find the deadlock, and so to be the one that gives way.  It looks once, so late
     # that there is one by then.
-    service = make_service(f"{server.url()}&options=-c%20deadlock_timeout%3D2s")
+    subject = make_subject(f"{server.url()}&options=-c%20deadlock_timeout%3D2s")
     login.execute(b"SET deadlock_timeout = '1min'")
     with ThreadPoolExecutor() as threads, login.transaction(force_rollback=True):
         login.execute(
@@ -138,97 +138,97 @@ def test_deadlock_runs_the_statement_again(make_service, server, login, watcher)
             b" identity_id, request_id)"
             b" SELECT manager_id, stack_id, 2, gen_random_uuid(), name, allocation, preset, 'x', 'x'"
             b" FROM stackmgr.stacks WHERE stack_id = %s::text::uuid",
-            (service.stack_id,),
+            (subject.stack_id,),
         )
-        status = threads.submit(service.operations()["update"])
+        status = threads.submit(subject.operations()["update"])
         watcher.waiting_one()
         login.execute(
-            b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE", (service.stack_id,)
+            b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE", (subject.stack_id,)
         )
     assert status.result() == 200
     # More than once, if it was quicker than the other side to take the row again.
-    assert service.client.statements[:2] == ["stack_update", "stack_update"]
-    service.assert_whole()
+    assert subject.client.statements[:2] == ["stack_update", "stack_update"]
+    subject.assert_whole()
 
 
-def test_changed_column_fails_no_request(service, login):
+def test_changed_column_fails_no_request(subject, login):
     def get() -> None:
-        service.client.change_worker()  # the look-up of a key has a column of the table's type
-        assert service.operations()["get"]() == 200
+        subject.client.change_worker()  # the look-up of a key has a column of the table's type
+        assert subject.operations()["get"]() == 200
 
     for _ in range(2 * POOL_SIZE):
         get()
     login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE bigint")
     try:
         get()
-        assert service.client.statements == ["api_key_verify", "api_key_verify", "stack_get"]
+        assert subject.client.statements == ["api_key_verify", "api_key_verify", "stack_get"]
         for _ in range(2 * POOL_SIZE):
             get()
-            assert service.client.statements == ["api_key_verify", "stack_get"]
-        service.assert_whole()
+            assert subject.client.statements == ["api_key_verify", "stack_get"]
+        subject.assert_whole()
     finally:
         login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
 
 
-def test_read_only_connections_are_replaced(service):
-    old = set(service.backends())
-    with service.every_connection() as connections:
+def test_read_only_connections_are_replaced(subject):
+    old = set(subject.backends())
+    with subject.every_connection() as connections:
         for connection in connections:
             connection.execute(b"SET default_transaction_read_only = on")
-    assert service.operations()["update"]() == 200
-    assert service.client.statements == ["stack_update", "stack_update"]
-    assert not old & set(service.backends())
-    service.assert_whole()
+    assert subject.operations()["update"]() == 200
+    assert subject.client.statements == ["stack_update", "stack_update"]
+    assert not old & set(subject.backends())
+    subject.assert_whole()
 
 
-def test_read_only_server_is_still_read(make_service, server, login):
+def test_read_only_server_is_still_read(make_subject, server, login):
     """With the choice of a server in the URL that the pages print."""
     page = (paths.directory("deploy") / "stackmgr.env.example").read_text()
-    service = make_service(f"{server.url()}&{re.findall(r'target_session_attrs=[a-z-]+', page)[0]}")
+    subject = make_subject(f"{server.url()}&{re.findall(r'target_session_attrs=[a-z-]+', page)[0]}")
     login.execute(b"ALTER DATABASE stackmgr SET default_transaction_read_only = on")
-    service.database.drain()
+    subject.database.drain()
     try:
-        assert service.operations()["update"]() == 500
-        assert service.client.statements == ["stack_update", "stack_update"]
-        assert {service.operations()[name]() for name in ("get", "list") * POOL_SIZE} == {200}
+        assert subject.operations()["update"]() == 500
+        assert subject.client.statements == ["stack_update", "stack_update"]
+        assert {subject.operations()[name]() for name in ("get", "list") * POOL_SIZE} == {200}
     finally:
         login.execute(b"SET default_transaction_read_only = off")
         login.execute(b"ALTER DATABASE stackmgr RESET default_transaction_read_only")
     # The connections made meanwhile are found out and replaced when writes come.
-    eventually(lambda: service.operations()["update"]() == 200)
-    service.assert_whole()
+    eventually(lambda: subject.operations()["update"]() == 200)
+    subject.assert_whole()
 
 
 @pytest.mark.parametrize("sqlstate", ["01000", "01S00"])
-def test_other_warning_fails_no_write(service, sabotage, sqlstate, caplog):
+def test_other_warning_fails_no_write(subject, sabotage, sqlstate, caplog):
     sabotage("stack_revisions", sqlstate, 4)
-    backends = set(service.backends())
+    backends = set(subject.backends())
     for name, status in (("create", 201), ("update", 200)) * 2:
-        assert service.operations()[name]() == status
+        assert subject.operations()[name]() == status
     assert [record.getMessage() for record in caplog.records] == [
         f"PostgreSQL warns: {sqlstate} of exec_stmt_raise"
     ]
-    assert set(service.backends()) == backends
+    assert set(subject.backends()) == backends
 
 
 @pytest.mark.usefixtures("standby_wanted")
 @pytest.mark.parametrize("deadline", [DEADLINE])
-def test_unconfirmed_commit_is_not_acknowledged(service):
+def test_unconfirmed_commit_is_not_acknowledged(subject):
     with in_time():
-        assert service.operations()["update"]() == 500
+        assert subject.operations()["update"]() == 500
 
 
-def test_restored_schema_fails_no_later_request(service, server):
+def test_restored_schema_fails_no_later_request(subject, server):
     run_as, url = server.run_as, server.url()
     dump = server.folder / "stackmgr.dump"
     for _ in range(2 * POOL_SIZE):
-        assert {call() for call in service.operations().values()} == {200, 201}
+        assert {call() for call in subject.operations().values()} == {200, 201}
     for program, *options in (
         ("pg_dump", "-Fc", "-n", "stackmgr", "-f", dump, url),
         ("pg_restore", "--clean", "--if-exists", "--single-transaction", "-d", url, dump),
     ):
         subprocess.run([server.programs / program, *options], check=True, cwd="/", **run_as)
     for _ in range(2 * POOL_SIZE):
-        assert {call() for call in service.operations().values()} == {200, 201}
-        assert service.create_stack() == service.stack_id
-    service.assert_whole()
+        assert {call() for call in subject.operations().values()} == {200, 201}
+        assert subject.create_stack() == subject.stack_id
+    subject.assert_whole()

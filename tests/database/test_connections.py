@@ -14,7 +14,7 @@ from stackmgr.database import statements
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import wait_for
-from tests.database.service import DEADLINE, PATIENCE, POOL_SIZE, Service, at_once, in_time
+from tests.database.subject import DEADLINE, PATIENCE, POOL_SIZE, Subject, at_once, in_time
 from tests.support.waiting import eventually
 
 GET = ["stack_get"]
@@ -25,43 +25,43 @@ SOON = 5.0
 with_short_deadline = pytest.mark.parametrize("deadline", [DEADLINE])
 
 
-def _crash_all(server, service):
+def _crash_all(server, subject):
     server.crash()
     server.start()
 
 
 DEATHS = {
-    "one backend is killed": lambda server, service: server.kill_backend(service.backends()[0]),
-    "all backends are terminated": lambda server, service: [
-        *map(server.terminate_backend, service.backends())
+    "one backend is killed": lambda server, subject: server.kill_backend(subject.backends()[0]),
+    "all backends are terminated": lambda server, subject: [
+        *map(server.terminate_backend, subject.backends())
     ],
     "everything is killed and started": _crash_all,
 }
 
 
 @pytest.mark.parametrize("death", DEATHS.values(), ids=DEATHS)
-def test_dead_idle_connections_cost_nothing(server, service, death):
-    death(server, service)
+def test_dead_idle_connections_cost_nothing(server, subject, death):
+    death(server, subject)
     eventually(server.accepts)
     for _ in range(5):
-        assert at_once([service.operations()["get"]] * 4) == [200] * 4
-    assert service.operations()["update"]() == 200
-    assert service.client.statements == UPDATE
-    assert service.operations()["get"]() == 200
-    assert service.client.statements == GET
-    service.assert_whole()
+        assert at_once([subject.operations()["get"]] * 4) == [200] * 4
+    assert subject.operations()["update"]() == 200
+    assert subject.client.statements == UPDATE
+    assert subject.operations()["get"]() == 200
+    assert subject.client.statements == GET
+    subject.assert_whole()
 
 
-def test_write_avoids_a_dead_connection(server, service):
+def test_write_avoids_a_dead_connection(server, subject):
     manager = {"manager_id": str(uuid4()), "external_id": str(uuid4()), "identity_id": str(uuid4())}
-    with service.database.session() as session:
+    with subject.database.session() as session:
         session.row(*VERIFY)
         used = session._connection
         server.terminate_backend(used.info.backend_pid)
         eventually(used.is_stale)
         assert session.row(statements.load("manager_insert"), manager) == (manager["manager_id"],)
         assert session._connection is not used
-    service.assert_whole()
+    subject.assert_whole()
 
 
 @pytest.fixture
@@ -70,45 +70,45 @@ def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AttemptWithBackoff, "INITIAL_DELAY", 4 * SOON)
 
 
-def _first_success(service: Service) -> float:
-    while service.operations()["get"]() != 200:
+def _first_success(subject: Subject) -> float:
+    while subject.operations()["get"]() != 200:
         time.sleep(0.01)
     return time.monotonic()
 
 
 @pytest.mark.usefixtures("long_pauses")
 @with_short_deadline
-def test_service_is_back_after_an_outage(server, service):
+def test_service_is_back_after_an_outage(server, subject):
     server.crash()
     for _ in range(5):
         with in_time():
-            assert set(at_once([service.operations()["get"]] * 4)) == {503}
+            assert set(at_once([subject.operations()["get"]] * 4)) == {503}
     back: list[float] = []
-    client = threading.Thread(target=lambda: back.append(_first_success(service)))
+    client = threading.Thread(target=lambda: back.append(_first_success(subject)))
     client.start()
     server.start()
     eventually(server.accepts)
     up = time.monotonic()
     client.join()
     assert back[0] - up < SOON
-    service.assert_whole()
+    subject.assert_whole()
 
 
 @with_short_deadline
-def test_service_is_back_after_a_freeze(server, service):
+def test_service_is_back_after_a_freeze(server, subject):
     with server.frozen():
         for _ in range(3):
-            assert set(at_once([service.operations()["get"]] * 4)) == {503}
+            assert set(at_once([subject.operations()["get"]] * 4)) == {503}
     thawed = time.monotonic()
-    assert _first_success(service) - thawed < SOON
-    service.assert_whole()
+    assert _first_success(subject) - thawed < SOON
+    subject.assert_whole()
 
 
 @pytest.mark.usefixtures("long_pauses")
-def test_service_may_start_before_its_database(server, make_service):
-    service = make_service()
+def test_service_may_start_before_its_database(server, make_subject):
+    subject = make_subject()
     server.stop()
-    late = make_service.again(service, deadline=DEADLINE)
+    late = make_subject.again(subject, deadline=DEADLINE)
     assert late.operations()["get"]() == 503
     server.start()
     up = time.monotonic()
@@ -116,9 +116,9 @@ def test_service_may_start_before_its_database(server, make_service):
     late.assert_whole()
 
 
-def test_closing_service_rejects_requests(service):
-    service.database.close()
-    assert service.operations()["update"]() == 503
+def test_closing_service_rejects_requests(subject):
+    subject.database.close()
+    assert subject.operations()["update"]() == 503
 
 
 VERIFY = (statements.load("api_key_verify"), {"key_digest": b""})
@@ -144,11 +144,11 @@ def interrupt(monkeypatch):
 
 @pytest.mark.parametrize("max_rows", [None, 1], ids=["alone", "shared"])
 @pytest.mark.parametrize("is_prepared", [True, False])
-def test_interrupted_connection_is_closed(service, interrupt, max_rows, is_prepared):
-    assert service.operations()["get"]() == 200
-    with service.database.session() as session:
+def test_interrupted_connection_is_closed(subject, interrupt, max_rows, is_prepared):
+    assert subject.operations()["get"]() == 200
+    with subject.database.session() as session:
         session.row(*VERIFY, max_rows=max_rows)
-        used = session._connection or service.database._pool._pool[-1]
+        used = session._connection or subject.database._pool._pool[-1]
         if not is_prepared:
             used.execute(b"DEALLOCATE ALL")
         interrupt(0 if is_prepared else 1)
@@ -156,26 +156,26 @@ def test_interrupted_connection_is_closed(service, interrupt, max_rows, is_prepa
             session.row(*VERIFY, max_rows=max_rows)
         assert used.closed
         interrupt(1_000_000)
-    service.assert_whole()
+    subject.assert_whole()
 
 
-def test_unsendable_parameter_costs_no_connection(service):
-    assert service.operations()["get"]() == 200
-    before = set(service.backends())
-    with service.database.session() as session:
+def test_unsendable_parameter_costs_no_connection(subject):
+    assert subject.operations()["get"]() == 200
+    before = set(subject.backends())
+    with subject.database.session() as session:
         for max_rows in (None, 1):
             with pytest.raises(ValueError, match="U\\+0000"):
                 session.row(GET_STACK, dict.fromkeys(GET_STACK.parameters, "\0"), max_rows=max_rows)
-    assert set(service.backends()) == before
-    service.assert_whole()
+    assert set(subject.backends()) == before
+    subject.assert_whole()
 
 
-def test_requests_wait_in_line_and_lose_none(service):
+def test_requests_wait_in_line_and_lose_none(subject):
     def many() -> int:
-        return max(service.operations()[name]() for name in ("get", "update", "list") for _ in range(10))
+        return max(subject.operations()[name]() for name in ("get", "update", "list") for _ in range(10))
 
     assert set(at_once([many] * 4 * POOL_SIZE)) == {200}
-    service.assert_whole()
+    subject.assert_whole()
 
 
 @pytest.fixture

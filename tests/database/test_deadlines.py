@@ -6,7 +6,7 @@ import pytest
 
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from tests.database.service import DEADLINE, at_once, held_row, in_time
+from tests.database.subject import DEADLINE, at_once, held_row, in_time
 from tests.support.examples import configuration
 
 OPERATIONS = ("create", "list", "get", "update")
@@ -20,72 +20,72 @@ def deadline() -> float:
     return DEADLINE
 
 
-def test_frozen_database_holds_no_request(server, service):
+def test_frozen_database_holds_no_request(server, subject):
     """The writes of a known key have been sent."""
     with server.frozen(), in_time():
-        assert at_once(list(service.operations().values())) == [500, 503, 503, 500]
-    service.assert_whole()
+        assert at_once(list(subject.operations().values())) == [500, 503, 503, 500]
+    subject.assert_whole()
 
 
-def test_stopped_database_holds_no_request(server, service):
+def test_stopped_database_holds_no_request(server, subject):
     server.stop()
     with in_time():
-        assert at_once(list(service.operations().values())) == [503] * 4
+        assert at_once(list(subject.operations().values())) == [503] * 4
     server.start()
-    service.assert_whole()
+    subject.assert_whole()
 
 
-def test_without_a_connection_nothing_is_sent(service):
-    with service.every_connection(), in_time():
-        assert at_once(list(service.operations().values())) == [503] * 4
-    assert service.client.statements == []
+def test_without_a_connection_nothing_is_sent(subject):
+    with subject.every_connection(), in_time():
+        assert at_once(list(subject.operations().values())) == [503] * 4
+    assert subject.client.statements == []
 
 
-def test_slow_network_is_waited_for(proxy, remote_service):
-    proxy.delay = DEADLINE / 16
-    assert remote_service.operations()["get"]() == 200
+def test_slow_network_is_waited_for(network, remote_subject):
+    network.delay = DEADLINE / 16
+    assert remote_subject.operations()["get"]() == 200
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_freeze_after_verification_is_500(server, service, operation):
-    service.after_verification(server.freeze)
+def test_freeze_after_verification_is_500(server, subject, operation):
+    subject.after_verification(server.freeze)
     with in_time():
-        assert service.operations()[operation]() == 500
-    service.verifier.afterwards = lambda: None
+        assert subject.operations()[operation]() == 500
+    subject.verifier.afterwards = lambda: None
     server.thaw()
-    service.assert_whole()
+    subject.assert_whole()
 
 
-def test_large_body_ends_at_the_deadline(server, service):
-    service.after_verification(server.freeze)
+def test_large_body_ends_at_the_deadline(server, subject):
+    subject.after_verification(server.freeze)
     with in_time():
-        assert service.client.create(configuration(name="n" * 261_000)).status_int == 500
-    service.verifier.afterwards = lambda: None
+        assert subject.client.create(configuration(name="n" * 261_000)).status_int == 500
+    subject.verifier.afterwards = lambda: None
     server.thaw()
-    service.assert_whole()
+    subject.assert_whole()
 
 
-def test_held_row_delays_no_read(service, login):
-    with held_row(login, service.stack_id):
+def test_held_row_delays_no_read(subject, login):
+    with held_row(login, subject.stack_id):
         with in_time():
-            assert service.operations()["update"]() == 500
-        assert service.operations()["get"]() == 200
-        assert service.operations()["create"]() == 201
-    assert service.operations()["update"]() == 200
-    service.assert_whole()
+            assert subject.operations()["update"]() == 500
+        assert subject.operations()["get"]() == 200
+        assert subject.operations()["create"]() == 201
+    assert subject.operations()["update"]() == 200
+    subject.assert_whole()
 
 
-def test_64_writers_on_a_held_row_get_responses(service, login):
-    with held_row(login, service.stack_id), in_time():
-        statuses = at_once([service.operations()["update"]] * 64)
+def test_64_writers_on_a_held_row_get_responses(subject, login):
+    with held_row(login, subject.stack_id), in_time():
+        statuses = at_once([subject.operations()["update"]] * 64)
     # Those that came to the row waited for it in vain.  The others had no connection.
     assert {500} <= set(statuses) <= {500, 503}
-    assert at_once([service.operations()["get"]] * 16) == [200] * 16
-    service.assert_whole()
+    assert at_once([subject.operations()["get"]] * 16) == [200] * 16
+    subject.assert_whole()
 
 
-def test_deadline_covers_all_statements(service):
-    with in_time(), service.database.session() as session:
+def test_deadline_covers_all_statements(subject):
+    with in_time(), subject.database.session() as session:
         for _ in range(2):
             session.row(SLEEP, {"seconds": 0})
         with pytest.raises(DatabaseError) as caught:
@@ -97,9 +97,9 @@ def test_deadline_covers_all_statements(service):
         assert caught.value.sqlstate is None
         with pytest.raises(DatabaseError, match="no_connection"):
             session.row(SLEEP, {"seconds": 0})
-    service.assert_whole()
+    subject.assert_whole()
 
 
-def test_deadline_stops_while_a_client_sends(service):
-    service.after_verification(lambda: time.sleep(DEADLINE * 1.2))
-    assert service.operations()["update"]() == 200
+def test_deadline_stops_while_a_client_sends(subject):
+    subject.after_verification(lambda: time.sleep(DEADLINE * 1.2))
+    assert subject.operations()["update"]() == 200

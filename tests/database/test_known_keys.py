@@ -11,7 +11,7 @@ import pytest
 
 from stackmgr.access import api_keys
 from stackmgr.stacks import cursor
-from tests.database.service import POOL_SIZE, Service
+from tests.database.subject import POOL_SIZE, Subject
 from tests.support.examples import configuration
 from tests.support.waiting import eventually
 
@@ -24,12 +24,12 @@ each_operation = pytest.mark.parametrize("name", STATEMENTS)
 
 
 @pytest.fixture
-def warm(service: Service) -> Service:
+def warm(subject: Subject) -> Subject:
     """A service that knows the key, and has prepared the statements on each connection."""
     for _ in range(2 * POOL_SIZE):
-        assert {service.operations()[name]() for name in ("get", "list", "update")} == {200}
-        assert service.create_stack() == service.stack_id
-    return service
+        assert {subject.operations()[name]() for name in ("get", "list", "update")} == {200}
+        assert subject.create_stack() == subject.stack_id
+    return subject
 
 
 @pytest.fixture
@@ -119,8 +119,8 @@ def test_what_makes_a_key_valid_has_one_home(warm, written, login, name):
 
 
 @each_operation
-def test_moved_key_acts_for_the_new_manager(warm, make_service, login, name):
-    other, key_digest = make_service(), api_keys.digest(warm.client.key)
+def test_moved_key_acts_for_the_new_manager(warm, make_subject, login, name):
+    other, key_digest = make_subject(), api_keys.digest(warm.client.key)
     give = (
         b"UPDATE stackmgr.api_keys SET (external_id, identity_id) = (SELECT external_id, identity_id"
         b" FROM stackmgr.managers WHERE external_id = %s::text::uuid) WHERE key_digest = %s"

@@ -16,7 +16,7 @@ from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.pool import Database, Pool
 from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import Signal
-from tests.database.service import PATIENCE
+from tests.database.subject import PATIENCE
 from tests.support.greenlets import Running
 from tests.support.recorder import opened
 from tests.support.waiting import eventually

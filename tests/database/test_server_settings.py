@@ -15,7 +15,7 @@ from stackmgr.database.conninfo import DEFAULT_SETTINGS, SERVER_SETTINGS, comple
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
 from stackmgr.operate import migrations, preflight
-from tests.database.service import held_row
+from tests.database.subject import held_row
 from tests.support.client import Client
 from tests.support.clusters import new_database
 from tests.support.examples import configuration
@@ -82,13 +82,13 @@ def test_every_setting_that_is_pinned_is_tried():
     assert HOSTILE.keys() == PINNED.keys() - {"role"}
 
 
-def test_no_default_changes_an_operation_or_a_migration(server, make_service, set_default):
+def test_no_default_changes_an_operation_or_a_migration(server, make_subject, set_default):
     for name, value in HOSTILE.items():
         set_default(name, value)
     assert_pinned(server.url())
     findings = preflight.examine(server.url(), compares_catalog=True)
     assert (findings.problems, findings.reachable) == ([], True)
-    assert_every_operation_works(make_service().client)
+    assert_every_operation_works(make_subject().client)
     assert migrations.apply(server.url()) == []
     with new_database(f"{server.url('postgres')}&options=-c%20statement_timeout%3D0") as url:
         assert migrations.apply(url) == migrations.available()
@@ -124,13 +124,13 @@ def test_a_connection_with_other_settings_is_closed(server):
 
 
 @pytest.mark.usefixtures("standby_wanted")
-def test_hidden_warning_is_no_success(service, make_service, login, watcher):
+def test_hidden_warning_is_no_success(subject, make_subject, login, watcher):
     login.execute(b"SET synchronous_commit = local")
     login.execute(b"ALTER ROLE postgres SET client_min_messages = 'error'")
     try:
-        service = make_service.again(service)
+        subject = make_subject.again(subject)
         with ThreadPoolExecutor() as threads:
-            status = threads.submit(service.operations()["update"])
+            status = threads.submit(subject.operations()["update"])
             login.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one())
         assert status.result() == 500
     finally:
@@ -162,9 +162,9 @@ def assert_every_operation_works(client: Client) -> None:
     assert client.get(created.json["id"]).json == updated.json
 
 
-def test_killed_workers_update_is_dropped(server, service, login, watcher):
-    client, path = service.client, f"/manager/stacks/{service.stack_id}"
-    before = client.get(service.stack_id).json
+def test_killed_workers_update_is_dropped(server, subject, login, watcher):
+    client, path = subject.client, f"/manager/stacks/{subject.stack_id}"
+    before = client.get(subject.stack_id).json
 
     def update(port: int) -> None:
         headers = {"Authorization": f"Bearer {client.key}", "Content-Type": "application/json"}
@@ -175,7 +175,7 @@ def test_killed_workers_update_is_dropped(server, service, login, watcher):
     patient = {"STACKMGR_DATABASE_TIMEOUT": "25"}
     with (
         running_service(server.url(), env=patient) as running,
-        held_row(login, service.stack_id),
+        held_row(login, subject.stack_id),
         ThreadPoolExecutor() as threads,
     ):
         threads.submit(update, running.port)
@@ -183,4 +183,4 @@ def test_killed_workers_update_is_dropped(server, service, login, watcher):
         [worker] = psutil.Process(running.pid).children()
         worker.kill()
         eventually(lambda: not watcher.waiting(), 7.0)
-    assert client.get(service.stack_id).json == before
+    assert client.get(subject.stack_id).json == before

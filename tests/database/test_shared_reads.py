@@ -10,7 +10,7 @@ import pytest
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from tests.database.service import PATIENCE, Service
+from tests.database.subject import PATIENCE, Subject
 from tests.support.greenlets import Running
 from tests.support.waiting import eventually
 
@@ -71,35 +71,35 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return numbers
 
 
-def look_up(service: Service, statement: Statement, value: object) -> Callable[[], str]:
+def look_up(subject: Subject, statement: Statement, value: object) -> Callable[[], str]:
     def call() -> str:
-        with service.database.session() as session:
+        with subject.database.session() as session:
             [(found,)] = session.rows(statement, {"value": value}, max_rows=1)
             return found
 
     return call
 
 
-def echoes(service: Service, number: int = TOGETHER - 1) -> list[Callable[[], str]]:
-    return [look_up(service, ECHO, f"request {n}") for n in range(number)]
+def echoes(subject: Subject, number: int = TOGETHER - 1) -> list[Callable[[], str]]:
+    return [look_up(subject, ECHO, f"request {n}") for n in range(number)]
 
 
 def assert_echoes(futures: "list[Future[str]]") -> None:
     assert [future.result(PATIENCE) for future in futures] == [f"request {n}" for n in range(len(futures))]
 
 
-def test_requests_of_one_turn_share_round_trips_of_four(service, start, sent):
-    assert_echoes(start(echoes(service, 2 * TOGETHER + 1)))
+def test_requests_of_one_turn_share_round_trips_of_four(subject, start, sent):
+    assert_echoes(start(echoes(subject, 2 * TOGETHER + 1)))
     assert sent == [TOGETHER, TOGETHER, 1]
-    service.assert_whole()
+    subject.assert_whole()
 
 
 @pytest.mark.parametrize("place", [0, 2])
-def test_one_that_fails_fails_alone(service, start, sent, place, caplog):
+def test_one_that_fails_fails_alone(subject, start, sent, place, caplog):
     """Those after it run again; it does not, nor do those before it."""
     caplog.set_level("DEBUG", "stackmgr")
-    calls = echoes(service)
-    calls.insert(place, look_up(service, DIVIDE, 0))
+    calls = echoes(subject)
+    calls.insert(place, look_up(subject, DIVIDE, 0))
     futures = start(calls)
     with pytest.raises(DatabaseError) as failure:
         futures.pop(place).result(PATIENCE)
@@ -108,19 +108,19 @@ def test_one_that_fails_fails_alone(service, start, sent, place, caplog):
     assert_echoes(futures)
     assert sent == [TOGETHER, *[1] * (TOGETHER - 1 - place)]
     assert "a shared round trip of 4 requests failed: rejected 22012" in caplog.messages
-    service.assert_whole()
+    subject.assert_whole()
 
 
 @pytest.mark.parametrize("deadline", [4.0])
 @pytest.mark.parametrize("place", [0, 2])
-def test_slow_read_repeats_no_other(service, start, sent, place):
-    calls = echoes(service)
-    calls.insert(place, look_up(service, SLEEP, "1.5"))
+def test_slow_read_repeats_no_other(subject, start, sent, place):
+    calls = echoes(subject)
+    calls.insert(place, look_up(subject, SLEEP, "1.5"))
     futures = start(calls)
     assert futures.pop(place).result(PATIENCE) == "1.5"
     assert_echoes(futures)
     assert sent == [TOGETHER]
-    service.assert_whole()
+    subject.assert_whole()
 
 
 @pytest.fixture
@@ -134,10 +134,10 @@ def lock(login) -> Iterator[Callable[[], None]]:
 @pytest.mark.parametrize("place", [0, 2])
 @pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
 def test_ended_session_costs_no_other_read(  # noqa: PLR0913 - fixtures
-    *, service, start, lock, watcher, place, end
+    *, subject, start, lock, watcher, place, end
 ):
-    calls = echoes(service)
-    calls.insert(place, look_up(service, LOCKED, LOCK))
+    calls = echoes(subject)
+    calls.insert(place, look_up(subject, LOCKED, LOCK))
     futures = start(calls)
     pid = watcher.waiting_one()
     watcher._connection.execute(f"SELECT {end}({pid})")
@@ -145,32 +145,32 @@ def test_ended_session_costs_no_other_read(  # noqa: PLR0913 - fixtures
     assert_echoes(futures)
     if end == "pg_cancel_backend":  # as by a time-out: it would wait as long again
         assert locked.exception(PATIENCE).sqlstate == "57014"
-        service.assert_whole()
+        subject.assert_whole()
         return
     eventually(watcher.waiting)  # alone
     assert not locked.done()
     lock()
     assert locked.result(PATIENCE) == str(LOCK)
-    service.assert_whole()
+    subject.assert_whole()
 
 
-def test_a_parameter_that_cannot_be_sent_fails_alone(service, start, sent):
-    calls = [look_up(service, ECHO, "\0"), *echoes(service)]
+def test_a_parameter_that_cannot_be_sent_fails_alone(subject, start, sent):
+    calls = [look_up(subject, ECHO, "\0"), *echoes(subject)]
     spoiled, *others = start(calls)
     with pytest.raises(ValueError, match="U\\+0000"):
         spoiled.result(PATIENCE)
     assert_echoes(others)
     assert sent == [TOGETHER - 1]
-    service.assert_whole()
+    subject.assert_whole()
 
 
-def test_large_pages_are_sent_alone(service, start, sent):
-    calls = [lambda rows=rows: len(page(service, "a page", rows)) for rows in (32, 33, 32)]
+def test_large_pages_are_sent_alone(subject, start, sent):
+    calls = [lambda rows=rows: len(page(subject, "a page", rows)) for rows in (32, 33, 32)]
     assert [future.result(PATIENCE) for future in start(calls)] == [32, 33, 32]
     assert sorted(sent) == [1, 2]
-    service.assert_whole()
+    subject.assert_whole()
 
 
-def page(service: Service, value: str, rows: int) -> list[Any]:
-    with service.database.session() as session:
+def page(subject: Subject, value: str, rows: int) -> list[Any]:
+    with subject.database.session() as session:
         return session.rows(PAGE, {"value": value, "row_limit": rows}, max_rows=rows)

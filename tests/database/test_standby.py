@@ -12,7 +12,7 @@ import pytest
 from stackmgr.errors import CommandError
 from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import operating
-from tests.database.service import DEADLINE, Service
+from tests.database.subject import DEADLINE, Subject
 from tests.support.examples import configuration
 from tests.support.postgres import FaultyPostgres
 from tests.support.tcp_proxy import Proxy
@@ -29,7 +29,7 @@ def link(server: FaultyPostgres) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def standby(link: Proxy, service: Service, login: psycopg.Connection) -> Iterator[FaultyPostgres]:
+def standby(link: Proxy, subject: Subject, login: psycopg.Connection) -> Iterator[FaultyPostgres]:
     with tempfile.TemporaryDirectory(prefix="stackmgr-standby-") as folder:
         follower = FaultyPostgres(Path(folder) / "data")
         follower.follow(f"host=127.0.0.1 port={link.port} user=postgres application_name=standby")
@@ -46,9 +46,9 @@ def wait_for_sync(primary: psycopg.Connection) -> None:
 
 
 @pytest.mark.usefixtures("standby")
-def test_cancelled_wait_is_not_acknowledged(server, service, link, login, watcher):
+def test_cancelled_wait_is_not_acknowledged(server, subject, link, login, watcher):
     link.hold()
-    for operation in (service.operations()["update"], service.operations()["create"]):
+    for operation in (subject.operations()["update"], subject.operations()["create"]):
         with ThreadPoolExecutor() as threads:
             status = threads.submit(operation)
             login.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one())
@@ -61,10 +61,10 @@ def test_cancelled_wait_is_not_acknowledged(server, service, link, login, watche
 
 @pytest.mark.parametrize("crashes", [True, False], ids=["after a restart", "after a session has ended"])
 def test_retry_waits_for_the_standby(  # noqa: PLR0913 - fixtures
-    *, server, service, standby, link, make_service, watcher, crashes
+    *, server, subject, standby, link, make_subject, watcher, crashes
 ):
     key = str(uuid4())
-    hasty = make_service.again(service, deadline=DEADLINE)
+    hasty = make_subject.again(subject, deadline=DEADLINE)
     hasty.backends()
     link.hold()
     assert hasty.client.create(configuration(), key=key).status_int == 500
@@ -73,19 +73,19 @@ def test_retry_waits_for_the_standby(  # noqa: PLR0913 - fixtures
         server.start()
     else:
         server.terminate_backend(watcher.waiting_one())
-    eventually(lambda: service.client.get(service.stack_id).status_int == 200)
+    eventually(lambda: subject.client.get(subject.stack_id).status_int == 200)
     # The create is visible on the primary, and would be lost with it.
-    eventually(lambda: len(service.client.page().json["items"]) == 2)
+    eventually(lambda: len(subject.client.page().json["items"]) == 2)
     hasty.backends()
     assert hasty.client.create(configuration(), key=key).status_int == 500
     assert hasty.client.create(configuration(name="other"), key=key).status_int == 500
     link.release()
     with psycopg.connect(server.url(), autocommit=True) as connection:
         wait_for_sync(connection)
-    retried = service.client.create(configuration(), key=key)
+    retried = subject.client.create(configuration(), key=key)
     assert retried.status_int == 200
     server.crash()
     with psycopg.connect(standby.url(), autocommit=True) as connection:
         assert connection.execute(b"SELECT pg_promote()").fetchone() == (True,)
-    promoted = make_service.again(service, standby.url())
+    promoted = make_subject.again(subject, standby.url())
     assert promoted.client.get(retried.json["id"]).json == retried.json

@@ -163,7 +163,7 @@ BEHIND_NGINX = {
 
 
 @pytest.fixture
-def known(proxy, new_key):
+def words(proxy, new_key):
     """What the words of a request stand for: a manager with a stack, whose Idempotency-Key is USED."""
     key = new_key()
     headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "used"}
@@ -188,19 +188,19 @@ def outcome(response: Response | None) -> tuple[int, str | None] | None:
     return response.status, response.json.get("message") if response.body else None
 
 
-def filled(request: bytes, known: dict[str, str]) -> bytes:
-    for word, value in (known | {"NEW": str(uuid4())}).items():
+def filled(request: bytes, words: dict[str, str]) -> bytes:
+    for word, value in (words | {"NEW": str(uuid4())}).items():
         request = re.sub(rf'(?<=[ /"]){word}\b'.encode(), value.encode(), request)
     return request
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_nginx_changes_no_response(proxy, service, known, name):
+def test_nginx_changes_no_response(proxy, service, words, name):
     row = ROWS[name]
-    with connect(service.port, filled(row.request, known)) as client:
+    with connect(service.port, filled(row.request, words)) as client:
         client.finish()
         direct = only(row.request, client.read_all())
-    through = only(row.request, proxy.send(filled(row.request, known)))
+    through = only(row.request, proxy.send(filled(row.request, words)))
     assert outcome(direct) == (row.status, row.error and row.error.message)
     if name in BEHIND_NGINX:
         other = BEHIND_NGINX[name]

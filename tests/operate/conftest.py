@@ -34,7 +34,7 @@ def saved_url(server_url: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def own_url(server_url: str, saved_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def own_saved_url(server_url: str, saved_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The same in a database of the test's own, which it may change; also what commands connect to."""
     with new_database(server_url, template=str(conninfo_to_dict(saved_url)["dbname"])) as url:
         monkeypatch.setenv("STACKMGR_DATABASE_URL", url)

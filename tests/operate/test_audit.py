@@ -90,10 +90,10 @@ FAULTS = {
 
 
 @pytest.fixture
-def audit(run_psql, own_url):
+def audit(run_psql, own_saved_url):
     def run(**parameters: str) -> list[list[str]]:
         given = [argument for each in parameters.items() for argument in ("-v", "=".join(each))]
-        ran = run_psql(own_url, "-At", *given, "-f", AUDIT)
+        ran = run_psql(own_saved_url, "-At", *given, "-f", AUDIT)
         rows = [line.split("|") for line in ran.out.splitlines()]
         assert ran.status == (3 if rows else 0), ran.err
         assert ("the audit has findings" in ran.err) is bool(rows)
@@ -103,8 +103,8 @@ def audit(run_psql, own_url):
 
 
 @pytest.mark.parametrize(("statements", "kind"), FAULTS.values(), ids=FAULTS)
-def test_audit_finds_a_planted_fault(audit, own_url, statements, kind):
-    plant(own_url, statements)
+def test_audit_finds_a_planted_fault(audit, own_saved_url, statements, kind):
+    plant(own_saved_url, statements)
     found = audit()
     assert {row[0] for row in found} == {kind}
     stacks = {"identity": {""}, "no_manager": {STACK, QUIET_STACK}}.get(kind, {STACK})
@@ -122,9 +122,9 @@ NAMES = (
 )
 
 
-def test_audit_of_good_data_finds_nothing(audit, own_url):
+def test_audit_of_good_data_finds_nothing(audit, own_saved_url):
     assert audit() == []
-    with psycopg.connect(own_url, autocommit=True) as admin:
+    with psycopg.connect(own_saved_url, autocommit=True) as admin:
         query = "SELECT allocation::text, preset FROM stackmgr.stacks WHERE stack_id = %s"
         [(allocation, preset)] = admin.execute(query, [QUIET_STACK])
         for name in NAMES:
@@ -137,27 +137,27 @@ def test_audit_of_good_data_finds_nothing(audit, own_url):
             assert audit() == [], name
 
 
-def test_archived_revisions_may_be_missing(audit, own_url):
-    plant(own_url, delete("stack_revisions", f"{HERE} AND revision_number IN (2, 3)"))
+def test_archived_revisions_may_be_missing(audit, own_saved_url):
+    plant(own_saved_url, delete("stack_revisions", f"{HERE} AND revision_number IN (2, 3)"))
     assert [row[0] for row in audit()] == ["revision_gap"]
     assert audit(archived="yes") == []
-    plant(own_url, delete("stack_revisions", f"{HERE} AND revision_number = 1"))
+    plant(own_saved_url, delete("stack_revisions", f"{HERE} AND revision_number = 1"))
     assert [row[0] for row in audit(archived="yes")] == ["revision_gap"]
 
 
-def test_an_audit_of_some_managers_reads_theirs_only(audit, own_url):
+def test_an_audit_of_some_managers_reads_theirs_only(audit, own_saved_url):
     assert MANAGER_ID < OTHER_MANAGER_ID
-    plant(own_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
+    plant(own_saved_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
     assert [row[2] for row in audit(first=OTHER_MANAGER_ID)] == [OTHERS_STACK]
     assert [row[2] for row in audit(last=MANAGER_ID)] == [STACK]
     assert len(audit()) == 2
 
 
-def test_audit_in_parts_finds_the_same(own_url, binaries):
-    plant(own_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
+def test_audit_in_parts_finds_the_same(own_saved_url, binaries):
+    plant(own_saved_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
     environment = {"PATH": f"{binaries}:/usr/bin:/bin"}
 
-    command = ["/bin/sh", AUDIT.with_suffix(".sh"), "-d", own_url, "-v", "ON_ERROR_STOP=1"]
+    command = ["/bin/sh", AUDIT.with_suffix(".sh"), "-d", own_saved_url, "-v", "ON_ERROR_STOP=1"]
 
     def run() -> tuple[int, list[str], str]:
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -166,14 +166,14 @@ def test_audit_in_parts_finds_the_same(own_url, binaries):
     status, found, progress = run()
     assert (status, progress.count("part ")) == (3, 256)
     assert sorted(line.split("|")[2] for line in found) == sorted([STACK, OTHERS_STACK])
-    plant(own_url, "ALTER TABLE stackmgr.stacks RENAME TO lost;")
+    plant(own_saved_url, "ALTER TABLE stackmgr.stacks RENAME TO lost;")
     status, found, progress = run()
     assert (status, found, progress.count("part ")) == (2, [], 1)
     assert 'relation "stackmgr.stacks" does not exist' in progress
 
 
-def test_equal_ids_of_managers_are_two_stacks(audit, own_url):
+def test_equal_ids_of_managers_are_two_stacks(audit, own_saved_url):
     same, others = f"stack_id = '{QUIET_STACK}'", f"stack_id = '{OTHERS_STACK}'"
     tables = ("stacks", "stack_revisions", "creation_receipts")
-    plant(own_url, "".join(update(each, same, others) for each in tables))
+    plant(own_saved_url, "".join(update(each, same, others) for each in tables))
     assert audit() == []

@@ -33,9 +33,9 @@ REVISIONS = b"SELECT * FROM stackmgr.stack_revisions ORDER BY manager_id, stack_
 
 
 @pytest.fixture
-def shell(own_url: str, binaries: Path, tmp_path: Path):
+def shell(own_saved_url: str, binaries: Path, tmp_path: Path):
     """Return a function that runs a line of the page as it is printed, but for the name of the database."""
-    given = conninfo_to_dict(own_url)
+    given = conninfo_to_dict(own_saved_url)
     environ = {"PATH": f"{tmp_path}:{binaries}:{os.environ['PATH']}"}
     environ |= {"PGHOST": given["host"], "PGUSER": given["user"]}
     environ |= {"PGPORT": str(given.get("port", "5432")), "PGTZ": "Asia/Tokyo"}
@@ -68,23 +68,23 @@ def failing_sync(folder: Path, call: int, end: str) -> Path:
     return path
 
 
-def test_old_revisions_move_into_a_file_and_back(own_url, shell, tmp_path):
-    before = revisions(own_url)
+def test_old_revisions_move_into_a_file_and_back(own_saved_url, shell, tmp_path):
+    before = revisions(own_saved_url)
     shell(ARCHIVE_TWO)
-    assert [row[2] for row in revisions(own_url) if str(row[1]) == STACK] == [1, 4]
+    assert [row[2] for row in revisions(own_saved_url) if str(row[1]) == STACK] == [1, 4]
     assert archived(tmp_path) == TWO
     shell(AUDIT, status=3)
     shell(AUDIT_ARCHIVED)
-    with psycopg.connect(own_url) as connection:
+    with psycopg.connect(own_saved_url) as connection:
         connection.execute("ALTER TABLE stackmgr.stack_revisions ADD COLUMN of_a_later_release text")
     shell(RESTORE)
-    assert revisions(own_url) == [(*row, None) for row in before]
+    assert revisions(own_saved_url) == [(*row, None) for row in before]
     shell(AUDIT)
 
 
 @pytest.mark.parametrize("is_written", [False, True])
-def test_the_revisions_of_a_held_manager_stay(command, own_url, shell, tmp_path, is_written):
-    before = revisions(own_url)
+def test_the_revisions_of_a_held_manager_stay(command, own_saved_url, shell, tmp_path, is_written):
+    before = revisions(own_saved_url)
     if is_written:
         path = failing_sync(tmp_path, 2, "exit 1")
         shell(ARCHIVE_ALL, status=3)
@@ -92,35 +92,35 @@ def test_the_revisions_of_a_held_manager_stay(command, own_url, shell, tmp_path,
     assert command("managers", "hold", MANAGER_ID, "--reason", "case 17").status == 0
     assert f"held managers, whose revisions stay in the table: {MANAGER_ID}\n" in shell(ARCHIVE_ALL)
     assert len(archived(tmp_path)) == (2 if is_written else 0)
-    assert revisions(own_url) == before
+    assert revisions(own_saved_url) == before
     assert command("managers", "release", MANAGER_ID).status == 0
     (tmp_path / "revisions-2025.tsv").unlink()
     shell(ARCHIVE_ALL)
-    assert len(revisions(own_url)) == len(before) - 2
+    assert len(revisions(own_saved_url)) == len(before) - 2
 
 
-def test_archiving_waits_for_an_earlier_hold(own_url, shell, tmp_path):
-    before = revisions(own_url)
+def test_archiving_waits_for_an_earlier_hold(own_saved_url, shell, tmp_path):
+    before = revisions(own_saved_url)
     waiting = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'stackmgr.manager_holds'::regclass"
     hold = "INSERT INTO stackmgr.manager_holds (manager_id, reason) VALUES (%s, 'case 17')"
-    with psycopg.connect(own_url) as holding, ThreadPoolExecutor() as threads:
+    with psycopg.connect(own_saved_url) as holding, ThreadPoolExecutor() as threads:
         holding.execute(hold, [MANAGER_ID])
         archiving = threads.submit(shell, ARCHIVE_ALL)
         eventually(lambda: holding.execute(waiting).fetchone() is not None)
         holding.commit()
         archiving.result(60)
     assert len(archived(tmp_path)) == 2
-    assert revisions(own_url) == before
+    assert revisions(own_saved_url) == before
 
 
-def test_any_name_is_archived_and_put_back(own_url, shell):
-    with psycopg.connect(own_url) as connection:
+def test_any_name_is_archived_and_put_back(own_saved_url, shell):
+    with psycopg.connect(own_saved_url) as connection:
         name = '\\N\t"é\n\\.\n,\r\\'
         connection.execute("UPDATE stackmgr.stack_revisions SET name = %s, request_id = ''", [name])
-    before = revisions(own_url)
+    before = revisions(own_saved_url)
     for line in (ARCHIVE_ALL, RESTORE):
         shell(f"export LC_ALL=C PGCLIENTENCODING=LATIN1; {line}")
-    assert revisions(own_url) == before
+    assert revisions(own_saved_url) == before
 
 
 def test_a_manager_is_erased_from_archived_files(shell, tmp_path):
@@ -132,25 +132,25 @@ def test_a_manager_is_erased_from_archived_files(shell, tmp_path):
 
 @pytest.mark.parametrize("end", ["exit 1", KILLS_PSQL], ids=["sync fails", "psql is killed"])
 @pytest.mark.parametrize("call", [1, 2])
-def test_file_is_synced_before_any_deletion(own_url, shell, tmp_path, call, end):
-    before = revisions(own_url)
+def test_file_is_synced_before_any_deletion(own_saved_url, shell, tmp_path, call, end):
+    before = revisions(own_saved_url)
     path = failing_sync(tmp_path, call, end)
     shell(ARCHIVE_TWO, status=None)
-    assert revisions(own_url) == before
+    assert revisions(own_saved_url) == before
     path.unlink()
     shell(ARCHIVE_TWO)
     assert archived(tmp_path) == TWO
-    assert len(revisions(own_url)) == len(before) - 2
+    assert len(revisions(own_saved_url)) == len(before) - 2
     assert "revisions in the file: 2, deleted now: 0" in shell(ARCHIVE_TWO)
     assert archived(tmp_path) == TWO
 
 
 @pytest.mark.parametrize(("of_file", "changed"), [("Growth", "growth"), ("\t3\t", "\t4\t")])
-def test_other_file_deletes_nothing(own_url, shell, tmp_path, of_file, changed):
-    before = revisions(own_url)
+def test_other_file_deletes_nothing(own_saved_url, shell, tmp_path, of_file, changed):
+    before = revisions(own_saved_url)
     shell(ARCHIVE_TWO)
     shell(RESTORE)
     file = tmp_path / "revisions-2025.tsv"
     file.write_text(file.read_text().replace(of_file, changed))
     assert "the file differs from the table" in shell(ARCHIVE_TWO, status=None)
-    assert revisions(own_url) == before
+    assert revisions(own_saved_url) == before

@@ -39,8 +39,8 @@ def test_a_manager_is_named_by_either_id(on_saved):
         assert ids_of(on_saved("managers", "show", any_id)) == [MANAGER_ID]
 
 
-def test_an_id_that_names_two_managers_is_an_error(command, own_url):
-    with psycopg.connect(own_url, autocommit=True) as admin:
+def test_an_id_that_names_two_managers_is_an_error(command, own_saved_url):
+    with psycopg.connect(own_saved_url, autocommit=True) as admin:
         admin.execute(
             "UPDATE stackmgr.managers SET external_id = %s WHERE manager_id = %s",
             [MANAGER_ID, OTHER_MANAGER_ID],

@@ -158,11 +158,12 @@ def test_request_is_found_within_its_bounds(shown, bounds, found):
     assert changed == (expected | dict.fromkeys((*empty, "name_after"), "") if found else {})
 
 
-def test_a_request_id_is_found_by_what_is_stored_of_it(run_file, own_url):
+def test_a_request_id_is_found_by_what_is_stored_of_it(run_file, own_saved_url):
     plant(
-        own_url, update("stack_revisions", f"request_id = '{'r' * 255}'", f"{HERE} AND revision_number = 4")
+        own_saved_url,
+        update("stack_revisions", f"request_id = '{'r' * 255}'", f"{HERE} AND revision_number = 4"),
     )
-    assert "revision_number|4\n" in run_file(own_url, "request", request="r" * 300).out
+    assert "revision_number|4\n" in run_file(own_saved_url, "request", request="r" * 300).out
 
 
 @pytest.mark.parametrize("manager", [MANAGER, MANAGER_ID])
@@ -203,9 +204,9 @@ VALUES ('{QUOTA}', 1, now() - interval '2 s'), ('{AHEAD}', 1, now() + interval '
         ("last_used_at = '2026-11-22'", "valid", {"last_used_hour"}),
     ],
 )
-def test_a_key_is_shown_with_why_it_is_rejected_and_when(run_file, own_url, change, state, times):
-    plant(own_url, update("api_keys", change, f"key_id = '{PRODUCTION}'") + TAKEN)
-    found = record(run_file(own_url, "key", key=PRODUCTION).out.splitlines())
+def test_a_key_is_shown_with_why_it_is_rejected_and_when(run_file, own_saved_url, change, state, times):
+    plant(own_saved_url, update("api_keys", change, f"key_id = '{PRODUCTION}'") + TAKEN)
+    found = record(run_file(own_saved_url, "key", key=PRODUCTION).out.splitlines())
     assert (found["key_id"], found["last_four"], found["state"]) == (PRODUCTION, "dZFx", state)
     dates = {"revoked_at", "expires_at", "valid_again", "last_used_hour"}
     assert {name for name in dates if found[name]} == times

@@ -124,7 +124,7 @@ def connected(url: str, role: str) -> DatabaseConnection:
 
 
 @pytest.fixture
-def service(crowded_url: str) -> Iterator[DatabaseConnection]:
+def as_service(crowded_url: str) -> Iterator[DatabaseConnection]:
     with connected(crowded_url, "stackmgr_app") as connection:
         yield connection
 
@@ -171,10 +171,10 @@ def indexes(plan: list[dict[str, Any]]) -> set[str]:
     ("name", "above"), [("stack_list", CALLER_NODES), ("stack_list_long_names", ["WindowAgg"])]
 )
 def test_page_reads_no_row_too_many(  # noqa: PLR0913 - parameters
-    *, service, ends, name, above, end, limit
+    *, as_service, ends, name, above, end, limit
 ):
     plan = explain(
-        service,
+        as_service,
         name,
         **CALLER,
         after_created_at=ends[end].created_at.isoformat(),

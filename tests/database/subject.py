@@ -68,7 +68,7 @@ class PausingVerifier(DatabaseVerifier):
 
 
 @dataclass
-class Service:
+class Subject:
     """The application, seen by one manager who has one stack, and what there is behind it."""
 
     database: Database
@@ -126,7 +126,7 @@ class Service:
 
 
 @dataclass
-class ServiceMaker:
+class SubjectMaker:
     """Makes services: on the server itself, or by way of another connection string."""
 
     server: FaultyPostgres
@@ -134,26 +134,26 @@ class ServiceMaker:
     deadline: float
     cleanup: ExitStack
 
-    def __call__(self, url: str | None = None) -> Service:
+    def __call__(self, url: str | None = None) -> Subject:
         [manager] = new_managers(self.server.url(), 1)
-        service = self._open(url, manager.api_key, manager.external_id, self.deadline)
-        service.stack_id = eventually(service.create_stack) or ""
-        service.backends()
-        return service
+        subject = self._open(url, manager.api_key, manager.external_id, self.deadline)
+        subject.stack_id = eventually(subject.create_stack) or ""
+        subject.backends()
+        return subject
 
-    def again(self, service: Service, url: str | None = None, deadline: float | None = None) -> Service:
+    def again(self, subject: Subject, url: str | None = None, deadline: float | None = None) -> Subject:
         """Return a second service for the manager of *service*, without a request to the server."""
-        key, external_id = service.client.key or "", service.client.external_id
+        key, external_id = subject.client.key or "", subject.client.external_id
         twin = self._open(url, key, external_id, deadline or self.deadline)
-        twin.stack_id = service.stack_id
+        twin.stack_id = subject.stack_id
         return twin
 
-    def _open(self, url: str | None, key: str, external_id: str, deadline: float) -> Service:
+    def _open(self, url: str | None, key: str, external_id: str, deadline: float) -> Subject:
         pool = opened(url or self.server.url(), pool_size=POOL_SIZE, deadline=deadline)
         database = self.cleanup.enter_context(pool)
         verifier = PausingVerifier()
         app = create_app(database=database, verifier=verifier, spellings=self.spellings)
-        return Service(database, verifier, Client(app, key, external_id, database.names))
+        return Subject(database, verifier, Client(app, key, external_id, database.names))
 
 
 @contextmanager
