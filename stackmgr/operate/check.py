@@ -28,7 +28,7 @@ _FOR_MASTER = ("queue_timeout", "admin_port", "log_level", "admin_bind")
 
 
 def _findings(chosen: Settings, *, compares_catalog: bool = False) -> Findings:
-    """Return what is wrong with the database and the metrics folder.  Imports all that a worker does."""
+    """Return problems of the database and the metrics folder.  Imports all that a worker does."""
     import stackmgr.server.worker  # noqa: F401, PLC0415 - not needed under another WSGI server
 
     findings = preflight.examine(
@@ -43,7 +43,7 @@ def _findings(chosen: Settings, *, compares_catalog: bool = False) -> Findings:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable that seems to be meant for the service, which does not read it."""
+    """Return a warning for each unknown variable that seems to be meant for the service."""
     known = {"WEB_CONCURRENCY", *(option.variable for option in OPTIONS.values())}
     known |= {f"{option.variable}_FILE" for option in OPTIONS.values() if option.is_secret}
     warnings = []
@@ -121,9 +121,9 @@ def _print_text(shown: list[dict[str, Any]], findings: Findings) -> None:
 def check_start() -> None:
     """Print whether workers can start, for gunicorn's master, as one JSON document.
 
-    `problems` is empty if they can.  All that a worker imports has been imported by then: the master must not
-    do so itself, because its workers would inherit the modules, after an upgrade those of two releases.  The
-    document holds secrets, so it is not printed on a terminal.
+    `problems` is empty if they can.  All that a worker imports has been imported by then: the
+    master must not do so itself, because its workers would inherit the modules, after an upgrade
+    those of two releases.  The document holds secrets, so it is not printed on a terminal.
     """
     if os.isatty(1):
         sys.exit("only gunicorn's master runs this module: use 'stackmgr check'")

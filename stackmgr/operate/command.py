@@ -12,7 +12,7 @@ from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
 from stackmgr.errors import CommandError
 from stackmgr.limits import CANONICAL_UUID
 
-# The exit status of a command that ran and found something: a problem, a difference, a rejected key.
+# The exit status of a command that found something: a problem, a difference, a rejected key.
 FOUND = 3
 
 # What `--help` says about the environment.

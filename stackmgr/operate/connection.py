@@ -34,8 +34,8 @@ _NOT_ALLOWED = {
     OWNER: "this login may not assume stackmgr_owner: use that of the operator (operator.env)",
     READER: "{login} may not read the tables: GRANT stackmgr_reader TO {login}",
 }
-# SQLSTATEs of a schema that is missing or older.  In a cluster whose other databases have the roles, an older
-# schema has not granted them anything.
+# SQLSTATEs of a schema that is missing or older.  In a cluster whose other databases have the
+# roles, an older schema has not granted them anything.
 _WITHOUT_SCHEMA = (
     errors.UndefinedTable.sqlstate,
     errors.InvalidSchemaName.sqlstate,
@@ -48,17 +48,17 @@ _REJECTED = ("authentication failed", "no password supplied", "permission denied
 
 _FETCHED_ROWS = 2000
 
-# A login or a database may have other values: a time limit for requests, another search path, a commit that
-# does not wait for the disk.
+# A login or a database may have other values: a time limit for requests, another search path, a
+# commit that does not wait for the disk.
 _SETTINGS = b"""
 SET LOCAL search_path = pg_catalog; SET LOCAL jit = off; SET LOCAL synchronous_commit = on;
 SET LOCAL client_min_messages = warning; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'
 """
 _RESET_ROLE = b"RESET ROLE"
-# A plain index scan marks the entries of deleted rows as dead; a bitmap scan reads the rows every time.
+# A plain index scan marks entries of deleted rows as dead; a bitmap scan always reads the rows.
 _PLAIN_INDEX_SCANS = b"SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
-# Without TRUNCATE, which would wait for a lock in the way of all requests.  autovacuum_freeze_min_age is
-# autovacuum's alone: a page that this passed without FREEZE would be read again against wraparound.
+# TRUNCATE would wait for a lock in the way of all requests.  FREEZE: autovacuum_freeze_min_age is
+# autovacuum's alone, and a page that this only visited would be read again against wraparound.
 _VACUUM_RECEIPTS = b"VACUUM (FREEZE, INDEX_CLEANUP ON, TRUNCATE OFF) stackmgr.creation_receipts"
 
 AnyConnection = TypeVar("AnyConnection", bound=psycopg.Connection[Any])
@@ -68,8 +68,8 @@ AnyConnection = TypeVar("AnyConnection", bound=psycopg.Connection[Any])
 def time_limit(seconds: float = 5.0) -> Iterator[None]:
     """Raise CommandError in the body after *seconds*.  For the main thread of a process.
 
-    The time-outs of libpq and PostgreSQL bound one attempt to connect or one statement each; a server that is
-    frozen in between, or a list of hosts, is bounded by none of them.
+    The timeouts of libpq and PostgreSQL bound one attempt to connect or one statement each; a
+    server that is frozen in between, or a list of hosts, is bounded by none of them.
     """
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -128,8 +128,8 @@ def assume(connection: psycopg.Connection[Any], role: str, *, local: bool = Fals
 class Operator:
     """Runs statements in transactions that assume a role.
 
-    Each statement is a transaction, unless `transaction` has opened one.  Role and settings end with the
-    transaction, so that nothing is left in the session of a pooler.  Rows are named tuples.
+    Each statement is a transaction, unless `transaction` has opened one.  Role and settings end
+    with the transaction: nothing is left in a pooler's session.  Rows are named tuples.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], role: str) -> None:
@@ -144,7 +144,7 @@ class Operator:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Open a transaction, unless one is open.  Raises CommandError if a standby may lack its commit."""
+        """Open a transaction, unless one is open.  Raises CommandError if a standby may lack it."""
         if self._connection.info.transaction_status != TransactionStatus.IDLE:
             yield
             return
@@ -175,11 +175,11 @@ class Operator:
             yield from cursor
 
     def check_keys_by_index(self) -> None:
-        """Let this transaction's checks of foreign keys pass over the entries of rows deleted before."""
+        """Let this transaction's checks of foreign keys pass over deleted rows."""
         self._connection.execute(_PLAIN_INDEX_SCANS)
 
     def vacuum_receipts(self) -> None:
-        """Remove the entries of deleted receipts from their index, if no transaction may read the rows."""
+        """Remove deleted receipts from their index, if no transaction may still read them."""
         assume(self._connection, self._role)
         self._connection.execute(_VACUUM_RECEIPTS)
         self._connection.execute(_RESET_ROLE)
@@ -189,7 +189,7 @@ class Operator:
 def operating(url: str, role: str = OWNER) -> Iterator[Operator]:
     """Connect for an operator's statements.  Raises CommandError for every failure in the body.
 
-    Sends no start-up options and prepares no statement, so that it works through any transaction pooler.
+    Sends no start-up options and prepares no statement: any transaction pooler will do.
     """
     factories = {"cursor_factory": RawCursor, "row_factory": namedtuple_row}
     conninfo = make_conninfo("", **client_settings(url) | {"client_encoding": "UTF8"})

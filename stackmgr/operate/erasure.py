@@ -58,12 +58,12 @@ class Progress:
 
 
 def erase(operator: Operator, manager_id: str, external_id: str, progress: Report) -> Any:
-    """Unbind a manager and revoke its keys, then delete all its data; return the numbers of rows deleted.
+    """Unbind a manager, revoke its keys, delete all its data; return the numbers of deleted rows.
 
-    A request that found the manager before may still create a stack: nothing is deleted until no such
-    request can run.  Returns None, and changes nothing, when the manager is neither bound to *external_id*
-    nor recorded with it.  May be interrupted and repeated: every batch is committed by itself.  Raises
-    CommandError once the manager is held: what was deleted before stays deleted.
+    A request that found the manager before may still create a stack: nothing is deleted until no
+    such request can run.  Returns None, and changes nothing, when the manager is neither bound to
+    *external_id* nor recorded with it.  May be interrupted and repeated: every batch is committed
+    by itself.  Raises CommandError once the manager is held: what was deleted before stays deleted.
     """
     manager = {"manager_id": manager_id, "external_id": external_id}
     with holds.not_held(operator, manager_id):
@@ -105,7 +105,7 @@ def _delete_batch(operator: Operator, manager_id: str, step: int, positions: lis
 
 
 def _vacuum(operator: Operator, report: Callable[[str], None]) -> None:
-    """Remove the entries of deleted receipts from the index, as soon as no transaction may read them."""
+    """Remove deleted receipts from the index, once no transaction may read them."""
     while True:
         operator.vacuum_receipts()
         [(dead,)] = operator.rows(_DEAD_RECEIPTS, {})

@@ -29,7 +29,7 @@ def not_held(operator: Operator, manager_id: str) -> Iterator[bool]:
     """
     manager = {"manager_id": manager_id}
     with operator.transaction():
-        # A row that is deleted during the wait for it is not found; the record of its erasure then is.
+        # If the row is deleted during the wait for it, the record of its erasure is found.
         exists = operator.rows(_LOCK, manager) or operator.rows(_LOCK, manager)
         if found := operator.rows(_FIND, manager):
             [(held_at, held_by, reason)] = found

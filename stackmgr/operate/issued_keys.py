@@ -81,8 +81,8 @@ def rotate(
 ) -> IssuedKey | None:
     """Issue the successor of a key and let the key itself expire after the overlap.
 
-    The successor has the key's label and quota, and its expiry unless *expires_at* says another.  Returns
-    None when there is no such key, or it is revoked, expired or rotated already.
+    The successor has the key's label and quota, and its expiry unless *expires_at* says another.
+    Returns None when there is no such key, or it is revoked, expired or rotated already.
     """
     key = generate()
     rows = operator.rows(

@@ -26,7 +26,7 @@ def _identity_id(text: str) -> str:
 
 
 def find(operator: Operator, any_id: str) -> Any:
-    """Return the manager with the external id or manager id *any_id*, or None.  Raises CommandError."""
+    """Return the manager with this external id or manager id, or None.  Raises CommandError."""
     found = operator.rows(_LOCATE, {"any_id": any_id, "identity_id": None})
     if len(found) > 1:
         raise CommandError(
@@ -36,7 +36,7 @@ def find(operator: Operator, any_id: str) -> Any:
 
 
 def external_id(operator: Operator, any_id: str) -> str:
-    """Return the external id of the manager that *any_id* names; without one it is an external id itself."""
+    """Return the external id of the manager that *any_id* names, or *any_id* itself."""
     found = find(operator, any_id)
     return found.external_id if found else any_id
 

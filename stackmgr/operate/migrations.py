@@ -143,8 +143,8 @@ def apply(
 ) -> list[Migration]:
     """Apply the pending migrations and return them.
 
-    Retries for *wait_seconds* where a lock is not available, and reports each time what holds it.  Raises
-    CommandError; what was applied before that stays.
+    Retries for *wait_seconds* where a lock is not available, and reports each time what holds it.
+    Raises CommandError; what was applied before that stays.
     """
     deadline = time.monotonic() + wait_seconds
     done: list[Migration] = []
@@ -172,7 +172,7 @@ def apply(
 
 
 def _require_direct(connection: Connection) -> None:
-    """Raise CommandError if a pooler is in between, which would keep the session's lock and settings.
+    """Raise CommandError behind a pooler, which would keep the session's lock and settings.
 
     A pooler gives its clients process ids of its own.
     """
@@ -221,7 +221,7 @@ def _apply_without_transaction(connection: Connection, migration: Migration, rep
 
 
 def _restore_privileges(connection: Connection, report: Report) -> None:
-    """Grant and revoke again, in order, what the files do, if the service's role lacks any privilege."""
+    """Repeat the grants and revokes of the files, if the service's role lacks any privilege."""
     if not (lacked := _missing_privileges(connection)):
         return
     with connection.transaction():
@@ -251,7 +251,7 @@ def _run(connection: Connection, migration: Migration) -> None:
 
 
 def _blockers(connection: Connection) -> str:
-    """Return, as one clause, the sessions that hold a lock of migrations or on the tables, and their age."""
+    """Return the sessions that hold a lock of migrations or on the tables, as one clause."""
     found = ", ".join(blocker for (blocker,) in connection.execute(_BLOCKERS.text))
     return f"blocked by {found}" if found else "this login sees no other transaction on the tables"
 

@@ -23,7 +23,7 @@ def accept_any_text() -> None:
 
 
 def discard() -> None:
-    """Drop output that cannot be written: Python would try again at its exit, with a message of its own."""
+    """Drop output that cannot be written: Python would retry at its exit, with a message."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -56,7 +56,7 @@ def print_note(text: str) -> None:
 
 
 def print_table(rows: Iterable[Sequence[str | None]]) -> None:
-    """Print aligned columns on a terminal, tab-separated ones elsewhere, with a dash for an empty field."""
+    """Print columns, aligned on a terminal, else tab-separated; a dash is an empty field."""
     lines = ([field or "-" for field in row] for row in rows)
     while block := list(itertools.islice(lines, _BLOCK_ROWS)):
         if not sys.stdout.isatty():
@@ -69,7 +69,7 @@ def print_table(rows: Iterable[Sequence[str | None]]) -> None:
 
 
 def print_documents(arguments: argparse.Namespace, documents: Iterable[dict[str, Any]]) -> None:
-    """Print documents with the same fields in bounded blocks: a table, or with `--json` an array."""
+    """Print documents with the same fields in bounded blocks: a table, or a JSON array."""
     if not arguments.json:
         print_table(_with_head(documents))
         return

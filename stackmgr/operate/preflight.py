@@ -69,10 +69,9 @@ def examine(
     """Return the problems of the database behind *url*, examined with its login's own rights.
 
     *deadline*, in seconds, and *variant* are the service's: a session must have its timeouts.
-    Takes at most five seconds: gunicorn's master waits for it, at a reload with workers to look after.
-    A login with more rights than the service needs is a warning.  *compares_catalog* compares each object of
-    the schema, and who may use it, with the release's.  Not at a start, which must not fail because of an
-    index that a DBA is building.
+    Takes at most five seconds, because gunicorn's master waits for it.  A login with more rights
+    than the service needs is a warning.  *compares_catalog* compares the schema, and who may use
+    it, with the release's: not at a start, which an index that a DBA builds must not fail.
     """
     findings = Findings()
     expected = migrations.available()
@@ -149,7 +148,7 @@ def _examine_schema(
 
 
 def _compare_catalog(connection: psycopg.Connection[Any], findings: Findings) -> None:
-    """Report what differs.  A part of an object is named after it, as `relation NAME: column NAME`."""
+    """Report what differs, the part of an object as `relation NAME: column NAME`."""
     text = (paths.directory("sql") / "catalog.tsv").read_text(encoding="utf-8")
     released = dict(line.split("\t") for line in text.splitlines())
     found = {name: (definition, refuses) for name, definition, refuses in connection.execute(_CATALOG.text)}

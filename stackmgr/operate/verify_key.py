@@ -45,7 +45,7 @@ def _read_key() -> str:
 def _ask(verifier: Verifier, session: Session, key: str) -> dict[str, Any]:
     """Return the outcome: the identity of the key, or the error of a request with it.
 
-    `accepted` is None where the verifier or the database failed, so that nothing is known of the key.
+    `accepted` is None if the verifier or the database failed.
     """
     outcome: dict[str, Any] = {"accepted": False, "status": 200}
     outcome |= dict.fromkeys(("code", "reason", "retry_after"))
