@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.faults import endurance, upgrade
-from tests.faults.cells import CELLS
 from tests.faults.report import HEADINGS, Report, print_headings
-from tests.faults.runner import run
+from tests.faults.runner import CELLS, run
 from tests.faults.stage import NoPlace
 from tests.support.memory import memory
 from tests.support.postgres import FaultyPostgres, faulty_postgres

@@ -11,10 +11,9 @@ from statistics import median
 import psutil
 
 from tests.faults.cell import Bound, Cell, Prepare
-from tests.faults.cells import CELLS
 from tests.faults.fronts import HANG, with_pgbouncer, with_unkey
 from tests.faults.report import Report, judged
-from tests.faults.runner import inject
+from tests.faults.runner import CELLS, inject
 from tests.faults.stage import Stage, staged
 from tests.support.postgres import FaultyPostgres
 from tests.support.repeating import repeated

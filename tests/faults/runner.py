@@ -3,12 +3,17 @@
 import time
 from contextlib import nullcontext
 
+from tests.faults import database, fronts, network, processes, resources
 from tests.faults.cell import CLIENTS, Cell
 from tests.faults.prober import probing
 from tests.faults.report import Report, judged
 from tests.faults.stage import WORKERS, Stage, staged
 from tests.support.postgres import FaultyPostgres
 
+# Each takes another path through the service; the modules are ordered by where it begins.
+CELLS = {
+    cell.name: cell for module in (processes, resources, database, network, fronts) for cell in module.CELLS
+}
 _PAUSE = 0.02
 _SETTLE = 0.5
 

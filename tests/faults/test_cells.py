@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults import endurance, upgrade
-from tests.faults.cells import CELLS
 from tests.faults.endurance import Plan, Samples
-from tests.faults.runner import run
+from tests.faults.runner import CELLS, run
 from tests.faults.stage import NoPlace
 from tests.support.nginx import NGINX
 from tests.support.postgres import FaultyPostgres, faulty_postgres

@@ -9,7 +9,6 @@ from functools import partial
 import psutil
 import pytest
 
-import stackmgr
 from tests.support import server
 from tests.support.server import free_port, running_service, workers_replaced
 from tests.support.waiting import eventually
@@ -49,24 +48,6 @@ def service(database_url, admin_port, tmp_path):
 
 def listed(service, key):
     return send_request(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})[0]
-
-
-def test_clients_cannot_create_series(service, admin_port, key):
-    # One request has found out that the service has started.
-    assert counted(samples_of(admin_port, 1)) == 1
-    assert {listed(service, key) for _ in range(REQUESTS)} == {200}
-    assert send_request(service.port, "/manager/stacks", method="INVENTED")[0] == 405
-    assert send_request(service.port, "/invented")[0] == 404
-    assert send_request(service.port, "/metrics")[0] == 404
-    found = samples_of(admin_port, 1 + REQUESTS + 3)
-    route = 'method="GET",route="/manager/stacks"'
-    assert found[LISTED] == REQUESTS
-    assert found[f"stackmgr_request_seconds_count{{{route}}}"] == REQUESTS
-    assert found[f'stackmgr_request_seconds_bucket{{le="+Inf",{route}}}'] == REQUESTS
-    assert found[f"stackmgr_request_seconds_sum{{{route}}}"] > 0
-    assert not any("INVENTED" in name or "/invented" in name for name in found)
-    assert found[f'stackmgr_build_info{{version="{stackmgr.__version__}"}}'] == 1
-    eventually(lambda: samples(admin_port)['stackmgr_wait_seconds_count{for="connection"}'] > 0)
 
 
 def test_what_a_worker_has_counted_outlives_it(service, admin_port, key, tmp_path):
