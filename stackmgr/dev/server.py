@@ -128,7 +128,7 @@ def _lines_to_paste(base: str, key: str) -> str:
     ]
     stack = json.dumps({"name": "Growth", "allocation": allocation, "schedule": {"preset": "weekly"}})
     has_proxy = {"http_proxy", "all_proxy", "ALL_PROXY"} & os.environ.keys()  # which curl reads for http://
-    without_proxy = "export no_proxy=127.0.0.1\n" if has_proxy else ""
+    without_proxy = "export no_proxy=127.0.0.1,$no_proxy\n" if has_proxy else ""
     auth = '-H "Authorization: Bearer $API_KEY"'
     return f"""\
 {without_proxy}export API_KEY={key}
