@@ -1,4 +1,4 @@
-"""The units, Containerfile, compose.yaml, kubernetes.yaml and patroni.yml, against each other and as they run."""
+"""The units and manifests of deploy/, against each other and as they run."""
 
 import os
 import re
