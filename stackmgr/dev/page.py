@@ -14,6 +14,7 @@ from typing import Any
 
 from stackmgr import paths, startup
 from stackmgr.http.health import WsgiApplication
+from stackmgr.stacks import whitelist
 
 _HOSTS = {"127.0.0.1", "localhost"}
 _MEDIA_TYPES = {
@@ -35,6 +36,16 @@ def swagger_ui() -> Path | None:
     return Path(package.origin).parent / "static" / package.name / "swagger-ui-dist"
 
 
+def sample() -> dict[str, Any]:
+    """Return the body of a create, with tokens of the whitelist in force."""
+    first, second, *_ = whitelist.load_configured().tokens.values()
+    allocation = [
+        {"token_address": first.checksummed, "weight_bps": 6000},
+        {"token_address": second.address, "weight_bps": 4000},
+    ]
+    return {"name": "Growth", "allocation": allocation, "schedule": {"preset": "weekly"}}
+
+
 def application() -> WsgiApplication:
     """Return the application of a worker of `stackmgr dev`, behind the page."""
     service, files = startup.build(os.environ), swagger_ui() or Path()
@@ -49,7 +60,10 @@ def application() -> WsgiApplication:
             return service(environ, start_response)
         start_response("200 OK", [("Content-Type", _MEDIA_TYPES[name]), ("Cache-Control", "no-store")])
         if name == "openapi.json":
-            return [json.dumps(bundle(f"http://{host}")).encode()]
+            document = bundle(f"http://{host}")
+            create = document["paths"]["/manager/stacks"]["post"]["requestBody"]["content"]
+            create["application/json"]["examples"] = {"growth": {"value": sample()}}
+            return [json.dumps(document).encode()]
         return [(files / name).read_bytes() if name else page]
 
     return with_page

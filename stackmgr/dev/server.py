@@ -23,7 +23,6 @@ from stackmgr.errors import CommandError, Unauthorized
 from stackmgr.operate import issued_keys, migrations
 from stackmgr.operate.command import EVERYTHING, Commands, add_command
 from stackmgr.operate.connection import operating, request_session
-from stackmgr.stacks import whitelist
 
 _START_DEADLINE = 20.0
 
@@ -121,12 +120,6 @@ def _probe_live(admin_bind: str) -> bool:
 
 def _lines_to_paste(base: str, key: str) -> str:
     """Return commands to run as printed: create, list, get and update, with whitelisted tokens."""
-    first, second, *_ = whitelist.load_configured().tokens.values()
-    allocation = [
-        {"token_address": first.checksummed, "weight_bps": 6000},
-        {"token_address": second.address, "weight_bps": 4000},
-    ]
-    stack = json.dumps({"name": "Growth", "allocation": allocation, "schedule": {"preset": "weekly"}})
     has_proxy = {"http_proxy", "all_proxy", "ALL_PROXY"} & os.environ.keys()  # which curl reads for http://
     without_proxy = "export no_proxy=127.0.0.1,$no_proxy\n" if has_proxy else ""
     auth = '-H "Authorization: Bearer $API_KEY"'
@@ -134,7 +127,7 @@ def _lines_to_paste(base: str, key: str) -> str:
 {without_proxy}export API_KEY={key}
 export URL={base}/manager/stacks
 export JSON='Content-Type: application/json'
-export STACK='{stack}'
+export STACK='{json.dumps(page.sample())}'
 
 curl -i $URL {auth} -H "$JSON" -H Idempotency-Key:{uuid4().hex[:8]} -d "$STACK"
 curl -i $URL {auth}
