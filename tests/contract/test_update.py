@@ -3,7 +3,6 @@
 import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psycopg
 import pytest
@@ -12,7 +11,7 @@ from psycopg.rows import dict_row
 from stackmgr.access import api_keys
 from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import reading
-from tests.support.examples import ADDRESSES, CONFIGURATION, allocation, configuration
+from tests.support.examples import ADDRESSES, CONFIGURATION, allocation, configuration, from_columns
 
 NEW = {
     "name": " Income ",
@@ -69,26 +68,13 @@ def test_an_update_waits_for_its_rival(client, stack, admin, other, fields):
         assert client.get(stack["id"]).json == updated
 
 
-READ = """
-    SELECT revision_number, revision_id::text, name, allocation, preset, identity_id, request_id, key_id
-    FROM stackmgr.stack_revisions WHERE stack_id = %s ORDER BY revision_number
-"""
+READ = "SELECT * FROM stackmgr.stack_revisions WHERE stack_id = %s ORDER BY revision_number"
 
 
 @pytest.fixture
 def revisions(admin: psycopg.Connection):
     """Return a function that reads all revisions of a stack, oldest first."""
     return lambda stack_id: admin.cursor(row_factory=dict_row).execute(READ, [stack_id]).fetchall()
-
-
-def as_returned(stack_id: str, revision: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "id": stack_id,
-        "current_revision_id": revision["revision_id"],
-        "name": revision["name"],
-        "allocation": revision["allocation"],
-        "schedule": {"preset": revision["preset"]},
-    }
 
 
 def test_a_revision_is_complete(client, revisions, admin):
@@ -105,7 +91,10 @@ def test_a_revision_is_complete(client, revisions, admin):
         returned.append(client.update(stack_id, changes).json)
         assert revisions(stack_id)[:-1] == earlier
     saved = revisions(stack_id)
-    assert [as_returned(stack_id, revision) for revision in saved] == returned
+    assert [
+        from_columns(revision) | {"id": stack_id, "current_revision_id": str(revision["revision_id"])}
+        for revision in saved
+    ] == returned
     assert [revision["revision_number"] for revision in saved] == [1, 2, 3, 4, 5, 6]
     assert len({revision["revision_id"] for revision in saved}) == 6
     current = "SELECT revision_number, revision_id::text FROM stackmgr.stacks WHERE stack_id = %s"
@@ -149,7 +138,7 @@ def test_a_failed_update_changes_nothing(client, stack, rejected, revisions, adm
 def test_no_response_has_an_author(client, revisions):
     created = client.create(configuration(), headers={"X-Request-Id": "the creation"})
     read = client.get(created.json["id"]).body.decode()
-    recorded = json.dumps(revisions(created.json["id"]))
+    recorded = json.dumps(revisions(created.json["id"]), default=str)
     for secret in (api_keys.identity_of(client.external_id), client.external_id, "the creation"):
         assert secret not in read
         assert secret in recorded

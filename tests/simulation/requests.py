@@ -23,7 +23,7 @@ from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import cursor, repository
 from stackmgr.stacks.configuration import Configuration
-from tests.simulation.tables import Tables
+from tests.simulation.tables import SHOWN, Tables
 from tests.simulation.world import World, asker
 
 _OUTCOME_UNKNOWN = (RetryAction.RETRY_IF_READ, RetryAction.CLOSE)
@@ -209,7 +209,7 @@ class Client:
         receipt = self.tables.receipts.get((manager_id, key))
         if receipt is None or receipt[1] != stack.stack_id:
             self._wrong("acknowledged create", stack, "but stored is", receipt)
-        elif is_new and self.tables.revisions[stack.stack_id][0][1:] != tuple(stack[1:5]):
+        elif is_new and self.tables.revisions[stack.stack_id][0][1:] != tuple(stack[SHOWN]):
             self._wrong("created", stack)
         else:
             self.key.stacks.setdefault(stack.stack_id, 1)
@@ -242,9 +242,9 @@ class Client:
             self._wrong(manager_id, "asked for", stack_id, "but got", stack, "of", self._owner(stack_id))
             return
         revisions = [revision[1:] for revision in self.tables.revisions[stack_id]]
-        if tuple(stack[1:5]) not in revisions:
+        if tuple(stack[SHOWN]) not in revisions:
             self._wrong("no such revision", stack)
-        elif revisions.index(tuple(stack[1:5])) + 1 < known:
+        elif revisions.index(tuple(stack[SHOWN])) + 1 < known:
             self._wrong("older than acknowledged", stack)
 
     def _list(self, request: str) -> None:
@@ -284,6 +284,6 @@ class Client:
                 return
         revisions = self.tables.revisions[stack_id]
         place = next((n for n, revision in enumerate(revisions, 1) if revision[0] == request), 0)
-        if not place or tuple(stack[1:5]) != revisions[place - 1][1:]:
+        if not place or tuple(stack[SHOWN]) != revisions[place - 1][1:]:
             self._wrong("acknowledged update", stack)
         self.key.stacks[stack_id] = max(self.key.stacks[stack_id], place)

@@ -10,7 +10,10 @@ from uuid import UUID
 
 from stackmgr.database import statements
 from stackmgr.database.statements import Statement
+from tests.support.examples import COLUMNS
 
+SHOWN = slice(1, 2 + len(COLUMNS))  # of a stack: the revision id and the configuration
+_NOTHING = (None,) * (2 + len(COLUMNS))
 Parameters = Mapping[str, Any]
 Row = tuple[Any, ...]
 
@@ -28,7 +31,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.keys: dict[bytes, tuple[str, str, str, str]] = {}  # external, identity, key and manager id
-        self.stacks: dict[str, list[Any]] = {}  # by id: manager, revision, name, allocation, preset, created
+        self.stacks: dict[str, list[Any]] = {}  # by id: manager, revision, configuration, created
         self.receipts: dict[tuple[str, str], tuple[bytes, str]] = {}
         self.revisions: dict[str, list[Row]] = {}  # by stack
         self.applied: Counter[tuple[str, str]] = Counter()  # by statement and request
@@ -69,21 +72,21 @@ class Tables:
         return [digest in self.used] if named == (external, identity, manager) else []
 
     def _stack_get(self, given: Parameters) -> list[Row]:
-        found = self._shown(given["manager_id"], given["stack_id"]) or [(None,) * 5]
+        found = self._shown(given["manager_id"], given["stack_id"]) or [_NOTHING]
         return [(*found[0], is_used) for is_used in self._caller(given)]
 
     def _shown(self, manager_id: str, stack_id: str) -> list[Row]:
         stack = self.stacks.get(stack_id)
-        return [] if stack is None or stack[0] != manager_id else [(stack_id, *stack[1:5])]
+        return [] if stack is None or stack[0] != manager_id else [(stack_id, *stack[SHOWN])]
 
     def _stack_list(self, given: Parameters) -> list[Row]:
-        page = self._page(given) or [(None,) * 6]
-        return [(*row[:5], is_used, row[5]) for is_used in self._caller(given) for row in page]
+        page = self._page(given) or [(*_NOTHING, None)]
+        return [(*row[:-1], is_used, row[-1]) for is_used in self._caller(given) for row in page]
 
     def _page(self, given: Parameters) -> list[Row]:
         after = (datetime.fromisoformat(given["after_created_at"]), UUID(given["after_stack_id"]))
         found = sorted(
-            ((stack[5], UUID(stack_id)) for stack_id, stack in self.stacks.items()
+            ((stack[-1], UUID(stack_id)) for stack_id, stack in self.stacks.items()
              if stack[0] == given["manager_id"]),
             reverse=True,
         )  # fmt: skip
@@ -98,7 +101,7 @@ class Tables:
     def _stack_list_long_names(self, given: Parameters) -> list[Row]:
         """Return the page with all of its names: those of a simulation are not long enough to end it."""
         page = self._page({**given, "page_bytes": 100 * int(given["page_bytes"])})
-        return [(*row[:5], True, row[5]) for row in page]
+        return [(*row[:-1], True, row[-1]) for row in page]
 
     def _stack_create(self, given: Parameters) -> list[Row]:
         receipt = (given["manager_id"], given["idempotency_key"])
@@ -107,7 +110,7 @@ class Tables:
             return [(None, is_used) for is_used in caller]
         stack_id = given["stack_id"]
         self.receipts[receipt] = (given["input_digest"], stack_id)
-        shown = [given[name] for name in ("revision_id", "name", "allocation", "preset")]
+        shown = [given[name] for name in ("revision_id", *COLUMNS)]
         created = _EPOCH + timedelta(seconds=len(self.stacks))
         self.stacks[stack_id] = [given["manager_id"], *shown, created]
         self.revisions[stack_id] = [(given["request_id"], *shown)]
@@ -119,7 +122,7 @@ class Tables:
         if receipt is None:
             return []
         digest, stack_id = receipt
-        return [(digest, "0/0", stack_id, *self.stacks[stack_id][1:5])]
+        return [(digest, "0/0", stack_id, *self.stacks[stack_id][SHOWN])]
 
     def _stack_update(self, given: Parameters) -> list[Row]:
         stack_id = given["stack_id"]
@@ -127,9 +130,9 @@ class Tables:
             return self._stack_get(given)
         stack = self.stacks[stack_id]
         stack[1] = given["revision_id"]
-        for place, name in enumerate(("name", "allocation", "preset"), 2):
+        for place, name in enumerate(COLUMNS, 2):
             if given[name] is not None:
                 stack[place] = given[name]
-        self.revisions[stack_id].append((given["request_id"], *stack[1:5]))
+        self.revisions[stack_id].append((given["request_id"], *stack[SHOWN]))
         self.applied["stack_update", given["request_id"]] += 1
         return self._stack_get(given)

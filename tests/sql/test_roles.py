@@ -10,6 +10,7 @@ from stackmgr.database import statements
 from stackmgr.errors import CommandError
 from stackmgr.operate import issued_keys, migrations
 from stackmgr.operate.connection import operating
+from tests.support.examples import COLUMNS
 from tests.support.recorder import opened
 
 # What the application role may read, insert and update.  The server's clock sets created_at.
@@ -19,15 +20,15 @@ READABLE = {
 }
 INSERTABLE = {
     "managers": {"manager_id", "external_id", "identity_id"},
-    "stacks": {*("manager_id", "stack_id", "revision_id", "revision_number", "name", "allocation", "preset")},
+    "stacks": {*("manager_id", "stack_id", "revision_id", "revision_number"), *COLUMNS},
     "stack_revisions": {
-        *("manager_id", "stack_id", "revision_number", "revision_id", "name", "allocation", "preset"),
+        *("manager_id", "stack_id", "revision_number", "revision_id", *COLUMNS),
         *("identity_id", "request_id", "key_id"),
     },
     "creation_receipts": {"manager_id", "idempotency_key", "input_digest", "stack_id"},
 }
 UPDATABLE = {
-    "stacks": {"revision_id", "revision_number", "name", "allocation", "preset"},
+    "stacks": {"revision_id", "revision_number", *COLUMNS},
     "api_keys": {"last_used_at"},
     "api_key_quota_slots": {"granted_at"},
     "api_key_quota_queues": {"granted_at"},

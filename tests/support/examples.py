@@ -3,10 +3,12 @@
 import copy
 import json
 import random
+from collections.abc import Mapping
 from typing import Any
 
 from stackmgr import paths
 from stackmgr.stacks import whitelist
+from stackmgr.stacks.configuration import Configuration
 from stackmgr.stacks.eip55 import eip55
 
 TOKENS: list[dict[str, str]] = json.loads(paths.default_whitelist().read_bytes())["tokens"]
@@ -21,6 +23,17 @@ CONFIGURATION: dict[str, Any] = {
     ],
     "schedule": {"preset": "weekly"},
 }
+
+
+# The fields of a configuration in a body, and the columns in which it is stored: known here alone.
+FIELDS = tuple(CONFIGURATION)
+COLUMNS = Configuration._fields
+
+
+def from_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration that *columns* hold, as a response has it."""
+    fields = {name: columns[name] for name in COLUMNS}
+    return fields | {"schedule": {"preset": fields.pop("preset")}}
 
 
 def configuration(**fields: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-FIELDS = ("name", "allocation", "schedule")
+from tests.support.examples import COLUMNS, FIELDS, from_columns
 
 Configuration = dict[str, Any]
 
@@ -101,8 +101,9 @@ class Violation:
 _parsed = cache(json.loads)
 
 
-def _configuration(name: str, allocation: str, preset: str) -> Configuration:
-    return {"name": name, "allocation": _parsed(allocation), "schedule": {"preset": preset}}
+def _configuration(*texts: str) -> Configuration:
+    columns = dict(zip(COLUMNS, texts, strict=True))
+    return from_columns(columns | {"allocation": _parsed(columns["allocation"])})
 
 
 def dump(connection: psycopg.Connection, managers: set[str]) -> Dump:
@@ -115,7 +116,7 @@ def dump(connection: psycopg.Connection, managers: set[str]) -> Dump:
         )
         return connection.execute(query.encode(), (list(managers),)).fetchall()
 
-    configuration = "name, allocation::text, preset"
+    configuration = ", ".join(f"{name}::text" for name in COLUMNS)
     revisions: dict[str, list[Revision]] = defaultdict(list)
     found = rows(f"revision_id::text, revision_number, request_id, {configuration}", "stack_revisions")
     for manager, stack_id, revision_id, number, tag, *given in sorted(found, key=lambda row: row[3]):

@@ -14,8 +14,8 @@ from stackmgr.database.pool import Database
 from stackmgr.operate import issued_keys
 from stackmgr.stacks.eip55 import eip55
 from tests.support.client import STACKS, check_response
-from tests.support.examples import PRESETS, random_allocation
-from tests.support.history import FIELDS, Configuration, Operation
+from tests.support.examples import FIELDS, PRESETS, configuration, random_allocation
+from tests.support.history import Configuration, Operation
 from tests.support.http_wire import RawClient
 from tests.support.server import Response
 
@@ -237,7 +237,7 @@ class Workload:
     def _configuration(self, name: str) -> Configuration:
         """Return a configuration in normal form that no other operation uses."""
         schedule = _SCHEDULES[self._chance.choice(PRESETS)]
-        return {"name": name, "allocation": self._chance.choice(ALLOCATIONS), "schedule": schedule}
+        return configuration(name=name, allocation=self._chance.choice(ALLOCATIONS), schedule=schedule)
 
     def _disguised(self, supplied: Configuration) -> Configuration:
         """Return the same in another order and spelling."""
