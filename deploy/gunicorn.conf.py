@@ -115,10 +115,12 @@ def when_ready(server):
 
 
 def post_fork(server, worker):
-    """Pass the checked settings to the worker, which does not read them again."""
+    """Pass the checked settings to the worker, which does not read them again, and count its start."""
     os.environ["STACKMGR.CHECKED"] = _settings["prepared"]
     worker.queue_seconds = _settings["queue_timeout"]
     worker.admin_port = _settings["admin_port"]
+    if _metrics_dir:
+        metrics.of_worker(_metrics_dir)
 
 
 def on_starting(server):

@@ -2,7 +2,6 @@
 
 import atexit
 import json
-import logging
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from stackmgr.http import health
 from stackmgr.http.app import create_app
 from stackmgr.http.health import WsgiApplication
 from stackmgr.monitoring import logs
-from stackmgr.monitoring.metrics import Metrics
+from stackmgr.monitoring.metrics import of_worker
 from stackmgr.settings import Settings, SettingsError
 from stackmgr.stacks import whitelist
 
@@ -88,14 +87,6 @@ def concurrent_requests(chosen: Settings) -> int:
     return chosen.concurrency
 
 
-def _metrics(chosen: Settings) -> Metrics | None:
-    try:
-        return Metrics(chosen.metrics_dir) if chosen.metrics_dir else None
-    except OSError as ex:  # serve requests without metrics
-        logging.getLogger("stackmgr").warning("this worker has no metrics: %s", ex.strerror)
-        return None
-
-
 def build(environ: Mapping[str, str]) -> WsgiApplication:
     """Return the application for *environ*, which serves.  Raises SettingsError."""
     return assemble(prepare(environ), environ, serves=True)
@@ -104,7 +95,7 @@ def build(environ: Mapping[str, str]) -> WsgiApplication:
 def assemble(prepared: Prepared, environ: Mapping[str, str], *, serves: bool) -> WsgiApplication:
     """Return the application of a checked configuration, with its pool open if it *serves*."""
     chosen, spellings = prepared
-    metrics = _metrics(chosen) if serves else None
+    metrics = of_worker(chosen.metrics_dir) if serves and chosen.metrics_dir else None
     database = Database(
         chosen.database_url,
         pool_size=chosen.database_connections,

@@ -12,7 +12,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -183,3 +183,13 @@ class Metrics:
         readable = [path for path in self._folder.glob("*.db") if _is_readable(path)]
         registry: Any = SimpleNamespace(collect=lambda: _merge(readable))
         return exposition.generate_latest(registry) + _BUILD, exposition.CONTENT_TYPE_LATEST
+
+
+@cache
+def of_worker(folder: Path) -> Metrics | None:
+    """Return the metrics of this worker, which begin at its fork, or None if it cannot keep any."""
+    try:
+        return Metrics(folder)
+    except OSError as ex:  # serve requests without metrics
+        _log.warning("this worker has no metrics: %s", ex.strerror)
+        return None

@@ -70,6 +70,24 @@ def test_what_a_worker_has_counted_outlives_it(service, admin_port, key, tmp_pat
     assert len(list((tmp_path / "metrics").glob("*.db"))) <= 8
 
 
+def test_start_of_a_worker_that_cannot_boot_is_counted(database_url, admin_port, tmp_path):
+    (works := tmp_path / "works").touch()
+    settings = tmp_path / "settings.py"
+    settings.write_text(
+        f"exec(open({str(server.SETTINGS)!r}).read())\nfrom stackmgr.server.worker import Worker\n"
+        f"load = Worker.load_wsgi\nWorker.load_wsgi = lambda self: open({str(works)!r}) and load(self)\n"
+    )
+    env = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}", "STACKMGR_METRICS_DIR": f"{tmp_path}/metrics"}
+    with running_service(
+        database_url, env=env | {"WEB_CONCURRENCY": "2"}, args=["-c", str(settings)]
+    ) as service:
+        eventually(lambda: samples(admin_port)["stackmgr_worker_starts_total{}"] == 2)
+        works.unlink()
+        psutil.Process(service.pid).children()[0].kill()
+        eventually(lambda: samples(admin_port)["stackmgr_worker_starts_total{}"] > 2)
+        assert "This worker cannot boot" in service.log()
+
+
 def test_worker_serves_without_metrics(service, admin_port, key, tmp_path):
     shutil.rmtree(tmp_path / "metrics")
     (tmp_path / "metrics").touch()
