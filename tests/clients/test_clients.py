@@ -100,24 +100,6 @@ def test_a_client_survives_lost_responses(prepare, service, key, counts, tmp_pat
     assert counts() == [("Balanced", 1), ("Growth", 2), ("Income", 1)]
 
 
-@pytest.mark.parametrize("prepare", [python_httpx, javascript_fetch])
-def test_a_rejected_update_is_repeated(prepare, service, key, counts, tmp_path):
-    statuses, other_update = [429, 503], b'{"name": "Renamed"}'
-
-    def replace(exchange: Exchange) -> None:
-        if exchange.method == "PATCH" and statuses:
-            exchange.body = other_update
-
-    def reject(exchange: Exchange) -> None:
-        if exchange.body == other_update:
-            exchange.status, exchange.received = statuses.pop(0), {"retry-after": "0"}
-
-    with http_proxy(service.port, replace, reject) as base:
-        printed = json.loads(run(prepare(tmp_path), tmp_path, BASE_URL=base, API_KEY=key))
-    assert (printed["preset"], statuses) == ("monthly", [])
-    assert counts() == [("Balanced", 1), ("Income", 1), ("Renamed", 4)]
-
-
 # Run a program whose pauses take no time and are printed, in seconds.
 WITHOUT_PAUSES = {
     "client.py": lambda: [sys.executable, "-c", """import runpy, sys, time

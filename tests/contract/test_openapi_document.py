@@ -38,17 +38,6 @@ def test_the_description_is_valid_openapi(document):
     assert document["info"]["version"] == "1.0.0"
 
 
-def test_the_bundle_is_complete_in_itself():
-    referred = {node["$ref"] for _, node in nodes(BUNDLE) if "$ref" in node}
-    assert all(reference.startswith("#/components/") for reference in referred)
-    for reference in referred:
-        openapi.resolved({"$ref": reference})
-    named = {f"#/components/schemas/{name}" for name in BUNDLE["components"]["schemas"]}
-    assert named <= referred
-    for schema in BUNDLE["components"]["schemas"].values():
-        assert not schema.keys() & {"$schema", "id", "definitions"}
-
-
 def test_generated_types_have_one_name():
     """Generators invent a name for an object or an enumeration without one; some prefer `title`."""
     types = {path for path, node in nodes(BUNDLE) if node.get("type") == "object" or "enum" in node}

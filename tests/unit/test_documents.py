@@ -4,7 +4,6 @@ import argparse
 import re
 import shlex
 import subprocess
-import tomllib
 from uuid import uuid4
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 import stackmgr
 from stackmgr import cli, paths
 from stackmgr.settings import OPTIONS
-from tests.support.client import STATUS
 from tests.support.command_line import subcommands
 from tests.support.openapi import BUNDLE
 
@@ -97,12 +95,6 @@ def test_each_rule_has_one_or_two_tests():
             assert re.search(rf"^def {test}\(", text_of(f"tests/{module}"), re.MULTILINE), test
 
 
-def test_each_room_has_tests():
-    rooms = {path.parent.name for path in ROOT.glob("stackmgr/*/__init__.py")} - {"dev"}  # deploy/test_dev.py
-    folders = {"http": "contract"}
-    assert [room for room in rooms if not [*ROOT.glob(f"tests/{folders.get(room, room)}/test_*.py")]] == []
-
-
 @each_document
 def test_paths_and_links_lead_somewhere(document):
     named = {path for code in code_in(document) for path in code.split() if PATH.fullmatch(path)}
@@ -120,15 +112,6 @@ def test_the_map_names_every_module():
     modules = {path.name for path in ROOT.glob("stackmgr/**/*.py")} - {"__init__.py"}
     assert modules - named == set()
     assert named - modules - {path.name for path in ROOT.glob("*/**/*.py")} == set()
-
-
-def test_the_layers_are_the_import_contract():
-    project = tomllib.loads(text_of("pyproject.toml"))
-    contract = project["tool"]["importlinter"]["contracts"][0]["layers"]
-    drawn = re.findall(r'\["([^"]+)"\]', text_of("stackmgr/README.md"))
-    assert len(drawn) == len(contract)
-    for box, row in zip(drawn, contract, strict=True):
-        assert set(box.replace("/", "").split(" · ")) <= set(re.split(" [:|] ", row))
 
 
 @each_document
@@ -198,13 +181,6 @@ def test_the_commit_hook_knows_each_area():
     areas = re.findall(r"`(\w+:)`", text_of(".github/CONTRIBUTING.md").partition("## Commits")[2])
     assert len(areas) > 10
     assert [area for area in areas if not re.search(hook[1], f"{area} do a thing", re.MULTILINE)] == []
-
-
-def test_the_error_table_is_that_of_the_code():
-    rows = [re.fullmatch(r"([45]..) `(\w+)`", row[0]) for row in rows_of("schemas/guide.md")]
-    assert sorted((int(row[1]), row[2]) for row in rows if row) == sorted(
-        [*((status, code) for code, status in STATUS.items()), (405, "invalid_request")]
-    )
 
 
 def test_versions_are_announced():

@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from stackmgr import errors, paths
 from stackmgr.http.requests import rule_slug
 from stackmgr.http.schemas import inline_references, read_schema
@@ -51,9 +49,3 @@ def test_the_page_has_the_status_of_each_slug():
     found = {(ReasonSlug[slug], classes[name].status) for name, slug in raised if name in classes}
     assert len(found) > 20
     assert found - set(TABLE) == set()
-
-
-@pytest.mark.parametrize("reason", [ReasonSlug.ROUTE, None])
-def test_an_error_holds_a_plain_string(reason):
-    # The log format `text` writes the repr of a field.
-    assert repr(errors.NotFound(reason).reason) == repr(reason.value if reason else "")
