@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import psycopg
 import pytest
 import webtest
 from psycopg.conninfo import make_conninfo
@@ -14,7 +13,6 @@ from stackmgr import __version__, paths
 from stackmgr.database.pool import Database
 from stackmgr.http import health
 from stackmgr.operate import migrations
-from tests.support.clusters import new_database
 from tests.support.greenlets import in_greenlets
 
 
@@ -82,21 +80,6 @@ def test_an_older_schema_is_not_ready(admin_app, database_url, monkeypatch):
     assert admin_app(database_url).get("/ready").json == {"status": "ready"}
     monkeypatch.setattr(paths, "schema_version", lambda: required + 1)
     assert not_ready_reason(admin_app(database_url)) == "the schema is older than the service"
-
-
-def test_a_lacking_schema_is_not_ready(admin_app, server_url):
-    def reason() -> str:
-        return not_ready_reason(admin_app(url))
-
-    with new_database(server_url) as url:
-        migrations.apply(url)
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("REVOKE UPDATE (name) ON stackmgr.stacks FROM stackmgr_app")
-            assert reason() == "stackmgr_app lacks UPDATE ON stackmgr.stacks: run 'stackmgr migrate'"
-            connection.execute("DELETE FROM stackmgr.schema_migrations")
-            assert reason() == "the schema is older than the service"
-            connection.execute("REVOKE USAGE ON SCHEMA stackmgr FROM stackmgr_app")
-            assert reason() == "the database rejects it: 42501"
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/manager/stacks"])

@@ -25,11 +25,10 @@ threads, keepalive, graceful_timeout = 2, 3, 5
 class GunicornProcess:
     """A gunicorn process on a free port of loopback."""
 
-    def __init__(self, folder, config="", binds=1):
-        self.ports = [free_port() for _ in range(binds)]
-        self.port = self.ports[0]
+    def __init__(self, folder, config=""):
+        self.port = free_port()
         path = folder / "gunicorn.conf.py"
-        path.write_text(f"{CONFIG}\nbind = {[f'127.0.0.1:{port}' for port in self.ports]}\n{config}\n")
+        path.write_text(f"{CONFIG}\nbind = '127.0.0.1:{self.port}'\n{config}\n")
         self.log_path = folder / "log"
         command = [sys.executable, "-m", "gunicorn", "-c", str(path), "app:app"]
         environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
@@ -47,8 +46,8 @@ class GunicornProcess:
     def boots(self):
         return self.log.count("Booting worker")
 
-    def connect(self, data=b"", port=None):
-        return http_wire.connect(port or self.port, data)
+    def connect(self, data=b""):
+        return http_wire.connect(self.port, data)
 
     def connect_without_reading(self, data):
         """Connect with a receive buffer that holds nearly nothing."""

@@ -94,7 +94,7 @@ def test_a_client_must_read_in_time(memory, monkeypatch):
     found.receive = lambda: None
     found.send(get("/big?9000000"))
     memory.settle()
-    for size, is_open in ((client.SEND_PROGRESS, True), (0, False)):
+    for size, is_open in ((client.SEND_PROGRESS, True), (client.SEND_PROGRESS - 1, False)):
         unread -= size
         memory.pass_time(client.SEND_SECONDS - 1)
         assert not found.is_closed
@@ -149,6 +149,11 @@ def test_pipelining_wakes_nobody(worker):
     assert found.read_all().count(b"HTTP/1.1 200 OK") == 4
     found.send(get("/c"))
     assert start_of(found) == OK
+
+
+def test_a_complete_request_holds_nothing(memory):
+    found = memory.connect(get("/")[:9], get("/")[9:])
+    assert (start_of(found), memory.loop.managers._held) == (OK, 0)
 
 
 def test_the_longest_idle_makes_room(worker):

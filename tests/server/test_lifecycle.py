@@ -135,14 +135,6 @@ def test_max_requests_loses_no_request(start):
     eventually(lambda: server.boots >= 3)
 
 
-def test_several_listeners_and_processes(start):
-    server = start("workers = 2", binds=2)
-    for port in server.ports:
-        with server.connect(get("/environ"), port) as sock:
-            environ = sock.response().json
-            assert (environ["SERVER_PORT"], environ["wsgi.multiprocess"]) == (str(port), True)
-
-
 @pytest.mark.parametrize(("settings", "reason"), [
     ({"keyfile": "/etc/hostname", "certfile": "/etc/hostname"}, "TLS"), ({"protocol": "uwsgi"}, "HTTP/1"),
     ({"proxy_protocol": "auto"}, "HTTP/1"), ({"accesslog": "-"}, "unset accesslog"),

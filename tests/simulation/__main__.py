@@ -6,7 +6,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from tests.simulation.scenarios import MUTANTS, run
+from tests.simulation.database import run
+from tests.simulation.mutants import MUTANTS
 from tests.simulation.world import World
 
 _PROCESSES = 2

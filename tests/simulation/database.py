@@ -1,5 +1,6 @@
 """The scenario of the database: the scheduler, the pool, the line, sessions and libpq, without HTTP."""
 
+import gc
 import select
 from collections import deque
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from tests.simulation.database_invariants import (
 )
 from tests.simulation.kernel import Kernel, Poll, module
 from tests.simulation.libpq import ClientSocket, SimulatedTransformer, connecting
+from tests.simulation.mutants import MUTANTS
 from tests.simulation.postgres import Server
 from tests.simulation.requests import Client, Key
 from tests.simulation.world import Plan, Violation, World, asker, chosen_faults
@@ -159,7 +161,7 @@ def _event(random: Random, seconds: float) -> tuple[Any, ...]:
     return (at, event, round(random.random() * 2, 4)) if lasts else (at, event)
 
 
-def run(world: World, cleanup: ExitStack) -> None:
+def _run(world: World, cleanup: ExitStack) -> None:
     parts = DatabaseParts(world, cleanup)
     tables = parts.server.tables
     keys = [Key(number, tables) for number in range(world.plan["keys"])]
@@ -222,3 +224,21 @@ def _probe(parts: DatabaseParts) -> None:
 def _finish(world: World, call: Callable[[], object]) -> None:
     thread = world.start("probe", call)
     world.run(lambda: not thread.is_alive(), 10)
+
+
+def run(seed: int, mutant: str | None = None) -> World:
+    """Make the run of *seed*, with a mistake if one is named."""
+    world = World(seed, plan(Random(f"plan {seed}")))
+    with ExitStack() as cleanup:
+        if mutant is not None:
+            MUTANTS[mutant].plant(cleanup)
+        cleanup.callback(world.end)
+        if gc.isenabled():
+            gc.disable()  # what it ends, and when, would differ from process to process
+            cleanup.callback(gc.enable)
+        try:
+            _run(world, cleanup)
+        except Violation as ex:
+            world.fail(ex.invariant, str(ex).partition(": ")[2], ex.__cause__)
+        world.end()
+    return world

@@ -8,7 +8,8 @@ from multiprocessing import get_context
 
 import pytest
 
-from tests.simulation.scenarios import MUTANTS, run
+from tests.simulation.database import run
+from tests.simulation.mutants import MUTANTS
 
 SEEDS = 300
 CHUNK = 100
