@@ -5,7 +5,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from unittest.mock import patch
+from unittest.mock import create_autospec, patch
 from uuid import uuid4
 
 import psycopg
@@ -33,6 +33,13 @@ WITH limited AS (
 slots AS (INSERT INTO stackmgr.api_key_quota_slots (quota_id, slot) SELECT quota_id, 1 FROM limited)
 INSERT INTO stackmgr.api_key_quota_queues (quota_id, slot, granted_at) SELECT quota_id, 1, '{}' FROM limited
 """
+REBIND = b"""
+INSERT INTO stackmgr.manager_rebindings (
+    manager_id, old_external_id, old_identity_id, new_external_id, new_identity_id
+)
+SELECT manager_id, external_id, 'before', external_id, identity_id
+FROM stackmgr.managers WHERE external_id = %s
+"""
 
 
 @pytest.fixture
@@ -55,6 +62,7 @@ def test_all_rows_are_deleted_and_counted(busy_manager, command, admin, row_coun
     other = make_client()
     stack = other.create(configuration()).json
     admin.execute(USE_QUOTA, [external_id])
+    admin.execute(REBIND, [external_id])
     before = row_counts()
     result = command("managers", "erase", external_id, "--confirm", external_id, "--json")
     assert result.json == {"manager_id": manager_id, "stacks": 3, "revisions": 5, "receipts": 3, "keys": 1}
@@ -65,6 +73,7 @@ def test_all_rows_are_deleted_and_counted(busy_manager, command, admin, row_coun
         "stack_revisions": 5,
         "creation_receipts": 3,
         "managers": 1,
+        "manager_rebindings": 1,
         "api_keys": 1,
         "api_key_quota_slots": 1,
         "api_key_quota_queues": 1,
@@ -128,7 +137,10 @@ WHERE pg_class.oid = 'stackmgr.creation_receipts'::regclass
 
 def test_receipts_are_vacuumed_once_none_can_read(busy_manager, make_client, database_url, monkeypatch):
     make_client().create(configuration())
-    monkeypatch.setattr(erasure, "_MANY", 3)
+    monkeypatch.setattr(erasure, "_MANY", 2)
+    monkeypatch.setattr(erasure, "_BATCH", 1)
+    vacuum = create_autospec(Operator.vacuum_receipts, side_effect=Operator.vacuum_receipts)
+    monkeypatch.setattr(Operator, "vacuum_receipts", vacuum)
     reports = []
     with operating(database_url) as operator, psycopg.connect(database_url) as older:
         older.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -144,6 +156,7 @@ def test_receipts_are_vacuumed_once_none_can_read(busy_manager, make_client, dat
         assert older.execute(FROZEN).fetchone() == (True,)
     waits = [report for report in reports if "may still read" in report[2]]
     assert [(done, total) for done, total, _ in waits] == [(8, 11)]
+    assert vacuum.call_count == 2
 
 
 def test_rows_without_their_manager_are_erased(busy_manager, command, admin, rows_of):
@@ -157,6 +170,23 @@ def test_rows_without_their_manager_are_erased(busy_manager, command, admin, row
     assert command(*erase).status == 0
     assert rows_of(busy_manager[0]) == [0, 0, 0, 0]
     assert admin.execute(RECORD, [busy_manager[0]]).fetchone() == (3, 5, 3, True, True)
+
+
+STACK = b"""
+INSERT INTO stackmgr.stacks (manager_id, stack_id, revision_id, revision_number, name, allocation, preset)
+SELECT %s, stack_id, revision_id, 1, name, allocation, preset FROM stackmgr.stacks LIMIT 1
+"""
+
+
+def test_rows_that_appear_meanwhile_are_deleted(busy_manager, make_client, erase, admin, rows_of):
+    make_client().create(configuration())
+
+    def write(done: int, *_: object) -> None:
+        if done == 11:
+            admin.execute(STACK, [busy_manager[0]])
+
+    assert erase(*busy_manager, write).stacks == 4
+    assert rows_of(busy_manager[0]) == [0, 0, 0, 0]
 
 
 def test_erasure_waits_as_long_as_nginx(busy_manager, erase, monkeypatch):

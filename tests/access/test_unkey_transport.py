@@ -140,6 +140,14 @@ def test_probes_look_the_name_up_anew(make_unkey_client, resolve, monkeypatch):
     assert (failing.connections, len(failing.requests), healthy.connections) == (5, 5 + 3, 1)
 
 
+def test_a_host_may_end_with_a_dot(tls_server, make_unkey_client, resolve):
+    with tls_server("unkey.example.org") as server:
+        client = make_unkey_client(f"https://unkey.example.org.:{server.port}")
+        server.behave = respond(200, accepted(client.external_id, client.external_id))
+        resolve(lambda: (server.port,))
+        assert client.page().status_int == 200
+
+
 @pytest.mark.parametrize(("name", "is_trusted"), [("unkey.example.org", True), ("127.0.0.1", False)])
 def test_certificate_must_match_and_be_trusted(
     tls_server, every_operation, make_unkey_client, name, is_trusted
@@ -169,6 +177,7 @@ def test_dead_kept_connection_is_replaced_once(known, unkey, death):
 def test_old_connection_is_not_used_again(known, unkey, monkeypatch):
     client, stack_id = known
     connections = unkey.connections
+    assert http_connection.LONGEST_USE_SECONDS <= 60  # by then a middlebox may have dropped it
     monkeypatch.setattr(http_connection, "LONGEST_USE_SECONDS", 0.0)
     assert client.get(stack_id).status_int == 200
     assert unkey.connections == connections + 1

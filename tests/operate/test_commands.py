@@ -145,6 +145,9 @@ def test_a_key_that_is_issued_listed_and_revoked(database_url, app, statements_r
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", record["CREATED_AT"])
     assert (record["LAST_FOUR"], record["LABEL"], record["REVOKED_AT"]) == (key[-4:], label, "-")
 
+    listed = process("keys", "list", url=database_url, PYTHONIOENCODING="ascii")
+    assert "\tZo\\xeb & Co\n" in listed.out
+
     revoked = process("keys", "revoke", record["KEY_ID"], url=database_url)
     assert (revoked.status, revoked.err) == (0, "")
     assert re.fullmatch(record["KEY_ID"] + r" was revoked at \S+Z\n", revoked.out)
