@@ -163,6 +163,13 @@ def test_the_longest_idle_makes_room(worker):
     assert found[0].is_ended()
 
 
+def test_a_trickle_keeps_no_place(worker):
+    found = [worker.connected(b"G") for _ in range(10)]
+    found[0].send(b"E")
+    worker.connected()
+    assert found[0].is_ended()
+
+
 def test_the_first_to_hold_bytes_make_room(worker, monkeypatch):
     monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
     _, *found = [worker.connected(part) for part in (b"", b"G" * 50, b"", b"G" * 30, b"G" * 20)]
@@ -329,6 +336,8 @@ def test_failures_end_no_worker(worker, monkeypatch, owner, method):
     assert sum("EndOfThread" in line for line in worker.log.lines) == 4
     assert worker.loop.queue._free == 1
     found.close()
+    worker.pass_time(client.RECEIVE_SECONDS)
+    assert worker.open == 0
 
 
 def test_no_error_after_a_begun_response(memory, monkeypatch):
@@ -352,9 +361,9 @@ def test_a_worker_without_a_master_stops(worker):
 def test_a_stop_hastens_idle_connections(make):
     worker = make(keepalive=60)
     idle, late, part = worker.connected(), worker.connected(get("/")), worker.connected(b"G")
-    waiting = socket.create_connection(worker.sockets[0].getsockname())
-    waiting.send(get("/"))
     late.read_all()
+    waiting, silent = (socket.create_connection(worker.sockets[0].getsockname(), 5) for _ in range(2))
+    waiting.send(get("/"))
     worker.alive = False
     worker.settle()
     assert waiting.recv(12) == OK  # which no turn had accepted
@@ -364,7 +373,8 @@ def test_a_stop_hastens_idle_connections(make):
     assert b"Connection: close" in late.read_all()
     late.close()
     worker.pass_time(0.2)
-    assert (idle.is_ended(), part.is_ended()) == (True, False)
+    assert (idle.is_ended(), silent.recv(1), part.is_ended()) == (True, b"", False)
+    silent.close()
     part.send(get("/")[1:])
     assert start_of(part) == OK
     part.close()
