@@ -176,6 +176,15 @@ def test_sh_reads_the_example_as_systemd_does():
     assert re.match("postgresql://stackmgr_service:PASSWORD@.*&sslmode=verify-full&", sourced)
 
 
+def test_named_support_files_and_incidents_exist():
+    runbook, reasons = text_of("deploy/RUNBOOK.md"), text_of("deploy/REASONS.md")
+    files = {path.stem for path in ROOT.glob("deploy/support/*.sql")}
+    assert {*re.findall(r"`support (\w+)`", runbook + reasons)} <= files
+    incidents = re.findall(r"^- \*\*(.+?)\*\*", runbook.partition("## Incidents")[2], re.MULTILINE)
+    named = re.findall(r"\*\*(.+?)\*\*", reasons.partition("## 500")[2])
+    assert [name for name in named if not any(each.lower().startswith(name) for each in incidents)] == []
+
+
 def test_the_commit_hook_knows_each_area():
     hook = re.search(r"entry: '(.*)'\n +args: \[--multiline", text_of(".pre-commit-config.yaml"))
     areas = re.findall(r"`(\w+:)`", text_of(".github/CONTRIBUTING.md").partition("## Commits")[2])
