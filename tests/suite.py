@@ -31,7 +31,7 @@ EXTENDED = (
 POOLED = tuple(f"tests/contract/test_{name}.py" for name in ("create", "idempotency", "update", "list"))
 DAMAGED = tuple(f"tests/database/test_{name}.py" for name in ("classification", "standby", "server_settings"))
 # What another PostgreSQL could answer differently.
-ON_OLDEST = ("tests/sql", *POOLED, "tests/contract/test_isolation.py", *DAMAGED)
+ON_OLDEST = ("tests/sql", *POOLED, "tests/contract/test_routing.py", *DAMAGED)
 
 
 @dataclass

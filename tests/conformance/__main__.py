@@ -13,8 +13,7 @@ import sys
 import urllib3
 
 from stackmgr.stacks import whitelist
-from tests.conformance.checks import CHECKS, Check
-from tests.conformance.client import Deployment, HttpClient
+from tests.conformance.checks import CHECKS, Check, Deployment, HttpClient
 
 
 def _keys() -> tuple[str, str]:

@@ -1,14 +1,207 @@
-"""Every response that the OpenAPI document describes: the application returns it as described."""
+"""The OpenAPI document, the guide in it and every response that it describes, against the application."""
 
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
+import falcon.inspect
 import pytest
+from gunicorn import config
+from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from stackmgr import errors, limits, paths
 from stackmgr.errors import BindingConflict, RateLimited, ServiceUnavailable
+from stackmgr.http import resources
+from stackmgr.http.requests import compile_schema
+from stackmgr.http.schemas import read_schema
 from stackmgr.limits import BODY_LIMIT_BYTES as BODY_LIMIT
+from stackmgr.server.request import HEAD_LIMIT
+from stackmgr.stacks import cursor
 from tests.support import openapi
+from tests.support.client import STATUS
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
+from tests.support.openapi import BUNDLE, OPERATIONS, nodes
+
+SOURCE = read_schema("openapi.json")
+ALWAYS = {"400", "401", "429", "500", "503"}
+STATUSES = {
+    "createStack": ALWAYS | {"200", "201", "409", "413"},
+    "listStacks": ALWAYS | {"200"},
+    "getStack": ALWAYS | {"200", "404"},
+    "updateStack": ALWAYS | {"200", "404", "413"},
+}
+
+
+@pytest.mark.parametrize("document", [SOURCE, BUNDLE], ids=["file", "bundle"])
+def test_the_description_is_valid_openapi(document):
+    base = (paths.directory("schemas") / "openapi.json").resolve().as_uri()
+    assert [error.message for error in OpenAPIV31SpecValidator(document, base_uri=base).iter_errors()] == []
+    assert document["openapi"].startswith("3.1.")
+    assert document["info"]["version"] == "1.0.0"
+
+
+def test_generated_types_have_one_name():
+    """Generators invent a name for an object or an enumeration without one; some prefer `title`."""
+    types = {path for path, node in nodes(BUNDLE) if node.get("type") == "object" or "enum" in node}
+    assert types == {
+        f"/components/schemas/{name}"
+        for name in (
+            *("AllocationItemRequest", "AllocationItemResponse", "Preset", "Schedule"),
+            *("Stack", "StackCreate", "StackPage", "StackUpdate"),
+            *("ErrorCode", "ErrorObject"),  # "Error" is a type of JavaScript
+        )
+    }
+    assert [path for path, node in nodes(BUNDLE["components"]["schemas"]) if "title" in node] == []
+
+
+def test_the_bundled_document_is_current():
+    # Written by: python deploy/reference.py > schemas/openapi.bundled.json
+    assert read_schema("openapi.bundled.json") == BUNDLE
+
+
+def test_the_guide_lists_the_tokens_in_force(monkeypatch, tmp_path):
+    document = json.loads(paths.default_whitelist().read_text())
+    document["tokens"][0] |= {"symbol": "A|B", "name": "<b>A</b>"}
+    (tmp_path / "tokens.json").write_text(json.dumps(document))
+    monkeypatch.setenv("STACKMGR_TOKENS", str(tmp_path / "tokens.json"))
+    guide = openapi.reference["bundle"]()["info"]["description"]
+    listed = [row.strip("| ").split(" | ") for row in guide.splitlines() if "| `0x" in row]
+    assert ["A&#124;B", "&lt;b&gt;A&lt;/b&gt;", f"`{document['tokens'][0]['address']}`"] in listed
+    assert sorted(row[2] for row in listed) == sorted(f"`{token['address']}`" for token in document["tokens"])
+
+
+def test_the_guide_is_the_filled_template():
+    # Written by: python deploy/reference.py --guide > schemas/guide.md
+    page = (paths.directory("schemas") / "guide.md").read_text(encoding="utf-8")
+    assert page == openapi.reference["guide"]()
+    assert re.findall("^## (.+)$", page, re.MULTILINE) == [each["summary"] for each in OPERATIONS.values()]
+    assert re.findall("^# (.+)$", page, re.MULTILINE)[0] == "Operations"
+    tags = re.findall(r'^ETag: (".+")\n(?:.*\n)*?  "current_revision_id": (".+"),$', page, re.MULTILINE)
+    assert [tag == of_body for tag, of_body in tags] == [True] * 3
+    assert "{{" not in page + json.dumps(BUNDLE)
+
+
+def test_the_operations_are_the_routes(app):
+    routed = {
+        (re.sub(r"{\w+}", "{id}", route.path), method.method)
+        for route in falcon.inspect.inspect_app(app).routes
+        for method in route.methods
+        if not method.internal
+    }
+    described = {(path, method) for path, method, _ in openapi.operations()}
+    assert described == {(path, method) for path, method in routed if method != "HEAD"}
+    assert routed == {
+        *(("/manager/stacks", method) for method in resources.StackCollection.methods),
+        *(("/manager/stacks/{id}", method) for method in resources.StackItem.methods),
+    }
+    assert OPERATIONS.keys() == STATUSES.keys()
+
+
+@pytest.mark.parametrize("operation_id", STATUSES)
+def test_statuses_and_headers_of_an_operation(operation_id):
+    operation = OPERATIONS[operation_id]
+    assert operation["summary"]
+    assert operation["description"]
+    assert operation["responses"].keys() == STATUSES[operation_id]
+    parameters = {openapi.resolved(parameter)["name"] for parameter in operation["parameters"]}
+    assert "X-Request-Id" in parameters
+    assert ("Idempotency-Key" in parameters) == (operation_id == "createStack")
+    for status in operation["responses"]:
+        headers = openapi.response(operation_id, status)["headers"].keys()
+        assert headers >= {"X-Request-Id", "Cache-Control"}
+        assert ("WWW-Authenticate" in headers) == (status == "401")
+        assert ("Retry-After" in headers) == (status in {"429", "503"})
+        assert ("Location" in headers) == (status == "201")
+        assert ("ETag" in headers) == (status in {"200", "201"} and operation_id != "listStacks")
+
+
+def examples_of(operation_id: str, status: str) -> list[Any]:
+    shown = openapi.response(operation_id, status)["content"]["application/json"]["examples"]
+    return [openapi.resolved(example)["value"] for example in shown.values()]
+
+
+@pytest.mark.parametrize("operation_id", STATUSES)
+def test_examples_of_errors_are_in_use(operation_id):
+    kinds = list(kinds_of_error())
+    for status in STATUSES[operation_id] - {"200", "201"}:
+        for shown in examples_of(operation_id, status):
+            assert str(STATUS[shown["code"]]) == status
+            assert shown["message"] in {kind.message for kind in kinds if kind.code == shown["code"]}
+
+
+def test_each_message_of_a_400_is_an_example():
+    shown = {example["message"] for each in OPERATIONS for example in examples_of(each, "400")}
+    assert shown == {kind.message for kind in kinds_of_error(errors.InvalidRequest) if kind.status == 400}
+
+
+def test_the_guide_has_messages_and_statuses():
+    guide = BUNDLE["info"]["description"]
+    rows = [row.strip("|").split("|") for row in guide.splitlines() if row.startswith("|")]
+    first_cells = {row[0].strip() for row in rows}
+    assert {f"{status} `{code}`" for code, status in STATUS.items()} <= first_cells
+    items = {line[2:] for line in guide.splitlines() if line.startswith("- ")}
+    assert {kind.message for kind in kinds_of_error(errors.InvalidRequest)} <= items
+
+
+def test_the_guide_has_the_limits_of_a_head():
+    conf = (paths.directory("deploy") / "gunicorn.conf.py").read_text()
+    line, fields = config.LimitRequestLine.default, config.LimitRequestFields.default
+    field = int(re.search(r"^limit_request_field_size = (\d+)$", conf, re.MULTILINE)[1]) - len("\r\n")
+    limit = f"{HEAD_LIMIT} bytes: request line {line} bytes, {fields} header fields of {field} bytes each"
+    assert limit in BUNDLE["info"]["description"]
+
+
+def kinds_of_error(
+    kind: type[errors.ServiceError] = errors.ServiceError,
+) -> Iterator[type[errors.ServiceError]]:
+    yield kind
+    for narrower in kind.__subclasses__():
+        yield from kinds_of_error(narrower)
+
+
+def test_each_body_has_a_valid_example():
+    bodies = [node for _, node in nodes(SOURCE) if "schema" in node and "$ref" in node["schema"]]
+    assert bodies
+    for body in bodies:
+        validate = compile_schema(body["schema"]["$ref"])
+        assert body["examples"]
+        for example in body["examples"].values():
+            validate(openapi.resolved(example)["value"])
+
+
+def test_examples_of_parameters_are_valid():
+    described = [node for _, node in nodes(BUNDLE) if "schema" in node and "example" in node]
+    assert described
+    for each in described:
+        openapi.check(each["schema"], each["example"])
+
+
+def test_the_limits_are_those_of_the_code():
+    parameters = BUNDLE["components"]["parameters"]
+    assert parameters["Limit"]["schema"]["maximum"] == limits.MAX_PAGE_SIZE == 100
+    assert parameters["Limit"]["schema"]["default"] == limits.DEFAULT_PAGE_SIZE == 25
+    assert parameters["StackId"]["schema"]["pattern"] == f"^{limits.CANONICAL_UUID.replace('a-f', 'a-fA-F')}$"
+    assert read_schema("stack_parts.json")["definitions"]["uuid"]["pattern"] == f"^{limits.CANONICAL_UUID}$"
+    cursor.decode(parameters["Cursor"]["example"])
+    # Each byte of a key beyond ASCII is two in the database's UTF-8.
+    always, ascii_only = limits.LONGEST_KEY_BYTES // 2, limits.LONGEST_KEY_BYTES
+    of_keys = f"{always} bytes always fit, and {ascii_only} if all are ASCII"
+    assert of_keys in parameters["IdempotencyKey"]["description"]
+    limit = f"{limits.BODY_LIMIT_BYTES} bytes"
+    assert limit == "262144 bytes"
+    for operation_id in ("createStack", "updateStack"):
+        assert limit in OPERATIONS[operation_id]["requestBody"]["description"]
+        assert limit in openapi.response(operation_id, "413")["description"]
+
+
+def test_every_operation_requires_a_key():
+    assert BUNDLE["security"] == [{"ApiKey": []}]
+    assert all("security" not in operation for operation in OPERATIONS.values())
+    assert BUNDLE["components"]["securitySchemes"]["ApiKey"]["scheme"] == "bearer"
+
 
 UNREMARKABLE = {"content-type", "content-length"}
 TOO_LONG = b" " * (BODY_LIMIT + 1)

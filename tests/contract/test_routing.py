@@ -1,4 +1,4 @@
-"""Paths, methods and stack ids; fields of a request that change no route."""
+"""Paths, methods, stack ids, and the isolation of managers."""
 
 import json
 from uuid import UUID, uuid4
@@ -7,8 +7,8 @@ import pytest
 
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from tests.contract.raw_wsgi import Input, call
-from tests.support.client import STACKS
-from tests.support.examples import configuration
+from tests.support.client import STACKS, Client
+from tests.support.examples import configuration, padded
 from tests.support.tables import each_case
 
 # webtest's lint warns of method names it does not know; here they are the point.
@@ -182,3 +182,56 @@ def test_escaped_slashes_of_another_server(serving, client, status, environ):
     app = serving(DatabaseVerifier())
     response = call(app, client, "GET", "/", Input(b""), PATH_INFO=f"{STACKS}/a/b", **environ)
     assert response.status_int == status
+
+
+GOOD = json.dumps(configuration(name="Stolen")).encode()
+REQUESTS = {
+    "read": ("GET", None, {}),
+    "read headers": ("HEAD", None, {}),
+    "update": ("PATCH", GOOD, {}),
+    "update, not JSON": ("PATCH", b"{", {}),
+    "update, no field": ("PATCH", b"{}", {}),
+    "update, too large": ("PATCH", padded({"name": "Stolen"}, 262145), {}),
+    "update, not sent as JSON": ("PATCH", GOOD, {"Content-Type": "text/plain"}),
+    "update, any version": ("PATCH", GOOD, {"If-Match": "*"}),
+    "remove": ("DELETE", None, {}),
+    "replace": ("PUT", GOOD, {}),
+    "post": ("POST", GOOD, {"Idempotency-Key": "key"}),
+}
+
+
+@pytest.fixture
+def theirs(make_client) -> Client:
+    """Another manager, who has a stack."""
+    other: Client = make_client()
+    other.create(configuration(name="Theirs"), "key")
+    return other
+
+
+@pytest.mark.parametrize("in_capitals", [False, True], ids=["id as given", "id in capitals"])
+@pytest.mark.parametrize("title", REQUESTS)
+def test_a_foreign_stack_is_a_missing_one(client, theirs, unchanged, title, in_capitals):
+    method, body, headers = REQUESTS[title]
+    [foreign] = theirs.page().json["items"]
+    for _ in range(2):  # after these the service knows the key and its manager
+        client.page()
+    responses = []
+    for stack_id in (foreign["id"], str(uuid4())):
+        path = f"{STACKS}/{stack_id.upper() if in_capitals else stack_id}"
+        response = unchanged(client.request, method, path, body, headers | {"X-Request-Id": "same"})
+        responses.append((response.status, response.headerlist, response.body, client.statements))
+    assert responses[0] == responses[1]
+    assert responses[0][0][:3] in ("404", "400", "405", "413")
+    assert theirs.page().json["items"] == [foreign]
+
+
+def test_only_the_key_chooses_a_manager(client, theirs):
+    claims = {
+        "X-Manager-Id": theirs.external_id,
+        "Manager-Id": theirs.external_id,
+        "Cookie": "manager=theirs",
+    }
+    created = client.create(configuration(), headers=claims)
+    assert created.status_int == 201
+    assert client.request("GET", STACKS, headers=claims).json["items"] == [created.json]
+    assert created.json["id"] not in theirs.walk(100)

@@ -18,8 +18,7 @@ import psutil
 import psycopg
 
 from tests.measure import report
-from tests.measure.cost import measured, resident_mb
-from tests.measure.load import WRK
+from tests.measure.load import WRK, measured, resident_mb
 from tests.measure.report import Sample
 from tests.measure.requests import SCENARIOS
 from tests.measure.services import Checkout, MeasuredService, postgres, seeded, served

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.measure.cost import Cost
-from tests.measure.load import Load
+from tests.measure.load import Cost, Load
 from tests.support.releases import commit
 
 OURS = "stackmgr"  # the service that others are compared with

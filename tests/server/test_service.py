@@ -80,23 +80,6 @@ def test_two_idempotency_keys_are_rejected(service, request_head, client, second
     assert len(client.page().json["items"]) == 1
 
 
-def test_errors_keep_the_connection(wire, request_head):
-    wire.send(request_head(**length(len(BODY))), BODY)
-    stack = wire.checked_response().json
-    path = f"{STACKS}/{stack['id']}"
-    wire.send(request_head("GET", path))
-    assert wire.checked_response("GET", path).json == stack
-    wire.send(request_head("GET", f"{STACKS}/1"))
-    assert wire.checked_response("GET", f"{STACKS}/1").status == 400
-    wire.send(request_head("POST", **length(2)), b"{}")
-    assert wire.checked_response().status == 400
-    update = b'{"name": "Other"}'
-    wire.send(request_head("PATCH", path, **length(len(update))), update)
-    updated = wire.checked_response("PATCH", path).json
-    wire.send(request_head("GET"))
-    assert wire.checked_response("GET").json["items"] == [updated]
-
-
 @pytest.mark.parametrize("sent", [b"caf\xe9 \xff\x80", b"\xc2\x85", b'"quoted", \\ too'])
 @pytest.mark.parametrize("status", [200, 400])
 def test_a_request_id_returns_byte_for_byte(wire, request_head, sent, status):
@@ -105,14 +88,6 @@ def test_a_request_id_returns_byte_for_byte(wire, request_head, sent, status):
     response = wire.checked_response("GET", path)
     assert response.status == status
     assert response.headers["X-Request-Id"].encode("latin-1") == sent
-
-
-def test_head_is_get_without_the_body(wire, request_head):
-    wire.send(request_head("HEAD"), request_head("GET"))
-    without, whole = wire.checked_response("HEAD"), wire.checked_response("GET")
-    assert without.status == whole.status == 200
-    for name in ("Content-Type", "Content-Length", "Cache-Control"):
-        assert without.headers[name] == whole.headers[name]
 
 
 @pytest.mark.parametrize(("key", "status"), [
