@@ -135,7 +135,7 @@ def test_a_client_that_left_is_not_served(worker, leave, to):
     # An end of input on TCP may be that of a client that waits for its response.
     assert worker.requests == 1 + (leave == "close" and to != UNIX)
     assert start_of(half_closed) == OK
-    assert worker.open == 0
+    assert (worker.open, worker.loop.scheduler.hung_up) == (0, set())
 
 
 def test_pipelining_wakes_nobody(worker):

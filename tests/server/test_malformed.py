@@ -48,6 +48,7 @@ CHUNKS = {
     "no size": b"3\r\nabc\r\n\r\n",
     "long size line": b"1;" + b"a" * 20_000,
     "extension": b"3;\x01\r\nabc\r\n0\r\n\r\n",
+    "size line of 8,193 bytes": b"1;%s\r\nx\r\n0\r\n\r\n" % (b"a" * 8191),
     "long extensions": b"1;%s\r\nx\r\n" % (b"a" * 7994) * 3,
     "end of a chunk": b"3\r\nabcd\r\n0\r\n\r\n",
     "tiny chunks": b"1\r\nx\r\n" * 3276 + b"0\r\n\r\n",

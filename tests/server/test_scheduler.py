@@ -55,11 +55,13 @@ def test_the_end_of_a_watch_ends_its_wait(running, pair):
 
 
 def test_ended_waits_leave_no_deadline(running):
-    for _ in range(300):
-        signal = running.do(Signal)
-        waiting = running.start(partial(signal.wait, PATIENCE))
-        signal.set()
-        assert waiting.result(PATIENCE)
+    def wait_often() -> None:
+        for _ in range(300):
+            signal = Signal()
+            running.start(signal.set)  # which runs once this greenlet waits
+            assert signal.wait(PATIENCE)
+
+    running.do(wait_often)
     assert len(running.scheduler._heap) < 100
 
 
