@@ -34,18 +34,7 @@ SERIAL = {
     "database/test_deadlines.py": "requests have a deadline of 1 s, and half a second to report it",
 }
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.
-LONGEST = (
-    "deploy/test_image.py",
-    "deploy/test_supervision.py",
-    "faults/",
-    "deploy/test_database_page.py",
-    "deploy/test_runbook.py",
-    "deploy/",
-    "monitoring/",
-    "operate/test_commands.py",
-    "database/",
-    "server/",
-)
+LONGEST = ("deploy/test_image.py", "deploy/", "faults/", "monitoring/", "database/", "server/")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -24,7 +24,6 @@ def _keys() -> tuple[str, str]:
 
 
 def _failure(deployment: Deployment, check: Check) -> str | None:
-    """Return how the deployment fails *check*, or None."""
     try:
         check(deployment)
     except AssertionError as ex:

@@ -33,7 +33,6 @@ class HttpClient(ContractClient):
         )
 
     def created(self, document: Any) -> Any:
-        """Create a stack and return it."""
         response = self.create(document)
         assert response.status_int == 201, f"a create: status {response.status_int}, not 201"
         return response.json
@@ -41,8 +40,6 @@ class HttpClient(ContractClient):
 
 @dataclass(frozen=True)
 class Deployment:
-    """What is tested."""
-
     first: HttpClient
     second: HttpClient
     listed: Whitelist

@@ -70,13 +70,11 @@ def serving(database: Database, spellings: dict[str, str]):
 
 @pytest.fixture
 def stack(client: Client) -> dict[str, Any]:
-    """A stack that the client has just created."""
     created: dict[str, Any] = client.create(configuration()).json
     return created
 
 
 @pytest.fixture
 def other(database_url: str) -> Iterator[Rival]:
-    """Another transaction."""
     with Rival.connect(database_url) as connection:
         yield connection

@@ -184,7 +184,6 @@ def save(client):
 
 
 def pages(client, limit=100):
-    """Return the ids of each page of the list."""
     found, query = [], f"limit={limit}"
     while True:
         page = client.page(query)

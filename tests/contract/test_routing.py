@@ -202,7 +202,6 @@ REQUESTS = {
 
 @pytest.fixture
 def theirs(make_client) -> Client:
-    """Another manager, who has a stack."""
     other: Client = make_client()
     other.create(configuration(name="Theirs"), "key")
     return other

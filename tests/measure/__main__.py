@@ -91,7 +91,6 @@ def _postmaster(url: str) -> int | None:
 
 
 def _start(chosen: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> list[MeasuredService]:
-    """Start every service, and return them."""
     size = {"managers": chosen.managers, "stacks": chosen.stacks}
     env = {"WEB_CONCURRENCY": str(chosen.workers)}
     seed = stack.enter_context(seeded(Checkout(), url, **size))

@@ -31,7 +31,6 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Responses a second."""
         return self.requests / self.seconds
 
 
@@ -88,7 +87,6 @@ def _cpu_seconds(pid: int | None) -> float:
 
 
 def resident_mb(pid: int) -> float:
-    """Return the resident memory of a tree in MB."""
     total: int = sum(process.memory_info().rss for process in _tree(pid))
     return total / 1e6
 

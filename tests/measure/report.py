@@ -22,8 +22,6 @@ _HEADINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One run."""
-
     scenario: str
     service: str
     round: int
@@ -36,7 +34,6 @@ class Sample:
         return used / max(self.load.requests, 1) * 1e6
 
     def __str__(self) -> str:
-        """Return a line of progress."""
         cpu = f"{self.processor_us(self.cost.service):.0f} + {self.processor_us(self.cost.postgres):.0f} µs"
         return (
             f"{self.round}: {self.service} {self.scenario}, {self.load.rate:.0f}/s, CPU {cpu},"
@@ -54,7 +51,6 @@ def _calm(samples: list[Sample]) -> list[Sample]:
 
 
 def median(samples: list[Sample], value: Value) -> float:
-    """Return the median of a value."""
     return statistics.median(map(value, _calm(samples)))
 
 
@@ -66,7 +62,6 @@ def ratio(mine: list[Sample], others: list[Sample], value: Value) -> float:
 
 
 def rate(sample: Sample) -> float:
-    """Responses a second."""
     return sample.load.rate
 
 
@@ -75,7 +70,6 @@ def _service_us(sample: Sample) -> float:
 
 
 def table(samples: list[Sample]) -> str:
-    """Return a row for each scenario and service."""
     found: dict[tuple[str, str], list[Sample]] = defaultdict(list)
     for sample in samples:
         found[sample.scenario, sample.service].append(sample)

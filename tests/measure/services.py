@@ -76,14 +76,12 @@ class Checkout:
             raise RuntimeError(f"in {self.folder}, stackmgr is imported from {package}")
 
     def issue(self, url: str, external_id: str, *options: str) -> SeededManager:
-        """Issue a key by the command."""
         command = ("-m", "stackmgr", "keys", "issue", "--external-id", external_id, *options)
         return SeededManager(external_id, self.run(*command, STACKMGR_DATABASE_URL=url).strip())
 
     def serve(
         self, env: Mapping[str, str], settings: Path = PRODUCTION_CONF
     ) -> contextlib.AbstractContextManager[RunningService]:
-        """Run the service."""
         gunicorn = [self.python, "-m", "gunicorn", "-c", str(settings)]
         return running(gunicorn, env=env, folder=self.folder)
 

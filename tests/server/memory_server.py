@@ -26,8 +26,6 @@ _ERROR = re.compile(
 
 
 class Log:
-    """Keeps what is logged."""
-
     def __init__(self):
         self.lines = []
 
@@ -87,7 +85,6 @@ class MemoryServer:
         self.requests += 1
 
     def turn(self, number=1):
-        """Take turns without waiting."""
         left = iter([True] * number)
 
         def turn():
@@ -115,7 +112,6 @@ class MemoryServer:
 
     @property
     def open(self):
-        """The number of connections."""
         return len(self.loop.managers.open) + len(self.loop.operators.open)
 
     def connect(self, *pieces):
@@ -212,7 +208,6 @@ class MemoryClient(RawClient):
 
     @property
     def is_closed(self):
-        """Whether the server has closed the connection."""
         return self.served not in self._server.loop.managers.open
 
 
@@ -226,6 +221,5 @@ def cuts(data):
 
 
 def head_of(length):
-    """Return a head of so many bytes."""
     fields = [f"X-{number}: {'a' * 8000}" for number in range(8)]
     return get("/", *fields, "X: " + "a" * (length - len(get("/", *fields, "X: "))))

@@ -22,7 +22,6 @@ OK, BUSY = b"HTTP/1.1 200", b"HTTP/1.1 503"
 
 @pytest.fixture
 def make():
-    """Return a function that makes a worker with listeners."""
     with ExitStack() as cleanup:
         yield lambda **settings: cleanup.enter_context(MemoryServer(with_listeners=True, **settings))
 
@@ -33,7 +32,6 @@ def worker(make):
 
 
 def occupy(worker):
-    """Let no request start."""
     worker.loop.queue._free = 0
 
 

@@ -98,7 +98,6 @@ REQUEST = {"Authorization": "Bearer key", "X-Request-Id": "overload"}
 
 
 def get(service):
-    """Return the response to a list request."""
     with connect(service.port) as wire:
         wire.send(head("GET", "/manager/stacks", REQUEST))
         return wire.checked_response("GET")

@@ -212,7 +212,6 @@ def _run_client(client: Client, running: set[str]) -> None:
 
 
 def _probe(parts: DatabaseParts) -> None:
-    """Acquire every connection at once."""
     world, database, size = parts.world, parts.database, parts.world.plan["pool_size"]
     acquired: list[Any] = []
     _finish(world, lambda: [acquired.append(database.acquire(world.now + 10.0)) for _ in range(size)])

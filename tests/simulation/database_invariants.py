@@ -74,8 +74,6 @@ class WatchedIdle(Preempted):
 
 
 class WatchedPool(Pool):
-    """Marks who has left the line."""
-
     world: World
     is_shrinking = False
     _count = 0

@@ -144,8 +144,6 @@ class Poll:
 
 
 class Kernel:
-    """The descriptors of one process."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.files: dict[int, File] = {}
@@ -189,6 +187,5 @@ class Kernel:
         return count
 
     def os(self) -> SimpleNamespace:
-        """Return what takes the place of the module `os`."""
         names = {"eventfd": self.eventfd, "eventfd_read": self.eventfd_read}
         return module(os, eventfd_write=self.eventfd_write, **names)

@@ -110,7 +110,6 @@ class SimulatedPGconn:
         self._began, self._stalled_before = self.world.now, self.world.stalled
 
     def causes(self) -> list[str]:
-        """Return the faults by which the exchange may fail."""
         session, world = self.server_session, self.world
         froze, stalled = session.server.frozen_until > self._began, world.stalled > self._stalled_before
         found = [*world.touched.get(session, ()), session.ended_by, "freeze" * froze, "stall" * stalled]

@@ -55,7 +55,6 @@ class Command:
     asker: object = None
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the values by name."""
         return {
             name: value if value is None or is_binary else value.decode("utf-8")
             for name, value, is_binary in zip(names, self.values, self.formats, strict=True)

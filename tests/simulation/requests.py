@@ -39,8 +39,6 @@ _LONG = " " * (PAGE_NAME_BYTES // 100)  # makes a name long: a list reads its pa
 
 
 class Key:
-    """A key, and what its clients know."""
-
     def __init__(self, number: int, tables: Tables) -> None:
         random = f"{number:032}"
         self.text = f"stackmgr_{random}{api_keys._checksum(random)}"
@@ -150,7 +148,6 @@ class Client:
         return credential
 
     def _manager(self, before: str, credential: Credential) -> str:
-        """Return for which manager a request has run."""
         manager_id = credential.identity.manager_id or ""
         if manager_id not in (before, self.key.manager_id):
             self._wrong("verified as", manager_id)

@@ -96,8 +96,6 @@ def spawn(world: World, call: Callable[[], object], name: str) -> Thread:
 
 
 class StartedThread:
-    """The interface of `threading.Thread`."""
-
     def __init__(
         self, world: World, target: Callable[[], object], name: str | None = None, *, daemon: bool
     ) -> None:

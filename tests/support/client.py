@@ -83,7 +83,6 @@ class ContractClient:
         return self.request("GET", f"{STACKS}?{query}" if query else STACKS)
 
     def walk(self, limit: int) -> list[str]:
-        """Return the ids of all stacks, page by page."""
         ids: list[str] = []
         query = f"limit={limit}"
         while True:

@@ -24,7 +24,6 @@ def binaries_of(url: str) -> Path:
 
 
 def accepts(url: str) -> bool:
-    """Whether the server accepts connections."""
     try:
         psycopg.connect(url, connect_timeout=2).close()
     except psycopg.OperationalError:

@@ -15,8 +15,6 @@ from stackmgr import cli
 
 @dataclass(frozen=True)
 class Outcome:
-    """The output of a command, and its exit status."""
-
     status: int
     out: str
     err: str
@@ -49,6 +47,5 @@ def runner(
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the commands below a command, by name."""
     actions = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
     return dict(actions[0].choices) if actions else {}

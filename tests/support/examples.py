@@ -42,7 +42,6 @@ def configuration(**fields: Any) -> dict[str, Any]:
 
 
 def allocation(*items: tuple[Any, Any]) -> list[dict[str, Any]]:
-    """Return an allocation of (address, weight) pairs."""
     return [{"token_address": address, "weight_bps": weight} for address, weight in items]
 
 

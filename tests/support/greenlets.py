@@ -65,7 +65,6 @@ class Running:
         return future
 
     def do(self, call: Callable[[], object]) -> object:
-        """Run *call* in a greenlet, and return its result."""
         return self.start(call).result(PATIENCE)
 
 

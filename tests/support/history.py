@@ -63,7 +63,6 @@ class Operation:
         return self.kind == "create" and self.status == 200
 
     def seen(self) -> list[Configuration]:
-        """Return the stacks in the response."""
         if not self.acknowledged:
             return []
         return self.body["items"] if self.kind == "list" else [self.body]

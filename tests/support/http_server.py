@@ -28,20 +28,16 @@ Behaviour = Callable[[socket.socket, Request], bool | None]
 
 
 def response(status: int, body: bytes | dict[str, Any], *headers: str) -> bytes:
-    """Return an HTTP response with a Content-Length."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(content)}", *headers, "", ""]
     return "\r\n".join(lines).encode("latin-1") + content
 
 
 def respond(status: int, body: bytes | dict[str, Any], *headers: str) -> Behaviour:
-    """Respond, and keep the connection open."""
     return raw(response(status, body, *headers), keep=True)
 
 
 def raw(data: bytes, *, keep: bool = False) -> Behaviour:
-    """Send *data* unchanged."""
-
     def behave(client: socket.socket, _: Request) -> bool:
         client.sendall(data)
         return keep

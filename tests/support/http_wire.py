@@ -13,8 +13,6 @@ TIMEOUT_SECONDS = 20.0
 
 
 class RawClient:
-    """One connection."""
-
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self._reader = connection.makefile("rb")

@@ -45,7 +45,6 @@ OPERATIONS = {operation["operationId"]: operation for _, _, operation in operati
 
 
 def response(operation_id: str, status: str) -> dict[str, Any]:
-    """Return the description of one response."""
     return resolved(OPERATIONS[operation_id]["responses"][status])
 
 

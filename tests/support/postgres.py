@@ -101,7 +101,6 @@ class FaultyPostgres(EmbeddedPostgres):
         os.kill(pid, signal.SIGTERM)
 
     def crash(self) -> None:
-        """Kill every process at once."""
         doomed = self.processes()
         for process in doomed:
             with suppress(psutil.NoSuchProcess):

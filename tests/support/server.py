@@ -112,7 +112,6 @@ def listening_ports(pid: int) -> set[int]:
 
 
 def listens(port: int) -> bool:
-    """Whether a connection to *port* of 127.0.0.1 is accepted."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 

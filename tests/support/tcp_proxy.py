@@ -66,7 +66,6 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
         return len(self._open) // 2
 
     def hold(self, *, only_backwards: bool = False) -> None:

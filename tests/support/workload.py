@@ -39,8 +39,6 @@ _SCHEDULES = {preset: {"preset": preset} for preset in PRESETS}
 
 @dataclass
 class Manager:
-    """A manager, and what its clients know in common."""
-
     external_id: str
     api_key: str
     stack_ids: list[str] = field(default_factory=list)
@@ -61,8 +59,6 @@ def new_managers(url: str, number: int = 3) -> list[Manager]:
 
 @dataclass
 class _Client:
-    """A client of one manager, and its connection."""
-
     number: int
     manager: Manager
     other: Manager
@@ -240,7 +236,6 @@ class Workload:
         return configuration(name=name, allocation=self._chance.choice(ALLOCATIONS), schedule=schedule)
 
     def _disguised(self, supplied: Configuration) -> Configuration:
-        """Return the same in another order and spelling."""
         document = {name: supplied[name] for name in self._chance.sample(list(supplied), len(supplied))}
         if "allocation" in document:
             items = self._chance.sample(document["allocation"], len(document["allocation"]))
@@ -251,7 +246,6 @@ class Workload:
         return document
 
     def _respond(self, client: _Client, operation: Operation, response: Response) -> None:
-        """Check a response, and record it."""
         operation.completed, operation.status = time.monotonic(), response.status
         headers, content = response.headers, response.body
         try:
@@ -282,7 +276,6 @@ class Workload:
 
 
 def _bytes(client: _Client, operation: Operation, document: Configuration | None) -> bytes:
-    """Return the request."""
     lines = [
         f"{client.method} {client.path} HTTP/1.1",
         "Host: localhost",
