@@ -121,13 +121,6 @@ def test_new_keys_have_the_published_form():
         assert api_keys.is_well_formed(key)
 
 
-@pytest.mark.parametrize("random_part", ["0" * 32, "z" * 32, "0123456789ABCDEFGHIJKLMNOPQRSTUV"])
-def test_key_needs_its_checksum(random_part):
-    key = with_checksum(random_part)
-    assert api_keys.is_well_formed(key)
-    assert not api_keys.is_well_formed(key[:-6] + "000000")
-
-
 GOOD = with_checksum("0123456789ABCDEFGHIJKLMNOPQRSTUV")
 
 

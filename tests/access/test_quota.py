@@ -9,7 +9,6 @@ import psycopg
 import pytest
 
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.errors import RateLimited
 from stackmgr.operate.issued_keys import Quota
 from tests.support.client import Client
 from tests.support.examples import configuration
@@ -96,20 +95,6 @@ def test_quota_is_exact_after_a_clock_step(limited, let_pass, limit, retry_after
     let_pass(key_id, -3600)
     assert [client.page().status_int for _ in granted] == granted
     retry_after(client.page(), 100)
-
-
-@pytest.mark.parametrize(("ahead", "is_granted"), [(3600, True), (5, False)])
-def test_peek_has_the_outcome_after_a_clock_step(limited, let_pass, operator, ahead, is_granted):
-    client, key_id = limited(1, 100)
-    assert client.page().status_int == 200
-    let_pass(key_id, -ahead)
-    verifier = DatabaseVerifier(consumes=False)
-    with operator.session() as session:
-        if is_granted:
-            verifier.verify(client.key, session)
-        else:
-            with pytest.raises(RateLimited):
-                verifier.verify(client.key, session)
 
 
 def statuses_at_once(client: Client, number: int) -> Counter[int]:

@@ -101,24 +101,6 @@ def test_a_key_that_has_changed_reads_and_writes_nothing(  # noqa: PLR0913 - fix
 
 
 @each_operation
-def test_what_makes_a_key_valid_has_one_home(warm, written, login, name):
-    """Only the function of the schema changes: 401, and nothing is written."""
-    [(definition,)] = login.execute(
-        b"SELECT pg_get_functiondef('stackmgr.api_key_state'::regproc)"
-    ).fetchall()
-    before = written()
-    with login.transaction():
-        login.execute(definition.replace("'valid'", "'expired'").encode())
-    try:
-        assert warm.operations()[name]() == 401
-        assert warm.client.statements == [STATEMENTS[name], "api_key_verify"]
-        assert written() == before
-    finally:
-        login.execute(definition.encode())
-    assert warm.operations()[name]() in (200, 201)
-
-
-@each_operation
 def test_moved_key_acts_for_the_new_manager(warm, make_subject, login, name):
     other, key_digest = make_subject(), api_keys.digest(warm.client.key)
     give = (

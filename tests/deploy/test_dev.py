@@ -170,9 +170,6 @@ def test_left_over_database_is_stopped(folder):
             assert dev.living() == []
 
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run the server as somebody else")
-
-
 @pytest.fixture(scope="module")
 def made(folder):
     """The data folder of a server that has run before."""
@@ -231,7 +228,7 @@ def test_interrupted_initdb_is_repeated(folder, monkeypatch):
     assert not unfinished.exists()
 
 
-@as_root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run the server as somebody else")
 def test_unreachable_data_have_a_folder_of_root(folder, monkeypatch):
     monkeypatch.setattr(embedded_postgres, "ROOT_FOLDER", folder / "lib")
     closed = folder / "home"

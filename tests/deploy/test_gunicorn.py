@@ -7,8 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -59,34 +57,19 @@ def test_admin_port_elsewhere_is_rejected(database_url):
         pass
 
 
-@contextmanager
-def activated(database_url: str, held: socket.socket, port: int) -> Iterator[subprocess.Popen[str]]:
-    """Start gunicorn as systemd does, with a socket that listens."""
-    environ = os.environ | at(port) | {"STACKMGR_DATABASE_URL": database_url, "LISTEN_FDS": "1"}
-    command = [sys.executable, "-c", HAND_OVER, str(held.fileno()), str(SETTINGS)]
-    with subprocess.Popen(
-        command, env=environ, pass_fds=[held.fileno()], stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-
-
-def test_admin_port_of_another_socket_unit(database_url):
-    port = free_port()
-    with socket.create_server(("127.0.0.2", port)) as held, activated(database_url, held, port) as process:
-        _, printed = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
-    assert SAME_PORT in printed
-
-
 def test_a_socket_unit_without_the_admin_port_is_stated(database_url):
+    """Started as systemd does, with a socket that listens."""
     port = free_port()
-    with socket.create_server(("127.0.0.1", 0)) as held, activated(database_url, held, port) as process:
-        assert send_request(held.getsockname()[1], "/", timeout=PATIENCE)[0] == 404
-        process.terminate()
-        _, printed = process.communicate(timeout=PATIENCE)
+    environ = os.environ | at(port) | {"STACKMGR_DATABASE_URL": database_url, "LISTEN_FDS": "1"}
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        command = [sys.executable, "-c", HAND_OVER, str(held.fileno()), str(SETTINGS)]
+        given = {"env": environ, "pass_fds": [held.fileno()], "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, **given) as process:
+            try:
+                assert send_request(held.getsockname()[1], "/", timeout=PATIENCE)[0] == 404
+            finally:
+                process.terminate()
+            _, printed = process.communicate(timeout=PATIENCE)
     assert f"no listener has the port {port}: add it to stackmgr.socket" in printed
 
 

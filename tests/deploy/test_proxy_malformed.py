@@ -138,12 +138,6 @@ def test_tls_has_forward_secrecy_and_no_tickets(proxy):
     assert {each["kea"] for each in context.get_ciphers()} <= {"kx-ecdhe", "kx-any"}  # the latter of TLS 1.3
 
 
-def test_a_request_without_tls_gets_an_error_object(proxy):
-    request = get(b"X-Request-Id: in-the-clear")
-    response = only_error(request, proxy.send(request, tls=False))
-    assert response.headers["X-Request-Id"] == "in-the-clear"
-
-
 @pytest.mark.parametrize(
     ("given", "repeated"),
     [

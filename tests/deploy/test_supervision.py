@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from stackmgr import paths
-from stackmgr.access import api_keys
 from tests.deploy.reloads import is_serving, kill_workers, messages, rejected_reload, workers
 from tests.support.examples import configuration
 from tests.support.programs import require
@@ -335,22 +334,3 @@ def test_systemd_is_notified_once_a_worker_serves(database_url, releases):
         assert not is_notified()
         application.write_text(intact)
         started.result(60)
-
-
-def test_liveness_waits_for_no_manager(server):
-    port = free_port()
-    # Longer than the test waits: a response while the database is frozen has not waited for it.
-    env = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}", "STACKMGR_DATABASE_TIMEOUT": "25"}
-    with running_service(server.url(), env=env) as service, ExitStack() as stack:
-        assert send_request(port, "/ready")[0] == 200
-        stack.enter_context(server.frozen())
-        threads = stack.enter_context(ThreadPoolExecutor(40))
-        stack.callback(server.thaw)
-        headers = {"Authorization": f"Bearer {api_keys.generate()}"}
-        managers = [threads.submit(send_request, service.port, "/manager/stacks", headers) for _ in range(20)]
-        probes = [threads.submit(send_request, port, "/ready") for _ in range(20)]
-        # Those that no greenlet takes are rejected, so that the others have all greenlets.
-        eventually(lambda: sum(request.done() for request in managers) >= 12)
-        assert [send_request(port, "/live", timeout=20)[0] for _ in range(20)] == [200] * 20
-        assert sum(request.done() for request in managers) < 20
-        assert not any(probe.done() and probe.result()[0] == 200 for probe in probes)

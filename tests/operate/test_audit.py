@@ -11,7 +11,6 @@ from tests.operate.saved import (
     ADDRESS,
     HERE,
     MANAGER_ID,
-    OTHER_MANAGER_ID,
     OTHERS_STACK,
     QUIET_STACK,
     STACK,
@@ -143,14 +142,6 @@ def test_archived_revisions_may_be_missing(audit, own_saved_url):
     assert audit(archived="yes") == []
     plant(own_saved_url, delete("stack_revisions", f"{HERE} AND revision_number = 1"))
     assert [row[0] for row in audit(archived="yes")] == ["revision_gap"]
-
-
-def test_an_audit_of_some_managers_reads_theirs_only(audit, own_saved_url):
-    assert MANAGER_ID < OTHER_MANAGER_ID
-    plant(own_saved_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
-    assert [row[2] for row in audit(first=OTHER_MANAGER_ID)] == [OTHERS_STACK]
-    assert [row[2] for row in audit(last=MANAGER_ID)] == [STACK]
-    assert len(audit()) == 2
 
 
 def test_audit_in_parts_finds_the_same(own_saved_url, binaries):

@@ -48,14 +48,6 @@ NEEDED = sorted(
 )
 
 
-@pytest.mark.parametrize("command", ["CREATE TABLE public.another (id uuid)", "SET ROLE stackmgr_owner"])
-def test_the_application_role_cannot_bypass_its_rights(admin, command):
-    with admin.transaction(force_rollback=True):
-        admin.execute("SET LOCAL SESSION AUTHORIZATION stackmgr_app")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            admin.execute(command.encode())
-
-
 def test_each_role_has_exactly_its_rights(admin):
     admin.execute("SET search_path = pg_catalog")
     found = set()
