@@ -40,7 +40,7 @@ class Scheduler:
         self._epoll = select.epoll()
         self._waiting: dict[int, tuple[Waiter, Lane | None]] = {}  # by descriptor
         self._watched: dict[int, int] = {}  # events, by descriptor that is waited for in lanes
-        self.hung_up: set[int] = set()  # of these, while nobody waited
+        self.hung_up: set[int] = set()  # of these, reset while nobody waited
         self._deadlines: dict[Waiter, float] = {}  # of all that waits
         self._heap: list[tuple[float, int, Waiter]] = []  # the same, and some of waits that have ended
         self._signals: deque[Signal] = deque()  # that have been set
@@ -123,13 +123,13 @@ class Scheduler:
                     self._deadlines.pop(waiter, None)  # which ends nothing that is ready
                     lane.append(waiter)
             elif descriptor in self._watched:
-                self._ignore(descriptor, events)
+                self._note_unawaited(descriptor, events)
         while self._signals:
             if (waiting := self._signals.popleft().waiting) is not None:
                 self.resume(waiting)
         self._expire()
 
-    def _ignore(self, descriptor: int, events: int) -> None:
+    def _note_unawaited(self, descriptor: int, events: int) -> None:
         """Let events for which nobody waits neither wake the thread again nor hide those of others."""
         self._watched[descriptor] = 0
         if events & (select.EPOLLHUP | select.EPOLLERR):

@@ -34,7 +34,7 @@ HEAD_BYTES, BODY_BYTES = 4_096, 65_536  # read at once
 
 
 class ClientLeft(Exception):
-    """Nothing more can be received or sent: the client has gone, or was given up."""
+    """The connection is to be closed: the client has gone, was given up, or has its last response."""
 
 
 class Client:
@@ -64,7 +64,7 @@ class Client:
         """Serve requests until the client is silent or leaves; if not *is_ready*, its time is over."""
         clients = self._clients
         try:
-            clients.unpark(self)
+            clients.end_wait(self)
             if not is_ready:
                 self._loop.scheduler.forget(self.fd)  # or a late event would start another greenlet
             if self._take(HEAD_BYTES) or is_ready:
@@ -84,11 +84,11 @@ class Client:
         must_close = True
         try:
             request = self._receive()
-            self._wait_for_turn(request)
+            self._wait_in_queue(request)
             response, must_close = self._loop.run_application(self, request)
         except BadRequest as ex:
             response = self._reject(InvalidRequest(), str(ex))
-        except ServiceError as ex:  # of the server's own
+        except ServiceError as ex:  # IncompleteRequest and SmallChunks too
             response = self._reject(ex, ex.message)
         except ClientLeft:
             raise
@@ -113,8 +113,7 @@ class Client:
         del inbox[:end]
         request = ReceivedRequest(self._head, self._loop.limits)
         self._receive_body(request, request.length, deadline)
-        if self in self._clients.waiting:
-            self._clients.unpark(self)
+        self._clients.end_wait(self)
         if self not in self._clients.open:
             raise ClientLeft
         return request
@@ -176,8 +175,8 @@ class Client:
             raise ClientLeft
         return is_ready
 
-    def _wait_for_turn(self, request: ReceivedRequest) -> None:
-        """Wait in the queue until the request may run, or must be rejected: see `Place.retry_after`."""
+    def _wait_in_queue(self, request: ReceivedRequest) -> None:
+        """Wait in the queue; then run, or be rejected by the application: see `Admission.retry_after`."""
         loop, scheduler, place = self._loop, self._loop.scheduler, self.place
         if self._clients is loop.operators:  # `/live` waits for no manager's request
             return
@@ -191,7 +190,7 @@ class Client:
             return  # nobody else is about to wait
         scheduler.pause()
         place.queued_seconds = monotonic() - now
-        if self.fd in scheduler.hung_up:  # one that has only ended its requests waits for the response
+        if self.fd in scheduler.hung_up:  # reset: who only ends its requests may still read
             loop.queue.leave(place)
             raise ClientLeft
 
@@ -216,10 +215,10 @@ class Client:
                 deadline = monotonic() + SEND_SECONDS
             self._wait(WRITABLE, self._clients.heads, deadline, len(rest))
         if deadline:
-            self._clients.unpark(self)
+            self._clients.end_wait(self)
 
     def _drain(self) -> None:
-        """Discard what the client still sends: a reset would take the response from it. Raises ClientLeft."""
+        """Discard what the client still sends: a reset would take the response from it. Always raises."""
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
         deadline, left = monotonic() + DRAIN_SECONDS, DRAIN_LIMIT

@@ -14,7 +14,7 @@ from typing import Any
 from stackmgr.scheduler import READABLE, Lane
 from stackmgr.server.client import Client
 
-BUFFER_BUDGET = 134_217_728  # bytes of unfinished requests and unsent responses held at once
+BUFFER_BUDGET = 134_217_728  # bytes of unfinished requests and unsent responses, of each audience
 ACCEPTS = 16  # in a turn
 # Of several workers, one that is awake would accept all 32 connections of a client before another wakes up.
 SHARED_BELOW = 32  # connections: a worker with fewer leaves the next to others for SHARE_SECONDS
@@ -32,8 +32,8 @@ class Clients:
 
     def __init__(self, loop: Any, bound: Iterable[Any], limit: int, expendable: Any = None) -> None:
         self.open: set[Client] = set()
-        self.waiting: dict[Client, None] = {}  # to receive or send, longest first
-        self.heads: Lane = deque()  # what may read or send
+        self.waiting: dict[Client, None] = {}  # silent, receiving or sending, longest first
+        self.heads: Lane = deque()  # what may read a head, or send
         self.bodies: Lane = deque()  # and after these what is in a body, or discards
         self.idle_seconds = float(loop.worker.cfg.keepalive)
         self._idle_until = inf  # of all, once the worker stops
@@ -104,7 +104,7 @@ class Clients:
         seconds = min(client.idle_until, self._idle_until) - monotonic()
         self._loop.scheduler.park(client.serve, client.fd, READABLE, seconds, self.heads)
 
-    def unpark(self, client: Client) -> None:
+    def end_wait(self, client: Client) -> None:
         """End a client's wait, and release its bytes from the budget."""
         self.waiting.pop(client, None)
         self._holding.pop(client, None)
@@ -112,7 +112,7 @@ class Clients:
         client.held = 0
 
     def hold(self, client: Client, size: int) -> None:
-        """Let a client wait for bytes and hold *size*; above the budget, close those that held any first."""
+        """Let a client wait for bytes and hold *size*; above the budget, close who has held any longest."""
         if client not in self.open:  # it was closed in a pause
             return
         self.waiting.setdefault(client)
@@ -133,7 +133,7 @@ class Clients:
     def close(self, client: Client) -> None:
         """Close a connection, which ends a wait for it."""
         if client in self.open:
-            self.unpark(client)
+            self.end_wait(client)
             self.open.remove(client)
             self._loop.scheduler.forget(client.fd)
             client.sock.close()

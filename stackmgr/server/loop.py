@@ -1,7 +1,7 @@
 """The turns of a worker's thread: heads, bodies, then requests of the queue, each for a bounded time.
 
 Between two turns the scheduler resumes what waits without a lane, such as for a result of the database.
-A request that only waits is bounded by the application's own time-outs, not by gunicorn's `timeout`.
+A request that only waits is bounded by the application's own timeouts, not by gunicorn's `timeout`.
 """
 
 import os
@@ -20,7 +20,7 @@ from stackmgr.server.request import HEAD_LIMIT, HeadLimits, ReceivedRequest
 from stackmgr.server.response import Response
 
 LOOK_SECONDS = 0.1  # between two heartbeats, until a signal is noticed, and how exactly the queue is timed
-READ_SECONDS = 0.001  # of a turn
+READ_SECONDS = 0.001  # of a turn, for all lanes
 START_SECONDS = 0.0005  # of a turn: a result that has arrived waits for one large body at most
 REJECT_SECONDS = 0.004  # of a turn
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
@@ -45,7 +45,7 @@ class Loop:
         # A manager's connection makes room for an operator's, who come first.
         self.operators = Clients(self, bound, ADMIN_CONNECTIONS, self.managers)
         self._lanes = self.operators.heads, self.managers.heads, self.operators.bodies, self.managers.bodies
-        self.stops_at = inf  # the end of the graceful time-out, once it stops
+        self.stops_at = inf  # the end of the graceful timeout, once it stops
         self._next_look = 0.0
 
     def turn(self) -> bool:
@@ -95,7 +95,7 @@ class Loop:
             if response.status.startswith("401"):
                 self.queue.forget(client.place)
             self.queue.leave(client.place, monotonic(), self.scheduler.seconds_run() - began)
-        # A worker that stops says so; later, the client has read that the connection stays open.
+        # Decided now: a worker that stops later cannot take back a keep-alive that the client has read.
         must_close = request.must_close or not (self.managers.idle_seconds and worker.alive)
         return response.encode(request.version[1], request.method, must_close=must_close), must_close
 

@@ -1,12 +1,12 @@
 """gunicorn's master, changed where one failure would stop or end the whole service.
 
-- A reload that cannot succeed is refused: the workers keep serving, and are replaced as before if they die.
+- A reload that cannot succeed is rejected: the workers keep serving, and are replaced as before if they die.
 - The release on disk is checked before a reload, while the master still replaces workers and heeds signals.
 - At a reload, the old workers end once the new ones serve, not when those have been forked.
 - A signal to stop ends a reload that waits.
 - A worker that hangs at its boot is replaced; gunicorn replaces only those that have served.
 - Workers are not replaced because they stood still together with the master: `docker pause`, a snapshot.
-- SIGUSR2 is refused: a second master would have the same metrics and, as `-m gunicorn`, cannot start.
+- SIGUSR2 is rejected: a second master would have the same metrics and, as `-m gunicorn`, cannot start.
 - If a worker cannot be forked or cannot boot, the master tries again: see `Worker.init_process`.
 - systemd is notified once a worker serves.
 

@@ -76,7 +76,7 @@ class RequestQueue(Generic[_Entry]):
             return None
         longest = max(self._lines, key=lambda line: len(self._lines[line]))
         is_known = longest[0] != _UNVERIFIED
-        return self._reject(longest, -1 if is_known else randrange(len(self._lines[longest])))  # noqa: S311
+        return self._remove_rejected(longest, -1 if is_known else randrange(len(self._lines[longest])))  # noqa: S311
 
     def has_next(self) -> bool:
         """Return whether there is a request that may run."""
@@ -94,7 +94,7 @@ class RequestQueue(Generic[_Entry]):
         """Remove and yield the requests that must be rejected because they have waited too long."""
         for line, waiting in list(self._lines.items()) if self._seconds else ():
             while waiting and waiting[0][0] <= now - self._seconds:
-                yield self._reject(line, 0)
+                yield self._remove_rejected(line, 0)
 
     def accept(self, place: Place, manager_id: str, remember: object = None) -> None:
         """Count the request of *place*, and later ones with its key, as the manager's."""
@@ -161,7 +161,7 @@ class RequestQueue(Generic[_Entry]):
         self._writing += place.writes
         self._running[group] = self._running.get(group, 0) + 1
 
-    def _reject(self, line: _Line, number: int) -> _Entry:
+    def _remove_rejected(self, line: _Line, number: int) -> _Entry:
         place = self._lines[line][number][1]
         place.retry_after = max(1, ceil(self._seconds)) + randint(0, RETRY_SPREAD_SECONDS)  # noqa: S311 - no secret
         return self._remove(line, number)

@@ -26,7 +26,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     """The `worker_class`: strict HTTP/1, and the settings of gthread except those it rejects."""
 
     alive: bool
-    queue_seconds = 0.0  # that a request may wait for a greenlet before it is rejected; 0: without limit
+    queue_seconds = 0.0  # that a request may wait in the queue before it is rejected; 0: without limit
     must_exit = False  # at once, even if a request swallows the exception of a signal's handler
     admin_port = 0  # of the operator's listener, which alone has it
 
