@@ -77,8 +77,10 @@ def test_no_accept_field_changes_a_response(client, accept):
 
 
 @pytest.mark.parametrize("spell", [str.upper, str.title, str.swapcase])
-def test_an_id_is_accepted_in_any_case(client, stack, spell):
-    spelled = spell(stack["id"])
+def test_an_id_is_accepted_in_any_case(client, client_with, stack, spell):
+    spelled, lines = spell(stack["id"]), []
+    assert client_with(client.key, observers=[lines.append]).get(spell(ID)).status_int == 404
+    assert [line["stack_id"] for line in lines] == [ID]
     assert client.get(spelled).json == stack
     assert client.update(spelled, {"name": "Value"}).json["id"] == stack["id"]
 
