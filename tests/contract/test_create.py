@@ -33,6 +33,10 @@ def test_a_new_key_creates_a_stack(client):
     assert client.page().json == {"items": [created.json], "next_cursor": None}
 
 
+def test_a_name_is_returned_in_utf_8_without_escapes(client):
+    assert "Caf\u00e9".encode() in client.create(configuration(name="Caf\u00e9")).body
+
+
 def test_a_create_is_one_statement(client, row_counts):
     client.create(configuration())
     assert client.statements == ["api_key_verify", "manager_find", "manager_insert", "stack_create"]
