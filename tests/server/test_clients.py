@@ -379,6 +379,23 @@ def test_a_stop_hastens_idle_connections(make):
     assert not worker.loop.turn()
 
 
+def test_a_stop_waits_for_the_operators_requests_only(worker):
+    idle, part = worker.connected(to=OPERATOR), worker.connected(b"G", to=OPERATOR)
+    worker.alive = False
+    worker.settle()
+    worker.pass_time(loop.STOP_LINGER + 0.1)
+    assert (idle.is_ended(), worker.loop.turn()) == (True, True)
+    part.send(get("/live")[1:])
+    assert start_of(part) == OK
+    part.close()
+    assert not worker.loop.turn()
+
+
+def test_a_limit_of_0_is_the_largest(make):
+    worker = make(limit_request_line=0, limit_request_fields=0, limit_request_field_size=0)
+    assert start_of(worker.connected(get("/"))) == OK
+
+
 def test_a_request_is_charged_its_time(worker, monkeypatch):
     left, wsgi = [], worker.wsgi
 
