@@ -99,7 +99,7 @@ def test_dropped_lines_are_counted(database_url, tmp_path):
     admin_bind, folder = f"127.0.0.1:{(admin_port := free_port())}", str(tmp_path / "metrics")
     env = {"STACKMGR_ADMIN_BIND": admin_bind, "STACKMGR_METRICS_DIR": folder}
     seen: list[dict] = []
-    with small_pipe() as (lines, write_end), ThreadPoolExecutor(1) as reader:
+    with ThreadPoolExecutor(1) as reader, small_pipe() as (lines, write_end):
         with running_service(database_url, env=env, stderr=write_end) as service:
             sent = count()
 
