@@ -20,12 +20,14 @@ NIGHTLY = [
     if "tests/run" in step.get("run", "")
 ]
 # What `python -m tests.suite` is in the folder of `without_passes`.
-REPLACED = f"""#!{sys.executable}
+REPLACED = f"""#!/bin/sh
+exec "{sys.executable}" - "$@" <<'END'
 import sys
 sys.path.insert(0, "{ROOT}")
 from tests import suite
 suite.run = lambda part: (True, part.title)
 sys.exit(suite.main(sys.argv[3:]))
+END
 """
 
 PASSES = "def test_passes(): pass\n"
