@@ -67,7 +67,7 @@ def test_ended_waits_leave_no_deadline(running):
 
 def test_few_idle_greenlets_are_kept(running, monkeypatch):
     monkeypatch.setattr(scheduler, "_MAX_IDLE", 3)
-    futures = [running.start(end_turn) for _ in range(20)]
+    futures = running.do(lambda: [running.start(end_turn) for _ in range(20)])  # all in one turn
     assert [each.result(PATIENCE) for each in futures] == [None] * 20
     assert running.do(lambda: len(running.scheduler._idle)) == 2  # and the one that is in use
 
