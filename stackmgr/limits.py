@@ -5,7 +5,7 @@ Schemas and migrations state those of a stack too, in their own languages; tests
 
 BODY_LIMIT_BYTES = 262144
 
-# Of size lines and extensions in a chunked body: of 3,276 chunks of one byte, decoded in 3.4 ms.
+# Of size lines and extensions in a chunked body: 3,276 chunks of one byte, decoded in 3.4 ms.
 FRAMING_LIMIT_BYTES = 16384
 
 # From the first byte of a request to its last.

@@ -36,7 +36,10 @@ class Credential:
     _verified: Identity | None = None  # by the verifier
 
     def begin(self) -> None:
-        """Verify the key, unless this worker knows it.  Raises the errors of `confirm`."""
+        """Verify the key, unless this worker knows it.
+
+        Raises the verifier's errors, DatabaseError, BindingConflict.
+        """
         known = self._remembered = self.admission.remembered
         # It may be of another key, which has the same hash.
         if known is not None and known.key_digest and known.key_digest == api_keys.digest(self.key):
@@ -45,9 +48,7 @@ class Credential:
             self._verify()
 
     def confirm(self) -> None:
-        """Verify, if no statement will.  Raises DatabaseError, BindingConflict, the verifier's
-        errors.
-        """
+        """Verify the key if no statement will.  Raises what `begin` does."""
         if self._remembered is not None:
             self._verify_again()
 
