@@ -85,7 +85,7 @@ def test_start_of_a_worker_that_cannot_boot_is_counted(database_url, admin_port,
         works.unlink()
         psutil.Process(service.pid).children()[0].kill()
         eventually(lambda: samples(admin_port)["stackmgr_worker_starts_total{}"] > 2)
-        assert "This worker cannot boot" in service.log()
+        eventually(lambda: "This worker cannot boot" in service.log_path.read_text())
 
 
 def test_worker_serves_without_metrics(service, admin_port, key, tmp_path):
