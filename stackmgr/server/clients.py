@@ -17,7 +17,8 @@ from stackmgr.server.client import Client
 BUFFER_BUDGET = 134_217_728  # bytes of unfinished requests and unsent responses, of each audience
 ACCEPTS = 16  # in a turn
 # Of several workers, one that is awake would accept all 32 connections of a client before another wakes up.
-SHARED_BELOW = 32  # connections: a worker with fewer leaves the next to others for SHARE_SECONDS
+# So a worker that has more open than before, in this second, leaves the next to others for SHARE_SECONDS.
+SHARED_BELOW = 32  # connections of a worker
 SHARE_SECONDS = 0.001  # epoll counts milliseconds
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _OF_A_CONNECTION = {  # accept(2) returns them for one that has failed meanwhile
@@ -47,11 +48,15 @@ class Clients:
     def _listen(self, listener: socket.socket) -> None:
         """Accept what waits, or this worker's share of it, until the listener is closed."""
         scheduler, is_shared = self._loop.scheduler, self._loop.worker.cfg.workers > 1
+        most = second = 0
         while listener in self._listeners:
             scheduler.wait_for(listener.fileno(), READABLE, inf)
             try:
-                for sock in islice(self._accepted(listener), ACCEPTS):
-                    if is_shared and len(self.open) < SHARED_BELOW and not _has_ended(sock):
+                for _ in islice(self._accepted(listener), ACCEPTS):
+                    if second != (second := int(monotonic())):
+                        most = 0
+                    if is_shared and most < len(self.open) < SHARED_BELOW:
+                        most = len(self.open)
                         scheduler.wait(SHARE_SECONDS)
                         break
             except BaseException as exc:  # noqa: BLE001 - it ends no worker
@@ -61,7 +66,7 @@ class Clients:
                     self._loop.note_failure(exc)
                 scheduler.wait(_RETRY_SECONDS)  # an immediate retry would only use the processor
 
-    def _accepted(self, listener: socket.socket) -> Iterator[socket.socket]:
+    def _accepted(self, listener: socket.socket) -> Iterator[None]:
         """Accept the connections that wait, one after the other."""
         while True:
             try:
@@ -81,7 +86,7 @@ class Clients:
             except BaseException:
                 self.close(client)
                 raise
-            yield sock
+            yield
 
     def stop(self, idle_seconds: float) -> None:
         """Accept the connections that wait and close the listeners; keep idle ones *idle_seconds* at most.
@@ -137,11 +142,3 @@ class Clients:
             self.open.remove(client)
             self._loop.scheduler.forget(client.fd)
             client.sock.close()
-
-
-def _has_ended(sock: socket.socket) -> bool:
-    """Whether the client has left already."""
-    try:
-        return not sock.recv(1, socket.MSG_PEEK)
-    except OSError as ex:
-        return not isinstance(ex, BlockingIOError)

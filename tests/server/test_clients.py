@@ -472,20 +472,26 @@ def test_a_failed_accept_delays_no_other(worker, errno, is_alive):
     waiting.close()
 
 
-@pytest.mark.parametrize(("workers", "accepted"), [(1, 4), (2, 1)])
-def test_workers_share_waiting_connections(make, workers, accepted):
+@pytest.mark.parametrize(("workers", "more"), [(1, 4), (2, 1)])
+def test_workers_share_waiting_connections(make, workers, more):
     worker = make(workers=workers)
-    gone = [socket.create_connection(worker.sockets[0].getsockname()) for _ in range(20)]
-    for each in gone:
-        each.close()
-    kept = [socket.create_connection(worker.sockets[0].getsockname()) for _ in range(4)]
-    for _ in range(3):
+
+    def accepted():
+        """Connect four clients, count the connections after each pause, and close them."""
+        found = [socket.create_connection(worker.sockets[0].getsockname()) for _ in range(4)]
+        for _ in found:
+            worker.settle()
+            yield worker.open
+            worker.pass_time(clients.SHARE_SECONDS)
+        for each in found:
+            each.close()
         worker.settle()
-        assert worker.open == accepted
-        worker.pass_time(clients.SHARE_SECONDS)
-        accepted = min(accepted + 1, 4)
-    for each in kept:
-        each.close()
+
+    shared = [min(more + paused, 4) for paused in range(4)]
+    assert list(accepted()) == shared
+    assert list(accepted()) == [4] * 4  # as many were open before
+    worker.pass_time(1)
+    assert list(accepted()) == shared
 
 
 def test_heads_pass_clients_that_left_in_chunks(worker, monkeypatch):
