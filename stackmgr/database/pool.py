@@ -98,7 +98,6 @@ class Pool(ConnectionPool[DatabaseConnection]):
                 connection: DatabaseConnection = self._pool.pop()
                 self._nconns_min = min(self._nconns_min, len(self._pool))
                 connection._pool = self  # noqa: SLF001 - `putconn` rejects any other
-                self.observe_wait(0.0)
                 return connection
             self._maybe_grow_pool()
             waiter = _Waiter()
@@ -190,7 +189,7 @@ class Database:
         return self._pool.get_stats()
 
     def on_wait(self, observe: Callable[[float], object]) -> None:
-        """Call *observe* with the seconds of each wait for a connection, 0 if one is idle."""
+        """Call *observe* with the seconds of each wait for a connection, of which none is idle."""
         self._pool.observe_wait = observe
 
     def acquire(self, deadline: float) -> DatabaseConnection:

@@ -171,10 +171,16 @@ def test_unsendable_parameter_costs_no_connection(subject):
 
 
 def test_requests_wait_in_line_and_lose_none(subject):
+    waits: list[float] = []
+    subject.database.on_wait(waits.append)
+
     def many() -> int:
         return max(subject.operations()[name]() for name in ("get", "update", "list") for _ in range(10))
 
     assert set(at_once([many] * 4 * POOL_SIZE)) == {200}
+    assert min(waits) > 0
+    waits.clear()
+    assert (many(), waits) == (200, [])
     subject.assert_whole()
 
 
