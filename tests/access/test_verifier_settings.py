@@ -29,13 +29,6 @@ def test_database_verifier_limits_concurrency(name, concurrency, connections, co
     assert startup.concurrent_requests(chosen) == concurrent
 
 
-def test_unkeys_cloud_is_the_default():
-    found = settings.from_environ(GOOD)
-    assert found.unkey_url == "https://api.unkey.com"
-    assert found.unkey_root_key == "unkey_rootkey"
-    assert found.verify_timeout == 3.0
-
-
 @pytest.mark.parametrize(
     "url",
     ["https://unkey.example.org:8443/unkey/", "http://127.0.0.1:7070", "http://[::1]:7070", "http://unkey"],

@@ -22,6 +22,7 @@ from tests.deploy.runbook import lines
 from tests.support.client import Client
 from tests.support.clusters import cluster
 from tests.support.examples import configuration
+from tests.support.waiting import eventually
 
 ROOT = paths.directory("deploy").parent
 
@@ -77,6 +78,17 @@ def test_service_login_finds_all_it_needs(dba):
     log = Path(conninfo_to_dict(dba.url)["host"], "server.log").read_text()
     assert "division by zero" in log
     assert "canary" not in log
+
+
+def test_operators_login_sees_what_blocks_a_migration(dba):
+    statement = (ROOT / "sql/migration_blockers.sql").read_bytes()
+    with (
+        psycopg.connect(dba.login("stackmgr_service")) as session,
+        psycopg.connect(dba.login("stackmgr_operator"), autocommit=True) as operator,
+    ):
+        session.execute(b"SELECT FROM stackmgr.stacks")
+        [[blocker]] = eventually(lambda: operator.execute(statement).fetchall())
+    assert "SELECT FROM stackmgr.stacks" in blocker
 
 
 @pytest.mark.parametrize(
