@@ -14,7 +14,6 @@ need() {
 need nginx nginx-light
 need openssl openssl
 need systemd-socket-activate systemd
-need ip iproute2
 need jq jq
 need promtool prometheus
 need pgbouncer pgbouncer
