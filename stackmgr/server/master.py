@@ -148,10 +148,13 @@ class Master:
 
     def spawn_worker(self) -> None:
         """Fork a worker; if that fails, the next `manage_workers` tries again."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._stop_handlers)  # the inherited handlers would lose one
         try:
             self._server.WORKERS[self._gunicorn.spawn_worker()].forked_at = time.monotonic()
         except (OSError, RuntimeError) as ex:  # the latter if the folder of heartbeats is missing
             self._server.log.error("A worker could not be started: %s; trying again", _reason(ex))  # noqa: TRY400
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._stop_handlers)
 
     def manage_workers(self) -> None:
         """Start workers that are missing, and end those that are too many once the others serve."""

@@ -66,6 +66,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         super().init_signals()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # `Master.spawn_worker` has blocked some
 
     def run(self) -> None:
         """Serve until a signal to stop."""

@@ -101,6 +101,15 @@ def test_a_worker_that_cannot_boot_stops(start):
     assert server.stop() == 0
 
 
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGQUIT", "SIGTERM"])
+def test_a_stop_before_the_handlers_of_a_worker_is_not_lost(start, sent):
+    server = start(
+        "import os, signal\nfrom stackmgr.server.master import Master as on_starting\n"
+        f"def post_fork(server, worker): worker.age > 1 or os.kill(os.getpid(), signal.{sent})"
+    )
+    eventually(lambda: server.boots == 2)
+
+
 def test_a_waiting_worker_is_not_replaced(start):
     server = start("timeout = 3")  # a boot takes longer than 1 s on a busy machine
     with server.connect(get("/sleep?8")) as one, server.connect(get("/sleep?8")) as two:
