@@ -35,6 +35,11 @@ def dev(port):
             yield running
 
 
+def is_in_sight(browser: Browser, element: str) -> bool:
+    edges = browser.run(f"[0, {element}.getBoundingClientRect().top, innerHeight]")
+    return edges == sorted(edges)
+
+
 def execute(browser: Browser, operation: str) -> tuple[str, str]:
     """Open an operation, choose Execute, and return the status and the body that the page shows."""
     block = f"document.getElementById('operations-stacks-{operation}')"
@@ -46,6 +51,7 @@ def execute(browser: Browser, operation: str) -> tuple[str, str]:
     browser.run(f"{block}.querySelector('.execute').click()")
     shown = f"{block}.querySelector('.live-responses-table .response')?.innerText"
     text = eventually(lambda: browser.run(shown), DEADLINE_SECONDS)
+    assert is_in_sight(browser, f"{block}.querySelector('.live-responses-table .response')")
     return text.split()[0], text
 
 
@@ -54,6 +60,8 @@ def test_a_stack_is_created_and_listed_by_clicks(dev, port, width, is_dark):
     with running_browser(width, is_dark=is_dark) as browser:
         browser.open(f"http://127.0.0.1:{port}/")
         eventually(lambda: browser.run("document.querySelector('.execute')"), DEADLINE_SECONDS)
+        assert is_in_sight(browser, "document.querySelector('.title')")
+        assert is_in_sight(browser, "document.querySelector('.execute')")
         paths = "[...document.querySelectorAll('.opblock-summary-path')].map(e => e.dataset.path)"
         assert browser.run(paths) == ["/manager/stacks"] * 2 + ["/manager/stacks/{id}"] * 2
         status, body = execute(browser, "createStack")
