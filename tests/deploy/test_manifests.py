@@ -13,8 +13,10 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
+from gunicorn.config import Backlog, Timeout
 
 import stackmgr
+from stackmgr.release import CHECK_SECONDS
 from stackmgr.settings import Settings
 from tests.deploy.units import DEPLOY, GRACEFUL_TIMEOUT_SECONDS, unit, values
 from tests.support.programs import require
@@ -236,16 +238,17 @@ def test_systemd_accepts_the_units(tmp_path):
 def test_systemd_never_gives_up():
     assert values("stackmgr.service", "Restart") == ["always"]
     assert values("stackmgr.service", "StartLimitIntervalSec") == ["0"]
-    assert int(values("stackmgr.service", "TimeoutStopSec")[0]) > GRACEFUL_TIMEOUT_SECONDS
+    assert int(*values("stackmgr.service", "TimeoutStopSec")) > GRACEFUL_TIMEOUT_SECONDS
+    assert int(*values("stackmgr.service", "TimeoutStartSec")) > CHECK_SECONDS + Timeout.default
+    assert int(*values("stackmgr.socket", "Backlog")) >= Backlog.default
     # The master alone gets SIGTERM, so that it does not replace workers that end; SIGKILL goes to all.
     assert values("stackmgr.service", "KillMode") == ["mixed"]
 
 
 def test_journal_and_files_are_as_stated():
-    [interval], [core], [mask] = (
-        values("stackmgr.service", key) for key in ("LogRateLimitIntervalSec", "LimitCORE", "UMask")
-    )
-    assert (interval, core, int(mask, 8) & 0o077) == ("0", "0", 0o077)
+    keys = ("LogRateLimitIntervalSec", "LimitCORE", "UMask", "RuntimeDirectoryMode")
+    [interval], [core], [mask], [mode] = (values("stackmgr.service", key) for key in keys)
+    assert (interval, core, int(mask, 8) & 0o077, int(mode, 8) & 0o077) == ("0", "0", 0o077, 0)
 
 
 def test_no_command_line_holds_a_setting_or_a_secret():

@@ -69,13 +69,14 @@ def test_long_table_is_printed_in_blocks(is_terminal, capsys, monkeypatch):
 
 
 def test_settings_of_a_login_change_no_transaction(saved_url):
-    given = "-c statement_timeout=9s -c default_transaction_isolation=read\\ committed"
+    given = "-c statement_timeout=9s -c lock_timeout=9s -c default_transaction_isolation=read\\ committed"
     given += " -c synchronous_commit=off -c client_min_messages=error -c search_path=public"
     expected = {
         "transaction_read_only": "on",
         "transaction_isolation": "repeatable read",
         "role": "stackmgr_reader",
         "statement_timeout": "0",
+        "lock_timeout": "10s",
         "synchronous_commit": "on",
         "client_min_messages": "warning",
         "search_path": "pg_catalog",

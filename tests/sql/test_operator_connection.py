@@ -7,11 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr.access.managers import look_up
-from stackmgr.access.verifiers import Identity
-from stackmgr.errors import CommandError, DatabaseError
+from stackmgr.errors import CommandError
 from stackmgr.operate import issued_keys
-from stackmgr.operate.connection import operating, request_session, time_limit
+from stackmgr.operate.connection import operating, time_limit
 from tests.support.clusters import new_database
 
 STATE = b"SELECT current_user, current_setting('role') AS role, current_setting('search_path') AS path"
@@ -57,12 +55,3 @@ def test_missing_schema_is_worded(server_url, database_url):
         operating(url) as operator,
     ):
         issued_keys.find(operator, str(uuid4()))
-
-
-def test_service_session_fails_as_a_request():
-    identity = Identity(str(uuid4()), str(uuid4()))
-    with (
-        request_session("postgresql://somebody:hush@127.0.0.1:1/x") as session,
-        pytest.raises(DatabaseError, match="no_connection"),
-    ):
-        look_up(session, identity)
