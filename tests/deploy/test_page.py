@@ -11,12 +11,21 @@ import pytest
 from stackmgr import startup
 from tests.deploy.browser import Browser, running_browser
 from tests.deploy.dev_process import running_dev
+from tests.support import processes
 from tests.support.memory import reachable
-from tests.support.server import free_port, running_service, send_request
+from tests.support.nginx import NGINX
+from tests.support.programs import require
+from tests.support.server import free_port, listening_ports, running_service, send_request
 from tests.support.waiting import eventually
 
 PATHS = ("/", "/openapi.json", "/swagger-ui.css", "/swagger-ui-bundle.js")
 DEADLINE_SECONDS = 30
+NGINX_CONF = """\
+daemon off; master_process off; pid {folder}/pid; events {{}}
+http {{ access_log off; client_body_temp_path {folder}/1; proxy_temp_path {folder}/2;
+fastcgi_temp_path {folder}/3; scgi_temp_path {folder}/4; uwsgi_temp_path {folder}/5;
+server {{ listen 127.0.0.1:{own_port}; location /stackmgr/ {{ proxy_pass http://127.0.0.1:{port}/; }} }} }}
+"""
 WITHOUT_EXTRA = (
     "import sys; sys.modules['drf_spectacular_sidecar'] = None; from stackmgr.__main__ import main; main()"
 )
@@ -33,6 +42,17 @@ def dev(port):
         data = reachable(folder)
         with running_dev(data / "data", Path(folder) / "log", port=port) as running:
             yield running
+
+
+@pytest.fixture(scope="module")
+def address(dev, port):
+    """Return where a reverse proxy publishes the page: under a path, and with a Host of its own."""
+    with tempfile.TemporaryDirectory(prefix="stackmgr-page-") as folder:
+        conf, log = Path(folder) / "nginx.conf", Path(folder) / "log"
+        conf.write_text(NGINX_CONF.format(folder=folder, port=port, own_port=(own_port := free_port())))
+        command = [require(NGINX, "nginx"), "-e", str(log), "-c", str(conf)]
+        with processes.running(command, log, lambda process: own_port in listening_ports(process.pid)):
+            yield f"http://127.0.0.1:{own_port}/stackmgr/"
 
 
 def is_in_sight(browser: Browser, element: str) -> bool:
@@ -56,9 +76,10 @@ def execute(browser: Browser, operation: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (390, True)])
-def test_a_stack_is_created_and_listed_by_clicks(dev, port, width, is_dark):
+def test_a_stack_is_created_and_listed_by_clicks(dev, port, address, width, is_dark):
+    base = address if is_dark else f"http://127.0.0.1:{port}/"
     with running_browser(width, is_dark=is_dark) as browser:
-        browser.open(f"http://127.0.0.1:{port}/")
+        browser.open(f"{base}?configUrl=http://127.0.0.1:1/&persistAuthorization=true")  # ignored
         eventually(lambda: browser.run("document.querySelector('.execute')"), DEADLINE_SECONDS)
         assert is_in_sight(browser, "document.querySelector('.title')")
         assert is_in_sight(browser, "document.querySelector('.execute')")
@@ -75,7 +96,8 @@ def test_a_stack_is_created_and_listed_by_clicks(dev, port, width, is_dark):
         brightness = browser.run("getComputedStyle(document.documentElement).backgroundColor")
         assert (brightness == "rgb(28, 32, 34)") == is_dark
         loaded = browser.run("performance.getEntriesByType('resource').map(entry => entry.name)")
-        assert all(url.startswith((f"http://127.0.0.1:{port}/", "data:")) for url in loaded)
+        assert all(url.startswith((base, "data:")) for url in loaded)
+        assert browser.run("localStorage.length") == 0  # the key is not kept
         assert browser.console() == []
 
 
