@@ -158,9 +158,3 @@ def test_chunked_body_arrives_with_its_length(front, upstream):
     front.request("POST", STACKS, {"Transfer-Encoding": "chunked"}, iter([b"{", b" ", b"}"]))
     assert upstream.requests[-1].headers["content-length"] == "3"
     assert "transfer-encoding" not in upstream.requests[-1].headers
-
-
-def test_the_path_reaches_the_service_as_it_was_sent(front, upstream):
-    path = "//manager/./stacks/%C3%A9/../x%2F?cursor=a%20b&&limit"
-    front.request("GET", path, {})
-    assert upstream.requests[0].line == f"GET {path} HTTP/1.1"
