@@ -116,11 +116,6 @@ def test_service_may_start_before_its_database(server, make_subject):
     late.assert_whole()
 
 
-def test_closing_service_rejects_requests(subject):
-    subject.database.close()
-    assert subject.operations()["update"]() == 503
-
-
 VERIFY = (statements.load("api_key_verify"), {"key_digest": b""})
 GET_STACK = statements.load("stack_get")
 

@@ -1,6 +1,5 @@
 """Which texts are taken for a connection string, and what the service adds to one."""
 
-import re
 from unittest.mock import Mock
 
 import pytest
@@ -68,11 +67,11 @@ def test_service_file_completes_no_string(monkeypatch):
 
 
 def test_service_decides_the_servers_settings():
-    given = "postgresql://h/d?connect_timeout=9&application_name=mine&options=-c%20statement_timeout%3D1h"
+    given = "postgresql://h/d?application_name=mine&options=-c%20statement_timeout%3D1h"
     completed = conninfo_to_dict(completed_conninfo(given, "stackmgr_app", 5.0))
-    assert completed["connect_timeout"] == "9"
     assert completed["application_name"] == "mine"
-    # Bytes that nobody confirms, as where a cable fails.
+    # Two hosts that do not respond; bytes that nobody confirms, as where a cable fails.
+    assert 2 * int(completed["connect_timeout"]) < 5.0
     assert int(completed["tcp_user_timeout"]) / 1000 < 5.0
     options = completed["options"].split(" -c ")
     assert options[0] == "-c plan_cache_mode=force_generic_plan"
@@ -88,9 +87,3 @@ def test_citus_and_operators_sessions_may_scan_and_sort(role, given):
     completed = conninfo_to_dict(completed_conninfo(f"postgresql://h/d{given}", role, 5.0))
     settings = session_settings.requested(completed["options"])
     assert (settings["enable_seqscan"], settings["enable_sort"]) == ("on", "on")
-
-
-def test_lock_times_out_before_its_statement():
-    settings = conninfo_to_dict(completed_conninfo("", None, 10.0))["options"]
-    lock, statement = re.findall(r"(?:lock|statement)_timeout=(\d+)ms", settings)
-    assert int(lock) < int(statement) < 10_000

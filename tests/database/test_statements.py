@@ -31,10 +31,6 @@ def test_parameters_are_numbered_in_order(load):
     assert statement.parameters == ("b", "a", "b_two")
 
 
-def test_what_a_comment_names_is_no_parameter(load):
-    assert load("-- params: %(a)s\nSELECT 1;\n").parameters == ()
-
-
 @pytest.mark.parametrize(
     ("text", "writes"),
     [
