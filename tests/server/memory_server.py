@@ -94,9 +94,7 @@ class MemoryServer:
 
     def settle(self):
         """Take turns until nothing is left to be done at once."""
-        quiet = (
-            0  # turns: a listener that has accepted leaves nothing ready, but an event of its client may wait
-        )
+        quiet = 0  # turns: after an accept nothing is ready, but an event of the client may wait
         while quiet < 3:
             self.turn()
             quiet = 0 if self.has_ready else quiet + 1

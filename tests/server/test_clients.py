@@ -168,6 +168,13 @@ def test_a_trickle_keeps_no_place(worker):
     assert found[0].is_ended()
 
 
+def test_a_silence_before_a_request_is_not_counted(worker):
+    silent, other, *_ = [worker.connected() for _ in range(10)]
+    silent.send(b"G")
+    worker.connected()
+    assert (silent.is_ended(), other.is_ended()) == (False, True)
+
+
 def test_the_first_to_hold_bytes_make_room(worker, monkeypatch):
     monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
     _, *found = [worker.connected(part) for part in (b"", b"G" * 50, b"", b"G" * 30, b"G" * 20)]
