@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from stackmgr.errors import ServiceUnavailable
 from tests.support.client import STACKS, check_response
 from tests.support.http_server import http_server, respond
 from tests.support.nginx import SITE, NginxProxy, nginx_before, parse_responses
@@ -159,7 +160,9 @@ def test_unfinished_requests_reject_no_read(tmp_path, authorization):
 
 
 def test_the_page_has_the_limits_of_the_file():
-    page = (SITE.parent / "SCALING.md").read_text().partition("## Limits of nginx\n")[2].partition("\n## ")[0]
+    text = (SITE.parent / "SCALING.md").read_text()
+    assert f"`STACKMGR_QUEUE_TIMEOUT` gets {ServiceUnavailable.status} " in text
+    page = text.partition("## Limits of nginx\n")[2].partition("\n## ")[0]
     limits = re.findall(r"(?:rate=|burst=|_status |limit_conn \w+ )(\d+)", SITE.read_text())
     # A body of five digits is one of 10 kB and more.
     assert {each.replace(",", "") for each in re.findall(r"\d[\d,]*", page)} == {*limits, "10"}
