@@ -86,8 +86,6 @@ class NginxProxy:
             # nginx may reject the request and close before all of it was sent.
             with suppress(OSError):
                 client.send(data)
-                if not tls:
-                    client.finish()
             return client.read_all()
 
 
