@@ -2,7 +2,7 @@
 -- params:  external_id uuid or null, key_id uuid or null
 -- returns: many (key_id, external_id, state, last_four, created_at, expires_at or null, revoked_at or null,
 --          last_used_hour or null, quota or null, successor_id or null, label)
--- index:   none (the whole table, for an operator; api_keys_external_id or api_keys_key_id_key for one)
+-- index:   none (every row, for an operator; api_keys_external_id or api_keys_key_id_key for one)
 -- locks:   none
 -- called by: operate.issued_keys.find, operate.issued_keys.list_all
 -- why:     planned with the values of its parameters: null costs nothing.

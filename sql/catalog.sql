@@ -1,14 +1,14 @@
 -- catalog: describe the objects of the schema and who may use them, to compare them with those of the release.
 -- params:  none
--- returns: many (object, definition, refuses), in the order of object; refuses is whether an object that the release
---          does not have may change or refuse a write
+-- returns: many (object, definition, rejects), in the order of object; rejects is whether an object that the release
+--          does not have may change or reject a write
 -- index:   none (catalogs)
 -- locks:   none
 -- called by: operate.preflight.examine
 -- why:     sql/catalog.tsv has the first two columns for a new database. A definition is the same on PostgreSQL 15 to
 --          18, after a restore and pg_upgrade: since 18 a NOT NULL is a constraint too, so only the column lists it.
 --          The parts of a partitioned table count as the table, and the word ONLY is left out. The rights are those in
---          effect, by membership and PUBLIC too. Functions of an extension are left out. A btree refuses a long value,
+--          effect, by membership and PUBLIC too. Functions of an extension are left out. A btree rejects a long value,
 --          so an index on an unbounded column may. Names are complete only if the search_path is pg_catalog.
 WITH classes AS (
     SELECT
@@ -72,7 +72,7 @@ privileges AS (
     CROSS JOIN (VALUES ('USAGE'), ('CREATE')) AS verbs (verb)
     WHERE has_schema_privilege(role, 'stackmgr', verb)
 )
-SELECT object, definition, refuses
+SELECT object, definition, rejects
 FROM (
     SELECT
         object,
@@ -90,7 +90,7 @@ FROM (
             )) THEN 'inherited' END,
             'view ' || max(CASE WHEN relkind IN ('v', 'm') THEN md5(pg_get_viewdef(oid)) END)
         ) AS definition,
-        false AS refuses
+        false AS rejects
     FROM classes
     GROUP BY object
     UNION ALL

@@ -4,7 +4,7 @@
 -- index:   managers_external_id_key, managers_identity_id_key
 -- locks:   none
 -- called by: access.managers.look_up
--- why:     in an order that no index has, so that no kept plan reads a whole index for it.
+-- why:     in an order that no index has, so that no kept plan scans an entire index.
 SELECT
     manager_id::text,
     external_id::text,

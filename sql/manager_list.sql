@@ -1,7 +1,7 @@
 -- manager_list: list managers with their bindings and holds, oldest first.
 -- params:  none
 -- returns: many (manager_id, external_id, identity_id, created_at, held_at, held_by, hold_reason)
--- index:   none (the whole table, for an operator)
+-- index:   none (every row, for an operator)
 -- locks:   none
 -- called by: operate.managers._list
 SELECT

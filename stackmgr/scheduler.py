@@ -1,7 +1,7 @@
 """The scheduler of a worker: its main thread serves many requests at once, each in a greenlet.
 
 A request waits only through `wait_for`, `Signal`, or the functions of `threads`.  Any other blocking call
-stops the whole worker.  In a thread without a scheduler, as in commands, they block.
+stops the worker.  In a thread without a scheduler, as in commands, they block.
 DECISIONS.md says why.  The invariants:
 
 - A greenlet runs until it waits.  What it does between two waits is atomic for the other requests of the

@@ -131,7 +131,7 @@ def variant(citus_nodes: list[str]) -> str:
 
 @pytest.fixture(scope="session")
 def database(service_url: str, database_url: str, variant: str) -> Iterator[RecordedDatabase]:
-    # A pooler's sessions have the time-outs of the default deadline.
+    # A pooler's sessions have the timeouts of the default deadline.
     deadline = PATIENCE if service_url == database_url else SESSION_SECONDS
     with opened(service_url, pool_size=4, deadline=deadline, variant=variant) as database:
         yield database

@@ -30,7 +30,7 @@ EXTENDED = (
 )
 POOLED = tuple(f"tests/contract/test_{name}.py" for name in ("create", "idempotency", "update", "list"))
 DAMAGED = tuple(f"tests/database/test_{name}.py" for name in ("classification", "standby", "server_settings"))
-# What another PostgreSQL could answer differently.
+# Tests whose results depend on the release of PostgreSQL.
 ON_OLDEST = ("tests/sql", *POOLED, "tests/contract/test_routing.py", *DAMAGED)
 
 

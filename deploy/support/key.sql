@@ -6,7 +6,7 @@
 -- index:   api_keys_key_id_key, api_keys_external_id, api_key_quota_slots_pkey; with last_four alone every key is read
 -- locks:   none
 -- called by: psql, as a login that may assume stackmgr_reader
--- why:     neither the key nor its digest is asked for: both would be in the server's log.
+-- why:     neither the key nor its digest is a parameter: both would be in the server's log.
 \set ON_ERROR_STOP on \set QUIET on \set VERBOSITY terse
 \if :{?key} \elif :{?last_four} \elif :{?manager} \else
 DO $$ BEGIN RAISE EXCEPTION 'which key? psql -v key=KEY_ID, last_four= or manager='; END $$;

@@ -20,7 +20,7 @@ def is_final(response):
 
 
 def retry_after(response):
-    """Return the seconds of Retry-After, which may be a date, or 0 if it is missing or malformed."""
+    """Return the seconds of Retry-After, which may be a date, or 0 if missing or malformed."""
     given = "" if response is None else response.headers.get("Retry-After", "")
     if re.fullmatch("[0-9]+", given):
         return float(given)
@@ -31,7 +31,7 @@ def retry_after(response):
 
 
 def pause(attempt, response=None):
-    """Wait for Retry-After, but exponentially longer at least, with jitter; return whether to try again."""
+    """Wait for Retry-After, at least with exponential backoff; return whether to retry."""
     seconds = max(retry_after(response), random.uniform(0, 0.5 * 2**attempt))
     is_next = attempt < ATTEMPTS - 1 and seconds <= LONGEST_WAIT
     if is_next:

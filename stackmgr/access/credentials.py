@@ -36,7 +36,7 @@ class Credential:
     _verified: Identity | None = None  # by the verifier
 
     def begin(self) -> None:
-        """Verify the key, unless this worker knows it.
+        """Verify the key, unless this worker remembers it.
 
         Raises the verifier's errors, DatabaseError, BindingConflict.
         """

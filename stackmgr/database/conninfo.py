@@ -51,7 +51,7 @@ DEFAULT_SETTINGS = {
     "enable_seqscan": "off",
     "enable_sort": "off",
 }
-# Operators' statements read whole tables and sort them, and Citus keeps no generic plan.
+# Operators' statements scan and sort tables, and Citus keeps no generic plan.
 _WITHOUT_KEPT_PLANS = {"enable_seqscan": "on", "enable_sort": "on"}
 # libpq sends these variables' values behind the options, so that they would win.
 _OVERRIDING_VARIABLES = ("PGDATESTYLE", "PGTZ")

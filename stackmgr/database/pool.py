@@ -29,7 +29,7 @@ RECONNECT_INTERVAL = 0.2  # seconds
 
 # Above the minimum, psycopg closes an idle connection at each interval: others may have none.
 MAX_IDLE_SECONDS = 5.0
-# A session knows its role by a number, and its server by an address: both may have been made anew.
+# A session identifies its role by number, and its server by address: both may have been made anew.
 _MAX_LIFETIME_SECONDS = 600.0
 
 # A server that is read-only for every session must not be flooded with new connections.

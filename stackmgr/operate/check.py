@@ -1,6 +1,6 @@
 """Whether the service can serve with this environment and this database.
 
-`stackmgr check` is for operators.  gunicorn's master runs `python -m stackmgr.operate.check` before workers.
+For operators: `stackmgr check`.  gunicorn's master runs `python -m stackmgr.operate.check`.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Delete everything that is kept of one manager: an operator's command, in batches, recorded.
 
-The rows are deleted in the order of the heap: receipts, then revisions, then stacks.  No index serves the
-foreign key of the receipts from the side of the stacks, because it would cost every create its share: each
-deleted stack reads the entries that the index still has of the manager's receipts.  If they are many, a
-vacuum removes them before the first stack is deleted.
+The rows are deleted in the order of the heap: receipts, then revisions, then stacks.  Receipts have
+no index on the stack they refer to, because each create would pay for it.  So each deleted stack
+reads all index entries of the manager's receipts, dead ones too.  If there are many, a vacuum
+removes them before the first stack is deleted.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""`stackmgr managers`: list and change the identity bindings of managers, hold and erase a manager."""
+"""`stackmgr managers`: list managers, rebind their identities, hold and erase them."""
 
 import argparse
 import signal
@@ -140,7 +140,7 @@ def _add_erase(group: command.Commands) -> None:
         _erase,
         more="Its keys are revoked first. The run takes at least 30 s, in which requests in progress end. An "
         "interrupted run is continued by the next one. A held manager is not erased. A manager that a remote "
-        "verifier still knows starts anew with its next request.",
+        "verifier still accepts starts anew with its next request.",
     )
     _add_manager(parser)
     parser.add_argument(

@@ -1,18 +1,18 @@
-"""`stackmgr migrate`: apply the files of `sql/migrations`, in order, each once, while the service runs.
+"""`stackmgr migrate`: apply the files of `sql/migrations` in order, each once, online.
 
 Run by the operator, never at the start of a worker.  An advisory lock admits one run at a time to a
 database; the checksum of each applied file shows whether it has changed on disk since.
 
-A file runs in one transaction, statement by statement: Citus parses the string that it is sent again for
-some of them.  While `ALTER TABLE` waits for its lock, every later statement on that table waits behind it, so
-a file waits 0.25 s at most; then it is rolled back and repeated after a growing pause.
+A file runs in one transaction, statement by statement: Citus parses some strings a second time.
+While `ALTER TABLE` waits for its lock, later statements on that table wait behind it.  So a file
+waits 0.25 s at most; then it is rolled back and repeated after a growing pause.
 
 A file with the line `-- transaction: none` runs without one, for `CREATE INDEX CONCURRENTLY`, as
-stackmgr_owner.  A failed run starts again with the first statement, so each must be repeatable: drop the
-index if it exists, which also removes the invalid one of a failed run, then create it.
+stackmgr_owner.  After a failure all its statements run again, so each must be repeatable: drop the
+index if it exists, which also removes an invalid one, then create it.
 
-A constraint on a large table takes two files: `ADD CONSTRAINT ... NOT VALID`, which locks the table for a
-moment, then `VALIDATE CONSTRAINT`, which reads the complete table and blocks no request.
+A constraint on a large table takes two files: `ADD CONSTRAINT ... NOT VALID` locks the table for a
+moment, then `VALIDATE CONSTRAINT` scans the table and blocks no request.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Check that the database meets the service's requirements, at start and for `stackmgr check`.
 
-A problem stops the start.  An unreachable database is not a problem: it may become reachable, and until then
-every request returns 503.
+A problem stops the start.  An unreachable database is not a problem: it may become reachable, and
+until then every request returns 503.
 """
 
 from dataclasses import dataclass, field
@@ -151,15 +151,15 @@ def _compare_catalog(connection: psycopg.Connection[Any], findings: Findings) ->
     """Report what differs, the part of an object as `relation NAME: column NAME`."""
     text = (paths.directory("sql") / "catalog.tsv").read_text(encoding="utf-8")
     released = dict(line.split("\t") for line in text.splitlines())
-    found = {name: (definition, refuses) for name, definition, refuses in connection.execute(_CATALOG.text)}
+    found = {name: (definition, rejects) for name, definition, rejects in connection.execute(_CATALOG.text)}
     objects = found.keys() & released.keys()
     for name in sorted(found.keys() | released.keys()):
-        is_now, refuses = found.get(name, ("missing", True))
+        is_now, rejects = found.get(name, ("missing", True))
         definition = released.get(name, "has none")
         object_name, _, part = name.partition(": ")
         # Of an object that only one of them has, the parts are not reported.
         if is_now != definition and (not part or object_name in objects):
-            is_problem = part != "settings" if name in released else refuses
+            is_problem = part != "settings" if name in released else rejects
             (findings.problems if is_problem else findings.warnings).append(
                 f"the schema differs from the release's: {name}: {is_now}; the release: {definition}"
             )

@@ -1,7 +1,7 @@
 """`stackmgr verify-key`: verify a key as a request would be, and print the status of the response.
 
-Nothing is stored: no manager record, no last use, and a quota of the database verifier is not used up.  Unkey
-cannot distinguish this from a request and counts it as a verification.
+Nothing is stored: no manager record, no last use, no use of a quota of the database verifier.
+Unkey cannot distinguish this from a request and counts it as a verification.
 """
 
 import argparse

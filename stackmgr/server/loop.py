@@ -95,7 +95,7 @@ class Loop:
             if response.status.startswith("401"):
                 self.queue.forget(client.place)
             self.queue.leave(client.place, monotonic(), self.scheduler.seconds_run() - began)
-        # Decided now: a worker that stops later cannot take back a keep-alive that the client has read.
+        # Decided now: a worker that stops later cannot revoke a keep-alive that the client has read.
         must_close = request.must_close or not (self.managers.idle_seconds and worker.alive)
         return response.encode(request.version[1], request.method, must_close=must_close), must_close
 

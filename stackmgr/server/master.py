@@ -1,4 +1,4 @@
-"""gunicorn's master, changed where one failure would stop or end the whole service.
+"""gunicorn's master, changed where one failure would stop or end the service.
 
 - A reload that cannot succeed is rejected: the workers keep serving, and are replaced as before if they die.
 - The release on disk is checked before a reload, while the master still replaces workers and heeds signals.
@@ -72,7 +72,7 @@ class Master:
         self._stop: Callable[[], None] | None = None  # the handler of a signal to stop that has arrived
         self._is_reload_queued = False
         self._oldest_new: int | None = None  # the age of the first new worker, during a reload
-        self._refused = range(0)  # the ages of the new workers of a reload that was refused
+        self._rejected = range(0)  # the ages of the new workers of a reload that was rejected
         self._notify_socket = os.environ.pop("NOTIFY_SOCKET", "")  # else gunicorn would use it before a fork
         for name in _REPLACED:
             setattr(server, name, getattr(self, name))
@@ -119,7 +119,7 @@ class Master:
                 reason = _reason(ex) if isinstance(ex, OSError) else type(ex).__name__
                 server.log.exception("The reload failed: %s", reason)
             server.log.error(  # noqa: TRY400 - the reasons are logged; a traceback adds nothing
-                "The reload is refused for the reasons above; the workers keep serving as before"
+                "The reload is rejected for the reasons above; the workers keep serving as before"
             )
             for name in _service_modules():
                 del sys.modules[name]
@@ -168,8 +168,8 @@ class Master:
         ]:
             self._server.log.error("Worker %s hangs at its boot; another is started", pid)
             self._server.kill_worker(pid, signal.SIGKILL)
-        if refused := sum(worker.age in self._refused for worker in workers.values()):
-            for _ in range(wanted - len(workers) + refused):  # those end by themselves
+        if rejected := sum(worker.age in self._rejected for worker in workers.values()):
+            for _ in range(wanted - len(workers) + rejected):  # those end by themselves
                 self.spawn_worker()
         elif self._oldest_new is not None or len(workers) <= wanted or all(map(_serves, workers.values())):
             self._gunicorn.manage_workers()
@@ -189,7 +189,7 @@ class Master:
             self._server.reap_workers()
         if has_failed:
             self._server.log.error("The new workers do not serve")
-            self._refused = range(oldest_new, self._server.worker_age + 1)
+            self._rejected = range(oldest_new, self._server.worker_age + 1)
             for pid, worker in new.items():
                 # One that does not serve yet may not handle SIGTERM.
                 self._server.kill_worker(pid, signal.SIGTERM if _serves(worker) else signal.SIGKILL)

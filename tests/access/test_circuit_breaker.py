@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 
 TIMEOUT = 3.0
 NO_RESPONSE = {
-    "time-out": None,
+    "timeout": None,
     "reset": reset,
     **{f"HTTP {status}": respond(status, {}) for status in (408, 499, 500, 503)},
 }

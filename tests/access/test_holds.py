@@ -46,10 +46,10 @@ def test_a_held_manager_is_not_erased_until_its_release(client, manager, command
     erase = ("managers", "erase", manager_id, "--confirm", external_id)
     assert command("managers", "hold", external_id, "--reason", "case 17").status == 0
     for action in (erase, ("managers", "hold", manager_id, "--reason", "again")):
-        refused = command(*action)
-        assert (refused.status, refused.out) == (1, "")
-        assert refused.err.startswith(f"stackmgr: {manager_id} is held since 2")
-        assert refused.err.endswith(": case 17; 'stackmgr managers release' ends the hold\n")
+        rejected = command(*action)
+        assert (rejected.status, rejected.out) == (1, "")
+        assert rejected.err.startswith(f"stackmgr: {manager_id} is held since 2")
+        assert rejected.err.endswith(": case 17; 'stackmgr managers release' ends the hold\n")
     assert rows() == [3, 3, 3]
     assert client.page().status_int == 200
     [shown] = command("managers", "show", external_id, "--json").json

@@ -73,7 +73,7 @@ def outcome(verifier, key: str) -> str:
 
 
 class Stub:
-    """Sends *pieces* in response to the first key; knows a second one, and no other."""
+    """Sends *pieces* in response to the first key; accepts a second one, and no other."""
 
     def __init__(self):
         self.pieces, self.all_sent = [], Event()

@@ -33,7 +33,7 @@ def test_a_create_needs_each_of_its_fields(client, rejected, field):
     [
         pytest.param(b"{}", id="no field"),
         *(pytest.param(json.dumps({field: None}).encode(), id=f"null {field}") for field in CONFIGURATION),
-        pytest.param(b'{"id":"00000000-0000-4000-8000-000000000000"}', id="only a field it does not know"),
+        pytest.param(b'{"id":"00000000-0000-4000-8000-000000000000"}', id="only an unknown field"),
     ],
 )
 def test_an_update_needs_a_field_it_knows(client, stack, rejected, body):

@@ -11,7 +11,7 @@ from tests.support.client import STACKS, Client
 from tests.support.examples import configuration, padded
 from tests.support.tables import each_case
 
-# webtest's lint warns of method names it does not know; here they are the point.
+# webtest's lint warns of unknown method names; here they are the point.
 pytestmark = pytest.mark.filterwarnings("ignore::webtest.lint.WSGIWarning")
 
 ID = "0f0e0d0c-0b0a-4988-8776-655443322110"
@@ -214,7 +214,7 @@ def theirs(make_client) -> Client:
 def test_a_foreign_stack_is_a_missing_one(client, theirs, unchanged, title, in_capitals):
     method, body, headers = REQUESTS[title]
     [foreign] = theirs.page().json["items"]
-    for _ in range(2):  # after these the service knows the key and its manager
+    for _ in range(2):  # after these the service remembers the key and its manager
         client.page()
     responses = []
     for stack_id in (foreign["id"], str(uuid4())):

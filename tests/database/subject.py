@@ -87,7 +87,7 @@ class Subject:
         }
 
     def after_verification(self, call: Callable[[], object]) -> None:
-        """Let *call* happen after the next verification, of a key that the worker does not know."""
+        """Let *call* happen after the next verification, of a key that the worker does not remember."""
         self.verifier.afterwards = call
         self.client.change_worker()
 
@@ -115,7 +115,7 @@ class Subject:
         response = self.client.create(configuration(), key="the one stack")
         return response.json["id"] if response.status_int in (200, 201) else None
 
-    def assert_whole(self) -> None:
+    def assert_complete(self) -> None:
         """Fail if a fault has cost a connection of the pool, or anything but itself."""
         assert len(set(self.backends())) == POOL_SIZE
         # One that comes back needs no replacement any more: the pool neither leaks nor grows.

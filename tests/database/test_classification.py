@@ -72,7 +72,7 @@ def test_failed_write_is_retried_only_if_safe(subject, sabotage, sqlstate, times
     assert subject.operations()["update"]() == status
     assert subject.client.statements == ["stack_update"] * attempts
     assert (subject.client.get(subject.stack_id).json == before) == (status == 500)
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_only_a_too_long_key_is_blamed(subject, sabotage):
@@ -87,7 +87,7 @@ def test_failed_commit_is_no_success(subject, sabotage, login):
     assert subject.operations()["update"]() == 500
     assert subject.operations()["create"]() == 500
     assert subject.client.get(subject.stack_id).json == before
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_failed_commit_after_a_pooler_is_retried(subject, sabotage):
@@ -98,12 +98,12 @@ def test_failed_commit_after_a_pooler_is_retried(subject, sabotage):
     sabotage("stack_revisions", "40001", 1, deferred=True)
     assert subject.operations()["update"]() == 200
     assert subject.client.statements == ["stack_update"] * 2
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_failure_is_503_until_verified_then_500(subject, login, is_known):
-    """A read of a known key fails as its verification does: which of the two, the server does not tell."""
+    """A read of a known key fails as its verification does: the server does not report which of them."""
     for table, status in (("api_keys", 503), ("stacks", 503 if is_known else 500)):
         login.execute(b"ALTER TABLE stackmgr.%s RENAME TO hidden" % table.encode())
         try:
@@ -112,7 +112,7 @@ def test_failure_is_503_until_verified_then_500(subject, login, is_known):
             assert subject.operations()["get"]() == status
         finally:
             login.execute(b"ALTER TABLE stackmgr.hidden RENAME TO %s" % table.encode())
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_server_messages_are_not_repeated(subject, sabotage, caplog):
@@ -148,7 +148,7 @@ def test_deadlock_runs_the_statement_again(make_subject, server, login, watcher)
     assert status.result() == 200
     # More than once, if it was quicker than the other side to take the row again.
     assert subject.client.statements[:2] == ["stack_update", "stack_update"]
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_changed_column_fails_no_request(subject, login):
@@ -165,7 +165,7 @@ def test_changed_column_fails_no_request(subject, login):
         for _ in range(2 * POOL_SIZE):
             get()
             assert subject.client.statements == ["api_key_verify", "stack_get"]
-        subject.assert_whole()
+        subject.assert_complete()
     finally:
         login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
 
@@ -178,7 +178,7 @@ def test_read_only_connections_are_replaced(subject):
     assert subject.operations()["update"]() == 200
     assert subject.client.statements == ["stack_update", "stack_update"]
     assert not old & set(subject.backends())
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_read_only_server_is_still_read(make_subject, server, login):
@@ -196,7 +196,7 @@ def test_read_only_server_is_still_read(make_subject, server, login):
         login.execute(b"ALTER DATABASE stackmgr RESET default_transaction_read_only")
     # The connections made meanwhile are found out and replaced when writes come.
     eventually(lambda: subject.operations()["update"]() == 200)
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 @pytest.mark.parametrize("sqlstate", ["01000", "01S00"])
@@ -231,4 +231,4 @@ def test_restored_schema_fails_no_later_request(subject, server):
     for _ in range(2 * POOL_SIZE):
         assert {call() for call in subject.operations().values()} == {200, 201}
         assert subject.create_stack() == subject.stack_id
-    subject.assert_whole()
+    subject.assert_complete()

@@ -49,7 +49,7 @@ def test_dead_idle_connections_cost_nothing(server, subject, death):
     assert subject.client.statements == UPDATE
     assert subject.operations()["get"]() == 200
     assert subject.client.statements == GET
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_write_avoids_a_dead_connection(server, subject):
@@ -61,7 +61,7 @@ def test_write_avoids_a_dead_connection(server, subject):
         eventually(used.is_stale)
         assert session.row(statements.load("manager_insert"), manager) == (manager["manager_id"],)
         assert session._connection is not used
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_service_is_back_after_an_outage(server, subject):
     up = time.monotonic()
     client.join()
     assert back[0] - up < SOON
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 @with_short_deadline
@@ -101,7 +101,7 @@ def test_service_is_back_after_a_freeze(server, subject):
             assert set(at_once([subject.operations()["get"]] * 4)) == {503}
     thawed = time.monotonic()
     assert _first_success(subject) - thawed < SOON
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 @pytest.mark.usefixtures("long_pauses")
@@ -113,7 +113,7 @@ def test_service_may_start_before_its_database(server, make_subject):
     server.start()
     up = time.monotonic()
     assert _first_success(late) - up < SOON
-    late.assert_whole()
+    late.assert_complete()
 
 
 VERIFY = (statements.load("api_key_verify"), {"key_digest": b""})
@@ -151,7 +151,7 @@ def test_interrupted_connection_is_closed(subject, interrupt, max_rows, is_prepa
             session.row(*VERIFY, max_rows=max_rows)
         assert used.closed
         interrupt(1_000_000)
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_unsendable_parameter_costs_no_connection(subject):
@@ -162,7 +162,7 @@ def test_unsendable_parameter_costs_no_connection(subject):
             with pytest.raises(ValueError, match="U\\+0000"):
                 session.row(GET_STACK, dict.fromkeys(GET_STACK.parameters, "\0"), max_rows=max_rows)
     assert set(subject.backends()) == before
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_requests_wait_in_line_and_lose_none(subject):
@@ -176,7 +176,7 @@ def test_requests_wait_in_line_and_lose_none(subject):
     assert min(waits) > 0
     waits.clear()
     assert (many(), waits) == (200, [])
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def test_frozen_database_holds_no_request(server, subject):
     """The writes of a known key have been sent."""
     with server.frozen(), in_time():
         assert at_once(list(subject.operations().values())) == [500, 503, 503, 500]
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_stopped_database_holds_no_request(server, subject):
@@ -32,7 +32,7 @@ def test_stopped_database_holds_no_request(server, subject):
     with in_time():
         assert at_once(list(subject.operations().values())) == [503] * 4
     server.start()
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_without_a_connection_nothing_is_sent(subject):
@@ -53,7 +53,7 @@ def test_freeze_after_verification_is_500(server, subject, operation):
         assert subject.operations()[operation]() == 500
     subject.verifier.afterwards = lambda: None
     server.thaw()
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_large_body_ends_at_the_deadline(server, subject):
@@ -62,7 +62,7 @@ def test_large_body_ends_at_the_deadline(server, subject):
         assert subject.client.create(configuration(name="n" * 261_000)).status_int == 500
     subject.verifier.afterwards = lambda: None
     server.thaw()
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_held_row_delays_no_read(subject, login):
@@ -72,7 +72,7 @@ def test_held_row_delays_no_read(subject, login):
         assert subject.operations()["get"]() == 200
         assert subject.operations()["create"]() == 201
     assert subject.operations()["update"]() == 200
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_64_writers_on_a_held_row_get_responses(subject, login):
@@ -81,7 +81,7 @@ def test_64_writers_on_a_held_row_get_responses(subject, login):
     # Those that came to the row waited for it in vain.  The others had no connection.
     assert {500} <= set(statuses) <= {500, 503}
     assert at_once([subject.operations()["get"]] * 16) == [200] * 16
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_deadline_covers_all_statements(subject):
@@ -97,7 +97,7 @@ def test_deadline_covers_all_statements(subject):
         assert caught.value.sqlstate is None
         with pytest.raises(DatabaseError, match="no_connection"):
             session.row(SLEEP, {"seconds": 0})
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_deadline_stops_while_a_client_sends(subject):

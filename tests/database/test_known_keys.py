@@ -25,7 +25,7 @@ each_operation = pytest.mark.parametrize("name", STATEMENTS)
 
 @pytest.fixture
 def warm(subject: Subject) -> Subject:
-    """A service that knows the key, and has prepared the statements on each connection."""
+    """A service that remembers the key, and has prepared the statements on each connection."""
     for _ in range(2 * POOL_SIZE):
         assert {subject.operations()[name]() for name in ("get", "list", "update")} == {200}
         assert subject.create_stack() == subject.stack_id
@@ -170,4 +170,4 @@ def test_only_a_read_whose_connection_dies_is_sent_again(  # noqa: PLR0913 - fix
     assert status.result() == (500 if name in WRITES else 200)
     assert warm.client.statements == [STATEMENTS[name]] * (1 if name in WRITES else 2)
     assert written() == before
-    warm.assert_whole()
+    warm.assert_complete()

@@ -46,7 +46,7 @@ def acquired(database: Database, seconds: float = PATIENCE) -> DatabaseConnectio
     return database.acquire(time.monotonic() + seconds)
 
 
-def assert_whole(database: Database, size: int = 1) -> None:
+def assert_complete(database: Database, size: int = 1) -> None:
     """Fail if a connection, or a place for one, is lost."""
     for connection in [acquired(database, SOON) for _ in range(size)]:
         database.release(connection)
@@ -65,7 +65,7 @@ def test_failed_request_passes_its_connection_on(single, worker, monkeypatch):
         patch.setattr(Signal, "wait", fail)
         with pytest.raises(GreenletExit):
             acquired(single)
-    assert_whole(single)
+    assert_complete(single)
 
 
 def test_old_connection_is_replaced(double):
@@ -74,7 +74,7 @@ def test_old_connection_is_replaced(double):
     old._expire_at = 0.0
     double.release(old)
     assert old.closed
-    assert_whole(double, 2)
+    assert_complete(double, 2)
 
 
 def test_new_connections_are_not_drained(single, monkeypatch):
@@ -138,7 +138,7 @@ def test_dead_connection_costs_no_place_in_line(single, worker, monkeypatch):
         for request in requests:
             request.result(SOON)
     assert order == [1, 2]
-    assert_whole(single)
+    assert_complete(single)
 
 
 def test_request_leaves_the_line_with_the_lock(single, worker):

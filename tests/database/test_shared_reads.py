@@ -91,7 +91,7 @@ def assert_echoes(futures: "list[Future[str]]") -> None:
 def test_requests_of_one_turn_share_round_trips_of_four(subject, start, sent):
     assert_echoes(start(echoes(subject, 2 * TOGETHER + 1)))
     assert sent == [TOGETHER, TOGETHER, 1]
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 @pytest.mark.parametrize("place", [0, 2])
@@ -108,7 +108,7 @@ def test_one_that_fails_fails_alone(subject, start, sent, place, caplog):
     assert_echoes(futures)
     assert sent == [TOGETHER, *[1] * (TOGETHER - 1 - place)]
     assert "a shared round trip of 4 requests failed: rejected 22012" in caplog.messages
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 @pytest.mark.parametrize("deadline", [4.0])
@@ -120,7 +120,7 @@ def test_slow_read_repeats_no_other(subject, start, sent, place):
     assert futures.pop(place).result(PATIENCE) == "1.5"
     assert_echoes(futures)
     assert sent == [TOGETHER]
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 @pytest.fixture
@@ -143,32 +143,32 @@ def test_ended_session_costs_no_other_read(  # noqa: PLR0913 - fixtures
     watcher._connection.execute(f"SELECT {end}({pid})")
     locked = futures.pop(place)
     assert_echoes(futures)
-    if end == "pg_cancel_backend":  # as by a time-out: it would wait as long again
+    if end == "pg_cancel_backend":  # as by a timeout: it would wait as long again
         assert locked.exception(PATIENCE).sqlstate == "57014"
-        subject.assert_whole()
+        subject.assert_complete()
         return
     eventually(watcher.waiting)  # alone
     assert not locked.done()
     lock()
     assert locked.result(PATIENCE) == str(LOCK)
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_a_parameter_that_cannot_be_sent_fails_alone(subject, start, sent):
     calls = [look_up(subject, ECHO, "\0"), *echoes(subject)]
-    spoiled, *others = start(calls)
+    malformed, *others = start(calls)
     with pytest.raises(ValueError, match="U\\+0000"):
-        spoiled.result(PATIENCE)
+        malformed.result(PATIENCE)
     assert_echoes(others)
     assert sent == [TOGETHER - 1]
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def test_large_pages_are_sent_alone(subject, start, sent):
     calls = [lambda rows=rows: len(page(subject, "a page", rows)) for rows in (32, 33, 32)]
     assert [future.result(PATIENCE) for future in start(calls)] == [32, 33, 32]
     assert sorted(sent) == [1, 2]
-    subject.assert_whole()
+    subject.assert_complete()
 
 
 def page(subject: Subject, value: str, rows: int) -> list[Any]:

@@ -10,7 +10,7 @@ import psutil
 from tests.support.server import RunningService, send_request
 from tests.support.waiting import eventually
 
-RELOAD_REJECTED = "The reload is refused for the reasons above; the workers keep serving as before"
+RELOAD_REJECTED = "The reload is rejected for the reasons above; the workers keep serving as before"
 
 
 def messages(service: RunningService) -> list[str]:

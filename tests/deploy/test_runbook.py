@@ -95,8 +95,8 @@ def test_runbook_installs_and_upgrades(server_url, tmp_path):
                 upgrade = host.sh(steps, master=service.pid)
             assert "opt/1.1.0; the active release is 1.0.0\n" in upgrade
             assert upgrade.endswith('{"status": "ready"}'), upgrade
-            refused = host.sh("V=1.2.0\n" + wait.replace("180", "3"))
-            assert refused == "not upgraded: set the link back\n"
+            rejected = host.sh("V=1.2.0\n" + wait.replace("180", "3"))
+            assert rejected == "not upgraded: set the link back\n"
             assert send_request(service.port, "/")[0] == 404
             assert service.stop() == 0
         assert (tmp_path / "opt" / "current").readlink() == Path("1.1.0")

@@ -1,4 +1,4 @@
-"""What fails in one worker, in one file or in a new release does not end or stop the whole service."""
+"""What fails in one worker, in one file or in a new release does not end or stop the service."""
 
 import json
 import os
@@ -229,7 +229,7 @@ def test_suspended_service_goes_on(database_url):
         assert sum("WORKER TIMEOUT" in said for said in messages(service)) == 1
 
 
-def test_a_second_master_is_refused_with_what_to_do(database_url):
+def test_a_second_master_is_rejected_with_what_to_do(database_url):
     with running_service(database_url) as service:
         before = workers(service)
         os.kill(service.pid, signal.SIGUSR2)

@@ -9,7 +9,7 @@ from stackmgr.database.session import Planned
 from stackmgr.stacks import repository
 
 SPIN = signal.SIGRTMIN
-# The name of the variable that asks for the mistake.
+# The name of the variable that selects the mistake.
 DOUBLES_CREATES = "FAULTS_DOUBLES_CREATES"
 CONFIGURATION = """
 def post_worker_init(worker):
@@ -25,7 +25,7 @@ def _spin(*_: object) -> NoReturn:
 
 
 def install() -> None:
-    """Let this worker spin at the signal, and make the mistake that the environment asks for."""
+    """Let this worker spin at the signal, and make the mistake that the environment selects."""
     signal.signal(SPIN, _spin)
     plan_create = repository.plan_create
 

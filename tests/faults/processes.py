@@ -10,7 +10,7 @@ from tests.faults.cell import CLIENTS, ONE_WORKER, Bound, Cell
 from tests.faults.stage import Stage, suspended
 from tests.support.waiting import eventually
 
-_REFUSED = "The reload is refused"
+_REJECTED = "The reload is rejected"
 # Longer than the check of a release, and than a boot may take.
 _PATIENCE = 60.0
 _NO_BOOT = """
@@ -59,9 +59,9 @@ def _refuse_reload(stage: Stage) -> Iterator[None]:
     path = stage.folder / "deploy" / "gunicorn.conf.py"
     text = path.read_text()
     path.write_text(f"{text}\nthis is no Python\n")
-    before, refused = set(stage.workers()), stage.service.log.count(_REFUSED)
+    before, rejected = set(stage.workers()), stage.service.log.count(_REJECTED)
     os.kill(stage.service.pid, signal.SIGHUP)
-    eventually(lambda: stage.service.log.count(_REFUSED) > refused, _PATIENCE, "the reload is not refused")
+    eventually(lambda: stage.service.log.count(_REJECTED) > rejected, _PATIENCE, "the reload is not rejected")
     assert set(stage.workers()) == before
     path.write_text(text)
     yield

@@ -24,7 +24,7 @@ from tests.support.workload import Manager, Workload, new_managers
 # Seconds that a request may wait for the database.
 DATABASE_TIMEOUT = 2
 WORKERS = 2
-# Seconds in which a worker that hangs is replaced: gunicorn looks every second, after its time-out of 30 s.
+# Seconds in which a worker that hangs is replaced: gunicorn looks every second, after its timeout of 30 s.
 _REPLACED = 40.0
 
 ENVIRONMENT = {

@@ -40,19 +40,17 @@ CREATE TABLE stackmgr.drills (drill_id uuid PRIMARY KEY);
 
 @dataclass(frozen=True)
 class Deployment:
-    """Releases in *folder*, the instances that run the current one, and nginx before them, on *port*."""
+    """Releases in *folder*, the hosts that run the current one, and nginx before them, on *port*."""
 
     folder: Path
     database_url: str
-    instances: list[Unit]
+    hosts: list[Unit]
     port: int
     tls: ssl.SSLContext
 
     def run_only(self, release: str) -> bool:
-        """Whether each instance runs *release*, as its 404 states."""
-        return all(
-            release in send_request(instance.port, "/", timeout=_PATIENCE)[1] for instance in self.instances
-        )
+        """Whether each host runs *release*, as its 404 states."""
+        return all(release in send_request(host.port, "/", timeout=_PATIENCE)[1] for host in self.hosts)
 
 
 def _command(release: Path, database_url: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -75,33 +73,33 @@ def _deployed(folder: Path, database_url: str) -> Iterator[Deployment]:
         "STACKMGR_DATABASE_TIMEOUT": "20",
     }
     with ExitStack() as stack:
-        instances = []
+        hosts = []
         for name in ("one", "two", "nginx"):
             (folder / name).mkdir()
         for name in ("one", "two"):
-            instances.append(Unit(folder / name, folder / "current" / "deploy", environment))
-            stack.callback(instances[-1].close)
-            instances[-1].start()
-        ports = [instance.port for instance in instances]
+            hosts.append(Unit(folder / name, folder / "current" / "deploy", environment))
+            stack.callback(hosts[-1].close)
+            hosts[-1].start()
+        ports = [host.port for host in hosts]
         proxy = stack.enter_context(nginx_before(folder / "nginx", *ports))
         tls = ssl.create_default_context(cafile=proxy.folder / "tls/fullchain.pem")
-        yield Deployment(folder, database_url, instances, proxy.port, tls)
+        yield Deployment(folder, database_url, hosts, proxy.port, tls)
 
 
 _Act = Callable[[Deployment], None]
 
 
 def _reload_each(deployment: Deployment) -> None:
-    for instance in deployment.instances:
-        instance.check()
-        instance.hang_up()
+    for host in deployment.hosts:
+        host.check()
+        host.hang_up()
 
 
 def _restart_each(deployment: Deployment) -> None:
     """The next host's turn comes when this one is ready again."""
-    for instance in deployment.instances:
-        instance.stop()
-        instance.start()
+    for host in deployment.hosts:
+        host.stop()
+        host.start()
 
 
 def _migrate(deployment: Deployment) -> None:
@@ -122,7 +120,7 @@ def _switch(deployment: Deployment, release: str, act: _Act) -> None:
     act(deployment)
     assert deployment.run_only(release)
     if release == _OLD:
-        assert all("the schema is newer" in instance.log for instance in deployment.instances)
+        assert all("the schema is newer" in host.log for host in deployment.hosts)
     assert not (found := audit(deployment.database_url)), found
 
 
@@ -146,7 +144,7 @@ def run(server_url: str, seed: int, times: int, source: Path | None = None, paus
                 done = [_carry_out(deployment, *work) for work in _work(times) if work[1]]
             finally:
                 workload.stop()
-            logs = [instance.log for instance in deployment.instances]
+            logs = [host.log for host in deployment.hosts]
         cell = Cell("upgrade", "is slow", lambda _: None, Bound())
         report = judged(cell, Evidence(url, managers, [], logs), workload, [])
         report.faults = len(done)

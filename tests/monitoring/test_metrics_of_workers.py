@@ -53,7 +53,7 @@ def listed(service, key):
 def test_what_a_worker_has_counted_outlives_it(service, admin_port, key, tmp_path):
     assert {listed(service, key) for _ in range(REQUESTS)} == {200}
     samples_of(admin_port, 1 + REQUESTS)
-    # One worker may have answered them all while the other still starts.
+    # One worker may have served them all while the other still starts.
     eventually(lambda: samples(admin_port)["stackmgr_worker_starts_total{}"] == 2)
     with workers_replaced(service.pid):
         killed, stopped = psutil.Process(service.pid).children()

@@ -180,7 +180,7 @@ def test_commands_end_on_a_silent_database():
     commands = [*OPERATORS, *READERS, ("check",), ("verify-key",)]
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(len(commands)) as threads:
         url = f"postgresql://operator:hunter2@127.0.0.1:{silent.getsockname()[1]}/stackmgr"
-        # At once, because each waits for its time-out.
+        # At once, because each waits for its timeout.
         ended = list(threads.map(lambda arguments: process(*arguments, url=url, stdin="key\n"), commands))
     assert [each for each in zip(commands, ended, strict=True) if each[1].status not in (1, 3)] == []
 

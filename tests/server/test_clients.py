@@ -248,7 +248,7 @@ def test_an_unknown_key_inherits_nothing(memory):
         place = environ["stackmgr.admission"]
         remembered.append(place.remembered)
         if environ["HTTP_AUTHORIZATION"] == "Bearer a":
-            place.accept("A", "caller")
+            place.accept("A", "client")
         start("200 OK", [])
         return []
 
@@ -256,7 +256,7 @@ def test_an_unknown_key_inherits_nothing(memory):
     found = memory.connect()
     for key in "aab":
         found.send(get("/", f"Authorization: Bearer {key}"))
-    assert remembered == [None, "caller", None]
+    assert remembered == [None, "client", None]
 
 
 def test_a_request_knows_its_time_in_the_queue(worker):

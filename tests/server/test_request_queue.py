@@ -106,13 +106,13 @@ def test_a_waiting_request_moves_to_its_manager():
 def test_a_rejected_key_is_not_remembered():
     requests = Requests(8)
     requests.add("a1 b1")
-    requests.places["a1"].accept("A", "caller")
+    requests.places["a1"].accept("A", "client")
     requests.places["b1"].accept("B")
     requests.add("a2 b2")
     requests.queue.forget(requests.places["a1"])
     requests.add("a3")
     remembered = {name: place.remembered for name, place in requests.places.items()}
-    assert remembered == {"a1": None, "b1": None, "a2": "caller", "b2": None, "a3": None}
+    assert remembered == {"a1": None, "b1": None, "a2": "client", "b2": None, "a3": None}
 
 
 def test_some_of_too_many_keys_are_known(monkeypatch):

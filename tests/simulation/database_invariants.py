@@ -23,7 +23,7 @@ _SLACK = 0.001  # seconds
 
 
 class WatchedWaiter(_Waiter):
-    """Knows whose turn it is, and whether it has left."""
+    """Keeps whose turn it is, and whether it has left."""
 
     def __init__(self, line: "Line") -> None:
         super().__init__()

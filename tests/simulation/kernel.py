@@ -124,7 +124,7 @@ class Epoll(File):
 
 
 class Poll:
-    """A `select.poll` object of one descriptor: it knows the number, not the file."""
+    """A `select.poll` object of one descriptor: it keeps the number, not the file."""
 
     def __init__(self, kernel: "Kernel") -> None:
         self.kernel = kernel

@@ -80,7 +80,7 @@ _ROWS: list[tuple[str, str, Any, str, str, str, int]] = [
     ("deadline of each attempt", "a retry starts the deadline of the session again", Session, "rows",
      "return self._run(statement, parameters, deadline)",
      "return self._run(statement, parameters, time.monotonic() + self._seconds_left)", 290),
-    ("deadline of each wait", "each wait for the server may take as long as the whole exchange",
+    ("deadline of each wait", "each wait for the server may take as long as the exchange",
      DatabaseConnection, "_wait", "deadline - time.monotonic()", "2.0", 4),
     ("released twice", "a closed session still has its connection", Session, "close",
      "connection, self._connection = self._connection, None", "connection = self._connection", 0),

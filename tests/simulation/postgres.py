@@ -273,7 +273,7 @@ class Server:
         self.epoch += 1
 
     def migrate(self) -> None:
-        """Change the result types of what is prepared; a pooler is told to reconnect."""
+        """Change the result types of what is prepared; a pooler must reconnect."""
         self.migrations += 1
         self.backends.clear()
 

@@ -1,6 +1,6 @@
 """Requests without HTTP: each an event of the scheduler that verifies a key and reads or writes stacks.
 
-The outcome of each is compared with the tables of the simulated server, which know every commit.
+The outcome of each is compared with the tables of the simulated server, which record every commit.
 """
 
 from collections.abc import Callable

@@ -17,7 +17,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 _START = 1000.0  # of the clock, in seconds
 _CALL_SECONDS = 0.000002  # that a look at the clock takes
-_STALLS = (0.002, 0.01, 0.05, 0.3, 1.2)  # seconds in which the whole process does not run
+_STALLS = (0.002, 0.01, 0.05, 0.3, 1.2)  # seconds in which the process does not run
 _MAX_STEPS = 100_000
 _MAX_CALLS = 400_000  # looks at the clock
 
@@ -184,7 +184,7 @@ class World:
         return is_woken
 
     def wake(self, thread: Thread, *, value: bool = True) -> None:
-        """Resume a thread that is blocked; what the other threads are it is not told."""
+        """Resume *thread* if it is blocked; its wait returns *value*."""
         if thread.is_blocked:
             thread.is_blocked = False
             thread.value = value

@@ -107,7 +107,7 @@ class Client(ContractClient):
         self.statements: list[str] = []
 
     def change_worker(self) -> None:
-        """Send the next requests to another worker, which knows no key."""
+        """Send the next requests to another worker, which remembers no key."""
         self._app = webtest.TestApp(in_greenlets(self._application))
 
     def send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> TestResponse:

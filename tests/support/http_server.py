@@ -55,7 +55,7 @@ def hang_up(client: socket.socket, _: Request) -> None:
 
 
 def drip(data: bytes, pause: float) -> Behaviour:
-    """Send *data* byte by byte, which never lets a time-out for one read run out."""
+    """Send *data* byte by byte, so that no timeout of a single read expires."""
 
     def behave(client: socket.socket, _: Request) -> None:
         for position in range(len(data)):

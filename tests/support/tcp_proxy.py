@@ -125,7 +125,7 @@ class Proxy:
                     time.sleep(self.delay)
                 flowing.wait()
                 sink.sendall(data)
-        # One way ended ends the other: PostgreSQL knows no half-closed connections.
+        # One way ended ends the other: PostgreSQL has no half-closed connections.
         for end in (source, sink):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RD)

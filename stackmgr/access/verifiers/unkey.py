@@ -108,7 +108,7 @@ class UnkeyVerifier:
         is_unknown = isinstance(data, dict) and data.get("code") == "NOT_FOUND"
         self._unknown = self._unknown + 1 if is_unknown else 0
         if self._unknown == UNKNOWN_IN_A_ROW:
-            _log.warning("Unkey knows none of the last %d keys: check the root key", UNKNOWN_IN_A_ROW)
+            _log.warning("Unkey found none of the last %d keys: check the root key", UNKNOWN_IN_A_ROW)
         if not isinstance(data, dict):
             raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_WITHOUT_DATA)
         try:
