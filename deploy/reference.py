@@ -169,7 +169,6 @@ def _values(address: str, version: str) -> dict[str, str]:
     *first, last = _ranges(blank)
     return {
         **{name: str(value) for name, value in vars(limits).items() if name.isupper()},
-        "ALWAYS_FITTING_KEY_BYTES": str(limits.LONGEST_KEY_BYTES // 2),
         "CHAIN_ID": str(whitelist.CHAIN_ID),
         "base_url": address,
         "version": version,
