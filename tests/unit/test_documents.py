@@ -30,6 +30,7 @@ DOCUMENTS = [
     *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("deploy/*.md")),
 ]
 each_document = pytest.mark.parametrize("document", DOCUMENTS)
+MANIFESTS = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("deploy/*.y*ml")]
 
 EXAMPLE = ROOT / "deploy" / "stackmgr.env.example"
 VARIABLE = re.compile(r"STACKMGR(?:_[A-Z]+)+")
@@ -143,7 +144,7 @@ def test_the_pages_show_every_command():
     } == set()
 
 
-@each_document
+@pytest.mark.parametrize("document", [*DOCUMENTS, *MANIFESTS])
 def test_named_variables_are_read(document):
     tests = ("tests/**/*.py",) if document.startswith("tests/") else ()
     read = variables_in("stackmgr/**/*.py", "deploy/*.py", *tests)
