@@ -1,4 +1,4 @@
-"""What `tests/run` calls: passes, each a pytest of its own."""
+"""The passes of `tests/run`, each a pytest of its own."""
 
 import argparse
 import os

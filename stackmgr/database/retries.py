@@ -1,4 +1,4 @@
-"""What to do after a statement has failed: one table by SQLSTATE, never by the server's message.
+"""Action after a failed statement: one table by SQLSTATE, never by the server's message.
 
 The status of the response depends on where the failure happened: 503 while the key is not verified
 and nothing can have changed, otherwise 500.  PROGRAM_LIMIT_EXCEEDED is 400 in a create whose
@@ -18,7 +18,7 @@ FEATURE_NOT_SUPPORTED = "0A000"
 
 
 class RetryAction(Enum):
-    """What to do after a failure."""
+    """The action after a failure."""
 
     FAIL = "the statement changed nothing and would fail again"
     RETRY = "it was rolled back because of a concurrent transaction: run it again"

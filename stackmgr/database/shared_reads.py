@@ -24,7 +24,7 @@ _log = logging.getLogger("stackmgr")
 
 
 class Connections(Protocol):
-    """What a session and shared reads need of the pool: see `Database`."""
+    """The part of the pool that a session and shared reads use: see `Database`."""
 
     variants: Mapping[str, Statement]
     shared_reads: "SharedReads"

@@ -43,7 +43,7 @@ def on_service_error(
     req: falcon.Request, resp: falcon.Response, ex: ServiceError, params: dict[str, Any]
 ) -> None:
     """Respond with one of the service's errors."""
-    # Overload, an open circuit and a binding conflict are logged at intervals only.
+    # Overload has its request line; the circuit breaker and managers.py log the other two.
     if ex.status >= 500 and not isinstance(ex, Overloaded | CircuitOpen | BindingConflict):
         _log_failure(req, ex)
     _respond(req, resp, ex)

@@ -23,7 +23,7 @@ WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class Health:
-    """What the operator's listener returns: a route for each suffix."""
+    """The operator's listener: a route for each suffix."""
 
     def __init__(self, database: Database, metrics: Metrics | None) -> None:
         self._database = database

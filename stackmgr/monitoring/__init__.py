@@ -1,1 +1,1 @@
-"""What operators see of a process: its log and its metrics."""
+"""The log and the metrics of a process."""

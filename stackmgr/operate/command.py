@@ -1,4 +1,4 @@
-"""What the commands share: their form in argparse, types of arguments, the connection string."""
+"""Parts that commands share: their form in argparse, types of arguments, the connection string."""
 
 import argparse
 import os

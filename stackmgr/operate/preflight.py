@@ -52,7 +52,7 @@ CLOCK_TOLERANCE = timedelta(seconds=5)
 
 @dataclass
 class Findings:
-    """What was found; each entry is a sentence for the operator, without a secret in it."""
+    """Findings: each entry is a sentence for the operator, without a secret in it."""
 
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

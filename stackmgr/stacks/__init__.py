@@ -1,1 +1,1 @@
-"""What is stored: stacks, the rules of their configuration, and the whitelist."""
+"""Stacks, the rules of their configuration, and the whitelist."""

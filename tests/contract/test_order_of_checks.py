@@ -35,7 +35,7 @@ CHUNKED = {"wsgi.input_terminated": True}
 
 
 class Fault(NamedTuple):
-    """What a fault changes in a request, and the error of a request with this fault alone."""
+    """A fault: its change of a request, and the error of a request with this fault alone."""
 
     title: str
     error: type[errors.ServiceError]

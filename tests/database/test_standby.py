@@ -23,7 +23,7 @@ _SYNC_STATE = b"SELECT sync_state FROM pg_catalog.pg_stat_replication WHERE stat
 
 @pytest.fixture
 def link(server: FaultyPostgres) -> Iterator[Proxy]:
-    """What the standby follows its primary on."""
+    """The link on which the standby follows its primary."""
     with Proxy(server.socket_path) as link:
         yield link
 

@@ -1,4 +1,4 @@
-"""What deploy/DATABASE.md gives a DBA to run, as it is printed, on clusters of the test's own."""
+"""The commands of deploy/DATABASE.md, as printed, on clusters of the test's own."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What `deploy/release` makes, and the wheel in environments of its own, as operators install it."""
+"""The files that `deploy/release` makes, and the wheel, installed as operators do."""
 
 import os
 import re

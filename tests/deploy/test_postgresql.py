@@ -1,4 +1,4 @@
-"""What the runbook gives a DBA to run, as it is printed: roles, logins, dump, restore, checks."""
+"""The runbook's commands for a DBA, as printed: roles, logins, dump, restore, checks."""
 
 import re
 from collections.abc import Iterator

@@ -164,7 +164,7 @@ BEHIND_NGINX = {
 
 @pytest.fixture
 def words(proxy, new_key):
-    """What the words of a request stand for: a manager with a stack, whose Idempotency-Key is USED."""
+    """The values of the words of a request: a manager with a stack, whose Idempotency-Key is USED."""
     key = new_key()
     headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "used"}
     response = proxy.request("POST", STACKS, headers, json.dumps(configuration(name="other")).encode())

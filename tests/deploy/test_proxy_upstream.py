@@ -1,4 +1,4 @@
-"""What nginx sends to the service, and its response for a service that does not respond."""
+"""The requests that nginx passes on, and its response for a service that does not respond."""
 
 import http.client
 import json

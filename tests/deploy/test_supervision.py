@@ -1,4 +1,4 @@
-"""What fails in one worker, in one file or in a new release does not end or stop the service."""
+"""A failure of one worker, one file or a new release does not end or stop the service."""
 
 import json
 import os

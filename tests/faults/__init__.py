@@ -1,1 +1,1 @@
-"""What can fail, and how, under load, each with a bound: `python -m tests.faults --help`."""
+"""Faults under load, each with a bound: `python -m tests.faults --help`."""

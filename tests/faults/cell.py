@@ -22,7 +22,7 @@ RECOVERY = 2.0
 
 @dataclass(frozen=True)
 class Bound:
-    """What a fault may cost.
+    """The permitted cost of a fault.
 
     `kinds` are the failures that clients may see: `500` (outcome unknown), `503` (rejected), `cut` (the
     connection ended without a response), `refused` (no connection); `most` is how many of them a fault may

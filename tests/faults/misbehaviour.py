@@ -1,4 +1,4 @@
-"""What a worker does wrong: it spins at a signal, or ignores the key of a create, which must be found."""
+"""Mistakes that must be found: a worker spins at a signal, or ignores the key of a create."""
 
 import os
 import signal

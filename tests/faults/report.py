@@ -1,4 +1,4 @@
-"""What came of a cell: the recorded requests and probes, judged by its bound."""
+"""The result of a cell: the recorded requests and probes, judged by its bound."""
 
 import itertools
 from collections import Counter
@@ -27,7 +27,7 @@ HEADINGS = (
 
 @dataclass
 class Report:
-    """What came of a cell.  Times are in seconds; `rejections` are problems of a slow machine too."""
+    """The result of a cell.  Times are in seconds; `rejections` are problems of a slow machine too."""
 
     name: str
     bound: Bound

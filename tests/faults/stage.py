@@ -40,7 +40,7 @@ class NoPlace(Exception):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a cell leaves: its database, when each fault began and ended, and every log."""
+    """The records of a cell: its database, when each fault began and ended, and every log."""
 
     url: str
     managers: list[Manager]

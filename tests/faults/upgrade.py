@@ -1,4 +1,4 @@
-"""What an operator does to a service that is in use, as the runbook says: no request may fail or be lost."""
+"""The runbook's upgrade of a service in use: no request may fail or be lost."""
 
 import os
 import ssl

@@ -1,4 +1,4 @@
-"""What one client sends to make the others wait: requests prepared as bytes, and how they are sent."""
+"""Requests by which one client makes others wait: prepared as bytes, and how they are sent."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ _NAME = "x" * (BODY_LIMIT_BYTES - 300)
 
 @dataclass(frozen=True)
 class Target:
-    """What the attacker has: a key, a key at its quota, the id of a stack, and cursors of its pages."""
+    """The attacker's means: a key, a key at its quota, the id of a stack, and cursors of its pages."""
 
     key: str
     limited_key: str

@@ -1,4 +1,4 @@
-"""What is measured: the service of this checkout and of others, each on a copy of one seed."""
+"""The measured services, of this checkout and of others, each on a copy of one seed."""
 
 import contextlib
 import http.client

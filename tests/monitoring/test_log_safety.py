@@ -1,4 +1,4 @@
-"""What the log says of requests and of errors, and what it must never say."""
+"""The log's lines for requests and errors, and their forbidden contents."""
 
 import json
 import logging

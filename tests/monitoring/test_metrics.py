@@ -1,4 +1,4 @@
-"""What one worker counts, how it is added to what the others have counted, and the folder of both."""
+"""The counters of one worker, their sums with the others', and the folder of both."""
 
 import mmap
 import os

@@ -11,7 +11,7 @@ from stackmgr.scheduler import Signal
 
 
 class EndOfThread(BaseException):
-    """What no `except Exception` catches."""
+    """An exception that no `except Exception` catches."""
 
 
 def body_report(environ):

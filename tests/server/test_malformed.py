@@ -1,4 +1,4 @@
-"""What the server itself rejects, without a process: malformed requests, and failures of the application."""
+"""Responses of the server itself, without a process: to malformed requests and failing applications."""
 
 import random
 import re
@@ -180,7 +180,7 @@ def test_an_unexpected_exception_is_a_500(memory, path):
 
 
 def test_fuzz(memory):
-    """Whatever comes, however it is cut: responses, Error objects with their ids, or a closed connection."""
+    """Any bytes, however split, get responses, Error objects with their ids, or a closed connection."""
     outcomes, chance = Counter(), random.Random(1)
     for number, data in enumerate(
         malformed_requests(valid_requests(SAMPLE_KEY, SAMPLE_STACK_ID), FUZZ_REQUESTS)

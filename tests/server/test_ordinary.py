@@ -1,4 +1,4 @@
-"""What ordinary clients send and are sent, without a process, and the WSGI side of it."""
+"""Exchanges with ordinary clients, without a process, and their WSGI side."""
 
 import hashlib
 import io

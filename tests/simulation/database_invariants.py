@@ -39,7 +39,7 @@ class WatchedWaiter(_Waiter):
 
 
 class Preempted(deque[Any]):
-    """What the pool's lock is for: each use may pre-empt the thread."""
+    """The pool's lock: each use may pre-empt the thread."""
 
     world: World
 

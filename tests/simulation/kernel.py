@@ -20,7 +20,7 @@ def module(real: Any, **simulated: Any) -> SimpleNamespace:
 
 
 class File:
-    """What a descriptor refers to; `events` returns what is ready."""
+    """The object of a descriptor; `events` returns what is ready."""
 
     def __init__(self, kernel: "Kernel") -> None:
         self.kernel = kernel

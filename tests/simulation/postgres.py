@@ -45,7 +45,7 @@ class Result:
 
 @dataclass(slots=True)
 class Command:
-    """What a client sends: a name to prepare (*text*), to execute (*values*), both, or a Sync."""
+    """A message of a client: a name to prepare (*text*), to execute (*values*), both, or a Sync."""
 
     kind: str
     name: bytes = b""

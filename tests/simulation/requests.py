@@ -57,7 +57,7 @@ class Key:
 
 
 class Memory(Admission):
-    """What the worker remembers of a key; sometimes it has forgotten, as another worker has."""
+    """The worker's memory of a key; sometimes it is empty, as another worker's."""
 
     def __init__(self, key: Key, *, forgets: bool) -> None:
         super().__init__()

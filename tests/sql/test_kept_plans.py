@@ -1,4 +1,4 @@
-"""What statements read by plans that one connection made when the tables had few rows, and has kept since."""
+"""Reads by plans that one connection made when the tables had few rows, and has kept since."""
 
 import json
 import time

@@ -82,7 +82,7 @@ class Revision:
 
 @dataclass(frozen=True)
 class Dump:
-    """What the database holds: revisions by stack in order, the current revision of each stack, receipts."""
+    """The database: revisions by stack in order, current revisions by stack, receipts."""
 
     revisions: dict[str, list[Revision]]
     current: dict[str, tuple[str, Configuration]]

@@ -49,7 +49,7 @@ class Identity:
 
 
 class Verifier(Protocol):
-    """What every verifier has.
+    """The interface of a verifier.
 
     `needs_connection`: whether `verify` runs statements, so a request begins with a connection.
     """
