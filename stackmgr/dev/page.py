@@ -20,20 +20,20 @@ _HOSTS = {"127.0.0.1", "localhost"}
 _MEDIA_TYPES = {
     "": "text/html; charset=utf-8",
     "openapi.json": "application/json",
-    "swagger-ui.css": "text/css; charset=utf-8",
-    "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+    "stylesheets/swagger-ui.css": "text/css; charset=utf-8",
+    "javascripts/swagger-ui-bundle.js": "text/javascript; charset=utf-8",
 }
 
 
 def swagger_ui() -> Path | None:
     """Return the folder of Swagger UI, or None without the extra `dev`.
 
-    Its package is written for Django, but only the files are used: nothing of it is imported.
+    Its package is a plugin of MkDocs, but only the files are used: nothing of it is imported.
     """
-    package = importlib.util.find_spec("drf_spectacular_sidecar")
+    package = importlib.util.find_spec("mkdocs_swagger_ui_tag")
     if package is None or package.origin is None:
         return None
-    return Path(package.origin).parent / "static" / package.name / "swagger-ui-dist"
+    return Path(package.origin).with_name("swagger-ui")
 
 
 def sample() -> dict[str, Any]:

@@ -20,7 +20,7 @@ ROOT = paths.directory("schemas").parent
 LOCKS = {
     path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "deploy/locks").glob("*.txt"))
 }
-EXTRAS = {"runtime": ["metrics"], "dev": ["dev"], "test": ["test"]}
+EXTRAS = {"runtime": ["metrics"], "dev": ["dev"], "release": ["docs"], "test": ["test"]}
 each_lock = pytest.mark.parametrize("name", LOCKS)
 
 ENTRY = re.compile(

@@ -18,7 +18,7 @@ from tests.support.programs import require
 from tests.support.server import free_port, listening_ports, running_service, send_request
 from tests.support.waiting import eventually
 
-PATHS = ("/", "/openapi.json", "/swagger-ui.css", "/swagger-ui-bundle.js")
+PATHS = ("/", "/openapi.json", "/stylesheets/swagger-ui.css", "/javascripts/swagger-ui-bundle.js")
 DEADLINE_SECONDS = 30
 NGINX_CONF = """\
 daemon off; master_process off; pid {folder}/pid; events {{}}
@@ -27,7 +27,7 @@ fastcgi_temp_path {folder}/3; scgi_temp_path {folder}/4; uwsgi_temp_path {folder
 server {{ listen 127.0.0.1:{own_port}; location /stackmgr/ {{ proxy_pass http://127.0.0.1:{port}/; }} }} }}
 """
 WITHOUT_EXTRA = (
-    "import sys; sys.modules['drf_spectacular_sidecar'] = None; from stackmgr.__main__ import main; main()"
+    "import sys; sys.modules['mkdocs_swagger_ui_tag'] = None; from stackmgr.__main__ import main; main()"
 )
 
 
