@@ -22,6 +22,7 @@ _ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    "--host-resolver-rules=MAP *.test 127.0.0.1",
 )
 _SCHEME = "--blink-settings=preferredColorScheme={}"
 _TIMEOUT_SECONDS = 60.0

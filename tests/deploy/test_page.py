@@ -46,13 +46,13 @@ def dev(port):
 
 @pytest.fixture(scope="module")
 def address(dev, port):
-    """Return where a reverse proxy publishes the page: under a path, and with a Host of its own."""
+    """Return where a reverse proxy publishes the page: under a path, with another Host, without TLS."""
     with tempfile.TemporaryDirectory(prefix="stackmgr-page-") as folder:
         conf, log = Path(folder) / "nginx.conf", Path(folder) / "log"
         conf.write_text(NGINX_CONF.format(folder=folder, port=port, own_port=(own_port := free_port())))
         command = [require(NGINX, "nginx"), "-e", str(log), "-c", str(conf)]
         with processes.running(command, log, lambda process: own_port in listening_ports(process.pid)):
-            yield f"http://127.0.0.1:{own_port}/stackmgr/"
+            yield f"http://proxy.test:{own_port}/stackmgr/"
 
 
 def is_in_sight(browser: Browser, element: str) -> bool:
