@@ -66,8 +66,7 @@ def execute(browser: Browser, operation: str) -> tuple[str, str]:
     if not browser.run(f"{block}.classList.contains('is-open')"):
         browser.run(f"{block}.querySelector('.opblock-summary-control').click()")
     eventually(lambda: browser.run(f"{block}.querySelector('.execute')"), DEADLINE_SECONDS)
-    if browser.run(f"{block}.querySelector('.btn-clear')"):
-        browser.run(f"{block}.querySelector('.btn-clear').click()")  # the response before
+    browser.run(f"{block}.querySelector('.btn-clear')?.click()")  # the response before
     browser.run(f"{block}.querySelector('.execute').click()")
     shown = f"{block}.querySelector('.live-responses-table .response')?.innerText"
     text = eventually(lambda: browser.run(shown), DEADLINE_SECONDS)
