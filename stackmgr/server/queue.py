@@ -98,13 +98,11 @@ class RequestQueue(Generic[_Entry]):
 
     def accept(self, place: Place, manager_id: str, remember: object = None) -> None:
         """Count the request of *place*, and later ones with its key, as the manager's."""
-        known = self._managers.get(place.key_hash)
-        if known is None:
+        if place.key_hash not in self._managers:
             self._remember(place.key_hash)
-        self._managers[place.key_hash] = manager_id, remember
-        if known is None or known[0] != manager_id:
             for line in [line for line in self._lines if line[0] == _UNVERIFIED]:
                 self._move_line(place.key_hash, line, manager_id)
+        self._managers[place.key_hash] = manager_id, remember
         if place.group not in (None, manager_id) and self._running.get(manager_id, 0) < self._limit:
             self.leave(place)
             self._enter(place, manager_id)

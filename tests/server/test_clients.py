@@ -419,6 +419,14 @@ def test_a_request_is_charged_its_time(worker, monkeypatch):
     assert [charged for charged in left if charged] == [(1002.0, 2.0), (1004.0, 2.0)]
 
 
+def test_a_write_counts_as_one(worker):
+    found, wsgi = [], worker.wsgi
+    worker.wsgi = lambda *call: found.append(worker.loop.queue._writing) or wsgi(*call)
+    for method in (b"GET", b"HEAD", b"POST", b"PATCH"):
+        worker.connected(get("/").replace(b"GET", method))
+    assert found == [0, 0, 1, 1]
+
+
 def failing_accept(works, errno, lacks):
     def accepted(self, listener):
         if lacks:

@@ -126,13 +126,14 @@ def test_error_messages_are_described(memory, sent, kind):
     assert expected.message in described(expected.code)
 
 
-@pytest.mark.parametrize("rest", [b'{"a":1}', b""])
-def test_a_truncated_body_is_not_served(memory, rest):
-    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: cut\r\n"
-    for framing in (b"Content-Length: 50\r\n\r\n" + rest, b"Transfer-Encoding: chunked\r\n\r\n7\r\n" + rest):
-        client = memory.connect(head + framing)
-        client.finish()
-        assert_error_object(client.response(), request_id="cut")
+@pytest.mark.parametrize("rest", [
+    b'Content-Length: 50\r\n\r\n{"a":1}', b"Content-Length: 50\r\n\r\n", b"X-Request-Id: ha",
+    b'Transfer-Encoding: chunked\r\n\r\n7\r\n{"a":1}', b"Transfer-Encoding: chunked\r\n\r\n7\r\n",
+])  # fmt: skip
+def test_a_truncated_request_is_not_served(memory, rest):
+    client = memory.connect(b"POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: cut\r\n" + rest)
+    client.finish()
+    assert_error_object(client.response(), request_id="cut")
     assert memory.requests == 0
 
 
