@@ -91,21 +91,6 @@ def test_one_process_writes_a_use(issued, database, admin):
     assert versions[0] == versions[1]
 
 
-def test_locked_keys_use_is_recorded_later(noted_client, notes, last_used, admin, database_url):
-    noted_client.page()
-    notes._database = impatient = Database(database_url, pool_size=1, deadline=2.0)
-    impatient.open()
-    impatient._pool.wait(30)
-    with admin.transaction():
-        admin.execute(b"SELECT FROM stackmgr.api_keys FOR UPDATE")
-        notes.write()
-        assert noted_client.page().status_int == 200
-    assert last_used() is None
-    notes.write()
-    impatient.close()
-    assert last_used() is not None
-
-
 def test_uses_of_a_failed_write_are_kept(issue, notes, database, database_url, caplog):
     before, during = issue(), issue()
 

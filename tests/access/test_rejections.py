@@ -54,12 +54,6 @@ def test_ids_that_are_not_printable_are_not_logged(unkey_client, unkey, lines):
     assert "verifier_request_id" not in lines[-1]
 
 
-def test_key_without_identity_is_logged(unkey_client, unkey, lines):
-    unkey.behave = respond(200, verification("VALID", valid=True, keyId="key_1"))
-    assert unkey_client.page().status_int == 401
-    assert (lines[-1]["reason"], lines[-1]["key_id"]) == ("identity_missing", "key_1")
-
-
 NOW = 1_800_000_000
 
 

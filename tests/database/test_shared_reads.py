@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any
 
+import psutil
 import pytest
 
 from stackmgr.database.connection import DatabaseConnection
@@ -120,6 +121,16 @@ def test_slow_read_repeats_no_other(subject, start, sent, place):
     assert futures.pop(place).result(PATIENCE) == "1.5"
     assert_echoes(futures)
     assert sent == [TOGETHER]
+    subject.assert_complete()
+
+
+@pytest.mark.parametrize("deadline", [4.0])
+def test_a_hanging_backend_costs_no_read(subject, start, sent):
+    backend = psutil.Process(subject.database._pool._pool[-1].info.backend_pid)
+    backend.suspend()
+    assert_echoes(start(echoes(subject)))
+    backend.resume()
+    assert [number for number in sent if number] == [TOGETHER - 1, 1, 1, 1]  # 0: of a new connection
     subject.assert_complete()
 
 

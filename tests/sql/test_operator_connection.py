@@ -55,3 +55,9 @@ def test_missing_schema_is_worded(server_url, database_url):
         operating(url) as operator,
     ):
         issued_keys.find(operator, str(uuid4()))
+
+
+def test_another_error_keeps_its_sqlstate(database_url):
+    message = r"\(42601\): run 'stackmgr check'"
+    with pytest.raises(CommandError, match=message), operating(database_url) as operator:
+        operator._connection.execute(b"SELECT FROM WHERE")
