@@ -20,7 +20,7 @@ from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.operate import issued_keys, migrations, preflight
-from stackmgr.operate.connection import operating, time_limit
+from stackmgr.operate.connection import operating
 from tests.support.nginx import require
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer
 
@@ -123,14 +123,6 @@ def test_check_accepts_only_the_shipped_settings(pooled):
         [problem] = preflight.examine(url).problems
         assert "requested: role is none, not stackmgr_app. Behind a pooler" in problem
         assert client.execute(LEFT_BEHIND).fetchone() == before
-
-
-def test_client_waits_less_than_a_request(pooled):
-    url = pooled(default_pool_size="1")
-    with psycopg.connect(url) as first, psycopg.connect(url, autocommit=True) as second:
-        first.execute(b"SELECT")
-        with time_limit(SESSION_SECONDS), pytest.raises(psycopg.Error, match="query_wait_timeout"):
-            second.execute(b"SELECT")
 
 
 def test_pooler_waits_less_than_a_request():
