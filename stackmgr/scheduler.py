@@ -1,13 +1,13 @@
 """The scheduler of a worker: its main thread serves many requests at once, each in a greenlet.
 
-A request waits only through `wait_for`, `Signal`, or the functions of `threads`.  Any other blocking call
-stops the worker.  In a thread without a scheduler, as in commands, they block.
+A request waits only through `wait_for`, `Signal`, or the functions of `threads`.  Any other
+blocking call stops the worker.  In a thread without a scheduler, as in commands, they block.
 DECISIONS.md says why.  The invariants:
 
-- A greenlet runs until it waits.  What it does between two waits is atomic for the other requests of the
+- A greenlet runs until it waits.  Code between two waits is atomic for the other requests of the
   worker, though not for its other threads.  No lock is held during a wait.
 - A greenlet waits for one thing at a time, and no two for the same descriptor.
-- Any thread may call `Signal.set` and `Scheduler.wake`; all else is for the thread that runs the scheduler.
+- Any thread may call `Signal.set` and `Scheduler.wake`; the rest is for its own thread.
 """
 
 import os
@@ -28,7 +28,7 @@ WRITABLE = select.EPOLLOUT
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
 _MAX_IDLE = 128  # greenlets that are kept: to make one costs ten times as much as to start a call
 
-# A greenlet that waits, or a call for one to start with.  Both are given whether what they wait for is ready.
+# A waiting greenlet, or a call that starts one.  Both get whether the event has occurred.
 Waiter: TypeAlias = "greenlet | Callable[[bool], None]"
 Lane: TypeAlias = deque[Waiter]  # those that are ready, until their turn comes
 
@@ -52,7 +52,7 @@ class Scheduler:
         self._epoll.register(self._wake_up, READABLE)
 
     def run(self, turn: Callable[[], bool], idle_seconds: Callable[[], float]) -> None:
-        """Take turns while *turn* returns True, each with a wait for events of *idle_seconds* at most."""
+        """Take turns while *turn* returns True, with waits of at most *idle_seconds* for events."""
         self._main, self._thread = getcurrent(), threading.get_ident()
         _this.scheduler = self
         try:
@@ -130,7 +130,7 @@ class Scheduler:
         self._expire()
 
     def _note_unawaited(self, descriptor: int, events: int) -> None:
-        """Let events for which nobody waits neither wake the thread again nor hide those of others."""
+        """Stop events without a waiter from waking the thread again or hiding others."""
         self._watched[descriptor] = 0
         if events & (select.EPOLLHUP | select.EPOLLERR):
             self.hung_up.add(descriptor)
@@ -164,7 +164,7 @@ class Scheduler:
         return bool(self._main.switch())
 
     def wait_for(self, descriptor: int, events: int, seconds: float, lane: Lane | None = None) -> bool:
-        """Return whether there were *events* within *seconds*; if so, wait in *lane* for `resume`."""
+        """Return whether *events* came within *seconds*; if so, wait in *lane* for `resume`."""
         self.park(getcurrent(), descriptor, events, seconds, lane)
         if self._main.switch():
             return True
@@ -186,7 +186,7 @@ class Scheduler:
         self._set_deadline(waiter, seconds)
 
     def pause(self, lane: Lane | None = None) -> None:
-        """Let others run, and this greenlet once `resume` is called for it, as for those in *lane*."""
+        """Let others run until `resume` is called for this greenlet, as for those in *lane*."""
         if lane is not None:
             lane.append(getcurrent())
         self._main.switch()

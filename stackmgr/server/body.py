@@ -13,13 +13,13 @@ CHUNKS_AT_ONCE = 128  # decoded in 0.2 ms, for which all other requests wait
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
-# No possessive group: before Python 3.11.3 it keeps half of a repetition that did not match, the ";" of "1;".
+# No possessive group: before Python 3.11.3 it keeps half of a failed repetition, ";" of "1;".
 _EXTENSION = rb"[ \t]*+;[ \t]*+%b(?:[ \t]*+=[ \t]*+(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
 _EXTENDED_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:%b)*\r\n" % _EXTENSION)
 
 
 class ChunkedDecoder:
-    """A chunked body, decoded in one pass: what it accepts does not depend on where its pieces are cut."""
+    """A chunked body, decoded in one pass.  Where its pieces are split changes nothing."""
 
     __slots__ = ("_framing", "_in_trailers", "_missing", "_request", "_searched", "content")
 

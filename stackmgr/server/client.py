@@ -1,7 +1,7 @@
 """One client: one greenlet serves its connection from top to bottom.
 
-Receive a request, wait in the queue, run the application, send the response, and again.  A client that is
-silent between two requests has no greenlet: `Clients` parks it, and its next byte starts one.
+Receive a request, wait in the queue, run the application, send the response, and repeat.  A client
+that is silent between two requests has no greenlet: `Clients` parks it; its next byte starts one.
 """
 
 import socket
@@ -34,7 +34,7 @@ HEAD_BYTES, BODY_BYTES = 4_096, 65_536  # read at once
 
 
 class ClientLeft(Exception):
-    """The connection is to be closed: the client has gone, was given up, or has its last response."""
+    """The connection must be closed: the client has left or has its last response."""
 
 
 class Client:
@@ -61,7 +61,7 @@ class Client:
         self._head = b""  # of the present request
 
     def serve(self, is_ready: bool) -> None:
-        """Serve requests until the client is silent or leaves; if not *is_ready*, its time is over."""
+        """Serve requests until the client is silent or leaves; not *is_ready*: it timed out."""
         clients = self._clients
         try:
             clients.end_wait(self)
@@ -176,7 +176,7 @@ class Client:
         return is_ready
 
     def _wait_in_queue(self, request: ReceivedRequest) -> None:
-        """Wait in the queue; then run, or be rejected by the application: see `Admission.retry_after`."""
+        """Wait in the queue.  The application may then reject: see `Admission.retry_after`."""
         loop, scheduler, place = self._loop, self._loop.scheduler, self.place
         if self._clients is loop.operators:  # `/live` waits for no manager's request
             return
@@ -218,7 +218,7 @@ class Client:
             self._clients.end_wait(self)
 
     def _drain(self) -> None:
-        """Discard what the client still sends: a reset would take the response from it. Always raises."""
+        """Discard further bytes: a reset would lose the client's response.  Always raises."""
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
         deadline, left = monotonic() + DRAIN_SECONDS, DRAIN_LIMIT

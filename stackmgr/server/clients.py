@@ -16,8 +16,8 @@ from stackmgr.server.client import Client
 
 BUFFER_BUDGET = 134_217_728  # bytes of unfinished requests and unsent responses, of each audience
 ACCEPTS = 16  # in a turn
-# Of several workers, one that is awake would accept all 32 connections of a client before another wakes up.
-# So a worker that has more open than before, in this second, leaves the next to others for SHARE_SECONDS.
+# Of several workers, an awake one would accept all 32 connections of a client before another wakes.
+# So one that has more open than before, in this second, leaves the next to others: SHARE_SECONDS.
 SHARED_BELOW = 32  # connections of a worker
 SHARE_SECONDS = 0.001  # epoll counts milliseconds
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -29,7 +29,7 @@ _RETRY_SECONDS = 0.1
 
 
 class Clients:
-    """At most *limit* clients of the listeners *bound*; *expendable* ones make room for their descriptors."""
+    """At most *limit* clients of listeners *bound*; *expendable* ones free descriptors."""
 
     def __init__(self, loop: Any, bound: Iterable[Any], limit: int, expendable: Any = None) -> None:
         self.open: set[Client] = set()
@@ -89,9 +89,9 @@ class Clients:
             yield
 
     def stop(self, idle_seconds: float) -> None:
-        """Accept the connections that wait and close the listeners; keep idle ones *idle_seconds* at most.
+        """Accept waiting connections, close the listeners, keep idle ones *idle_seconds* at most.
 
-        A connection that the kernel makes before the `close` is reset if no other process has the listener.
+        A connection that arrives before the `close` is reset if no other process listens.
         """
         self._idle_until = monotonic() + idle_seconds
         for client in self.waiting:
@@ -117,7 +117,7 @@ class Clients:
         client.held = 0
 
     def hold(self, client: Client, size: int) -> None:
-        """Let a client wait for bytes and hold *size*; above the budget, close who has held any longest."""
+        """Let a client wait and hold *size* bytes; over budget, close the longest holders."""
         if client not in self.open:  # it was closed in a pause
             return
         self.waiting.setdefault(client)
@@ -129,7 +129,7 @@ class Clients:
             self.close(next(iter(self._holding)))
 
     def close_longest_waiting(self) -> bool:
-        """Close what has waited longest, in a flood a silent connection; return whether there was any."""
+        """Close the longest waiting, in a flood a silent one; return whether there was one."""
         oldest = [*islice(self.waiting, 1)]
         for client in oldest:
             self.close(client)

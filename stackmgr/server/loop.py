@@ -1,6 +1,6 @@
-"""The turns of a worker's thread: heads, bodies, then requests of the queue, each for a bounded time.
+"""The turns of a worker's thread: heads, bodies, queued requests, each for a bounded time.
 
-Between two turns the scheduler resumes what waits without a lane, such as for a result of the database.
+Between two turns the scheduler resumes waits without a lane, such as for the database's result.
 A request that only waits is bounded by the application's own timeouts, not by gunicorn's `timeout`.
 """
 
@@ -95,12 +95,12 @@ class Loop:
             if response.status.startswith("401"):
                 self.queue.forget(client.place)
             self.queue.leave(client.place, monotonic(), self.scheduler.seconds_run() - began)
-        # Decided now: a worker that stops later cannot revoke a keep-alive that the client has read.
+        # Decided now: a worker that stops later cannot revoke a sent keep-alive.
         must_close = request.must_close or not (self.managers.idle_seconds and worker.alive)
         return response.encode(request.version[1], request.method, must_close=must_close), must_close
 
     def note_failure(self, exc: BaseException) -> None:
-        """Log the type and the place of an unexpected exception, not its text, which may quote a request."""
+        """Log type and place of an unexpected exception.  Its text may quote a request."""
         if self.worker.must_exit:
             raise exc
         *_, (frame, line) = walk_tb(exc.__traceback__)

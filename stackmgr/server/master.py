@@ -1,12 +1,12 @@
 """gunicorn's master, changed where one failure would stop or end the service.
 
-- A reload that cannot succeed is rejected: the workers keep serving, and are replaced as before if they die.
-- The release on disk is checked before a reload, while the master still replaces workers and heeds signals.
+- A reload that cannot succeed is rejected: the workers keep serving and are replaced as before.
+- The release on disk is checked before a reload.  Meanwhile the master does all its work.
 - At a reload, the old workers end once the new ones serve, not when those have been forked.
 - A signal to stop ends a reload that waits.
 - A worker that hangs at its boot is replaced; gunicorn replaces only those that have served.
-- Workers are not replaced because they stood still together with the master: `docker pause`, a snapshot.
-- SIGUSR2 is rejected: a second master would have the same metrics and, as `-m gunicorn`, cannot start.
+- Workers that stood still together with the master (`docker pause`) are not replaced.
+- SIGUSR2 is rejected: a second master would share the metrics, and `-m gunicorn` cannot start.
 - If a worker cannot be forked or cannot boot, the master tries again: see `Worker.init_process`.
 - systemd is notified once a worker serves.
 
@@ -26,7 +26,7 @@ from gunicorn import __version__, systemd
 from stackmgr import release
 
 BOOT_SECONDS = 30.0  # in which a worker must serve
-# A turn of the master takes 1 s at most.  After a longer one, workers have as long again for a heartbeat.
+# A turn of the master takes at most 1 s.  After a longer one, workers get as long for a heartbeat.
 STILL_SECONDS = 3.0
 
 _REPLACED = ("manage_workers", "murder_workers", "reap_workers", "reload", "signal", "spawn_worker")
@@ -36,12 +36,12 @@ _REQUIRED = (
 )  # fmt: skip
 
 
-class _ReloadRefused(Exception):
+class _ReloadRejected(Exception):
     """The release on disk did not pass its check, or the new workers do not serve."""
 
 
 def _serves(worker: Any) -> bool:
-    """Whether the worker has sent a heartbeat: its file then has the monotonic time, not the clock's."""
+    """Whether the worker has sent a heartbeat, by which its file gets the monotonic time."""
     try:
         return bool(worker.tmp.last_update() <= time.monotonic())
     except (OSError, ValueError):  # it has ended
@@ -106,7 +106,7 @@ class Master:
         application, modules = dict(vars(server.app)), _service_modules()
         try:
             if (output := release.run_check(self._supervise)) is None:
-                raise _ReloadRefused  # noqa: TRY301
+                raise _ReloadRejected  # noqa: TRY301
             os.environ[release.CHECKED] = output
             self._oldest_new = server.worker_age + 1
             self._gunicorn.reload()
@@ -115,7 +115,7 @@ class Master:
         except (Exception, SystemExit) as ex:
             if os.getpid() != server.pid:  # a new worker, forked below this frame, exits
                 raise
-            if not isinstance(ex, _ReloadRefused | SystemExit):
+            if not isinstance(ex, _ReloadRejected | SystemExit):
                 reason = _reason(ex) if isinstance(ex, OSError) else type(ex).__name__
                 server.log.exception("The reload failed: %s", reason)
             server.log.error(  # noqa: TRY400 - the reasons are logged; a traceback adds nothing
@@ -178,7 +178,7 @@ class Master:
             systemd.sd_notify("READY=1\nSTATUS=serving", self._server.log, unset_environment=True)
 
     def _wait_for_new_workers(self, oldest_new: int) -> None:
-        """Return once as many new workers serve as are wanted, or end them and raise _ReloadRefused."""
+        """Wait until the new workers serve, or end them and raise _ReloadRejected."""
         workers, deadline = self._server.WORKERS, time.monotonic() + BOOT_SECONDS
         while True:
             new = {pid: worker for pid, worker in workers.items() if worker.age >= oldest_new}
@@ -193,4 +193,4 @@ class Master:
             for pid, worker in new.items():
                 # One that does not serve yet may not handle SIGTERM.
                 self._server.kill_worker(pid, signal.SIGTERM if _serves(worker) else signal.SIGKILL)
-            raise _ReloadRefused
+            raise _ReloadRejected

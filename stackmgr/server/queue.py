@@ -13,9 +13,9 @@ LIMIT = 512  # requests that wait; beyond, the last of the longest line is rejec
 RETRY_SPREAD_SECONDS = 4  # clients that are rejected together must not return together
 # Accepted keys.  A new one replaces any: if more take turns, the oldest is the next that comes.
 _REMEMBERED = 10_000
-# How many seconds later the first request of a line counts as waiting, for each that another one of its group
-# held the thread.  With 0, a manager waits for all that another one has sent before; lines that simply
-# alternate make the longest waits longer.
+# Seconds by which each second that a group held the thread delays the start of its waiting time.
+# With 0, a manager waits for all that another one has sent before; lines that simply alternate
+# make the longest waits longer.
 _CHARGE = 2
 _LEAD_SECONDS = 0.01  # a manager that was alone for an hour must not wait for others as long
 _UNVERIFIED = ""  # the group of all other keys together: a client may send another one each time
@@ -42,12 +42,12 @@ class Place(Admission):
 
 
 class RequestQueue(Generic[_Entry]):
-    """Admits *limit* requests at a time: of one manager three quarters, of unverified keys a quarter.
+    """Admits *limit* requests at once: of one manager three quarters, of unverified keys a quarter.
 
-    Writes leave an eighth to reads: a lock on a table may block all of them.  A quarter costs each write 3 %.
-    Reads and writes of a group each have a line.  The request that has waited longest is next, but one counts
-    as waiting later, the longer others of its group have held the thread: see _CHARGE.  A request that has
-    waited for *seconds* is rejected; with 0, never.
+    Writes leave an eighth to reads: a lock on a table may block all writes.  A quarter would cost
+    each write 3 %.  Reads and writes of a group each have a line.  The request that has waited
+    longest is next; its group's use of the thread shortens that time: see _CHARGE.  A request that
+    has waited for *seconds* is rejected; with 0, never.
     """
 
     def __init__(self, limit: int, seconds: float = 0.0) -> None:
@@ -131,7 +131,7 @@ class RequestQueue(Generic[_Entry]):
         self._managers.pop(place.key_hash, None)
 
     def leave(self, place: Place, now: float = 0.0, seconds: float = 0.0) -> None:
-        """Let another request run: that of *place* has ended, and has held the thread for *seconds*."""
+        """Let another request run: *place*'s has ended and held the thread for *seconds*."""
         group, place.group, place.retry_after = place.group, None, 0
         if group is not None:
             if seconds and self._lines and (lines := [line for line in self._lines if line[0] == group]):
@@ -144,7 +144,7 @@ class RequestQueue(Generic[_Entry]):
                 del self._running[group]
 
     def _waits_since(self, line: _Line) -> tuple[float, float]:
-        """Return since when the first request of a line counts as waiting, and since when it waits."""
+        """Return since when a line's first request counts as waiting, and since when it waits."""
         arrival = self._lines[line][0][0]
         return max(arrival, self._counts_from.get(line[0], 0.0)), arrival
 

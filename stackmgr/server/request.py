@@ -1,12 +1,12 @@
 """The head of a request: request line and header fields.
 
-Strict, because a proxy in front reads the same bytes: what two parsers can read in two ways is rejected.
-Every line ends with CRLF, no line is folded, nothing states the framing of a body twice, and no header field
-says who the client is or where the application is mounted. One regular expression checks all lines, in 3 us;
-gunicorn's parser takes 27 us for a small request in Python. In C (gunicorn_h1c 0.6.10) it takes 18, accepts
-two spaces in a request line, control bytes in a chunk extension and a trailer without a colon, and raises
-another class than its `ParseError`; once it does not, it replaces this grammar. What this parser accepts,
-gunicorn's Python parser accepts and reads alike: a test holds the two together.
+Strict, because a proxy in front reads the same bytes: bytes that two parsers can read in two ways
+are rejected. Every line ends with CRLF, no line is folded, a body's framing is stated once, and no
+header field identifies the client or the mount point. One regular expression checks all lines,
+in 3 us; gunicorn's parser in Python takes 27 us for a small request. In C (gunicorn_h1c 0.6.10) it
+takes 18. It accepts two spaces in a request line, control bytes in a chunk extension and a trailer
+without a colon, and raises not only `ParseError`; once it is fixed, it replaces this grammar. Each
+request that this parser accepts, gunicorn's Python parser reads alike, as a test checks.
 """
 
 import re
@@ -58,8 +58,8 @@ class HeadLimits(NamedTuple):
 def find_section_end(data: bytearray, searched: int) -> int:
     """Return where the empty line that ends a head or trailers ends, or 0 while there is none.
 
-    *searched* bytes of *data* have been searched before. Raises BadRequest for a section that is too long, or
-    that has a bare line feed and so need never end.
+    *searched* bytes of *data* have been searched before. Raises BadRequest for a section that is
+    too long, or that has a bare line feed and so need never end.
     """
     end = data.find(b"\r\n\r\n", max(0, searched - 3)) + 4
     if (end if end > 3 else len(data)) > HEAD_LIMIT:
@@ -82,7 +82,7 @@ def request_id_of(head: bytes, field_limit: int) -> str:
 
 
 def _environ_name(name: str) -> str:
-    """Return a field's name in the environ, or nothing for one that would pass for another: A_B for A-B."""
+    """Return a field's name in the environ, or "" for one that imitates another: A_B, A-B."""
     if "_" in name:
         return ""
     key = name.upper().replace("-", "_")
@@ -93,7 +93,7 @@ _cached_environ_name = lru_cache(maxsize=256)(_environ_name)
 
 
 class ReceivedRequest:
-    """A request whose head has arrived: its environ, and the bytes of its body, None if it is chunked."""
+    """A request whose head has arrived: environ, and length of its body, None if chunked."""
 
     __slots__ = ("_limits", "environ", "expects_continue", "length", "method", "must_close", "version")
 
@@ -108,7 +108,7 @@ class ReceivedRequest:
         self.version = (1, int(minor))
         self.environ: dict[str, Any] = self._parse_target(target.decode("ascii"))
         self.environ |= (fields := self._parse_fields(head[line.end() : -2]))
-        # RFC 9112 section 3.2: HTTP/1.1 requires a Host field, and no version allows an invalid one.
+        # RFC 9112 section 3.2: HTTP/1.1 requires a Host field; no version allows a bad one.
         host = fields.get("HTTP_HOST", "" if self.version == (1, 0) else None)
         if host is None or not _HOST_FIELD.fullmatch(host):
             raise BadRequest("Host")
@@ -127,7 +127,7 @@ class ReceivedRequest:
             self.expects_continue = self.version > (1, 0)
         if "HTTP_TRANSFER_ENCODING" in fields:
             coding = fields["HTTP_TRANSFER_ENCODING"].lower()
-            # Nothing but chunks: two parsers may disagree about the length of a body coded otherwise.
+            # Only chunks: two parsers may disagree on the length with another coding.
             if coding != "chunked" or self.version == (1, 0) or "CONTENT_LENGTH" in fields:
                 raise BadRequest("Transfer-Encoding")
             self.length = None
@@ -178,8 +178,8 @@ class ReceivedRequest:
             if key in fields:
                 if key in _SINGLE:
                     raise BadRequest("field repeated")
-                # If two proxies joined two Idempotency-Keys in two ways, a retry would create a second stack:
-                # two are none, which the application rejects in its order.  An empty request id is none.
+                # Two proxies could join two Idempotency-Keys in two ways: a second stack.  So two
+                # count as none, which the application rejects; an empty request id is none.
                 if key == "HTTP_X_REQUEST_ID" and not (value and fields[key]):
                     value = fields[key] or value
                 else:

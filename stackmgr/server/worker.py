@@ -14,7 +14,7 @@ from stackmgr.server.loop import Loop
 
 BOOT_PAUSE = 5.0  # seconds before the master replaces a worker that could not boot
 
-# What makes gunicorn's own parser more lenient than RFC 9112, or believe headers; this worker's never is.
+# Settings by which gunicorn's parser deviates from RFC 9112.  This worker's parser never does.
 LENIENT = (
     "permit_obsolete_folding", "strip_header_spaces", "permit_unconventional_http_method",
     "permit_unconventional_http_version", "casefold_http_method",
@@ -62,7 +62,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             sys.exit(1)
 
     def init_signals(self) -> None:
-        """Ignore what is for the master: a closed terminal or `pkill -HUP` sends it to all processes."""
+        """Ignore a signal for the master: a closed terminal sends it to all processes."""
         super().init_signals()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)

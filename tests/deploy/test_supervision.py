@@ -132,7 +132,7 @@ def test_broken_release_is_rejected(impatient, module, code, reason):
     ("../schemas/stack_create.json", "}", "JSONDecodeError"),
     ("http/health.py", "del create_admin_app", "AttributeError"),
 ])  # fmt: skip
-def test_check_refuses_a_broken_release(database_url, releases, file, code, reason):
+def test_check_rejects_a_broken_release(database_url, releases, file, code, reason):
     releases.switch_to_new(file, code)
     environ = os.environ | {"STACKMGR_DATABASE_URL": database_url, "PYTHONPATH": f"{releases.folder}/current"}
     environ["STACKMGR_ADMIN_BIND"] = "127.0.0.1:1"

@@ -54,7 +54,7 @@ def _restart(stage: Stage) -> None:
 
 
 @contextmanager
-def _refuse_reload(stage: Stage) -> Iterator[None]:
+def _reject_reload(stage: Stage) -> Iterator[None]:
     """Reload with settings that are no Python; then they are corrected, and each worker dies."""
     path = stage.folder / "deploy" / "gunicorn.conf.py"
     text = path.read_text()
@@ -93,7 +93,7 @@ def _doubling(stage: Stage) -> Iterator[None]:
 
 
 # While one worker starts, the other one is all there is.
-_REFUSED_RELOAD = Bound("cut", 2 * CLIENTS)
+_REJECTED_RELOAD = Bound("cut", 2 * CLIENTS)
 _PAUSED = Bound("500 503 cut", CLIENTS)
 _ALL_HANG = Bound("cut", CLIENTS, ready="may fail")
 _HANGING = Bound("cut 503")
@@ -119,7 +119,7 @@ CELLS = [
     Cell("master", "dies", _kill_master, ONE_WORKER, lasts=0.0, restarts=True, mixed=True, short=True),
     Cell("restart", "is slow", _restart, ONE_WORKER, lasts=0.0, restarts=True, mixed=True),
     Cell("reload", "is slow", lambda stage: stage.service.hang_up(), lasts=0.0, mixed=True),
-    Cell("reload (settings)", "dies", _refuse_reload, _REFUSED_RELOAD, short=True),
+    Cell("reload (settings)", "dies", _reject_reload, _REJECTED_RELOAD, short=True),
     Cell(
         *("doubled create (control)", "lies", lambda _: None, Bound("500")),
         setup=_doubling,

@@ -122,7 +122,7 @@ def test_waits_are_counted_by_what_the_request_waited_for(folder):
 
 
 def test_every_series_fits_the_first_pages(folder):
-    """A page for which the disk has no room would end the process."""
+    """On a full disk, touching an unallocated page kills the process."""
     worker = Metrics(folder)
     for method in ("GET", "HEAD", "POST", "PATCH", "PUT"):
         for route in ("/manager/stacks", "/manager/stacks/{stack_id}", None):

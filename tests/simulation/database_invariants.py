@@ -134,7 +134,7 @@ class Line:
             self.world.fail("a connection has one owner", f"{request} gets that of {owner}")
         self.in_use[id(connection)] = request
 
-    def refused(self, started: float, owed: float, stalled: float) -> None:
+    def rejected(self, started: float, owed: float, stalled: float) -> None:
         """Check that a request has no connection only if it has waited and something hindered it."""
         waited, server = self.world.now - started, self.server
         if not owed - _SLACK <= waited <= max(0.0, owed) + _SLACK + stalled and owed > 0:
@@ -255,7 +255,7 @@ class WatchedDatabase(Database):
         try:
             connection = super().acquire(deadline)
         except DatabaseError:
-            line.refused(started, owed, line.world.stalled - stalled)
+            line.rejected(started, owed, line.world.stalled - stalled)
             raise
         finally:
             self.line.turns.pop(self.line.requester(), None)

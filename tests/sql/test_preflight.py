@@ -171,7 +171,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize(("command", "expected"), DAMAGES.items(), ids=DAMAGES.values())
-def test_what_may_change_or_refuse_a_write_is_a_problem(own_url, command, expected):
+def test_what_may_change_or_reject_a_write_is_a_problem(own_url, command, expected):
     assert preflight.examine(own_url, compares_catalog=True).problems == []
     damage(own_url, f"SET search_path = stackmgr, pg_catalog; {command}")
     try:
