@@ -1,8 +1,8 @@
 """Print the components of a release as a CycloneDX document: `python deploy/bill_of_materials.py`.
 
-The packages are those of `deploy/locks/runtime.txt`, the licences those of `deploy/locks/README.md`; tests
-compare both with what is installed.  Run it with a Python that has these packages: the libraries that
-advisories are about are inside the wheel of psycopg-binary, where no generator of such documents finds them.
+Packages are those of `deploy/locks/runtime.txt`, licences those of its README.  Run this program
+with a Python that has these packages: the libraries of most advisories are inside the wheel of
+psycopg-binary, where no generator of such documents finds them.
 """
 
 import json
@@ -18,7 +18,7 @@ from psycopg import pq
 LOCKS = Path(__file__).parent / "locks"
 PACKAGE = re.compile(r"^([\w.-]+)==([^\s;]+)(.*)\n((?:    --hash.*\n)+)((?:    #.*\n)+)", re.MULTILINE)
 LICENCE = re.compile(r"^\| ([\w-]+) \| .+? \| (.+?) \| .+ \|$", re.MULTILINE)
-# By the files inside the wheel of psycopg-binary: the project, its licence, and where a file has its version.
+# By file inside the wheel of psycopg-binary: project, licence, and the version's place in it.
 BUNDLED = (
     ("libpq", "libpq", "PostgreSQL", None),
     ("libcrypto libssl", "openssl", "Apache-2.0", rb"OpenSSL (\d+\.\d+\.\d+) "),
@@ -38,7 +38,7 @@ def component(name: str, version: str, licence: str, purl: str, kind: str = "lib
 
 
 def bundled() -> list[dict[str, Any]]:
-    """Return the projects whose libraries are inside the wheel of psycopg-binary.  Raises SystemExit."""
+    """Return the projects with libraries in the wheel of psycopg-binary.  Raises SystemExit."""
     files = [file for file in metadata.files("psycopg-binary") or [] if "psycopg_binary.libs" in file.parts]
     by_library = {library: row for row in BUNDLED for library in row[0].split()}
     content: dict[tuple[str, str, str, bytes | None], bytes] = {}

@@ -1,7 +1,7 @@
 """setuptools' build backend, from a clean tree.
 
-setuptools never deletes from `build/lib`: a file removed from the source since the last build in this folder,
-such as a migration, would still be in the next wheel.
+setuptools never deletes from `build/lib`: a file removed from the source since the last build in
+this folder, such as a migration, would still be in the next wheel.
 """
 
 import shutil

@@ -1,7 +1,7 @@
 """gunicorn's settings for production: `gunicorn -c deploy/gunicorn.conf.py`.
 
-The master checks the environment (stackmgr.env.example) before anything is served.  Settings absent here keep
-gunicorn's defaults; WEB_CONCURRENCY is the number of workers.
+The master checks the environment (stackmgr.env.example) before anything is served.  Settings absent
+here keep gunicorn's defaults; WEB_CONCURRENCY is the number of workers.
 """
 
 import gc
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stackmgr.release import checked_release
 
-# Process 1 of a container ignores signals without a handler, and gunicorn sets its own after the check.
+# Process 1 of a container ignores signals without a handler; gunicorn sets its own later.
 if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 signal.pthread_sigmask(signal.SIG_SETMASK, ())  # which is inherited: one that is blocked would never arrive
@@ -24,7 +24,7 @@ signal.pthread_sigmask(signal.SIG_SETMASK, ())  # which is inherited: one that i
 # glibc repeats a lost DNS query after 5 seconds, which no request waits for a connection.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:3")
 
-# A reload reads this file again in the same master, where these are modules of the release before it.
+# A reload reads this file again in the same master, which has the modules of the old release.
 _settings = checked_release()
 if not _settings["problems"]:
     for _name in [name for name in sys.modules if name.partition(".")[0] == "stackmgr"]:
@@ -53,24 +53,24 @@ wsgi_app = "stackmgr.wsgi:application"
 worker_class = "stackmgr.server.worker.Worker"
 threads = _settings["concurrency"]  # greenlets, in this worker class
 
-# Each worker opens its pool after the fork: a connection shared by two processes would return one client's
-# rows to another.
+# Each worker opens its pool after the fork: a connection shared by two processes would return one
+# client's rows to another.
 preload_app = False
 
-# Each connection needs a file descriptor.  The limit is raised as far as allowed, and the worker stops
-# accepting before it is reached.
+# Each connection needs a file descriptor.  The limit is raised as far as allowed, and the worker
+# stops accepting before it is reached.
 _soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 _files = 10240 if _hard == resource.RLIM_INFINITY else min(_hard, 10240)
 if _soft != resource.RLIM_INFINITY and _soft < _files:
     resource.setrlimit(resource.RLIMIT_NOFILE, (_files, _hard))
 worker_connections = max(_files - 240, threads + 1)
 
-# Longer than deploy/nginx.conf keeps an idle connection.  Otherwise nginx would occasionally send a request
-# into a connection that is being closed, and its outcome would be unknown.
+# Longer than deploy/nginx.conf keeps an idle connection.  Otherwise nginx would occasionally send a
+# request into a connection that is being closed, and its outcome would be unknown.
 keepalive = 75
 
-# Six times the longest Idempotency-Key that fits the receipt index, so that the service itself rejects longer
-# ones; the same limit as in deploy/nginx.conf.  The worker limits all header fields together to 64 KiB.
+# Six times the longest Idempotency-Key that fits the receipt index: the service itself rejects longer
+# ones; as in deploy/nginx.conf.  The worker limits all header fields together to 64 KiB.
 limit_request_field_size = 16384
 
 # Longer than the longest statement.
@@ -84,7 +84,7 @@ umask = 0o007
 
 
 def _require_admin_port_of_its_own(addresses):
-    """Exit if another listener has the port of the admin listener, by which a worker recognizes it."""
+    """Exit if another listener has the admin listener's port, by which a worker finds it."""
     host, _, port = (_settings["admin_bind"] or "").rpartition(":")
     own = {found[4][0] for found in socket.getaddrinfo(host.strip("[]"), port)} if port else set()
     for address in addresses:
@@ -96,8 +96,8 @@ def _require_admin_port_of_its_own(addresses):
 def nworkers_changed(server, new_value, old_value):
     """Add the admin listener to the addresses of --bind.
 
-    This is the only hook that runs at start and at every reload before gunicorn compares addresses.  If the
-    listener were missing at a reload, gunicorn would close every socket and bind them again.
+    This is the only hook that runs at start and at every reload before gunicorn compares addresses.
+    If the listener were missing at a reload, gunicorn would close every socket and bind them again.
     """
     _require_admin_port_of_its_own(server.cfg.address)
     bind = server.cfg.bind
@@ -115,7 +115,7 @@ def when_ready(server):
 
 
 def post_fork(server, worker):
-    """Pass the checked settings to the worker, which does not read them again, and count its start."""
+    """Count a worker's start and pass it the checked settings, which it does not read again."""
     os.environ["STACKMGR.CHECKED"] = _settings["prepared"]
     worker.queue_seconds = _settings["queue_timeout"]
     worker.admin_port = _settings["admin_port"]

@@ -1,14 +1,14 @@
 """The API reference, with the tokens in force and, by --base-url, the address of a deployment.
 
-    python deploy/reference.py > schemas/openapi.bundled.json    # one document, for client generators
+    python deploy/reference.py > schemas/openapi.bundled.json    # for client generators
     python deploy/reference.py --guide > schemas/guide.md        # operations and guide, to read
-    python deploy/reference.py --page DIR                        # a static page that works without a network
+    python deploy/reference.py --page DIR                        # a static page, for use offline
 
-`schemas/openapi.json` refers to the schemas that the service compiles.  Not every tool resolves references
-to other files or supports their dialect, so each of them becomes a named component.  `schemas/guide.template`
-and `schemas/samples/` hold what is easier to write and to run outside a JSON file.  A name in double braces
-stands for a value: a limit of `limits.py`, the whitelist in force, a program.
-The page needs the extra `docs`, whose package carries the renderer Redoc.
+`schemas/openapi.json` refers to the schemas that the service compiles.  Not every tool resolves
+references to other files or supports their dialect, so each of them becomes a named component.
+`schemas/guide.template` and `schemas/samples/` hold what is easier to write and to run outside a
+JSON file.  A name in double braces stands for a value: a limit of `limits.py`, the whitelist in
+force, a program. The page needs the extra `docs`, whose package carries the renderer Redoc.
 """
 
 import argparse
@@ -88,7 +88,7 @@ _OPTIONS = {
     "downloadUrls": [{"title": "OpenAPI document", "url": "openapi.json"}],
     "requiredPropsFirst": True,
     "theme": {
-        # On a narrower screen the samples follow the text: the guide has none, and its tables need the width.
+        # On a narrower screen samples follow the text: the guide's tables need the width.
         "breakpoints": {"medium": "100rem"},
         "typography": {
             "fontFamily": "system-ui, sans-serif",
@@ -99,13 +99,13 @@ _OPTIONS = {
 
 
 def _component_name(reference: str) -> str:
-    """Return `WeightBps` for `stack_parts.json#/definitions/weight_bps`, `Stack` for `stack.json`."""
+    """Return `Stack` for `stack.json`, `WeightBps` for `…json#/definitions/weight_bps`."""
     words = reference.rpartition("/")[2].removesuffix(".json").split("_")
     return "".join(word.capitalize() for word in words)
 
 
 def _bundle(node: Any, components: Document) -> Any:
-    """Return *node* with every reference to a file replaced by one to *components*, extending those."""
+    """Return *node* with references to files replaced by ones to *components*, which it extends."""
     if isinstance(node, list):
         return [_bundle(item, components) for item in node]
     if not isinstance(node, dict):
@@ -218,7 +218,7 @@ def _example(node: Document) -> Any:
 
 
 def _operation(path: str, method: str, operation: Document) -> str:
-    """Return a section: a request, its response, every status.  References of *operation* are resolved."""
+    """Return a section: a request, its response, every status of a resolved *operation*."""
     request = ["Authorization: Bearer <API_KEY>"]
     for parameter in operation["parameters"]:
         name, example = parameter["name"], parameter["example"]
@@ -270,7 +270,7 @@ def _in_script(value: object) -> str:
 
 
 def _operations_first(document: Document) -> Document:
-    """Return a copy in which the chapters of the description are tags, which Redoc shows in their order.
+    """Return a copy with the chapters of the description as tags, which Redoc shows in order.
 
     The operations have the tag without a name, which is not folded in the menu.
     """

@@ -25,8 +25,8 @@ from tests.support.pgbouncer import make_pooled_login, pgbouncer
 from tests.support.recorder import RecordedDatabase, opened
 from tests.support.server import RunningService, running_service
 
-# Seconds that a session may wait for the database.  A third of them is the lock timeout: by then a test that
-# sees a request wait for a lock must have ended the wait, however busy the machine is.
+# Seconds that a session may wait for the database.  A third of them is the lock timeout: by then a
+# test that sees a request wait for a lock must have ended the wait, however busy the machine is.
 PATIENCE = 60.0
 
 # Modules and folders that never run beside others, and why.  `tests/run` runs them last, one after the other.

@@ -237,8 +237,8 @@ def test_long_names_are_ordered_in_any_plan(client, save, admin):
     assert [row[0] for row in rows] == sorted(saved, reverse=True)
 
 
-# Between the two statements of the first page, which see different snapshots, another writer changes the
-# stacks at these places of the list; then each page has the stacks of these places.
+# Between the two statements of the first page, which see different snapshots, another writer
+# changes the stacks at these places of the list; then each page has the stacks of these places.
 IN_BETWEEN = {
     "a name gets long": ([1], ["UPDATE stackmgr.stacks SET name = repeat('x', 262144)"], [[0], [1], [2]]),
     "the long name gets short": ([1], ["UPDATE stackmgr.stacks SET name = 'short'"], [[0, 1], [2]]),

@@ -127,8 +127,8 @@ def test_server_messages_are_not_repeated(subject, sabotage, caplog):
 
 
 def test_deadlock_runs_the_statement_again(make_subject, server, login, watcher):
-    # The service's side is to find the deadlock, and so to be the one that gives way.  It looks once, so late
-    # that there is one by then.
+    # The service's side is to find the deadlock, and so to be the one that gives way.  It looks
+    # once, so late that there is one by then.
     subject = make_subject(f"{server.url()}&options=-c%20deadlock_timeout%3D2s")
     login.execute(b"SET deadlock_timeout = '1min'")
     with ThreadPoolExecutor() as threads, login.transaction(force_rollback=True):

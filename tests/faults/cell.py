@@ -24,10 +24,10 @@ RECOVERY = 2.0
 class Bound:
     """The permitted cost of a fault.
 
-    `kinds` are the failures that clients may see: `500` (outcome unknown), `503` (rejected), `cut` (the
-    connection ended without a response), `refused` (no connection); `most` is how many of them a fault may
-    cost.  `/ready` either "stays" 200, "may fail", or "fails": then it must have reported the fault.
-    `recovery` is in seconds.
+    `kinds` are the failures that clients may see: `500` (outcome unknown), `503` (rejected), `cut`
+    (the connection ended without a response), `refused` (no connection); `most` is how many of them
+    a fault may cost.  `/ready` either "stays" 200, "may fail", or "fails": then it must have
+    reported the fault. `recovery` is in seconds.
     """
 
     kinds: str = ""
@@ -53,11 +53,11 @@ DOWN = Bound("500 503", ready="fails")
 class Cell:
     """*what* fails *how*: `fault` injects it for `lasts` seconds, and then `rest` seconds pass.
 
-    `what` is the thing, with a variant in parentheses.  `setup` prepares the stage before the service starts,
-    in a context that outlasts it; it raises NoPlace where that cannot be.  A `control` breaks that rule of
-    histories, and must show it.  `trace` is a text that a log must have of it.  Only a cell that `restarts`
-    the service may end its master.  `mixed` cells are also injected in random order on one service; the tests
-    run `short` ones.
+    `what` is the thing, with a variant in parentheses.  `setup` prepares the stage before the
+    service starts, in a context that outlasts it; it raises NoPlace where that cannot be.  A
+    `control` breaks that rule of histories, and must show it.  `trace` is a text that a log must
+    have of it.  Only a cell that `restarts` the service may end its master.  `mixed` cells are also
+    injected in random order on one service; the tests run `short` ones.
     """
 
     what: str

@@ -20,8 +20,8 @@ from tests.support.waiting import eventually
 
 # Longer than a request waits for the database.
 LONG = DATABASE_TIMEOUT * 1.5
-# Bytes of WAL that only memory holds when a careless server crashes: some writes, unless another transaction
-# flushes them at the last moment.
+# Bytes of WAL that only memory holds when a careless server crashes: some writes, unless another
+# transaction flushes them at the last moment.
 _UNFLUSHED, _CRASHES = 8000, 3
 _UNFLUSHED_BYTES = b"SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn()"
 _BACKEND = " stackmgr "

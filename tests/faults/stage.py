@@ -51,10 +51,10 @@ class Evidence:
 class Stage:
     """A service of its own on a given server, with a network between the two that can fail.
 
-    A cell may prepare it before the service starts.  `environment` and `configuration` (lines of gunicorn's
-    settings) are added to those of the service; `folder` is empty and ends with the stage; `login` and `port`
-    are the service's; `socket_path` is where the network leads to, if not to the server; clients go to
-    `client_port` with `tls`, if not to the service itself.
+    A cell may prepare it before the service starts.  `environment` and `configuration` (lines of
+    gunicorn's settings) are added to those of the service; `folder` is empty and ends with the
+    stage; `login` and `port` are the service's; `socket_path` is where the network leads to, if not
+    to the server; clients go to `client_port` with `tls`, if not to the service itself.
     """
 
     proxy: Proxy

@@ -1,7 +1,7 @@
 """Measure the service, beside other settings, checkouts and sizes, round by round.
 
-What is compared is measured in turns, so that whatever else the machine does falls on all alike; what is
-reported are medians over the rounds.
+What is compared is measured in turns, so that whatever else the machine does falls on all alike;
+what is reported are medians over the rounds.
 """
 
 import argparse

@@ -35,10 +35,10 @@ class Target:
 class Attack:
     """Requests that each connection repeats; *count* of each are sent before the responses are read.
 
-    With *renews*, each goes out on a new connection; with *leaves*, that is closed before the response.  With
-    *meets_new_clients*, so does each request of the other client.
-    *read_bytes* and *pause* are of a client that reads slowly.  With *verify_seconds*, keys are verified by a
-    remote verifier that takes so long.
+    With *renews*, each goes out on a new connection; with *leaves*, that is closed before the
+    response.  With *meets_new_clients*, so does each request of the other client. *read_bytes* and
+    *pause* are of a client that reads slowly.  With *verify_seconds*, keys are verified by a remote
+    verifier that takes so long.
     """
 
     name: str

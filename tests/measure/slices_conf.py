@@ -1,7 +1,7 @@
 """gunicorn's settings of a checkout, with a clock at each switch of a worker's greenlets, each end of a turn.
 
-The longest time on the processor between two of these, parsing included, in nanoseconds, is kept in the file
-that STACKMGR_BENCH_SLICES names, where whoever writes a zero resets it.
+The longest time on the processor between two of these, parsing included, in nanoseconds, is kept in
+the file that STACKMGR_BENCH_SLICES names, where whoever writes a zero resets it.
 """
 
 import mmap

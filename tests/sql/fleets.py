@@ -16,8 +16,8 @@ CALLER = {
 }
 ALLOCATION = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'
 
-# One value of each type is checked, once, and given to every row.  Three stacks at a time share a moment, and
-# the rows lie in no order of time.
+# One value of each type is checked, once, and given to every row.  Three stacks at a time share a
+# moment, and the rows lie in no order of time.
 _INSERT = """
 WITH configuration AS MATERIALIZED (
     SELECT

@@ -23,9 +23,9 @@ Configuration = dict[str, Any]
 class Operation:
     """One request and its response.  Times are of the monotonic clock; `status` is None without a response.
 
-    `supplied` holds the fields of a write in normal form; `manager` and `owner` are external ids, the owner
-    being the manager to whom `stack_id`, the requested stack, belongs.  `reached` is false where
-    no server took the request; `ended` is when it ended without a response.
+    `supplied` holds the fields of a write in normal form; `manager` and `owner` are external ids,
+    the owner being the manager to whom `stack_id`, the requested stack, belongs.  `reached` is
+    false where no server took the request; `ended` is when it ended without a response.
     """
 
     tag: str

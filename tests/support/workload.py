@@ -77,8 +77,8 @@ class _Client:
 class Workload:
     """Clients, spread over the managers, each of which sends a request once it has the response of the last.
 
-    They go to a loopback port, with TLS if there is a *tls* context, over a connection for each request or,
-    if it *keeps* them, over connections that last as long as the server lets them.
+    They go to a loopback port, with TLS if there is a *tls* context, over a connection for each
+    request or, if it *keeps* them, over connections that last as long as the server lets them.
     """
 
     def __init__(  # noqa: PLR0913 - what distinguishes workloads
