@@ -181,6 +181,8 @@ def test_the_request_to_unkey_follows_its_api(known, unkey):
     client.get(stack_id)
     (request,) = unkey.requests
     assert request.line == "POST /v2/keys.verifyKey HTTP/1.1"
+    names = "accept authorization content-length content-type host user-agent"
+    assert sorted(request.headers) == names.split()
     assert request.headers["authorization"] == f"Bearer {ROOT_KEY}"
     assert request.headers["content-type"] == "application/json"
     assert request.body == b'{"key": "%s"}' % client.key.encode()

@@ -189,6 +189,8 @@ def test_backups_are_verified_and_expire_with_their_wal(shell, archiving):
     assert len(kept) == 2
     assert Path(first) not in kept
     assert segments - set(archive.iterdir())
+    needed = re.findall(r"\(file (\w+)\)", (min(kept) / "backup_label").read_text())[0]
+    eventually((archive / f"{needed}.gz").exists)
     assert time.time() - float(metrics.read_text().removeprefix("stackmgr_backup_timestamp_seconds ")) < 60
     before = metrics.read_bytes()
     shell.run("mkdir programs; ln -s /bin/false programs/pg_verifybackup")

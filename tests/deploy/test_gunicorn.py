@@ -137,10 +137,8 @@ def test_process_1_keeps_gunicorns_handler(database_url):
 
 def test_a_signal_that_the_parent_has_blocked_is_not(database_url):
     script = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); load()\n"
-    assert (
-        run_settings(database_url, script + "print(signal.pthread_sigmask(signal.SIG_BLOCK, []))")
-        == "set()\n"
-    )
+    script += "print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    assert run_settings(database_url, script) == "set()\n"
 
 
 # Without the automatic collection, what the settings leave behind does not depend on chance.

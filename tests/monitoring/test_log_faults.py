@@ -110,10 +110,8 @@ def test_dropped_lines_are_counted(database_url, tmp_path):
             while not dropped_lines(admin_port):
                 assert [send() for _ in range(100)][-1] < 20_000
             reader.submit(lambda: seen.extend(map(json.loads, iter(lines.readline, "end\n"))))
-            eventually(
-                lambda: send() and any("dropped" in line for line in seen),
-                PATIENCE,  # it may drop this one too
-            )
+            # It may drop the next ones too.
+            eventually(lambda: send() and any("dropped" in line for line in seen), PATIENCE)
             [report] = [line for line in seen if "dropped" in line]
             eventually(lambda: dropped_lines(admin_port) == report["dropped"])
         os.write(write_end, b"end\n")
