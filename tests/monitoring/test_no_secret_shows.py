@@ -1,4 +1,4 @@
-"""Canaries: no response and no log holds a key, a root key, an Authorization or an Idempotency-Key."""
+"""Canaries: no response and no log holds a key, a root key, an Authorization, an Idempotency-Key or a path."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def requests_of_every_kind(service: RunningService, key: str):
     for document in (body, body, body.replace(b"Growth", b"Value"), b"{broken", b""):
         yield send(service, idempotent, "/manager/stacks", "POST", document)
     yield send(service, auth | {"Idempotency-Key": CANARY * 100}, "/manager/stacks", "POST", body)
-    for request in ((), ("/manager/stacks?limit=x",), ("/manager/stacks", "DELETE"), ("/nowhere",)):
+    for request in ((), ("/manager/stacks?limit=x",), ("/manager/stacks", "DELETE"), (f"/{CANARY}",)):
         yield send(service, auth, *request)
     for value in ("", "Basic ", "Bearer ", f"Bearer {key[:-1]} ", f"Bearer {key} "):
         yield send(service, {"Authorization": value + CANARY})
