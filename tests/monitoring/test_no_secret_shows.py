@@ -1,4 +1,4 @@
-"""Canaries: no response and no log holds a key, a root key, an Authorization, an Idempotency-Key or a path."""
+"""Canaries: no response and no log holds a key, root key, Authorization, Idempotency-Key or unknown path."""
 
 import json
 from pathlib import Path
