@@ -69,7 +69,7 @@ worker_connections = max(_files - 240, threads + 1)
 # request into a connection that is being closed, and its outcome would be unknown.
 keepalive = 75
 
-# Six times the longest Idempotency-Key that fits the receipt index: the service itself rejects longer
+# Six times the longest Idempotency-Key that fits the receipt index: the service rejects longer
 # ones; as in deploy/nginx.conf.  The worker limits all header fields together to 64 KiB.
 limit_request_field_size = 16384
 
