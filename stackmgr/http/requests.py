@@ -146,7 +146,7 @@ def _decode(text: str) -> str:
     if _MALFORMED_ESCAPE.search(text):
         raise errors.InvalidPagination(ReasonSlug.PERCENT_ENCODING)
     try:
-        return unquote_to_bytes(text.replace("+", " ")).decode("utf-8")
+        return unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError as ex:
         raise errors.InvalidPagination(ReasonSlug.PERCENT_ENCODING) from ex
 
@@ -234,7 +234,7 @@ def _check_structure(body: bytes) -> None:
     pieces = body.split(b'"', _MAX_STRUCTURE)
     outside = b"".join(pieces[::2])
     commas, brackets = outside.count(b","), outside.count(b"[") + outside.count(b"{")
-    if max(len(pieces), commas + brackets) <= _MAX_STRUCTURE:
+    if commas + brackets <= _MAX_STRUCTURE:
         return
     if brackets > 2 * commas:
         raise errors.InvalidBody(ReasonSlug.NOT_JSON)  # RFC 8259 section 9 allows a bound on nesting

@@ -136,6 +136,8 @@ def test_expect_100_continue(memory):
     assert client.read_all() == b"HTTP/1.1 100 Continue\r\n\r\n"
     client.send(body[:5], body[5:])
     assert client.response().json["length"] == 10
+    for sent in (head + b"\r\n\r\n" + body, get("/", "Expect: 100-continue")):  # is complete at once
+        assert memory.connect(sent).read_all().startswith(b"HTTP/1.1 200")
     large = b"POST /reject HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\nExpect: 100-continue\r\n\r\n"
     for request in (large, large.replace(b"/reject", b"/echo")):
         assert memory.request(request).status == 413
