@@ -27,7 +27,7 @@ _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE | re.ASCII
 _TRACEPARENT = re.compile(
     r"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-[^,]*)?"
 )
-_UUID = re.compile(CANONICAL_UUID, re.IGNORECASE | re.ASCII)
+_UUID = re.compile(CANONICAL_UUID, re.IGNORECASE)
 _ORIGIN = re.compile(r"\Ahttps?://[^/?]*", re.IGNORECASE)  # in the absolute form of a request target
 _ESCAPED_SLASH = re.compile("%2f", re.IGNORECASE)
 _MALFORMED_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
