@@ -85,7 +85,7 @@ FIRES_ON = {
     "StackmgrBackupAge": {'stackmgr_backup_timestamp_seconds{instance="a"}': "-104401x90"},
     "StackmgrReplicationLag": {'pg_replication_lag_seconds{instance="a"}': "31x90"},
     "StackmgrReplicationSlotInactive": {
-        'pg_replication_slot_slot_is_active{instance="a", slot_name="b"}': "0x90"
+        'pg_replication_slots_active{instance="a", slot_name="b"}': "0x90"
     },
 }
 # Values just below every threshold.
@@ -96,7 +96,7 @@ HEALTHY = {
     'pg_stat_archiver_failed_count{instance="a"}': "3x90",
     'stackmgr_backup_timestamp_seconds{instance="a"}': "-103200x90",
     'pg_replication_lag_seconds{instance="a"}': "30x90",
-    'pg_replication_slot_slot_is_active{instance="a", slot_name="b"}': "1x90",
+    'pg_replication_slots_active{instance="a", slot_name="b"}': "1x90",
     'stackmgr_unavailable_total{instance="a", reason="verifier_circuit_open"}': "9x90",
     'stackmgr_unavailable_total{instance="a", reason="queue_timeout"}': "9x90",
     'stackmgr_unavailable_total{instance="a", reason="database"}': "0+9x90",
