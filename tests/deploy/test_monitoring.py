@@ -84,9 +84,7 @@ FIRES_ON = {
     "StackmgrArchivingFails": {'pg_stat_archiver_failed_count{instance="a"}': "0+1x90"},
     "StackmgrBackupAge": {'stackmgr_backup_timestamp_seconds{instance="a"}': "-104401x90"},
     "StackmgrReplicationLag": {'pg_replication_lag_seconds{instance="a"}': "31x90"},
-    "StackmgrReplicationSlotInactive": {
-        'pg_replication_slots_active{instance="a", slot_name="b"}': "0x90"
-    },
+    "StackmgrReplicationSlotInactive": {'pg_replication_slots_active{instance="a", slot_name="b"}': "0x90"},
 }
 # Values just below every threshold.
 HEALTHY = {
