@@ -11,7 +11,7 @@ BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 WITH sessions AS MATERIALIZED (
     SELECT
         pid, pg_catalog.pg_blocking_pids(pid) AS waits_for, usename, application_name, state,
-        clock_timestamp() - xact_start AS transaction_age, left(query, 60) AS query
+        clock_timestamp() - xact_start AS transaction_age, left(regexp_replace(query, '\s+', ' ', 'g'), 60) AS query
     FROM pg_catalog.pg_stat_activity
 )
 SELECT pid, waits_for, usename, application_name, state, transaction_age, query

@@ -256,7 +256,7 @@ def test_blocking_session_is_listed_first(run_on_server, server_url):
         assert [row[5] for row in rows if row[1] == "psql" and row[5]]
         assert re.fullmatch(r"[1-9]\d* of [1-9]\d*", used)
         blocker.execute(b"SELECT pg_advisory_xact_lock(7)")
-        waiter.pgconn.send_query(b"SELECT pg_advisory_lock(7)")
+        waiter.pgconn.send_query(b"SELECT\n  pg_advisory_lock(7)")
         rows = eventually(lambda: run_on_server("blockers"))
         pids = [str(each.info.backend_pid) for each in (blocker, waiter)]
         assert [row[:2] for row in rows] == [[pids[0], "{}"], [pids[1], f"{{{pids[0]}}}"]]
