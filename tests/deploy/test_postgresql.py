@@ -143,6 +143,8 @@ def test_postgresql_image_gets_its_passwords(dba):
     for name in ("operator_password", "service_password"):
         (dba.folder / name).write_text(f'{name}\'s "secret"\n')
     script = (ROOT / "deploy/postgresql/init.sh").read_text()
+    files, logins = r"set (\w+) .*/(\w+)_password", r"_(\w+) PASSWORD :'(\w+)'"
+    assert re.findall(files, script) == re.findall(logins, script)
     dba.run(script.replace("/run/secrets", str(dba.folder)).replace("/stackmgr/", "deploy/postgresql/"))
     with psycopg.connect(dba.url) as connection:
         saved = connection.execute(

@@ -21,9 +21,10 @@ def test_rejected_setting_or_login_is_named(server):
     url = make_conninfo(server.url(), password="wrong")  # noqa: S106 - which is the point
     with running_service(url) as service, psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")
+        connection.execute("ALTER SYSTEM SET full_page_writes = off")
         connection.execute("SELECT pg_reload_conf()")
         eventually(lambda: "fsync is off" in check(url).stderr)
-        assert "fsync is off" in rejected_reload(service)
+        assert "full_page_writes is off" in rejected_reload(service)
         (server.folder / "pg_hba.conf").write_text("local all all scram-sha-256\n")
         connection.execute("SELECT pg_reload_conf()")
         eventually(lambda: "rejects the login" in check(url).stderr)
