@@ -14,6 +14,7 @@ from stackmgr import scheduler
 from stackmgr.server import client, clients, loop
 from tests.server.app import app
 from tests.server.gunicorn_process import get
+from tests.support import greenlets
 from tests.support.http_wire import RawClient
 
 MANAGERS, OPERATOR, UNIX = range(3)  # the listeners
@@ -58,6 +59,7 @@ class MemoryServer:
         self.ppid, self.notify = os.getppid(), lambda: None
         self.sockets = self._listen() if with_listeners else []
         self.loop = loop.Loop(self)
+        self._cleanup.callback(greenlets.close, self.loop.scheduler)
 
     def _listen(self):
         bound = [self._cleanup.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]

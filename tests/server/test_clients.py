@@ -78,9 +78,8 @@ def test_a_deadline_spares_bytes_that_arrived(memory, sent):
     found = memory.connect(sent)
     found.socket.send(get("/")[len(sent) :])
     memory.now += 11
-    memory.loop.scheduler._epoll = SimpleNamespace(  # the event comes after the deadline
-        poll=lambda *_: [], modify=memory.loop.scheduler._epoll.modify
-    )
+    epoll = memory.loop.scheduler._epoll  # whose event comes after the deadline
+    memory.loop.scheduler._epoll = SimpleNamespace(poll=lambda *_: [], modify=epoll.modify, close=epoll.close)
     memory.settle()
     assert start_of(found) == OK
 

@@ -1,5 +1,6 @@
 """A scheduler as in a worker, for what a test runs in greenlets."""
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,6 +19,12 @@ PATIENCE = 60
 GREENLETS = 64
 
 WSGIApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+def close(scheduler: Scheduler) -> None:
+    """Close the descriptors that a worker's scheduler keeps until the process ends."""
+    scheduler._epoll.close()
+    os.close(scheduler._wake_up)
 
 
 class Running:
@@ -47,6 +54,7 @@ class Running:
         self._has_ended = True
         self.scheduler.wake()
         self.thread.join(PATIENCE)
+        close(self.scheduler)
 
     def start(self, call: Callable[[], object]) -> "Future[object]":
         """Run *call* in a greenlet, as soon as one is idle."""
