@@ -75,11 +75,9 @@ FIRES_ON = {
         'stackmgr_build_info{instance="b", version="1.1.0"}': "1x90",
     },
     "StackmgrTransactionIdAge": {
-        'pg_database_wraparound_age_datfrozenxid_seconds{datname="stackmgr"}': "500000001x90"
+        'pg_database_wraparound_age_datfrozenxid_seconds{datname="a"}': "500000001x90"
     },
-    "StackmgrMultixactAge": {
-        'pg_database_wraparound_age_datminmxid_seconds{datname="stackmgr"}': "500000001x90"
-    },
+    "StackmgrMultixactAge": {'pg_database_wraparound_age_datminmxid_seconds{datname="a"}': "500000001x90"},
     "StackmgrOldTransaction": {'pg_stat_activity_max_tx_duration{usename="support"}': "3601x90"},
     "StackmgrArchivingFails": {'pg_stat_archiver_failed_count{instance="a"}': "0+1x90"},
     "StackmgrBackupAge": {'stackmgr_backup_timestamp_seconds{instance="a"}': "-104401x90"},
@@ -150,6 +148,9 @@ def test_each_alert_has_a_command_and_a_panel(alert):
     assert {*re.findall(r"support (\w+)", said["command"])} <= {path.stem for path in SUPPORT.glob("*.sql")}
     for section, page in re.findall(r'"?([A-Z][\w ]+)"? in (\w+\.md)', " ".join(said.values())):
         assert re.search(rf"^(## |- \*\*){section}", (DEPLOY / page).read_text(), re.MULTILINE), section
+    named = {*re.findall(r"\$labels\.(\w+)", " ".join(said.values()))}
+    grouped = {label for by in GROUPED_BY.findall(rule["expr"]) for label in by.split(", ")}
+    assert named <= (grouped or {*MATCHED.findall(" ".join(FIRES_ON[alert]))})
     panel = PANELS[int(re.search(r"^/d/stackmgr\?viewPanel=(\d+)", said["dashboard"])[1])]
     name = re.search(r"\bup\b|(?:pg|stackmgr)_\w+?(?=_bucket|_sum|_count\{|\W|$)", rule["expr"])[0]
     assert name in " ".join(target["expr"] for target in panel["targets"])
@@ -252,7 +253,6 @@ def test_promtool_accepts_the_configuration(tmp_path):
     promtool("check", "rules", ALERTS)
     written = block("Monitoring", "scrape_configs:")
     assert {job["job_name"] for job in yaml.safe_load(written)["scrape_configs"]} == {"stackmgr"}
-    (tmp_path / "prometheus.yml").write_text(
-        written.replace("/etc/prometheus/stackmgr-alerts.yml", str(ALERTS))
-    )
+    config = written.replace("/etc/prometheus/stackmgr-alerts.yml", str(ALERTS))
+    (tmp_path / "prometheus.yml").write_text(config)
     promtool("check", "config", tmp_path / "prometheus.yml")
