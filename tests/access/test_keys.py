@@ -69,7 +69,7 @@ def test_overlap_never_extends_a_key(issue, holder, operator, admin):
 def test_ended_key_cannot_be_rotated(issue, operator):
     revoked, expired, rotated = issue(), issue(expires_at=datetime.now(UTC)), issue()
     with operator.session() as session:
-        issued_keys.revoke(session, revoked.key_id)
+        assert issued_keys.revoke(session, revoked.key_id) == issued_keys.revoke(session, revoked.key_id)
         assert issued_keys.rotate(session, rotated.key_id, overlap_seconds=60) is not None
         for key_id in (revoked.key_id, expired.key_id, rotated.key_id, str(uuid4())):
             assert issued_keys.rotate(session, key_id) is None
