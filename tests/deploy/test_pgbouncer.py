@@ -21,6 +21,7 @@ from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.operate import issued_keys, migrations, preflight
 from stackmgr.operate.connection import operating
+from stackmgr.settings import Settings
 from tests.support.nginx import require
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer
 
@@ -125,12 +126,13 @@ def test_check_accepts_only_the_shipped_settings(pooled):
         assert client.execute(LEFT_BEHIND).fetchone() == before
 
 
-def test_pooler_waits_less_than_a_request():
+def test_pooler_waits_less_and_takes_every_client():
     settings = ConfigParser()
     settings.read(paths.directory("deploy") / "pgbouncer.ini")
     waits = settings["pgbouncer"]
-    seconds = [float(waits[name]) for name in ("query_wait_timeout", "server_connect_timeout")]
-    assert max(*seconds, float(waits["tcp_user_timeout"]) / 1000) < SESSION_SECONDS
+    assert max(float(waits[f"{name}_timeout"]) for name in ("query_wait", "server_connect")) < SESSION_SECONDS
+    assert float(waits["tcp_user_timeout"]) / 1000 < SESSION_SECONDS
+    assert int(waits["max_client_conn"]) > 8 * Settings.database_connections  # of two hosts in a reload
 
 
 def test_operators_command_rejects_a_pooler(pooled):
