@@ -305,6 +305,25 @@ def test_overdue_requests_are_rejected(worker, monkeypatch):
     assert [start_of(found) for found in (waiting, rejected[0])] == [OK] * 2
 
 
+@pytest.mark.parametrize("is_overdue", [False, True])
+def test_a_turn_starts_and_rejects_for_a_bounded_time(worker, is_overdue):
+    wsgi = worker.wsgi
+
+    def slow(*call):
+        worker.now += 2 * loop.REJECT_SECONDS
+        return wsgi(*call)
+
+    worker.wsgi, worker.loop.queue._seconds = slow, 1.0
+    occupy(worker)
+    for _ in range(4):
+        worker.connected(get("/"))
+    worker.loop.queue._free = not is_overdue
+    worker.now += is_overdue
+    for served in range(1, 5):
+        worker.turn()
+        assert worker.requests == served
+
+
 def test_an_operator_does_not_queue(worker):
     occupy(worker)
     waiting = worker.connected(get("/"))
