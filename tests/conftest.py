@@ -30,9 +30,7 @@ from tests.support.server import RunningService, running_service
 PATIENCE = 60.0
 
 # Modules and folders that never run beside others, and why.  `tests/run` runs them last, one after the other.
-SERIAL = {
-    "database/test_deadlines.py": "requests have a deadline of 1 s, and half a second to report it",
-}
+SERIAL = {"database/test_deadlines.py": "requests have a deadline of 1 s, and half a second to report it"}
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.
 LONGEST = ("deploy/test_image.py", "deploy/", "faults/", "monitoring/", "database/", "server/")
 

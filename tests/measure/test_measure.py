@@ -4,7 +4,6 @@ import json
 import sys
 
 from tests.measure import __main__ as command
-from tests.measure import fairness
 from tests.measure.load import WRK
 from tests.measure.services import HERE
 from tests.support.programs import require
@@ -36,19 +35,3 @@ def test_the_chart_has_medians_of_ratios(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "--chart, 2026-11-27, " in printed
     assert '\n  x-axis ["get, Go"]\n  y-axis 0 --> 2\n  bar [1.00]\n```\n' in printed
-
-
-def test_fairness_measures_a_light_client(server_url, monkeypatch, capsys):
-    monkeypatch.setenv("STACKMGR_TEST_DATABASE_URL", server_url)
-
-    fairness.main(["--seconds=1", "--only=cursors"])
-
-    headings, _, quiet, attacked = [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()
-    ]
-    for row in (quiet, attacked):
-        measured = dict(zip(headings, row, strict=True))
-        assert int(measured["GETs"]) > 0
-        assert measured["not 200"] == "0"
-        assert float(measured["longest slice"]) > 0
-    assert measured["responses to it"].endswith(" of 200")
