@@ -29,8 +29,8 @@ def server(own_server: FaultyPostgres) -> Iterator[FaultyPostgres]:
 
 
 @pytest.fixture
-def login(server: FaultyPostgres) -> Iterator[psycopg.Connection]:
-    """A connection of somebody else, with all rights."""
+def admin(server: FaultyPostgres) -> Iterator[psycopg.Connection]:
+    """A superuser's connection, beside the service's."""
     with psycopg.connect(server.url(), autocommit=True) as connection:
         yield connection
 
@@ -92,13 +92,13 @@ def remote_subject(network, make_subject):
 
 
 @pytest.fixture
-def standby_wanted(login, subject):
+def standby_wanted(admin, subject):
     """Let commits wait for a synchronous standby that does not exist."""
 
     def want(names: bytes) -> None:
-        login.execute(b"ALTER SYSTEM SET synchronous_standby_names = '%s'" % names)
-        login.execute(b"SELECT pg_reload_conf()")
-        eventually(lambda: login.execute(b"SHOW synchronous_standby_names").fetchone() == (names.decode(),))
+        admin.execute(b"ALTER SYSTEM SET synchronous_standby_names = '%s'" % names)
+        admin.execute(b"SELECT pg_reload_conf()")
+        eventually(lambda: admin.execute(b"SHOW synchronous_standby_names").fetchone() == (names.decode(),))
 
     want(b"nobody")
     yield

@@ -50,9 +50,9 @@ class Watcher:
 
 
 @contextmanager
-def held_row(login: psycopg.Connection, stack_id: str) -> Iterator[None]:
-    with login.transaction():
-        login.execute(b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE", (stack_id,))
+def held_row(admin: psycopg.Connection, stack_id: str) -> Iterator[None]:
+    with admin.transaction():
+        admin.execute(b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE", (stack_id,))
         yield
 
 

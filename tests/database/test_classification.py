@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def sabotage(login):
+def sabotage(admin):
     """Return a function that makes the next inserts into a table fail; when deferred, at the commit."""
     made = []
 
@@ -29,7 +29,7 @@ def sabotage(login):
         made.append(table)
         level = b"WARNING" if sqlstate.startswith("01") else b"EXCEPTION"
         # A sequence is not rolled back: it counts the attempts.
-        login.execute(
+        admin.execute(
             b"""
             CREATE SEQUENCE public.attempts;
             GRANT USAGE ON SEQUENCE public.attempts TO public;
@@ -47,8 +47,8 @@ def sabotage(login):
 
     yield prepare
     for table in made:
-        login.execute(b"DROP TRIGGER sabotage ON stackmgr.%s" % table.encode())
-        login.execute(b"DROP FUNCTION public.sabotage; DROP SEQUENCE public.attempts")
+        admin.execute(b"DROP TRIGGER sabotage ON stackmgr.%s" % table.encode())
+        admin.execute(b"DROP FUNCTION public.sabotage; DROP SEQUENCE public.attempts")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_only_a_too_long_key_is_blamed(subject, sabotage):
         assert subject.client.create(configuration(), key="k" * length).status_int == status
 
 
-def test_failed_commit_is_no_success(subject, sabotage, login):
+def test_failed_commit_is_no_success(subject, sabotage, admin):
     before = subject.client.get(subject.stack_id).json
     sabotage("stack_revisions", "23514", 2, deferred=True)
     assert subject.operations()["update"]() == 500
@@ -102,16 +102,16 @@ def test_failed_commit_after_a_pooler_is_retried(subject, sabotage):
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_failure_is_503_until_verified_then_500(subject, login, is_known):
+def test_failure_is_503_until_verified_then_500(subject, admin, is_known):
     """A read of a known key fails as its verification does: the server does not report which of them."""
     for table, status in (("api_keys", 503), ("stacks", 503 if is_known else 500)):
-        login.execute(b"ALTER TABLE stackmgr.%s RENAME TO hidden" % table.encode())
+        admin.execute(b"ALTER TABLE stackmgr.%s RENAME TO hidden" % table.encode())
         try:
             if not is_known:
                 subject.client.change_worker()
             assert subject.operations()["get"]() == status
         finally:
-            login.execute(b"ALTER TABLE stackmgr.hidden RENAME TO %s" % table.encode())
+            admin.execute(b"ALTER TABLE stackmgr.hidden RENAME TO %s" % table.encode())
     subject.assert_complete()
 
 
@@ -126,13 +126,13 @@ def test_server_messages_are_not_repeated(subject, sabotage, caplog):
     assert "XX000" in logged
 
 
-def test_deadlock_runs_the_statement_again(make_subject, server, login, watcher):
+def test_deadlock_runs_the_statement_again(make_subject, server, admin, watcher):
     # The service's side is to find the deadlock, and so to be the one that gives way.  It looks
     # once, so late that there is one by then.
     subject = make_subject(f"{server.url()}&options=-c%20deadlock_timeout%3D2s")
-    login.execute(b"SET deadlock_timeout = '1min'")
-    with ThreadPoolExecutor() as threads, login.transaction(force_rollback=True):
-        login.execute(
+    admin.execute(b"SET deadlock_timeout = '1min'")
+    with ThreadPoolExecutor() as threads, admin.transaction(force_rollback=True):
+        admin.execute(
             b"INSERT INTO stackmgr.stack_revisions"
             b" (manager_id, stack_id, revision_number, revision_id, name, allocation, preset,"
             b" identity_id, request_id)"
@@ -142,7 +142,7 @@ def test_deadlock_runs_the_statement_again(make_subject, server, login, watcher)
         )
         status = threads.submit(subject.operations()["update"])
         watcher.waiting_one()
-        login.execute(
+        admin.execute(
             b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE", (subject.stack_id,)
         )
     assert status.result() == 200
@@ -151,14 +151,14 @@ def test_deadlock_runs_the_statement_again(make_subject, server, login, watcher)
     subject.assert_complete()
 
 
-def test_changed_column_fails_no_request(subject, login):
+def test_changed_column_fails_no_request(subject, admin):
     def get() -> None:
         subject.client.change_worker()  # the look-up of a key has a column of the table's type
         assert subject.operations()["get"]() == 200
 
     for _ in range(2 * POOL_SIZE):
         get()
-    login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE bigint")
+    admin.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE bigint")
     try:
         get()
         assert subject.client.statements == ["api_key_verify", "api_key_verify", "stack_get"]
@@ -167,7 +167,7 @@ def test_changed_column_fails_no_request(subject, login):
             assert subject.client.statements == ["api_key_verify", "stack_get"]
         subject.assert_complete()
     finally:
-        login.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
+        admin.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
 
 
 def test_read_only_connections_are_replaced(subject):
@@ -181,19 +181,19 @@ def test_read_only_connections_are_replaced(subject):
     subject.assert_complete()
 
 
-def test_read_only_server_is_still_read(make_subject, server, login):
+def test_read_only_server_is_still_read(make_subject, server, admin):
     """With the choice of a server in the URL that the pages print."""
     page = (paths.directory("deploy") / "stackmgr.env.example").read_text()
     subject = make_subject(f"{server.url()}&{re.findall(r'target_session_attrs=[a-z-]+', page)[0]}")
-    login.execute(b"ALTER DATABASE stackmgr SET default_transaction_read_only = on")
+    admin.execute(b"ALTER DATABASE stackmgr SET default_transaction_read_only = on")
     subject.database.drain()
     try:
         assert subject.operations()["update"]() == 500
         assert subject.client.statements == ["stack_update", "stack_update"]
         assert {subject.operations()[name]() for name in ("get", "list") * POOL_SIZE} == {200}
     finally:
-        login.execute(b"SET default_transaction_read_only = off")
-        login.execute(b"ALTER DATABASE stackmgr RESET default_transaction_read_only")
+        admin.execute(b"SET default_transaction_read_only = off")
+        admin.execute(b"ALTER DATABASE stackmgr RESET default_transaction_read_only")
     # The connections made meanwhile are found out and replaced when writes come.
     eventually(lambda: subject.operations()["update"]() == 200)
     subject.assert_complete()

@@ -179,16 +179,16 @@ def connection(make_database):
     database.release(connection)
 
 
-def test_failed_preparation_is_repeated(connection, login, monkeypatch):
+def test_failed_preparation_is_repeated(connection, admin, monkeypatch):
     missing = Statement("test", b"SELECT 1 FROM public.later", (), writes=False)
     monkeypatch.setattr(connection, "_execute_unprepared", Mock(side_effect=AssertionError))
     with pytest.raises(DatabaseError, check=lambda ex: ex.sqlstate == "42P01"):
         connection.run(missing, {}, time.monotonic() + PATIENCE)
-    login.execute(b"CREATE TABLE public.later (); GRANT SELECT ON public.later TO PUBLIC")
+    admin.execute(b"CREATE TABLE public.later (); GRANT SELECT ON public.later TO PUBLIC")
     try:
         assert connection.run(missing, {}, time.monotonic() + PATIENCE) == []
     finally:
-        login.execute(b"DROP TABLE public.later")
+        admin.execute(b"DROP TABLE public.later")
 
 
 def test_a_connection_keeps_no_rows(connection):

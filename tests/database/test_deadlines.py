@@ -65,8 +65,8 @@ def test_large_body_ends_at_the_deadline(server, subject):
     subject.assert_complete()
 
 
-def test_held_row_delays_no_read(subject, login):
-    with held_row(login, subject.stack_id):
+def test_held_row_delays_no_read(subject, admin):
+    with held_row(admin, subject.stack_id):
         with in_time():
             assert subject.operations()["update"]() == 500
         assert subject.operations()["get"]() == 200
@@ -75,8 +75,8 @@ def test_held_row_delays_no_read(subject, login):
     subject.assert_complete()
 
 
-def test_64_writers_on_a_held_row_get_responses(subject, login):
-    with held_row(login, subject.stack_id), in_time():
+def test_64_writers_on_a_held_row_get_responses(subject, admin):
+    with held_row(admin, subject.stack_id), in_time():
         statuses = at_once([subject.operations()["update"]] * 64)
     # Those that came to the row waited for it in vain.  The others had no connection.
     assert {500} <= set(statuses) <= {500, 503}

@@ -33,27 +33,27 @@ def warm(subject: Subject) -> Subject:
 
 
 @pytest.fixture
-def written(login: psycopg.Connection) -> Callable[[], int]:
+def written(admin: psycopg.Connection) -> Callable[[], int]:
     def written() -> int:
-        [(number,)] = login.execute(b"SELECT count(*) FROM stackmgr.stack_revisions").fetchall()
+        [(number,)] = admin.execute(b"SELECT count(*) FROM stackmgr.stack_revisions").fetchall()
         return number
 
     return written
 
 
 @pytest.fixture
-def move(warm, login):
+def move(warm, admin):
     """Return a function that gives the manager's binding to another identity, or back."""
     mine = f"stackmgr:{warm.client.external_id}"
 
     def move(*, away: bool) -> None:
         both = [mine, "another"] if away else ["another", mine]
-        login.execute(
+        admin.execute(
             b"UPDATE stackmgr.managers SET identity_id = %s WHERE identity_id = %s", list(reversed(both))
         )
 
     yield move
-    login.execute(b"DELETE FROM stackmgr.managers WHERE identity_id = 'another'")
+    admin.execute(b"DELETE FROM stackmgr.managers WHERE identity_id = 'another'")
 
 
 @each_operation
@@ -89,10 +89,10 @@ def test_statements_of_retries_and_misses(warm):
     ],
 )
 def test_a_key_that_has_changed_reads_and_writes_nothing(  # noqa: PLR0913 - fixtures
-    *, warm, written, login, name, change, status
+    *, warm, written, admin, name, change, status
 ):
     key_digest, before = api_keys.digest(warm.client.key), written()
-    login.execute(b"UPDATE stackmgr.api_keys SET %b WHERE key_digest = %%s" % change, (key_digest,))
+    admin.execute(b"UPDATE stackmgr.api_keys SET %b WHERE key_digest = %%s" % change, (key_digest,))
     assert warm.operations()[name]() == status
     assert warm.client.statements[:2] == [STATEMENTS[name], "api_key_verify"]
     if status != 500:
@@ -101,7 +101,7 @@ def test_a_key_that_has_changed_reads_and_writes_nothing(  # noqa: PLR0913 - fix
 
 
 @each_operation
-def test_moved_key_acts_for_the_new_manager(warm, make_subject, login, name):
+def test_moved_key_acts_for_the_new_manager(warm, make_subject, admin, name):
     other, key_digest = make_subject(), api_keys.digest(warm.client.key)
     give = (
         b"UPDATE stackmgr.api_keys SET (external_id, identity_id) = (SELECT external_id, identity_id"
@@ -109,7 +109,7 @@ def test_moved_key_acts_for_the_new_manager(warm, make_subject, login, name):
     )
     # Before each request, so that the worker always remembers the manager before.
     for owner, stranger in ((other, warm), (warm, other)):
-        login.execute(give, (owner.client.external_id, key_digest))
+        admin.execute(give, (owner.client.external_id, key_digest))
         if name in {"get", "update"}:
             send = warm.client.get if name == "get" else partial(warm.client.update, document={"name": "x"})
             assert send(stranger.stack_id).status_int == 404
@@ -120,19 +120,19 @@ def test_moved_key_acts_for_the_new_manager(warm, make_subject, login, name):
         else:
             made = warm.client.create(configuration()).json["id"]
             query = b"SELECT external_id::text FROM stackmgr.managers JOIN stackmgr.stacks USING (manager_id)"
-            [(holder,)] = login.execute(query + b" WHERE stack_id = %s::text::uuid", (made,)).fetchall()
+            [(holder,)] = admin.execute(query + b" WHERE stack_id = %s::text::uuid", (made,)).fetchall()
             assert holder == owner.client.external_id
 
 
 @each_write
 def test_restored_binding_makes_one_revision(  # noqa: PLR0913 - fixtures
-    *, warm, write, written, login, watcher, move
+    *, warm, write, written, admin, watcher, move
 ):
     """The first snapshot has no binding, a later one has: what it finds must not be run again."""
     move(away=True)
     assert warm.operations()[write]() == 500
     before = written()
-    with ThreadPoolExecutor() as threads, psycopg.connect(login.info.dsn) as operator:
+    with ThreadPoolExecutor() as threads, psycopg.connect(admin.info.dsn) as operator:
         operator.execute(b"LOCK TABLE stackmgr.stacks, stackmgr.creation_receipts IN SHARE MODE")
         status = threads.submit(warm.operations()[write])
         watcher.waiting_one()
@@ -142,7 +142,7 @@ def test_restored_binding_makes_one_revision(  # noqa: PLR0913 - fixtures
     assert written() == before + (status.result() != 500)
 
 
-def test_what_a_request_breaks_is_not_sent(warm, login):
+def test_what_a_request_breaks_is_not_sent(warm, admin):
     for call in (
         lambda: warm.client.get("no-id"),
         lambda: warm.client.page("limit=0"),
@@ -152,17 +152,17 @@ def test_what_a_request_breaks_is_not_sent(warm, login):
     ):
         assert call().status_int == 400
         assert warm.client.statements == ["api_key_verify"]
-    login.execute(b"UPDATE stackmgr.api_keys SET revoked_at = now()")
+    admin.execute(b"UPDATE stackmgr.api_keys SET revoked_at = now()")
     assert warm.client.create({"name": ""}).status_int == 401
 
 
 @each_operation
 def test_only_a_read_whose_connection_dies_is_sent_again(  # noqa: PLR0913 - fixtures
-    *, server, warm, written, login, watcher, name
+    *, server, warm, written, admin, watcher, name
 ):
     before = written()
-    with ThreadPoolExecutor() as threads, login.transaction():
-        login.execute(LOCK_TABLE)
+    with ThreadPoolExecutor() as threads, admin.transaction():
+        admin.execute(LOCK_TABLE)
         status = threads.submit(warm.operations()[name])
         waiting = watcher.waiting_one()
         server.terminate_backend(waiting)

@@ -87,16 +87,16 @@ def test_new_connections_are_not_drained(single, monkeypatch):
     assert [one is other for one, other in itertools.pairwise(found)] == [False, True, False]
 
 
-def test_idle_connections_are_closed_for_others(server, login, monkeypatch):
+def test_idle_connections_are_closed_for_others(server, admin, monkeypatch):
     monkeypatch.setattr(pool, "MAX_IDLE_SECONDS", 0.1)
-    login.execute(b"CREATE ROLE limited LOGIN CONNECTION LIMIT 2 IN ROLE stackmgr_app")
+    admin.execute(b"CREATE ROLE limited LOGIN CONNECTION LIMIT 2 IN ROLE stackmgr_app")
     with opened(server.url(user="limited"), pool_size=2, deadline=PATIENCE) as first:
         held = [acquired(first), acquired(first)]
         with opened(server.url(user="limited"), pool_size=2, deadline=PATIENCE) as second:
             for connection in held:
                 first.release(connection)
             second.release(acquired(second))
-    login.execute(b"DROP ROLE limited")
+    admin.execute(b"DROP ROLE limited")
 
 
 def test_a_session_that_has_a_connection_reads_with_it(single):

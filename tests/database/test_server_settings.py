@@ -63,19 +63,19 @@ SCOPES = {
 
 
 @pytest.fixture(params=SCOPES)
-def set_default(login, request):
+def set_default(admin, request):
     """Return a function that sets a default at one of the places where there are any."""
     # So that this login is not kept from undoing it.
-    login.execute(b"SET statement_timeout = 0; SET lock_timeout = 0")
+    admin.execute(b"SET statement_timeout = 0; SET lock_timeout = 0")
     scope = SCOPES[request.param]
 
     def set_default(name: str, value: str) -> None:
-        login.execute(b"ALTER %s SET %s = '%s'" % (scope, name.encode(), value.encode()))
-        login.execute(b"SELECT pg_reload_conf()")
+        admin.execute(b"ALTER %s SET %s = '%s'" % (scope, name.encode(), value.encode()))
+        admin.execute(b"SELECT pg_reload_conf()")
 
     yield set_default
-    login.execute(b"ALTER %s RESET ALL" % scope)
-    login.execute(b"SELECT pg_reload_conf()")
+    admin.execute(b"ALTER %s RESET ALL" % scope)
+    admin.execute(b"SELECT pg_reload_conf()")
 
 
 def test_every_setting_that_is_pinned_is_tried():
@@ -124,17 +124,17 @@ def test_a_connection_with_other_settings_is_closed(server):
 
 
 @pytest.mark.usefixtures("standby_wanted")
-def test_hidden_warning_is_no_success(subject, make_subject, login, watcher):
-    login.execute(b"SET synchronous_commit = local")
-    login.execute(b"ALTER ROLE postgres SET client_min_messages = 'error'")
+def test_hidden_warning_is_no_success(subject, make_subject, admin, watcher):
+    admin.execute(b"SET synchronous_commit = local")
+    admin.execute(b"ALTER ROLE postgres SET client_min_messages = 'error'")
     try:
         subject = make_subject.again(subject)
         with ThreadPoolExecutor() as threads:
             status = threads.submit(subject.operations()["update"])
-            login.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one())
+            admin.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one())
         assert status.result() == 500
     finally:
-        login.execute(b"ALTER ROLE postgres RESET ALL")
+        admin.execute(b"ALTER ROLE postgres RESET ALL")
 
 
 def assert_pinned(url: str, **otherwise: str) -> None:
@@ -162,7 +162,7 @@ def assert_every_operation_works(client: Client) -> None:
     assert client.get(created.json["id"]).json == updated.json
 
 
-def test_killed_workers_update_is_dropped(server, subject, login, watcher):
+def test_killed_workers_update_is_dropped(server, subject, admin, watcher):
     client, path = subject.client, f"/manager/stacks/{subject.stack_id}"
     before = client.get(subject.stack_id).json
 
@@ -175,7 +175,7 @@ def test_killed_workers_update_is_dropped(server, subject, login, watcher):
     patient = {"STACKMGR_DATABASE_TIMEOUT": "25"}
     with (
         running_service(server.url(), env=patient) as running,
-        held_row(login, subject.stack_id),
+        held_row(admin, subject.stack_id),
         ThreadPoolExecutor() as threads,
     ):
         threads.submit(update, running.port)

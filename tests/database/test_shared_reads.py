@@ -135,11 +135,11 @@ def test_a_hanging_backend_costs_no_read(subject, start, sent):
 
 
 @pytest.fixture
-def lock(login) -> Iterator[Callable[[], None]]:
+def lock(admin) -> Iterator[Callable[[], None]]:
     """Hold the lock that LOCKED waits for; the value releases it."""
-    login.execute(b"SELECT pg_advisory_lock(%d)" % LOCK)
-    yield lambda: login.execute(b"SELECT pg_advisory_unlock_all()")
-    login.execute(b"SELECT pg_advisory_unlock_all()")
+    admin.execute(b"SELECT pg_advisory_lock(%d)" % LOCK)
+    yield lambda: admin.execute(b"SELECT pg_advisory_unlock_all()")
+    admin.execute(b"SELECT pg_advisory_unlock_all()")
 
 
 @pytest.mark.parametrize("place", [0, 2])

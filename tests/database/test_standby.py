@@ -29,14 +29,14 @@ def link(server: FaultyPostgres) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def standby(link: Proxy, subject: Subject, login: psycopg.Connection) -> Iterator[FaultyPostgres]:
+def standby(link: Proxy, subject: Subject, admin: psycopg.Connection) -> Iterator[FaultyPostgres]:
     with tempfile.TemporaryDirectory(prefix="stackmgr-standby-") as folder:
         follower = FaultyPostgres(Path(folder) / "data")
         follower.follow(f"host=127.0.0.1 port={link.port} user=postgres application_name=standby")
         with follower:
-            login.execute(b"ALTER SYSTEM SET synchronous_standby_names = 'standby'")
-            login.execute(b"SELECT pg_reload_conf()")
-            wait_for_sync(login)
+            admin.execute(b"ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+            admin.execute(b"SELECT pg_reload_conf()")
+            wait_for_sync(admin)
             yield follower
             link.release()
 
@@ -46,15 +46,15 @@ def wait_for_sync(primary: psycopg.Connection) -> None:
 
 
 @pytest.mark.usefixtures("standby")
-def test_cancelled_wait_is_not_acknowledged(server, subject, link, login, watcher):
+def test_cancelled_wait_is_not_acknowledged(server, subject, link, admin, watcher):
     link.hold()
     for operation in (subject.operations()["update"], subject.operations()["create"]):
         with ThreadPoolExecutor() as threads:
             status = threads.submit(operation)
-            login.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one())
+            admin.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one())
         assert status.result() == 500
     with ThreadPoolExecutor() as threads, operating(server.url()) as operator:
-        threads.submit(lambda: login.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one()))
+        threads.submit(lambda: admin.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one()))
         with pytest.raises(CommandError, match="committed, but the database warns: canceling wait"):
             issued_keys.create(operator, str(uuid4()))
 
