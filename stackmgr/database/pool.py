@@ -189,7 +189,7 @@ class Database:
         return self._pool.get_stats()
 
     def on_wait(self, observe: Callable[[float], object]) -> None:
-        """Call *observe* with the seconds of each wait for a connection, of which none is idle."""
+        """Call *observe* with the seconds of each wait for a connection, if none is idle."""
         self._pool.observe_wait = observe
 
     def acquire(self, deadline: float) -> DatabaseConnection:

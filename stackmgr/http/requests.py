@@ -231,7 +231,7 @@ def _check_structure(body: bytes) -> None:
     """
     if b"\\" in body:
         body = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    pieces = body.split(b'"', _MAX_STRUCTURE)
+    pieces = body.split(b'"', _MAX_STRUCTURE)  # the last, even, is the rest, and counts as outside
     outside = b"".join(pieces[::2])
     commas, brackets = outside.count(b","), outside.count(b"[") + outside.count(b"{")
     if commas + brackets <= _MAX_STRUCTURE:

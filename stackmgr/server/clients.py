@@ -53,8 +53,8 @@ class Clients:
             scheduler.wait_for(listener.fileno(), READABLE, inf)
             try:
                 for _ in islice(self._accepted(listener), ACCEPTS):
-                    if second != (second := int(monotonic())):
-                        most = 0
+                    if (now := int(monotonic())) != second:
+                        most, second = 0, now
                     if is_shared and most < len(self.open) < SHARED_BELOW:
                         most = len(self.open)
                         scheduler.wait(SHARE_SECONDS)
