@@ -11,20 +11,16 @@ import pytest
 from stackmgr import startup
 from tests.deploy.browser import Browser, running_browser
 from tests.deploy.dev_process import running_dev
-from tests.support import processes
 from tests.support.memory import reachable
-from tests.support.nginx import NGINX
-from tests.support.programs import require
-from tests.support.server import free_port, listening_ports, running_service, send_request
+from tests.support.nginx import running_nginx
+from tests.support.server import free_port, running_service, send_request
 from tests.support.waiting import eventually
 
 PATHS = ("/", "/openapi.json", "/stylesheets/swagger-ui.css", "/javascripts/swagger-ui-bundle.js")
 DEADLINE_SECONDS = 30
-NGINX_CONF = """\
-daemon off; master_process off; pid {folder}/pid; events {{}}
-http {{ access_log off; client_body_temp_path {folder}/1; proxy_temp_path {folder}/2;
-fastcgi_temp_path {folder}/3; scgi_temp_path {folder}/4; uwsgi_temp_path {folder}/5;
-server {{ listen 127.0.0.1:{own_port}; location /stackmgr/ {{ proxy_pass http://127.0.0.1:{port}/; }} }} }}
+SERVER = """\
+access_log off;
+server {{ listen 127.0.0.1:{own_port}; location /stackmgr/ {{ proxy_pass http://127.0.0.1:{port}/; }} }}
 """
 WITHOUT_EXTRA = (
     "import sys; sys.modules['mkdocs_swagger_ui_tag'] = None; from stackmgr.__main__ import main; main()"
@@ -48,10 +44,8 @@ def dev(port):
 def address(dev, port):
     """Return where a reverse proxy publishes the page: under a path, with another Host, without TLS."""
     with tempfile.TemporaryDirectory(prefix="stackmgr-page-") as folder:
-        conf, log = Path(folder) / "nginx.conf", Path(folder) / "log"
-        conf.write_text(NGINX_CONF.format(folder=folder, port=port, own_port=(own_port := free_port())))
-        command = [require(NGINX, "nginx"), "-e", str(log), "-c", str(conf)]
-        with processes.running(command, log, lambda process: own_port in listening_ports(process.pid)):
+        server = SERVER.format(port=port, own_port=(own_port := free_port()))
+        with running_nginx(Path(folder), own_port, server):
             yield f"http://proxy.test:{own_port}/stackmgr/"
 
 

@@ -137,17 +137,23 @@ def nginx_before(
     folder: Path, *ports: int, changes: Mapping[str, str] | None = None, has_workers: bool = False
 ) -> Iterator[NginxProxy]:
     """Run nginx with one upstream server, or two, in an empty *folder*; a reload needs workers."""
-    nginx = require(NGINX, "nginx")
     make_certificate(folder / "tls")
     port = free_port()
     every = dict(changes or {})
     if len(ports) == 2:
         every[_SECOND_SERVER] = f"server 127.0.0.1:{ports[1]} "
-    (folder / "stackmgr.conf").write_text(site(folder, port, ports[0], every))
     user = f"user {getpass.getuser()};" if has_workers else "master_process off;"
+    with running_nginx(folder, port, site(folder, port, ports[0], every), user):
+        yield NginxProxy(port, folder)
+
+
+@contextmanager
+def running_nginx(folder: Path, port: int, servers: str, user: str = "master_process off;") -> Iterator[None]:
+    """Run nginx with *servers*, of which one listens on *port*, in an empty *folder*."""
+    nginx = require(NGINX, "nginx")
+    (folder / "stackmgr.conf").write_text(servers)
     (folder / "nginx.conf").write_text(_SURROUNDINGS.format(folder=folder, processes=user))
     command = [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf")]
-    with processes.running(
-        command, folder / "nginx.log", lambda process: port in listening_ports(process.pid)
-    ):
-        yield NginxProxy(port, folder)
+    log = folder / "nginx.log"
+    with processes.running(command, log, lambda process: port in listening_ports(process.pid)):
+        yield
