@@ -1,7 +1,9 @@
 """Errors: the closed table of codes, the content of a response, unexpected failures."""
 
+import gc
 import json
 import logging
+import weakref
 from uuid import uuid4
 
 import pytest
@@ -12,6 +14,7 @@ from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.errors import BindingConflict, CircuitOpen, Overloaded, RateLimited, ServiceUnavailable
+from stackmgr.http import error_handlers
 from stackmgr.monitoring.logs import JsonFormatter
 from tests.support.client import STACKS, STATUS
 from tests.support.examples import configuration
@@ -152,3 +155,18 @@ def test_errors_repeat_nothing_of_a_request(client, caplog):
     ]
     assert all(response.status_int >= 400 for response in responses)
     assert not any(marker in json.dumps([response.text, response.headerlist]) for response in responses)
+
+
+def test_an_error_keeps_no_body(client, monkeypatch):
+    bodies, respond = [], error_handlers._respond
+
+    def noted(req, *rest):
+        bodies.append(weakref.ref(req.env["wsgi.input"]))
+        respond(req, *rest)
+
+    monkeypatch.setattr(error_handlers, "_respond", noted)
+    gc.disable()
+    try:
+        assert (client.create({}).status_int, [body() for body in bodies]) == (400, [None])
+    finally:
+        gc.enable()

@@ -20,8 +20,10 @@ LISTED = 'stackmgr_requests_total{code="",method="GET",route="/manager/stacks",s
 
 
 def samples(admin_port: int) -> dict[str, float]:
-    text = send_request(admin_port, "/metrics")[1]
-    return {f"{name}{{{labels}}}": float(value) for name, labels, value in SAMPLE.findall(text)}
+    found = server.exchange(admin_port, "/metrics", timeout=60)
+    assert found.headers["Content-Type"].startswith("text/plain; version=")
+    values = SAMPLE.findall(found.body.decode())
+    return {f"{name}{{{labels}}}": float(value) for name, labels, value in values}
 
 
 def counted(found: dict[str, float]) -> float:

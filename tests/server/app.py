@@ -62,6 +62,7 @@ INVALID = {
 SPECIAL = {
     "/hang": lambda _: time.sleep(600),
     "/never-starts": lambda _: [b"x"],
+    "/starts-twice": lambda start: start("200 OK", []) and start("200 OK", []) and [b"x"],
     "/change-of-mind": change_of_mind,
     "/late": late,
 }

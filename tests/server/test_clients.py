@@ -160,6 +160,17 @@ def test_the_longest_idle_makes_room(worker):
     assert found[0].is_ended()
 
 
+def test_each_silence_has_a_deadline_of_its_own(worker):
+    found = worker.connected(get("/"))
+    worker.pass_time(2)
+    found.send(get("/"))
+    worker.pass_time(2)
+    assert found.read_all().count(b"200 OK") == 2
+    assert not found.is_ended()
+    worker.pass_time(1)
+    assert found.is_ended()
+
+
 def test_a_trickle_keeps_no_place(worker):
     found = [worker.connected(b"G") for _ in range(10)]
     found[0].send(b"E")
@@ -248,7 +259,7 @@ def test_an_unknown_key_inherits_nothing(memory):
         remembered.append(place.remembered)
         if environ["HTTP_AUTHORIZATION"] == "Bearer a":
             place.accept("A", "client")
-        start("200 OK", [])
+        start("404 Not Found", [])
         return []
 
     memory.wsgi = app

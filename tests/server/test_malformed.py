@@ -173,7 +173,7 @@ def test_head_gets_no_error_body(memory):
     assert client.is_ended()
 
 
-@pytest.mark.parametrize("path", [*RAISED, *INVALID, "/never-starts", "/late"])
+@pytest.mark.parametrize("path", [*RAISED, *INVALID, "/never-starts", "/starts-twice", "/late"])
 def test_an_unexpected_exception_is_a_500(memory, path):
     response = memory.request(get(path, "X-Request-Id: mine"))
     assert_error_object(response, 500, "internal_error", "mine")

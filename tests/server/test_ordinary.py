@@ -4,7 +4,9 @@ import hashlib
 import io
 import random
 import re
+import time
 from contextlib import ExitStack
+from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -128,6 +130,12 @@ def test_requests_may_be_cut_anywhere(memory, name):
     assert memory.log.lines == []
     for pieces in cuts(ORDINARY[name]):
         assert memory.sent_for(*pieces) == (expected, True), pieces
+
+
+def test_a_response_has_its_date(memory):
+    began = int(time.time())
+    date = parsedate_to_datetime(memory.request(get("/")).headers["Date"]).timestamp()
+    assert began <= date <= time.time()
 
 
 def test_expect_100_continue(memory):

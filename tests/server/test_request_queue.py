@@ -101,6 +101,10 @@ def test_a_waiting_request_moves_to_its_manager():
     requests.places["a1"].accept("A")
     requests.add("d1")
     assert requests.take() == "c1 a2 a3 d1"  # in the order of their arrival, after that of the line
+    for requests.now, name in ((2.0, "e1"), (3.0, "d2"), (4.0, "e2")):
+        requests.add(name)
+    requests.accept_earlier("e", "A")
+    assert requests.take() == "e1 d2"
 
 
 def test_a_rejected_key_is_not_remembered():
