@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter, deque
 from datetime import UTC, datetime, timedelta
@@ -22,6 +21,7 @@ from stackmgr import paths
 from stackmgr.access import api_keys
 from tests.support.http_proxy import Exchange, http_proxy
 from tests.support.openapi import OPERATIONS
+from tests.support.processes import completed
 from tests.support.programs import require
 from tests.support.server import exchange
 
@@ -41,10 +41,7 @@ def counts(admin, key):
 
 
 def run(command: list[str], folder: Path, **environment: str) -> str:
-    ran = subprocess.run(
-        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False,
-        timeout=120,
-    )  # fmt: skip
+    ran = completed(command, cwd=folder, env=os.environ | environment, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 
@@ -70,10 +67,7 @@ def javascript_fetch(folder: Path) -> list[str]:
 def typescript(folder: Path) -> list[str]:
     npm = require(shutil.which("npm"), "npm")
     shutil.copytree(HERE / "typescript", folder, dirs_exist_ok=True)
-    installed = subprocess.run(
-        [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    installed = completed([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=folder)
     if installed.returncode != 0 and os.environ.get("CI") != "true":
         pytest.skip(f"npm cannot install the packages: {installed.stderr[-300:]}")
     assert installed.returncode == 0, installed.stderr
@@ -135,7 +129,7 @@ def test_a_program_waits_up_to_a_minute(program, values, service, key):
     with http_proxy(service.port, after=reject) as base:
         command = [*WITHOUT_PAUSES[program](), str(SCHEMAS / "samples" / program)]
         env = os.environ | {"BASE_URL": base, "API_KEY": key}
-        ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+        ran = completed(command, env=env, timeout=120)
     pauses = [float(line) for line in re.findall(r"^[\d.e-]+$", ran.stderr, re.MULTILINE)]
     expected = [*PAUSES.values()] if values is PAUSES else []
     assert (ran.returncode, len(pauses)) == (0 if expected else 1, len(expected))

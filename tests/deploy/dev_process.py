@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.processes import completed
 from tests.support.server import free_port
 from tests.support.waiting import eventually
 
@@ -86,6 +87,6 @@ def running_dev(
 
 def failed_dev(*arguments: str | Path, command: Sequence[str] = _COMMAND) -> str:
     """Run a `stackmgr dev` that cannot serve and return what it says on stderr, alone."""
-    ended = subprocess.run([*command, *map(str, arguments)], check=False, capture_output=True, text=True)
+    ended = completed([*command, *map(str, arguments)])
     assert (ended.returncode, ended.stdout) == (1, "")
     return ended.stderr

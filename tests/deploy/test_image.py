@@ -22,6 +22,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.support.clusters import new_database
 from tests.support.examples import configuration
 from tests.support.memory import memory
+from tests.support.processes import completed
 from tests.support.programs import require
 from tests.support.releases import ROOT
 from tests.support.server import free_port, send_request
@@ -42,7 +43,7 @@ path-exclude=/usr/share/man/*
 
 
 def sh(*command: str | Path, **options) -> str:
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, **options)
+    ended = completed(command, **options)
     assert ended.returncode == 0, f"{command}\n{ended.stdout[-4000:]}\n{ended.stderr[-4000:]}"
     return ended.stdout
 

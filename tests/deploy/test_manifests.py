@@ -19,6 +19,7 @@ import stackmgr
 from stackmgr.release import CHECK_SECONDS
 from stackmgr.settings import Settings
 from tests.deploy.units import DEPLOY, GRACEFUL_TIMEOUT_SECONDS, unit, values
+from tests.support.processes import completed
 from tests.support.programs import require
 from tests.support.server import free_port, listens, running_service, send_request
 from tests.support.waiting import eventually
@@ -231,7 +232,7 @@ def test_systemd_accepts_the_units(tmp_path):
         (tmp_path / name).write_text(unit(name))
     for arguments in (("verify", *UNITS), ("security", "--offline=true", "--threshold=15", UNITS[0])):
         command = [program, *arguments]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        ended = completed(command, cwd=tmp_path)
         assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
 
 

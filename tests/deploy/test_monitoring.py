@@ -23,6 +23,7 @@ from stackmgr.reasons import ReasonSlug
 from tests.deploy.runbook import block, lines
 from tests.support.clusters import cluster, new_database
 from tests.support.nginx import require
+from tests.support.processes import completed
 from tests.support.psql import SUPPORT, run_psql
 
 DEPLOY = paths.directory("deploy")
@@ -219,7 +220,7 @@ def test_statistics_login_sees_statement_times():
 
 def promtool(*arguments: str | Path) -> None:
     program = require(shutil.which("promtool"), "promtool (package prometheus)")
-    ended = subprocess.run([program, *arguments], check=False, capture_output=True, text=True)
+    ended = completed([program, *arguments])
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

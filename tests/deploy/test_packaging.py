@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import stackmgr
+from tests.support.processes import completed
 from tests.support.releases import DATA, ROOT, copy_source
 
 
@@ -123,7 +124,7 @@ def undated(checkout: Path) -> None:
 def test_no_release_is_made_of_what_is_not_ready(tmp_path, mistake, arguments, message):
     mistake(checkout := committed(tmp_path))
     command = [checkout / "deploy" / "release", "--without-image", *arguments]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    ended = completed(command)
     assert ended.returncode == 1
     assert message in ended.stderr
     assert not (checkout / "dist").exists()

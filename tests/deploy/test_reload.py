@@ -11,6 +11,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from tests.deploy.reloads import messages, rejected_reload
+from tests.support.processes import completed
 from tests.support.server import GUNICORN_COMMAND, running, running_service, workers_replaced
 from tests.support.waiting import eventually
 
@@ -37,7 +38,7 @@ def test_rejected_setting_or_login_is_named(server):
 def check(url: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "stackmgr", "check"]
     environ["STACKMGR_DATABASE_URL"] = url
-    return subprocess.run(command, env=environ, check=False, capture_output=True, text=True)
+    return completed(command, env=environ)
 
 
 def test_what_cannot_be_run_is_named_with_its_path(database_url, tmp_path):

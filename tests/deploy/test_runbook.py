@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,19 +12,14 @@ from stackmgr import paths
 from tests.deploy.runbook import block
 from tests.deploy.units import DEPLOY
 from tests.support.clusters import new_database
+from tests.support.processes import completed
 from tests.support.releases import copy_source
 from tests.support.server import free_port, running, send_request, workers_replaced
 
 
 def command(folder: Path, text: str) -> str:
-    ended = subprocess.run(
-        ["/bin/sh", "-c", text],
-        cwd=folder,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.defpath}"},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.defpath}"}
+    ended = completed(["/bin/sh", "-c", text], cwd=folder, env=environ)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 

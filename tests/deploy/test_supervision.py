@@ -20,6 +20,7 @@ import pytest
 from stackmgr import paths
 from tests.deploy.reloads import is_serving, kill_workers, messages, rejected_reload, workers
 from tests.support.examples import configuration
+from tests.support.processes import completed
 from tests.support.programs import require
 from tests.support.releases import make_release, switch
 from tests.support.server import (
@@ -137,9 +138,7 @@ def test_check_rejects_a_broken_release(database_url, releases, file, code, reas
     environ = os.environ | {"STACKMGR_DATABASE_URL": database_url, "PYTHONPATH": f"{releases.folder}/current"}
     environ["STACKMGR_ADMIN_BIND"] = "127.0.0.1:1"
     command = [sys.executable, "-m", "stackmgr", "check"]
-    ran = subprocess.run(
-        command, env=environ, cwd=releases.folder, capture_output=True, text=True, check=False
-    )
+    ran = completed(command, env=environ, cwd=releases.folder)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert reason in ran.stderr
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.faults.cell import ONE_WORKER, Cell
 from tests.faults.stage import NoPlace, Stage
+from tests.support.processes import completed
 
 _PIECES = (1 << 20, 1 << 12)
 
@@ -20,7 +21,7 @@ def _with_volume(stage: Stage) -> Iterator[None]:
     volume = stage.folder / "volume"
     volume.mkdir()
     mount = ("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", volume)
-    made = subprocess.run(mount, check=False, capture_output=True, text=True)
+    made = completed(mount)
     if made.returncode != 0:
         raise NoPlace(f"a volume cannot be mounted here: {made.stderr.strip()}")
     try:

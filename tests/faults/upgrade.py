@@ -19,6 +19,7 @@ from tests.faults.stage import Evidence, NoPlace
 from tests.faults.unit import Unit
 from tests.support.clusters import new_database
 from tests.support.nginx import NGINX, nginx_before
+from tests.support.processes import completed
 from tests.support.psql import audit
 from tests.support.releases import make_release, switch
 from tests.support.server import send_request
@@ -56,9 +57,7 @@ class Deployment:
 def _command(release: Path, database_url: str, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(release), "STACKMGR_DATABASE_URL": database_url}
     command = [sys.executable, "-m", "stackmgr", *words]
-    return subprocess.run(
-        command, env=environment, cwd=release.parent, check=False, capture_output=True, text=True
-    )
+    return completed(command, env=environment, cwd=release.parent)
 
 
 @contextmanager

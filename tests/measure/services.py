@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from tests.support import tcp_proxy, unkey_server
 from tests.support.client import STACKS
 from tests.support.clusters import new_database
 from tests.support.memory import reachable
+from tests.support.processes import completed
 from tests.support.server import RunningService, running
 
 HERE = paths.directory("sql").parent
@@ -62,9 +62,7 @@ class Checkout:
     def run(self, *arguments: str, **env: str) -> str:
         """Run a program of the checkout's Python, and return what it printed."""
         command = [self.python, *arguments]
-        ended = subprocess.run(
-            command, cwd=self.folder, env=os.environ | env, capture_output=True, text=True, check=False
-        )
+        ended = completed(command, cwd=self.folder, env=os.environ | env)
         if ended.returncode != 0:
             raise RuntimeError(f"{self.folder}: {' '.join(command)}:\n{ended.stderr}")
         return ended.stdout

@@ -1,7 +1,5 @@
 """deploy/support/audit.sql finds each planted fault, where it is, and nothing else."""
 
-import subprocess
-
 import psycopg
 import pytest
 
@@ -18,6 +16,7 @@ from tests.operate.saved import (
     plant,
     update,
 )
+from tests.support.processes import completed
 
 AUDIT = paths.directory("deploy") / "support" / "audit.sql"
 ITS_MANAGER = f"manager_id = '{MANAGER_ID}'"
@@ -151,7 +150,7 @@ def test_audit_in_parts_finds_the_same(own_saved_url, binaries):
     command = ["/bin/sh", AUDIT.with_suffix(".sh"), "-d", own_saved_url, "-v", "ON_ERROR_STOP=1"]
 
     def run() -> tuple[int, list[str], str]:
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        ran = completed(command, env=environment)
         return ran.returncode, ran.stdout.splitlines(), ran.stderr
 
     status, found, progress = run()

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from stackmgr import paths
 from tests.operate.saved import MANAGER_ID, OTHER_MANAGER_ID, STACK
+from tests.support.processes import completed
 from tests.support.waiting import eventually
 
 DEPLOY = paths.directory("deploy")
@@ -43,7 +43,7 @@ def shell(own_saved_url: str, binaries: Path, tmp_path: Path):
 
     def run(line: str, status: int | None = 0) -> str:
         command = ["/bin/sh", "-euc", line.replace("-d stackmgr ", f"-d {given['dbname']} ")]
-        ran = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+        ran = completed(command, cwd=tmp_path, env=environ)
         assert ran.returncode == status if status is not None else ran.returncode, ran.stderr
         return ran.stdout + ran.stderr
 

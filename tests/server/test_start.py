@@ -6,25 +6,20 @@ import os
 import re
 import signal
 import socket
-import subprocess
 
 import psutil
 import pytest
 
+from tests.support.processes import completed
 from tests.support.server import GUNICORN_COMMAND, free_port, running_service
 
 
 def failed_start(*arguments, **environ):
     """Start gunicorn, which must end by itself, and return what it says."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STACKMGR_")}
-    ended = subprocess.run(
-        [*GUNICORN_COMMAND, "--bind", f"127.0.0.1:{free_port()}", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=kept | {f"STACKMGR_{name}": str(value) for name, value in environ.items()},
-    )
+    command = [*GUNICORN_COMMAND, "--bind", f"127.0.0.1:{free_port()}", *arguments]
+    given = {f"STACKMGR_{name}": str(value) for name, value in environ.items()}
+    ended = completed(command, timeout=60, env=kept | given)
     assert ended.returncode != 0
     assert ended.stdout == ""
     assert "Traceback" not in ended.stderr

@@ -13,6 +13,11 @@ from tests.support.waiting import eventually
 _DEADLINE = 60.0
 
 
+def completed(command: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run *command* to its end, whatever its exit status, and keep what it prints."""
+    return subprocess.run(command, check=False, capture_output=True, text=True, **options)
+
+
 def stop(process: subprocess.Popen[Any], number: int = signal.SIGTERM) -> int:
     """Send a signal, unless the process has ended already, and return its exit status."""
     if process.poll() is None:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,21 +9,21 @@ import pytest
 import yaml
 
 from tests import suite
+from tests.support.processes import completed
 
 ROOT = suite.TESTS.parent
-WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())
-NIGHTLY = [
-    step["run"]
-    for job in WORKFLOW["jobs"].values()
-    for step in job["steps"]
-    if "tests/run" in step.get("run", "")
-]
+JOBS = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"].values()
+COMMANDS = [step.get("run", "") for job in JOBS for step in job["steps"]]
+NIGHTLY = [command for command in COMMANDS if "tests/run" in command]
 # What `python -m tests.suite` is in the folder of `without_passes`.
 REPLACED = f"""#!/bin/sh
 exec "{sys.executable}" - "$@" <<'END'
 import sys
 sys.path.insert(0, "{ROOT}")
 from tests import suite
+from tests.support.processes import completed
+
+from tests.support.processes import completed
 suite.run = lambda part: (True, part.title)
 sys.exit(suite.main(sys.argv[3:]))
 END
@@ -71,14 +70,7 @@ def test_each_night_runs_what_is_promised(without_passes, command, lost):
     variables = {name: value for name, value in os.environ.items() if name != "CITUS_BINARIES"}
     variables |= {"CI": "true", "PATH": f"{without_passes}/bin:/bin"}
     variables |= {"POSTGRES_BINARIES": str(without_passes / "postgresql")}
-    ran = subprocess.run(
-        ["/bin/sh", "-ec", command],
-        cwd=without_passes,
-        env=variables,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    ran = completed(["/bin/sh", "-ec", command], cwd=without_passes, env=variables)
     promised = "--all" in command
     assert ran.returncode == int(lost and promised), ran.stdout + ran.stderr
     assert ("tests on Citus: left out" in ran.stdout) == promised
