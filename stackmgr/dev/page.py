@@ -14,6 +14,7 @@ from typing import Any
 
 from stackmgr import paths, startup
 from stackmgr.http.health import WsgiApplication
+from stackmgr.http.schemas import read_schema
 from stackmgr.stacks import whitelist
 
 _HOSTS = {"127.0.0.1", "localhost"}
@@ -37,13 +38,14 @@ def swagger_ui() -> Path | None:
 
 
 def sample() -> dict[str, Any]:
-    """Return the body of a create, with tokens of the whitelist in force."""
-    first, second, *_ = whitelist.load_configured().tokens.values()
-    allocation = [
-        {"token_address": first.checksummed, "weight_bps": 6000},
-        {"token_address": second.address, "weight_bps": 4000},
-    ]
-    return {"name": "Growth", "allocation": allocation, "schedule": {"preset": "weekly"}}
+    """Return the create body of the OpenAPI document, with tokens of the whitelist in force."""
+    create = read_schema("openapi.json")["paths"]["/manager/stacks"]["post"]
+    [example] = create["requestBody"]["content"]["application/json"]["examples"].values()
+    body: dict[str, Any] = example["value"]
+    tokens = whitelist.load_configured().tokens.values()
+    for item, token in zip(body["allocation"], tokens, strict=False):
+        item["token_address"] = token.checksummed
+    return body
 
 
 def application() -> WsgiApplication:

@@ -75,7 +75,7 @@ def test_printed_lines_work_in_their_order(dev):
     assert updated["id"] == created["id"]
     assert updated["name"] != created["name"]
     assert sh(create) == (200, updated)
-    status, rejected = sh(create.replace("6000", "5999").replace("4000", "4001"))
+    status, rejected = sh(create.replace("5000", "4999").replace("3000", "3001"))
     assert (status, rejected["code"]) == (409, "conflict")
 
 
@@ -89,11 +89,11 @@ def test_printed_database_suits_other_commands(dev):
 
 
 def test_log_line_of_a_400_names_the_place(dev):
-    [address] = re.findall(r'"(0x\w{40})", "weight_bps": 6000', dev.curl_lines[0])
+    [address] = re.findall(r'"(0x\w{40})", "weight_bps": 5000', dev.curl_lines[0])
     mistakes = {
         "preset_unknown": ('"weekly"', '"Weekly"', "schedule.preset must be one of ["),
         "token_checksum": (address, f"0x{address[2:].swapcase()}", "allocation[0].token_address"),
-        "weights_total": ('": 6000', '": 5999', "allocation: 9999"),
+        "weights_total": ('": 5000', '": 4999', "allocation: 9999"),
         "body_unknown_field": ('"name"', '"nom": 1, "name"', "body must not contain {'nom'} properties"),
     }
     for reason, (valid, mistake, at) in mistakes.items():
