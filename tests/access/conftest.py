@@ -147,7 +147,7 @@ def manager(client: Client, admin: psycopg.Connection) -> tuple[str, str]:
 @pytest.fixture
 def rows_of(admin: psycopg.Connection) -> Callable[[str], list[int]]:
     tables = ("stacks", "stack_revisions", "creation_receipts", "managers")
-    queries = [f"SELECT count(*) FROM stackmgr.{table} WHERE manager_id = %s" for table in tables]  # noqa: S608
+    queries = [f"SELECT count(*) FROM stackmgr.{table} WHERE manager_id = %s" for table in tables]
     return lambda manager_id: [admin.execute(query, [manager_id]).fetchone()[0] for query in queries]
 
 

@@ -17,7 +17,7 @@ from stackmgr.access.verifiers import Identity
 from stackmgr.database.session import Session
 from stackmgr.operate import erasure
 from stackmgr.operate.connection import Operator, operating
-from tests.support.examples import configuration
+from tests.support.examples import COLUMN_NAMES, configuration
 
 pytestmark = pytest.mark.usefixtures("erase_at_once")
 
@@ -172,10 +172,10 @@ def test_rows_without_their_manager_are_erased(busy_manager, command, admin, row
     assert admin.execute(RECORD, [busy_manager[0]]).fetchone() == (3, 5, 3, True, True)
 
 
-STACK = b"""
-INSERT INTO stackmgr.stacks (manager_id, stack_id, revision_id, revision_number, name, allocation, preset)
-SELECT %s, stack_id, revision_id, 1, name, allocation, preset FROM stackmgr.stacks LIMIT 1
-"""
+STACK = f"""
+INSERT INTO stackmgr.stacks (manager_id, stack_id, revision_id, revision_number, {COLUMN_NAMES})
+SELECT %s, stack_id, revision_id, 1, {COLUMN_NAMES} FROM stackmgr.stacks LIMIT 1
+""".encode()
 
 
 def test_rows_that_appear_meanwhile_are_deleted(busy_manager, make_client, erase, admin, rows_of):

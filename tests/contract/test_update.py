@@ -11,20 +11,25 @@ from psycopg.rows import dict_row
 from stackmgr.access import api_keys
 from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import reading
-from tests.support.examples import ADDRESSES, CONFIGURATION, allocation, configuration, from_columns
+from tests.support.examples import (
+    ADDRESSES,
+    CHANGED,
+    COLUMN_NAMES,
+    COLUMN_VALUES,
+    CONFIGURATION,
+    allocation,
+    configuration,
+    from_columns,
+    stored,
+)
 
-NEW = {
-    "name": " Income ",
-    "allocation": allocation((ADDRESSES[7], 2500), (ADDRESSES[3], 0), (ADDRESSES[5], 7500)),
-    "schedule": {"preset": "hourly"},
-}
-SAVED = NEW | {"allocation": allocation((ADDRESSES[3], 0), (ADDRESSES[5], 7500), (ADDRESSES[7], 2500))}
+NEW = CHANGED | {"allocation": CHANGED["allocation"][::-1]}
 
-COMBINATIONS = [fields for count in (1, 2, 3) for fields in itertools.combinations(NEW, count)]
+COMBINATIONS = [fields for count in range(len(NEW)) for fields in itertools.combinations(NEW, count + 1)]
 
 
 @pytest.mark.parametrize("fields", COMBINATIONS, ids="+".join)
-@pytest.mark.parametrize("values", [(NEW, SAVED), (CONFIGURATION, {})], ids=["new", "current"])
+@pytest.mark.parametrize("values", [(NEW, CHANGED), (CONFIGURATION, {})], ids=["new", "current"])
 def test_supplied_fields_are_replaced(client, stack, row_counts, values, fields):
     new, saved = values
     before = row_counts()
@@ -53,18 +58,17 @@ RIVALS = configuration(
 
 @pytest.mark.parametrize("fields", COMBINATIONS, ids="+".join)
 def test_an_update_waits_for_its_rival(client, stack, admin, other, fields):
-    saved = (RIVALS["name"], json.dumps(RIVALS["allocation"], separators=(",", ":")), "monthly", stack["id"])
+    update = f"UPDATE stackmgr.stacks SET ({COLUMN_NAMES}) = ({COLUMN_VALUES}) WHERE stack_id = %(stack_id)s"
+    saved = stored(RIVALS)._asdict() | {"stack_id": stack["id"]}
     for end, base in ((other.rollback, stack), (other.commit, stack | RIVALS)):
-        other.execute(
-            "UPDATE stackmgr.stacks SET name = %s, allocation = %s, preset = %s WHERE stack_id = %s", saved
-        )
+        other.execute(update, saved)
         with ThreadPoolExecutor(1) as thread:
             response = thread.submit(client.update, stack["id"], {field: NEW[field] for field in fields})
             other.wait_until_waited_for(admin)
             end()
         updated = response.result().json
         revision = {"current_revision_id": updated["current_revision_id"]}
-        assert updated == base | {field: SAVED[field] for field in fields} | revision
+        assert updated == base | {field: CHANGED[field] for field in fields} | revision
         assert client.get(stack["id"]).json == updated
 
 

@@ -14,7 +14,7 @@ from stackmgr.database import statements
 from stackmgr.limits import LONGEST_KEY_BYTES
 from stackmgr.monitoring.logs import JsonFormatter
 from tests.database.subject import DEADLINE, POOL_SIZE, in_time
-from tests.support.examples import configuration
+from tests.support.examples import COLUMN_NAMES, configuration
 from tests.support.waiting import eventually
 
 
@@ -126,20 +126,21 @@ def test_server_messages_are_not_repeated(subject, sabotage, caplog):
     assert "XX000" in logged
 
 
+REVISION = f"""
+INSERT INTO stackmgr.stack_revisions
+    (manager_id, stack_id, revision_number, revision_id, {COLUMN_NAMES}, identity_id, request_id)
+SELECT manager_id, stack_id, 2, gen_random_uuid(), {COLUMN_NAMES}, 'x', 'x'
+FROM stackmgr.stacks WHERE stack_id = %s::text::uuid
+"""
+
+
 def test_deadlock_runs_the_statement_again(make_subject, server, admin, watcher):
     # The service's side is to find the deadlock, and so to be the one that gives way.  It looks
     # once, so late that there is one by then.
     subject = make_subject(f"{server.url()}&options=-c%20deadlock_timeout%3D2s")
     admin.execute(b"SET deadlock_timeout = '1min'")
     with ThreadPoolExecutor() as threads, admin.transaction(force_rollback=True):
-        admin.execute(
-            b"INSERT INTO stackmgr.stack_revisions"
-            b" (manager_id, stack_id, revision_number, revision_id, name, allocation, preset,"
-            b" identity_id, request_id)"
-            b" SELECT manager_id, stack_id, 2, gen_random_uuid(), name, allocation, preset, 'x', 'x'"
-            b" FROM stackmgr.stacks WHERE stack_id = %s::text::uuid",
-            (subject.stack_id,),
-        )
+        admin.execute(REVISION.encode(), (subject.stack_id,))
         status = threads.submit(subject.operations()["update"])
         watcher.waiting_one()
         admin.execute(

@@ -90,7 +90,7 @@ def save(url: str) -> None:
 def contents(url: str) -> dict[str, tuple[str, list[tuple[Any, ...]]]]:
     """Return the storage parameters and the rows of each table."""
     return {
-        name: (parameters, sorted(sql(url, f"SELECT saved::text FROM stackmgr.{name} AS saved")))  # noqa: S608
+        name: (parameters, sorted(sql(url, f"SELECT saved::text FROM stackmgr.{name} AS saved")))
         for name, parameters in sql(url, TABLES.decode())
     }
 

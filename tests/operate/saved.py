@@ -10,7 +10,7 @@ import psycopg
 
 from stackmgr import paths
 from stackmgr.stacks.configuration import Configuration
-from tests.support.examples import TOKENS
+from tests.support.examples import COLUMNS, STORED, TOKENS, allocation_text
 
 ADDRESS = {token["symbol"]: token["address"].lower() for token in TOKENS}
 TOKENS_FILE = paths.default_whitelist()
@@ -52,7 +52,7 @@ SAVED = (
 def _row(connection: psycopg.Connection[Any], table: str, row: dict[str, object]) -> None:
     names = ", ".join(row)
     values = ", ".join(f"%({name})s" for name in row)
-    connection.execute(f"INSERT INTO stackmgr.{table} ({names}) VALUES ({values})".encode(), row)  # noqa: S608
+    connection.execute(f"INSERT INTO stackmgr.{table} ({names}) VALUES ({values})".encode(), row)
 
 
 def save(connection: psycopg.Connection[Any]) -> None:
@@ -77,12 +77,10 @@ def _save_stack(
 ) -> None:
     ids = {"manager_id": MANAGER_IDS[external_id], "stack_id": stack_id}
     rows = [
-        {
+        STORED._replace(name=name, allocation=_allocation(weights), preset=preset)._asdict()
+        | {
             "revision_id": f"{stack_id[:-4]}{number:04d}",
             "revision_number": number,
-            "name": name,
-            "allocation": _allocation(weights),
-            "preset": preset,
             "identity_id": f"id:{external_id}",
             "request_id": request_id,
             "key_id": key_id,
@@ -96,15 +94,13 @@ def _save_stack(
     _row(connection, "stacks", ids | current | {"created_at": first["created_at"]})
     for row in rows:
         _row(connection, "stack_revisions", ids | row)
-    digest = Configuration(first["name"], first["allocation"], first["preset"]).digest()
+    digest = Configuration(**{column: first[column] for column in COLUMNS}).digest()
     receipt = {"idempotency_key": key, "input_digest": digest, "created_at": first["created_at"]}
     _row(connection, "creation_receipts", ids | receipt)
 
 
 def _allocation(weights: dict[str, int]) -> str:
-    items = sorted((ADDRESS[symbol], bps) for symbol, bps in weights.items())
-    text = ",".join(f'{{"token_address":"{address}","weight_bps":{bps}}}' for address, bps in items)
-    return f"[{text}]"
+    return allocation_text(*sorted((ADDRESS[symbol], bps) for symbol, bps in weights.items()))
 
 
 def whitelist_without(symbol: str) -> str:
@@ -131,11 +127,11 @@ ALTER TABLE stackmgr.stack_revisions
 
 
 def update(table: str, change: str, where: str = HERE) -> str:
-    return f"UPDATE stackmgr.{table} SET {change} WHERE {where};"  # noqa: S608 - of constants
+    return f"UPDATE stackmgr.{table} SET {change} WHERE {where};"
 
 
 def delete(table: str, where: str = HERE) -> str:
-    return f"DELETE FROM stackmgr.{table} WHERE {where};"  # noqa: S608 - of constants
+    return f"DELETE FROM stackmgr.{table} WHERE {where};"
 
 
 def plant(url: str, statements: str) -> None:

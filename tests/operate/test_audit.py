@@ -16,6 +16,7 @@ from tests.operate.saved import (
     plant,
     update,
 )
+from tests.support.examples import COLUMNS
 from tests.support.processes import completed
 
 AUDIT = paths.directory("deploy") / "support" / "audit.sql"
@@ -123,13 +124,14 @@ NAMES = (
 def test_audit_of_good_data_finds_nothing(audit, own_saved_url):
     assert audit() == []
     with psycopg.connect(own_saved_url, autocommit=True) as admin:
-        query = "SELECT allocation::text, preset FROM stackmgr.stacks WHERE stack_id = %s"
-        [(allocation, preset)] = admin.execute(query, [QUIET_STACK])
+        texts = ", ".join(f"{column}::text" for column in COLUMNS)
+        query = f"SELECT {texts} FROM stackmgr.stacks WHERE stack_id = %s"
+        [row] = admin.execute(query.encode(), [QUIET_STACK])
         for name in NAMES:
             for table in ("stacks", "stack_revisions"):
                 renaming = update(table, "name = %s", "stack_id = %s")
                 admin.execute(renaming.encode(), [name, QUIET_STACK])
-            digest = Configuration(name, allocation, preset).digest()
+            digest = Configuration(*row)._replace(name=name).digest()
             renaming = update("creation_receipts", "input_digest = %s", "stack_id = %s")
             admin.execute(renaming.encode(), [digest, QUIET_STACK])
             assert audit() == [], name

@@ -189,7 +189,7 @@ AHEAD = "b7c95d20-81ea-4f36-8c14-3e6f5a0d9b72"
 TAKEN = f"""
 INSERT INTO stackmgr.api_key_quota_slots
 VALUES ('{QUOTA}', 1, now() - interval '2 s'), ('{AHEAD}', 1, now() + interval '1 h');
-"""  # noqa: S608
+"""
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from stackmgr.errors import DatabaseError, NotFound, ServiceError, ServiceUnavai
 from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import cursor, repository
-from stackmgr.stacks.configuration import Configuration
 from tests.simulation.tables import SHOWN, Tables
 from tests.simulation.world import World, asker
+from tests.support.examples import STORED
 
 _OUTCOME_UNKNOWN = (RetryAction.RETRY_IF_READ, RetryAction.CLOSE)
 # Attempts that a request is owed.
@@ -78,7 +78,7 @@ class Client:
         self.name, self.sent = f"client {number}", 0
         self.key, self.tables = key, key.tables
         self.database, self.verifier = database, verifier
-        self.retried: tuple[str, Configuration] | None = None  # a create of unknown outcome
+        self.retried: tuple[str, Any] | None = None  # a create of unknown outcome
         self.end_call: Callable[[], None] = lambda: None
 
     def next_call(self) -> Callable[[], None] | None:
@@ -188,7 +188,7 @@ class Client:
 
     def _create(self, request: str) -> None:
         name = f"name {request}" + _LONG * (self.sent % 4 == 0)
-        fresh = f"idempotency {request}", Configuration(name, "{}", "daily")
+        fresh = f"idempotency {request}", STORED._replace(name=name)
         key, configuration = self.retried = self.retried or fresh
         manager_id = ""
         with self.database.session() as session:

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import psycopg
 
-from tests.support.examples import ADDRESSES
+from tests.support.examples import ADDRESSES, COLUMN_NAMES, COLUMN_VALUES, STORED, allocation_text
 
 MANAGER = str(UUID(int=0))
 CALLER = {
@@ -14,16 +14,13 @@ CALLER = {
     "identity_id": MANAGER,
     "key_digest": sha256(MANAGER.encode()).digest(),
 }
-ALLOCATION = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'
+ALLOCATION = allocation_text((ADDRESSES[0], 10000))
 
 # One value of each type is checked, once, and given to every row.  Three stacks at a time share a
 # moment, and the rows lie in no order of time.
-_INSERT = """
-WITH configuration AS MATERIALIZED (
-    SELECT
-        'A name of usual length'::stackmgr.stack_name AS name,
-        %(allocation)s::stackmgr.allocation AS allocation,
-        'daily'::stackmgr.preset AS preset
+_INSERT = f"""
+WITH configuration ({COLUMN_NAMES}) AS MATERIALIZED (
+    SELECT {COLUMN_VALUES}
 ), manager AS (
     SELECT lpad(to_hex(n), 32, '0')::uuid AS id
     FROM generate_series(%(first_manager)s::int, %(last_manager)s) AS n
@@ -36,20 +33,19 @@ WITH configuration AS MATERIALIZED (
     INSERT INTO stackmgr.api_key_quota_slots (quota_id, slot) SELECT id, generate_series(1, 3) FROM manager
 ), stacks AS (
     INSERT INTO stackmgr.stacks (
-        manager_id, stack_id, revision_id, revision_number, name, allocation, preset, created_at
+        manager_id, stack_id, revision_id, revision_number, {COLUMN_NAMES}, created_at
     )
     SELECT
         lpad(to_hex(%(first_holder)s::int + n %% %(holders)s), 32, '0')::uuid,
         lpad(to_hex(n), 32, '0')::uuid,
-        gen_random_uuid(), 1, name, allocation, preset, now() - n * 7919 %% 200000 / 3 * interval '1 s'
+        gen_random_uuid(), 1, {COLUMN_NAMES}, now() - n * 7919 %% 200000 / 3 * interval '1 s'
     FROM configuration, generate_series(%(first)s::int, %(last)s) AS n
-    RETURNING manager_id, stack_id, revision_id, name, allocation, preset
+    RETURNING manager_id, stack_id, revision_id, {COLUMN_NAMES}
 ), revisions AS (
     INSERT INTO stackmgr.stack_revisions (
-        manager_id, stack_id, revision_number, revision_id, name, allocation, preset, identity_id, request_id,
-        key_id
+        manager_id, stack_id, revision_number, revision_id, {COLUMN_NAMES}, identity_id, request_id, key_id
     )
-    SELECT manager_id, stack_id, 1, revision_id, name, allocation, preset, 'one', 'request', manager_id::text
+    SELECT manager_id, stack_id, 1, revision_id, {COLUMN_NAMES}, 'one', 'request', manager_id::text
     FROM stacks
 )
 INSERT INTO stackmgr.creation_receipts (manager_id, idempotency_key, input_digest, stack_id)
@@ -67,8 +63,7 @@ def insert(
     """Insert new managers, and stacks that belong to the *holders* in turns, each with its first revision."""
     # The keys of the rows are right by construction; checking them takes a third of the time.
     admin.execute(b"SET session_replication_role = replica")
-    given = {
-        "allocation": allocation,
+    given = STORED._replace(name="A name of usual length", allocation=allocation)._asdict() | {
         "first_manager": managers.start,
         "last_manager": managers.stop - 1,
         "first_holder": holders.start,

@@ -19,6 +19,7 @@ from stackmgr.operate import migrations, preflight
 from stackmgr.stacks import cursor, repository
 from stackmgr.stacks.configuration import Configuration
 from tests.support.clusters import new_database
+from tests.support.examples import CHANGED, CONFIGURED, STORED, stored
 from tests.support.fixed_verifier import FixedVerifier
 from tests.support.recorder import opened
 
@@ -32,7 +33,7 @@ EXTENSION = b"""
     VALUES (9999, 'citus', 10, 'pg_catalog'::regnamespace, false, '14.0')
 """
 # Every column but the ids and times, which differ: also one that is added later, and forgotten in a function.
-STORED = b"""
+WRITTEN = b"""
     SELECT to_jsonb(revisions) - differing, to_jsonb(stacks) - differing, to_jsonb(receipts) - differing
     FROM stackmgr.stack_revisions AS revisions
     JOIN stackmgr.stacks USING (manager_id, stack_id)
@@ -41,9 +42,7 @@ STORED = b"""
     WHERE manager_id = %s::text::uuid
     ORDER BY stacks.created_at, revisions.revision_number
 """
-ALLOCATION = '[{"token_address":"0x%040x","weight_bps":10000}]'
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
-CREATED = Configuration("Growth", ALLOCATION % 1, "weekly")
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +92,18 @@ def outcomes(url: str, variant: str) -> list[Any]:
 
         def read(after: cursor.Position, limit: int) -> Any:
             page, position = repository.list_page(credential.rows, repository.plan_list(after, limit))
-            return [stack[2:5] for stack in page], position is not None
+            return [stack[CONFIGURED] for stack in page], position is not None
 
-        made, _ = create("one", CREATED)
+        made, _ = create("one", STORED)
         calls = [
-            lambda: create("one", CREATED),
-            lambda: create("one", Configuration("Other", ALLOCATION % 1, "daily")),
-            lambda: create("k" * 4000, CREATED),
-            lambda: create("two", CREATED),
-            lambda: update(made.stack_id, {"name": "Renamed"}),
-            lambda: update(made.stack_id, {"allocation": ALLOCATION % 2}),
-            lambda: update(made.stack_id, {"preset": "hourly"}),
+            lambda: create("one", STORED),
+            lambda: create("one", stored(CHANGED)),
+            lambda: create("k" * 4000, STORED),
+            lambda: create("two", STORED),
+            *(
+                lambda change=change: update(made.stack_id, dict([change]))
+                for change in stored(CHANGED)._asdict().items()
+            ),
             lambda: update(str(uuid4()), {"name": "Nobody's"}),
             lambda: repository.get_or_update(credential.rows, repository.plan_get(made.stack_id)),
             lambda: repository.get_or_update(credential.rows, repository.plan_get(str(uuid4()))),
@@ -115,13 +115,13 @@ def outcomes(url: str, variant: str) -> list[Any]:
                 found.append((type(ex), ex.reason))
             else:
                 stack, *created = result if isinstance(result[0], tuple) else (result,)
-                found.append((stack[2:5], stack.stack_id == made.stack_id, created))
+                found.append((stack[CONFIGURED], stack.stack_id == made.stack_id, created))
         found += [read(cursor.START, 1), read(cursor.START, 2), read(cursor.Position(MOMENT, UUID(int=0)), 1)]
     with psycopg.connect(url) as connection:
-        stored = connection.execute(STORED, [credential.identity.manager_id]).fetchall()
-    for revision, *_ in stored:
+        written = connection.execute(WRITTEN, [credential.identity.manager_id]).fetchall()
+    for revision, *_ in written:
         assert revision.pop("identity_id") == identity.identity_id
-    return [*found, *stored, database.names]
+    return [*found, *written, database.names]
 
 
 def test_functions_do_what_statements_do(url: str):

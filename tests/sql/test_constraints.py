@@ -4,20 +4,16 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.support.examples import ADDRESSES
+from tests.support.examples import STORED
 
 HERE, ELSEWHERE = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "01")
-
-ALLOCATION = f'[{{"token_address":"{ADDRESSES[0]}","weight_bps":10000}}]'
 
 REVISION = {
     "manager_id": HERE,
     "stack_id": HERE,
     "revision_id": HERE,
     "revision_number": 1,
-    "name": "Growth",
-    "allocation": ALLOCATION,
-    "preset": "daily",
+    **STORED._asdict(),
 }
 # In an order in which each row finds those it refers to.
 GOOD = {

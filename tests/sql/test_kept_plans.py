@@ -16,10 +16,9 @@ from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.operate import migrations
 from stackmgr.stacks import cursor
-from stackmgr.stacks.configuration import Configuration
-from tests.sql.fleets import ALLOCATION, CALLER, MANAGER, insert
+from tests.sql.fleets import CALLER, MANAGER, insert
 from tests.support.clusters import cluster, new_database
-from tests.support.examples import ADDRESSES, configuration, spread
+from tests.support.examples import ADDRESSES, STORED, configuration, spread
 
 DEADLINE = 60.0
 ROWS = 6000
@@ -39,7 +38,7 @@ FROM pg_stat_xact_user_tables WHERE schemaname = 'stackmgr'
 PAGE_SCANS = b"SELECT pg_stat_get_xact_numscans('stackmgr.stacks_page'::regclass)"
 KEY = {"key_digest": CALLER["key_digest"]}
 WRITE = {**CALLER, "request_id": "request", "key_id": None}
-CONFIGURATION = Configuration("Growth", ALLOCATION, "daily")._asdict()
+CONFIGURATION = STORED._asdict()
 PAGE = {
     "after_created_at": cursor.START.created_at,
     "after_stack_id": cursor.START.stack_id,

@@ -18,9 +18,10 @@ from stackmgr.limits import PAGE_NAME_BYTES
 from stackmgr.operate import migrations
 from stackmgr.stacks import cursor
 from stackmgr.stacks.cursor import Position
-from tests.sql.fleets import ALLOCATION, CALLER, MANAGER, insert
+from tests.sql.fleets import CALLER, MANAGER, insert
 from tests.sql.headers import SQL_FILES
 from tests.support.clusters import new_database
+from tests.support.examples import COLUMN_NAMES, COLUMN_VALUES, COLUMNS, STORED
 
 # Managers, the stacks they share, and the last stack of the crowded manager.  With one stack each,
 # the index of pages seems to find one stack as fast as the primary key does.
@@ -73,14 +74,13 @@ SELECT quota_id, slot, '{}' FROM stackmgr.api_key_quota_slots
 """
 
 
-# No type of the schema: see stack_create.
+# Of parameters that are no column of a configuration.  No type of the schema: see stack_create.
 SAMPLES: dict[str, Any] = {
     "uuid": MANAGER,
-    "text": "daily",  # a preset, too
+    "text": "text",
     "bytea": bytes(32),
     "integer": 1,
     "timestamptz": "2026-01-01T00:00:00Z",
-    "json": ALLOCATION,
 }
 
 
@@ -138,7 +138,8 @@ def owner(crowded_url: str) -> Iterator[DatabaseConnection]:
 def explain(connection: DatabaseConnection, name: str, **given: Any) -> list[dict[str, Any]]:
     """Execute a statement, undo it, and return the nodes of its plan.  What is not given is a sample."""
     statement = statements.load(name)
-    parameters = {name: SAMPLES[kind] for name, kind in SQL_FILES[name].parameters().items()} | given
+    others = {name: kind for name, kind in SQL_FILES[name].parameters().items() if name not in COLUMNS}
+    parameters = {name: SAMPLES[kind] for name, kind in others.items()} | STORED._asdict() | given
     connection.pgconn.prepare(name.encode(), statement.text)
     arguments = sql.SQL(", ").join(sql.Literal(parameters[name]) for name in statement.parameters)
     command = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {}({})")
@@ -224,17 +225,15 @@ def test_erasure_uses_its_headers_indexes(owner):
     assert_indexes_of_header(owner, "manager_erasure_finish")
 
 
-TIES = b"""
+TIES = f"""
 WITH manager AS (
     INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)
     VALUES (%(manager)s::uuid, %(manager)s::uuid, %(manager)s::text)
 )
-INSERT INTO stackmgr.stacks (manager_id, stack_id, revision_id, revision_number, name, allocation, preset)
-SELECT
-    %(manager)s::uuid, lpad(n::text, 32, '0')::uuid, gen_random_uuid(), 1,
-    '10 letters', %(allocation)s, 'daily'
+INSERT INTO stackmgr.stacks (manager_id, stack_id, revision_id, revision_number, {COLUMN_NAMES})
+SELECT %(manager)s::uuid, lpad(n::text, 32, '0')::uuid, gen_random_uuid(), 1, {COLUMN_VALUES}
 FROM generate_series(1, 4) AS n
-"""
+""".encode()
 SORTED = b"SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = on"
 
 
@@ -246,7 +245,7 @@ def test_stacks_of_one_moment_have_an_order(admin, name, variant):
     given = {**CALLER, "key_digest": None, "page_bytes": 20, "row_limit": 3}
     given |= {"after_created_at": cursor.START.created_at, "after_stack_id": cursor.START.stack_id}
     with admin.transaction(force_rollback=True):
-        admin.execute(TIES, {"manager": MANAGER, "allocation": ALLOCATION})
+        admin.execute(TIES, {"manager": MANAGER, **STORED._replace(name="10 letters")._asdict()})
         admin.execute(SORTED)
         values = [given[parameter] for parameter in statement.parameters]
         rows = psycopg.RawCursor(admin).execute(statement.text, values).fetchall()

@@ -8,11 +8,12 @@ from typing import Any
 
 from stackmgr import paths
 from stackmgr.stacks import whitelist
-from stackmgr.stacks.configuration import Configuration
+from stackmgr.stacks.configuration import Configuration, parse
 from stackmgr.stacks.eip55 import eip55
 
 TOKENS: list[dict[str, str]] = json.loads(paths.default_whitelist().read_bytes())["tokens"]
-ADDRESSES = sorted(set(whitelist.load(paths.default_whitelist()).spellings.values()))
+_SPELLINGS = whitelist.load(paths.default_whitelist()).spellings
+ADDRESSES = sorted(set(_SPELLINGS.values()))
 PRESETS = ("hourly", "daily", "weekly", "monthly")
 
 CONFIGURATION: dict[str, Any] = {
@@ -23,17 +24,41 @@ CONFIGURATION: dict[str, Any] = {
     ],
     "schedule": {"preset": "weekly"},
 }
-
-
-# The fields of a configuration in a body, and the columns in which it is stored: known here alone.
-FIELDS = tuple(CONFIGURATION)
-COLUMNS = Configuration._fields
+# Another value of each field, in the form that is returned.
+CHANGED: dict[str, Any] = {
+    "name": " Income ",
+    "allocation": [
+        {"token_address": ADDRESSES[3], "weight_bps": 0},
+        {"token_address": ADDRESSES[5], "weight_bps": 2500},
+        {"token_address": ADDRESSES[7], "weight_bps": 7500},
+    ],
+    "schedule": {"preset": "hourly"},
+}
+# Where a configuration is stored: each column, and its type in the schema `stackmgr`.
+TYPES = {"name": "stack_name", "allocation": "allocation", "preset": "preset"}
 
 
 def from_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration that *columns* hold, as a response has it."""
     fields = {name: columns[name] for name in COLUMNS}
     return fields | {"schedule": {"preset": fields.pop("preset")}}
+
+
+# What follows knows the fields from the lines above alone.
+FIELDS = tuple(CONFIGURATION)
+COLUMNS = Configuration._fields
+COLUMN_NAMES = ", ".join(COLUMNS)
+# Of a statement whose parameters are a stored configuration by column.
+COLUMN_VALUES = ", ".join(f"%({column})s::stackmgr.{TYPES[column]}" for column in COLUMNS)
+CONFIGURED = slice(2, 2 + len(COLUMNS))  # of a stack of the repository
+
+
+def stored(body: dict[str, Any]) -> Configuration:
+    """Return the configuration of a create body as it is stored."""
+    return Configuration(**parse(body, _SPELLINGS))
+
+
+STORED = stored(CONFIGURATION)
 
 
 def configuration(**fields: Any) -> dict[str, Any]:
@@ -43,6 +68,11 @@ def configuration(**fields: Any) -> dict[str, Any]:
 
 def allocation(*items: tuple[Any, Any]) -> list[dict[str, Any]]:
     return [{"token_address": address, "weight_bps": weight} for address, weight in items]
+
+
+def allocation_text(*items: tuple[str, int]) -> str:
+    """Return an allocation in normal form as it is stored."""
+    return json.dumps(allocation(*items), separators=(",", ":"))
 
 
 def random_allocation(chance: random.Random, tokens: int) -> list[dict[str, Any]]:

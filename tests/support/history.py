@@ -110,7 +110,7 @@ def dump(connection: psycopg.Connection, managers: set[str]) -> Dump:
 
     def rows(columns: str, table: str) -> list[Any]:
         query = (
-            f"SELECT external_id::text, stack_id::text, {columns} FROM stackmgr.{table} AS t"  # noqa: S608
+            f"SELECT external_id::text, stack_id::text, {columns} FROM stackmgr.{table} AS t"
             " JOIN stackmgr.managers USING (manager_id) WHERE external_id = ANY(%s::uuid[])"
         )
         return connection.execute(query.encode(), (list(managers),)).fetchall()
