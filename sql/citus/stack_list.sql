@@ -1,6 +1,6 @@
 -- stack_list: return one page of a manager's stacks, newest first, strictly after a position, without long
 --          names, on one node of Citus.
--- params:  page_bytes integer, manager_id uuid, after_created_at timestamptz, after_stack_id uuid, row_limit integer
+-- params:  name_bytes integer, manager_id uuid, after_created_at timestamptz, after_stack_id uuid, row_limit integer
 -- returns: up to row_limit rows (stack_id, revision_id, name or null, allocation, preset, used_this_hour, created_at)
 -- index:   stacks_page
 -- locks:   none
@@ -9,7 +9,7 @@
 SELECT
     stack_id::text,
     revision_id::text,
-    CASE WHEN octet_length(name) <= %(page_bytes)s::integer / 100 THEN name::text END AS name,
+    CASE WHEN octet_length(name) <= %(name_bytes)s::integer THEN name::text END AS name,
     allocation::text,
     preset::text,
     true AS used_this_hour,

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from stackmgr.database import retries, statements
 from stackmgr.database.session import Planned
 from stackmgr.errors import Conflict, DatabaseError, InvalidIdempotencyKey, NotFound
-from stackmgr.limits import LONGEST_KEY_BYTES, PAGE_NAME_BYTES
+from stackmgr.limits import LONGEST_KEY_BYTES, MAX_PAGE_SIZE, PAGE_NAME_BYTES
 from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks.configuration import Configuration
 from stackmgr.stacks.cursor import Position
@@ -108,6 +108,7 @@ def plan_list(after: Position, limit: int) -> Planned:
         "after_stack_id": after.stack_id,
         "row_limit": limit + 1,
         "page_bytes": PAGE_NAME_BYTES,
+        "name_bytes": PAGE_NAME_BYTES // MAX_PAGE_SIZE,
     }
     return Planned(_LIST, parameters, Stack, limit + 1)
 

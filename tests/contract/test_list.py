@@ -9,7 +9,7 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.database.connection import DatabaseConnection
-from stackmgr.limits import PAGE_NAME_BYTES
+from stackmgr.limits import MAX_PAGE_SIZE, PAGE_NAME_BYTES
 from stackmgr.stacks import cursor, repository
 from tests.support.client import STACKS
 from tests.support.examples import configuration
@@ -163,7 +163,6 @@ def test_other_spellings_of_the_parameters(client, query):
     assert client.request("GET", f"{STACKS}?{query}").status_int == 200
 
 
-LONGEST_ORDINARY = PAGE_NAME_BYTES // 100
 ORDINARY = ["stack_list"]
 READ_AGAIN = [*ORDINARY, "stack_list_long_names"]
 
@@ -204,9 +203,13 @@ def test_the_names_of_a_page_have_a_limit(client, save, character, more):
     assert pages(client) == [saved[: 4 - more], *([saved[3:]] if more else [])]
 
 
+@pytest.mark.parametrize("page_size", [MAX_PAGE_SIZE, 500])
 @pytest.mark.parametrize(("length", "statements"), [(0, ORDINARY), (1, READ_AGAIN)])
-def test_a_long_name_is_read_again(client, save, length, statements):
-    saved = save("\xe9" + "x" * (LONGEST_ORDINARY - 2 + length), "short")
+def test_a_long_name_is_read_again(  # noqa: PLR0913 - parameters
+    *, client, save, monkeypatch, length, statements, page_size
+):
+    monkeypatch.setattr(repository, "MAX_PAGE_SIZE", page_size)
+    saved = save("\xe9" + "x" * (PAGE_NAME_BYTES // page_size - 2 + length), "short")
     assert ids(client.page()) == saved
     assert client.statements == statements
     assert ids(client.page("limit=1")) == saved[:1]  # the long name is that of the next page

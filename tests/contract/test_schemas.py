@@ -18,6 +18,9 @@ NAMES = sorted(
 )
 
 PARTS = read_schema("stack_parts.json")["definitions"]
+MIGRATIONS = "".join(
+    path.read_text("utf-8") for path in sorted((paths.directory("sql") / "migrations").glob("*.sql"))
+)
 
 
 def subschemas(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -49,6 +52,8 @@ def test_the_limits_are_those_of_the_code():
     assert PARTS["weight_bps"]["maximum"] == TOTAL_BPS == 10000
     assert PARTS["allocation_request"]["maxItems"] == TOKEN_COUNT == 30
     assert PARTS["allocation_response"]["maxItems"] == TOKEN_COUNT
+    assert re.findall(r"items > (\d+)", MIGRATIONS) == [str(TOKEN_COUNT)]
+    assert re.findall(r"total = (\d+);", MIGRATIONS) == [str(TOTAL_BPS)]
     assert read_schema("stack_page.json")["properties"]["items"]["maxItems"] == MAX_PAGE_SIZE
 
 
@@ -58,11 +63,8 @@ def test_error_codes_are_those_of_the_code():
 
 def test_the_presets_are_those_of_the_tables():
     presets = PARTS["preset"]["enum"]
-    migrations = sorted((paths.directory("sql") / "migrations").glob("*.sql"))
-    statements = "".join(path.read_text("utf-8") for path in migrations)
-    assert re.findall(r"VALUE IN \(([^)]*)\)", statements)[-1] == ", ".join(
-        f"'{preset}'" for preset in presets
-    )
+    stated = ", ".join(f"'{preset}'" for preset in presets)
+    assert re.findall(r"preset_is_known CHECK \(VALUE IN \(([^)]*)\)\)", MIGRATIONS)[-1] == stated
     assert presets == list(PRESETS)
 
 

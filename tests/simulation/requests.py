@@ -19,7 +19,7 @@ from stackmgr.database import retries, statements
 from stackmgr.database.pool import Database
 from stackmgr.database.retries import RetryAction
 from stackmgr.errors import DatabaseError, NotFound, ServiceError, ServiceUnavailable, Unauthorized
-from stackmgr.limits import PAGE_NAME_BYTES
+from stackmgr.limits import MAX_PAGE_SIZE, PAGE_NAME_BYTES
 from stackmgr.reasons import ReasonSlug
 from stackmgr.stacks import cursor, repository
 from tests.simulation.tables import SHOWN, Tables
@@ -35,7 +35,7 @@ _UNFORESEEN = {
 }  # fmt: skip
 _SLACK = 0.01  # seconds
 _LIMIT = 50  # of a list
-_LONG = " " * (PAGE_NAME_BYTES // 100)  # makes a name long: a list reads its page again
+_LONG = " " * (PAGE_NAME_BYTES // MAX_PAGE_SIZE)  # makes a name long: a list reads its page again
 
 
 class Key:

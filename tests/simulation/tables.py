@@ -91,7 +91,7 @@ class Tables:
             reverse=True,
         )  # fmt: skip
         page = [str(stack_id) for place in found if place < after for stack_id in place[1:]]
-        longest = int(given["page_bytes"]) // 100
+        longest = int(given["name_bytes"])
         return [
             (stack_id, revision_id, name if len(name.encode()) <= longest else None, *others)
             for stack_id in page[: int(given["row_limit"])]
@@ -100,7 +100,7 @@ class Tables:
 
     def _stack_list_long_names(self, given: Parameters) -> list[Row]:
         """Return the page with all of its names: those of a simulation are not long enough to end it."""
-        page = self._page({**given, "page_bytes": 100 * int(given["page_bytes"])})
+        page = self._page({**given, "name_bytes": given["page_bytes"]})
         return [(*row[:-1], True, row[-1]) for row in page]
 
     def _stack_create(self, given: Parameters) -> list[Row]:

@@ -13,7 +13,7 @@ import pytest
 from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
-from stackmgr.limits import PAGE_NAME_BYTES
+from stackmgr.limits import MAX_PAGE_SIZE, PAGE_NAME_BYTES
 from stackmgr.operate import migrations
 from stackmgr.stacks import cursor
 from tests.sql.fleets import CALLER, MANAGER, insert
@@ -44,6 +44,7 @@ PAGE = {
     "after_stack_id": cursor.START.stack_id,
     "row_limit": 26,
     "page_bytes": PAGE_NAME_BYTES,
+    "name_bytes": PAGE_NAME_BYTES // MAX_PAGE_SIZE,
 }
 # What the service runs, and how many rows of the tables each may read.
 CALLS: dict[str, tuple[int, dict[str, Any]]] = {

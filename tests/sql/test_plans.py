@@ -14,7 +14,7 @@ from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
-from stackmgr.limits import PAGE_NAME_BYTES
+from stackmgr.limits import MAX_PAGE_SIZE, PAGE_NAME_BYTES
 from stackmgr.operate import migrations
 from stackmgr.stacks import cursor
 from stackmgr.stacks.cursor import Position
@@ -182,6 +182,7 @@ def test_page_reads_no_row_too_many(  # noqa: PLR0913 - parameters
         after_stack_id=str(ends[end].stack_id),
         row_limit=limit + 1,
         page_bytes=PAGE_NAME_BYTES,
+        name_bytes=PAGE_NAME_BYTES // MAX_PAGE_SIZE,
     )
     kinds = [node["Node Type"] for node in plan if node["Node Type"] != "Subquery Scan"]
     assert kinds == [*above, "Limit", "Index Scan"]
@@ -242,7 +243,7 @@ SORTED = b"SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off; 
 )
 def test_stacks_of_one_moment_have_an_order(admin, name, variant):
     statement = statements.load(name, variant)
-    given = {**CALLER, "key_digest": None, "page_bytes": 20, "row_limit": 3}
+    given = {**CALLER, "key_digest": None, "page_bytes": 20, "name_bytes": 10, "row_limit": 3}
     given |= {"after_created_at": cursor.START.created_at, "after_stack_id": cursor.START.stack_id}
     with admin.transaction(force_rollback=True):
         admin.execute(TIES, {"manager": MANAGER, **STORED._replace(name="10 letters")._asdict()})
