@@ -14,7 +14,7 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
 from time import monotonic
@@ -26,6 +26,8 @@ READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
 
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
+# Of a turn, for those whose wait has ended, and once more for `ending_turn`: more wait for the next turn.
+_RESUME_SECONDS = 0.002
 _MAX_IDLE = 128  # greenlets that are kept: to make one costs ten times as much as to start a call
 
 # A waiting greenlet, or a call that starts one.  Both get whether the event has occurred.
@@ -38,12 +40,13 @@ class Scheduler:
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._waiting: dict[int, tuple[Waiter, Lane | None]] = {}  # by descriptor
+        self._waiters: dict[int, tuple[Waiter, Lane | None]] = {}  # by descriptor
         self._watched: dict[int, int] = {}  # events, by descriptor that is waited for in lanes
         self.hung_up: set[int] = set()  # of these, reset while nobody waited
         self._deadlines: dict[Waiter, float] = {}  # of all that waits
         self._heap: list[tuple[float, int, Waiter]] = []  # the same, and some of waits that have ended
         self._signals: deque[Signal] = deque()  # that have been set
+        self._ready: Lane = deque()  # those whose event has come, and that wait in no other lane
         self.ending_turn: Lane = deque()  # those that continue at the end of this turn
         self._idle: list[greenlet] = []
         self._wake_up = os.eventfd(0)
@@ -57,8 +60,11 @@ class Scheduler:
         _this.scheduler = self
         try:
             while turn():
+                end = monotonic() + _RESUME_SECONDS
                 for _ in range(len(self.ending_turn)):
                     self.resume(self.ending_turn.popleft())
+                    if monotonic() > end:
+                        break
                 self._handle_ready(idle_seconds())
         finally:
             _this.scheduler = None
@@ -92,7 +98,7 @@ class Scheduler:
         """End a wait for a descriptor, which is closed or watched anew."""
         self._watched.pop(descriptor, None)
         self.hung_up.discard(descriptor)
-        waiter, _ = self._waiting.pop(descriptor, (None, None))
+        waiter, _ = self._waiters.pop(descriptor, (None, None))
         self._deadlines.pop(waiter, None)
         if isinstance(waiter, greenlet):
             self.ending_turn.append(waiter)
@@ -108,26 +114,41 @@ class Scheduler:
 
     def _handle_ready(self, seconds: float) -> None:
         """Wait for at most *seconds*; resume the greenlets that need not wait any longer."""
-        if self._signals or self.ending_turn:
+        if self._ready or self._signals or self.ending_turn:
             seconds = 0.0
         elif self._heap:
             seconds = max(0.0, min(seconds, self._heap[0][0] - monotonic()))
         for descriptor, events in self._epoll.poll(seconds, _MAX_EVENTS):
             if descriptor == self._wake_up:
                 os.eventfd_read(descriptor)
-            elif descriptor in self._waiting:
-                waiter, lane = self._waiting.pop(descriptor)
-                if lane is None:
-                    self.resume(waiter)
-                else:
-                    self._deadlines.pop(waiter, None)  # which ends nothing that is ready
-                    lane.append(waiter)
+            elif descriptor in self._waiters:
+                waiter, lane = self._waiters.pop(descriptor)
+                self._deadlines.pop(waiter, None)  # an event that has come precedes a deadline
+                (self._ready if lane is None else lane).append(waiter)
             elif descriptor in self._watched:
                 self._note_unawaited(descriptor, events)
+        end = monotonic() + _RESUME_SECONDS
+        for due in self._take_ready(), self._take_expired():  # at least one of each
+            for waiter, is_ready in due:
+                self.resume(waiter, is_ready=is_ready)
+                if monotonic() > end:
+                    break
+
+    def _take_ready(self) -> Iterator[tuple[Waiter, bool]]:
+        """Remove and yield those whose event or signal has come."""
+        while self._ready:
+            yield self._ready.popleft(), True
         while self._signals:
-            if (waiting := self._signals.popleft().waiting) is not None:
-                self.resume(waiting)
-        self._expire()
+            if (waiter := self._signals.popleft().waiter) is not None:
+                yield waiter, True
+
+    def _take_expired(self) -> Iterator[tuple[Waiter, bool]]:
+        """Remove and yield those that have waited for too long."""
+        now = monotonic()
+        while self._heap and self._heap[0][0] <= now:
+            deadline, _, waiter = heappop(self._heap)
+            if self._deadlines.get(waiter) == deadline:
+                yield waiter, False
 
     def _note_unawaited(self, descriptor: int, events: int) -> None:
         """Stop events without a waiter from waking the thread again or hiding others."""
@@ -137,14 +158,6 @@ class Scheduler:
             self._epoll.unregister(descriptor)
         else:
             self._epoll.modify(descriptor, select.EPOLLONESHOT)  # which still reports these two
-
-    def _expire(self) -> None:
-        """Resume what waited for too long."""
-        now = monotonic()
-        while self._heap and self._heap[0][0] <= now:
-            deadline, _, waiter = heappop(self._heap)
-            if self._deadlines.get(waiter) == deadline:
-                self.resume(waiter, is_ready=False)
 
     def _set_deadline(self, waiter: Waiter, seconds: float) -> None:
         self._deadlines[waiter] = deadline = monotonic() + seconds
@@ -168,8 +181,12 @@ class Scheduler:
         self.park(getcurrent(), descriptor, events, seconds, lane)
         if self._main.switch():
             return True
-        self._waiting.pop(descriptor, None)  # a late event resumes no greenlet
+        self.end_wait(descriptor)
         return False
+
+    def end_wait(self, descriptor: int) -> None:
+        """Let a late event resume nobody after a deadline.  The descriptor stays watched."""
+        self._waiters.pop(descriptor, None)
 
     def park(self, waiter: Waiter, descriptor: int, events: int, seconds: float, lane: Lane | None) -> None:
         """Let *waiter* wait as in `wait_for`."""
@@ -182,7 +199,7 @@ class Scheduler:
                 self._epoll.register(descriptor, events)
             if lane is not None:
                 self._watched[descriptor] = events
-        self._waiting[descriptor] = waiter, lane
+        self._waiters[descriptor] = waiter, lane
         self._set_deadline(waiter, seconds)
 
     def pause(self, lane: Lane | None = None) -> None:
@@ -208,22 +225,22 @@ _this = _Thread()
 class Signal:
     """An event that happens once.  The thread that creates it waits for it; any thread sets it."""
 
-    __slots__ = ("_event", "_is_set", "_scheduler", "waiting")
+    __slots__ = ("_event", "_is_set", "_scheduler", "waiter")
 
     def __init__(self) -> None:
         self._is_set = False
         self._scheduler = _this.scheduler
         self._event = threading.Event() if self._scheduler is None else None
-        self.waiting: greenlet | None = None
+        self.waiter: greenlet | None = None
 
     def wait(self, seconds: float) -> bool:
         """Wait for the signal for at most *seconds*; return whether it is set."""
         if self._event is not None:
             return self._event.wait(seconds)
         if not self._is_set and self._scheduler is not None:
-            self.waiting = getcurrent()
+            self.waiter = getcurrent()
             self._scheduler.wait(seconds)
-            self.waiting = None
+            self.waiter = None
         return self._is_set
 
     def set(self) -> None:

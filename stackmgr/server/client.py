@@ -66,7 +66,7 @@ class Client:
         try:
             clients.end_wait(self)
             if not is_ready:
-                self._loop.scheduler.forget(self.fd)  # or a late event would start another greenlet
+                self._loop.scheduler.end_wait(self.fd)
             if self._take(HEAD_BYTES) or is_ready:
                 # One empty line may come before a request; a part of it is none.
                 while len(self._inbox) > 2 or bytes(self._inbox) not in (b"", b"\r", b"\r\n"):

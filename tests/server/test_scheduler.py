@@ -15,7 +15,7 @@ from greenlet import getcurrent
 from stackmgr import scheduler, threads
 from stackmgr.scheduler import READABLE, WRITABLE, Scheduler, Signal, end_turn, wait_for
 from stackmgr.threads import call_in_thread
-from tests.support.greenlets import PATIENCE, Running
+from tests.support.greenlets import PATIENCE, Running, close
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_end_of_a_watch_ends_its_wait(running, pair):
     waiting = running.start(partial(readable, pair[0]))
     running.do(partial(running.scheduler.forget, pair[0].fileno()))
     assert waiting.result(PATIENCE) is True
-    assert not running.scheduler._waiting
+    assert not running.scheduler._waiters
 
 
 def test_ended_waits_leave_no_deadline(running):
@@ -63,6 +63,37 @@ def test_ended_waits_leave_no_deadline(running):
 
     running.do(wait_often)
     assert len(running.scheduler._heap) < 100
+
+
+@pytest.mark.parametrize("kind", ["ready", "signalled", "expired", "ending"])
+def test_a_turn_resumes_for_a_bounded_time(pair, monkeypatch, kind):
+    now, resumed, turns, scheduled, signals = [0.0], [], [], Scheduler(), []
+    monkeypatch.setattr(scheduler, "monotonic", lambda: now[0])
+
+    def wait(sock: socket.socket) -> None:
+        signals.append(Signal())
+        {
+            "ready": partial(scheduled.wait_for, sock.fileno(), WRITABLE, PATIENCE),
+            "signalled": partial(signals[-1].wait, PATIENCE),
+            "expired": partial(scheduled.wait, 0.5),
+            "ending": end_turn,
+        }[kind]()
+        resumed.append(sock)
+        now[0] += 1.0
+
+    def turn() -> bool:
+        turns.append(len(resumed))
+        if len(turns) == 1:
+            for sock in pair:
+                scheduled.start(partial(wait, sock))
+            now[0] += 1.0
+            if kind == "signalled":
+                deque(map(Signal.set, signals), 0)
+        return len(turns) < 4
+
+    scheduled.run(turn, lambda: 0.0)
+    close(scheduled)
+    assert turns == [0, 1, 2, 2]
 
 
 def test_few_idle_greenlets_are_kept(running, monkeypatch):

@@ -290,8 +290,8 @@ class Schedule:
         scheduler = self.scheduler
         if scheduler._signals:
             raise Violation("a signal resumes what waits for it", f"{len(scheduler._signals)} are set")
-        if scheduler.ending_turn:
-            raise Violation("what can run runs", "greenlets that ended their turn wait")
+        if scheduler.ending_turn or scheduler._ready:
+            raise Violation("what can run runs", "greenlets that are ready wait")
         first = min(scheduler._deadlines.values(), default=inf)
         if self._waits != self.thread.waits:  # the seconds of this wait were chosen after the last look
             self._waits, self._stalled_before = self.thread.waits, self._stalled
@@ -301,12 +301,12 @@ class Schedule:
             raise Violation("every wait ends at its deadline", f"{late:.3f} s ago")
         if scheduler._heap and scheduler._heap[0][0] > first:
             raise Violation("every wait ends at its deadline", "the thread waits beyond the first deadline")
-        for descriptor, (greenlet, _) in scheduler._waiting.items():
+        for descriptor, (greenlet, _) in scheduler._waiters.items():
             if greenlet not in scheduler._deadlines:
                 raise Violation("a greenlet waits for one thing at a time", f"descriptor {descriptor}")
 
     def check_at_end(self) -> None:
-        if self.scheduler._deadlines or self.scheduler._waiting:
+        if self.scheduler._deadlines or self.scheduler._waiters:
             raise Violation("every wait has an end", f"{len(self.scheduler._deadlines)} greenlets wait")
 
 
