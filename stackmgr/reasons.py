@@ -68,6 +68,7 @@ class ReasonSlug(StrEnum):
     # Verification
     DATABASE = "database"
     VERIFIER_CIRCUIT_OPEN = "verifier_circuit_open"
+    VERIFIER_KEY_CIRCUIT_OPEN = "verifier_key_circuit_open"
     VERIFIER_DNS = "verifier_dns"
     VERIFIER_CONNECT = "verifier_connect"
     VERIFIER_TLS = "verifier_tls"

@@ -1,6 +1,9 @@
 """While Unkey does not respond, requests return 503 at once; when it does again, they soon succeed."""
 
 import json
+import math
+from heapq import heappop, heappush
+from itertools import count, cycle
 from types import SimpleNamespace
 
 import pytest
@@ -27,22 +30,36 @@ RESPONSES = {
 }
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """The clock of the circuit breaker, which a test sets."""
-    now = SimpleNamespace(seconds=1000.0)
+@pytest.fixture(params=[0.0, 1e7])
+def clock(request, monkeypatch):
+    """The clock of the circuit breaker, in seconds since the start of the machine, which a test sets."""
+    now = SimpleNamespace(seconds=request.param)
     monkeypatch.setattr(circuit_breaker, "time", SimpleNamespace(monotonic=lambda: now.seconds))
     return now
 
 
-@pytest.fixture
-def breaker(clock):
-    return CircuitBreaker(TIMEOUT)
+@pytest.fixture(params=["of one key", "of all keys"])
+def breaker(request, clock):
+    """A circuit breaker, for which a test uses one key or three."""
+    breaker = CircuitBreaker(TIMEOUT)
+    acquire, keys = breaker.acquire, cycle(range(3) if request.param == "of all keys" else [0])
+    breaker.acquire = lambda: acquire(next(keys))
+    return breaker
 
 
 def fail(breaker, times=1):
     for _ in range(times):
         breaker.release(breaker.acquire(), responded=False)
+
+
+def is_open(breaker):
+    """Whether the next call would be a probe, or none."""
+    try:
+        permit = breaker.acquire()
+    except CircuitOpen:
+        return True
+    breaker.release(permit, responded=True)
+    return permit.circuit is not None
 
 
 @pytest.mark.parametrize("behaviour", NO_RESPONSE.values(), ids=NO_RESPONSE)
@@ -66,22 +83,27 @@ def test_any_response_keeps_the_circuit_closed(make_unkey_client, unkey, behavio
     assert (len(unkey.requests), unkey.connections) == (FAILURES_TO_OPEN + 2, 1)
 
 
-def test_only_consecutive_failures_count(breaker, clock):
-    for _ in range(5):
-        for _ in range(FAILURES_TO_OPEN - 1):
-            fail(breaker)
-            clock.seconds += TIMEOUT
-        assert not breaker.is_open
-        breaker.release(breaker.acquire(), responded=True)
+def with_key(client, key):
+    client.key = key
+    return client.page()
+
+
+def test_a_key_that_fails_at_the_verifier_rejects_no_other(make_unkey_client, unkey, clock):
+    client = make_unkey_client(unkey.url)
+    good = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
+    unkey.behave = lambda sock, request: (respond(500, {}) if b"bad" in request.body else good)(sock, request)
+    keys = ["bad"] * FAILURES_TO_OPEN + ["good"] * 6 + ["bad", "good"] * 3
+    assert [with_key(client, key).status_int for key in keys] == [503] * 3 + [200] * 6 + [503, 200] * 3
+    assert sum(b"bad" in request.body for request in unkey.requests) == FAILURES_TO_OPEN
 
 
 @pytest.fixture
 def blocked_client(make_unkey_client, unkey, clock):
-    """A client whose circuit is open: Unkey has just failed."""
+    """A client whose circuit of all keys is open: Unkey has just failed."""
     client = make_unkey_client(unkey.url)
     unkey.behave = respond(500, {})
-    for _ in range(FAILURES_TO_OPEN):
-        assert client.page().status_int == 503
+    for number in range(FAILURES_TO_OPEN + 1):  # the last is a probe
+        assert with_key(client, f"key-{number}").status_int == 503
     return client
 
 
@@ -92,7 +114,7 @@ def test_a_probe_that_succeeds_closes_the_circuit(blocked_client, unkey, clock, 
     assert (response.status_int, response.json["code"]) == (503, "service_unavailable")
     assert "circuit" not in json.dumps(response.json)
     assert "Retry-After" not in response.headers
-    clock.seconds += PROBE_INTERVAL
+    clock.seconds += 2 * PROBE_INTERVAL  # the second for a key that was the last to probe
     assert [blocked_client.page().status_int for _ in range(3)] == [200] * 3
     logged = [*caplog.get_records("setup"), *caplog.records]
     assert [record.getMessage() for record in logged if record.levelname == "WARNING"] == [
@@ -101,11 +123,85 @@ def test_a_probe_that_succeeds_closes_the_circuit(blocked_client, unkey, clock, 
     ]
 
 
+def simulate(breaker, clock, keys, per_second, seconds):
+    """Return which calls were responded to, by key, and the most that were under way.
+
+    Each of *keys* takes its turn.  Its value is the seconds of a response, or `fails` or `hangs`.
+    """
+    ended, ends, numbers, most = {key: [] for key in keys}, [], count(), 0
+    turns, started = cycle(keys), clock.seconds
+    for number in range(int(per_second * seconds)):
+        at = started + number / per_second
+        while ends and ends[0][0] <= at:
+            clock.seconds, _, permit, key, responded = heappop(ends)
+            breaker.release(permit, responded=responded)
+            ended[key].append(responded)
+        clock.seconds, key = at, next(turns)
+        try:
+            permit = breaker.acquire(hash(key))
+        except CircuitOpen:
+            ended[key].append(False)
+            continue
+        takes = {"fails": 0.005, "hangs": math.inf}.get(keys[key], keys[key])
+        responded = keys[key] != "fails" and takes < permit.seconds
+        heappush(ends, (at + min(takes, permit.seconds), next(numbers), permit, key, responded))
+        most = max(most, len(ends))
+    return ended, most
+
+
+def keys_of(*behaviours):
+    return {f"{behaviour} {number}": behaviour for number, behaviour in enumerate(behaviours)}
+
+
+GOOD = 0.005
+# Keys, calls per second, the least share of the good keys' calls that succeed, the most calls at once.
+SCENARIOS = {
+    "one fails": (keys_of("fails", GOOD), 20, 1.0, 1),
+    "one of two fails": (keys_of("fails", GOOD), 500, 1.0, 4),
+    "one hangs": (keys_of("hangs", *[GOOD] * 9), 100, 1.0, 35),
+    "a tenth fails": (keys_of(*(["fails"] + [GOOD] * 9) * 10), 500, 1.0, 4),
+    "a tenth fails together": (keys_of(*["fails"] * 10, *[GOOD] * 90), 500, 0.98, 4),
+    "a tenth hangs": (keys_of(*(["hangs"] + [GOOD] * 9) * 10), 100, 1.0, 35),
+    "half fails": (keys_of(*["fails", GOOD] * 50), 500, 1.0, 4),
+    "three of four fail": (keys_of(*["fails", "fails", "fails", GOOD] * 25), 500, 0.98, 4),
+    "all are slow": (keys_of(*[1.0] * 100), 50, 1.0, 51),
+    "all fail": (keys_of(*["fails"] * 100), 500, None, 4),
+    "all hang": (keys_of(*["hangs"] * 100), 100, None, 301),
+}
+
+
+@pytest.mark.parametrize(("keys", "per_second", "least", "most"), SCENARIOS.values(), ids=SCENARIOS)
+def test_a_failing_key_costs_no_other(clock, keys, per_second, least, most):
+    breaker = CircuitBreaker(TIMEOUT)
+    ended, under_way = simulate(breaker, clock, keys, per_second, 10)
+    good = [
+        is_good
+        for key, behaviour in keys.items()
+        if behaviour not in ("fails", "hangs")
+        for is_good in ended[key]
+    ]
+    assert under_way <= most
+    assert least is None or sum(good) >= least * len(good)
+    # Whatever it was, after it each key is soon served.
+    clock.seconds += TIMEOUT
+    simulate(breaker, clock, dict.fromkeys(keys, GOOD), per_second, 2)
+    ended, _ = simulate(breaker, clock, dict.fromkeys(keys, GOOD), per_second, 2)
+    assert all(all(each) for each in ended.values())
+
+
+def test_only_consecutive_failures_count(breaker, clock):
+    for _ in range(5):
+        for _ in range(FAILURES_TO_OPEN - 1):
+            fail(breaker)
+            clock.seconds += TIMEOUT
+        assert not is_open(breaker)
+
+
 def probe(breaker, clock):
     """Return the permit of the one probe of an interval."""
     clock.seconds += PROBE_INTERVAL
     permit = breaker.acquire()
-    with pytest.raises(CircuitOpen, match="verifier_circuit_open"):
+    with pytest.raises(CircuitOpen, match="circuit_open"):
         breaker.acquire()
     return permit
 
@@ -133,7 +229,7 @@ def test_slow_full_probe_closes_the_circuit(breaker, clock):
     for _ in range(4):
         breaker.release(probe(breaker, clock), responded=False)
     breaker.release(slow, responded=True)
-    assert not breaker.is_open
+    assert not is_open(breaker)
 
 
 def test_calls_before_the_recovery_do_not_count(breaker, clock):
@@ -144,14 +240,14 @@ def test_calls_before_the_recovery_do_not_count(breaker, clock):
     breaker.release(breaker.acquire(), responded=True)
     for permit in hanging:
         breaker.release(permit, responded=False)
-    assert not breaker.is_open
+    assert not is_open(breaker)
 
 
 def test_hanging_calls_count_at_the_first_failure(breaker, clock):
     hanging = [breaker.acquire() for _ in range(FAILURES_TO_OPEN)]
     clock.seconds += TIMEOUT
     breaker.release(hanging[0], responded=False)
-    assert breaker.is_open
+    assert is_open(breaker)
 
 
 def test_new_calls_do_not_count_as_hanging(breaker, clock):
@@ -161,4 +257,4 @@ def test_new_calls_do_not_count_as_hanging(breaker, clock):
         breaker.acquire()
     clock.seconds += 0.1
     breaker.release(first, responded=False)
-    assert not breaker.is_open
+    assert not is_open(breaker)

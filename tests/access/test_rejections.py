@@ -130,11 +130,20 @@ TEXTS = {
     "Wed, 21 Oct 2015 07:28:00 +99999999999999": None,
     "2015-10-21T07:28:00Z": None,
 }  # fmt: skip
+CLOCKS = {  # Retry-After and Date of a verifier whose clock is wrong
+    ("Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 2015 07:27:30 GMT"): 30,
+    ("Fri, 31 Dec 2100 23:59:59 GMT", "Fri, 31 Dec 2100 23:59:19 GMT"): 40,
+    ("Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 2015 07:29:00 GMT"): 0,
+    ("Wed, 21 Oct 2015 07:28:00 GMT", "today"): 0,
+    ("17", "Wed, 21 Oct 2015 07:28:00 GMT"): 17,
+}
 
 
-@pytest.mark.parametrize(("text", "seconds"), TEXTS.items())
-def test_retry_after_in_seconds_or_past(text, seconds):
-    assert retry_after(text) == seconds
+@pytest.mark.parametrize(
+    ("fields", "seconds"), [*(((text,), seconds) for text, seconds in TEXTS.items()), *CLOCKS.items()]
+)
+def test_retry_after_in_seconds_or_past(fields, seconds):
+    assert retry_after(*fields) == seconds
 
 
 @pytest.mark.parametrize("ahead", [1, 90, 86400])

@@ -1,11 +1,13 @@
 """Responses of Unkey that are framed in unusual or wrong ways: the next key gets an outcome of its own."""
 
+import gzip
 import json
 import time
 from threading import Event
 
 import pytest
 
+from stackmgr.access.verifiers.http_connection import HEAD_LIMIT_BYTES
 from stackmgr.errors import ServiceError
 from tests.support.http_server import http_server, response
 from tests.support.unkey_server import accepted, verification
@@ -17,6 +19,7 @@ BODY = json.dumps(accepted(FIRST)).encode()
 GOOD = response(200, BODY)
 HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
 BROKEN, TIMEOUT = "verifier_response_broken", "verifier_timeout"
+LONG, NOT_JSON = "verifier_response_too_long", "verifier_response_not_json"
 LATE = 0.1  # seconds until the next piece
 
 
@@ -31,6 +34,17 @@ def changed(
 def chunked(after_size: bytes = b"", trailers: bytes = b"", field: bytes = b"") -> bytes:
     body = b"%x%s\r\n%s\r\n0\r\n%s\r\n" % (len(BODY), after_size, BODY, trailers)
     return changed(b"Transfer-Encoding: chunked" + field, body=body)
+
+
+def gateway(*fields: bytes, body: bytes = BODY) -> bytes:
+    """Return a response with fields and a body that a gateway on the way has changed."""
+    return changed(b"\r\n".join((*fields, b"Content-Length: %d" % len(body))), body=body)
+
+
+def large_head(size: int) -> bytes:
+    """Return a response whose head has *size* bytes."""
+    empty = gateway(b"X: ")
+    return gateway(b"X: " + b"y" * (size + len(BODY) - len(empty)))
 
 
 LENGTH = b"\r\nContent-Length: %d" % len(BODY)
@@ -50,17 +64,44 @@ CASES = {
     "a byte after the response": ([GOOD + b"\n"], FIRST, False),
     "a late byte after the response": ([GOOD, b"\n"], FIRST, False),
     "a late 408 after the response": ([GOOD, LATE_408, None], FIRST, False),
-    "longer than announced": ([changed(announced=len(BODY) - 1)], "verifier_response_not_json", False),
+    "longer than announced": ([changed(announced=len(BODY) - 1)], NOT_JSON, False),
     "shorter than announced": ([changed(announced=len(BODY) + 1)], TIMEOUT, False),
     "shorter than announced, then closed": ([changed(announced=len(BODY) + 1), None], BROKEN, False),
     "no length, then closed": ([changed(b"X: y"), None], FIRST, False),
     "chunked": ([chunked()], FIRST, True),
     "chunked with an extension and trailers": ([chunked(b";x=y", b"X: y\r\n")], FIRST, True),
     "chunked without its end": ([chunked()[:-2], None], BROKEN, False),
-    "2.5 MB": ([TOO_LONG], "verifier_response_too_long", False),
-    "100,000 chunks": ([MANY_CHUNKS], "verifier_response_too_long", False),
+    "2.5 MB": ([TOO_LONG], LONG, False),
+    "100,000 chunks": ([MANY_CHUNKS], LONG, False),
     "204 with a body": ([GOOD.replace(b"200", b"204")], "verifier_http_204", False),
     "HTTP/1.0": ([changed(version=b"1.0")], FIRST, False),
+    "a head of 20 kB": ([large_head(20_000)], FIRST, True),
+    "a head of 20 kB in pieces": ([large_head(20_000)[:17_000], large_head(20_000)[17_000:]], FIRST, True),
+    "the longest head": ([large_head(HEAD_LIMIT_BYTES)], FIRST, True),
+    "a byte more": ([large_head(HEAD_LIMIT_BYTES + 1)], LONG, False),
+    "a byte more, in pieces": (
+        [(LONG_HEAD := large_head(HEAD_LIMIT_BYTES + 1))[:9], LONG_HEAD[9:]],
+        LONG,
+        False,
+    ),
+    "hints longer than a head": (
+        [b"HTTP/1.1 103 X\r\nLink: %b\r\n\r\n" % (b"x" * 15_000) * 2 + GOOD],
+        LONG,
+        False,
+    ),
+    "compressed": ([gateway(b"Content-Encoding: gzip", body=gzip.compress(BODY))], NOT_JSON, True),
+    "a byte order mark": ([gateway(body=b"\xef\xbb\xbf" + BODY)], FIRST, True),
+    "another charset": ([gateway(b"Content-Type: text/html;charset=latin-1")], FIRST, True),
+    "names in another case": ([GOOD.replace(b"Content-Length", b"CONTENT-LENGTH")], FIRST, True),
+    "a length twice": ([gateway(b"Content-Length: %d" % len(BODY))], FIRST, True),
+    "a length twice in one": ([changed(b"Content-Length: %d, %d" % (len(BODY), len(BODY)))], FIRST, True),
+    "folded": ([gateway(b"Via: 1.1 a,\r\n 1.1 b")], FIRST, True),
+    "bytes beyond ASCII": ([gateway(b"X: \xe4")], FIRST, True),
+    "line feeds alone": ([GOOD.replace(b"\r\n", b"\n")], FIRST, True),
+    "no reason phrase": ([GOOD.replace(b" OK", b"")], FIRST, True),
+    "HTTP/1.0 and keep-alive": ([changed(b"Connection: keep-alive" + LENGTH, version=b"1.0")], FIRST, False),
+    "a coding besides chunked": ([chunked().replace(b" chunked", b" gzip, chunked")], BROKEN, False),
+    "a space before the colon": ([gateway(b"X : y")], BROKEN, False),
     "Connection: x, Close": ([changed(b"Connection: x, Close" + LENGTH)], FIRST, False),
 }
 

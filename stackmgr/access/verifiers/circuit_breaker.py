@@ -1,32 +1,65 @@
 """A circuit breaker: requests do not wait for a verifier that has stopped responding.
 
-After a few consecutive failures the circuit is open: calls fail at once.  At short intervals one
-call is a probe, with a short timeout.  Now and then a probe has the full timeout, to find a slow
-verifier alive; short probes continue, so a hanging probe does not delay recovery.  Any response,
-also a rejection, closes the circuit.  Each process has a circuit of its own.
+Three failures of one key, without a response for it, open the circuit of this key: its calls fail
+at once.  Failures of three keys, without a response for any, open the circuit of all keys.
+
+At short intervals one call of an open circuit is a probe, with a short timeout.  Now and then a
+probe has the full timeout, to find a slow verifier alive; short probes continue, so a hanging probe
+does not delay recovery.  Any response, also a rejection, closes both circuits.
+
+A key for which the verifier always fails must not be the only one that probes for all: keys that
+have not failed have probes of their own, and after a key's probe another key is preferred.  Each
+process has circuits of its own.
 """
 
 import logging
 import math
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from stackmgr.errors import CircuitOpen
 from stackmgr.reasons import ReasonSlug
 
 FAILURES_TO_OPEN = 3
 PROBE_INTERVAL = 0.4  # seconds; also the timeout of a short probe
+_OTHERS_INTERVAL = 0.05  # of keys that have not failed: most of them are good, if some fail
+MOST_FAILING = 1_000  # keys; the oldest of more is forgotten
 
 _log = logging.getLogger("stackmgr")
 
 
+@dataclass(slots=True, eq=False)
+class _Circuit:
+    """The circuit of one key, which counts calls that *failed*, or of all keys, which counts keys."""
+
+    reason: ReasonSlug
+    failed: set[object] = field(default_factory=set)
+    # While it is open: for keys that have not failed, and for those that have.
+    next_probe_at: list[float] = field(default_factory=list)
+    next_full_probe_at: float = 0.0
+    last_key: int | None = None  # that has probed for all
+
+    @property
+    def is_open(self) -> bool:
+        return len(self.failed) >= FAILURES_TO_OPEN
+
+    def fail(self, failed: Iterable[object], now: float, timeout: float) -> None:
+        if not self.is_open:
+            self.failed.update(failed)
+            self.next_probe_at = [now, now + PROBE_INTERVAL]
+            self.next_full_probe_at = now + timeout
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Permit:
-    """Permission for one call of at most *seconds*."""
+    """Permission for one call of at most *seconds*; a probe is that of a *circuit*."""
 
+    key: int
     seconds: float
     started_at: float
+    circuit: _Circuit | None = None
     is_full_probe: bool = False
 
 
@@ -34,56 +67,67 @@ class CircuitBreaker:
     """Decides whether a call may be made; *timeout* is an ordinary call's, in seconds."""
 
     def __init__(self, timeout: float) -> None:
-        self.is_open = False
         self._timeout = timeout
         self._lock = threading.Lock()
+        # Without those that began before a response for their key, or before the verifier's recovery.
         self._calls: set[Permit] = set()
-        self._failures = 0
+        self._all = _Circuit(ReasonSlug.VERIFIER_CIRCUIT_OPEN)
+        self._of_keys: dict[int, _Circuit] = {}  # of each key whose last call has failed
         self._responded_at = -math.inf
-        self._next_probe_at = 0.0
-        self._next_full_probe_at = 0.0
 
-    def acquire(self) -> Permit:
-        """Return a permit, which must be released.  Raises CircuitOpen."""
+    def acquire(self, key: int) -> Permit:
+        """Return a permit for a call with *key*, which must be released.  Raises CircuitOpen."""
         with self._lock:
             now = time.monotonic()
-            permit = self._probe(now) if self.is_open else Permit(self._timeout, now)
+            circuit = self._all if self._all.is_open else self._of_keys.get(key, self._all)
+            permit = self._probe(circuit, key, now) if circuit.is_open else Permit(key, self._timeout, now)
             self._calls.add(permit)
             return permit
 
-    def _probe(self, now: float) -> Permit:
-        if now < self._next_probe_at:
-            raise CircuitOpen(ReasonSlug.VERIFIER_CIRCUIT_OPEN)
-        self._next_probe_at = now + PROBE_INTERVAL
-        if now < self._next_full_probe_at:
-            return Permit(min(self._timeout, PROBE_INTERVAL), now)
-        self._next_full_probe_at = math.inf  # until this one ends
-        return Permit(self._timeout, now, is_full_probe=True)
+    def _probe(self, circuit: _Circuit, key: int, now: float) -> Permit:
+        has_failed = key in self._of_keys
+        pause = PROBE_INTERVAL if key == circuit.last_key else 0.0
+        if now < circuit.next_probe_at[has_failed] + pause:
+            raise CircuitOpen(circuit.reason)
+        circuit.next_probe_at[has_failed] = now + (PROBE_INTERVAL if has_failed else _OTHERS_INTERVAL)
+        circuit.last_key = key if circuit is self._all else None
+        if now < circuit.next_full_probe_at:
+            return Permit(key, min(self._timeout, PROBE_INTERVAL), now, circuit)
+        circuit.next_full_probe_at = math.inf  # until this one ends
+        return Permit(key, self._timeout, now, circuit, is_full_probe=True)
 
     def release(self, permit: Permit, *, responded: bool) -> None:
         """Record whether the call was responded to, in whatever way."""
         with self._lock:
-            was_open = self.is_open
-            now = time.monotonic()
-            self._calls.discard(permit)
-            if permit.is_full_probe:
-                self._next_full_probe_at = now + self._timeout
+            was_open, now = self._all.is_open, time.monotonic()
+            if permit.circuit is not None and permit.is_full_probe:
+                permit.circuit.next_full_probe_at = now + self._timeout
             if responded:
-                self.is_open, self._failures, self._responded_at = False, 0, now
-            elif permit.started_at >= self._responded_at:  # an older call says nothing about now
-                self._fail(now)
-            is_open = self.is_open
+                self._of_keys.pop(permit.key, None)
+                self._calls = {call for call in self._calls if call.key != permit.key and not was_open}
+                self._all, self._responded_at = _Circuit(ReasonSlug.VERIFIER_CIRCUIT_OPEN), now
+            else:
+                self._fail(permit, now)
+            is_open = self._all.is_open
         if is_open and not was_open:
             _log.warning("The verifier does not respond: requests return 503 at once until it does")
         elif was_open and not is_open:
             _log.warning("The verifier responds again")
 
-    def _fail(self, now: float) -> None:
-        self._failures += 1
+    def _fail(self, permit: Permit, now: float) -> None:
         # Calls that hang as well count already: until they have ended, others would join them.
-        latest = now - self._timeout / 2
-        hanging = sum(self._responded_at <= call.started_at <= latest for call in self._calls)
-        if not self.is_open and self._failures + hanging >= FAILURES_TO_OPEN:
-            self.is_open = True
-            self._next_probe_at = now + PROBE_INTERVAL
-            self._next_full_probe_at = now + self._timeout
+        hanging = [call for call in self._calls if call.started_at <= now - self._timeout / 2]
+        if permit in self._calls:
+            self._calls.remove(permit)
+            if permit.key not in self._of_keys and len(self._of_keys) >= MOST_FAILING:
+                del self._of_keys[next(iter(self._of_keys))]
+            own = self._of_keys.setdefault(permit.key, _Circuit(ReasonSlug.VERIFIER_KEY_CIRCUIT_OPEN))
+            if permit.circuit is not self._all:
+                calls = [call for call in hanging if call.key == permit.key]
+                own.fail([permit, *calls], now, self._timeout)
+        # A call older than a response says nothing about now, a probe of a key nothing about others.
+        if permit.circuit is None and permit.started_at >= self._responded_at:
+            keys = {
+                call.key for call in hanging if call.circuit is None and call.started_at >= self._responded_at
+            }
+            self._all.fail(keys | {permit.key}, now, self._timeout)

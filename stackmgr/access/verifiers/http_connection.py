@@ -20,6 +20,10 @@ from stackmgr.scheduler import READABLE, WRITABLE, wait_for
 # Status line, header fields and body together.  With every verification Unkey returns the metadata
 # of a key and of its identity, each of up to 1 MB.
 RESPONSE_LIMIT_BYTES = 2_500_000
+# Status line and header fields, with those of informational responses.  Reading this and one read
+# more, all of short lines, takes h11 10 ms.  By itself it limits only a head that arrives in pieces.
+HEAD_LIMIT_BYTES = 20_480
+_READ_BYTES = 16_384  # no TLS record is longer: none is read in part, so that what is left is readable
 # Parts of a response, such as chunks: h11 parses so many in 40 ms, in which no other request runs.
 _MAX_EVENTS = 10_000
 # Middleboxes drop connections that are idle for longer, and the host may have another address then.
@@ -28,7 +32,7 @@ LONGEST_USE_SECONDS = 30.0
 _TLS_EVENTS: dict[type[Exception], int] = {ssl.SSLWantReadError: READABLE, ssl.SSLWantWriteError: WRITABLE}
 Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 Request = tuple[h11.Request, h11.Data, h11.EndOfMessage]
-Response = tuple[int, str, bytes]  # status, Retry-After, content
+Response = tuple[int, str, str, bytes]  # status, Retry-After, Date, content
 
 
 def is_response(status: int) -> bool:
@@ -77,7 +81,8 @@ class Connection:
         Raises OSError, RemoteProtocolError of h11, or ServiceUnavailable for one that is too long.
         """
         self._deadline, self.received, self.can_be_kept = deadline, 0, False
-        http = h11.Connection(h11.CLIENT)  # of this exchange alone: no other reads what it leaves
+        # Of this exchange alone: no other reads what it leaves.
+        http = h11.Connection(h11.CLIENT, max_incomplete_event_size=RESPONSE_LIMIT_BYTES)
         left = memoryview(b"".join(http.send(event) or b"" for event in request))
         while left:
             left = left[self._finished(WRITABLE, partial(self._socket.send, left)) :]
@@ -86,18 +91,24 @@ class Connection:
         content = b"".join(event.data for event in takewhile(lambda each: isinstance(each, h11.Data), events))
         is_done = http.our_state is http.their_state is h11.DONE and http.trailing_data == (b"", False)
         self.can_be_kept = is_done and is_response(response.status_code)
-        waits = [value for name, value in response.headers if name == b"retry-after"]
-        return response.status_code, b", ".join(waits).decode("latin-1"), content
+        wait, date = (
+            b", ".join(value for name, value in response.headers if name == field).decode("latin-1")
+            for field in (b"retry-after", b"date")
+        )
+        return response.status_code, wait, date, content
 
     def _events(self, http: h11.Connection) -> Iterator[Any]:
         """Yield the parts of the response as they arrive."""
         for _ in range(_MAX_EVENTS):
+            is_head = http.their_state is h11.SEND_RESPONSE
             event = http.next_event()
+            behind = b"" if event is h11.NEED_DATA else http.trailing_data[0]
+            if is_head and self.received - len(behind) > HEAD_LIMIT_BYTES:
+                break
             if event is not h11.NEED_DATA:
                 yield event
                 continue
-            # No TLS record is longer: none is read in part, so that what is left is readable.
-            data = self._finished(READABLE, partial(self._socket.recv, 65_536))
+            data = self._finished(READABLE, partial(self._socket.recv, _READ_BYTES))
             self.received += len(data)
             if self.received > RESPONSE_LIMIT_BYTES:
                 break

@@ -40,24 +40,32 @@ _log = logging.getLogger("stackmgr.verifiers")
 _log.addFilter(RateLimitFilter())
 
 
-def retry_after(text: str) -> int | None:
-    """Return the seconds of a Retry-After value, or None if it is missing or malformed."""
-    if re.fullmatch(r"[0-9]{1,9}", text):
-        return int(text)
+def _moment(text: str) -> datetime | None:
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0, ceil((moment - datetime.now(UTC)).total_seconds()))
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def retry_after(text: str, date: str = "") -> int | None:
+    """Return the seconds of a Retry-After value, or None if it is missing or malformed.
+
+    *date* is the response's Date: the two are by the same clock, which may not be this host's.
+    """
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    if (moment := _moment(text)) is None:
+        return None
+    return max(0, ceil((moment - (_moment(date) or datetime.now(UTC))).total_seconds()))
 
 
 def _object(body: bytes) -> dict[str, Any]:
     if sum(body.count(mark) for mark in b"[{,") > _MAX_VALUES:
         raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_TOO_LONG)
     try:
-        document = json.loads(body.decode("utf-8"), parse_float=str)  # none is read; conversion costs most
+        # No float is read, and their conversion costs most.
+        document = json.loads(body.decode("utf-8-sig"), parse_float=str)
     except (ValueError, RecursionError) as ex:
         raise ServiceUnavailable(ReasonSlug.VERIFIER_RESPONSE_NOT_JSON) from ex
     if not isinstance(document, dict):
@@ -92,8 +100,7 @@ class Endpoint:
         self._look_up: Future[Sequence[Address]] | None = None
 
     def __del__(self) -> None:
-        for connection in self._idle:
-            connection.close()
+        self._close_idle()
 
     def post(
         self,
@@ -110,27 +117,32 @@ class Endpoint:
         connection, a late, long or malformed response, and while the circuit is open.
         """
         if (left := self._limited_until - monotonic()) > 0:
-            raise TooManyRequests(ReasonSlug.VERIFIER_HTTP_STATUS.replace("STATUS", "429"), ceil(left))
+            # Not 61 of 60 s: the sum and the difference of two times are not exact.
+            reason = ReasonSlug.VERIFIER_HTTP_STATUS.replace("STATUS", "429")
+            raise TooManyRequests(reason, max(1, ceil(round(left, 3))))
         fields = {
             "Host": self._authority,
             "Authorization": f"Bearer {credential}",
             "Content-Type": media_type,
             "Content-Length": str(len(body)),
             "Accept": "application/json",
+            "Accept-Encoding": "identity",  # without it a gateway may compress
             "User-Agent": f"stackmgr/{__version__}",
             **(trace or {}),
         }
         head = h11.Request(method="POST", target=self._path + path, headers=[*fields.items()])
         request = head, h11.Data(data=body), h11.EndOfMessage()
-        has_responded, permit = False, self._breaker.acquire()
+        # A request of the same body is one for the same key.
+        has_responded, permit = False, self._breaker.acquire(hash(body))
         try:
-            status, wait, content = self._exchange(request, monotonic() + permit.seconds)
+            deadline, is_probe = monotonic() + permit.seconds, permit.circuit is not None
+            status, *times, content = self._exchange(request, deadline, is_probe=is_probe)
             has_responded = is_response(status)
         finally:
             self._breaker.release(permit, responded=has_responded)
         if status == 200:
             return _object(content)
-        reason, seconds = ReasonSlug.VERIFIER_HTTP_STATUS.replace("STATUS", str(status)), retry_after(wait)
+        reason, seconds = ReasonSlug.VERIFIER_HTTP_STATUS.replace("STATUS", str(status)), retry_after(*times)
         if status == 429:
             if seconds is not None:
                 seconds = min(seconds, _LONGEST_LIMIT_SECONDS)
@@ -141,8 +153,8 @@ class Endpoint:
             seconds = None
         raise ServiceUnavailable(reason, seconds)
 
-    def _exchange(self, request: Request, deadline: float) -> Response:
-        kept = self._kept()
+    def _exchange(self, request: Request, deadline: float, *, is_probe: bool) -> Response:
+        kept = None if is_probe else self._kept()
         while True:
             connection = kept or self._connect(deadline)
             try:
@@ -155,19 +167,23 @@ class Endpoint:
                 kept = None
             finally:
                 if connection.can_be_kept:
+                    if is_probe:  # the others may lead to a server that has failed
+                        self._close_idle()
                     self._idle.append(connection)
                 else:
                     connection.close()
 
     def _kept(self) -> Connection | None:
-        """Return a connection that can be used again, if its server has not failed since."""
+        """Return a connection that can be used again, or None."""
         with suppress(IndexError):
-            while True:
-                connection = self._idle.popleft()
-                if connection.is_usable() and not self._breaker.is_open:
-                    return connection
+            while not (connection := self._idle.popleft()).is_usable():
                 connection.close()
+            return connection
         return None
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.popleft().close()
 
     def _connect(self, deadline: float) -> Connection:
         """Return a new connection, after a new name resolution.  Raises ServiceUnavailable."""
