@@ -20,6 +20,9 @@ from stackmgr.release import checked_release
 if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 signal.pthread_sigmask(signal.SIG_SETMASK, ())  # which is inherited: one that is blocked would never arrive
+_logs_to_terminal = os.isatty(2)
+if _logs_to_terminal:  # which may send this to a job in the background that writes
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 
 # glibc repeats a lost DNS query after 5 seconds, which no request waits for a connection.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:3")
@@ -126,6 +129,8 @@ def post_fork(server, worker):
 def on_starting(server):
     """Guard the workers, and remove the metrics of an earlier run."""
     Master(server)
+    if _logs_to_terminal:  # gunicorn takes the signal for one worker fewer
+        server.SIGNALS = [each for each in server.SIGNALS if each != signal.SIGTTOU]
     if _metrics_dir:
         try:
             metrics.clear(_metrics_dir)

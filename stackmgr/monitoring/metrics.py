@@ -62,8 +62,10 @@ def clear(folder: Path) -> None:
     """Create *folder*, or empty it of an earlier run.  Raises OSError, also if that runs."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        # Kept until this process and those forked from it have ended.
-        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = os.open(folder, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # This process keeps it.  If it is killed, its workers must not delay the next start.
+        os.register_at_fork(after_in_child=partial(os.close, lock))
     except BlockingIOError as ex:
         raise OSError(ex.errno, "in use by another service", str(folder)) from ex
     for entry in folder.iterdir():
