@@ -27,15 +27,19 @@ _REDACTED = "[redacted]"
 _FOR_MASTER = ("queue_timeout", "admin_port", "log_level", "admin_bind")
 
 
-def _findings(chosen: Settings, *, compares_catalog: bool = False) -> Findings:
-    """Return problems of the database and the metrics folder.  Imports all that a worker does."""
+def _findings(chosen: Settings, workers: int = 0) -> Findings:
+    """Return problems of the database and the metrics folder.  Imports all that a worker does.
+
+    Without *workers* only those that can be found at each start.
+    """
     import stackmgr.server.worker  # noqa: F401, PLC0415 - not needed under another WSGI server
 
     findings = preflight.examine(
         chosen.database_url,
         chosen.database_timeout,
         variant=chosen.sql_variant,
-        compares_catalog=compares_catalog,
+        connections=chosen.database_connections * workers,
+        thorough=bool(workers),
     )
     problem = metrics.folder_problem(chosen.metrics_dir) if chosen.metrics_dir else None
     findings.problems += [f"STACKMGR_METRICS_DIR: {problem}"] if problem else []
@@ -90,7 +94,7 @@ def _check(arguments: argparse.Namespace) -> None:
     else:
         # An application that cannot be built is a traceback.
         startup.assemble(prepared, os.environ, serves=False)
-        shown, findings = _settings(chosen), _findings(chosen, compares_catalog=True)
+        shown, findings = _settings(chosen), _findings(chosen, int(os.environ.get("WEB_CONCURRENCY", "1")))
         if problem := startup.make_verifier(chosen, None).check():
             findings.warnings.append(problem)
     findings.warnings += unknown_variables(os.environ)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import IsolationLevel, errors
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.raw_cursor import RawCursor, RawServerCursor
 from psycopg.rows import namedtuple_row
@@ -48,6 +48,9 @@ _REJECTED = ("authentication failed", "no password supplied", "permission denied
 
 _FETCHED_ROWS = 2000
 
+# For a list of servers that do not respond: each address has `connect_timeout`, two seconds.
+LONGEST_CONNECT_SECONDS = 30.0
+
 # A login or a database may have other values: a time limit for requests, another search path, a
 # commit that does not wait for the disk.
 _SETTINGS = b"""
@@ -65,11 +68,11 @@ AnyConnection = TypeVar("AnyConnection", bound=psycopg.Connection[Any])
 
 
 @contextmanager
-def time_limit(seconds: float = 5.0) -> Iterator[None]:
+def time_limit(seconds: float = LONGEST_CONNECT_SECONDS) -> Iterator[None]:
     """Raise CommandError in the body after *seconds*.  For the main thread of a process.
 
     The timeouts of libpq and PostgreSQL bound one attempt to connect or one statement each; a
-    server that is frozen in between, or a list of hosts, is bounded by none of them.
+    server that is frozen in between is bounded by none of them.
     """
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -100,8 +103,8 @@ def worded() -> Iterator[None]:
         ) from ex
 
 
-class LoginRejected(CommandError):
-    """The server rejects the login or its password."""
+class Rejected(CommandError):
+    """The server responds, but rejects the login or its password, or has another service's tables."""
 
 
 def connect(conninfo: str, connection_class: type[AnyConnection], **options: Any) -> AnyConnection:
@@ -111,7 +114,10 @@ def connect(conninfo: str, connection_class: type[AnyConnection], **options: Any
     except psycopg.OperationalError as ex:
         reason = " ".join(str(ex).split())
         if any(words in reason for words in _REJECTED):
-            raise LoginRejected(f"the database rejects the login of STACKMGR_DATABASE_URL: {reason}") from ex
+            raise Rejected(f"the database rejects the login of STACKMGR_DATABASE_URL: {reason}") from ex
+        if isinstance(ex, errors.ConnectionTimeout):
+            limit = conninfo_to_dict(conninfo).get("connect_timeout")
+            reason += f": an address has {limit} s; for a slow login, add connect_timeout=10 to the URL"
         raise CommandError(f"the database of STACKMGR_DATABASE_URL cannot be reached: {reason}") from ex
 
 

@@ -18,8 +18,8 @@ from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.session_settings import SessionSettingsError
 from stackmgr.errors import CommandError
-from stackmgr.operate import migrations
-from stackmgr.operate.connection import NO_SCHEMA, LoginRejected, connect, time_limit
+from stackmgr.operate import migrations, probe
+from stackmgr.operate.connection import LONGEST_CONNECT_SECONDS, NO_SCHEMA, Rejected, connect, time_limit
 from stackmgr.settings import Settings
 
 _CATALOG = statements.load("catalog")
@@ -32,6 +32,7 @@ _PROBLEMS = {
     "is_utf8": "the database's encoding is not UTF8: create it anew with roles.sql",
     "fsync": "fsync is off on the server: a crash could lose acknowledged writes; turn it on",
     "full_page_writes": "full_page_writes is off on the server: a crash could lose data; turn it on",
+    "rejects_damage": "zero_damaged_pages or ignore_checksum_failure is on: reads may lose rows; turn it off",
     "checks_foreign_keys": "session_replication_role is not origin: foreign keys are not checked; reset it",
     "schema_exists": NO_SCHEMA,
     "role_allowed": "the login may not assume stackmgr_app: run roles.sql, or GRANT stackmgr_app TO it",
@@ -39,7 +40,7 @@ _PROBLEMS = {
 _WARNINGS = {
     "takes_writes": "the server accepts no writes: it is a standby, or default_transaction_read_only is on",
     "is_encrypted": "the connection to another host is not encrypted: set sslmode=verify-full",
-    "hides_parameters": "auto_explain or pgaudit logs parameters, with Idempotency-Keys: run roles.sql again",
+    "hides_parameters": "the server's log gets parameters, with Idempotency-Keys: run roles.sql again",
     "is_no_superuser": "the login is a superuser: the service needs no more than stackmgr_app",
     "is_no_owner": "the login may assume stackmgr_owner: the service needs stackmgr_app only",
 }
@@ -64,23 +65,25 @@ def examine(
     deadline: float = SESSION_SECONDS,
     *,
     variant: str = Settings.sql_variant,
-    compares_catalog: bool = False,
+    connections: int = 0,
+    thorough: bool = False,
 ) -> Findings:
     """Return the problems of the database behind *url*, examined with its login's own rights.
 
     *deadline*, in seconds, and *variant* are the service's: a session must have its timeouts.
-    Takes at most five seconds, because gunicorn's master waits for it.  A login with more rights
-    than the service needs is a warning.  *compares_catalog* compares the schema, and who may use
-    it, with the release's: not at a start, which an index that a DBA builds must not fail.
+    *connections* is how many the service may open from this host.  Takes at most five seconds,
+    because gunicorn's master waits for it.  *thorough* takes longer: it compares the schema, and
+    who may use it, with the release's, and writes and rolls back as requests do.  Not at a start,
+    which an index that a DBA builds must not fail.
     """
     findings = Findings()
     expected = migrations.available()
     try:
-        with time_limit():
+        with time_limit(LONGEST_CONNECT_SECONDS if thorough else 5.0):
             conninfo = completed_conninfo(url, None, deadline)
             with connect(conninfo, psycopg.Connection[Any], row_factory=namedtuple_row) as connection:
                 facts: Any = connection.execute(_FACTS.text).fetchone()
-            _examine_server(facts, findings)
+            _examine_server(facts, connections, findings)
             if (variant == "citus") != facts.is_distributed:
                 findings.problems.append(_DISTRIBUTION[facts.is_distributed])
             if facts.schema_exists and facts.role_allowed:
@@ -90,13 +93,12 @@ def examine(
                     is_newer = _examine_schema(service, expected, findings)
                     _examine_variant(service, variant, findings)
                     # Another release has other objects, and Citus distributes them.
-                    if compares_catalog and not (
-                        is_newer or findings.problems or variant != Settings.sql_variant
-                    ):
+                    if thorough and not (is_newer or findings.problems or variant != Settings.sql_variant):
                         _compare_catalog(service, findings)
+                        findings.problems += probe.problems(service, deadline) if facts.takes_writes else []
     except psycopg.errors.InsufficientPrivilege as ex:
         findings.problems.append(f"{ex.diag.message_primary}: run 'stackmgr migrate'")
-    except (LoginRejected, SessionSettingsError) as ex:
+    except (Rejected, SessionSettingsError) as ex:
         findings.problems.append(str(ex))
     except CommandError as ex:
         findings.reachable = False
@@ -107,9 +109,16 @@ def examine(
     return findings
 
 
-def _examine_server(facts: Any, findings: Findings) -> None:
+def _examine_server(facts: Any, connections: int, findings: Findings) -> None:
     findings.problems += [text for fact, text in _PROBLEMS.items() if not getattr(facts, fact)]
     findings.warnings += [text for fact, text in _WARNINGS.items() if not getattr(facts, fact)]
+    if facts.slow_settings:
+        findings.warnings.append(f"settings of the server slow requests down: {facts.slow_settings}")
+    if connections > facts.connections:
+        findings.warnings.append(
+            f"this host opens up to {connections} connections, and the login may have {facts.connections}:"
+            " lower STACKMGR_DATABASE_CONNECTIONS, or raise the limit (CONNECTION LIMIT, max_connections)"
+        )
     if abs(facts.clock - datetime.now(UTC)) > CLOCK_TOLERANCE:
         findings.warnings.append(
             "this machine's clock and the server's differ by more than 5 seconds: run NTP on both"

@@ -97,7 +97,7 @@ def contents(url: str) -> dict[str, tuple[str, list[tuple[Any, ...]]]]:
 
 def assert_complete(url: str, expected: dict[str, tuple[str, list[tuple[Any, ...]]]]) -> None:
     assert contents(url) == expected
-    assert preflight.examine(url, compares_catalog=True).problems == []
+    assert preflight.examine(url, thorough=True).problems == []
 
 
 @pytest.fixture

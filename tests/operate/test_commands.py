@@ -195,13 +195,17 @@ def test_check_finds_a_wrong_number_of_workers(run, database_url, service_login,
 
 
 def test_check_warns_of_needless_rights(run, database_url, server_url):
+    of_public = (
+        "the schema differs from the release's: privileges of PUBLIC on the database: CONNECT, TEMPORARY"
+    )
     unread = {"STACKMGR_CONCURENCY": "7", "STACKMGR_X": "hunter2", "STACMGR_TOKENS": "x", "CONCURRENCY": "7"}
     with login(server_url, "IN ROLE stackmgr_owner, stackmgr_app") as name:
         url = make_conninfo(database_url, user=name)
         checked = run("check", url=url, WEB_CONCURRENCY="2", **unread)
     assert (checked.status, checked.err) == (0, "")
-    assert checked.out.splitlines()[-6:] == [
+    assert checked.out.splitlines()[-7:] == [
         "warning: the login may assume stackmgr_owner: the service needs stackmgr_app only",
+        f"warning: {of_public}; the release: has none",
         "warning: CONCURRENCY is no setting and is ignored; did you mean WEB_CONCURRENCY?",
         "warning: STACKMGR_CONCURENCY is no setting and is ignored; did you mean STACKMGR_CONCURRENCY?",
         "warning: STACKMGR_X is no setting and is ignored",

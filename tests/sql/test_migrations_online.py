@@ -234,7 +234,7 @@ def test_history_is_partitioned_under_load(own_url, workload, binaries, monkeypa
         assert audit(own_url) == ""
         assert admin.execute(LOST).fetchall() == []
         admin.execute(b"DROP TABLE stackmgr.stack_revisions_old, stackmgr.creation_receipts_old")
-        findings = preflight.examine(own_url, compares_catalog=True)
+        findings = preflight.examine(own_url, thorough=True)
         assert [each for each in findings.problems + findings.warnings if "release" in each] == []
         managers = admin.execute(MANAGERS).fetchall()
         assert migrations.apply(own_url) == []

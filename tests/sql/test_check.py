@@ -1,0 +1,278 @@
+"""What `stackmgr check` finds in a database, as the service's login: on a copy of its own, damaged first."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from stackmgr.operate import migrations, preflight
+from tests.support.clusters import new_database
+
+LOGIN, OTHER = "checked_login", "other_login"
+LOGINS = f"CREATE ROLE {LOGIN} LOGIN IN ROLE stackmgr_app; CREATE ROLE {OTHER} LOGIN"
+# Roles belong to the cluster.
+RESET = f"""
+ALTER ROLE stackmgr_owner NOLOGIN NOSUPERUSER; ALTER ROLE stackmgr_app NOCREATEDB;
+REVOKE pg_write_all_data, pg_execute_server_program FROM stackmgr_app, stackmgr_owner, {LOGIN};
+DROP ROLE {LOGIN}, {OTHER}
+"""
+
+
+@pytest.fixture(scope="module")
+def template(server_url: str) -> Iterator[str]:
+    with new_database(server_url) as url:
+        migrations.apply(url)
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(b"REVOKE ALL ON DATABASE %s FROM PUBLIC" % conninfo_to_dict(url)["dbname"].encode())
+        yield conninfo_to_dict(url)["dbname"]
+
+
+@pytest.fixture
+def check(server_url: str, template: str) -> Iterator:
+    """Return a function that damages a database and returns what the check finds in it."""
+    with new_database(server_url, template=template) as url, psycopg.connect(url, autocommit=True) as admin:
+        name = conninfo_to_dict(url)["dbname"]
+
+        def check(command: str, user: str | None = LOGIN) -> preflight.Findings:
+            for each in (
+                "SET search_path = stackmgr, pg_catalog",
+                command.replace("DATABASE this", f"DATABASE {name}"),
+            ):
+                admin.execute(each.encode())
+            chosen = make_conninfo(url, **({"user": user} if user else {}))
+            return preflight.examine(chosen, 1.0, connections=8, thorough=True)
+
+        admin.execute(LOGINS.encode())
+        admin.execute(
+            f"REVOKE ALL ON DATABASE {name} FROM PUBLIC; GRANT CONNECT ON DATABASE {name} TO {LOGIN}".encode()
+        )
+        try:
+            yield check
+        finally:
+            admin.execute(f"DROP OWNED BY {LOGIN}, {OTHER}".encode())
+            admin.execute(RESET.encode())
+
+
+def refuse(
+    table: str, time: str = "BEFORE INSERT", kind: str = "TRIGGER", body: str = "RAISE 'refused'"
+) -> str:
+    """Return a trigger of a table, as of another service."""
+    deferred = "DEFERRABLE INITIALLY DEFERRED" if "CONSTRAINT" in kind else ""
+    return f"""
+    CREATE FUNCTION public.theirs() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN NEW; END $$;
+    CREATE {kind} theirs {time} ON {table} {deferred} FOR EACH ROW EXECUTE FUNCTION public.theirs()
+    """
+
+
+def revoked(function: str) -> str:
+    return f"REVOKE EXECUTE ON FUNCTION pg_catalog.{function} FROM PUBLIC"
+
+
+# Its parameters depend on the release.
+NO_MESSAGES = """
+DO $$ DECLARE found regprocedure; BEGIN
+    FOR found IN SELECT oid FROM pg_proc WHERE proname = 'pg_logical_emit_message' LOOP
+        EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', found);
+    END LOOP;
+END $$
+"""
+FOREIGN_PARENT = """
+CREATE TABLE public.parent (LIKE stacks) PARTITION BY RANGE (revision_number);
+ALTER TABLE public.parent ATTACH PARTITION stacks FOR VALUES FROM (5) TO (9);
+"""
+NO_NEXT = (
+    "CREATE SEQUENCE public.next; ALTER TABLE stacks ADD COLUMN note bigint DEFAULT nextval('public.next')"
+)
+CONDITION = "GENERATED ALWAYS AS (1 / (octet_length(name) - 60000)) STORED"
+OTHER_NAME = refuse("stacks", "BEFORE UPDATE", body="NEW.name := 'theirs'")
+# The sentence that each write is rejected, or has another result.
+WRITES = {
+    "CREATE PUBLICATION theirs FOR TABLE stacks WHERE (revision_number > 0)": "an update fails (42P10)",
+    "CREATE PUBLICATION theirs FOR TABLE api_keys (key_id)": "the verification of a key fails (42P10)",
+    "CREATE PUBLICATION theirs FOR TABLE stacks (manager_id, name)": "an update fails (42P10)",
+    "ALTER TABLE stacks ALTER revision_number ADD GENERATED ALWAYS AS IDENTITY": "a create fails (428C9)",
+    refuse("stacks"): "a create fails (P0001): refused",
+    refuse("managers"): "the first request of a manager fails (P0001)",
+    refuse("stacks", "AFTER UPDATE"): "an update fails (P0001)",
+    refuse("stacks", "AFTER INSERT", "CONSTRAINT TRIGGER"): "the commit of a write fails (P0001)",
+    refuse("stacks", body="RETURN NULL"): "a create fails (23503)",
+    refuse("stacks", body="NEW.preset := 'daily'"): "a create has another result than was sent",
+    OTHER_NAME: "an update has another result than was sent",
+    FOREIGN_PARENT: "a create fails (23514)",
+    **{
+        revoked(name): "the verification of a key fails (42501)"
+        for name in ("now()", "date_trunc(text,timestamptz,text)")
+    },
+    **{
+        revoked(name): "a create fails (42501): permission denied for function"
+        for name in (
+            "json_to_recordset(json)",
+            "btrim(text,text)",
+            "length(text)",
+            "octet_length(bytea)",
+            '"left"(text,integer)',
+        )
+    },
+    revoked("octet_length(text)"): "a list fails (42501)",
+    revoked(
+        "make_interval(integer,integer,integer,integer,integer,integer,double precision)"
+    ): "a key fails (42501)",
+    NO_MESSAGES: "the retry of a create fails (42501)",
+    NO_NEXT: "a create fails (42501): permission denied for sequence next",
+    "CREATE INDEX ON stacks (name)": "a create fails (54000)",
+    "CREATE INDEX ON stacks ((1 / (octet_length(name) - 60000)))": "a create fails (22012)",
+    f"ALTER TABLE stacks ADD COLUMN note integer {CONDITION}": "a create fails (22012)",
+    "ALTER TABLE stack_revisions ADD COLUMN note text NOT NULL": "a create fails (23502)",
+    "ALTER TABLE stacks ADD EXCLUDE (preset WITH =)": "a create fails (23P01)",
+    "REVOKE USAGE ON SCHEMA stackmgr FROM stackmgr_app": "permission denied for schema stackmgr",
+}
+KEY_STATE = "api_key_state(revoked_at timestamptz, expires_at timestamptz) RETURNS text STABLE RETURN 'valid'"
+NO_NAME_IS_BLANK = "name_is_blank(name text) RETURNS boolean IMMUTABLE RETURN false"
+SECURED = "ALTER TABLE stacks ENABLE ROW LEVEL SECURITY"
+REVISIONS, STACKS = "relation stackmgr.stack_revisions", "relation stackmgr.stacks"
+OTHER_AGE = """
+CREATE OR REPLACE VIEW receipt_age AS SELECT manager_id AS external_id, manager_id, stack_id, created_at,
+    now() - now() AS age, 0 AS idempotency_key_bytes FROM stacks
+"""
+CHECK_OF_A_PARTITION = """
+ALTER TABLE stack_revisions RENAME TO whole;
+CREATE TABLE stack_revisions (LIKE whole INCLUDING ALL) PARTITION BY HASH (manager_id);
+GRANT INSERT ON stack_revisions TO stackmgr_app;
+CREATE TABLE half PARTITION OF stack_revisions FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+ALTER TABLE half ADD CONSTRAINT of_half CHECK (length(name) < 9);
+"""
+# Objects in another form or missing, then those that the release does not have; what each problem says.
+OBJECTS = {
+    "ALTER TABLE creation_receipts DROP CONSTRAINT creation_receipts_pkey": "creation_receipts_pkey: missing",
+    SECURED: "lacks POLICY ON stackmgr.stacks, whose row security is enabled",
+    f"{SECURED}; CREATE POLICY every ON stacks USING (true)": f"{STACKS}: owner stackmgr_owner, row security",
+    "DROP TABLE manager_rebindings": "relation stackmgr.manager_rebindings: missing",
+    "ALTER DOMAIN preset DROP CONSTRAINT preset_is_known": "constraint preset_is_known: missing",
+    "ALTER DOMAIN preset SET NOT NULL": "type stackmgr.preset: owner stackmgr_owner, text NOT NULL",
+    "ALTER TABLE stacks OWNER TO postgres": f"{STACKS}: owner postgres",
+    "ALTER TABLE stacks DISABLE TRIGGER ALL": "disabled triggers",
+    "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'stacks_page'::regclass": "(invalid)",
+    "DROP INDEX stacks_page": "index stacks_page: missing",
+    f"CREATE OR REPLACE FUNCTION {KEY_STATE}": "function stackmgr.api_key_state(",
+    f"CREATE OR REPLACE FUNCTION {NO_NAME_IS_BLANK}": "function stackmgr.name_is_blank(text): ",
+    "ALTER FUNCTION allocation_is_normalised RESET search_path": "function stackmgr.allocation_is_normalised",
+    "ALTER FUNCTION caller SECURITY DEFINER": "function stackmgr.caller(",
+    OTHER_AGE: "relation stackmgr.receipt_age: owner stackmgr_owner, view ",
+    "ALTER TABLE creation_receipts SET UNLOGGED": "creation_receipts: owner stackmgr_owner, unlogged",
+    "ALTER TABLE stacks ALTER name SET STORAGE PLAIN": "STORAGE p",
+    "ALTER TABLE stacks REPLICA IDENTITY NOTHING": "no replica identity",
+    "CREATE TABLE public.more () INHERITS (stacks)": f"{STACKS}: owner stackmgr_owner, inherited",
+    refuse("stack_revisions", body="RETURN NULL"): f"{REVISIONS}: trigger theirs: CREATE TRIGGER",
+    "CREATE RULE lost AS ON INSERT TO stack_revisions DO INSTEAD NOTHING": f"{REVISIONS}: rule lost: CREATE",
+    "CREATE UNIQUE INDEX ON stacks (manager_id, name)": f"{STACKS}: index stacks_manager_id_name_idx: CREATE",
+    "ALTER TABLE stacks ADD CONSTRAINT short CHECK (length(name) < 9)": f"{STACKS}: constraint short: CHECK",
+    CHECK_OF_A_PARTITION: f"{REVISIONS}: constraint of_half: CHECK",
+    "CREATE TABLE public.notes (a uuid, b uuid, FOREIGN KEY (a, b) REFERENCES stacks)": "reference by notes",
+}
+BY_DEFAULT = "ALTER DEFAULT PRIVILEGES FOR ROLE stackmgr_owner"
+FUNCTIONS = "default privileges of stackmgr_owner: EXECUTE on functions to PUBLIC;"
+PRIVILEGES = {
+    f"{BY_DEFAULT} GRANT SELECT ON TABLES TO {OTHER}": f"stackmgr_owner: SELECT on tables to {OTHER};",
+    f"{BY_DEFAULT} IN SCHEMA stackmgr GRANT SELECT ON TABLES TO {OTHER}": f"SELECT on tables to {OTHER};",
+    f"{BY_DEFAULT} GRANT EXECUTE ON FUNCTIONS TO PUBLIC": FUNCTIONS,
+    f"GRANT SELECT ON ALL TABLES IN SCHEMA stackmgr TO {OTHER}": f"api_keys: privileges of {OTHER}: SELECT;",
+    f"GRANT SELECT (key_digest) ON api_keys TO {OTHER}": f"privileges of {OTHER}: SELECT (key_digest);",
+    "GRANT SELECT (key_digest) ON api_keys TO stackmgr_reader": "reader: SELECT (created_at, expires_at, ",
+    "GRANT SELECT ON stacks TO stackmgr_app WITH GRANT OPTION": "SELECT WITH GRANT OPTION, UPDATE (",
+    "GRANT DELETE ON stacks TO PUBLIC": f"{STACKS}: privileges of PUBLIC: DELETE",
+    "GRANT DELETE ON stacks TO stackmgr_app": f"{STACKS}: privileges of stackmgr_app: DELETE, INSERT (",
+    "GRANT EXECUTE ON FUNCTION caller TO PUBLIC": "text,bytea): privileges of PUBLIC: EXECUTE;",
+    "GRANT USAGE ON TYPE preset TO PUBLIC": "type stackmgr.preset: privileges of PUBLIC: USAGE;",
+    f"GRANT USAGE ON SCHEMA stackmgr TO {OTHER}": f"schema stackmgr: privileges of {OTHER}: USAGE;",
+    "GRANT CREATE ON SCHEMA stackmgr TO stackmgr_app": "stackmgr: privileges of stackmgr_app: CREATE, USAGE;",
+    "GRANT TEMP ON DATABASE this TO PUBLIC": "privileges of PUBLIC on the database: TEMPORARY;",
+    "GRANT CONNECT ON DATABASE this TO PUBLIC": "privileges of PUBLIC on the database: CONNECT;",
+    f"GRANT CREATE ON DATABASE this TO {LOGIN}": f"privileges of {LOGIN} on the database: CREATE;",
+    "REVOKE SELECT ON stacks FROM stackmgr_reader": "privileges of stackmgr_reader: missing",
+    "REVOKE UPDATE ON stacks FROM stackmgr_owner": f"{STACKS}: privileges that its owner lacks: UPDATE;",
+    "GRANT pg_write_all_data TO stackmgr_app": "membership of stackmgr_app in pg_write_all_data: granted",
+    f"GRANT pg_execute_server_program TO {LOGIN}": "in pg_execute_server_program: granted",
+    f"ALTER ROLE {LOGIN} CREATEROLE": f"role {LOGIN}: CREATEROLE;",
+    f"ALTER ROLE {LOGIN} REPLICATION": f"role {LOGIN}: REPLICATION;",
+    f"ALTER ROLE {LOGIN} BYPASSRLS": f"role {LOGIN}: BYPASSRLS;",
+    f"ALTER ROLE {OTHER} CREATEROLE; GRANT {OTHER} TO {LOGIN}": f"membership of {LOGIN} in {OTHER}: granted;",
+    "ALTER ROLE stackmgr_owner SUPERUSER": "role stackmgr_owner: NOLOGIN, SUPERUSER; the release: NOLOGIN",
+    "ALTER ROLE stackmgr_owner LOGIN": "role stackmgr_owner: LOGIN; the release: NOLOGIN",
+    "ALTER ROLE stackmgr_app CREATEDB": "role stackmgr_app: NOLOGIN, CREATEDB; the release: NOLOGIN",
+}
+SETTINGS = {
+    "ALTER DATABASE this SET zero_damaged_pages = on": "zero_damaged_pages or ignore_checksum_failure",
+    "ALTER DATABASE this SET ignore_checksum_failure = on": "zero_damaged_pages or ignore_checksum_failure",
+}
+PROBLEMS = WRITES | OBJECTS | PRIVILEGES | SETTINGS
+
+
+@pytest.mark.parametrize(("command", "expected"), PROBLEMS.items(), ids=PROBLEMS.values())
+def test_what_changes_an_outcome_or_a_privilege_is_a_problem(check, command, expected):
+    assert vars(check("SELECT")) == {"problems": [], "warnings": [], "reachable": True}
+    problems = check(command).problems
+    assert any(expected in problem for problem in problems), problems
+
+
+def test_maintain_of_public_is_a_problem(check, admin):
+    if admin.info.server_version < 170000:
+        pytest.skip("the privilege is PostgreSQL 17's")
+    assert "privileges of PUBLIC: MAINTAIN;" in str(check("GRANT MAINTAIN ON stacks TO PUBLIC").problems)
+
+
+# What each warning says, or None if there is nothing to say.
+SAID = {
+    "CREATE INDEX ON stacks (preset) WHERE preset = 'daily'": f"{STACKS}: index stacks_preset_idx",
+    "CREATE INDEX ON stack_revisions (request_id)": f"{REVISIONS}: index stack_revisions_request_id_idx",
+    "CREATE INDEX ON stacks USING hash (name)": f"{STACKS}: index stacks_name_idx",
+    "CREATE INDEX ON stacks (lower(left(name, 20)))": f"{STACKS}: index stacks_lower_idx",
+    "ALTER INDEX stacks_page SET (fillfactor = 70)": "stacks_page.fillfactor=70",
+    "ALTER TABLE stacks ALTER manager_id SET (n_distinct = -0.5)": "manager_id.n_distinct=-0.5",
+    "ALTER TABLE stacks ALTER manager_id RESET (n_distinct)": f"{STACKS}: settings",
+    "ALTER TABLE stacks SET (fillfactor = 70)": f"{STACKS}: settings: fillfactor=70",
+    "ALTER TABLE stacks ADD COLUMN note text DEFAULT 'none'": f"{STACKS}: column note",
+    "CREATE TABLE notes (id integer PRIMARY KEY CHECK (id > 0))": "relation stackmgr.notes",
+    "CREATE FUNCTION dba_two() RETURNS integer RETURN 2": "function stackmgr.dba_two()",
+    "CREATE AGGREGATE total(integer) (sfunc = int4pl, stype = integer)": "function stackmgr.total(integer)",
+    f"GRANT {OTHER} TO {LOGIN}": f"membership of {LOGIN} in {OTHER}",
+    "ALTER DATABASE this SET commit_delay = 100000": "slow requests down: commit_delay = 100000",
+    "ALTER DATABASE this SET enable_indexscan = off": "slow requests down: enable_indexscan = off",
+    "ALTER DATABASE this SET log_statement = 'all'": "the server's log gets parameters",
+    f"ALTER ROLE {LOGIN} CONNECTION LIMIT 3": "the login may have 3:",
+    "CREATE PUBLICATION every FOR ALL TABLES": None,
+    "CREATE STATISTICS public.both ON preset, revision_number FROM stacks": None,
+    "ALTER TABLE stacks ALTER name SET STATISTICS 500": None,
+    f"GRANT stackmgr_reader TO {OTHER}": None,
+    f"GRANT pg_read_all_stats TO {LOGIN}": f"membership of {LOGIN} in pg_read_all_stats",
+}
+
+
+@pytest.mark.parametrize(("command", "expected"), SAID.items(), ids=map(str, SAID))
+def test_what_changes_neither_is_said_and_no_problem(check, command, expected):
+    found = check(command)
+    assert (found.problems, found.reachable) == ([], True)
+    said = " | ".join(found.warnings)
+    assert expected in said if expected else not said
+
+
+def test_a_commit_that_no_standby_confirms_is_a_problem(bare_cluster_url):
+    with new_database(bare_cluster_url) as url, psycopg.connect(url, autocommit=True) as admin:
+        migrations.apply(url)
+        assert preflight.examine(url, 1.0, thorough=True).problems == []
+        try:
+            admin.execute(b"ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            admin.execute(b"SELECT pg_reload_conf()")
+            [problem] = preflight.examine(url, 1.0, thorough=True).problems
+        finally:
+            admin.execute(b"ALTER SYSTEM RESET synchronous_standby_names")
+            admin.execute(b"SELECT pg_reload_conf()")
+        waiting = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        assert admin.execute(waiting).fetchone() == (0,)
+    assert problem.startswith("no commit is confirmed within 1 s: see synchronous_standby_names")
+
+
+def test_nothing_of_the_check_is_left(check):
+    check("SELECT")
+    counts = "SELECT count(*) FROM stacks UNION ALL SELECT count(*) FROM managers"
+    assert vars(check(f"DO $$ BEGIN ASSERT 0 = ALL (ARRAY({counts})); END $$"))["problems"] == []
