@@ -36,7 +36,7 @@ if not _settings["problems"]:
     gc.collect()  # the modules of an earlier reload, which are cycles
 
 from stackmgr.monitoring import logs, metrics  # noqa: E402 - the modules of the release that was checked
-from stackmgr.server.master import Master  # noqa: E402
+from stackmgr.server.master import WORKER, Master  # noqa: E402
 
 # gunicorn's messages in the service's log format; the service logs requests itself.
 logconfig_dict = logs.configuration(_settings.get("log_level", "info"), _settings["log_format"])
@@ -53,7 +53,7 @@ _metrics_dir = _settings["metrics_dir"] and Path(_settings["metrics_dir"])
 
 wsgi_app = "stackmgr.wsgi:application"
 
-worker_class = "stackmgr.server.worker.Worker"
+worker_class = WORKER
 threads = _settings["concurrency"]  # greenlets, in this worker class
 
 # Each worker opens its pool after the fork: a connection shared by two processes would return one

@@ -25,6 +25,7 @@ from gunicorn import __version__, systemd
 
 from stackmgr import release
 
+WORKER = "stackmgr.server.worker.Worker"
 BOOT_SECONDS = 30.0  # in which a worker must serve
 # A turn of the master takes at most 1 s.  After a longer one, workers get as long for a heartbeat.
 STILL_SECONDS = 3.0
@@ -57,11 +58,15 @@ def _service_modules() -> dict[str, ModuleType]:
 
 
 class Master:
-    """Replaces methods of gunicorn's arbiter *server*.  Raises RuntimeError if it lacks one."""
+    """Replaces methods of gunicorn's arbiter *server*.  Raises RuntimeError if it has others."""
 
     def __init__(self, server: Any) -> None:
         if missing := [name for name in _REQUIRED if not hasattr(server, name)]:
             raise RuntimeError(f"gunicorn {__version__} is not supported: no Arbiter.{', '.join(missing)}")
+        if server.cfg.worker_class_str != WORKER:
+            raise RuntimeError(
+                f"these settings are for {WORKER}: unset worker_class, also in GUNICORN_CMD_ARGS"
+            )
         self._server = server
         self._gunicorn = SimpleNamespace(**{name: getattr(server, name) for name in _REPLACED})
         self._stop_handlers: dict[int, Callable[[], None]] = {

@@ -112,6 +112,13 @@ def test_preloading_is_rejected(database_url):
     assert "unset preload_app" in failed_start("--preload", DATABASE_URL=database_url)
 
 
+@pytest.mark.parametrize("given", ["--preload", "--worker-class=gthread", "--worker-class=sync --threads=1"])
+def test_settings_of_a_base_image_are_rejected(database_url, monkeypatch, given):
+    monkeypatch.setenv("GUNICORN_CMD_ARGS", given)
+    named = "unset preload_app" if given == "--preload" else "unset worker_class, also in GUNICORN_CMD_ARGS"
+    assert named in failed_start(DATABASE_URL=database_url)
+
+
 GET = b"GET / HTTP/1.1\r\nHost: stackmgr.test\r\nConnection: close\r\n\r\n"
 
 
