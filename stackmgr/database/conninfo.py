@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 
 # Shares of a session's deadline.  The server must time out before its client, so that the outcome
 # is known; a lock before the statement, so that the log says what blocked it.
@@ -54,7 +55,8 @@ DEFAULT_SETTINGS = {
 # Operators' statements scan and sort tables, and Citus keeps no generic plan.
 _WITHOUT_KEPT_PLANS = {"enable_seqscan": "on", "enable_sort": "on"}
 # libpq sends these variables' values behind the options, so that they would win.
-_OVERRIDING_VARIABLES = ("PGDATESTYLE", "PGTZ")
+_OVERRIDING_VARIABLES = ("PGDATESTYLE", "PGTZ", "PGGEQO")
+_SECRETS = {"PGPASSWORD", "PGPASSFILE"}
 
 INVALID_DATABASE_URL = (
     "STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string"
@@ -98,11 +100,8 @@ def completed_conninfo(url: str, role: str | None, deadline: float) -> str:
     """Return *url* completed by what the service relies on.
 
     What *url* says of the client side, or of DEFAULT_SETTINGS, stays.  Connections assume *role* if
-    given.  Their statements have shares of *deadline* seconds; 0 is no limit.  PGDATESTYLE and PGTZ
-    are removed from the environment of this process.
+    given.  Their statements have shares of *deadline* seconds; 0 is no limit.
     """
-    for name in _OVERRIDING_VARIABLES:
-        os.environ.pop(name, None)
     server_settings = {
         **({"role": role} if role else {}),
         "lock_timeout": f"{deadline * _LOCK_TIMEOUT * 1000:.0f}ms",
@@ -113,16 +112,34 @@ def completed_conninfo(url: str, role: str | None, deadline: float) -> str:
     keeps_plans = role == SERVICE_ROLE and "plan_cache_mode" not in own
     defaults = DEFAULT_SETTINGS | ({} if keeps_plans else _WITHOUT_KEPT_PLANS)
     options = [_options(defaults), own, _options(server_settings)]
-    fixed = {"client_encoding": "UTF8", "options": " ".join(filter(None, options))}
-    return make_conninfo("", **(client_settings(url) | fixed))
+    return make_conninfo("", **(client_settings(url) | {"options": " ".join(filter(None, options))}))
 
 
 def client_settings(url: str) -> dict[str, Any]:
-    """Return the parameters of *url*, completed by those of the client side."""
+    """Return the parameters of *url*, completed by those of the client side.
+
+    Where *url* names a host, no PGHOSTADDR or PGPORT leads to another server.  Variables that set
+    the session are removed from the environment of this process.
+    """
+    for name in _OVERRIDING_VARIABLES:
+        os.environ.pop(name, None)
+    given = conninfo_to_dict(url)
+    place = {"hostaddr": "", "port": ""} if given.keys() & {"host", "hostaddr"} else {}
     own = os.environ.get("PGSSLCERT") or os.path.expanduser("~/.postgresql/postgresql.crt")  # noqa: PTH111
     # libpq gives up TLS if the folder of this file may not be entered.
     certificate = {} if os.path.exists(own) else {"sslcert": f"{os.devnull}/none"}  # noqa: PTH110
-    return CLIENT_SETTINGS | certificate | conninfo_to_dict(url)
+    return CLIENT_SETTINGS | {"options": ""} | place | certificate | given | {"client_encoding": "UTF8"}
+
+
+def completing_variables(url: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the variables by which libpq completes *url*, except those of a password."""
+    known = client_settings(url)
+    left = {
+        str(each.envvar, "ascii")
+        for each in Conninfo.get_defaults()
+        if each.envvar and str(each.keyword, "ascii") not in known
+    }
+    return sorted((left - _SECRETS) & environ.keys())
 
 
 def _options(settings: Mapping[str, str]) -> str:

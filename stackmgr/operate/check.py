@@ -15,7 +15,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import __version__, startup
-from stackmgr.database.conninfo import is_conninfo
+from stackmgr.database.conninfo import completing_variables, is_conninfo
 from stackmgr.monitoring import metrics
 from stackmgr.operate import preflight
 from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command
@@ -95,6 +95,10 @@ def _check(arguments: argparse.Namespace) -> None:
         # An application that cannot be built is a traceback.
         startup.assemble(prepared, os.environ, serves=False)
         shown, findings = _settings(chosen), _findings(chosen, int(os.environ.get("WEB_CONCURRENCY", "1")))
+        findings.warnings += [
+            f"{name} completes STACKMGR_DATABASE_URL"
+            for name in completing_variables(chosen.database_url, os.environ)
+        ]
         if problem := startup.make_verifier(chosen, None).check():
             findings.warnings.append(problem)
     findings.warnings += unknown_variables(os.environ)

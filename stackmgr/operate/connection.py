@@ -198,7 +198,7 @@ def operating(url: str, role: str = OWNER) -> Iterator[Operator]:
     Sends no start-up options and prepares no statement: any transaction pooler will do.
     """
     factories = {"cursor_factory": RawCursor, "row_factory": namedtuple_row}
-    conninfo = make_conninfo("", **client_settings(url) | {"client_encoding": "UTF8"})
+    conninfo = make_conninfo("", **client_settings(url))
     with time_limit():
         connection = connect(conninfo, psycopg.Connection[Any], **factories, prepare_threshold=None)
     is_reader = role == READER

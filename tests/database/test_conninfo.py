@@ -1,12 +1,20 @@
 """Which texts are taken for a connection string, and what the service adds to one."""
 
+import os
 from unittest.mock import Mock
 
+import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 
 from stackmgr.database import session_settings
-from stackmgr.database.conninfo import completed_conninfo, is_conninfo
+from stackmgr.database.conninfo import (
+    client_settings,
+    completed_conninfo,
+    completing_variables,
+    is_conninfo,
+)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +70,46 @@ def test_certificate_of_the_environment_is_kept(monkeypatch, tmp_path):
     assert "sslcert" not in conninfo_to_dict(completed_conninfo("postgresql://h/d", None, 5.0))
 
 
-def test_service_file_completes_no_string(monkeypatch):
-    monkeypatch.setenv("PGSERVICE", "stackmgr")
-    assert not is_conninfo("postgresql://user@localhost/stackmgr")
+# Of each variable of libpq, a value that changes or prevents a connection, and what it does here.
+VARIABLES = {
+    # Nothing: the connection string or the service says it.
+    "PGHOST": ("/nowhere", "none"), "PGHOSTADDR": ("127.0.0.1", "none"), "PGPORT": ("1", "none"),
+    "PGUSER": ("nobody", "none"), "PGDATABASE": ("nothing", "none"), "PGPASSWORD": ("wrong", "none"),
+    "PGPASSFILE": ("/nowhere", "none"), "PGAPPNAME": ("other", "none"), "PGCONNECT_TIMEOUT": ("x", "none"),
+    "PGOPTIONS": ("-c nothing.x", "none"), "PGCLIENTENCODING": ("LATIN1", "none"),
+    "PGDATESTYLE": ("German", "none"), "PGTZ": ("Asia/Tokyo", "none"), "PGGEQO": ("x", "none"),
+    # What the connection string leaves out, as libpq documents.
+    "PGSSLCERT": (os.devnull, "named"), "PGSSLKEY": ("/nowhere", "named"), "PGSSLMODE": ("x", "named"),
+    "PGSSLROOTCERT": ("/nowhere", "named"), "PGSSLCRL": ("/nowhere", "named"), "PGSSLCRLDIR": ("/", "named"),
+    "PGSSLCERTMODE": ("x", "named"), "PGSSLCOMPRESSION": ("1", "named"), "PGSSLSNI": ("0", "named"),
+    "PGSSLNEGOTIATION": ("direct", "named"), "PGSSLMINPROTOCOLVERSION": ("x", "named"),
+    "PGSSLMAXPROTOCOLVERSION": ("x", "named"), "PGMINPROTOCOLVERSION": ("x", "named"),
+    "PGMAXPROTOCOLVERSION": ("x", "named"), "PGREQUIREPEER": ("x", "named"),
+    "PGREQUIREAUTH": ("md5", "named"),
+    "PGCHANNELBINDING": ("require", "named"), "PGGSSENCMODE": ("x", "named"), "PGGSSLIB": ("x", "named"),
+    "PGGSSDELEGATION": ("1", "named"), "PGKRBSRVNAME": ("x", "named"),
+    "PGTARGETSESSIONATTRS": ("standby", "named"), "PGLOADBALANCEHOSTS": ("random", "named"),
+    "PGSERVICE": ("nothing", "rejected"),
+}  # fmt: skip
+
+
+def test_every_variable_of_libpq_has_a_row():
+    own = {each.envvar.decode() for each in Conninfo.get_defaults() if each.envvar}
+    assert own | {"PGDATESTYLE", "PGTZ", "PGGEQO"} == VARIABLES.keys()
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_no_variable_overrides_the_connection_string(server_url, monkeypatch, name):
+    value, effect = VARIABLES[name]
+    given = server_url.replace("&port=5432", "")
+    monkeypatch.setenv(name, value)
+    assert is_conninfo(given) == (effect != "rejected")
+    assert completing_variables(given, os.environ) == ([] if effect == "none" else [name])
+    if effect == "none":
+        for text in (completed_conninfo(given, None, 5.0), make_conninfo("", **client_settings(given))):
+            with psycopg.connect(text) as connection:
+                assert connection.execute("SHOW TimeZone").fetchone() != ("Asia/Tokyo",)
+                assert connection.execute("SHOW DateStyle").fetchone()[0].startswith("ISO")
 
 
 def test_service_decides_the_servers_settings():
