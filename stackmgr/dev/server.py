@@ -1,6 +1,5 @@
 """`stackmgr dev`: the service with its production configuration, and a PostgreSQL in a folder."""
 
-import fcntl
 import http.client
 import json
 import os
@@ -23,6 +22,7 @@ from stackmgr.errors import CommandError, Unauthorized
 from stackmgr.operate import issued_keys, migrations
 from stackmgr.operate.command import EVERYTHING, Commands, add_command
 from stackmgr.operate.connection import operating, request_session
+from stackmgr.settings import OPTIONS
 
 _START_DEADLINE = 20.0
 
@@ -39,21 +39,6 @@ def _stop(signum: int, frame: FrameType | None) -> None:
         # Further signals must not interrupt the orderly stop.
         signal.signal(each, signal.SIG_IGN)
     raise _Stop
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
-    except OSError as ex:
-        raise CommandError(f"data cannot be kept in {folder}: {ex.strerror}") from ex
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as ex:
-            raise CommandError(f"another 'stackmgr dev' is using {folder}; stop it, or choose --data") from ex
-        yield
 
 
 def _require_free(port: int) -> None:
@@ -92,10 +77,13 @@ def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[by
     env = {"STACKMGR_LOG_FORMAT": "text", "STACKMGR_ADMIN_BIND": f"127.0.0.1:{free_port}"} | os.environ
     own = {"STACKMGR_DATABASE_URL": url, "STACKMGR_DATABASE_URL_FILE": "", "STACKMGR_VERIFIER": "database"}
     own[startup.DEV] = str(pid_file.with_name("api_key"))
+    paths_given = {each.variable for each in OPTIONS.values() if each.parse is Path} & os.environ.keys()
+    own |= {name: str(Path(env[name]).absolute()) for name in paths_given if env[name]}
     with ExitStack() as stack:
         with uninterrupted():
             server = subprocess.Popen(
                 [*command, "--bind", f"127.0.0.1:{port}", "--pid", str(pid_file)],
+                cwd="/",  # from which Python and gunicorn import: not a folder with files of the user
                 env=env | own,
                 start_new_session=True,
             )
@@ -154,7 +142,11 @@ def _announce(port: int, server: EmbeddedPostgres, key: str) -> None:
 
 def _run(port: int, folder: Path) -> None:
     pid_file = folder / "gunicorn.pid"
-    with _locked(folder):
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as ex:
+        raise CommandError(f"data cannot be kept in {folder}: {ex.strerror}") from ex
+    with embedded_postgres.locked(folder / "lock", "another 'stackmgr dev'"):
         left_over = embedded_postgres.stop_left_over(pid_file, str(pid_file), signal.SIGTERM)
         if left_over is not None:  # its `stackmgr dev` was killed
             print(f"stopped process {left_over}, the service left over from an earlier run", flush=True)
@@ -177,6 +169,8 @@ def run(port: int, folder: Path) -> None:
         # nohup ignores SIGHUP on purpose; a shell's `&` also ignores SIGINT, where it should work.
         if signum is not signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _stop)
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        del os.environ[name]  # libpq would use it for the connections to this database
     try:
         _run(port, folder.resolve())
     except OSError as ex:
