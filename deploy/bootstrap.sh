@@ -1,5 +1,38 @@
 # shellcheck shell=sh
-# Sourced by deploy/dev and tests/run in the root of the checkout: creates .venv, or brings it up to date.
+# Sourced by deploy/dev, deploy/release and tests/run in the root of the checkout: creates .venv, or brings it up to date.
+# deploy/install uses its first part: of the environment, only what is listed here has an effect.
+
+# What finds programs and Python, the user, locale and terminal, how to reach an index, and this project's own variables.
+for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
+    case $name in
+        PATH | PWD | PYTHON | PYENV_* | LD_LIBRARY_PATH | HOME | USER | LOGNAME | SHELL | XDG_* | TMPDIR) ;;
+        LANG | LC_* | TERM | NO_COLOR | CI) ;;
+        *_proxy | *_PROXY | SSL_CERT_* | *_CA_BUNDLE | NODE_EXTRA_CA_CERTS | NETRC | PIP_* | npm_config_registry) ;;
+        STACKMGR_* | WEB_CONCURRENCY | GUNICORN_CMD_ARGS | POSTGRES_BINARIES | CITUS_BINARIES) ;;
+        *) command unset "$name" 2>/dev/null || : ;; # SHELLOPTS is read-only
+    esac
+done
+# Programs take "~" for a name where there is no HOME.  git reads no settings of the user or the machine.
+HOME=${HOME:-/} GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
+GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+export HOME GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG_COUNT GIT_CONFIG_KEY_0 GIT_CONFIG_VALUE_0
+
+# Run pip of the virtual environment $1.  Of its settings, those have an effect that say where packages come from.
+pip_of() {
+    "$1/bin/python" -I - "$@" <<'END'
+import ast, os, re, subprocess, sys
+SOURCES = "(?:extra-)?index-url|find-links|no-index|trusted-host|(?:client-)?cert|proxy|(?:default-)?timeout|retries|cache-dir"
+pip = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check"]
+listed = subprocess.run([*pip, "-vvv", "config", "list"], stdout=subprocess.PIPE, text=True)
+environ = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+for section in ("global", "install", ":env:"):  # the last has precedence
+    for key, value in re.findall(rf"^{section}\.({SOURCES}|use-feature|keyring-provider)=(.*)$", listed.stdout, re.MULTILINE):
+        environ["PIP_" + key.upper().replace("-", "_")] = ast.literal_eval(value)
+if listed.returncode:
+    sys.exit(listed.returncode)
+os.execve(sys.executable, [*pip, *sys.argv[2:]], environ | {"PIP_CONFIG_FILE": os.devnull})
+END
+}
 
 # Install deploy/locks/$1.txt and this checkout into .venv; $2 is roughly how many seconds that takes at first.
 bootstrap() {
@@ -14,13 +47,13 @@ bootstrap() {
         # which contain its path.)
         : >.venv.incomplete
         rm -rf .venv
-        "$python" -m venv .venv >.venv.incomplete 2>&1 || { cat .venv.incomplete >&2; exit 1; }
+        "$python" -I -m venv .venv >.venv.incomplete 2>&1 || { cat .venv.incomplete >&2; exit 1; }
     fi
     if ! state "$1" | cmp -s - ".venv/$1.state"; then
         echo "installing deploy/locks/$1.txt (first run, or something has changed; about $2 s) ..." >&2
         # Two calls: pip takes no checkout together with packages that must have a hash.
         pip --require-hashes --requirement deploy/locks/build.txt --requirement "deploy/locks/$1.txt"
-        pip --no-deps --no-build-isolation --editable .
+        (export HOME="$PWD/.venv"; pip --no-deps --no-build-isolation --editable .) # without settings of distutils
         state "$1" >".venv/$1.state"
     fi
     rm -f .venv.incomplete
@@ -31,19 +64,19 @@ bootstrap() {
 state() {
     pwd
     cat deploy/locks/build.txt "deploy/locks/$1.txt" setup.cfg pyproject.toml stackmgr/__init__.py
-    ls -d .venv/lib/python3*/site-packages/*.dist-info 2>/dev/null || :
+    LC_ALL=C ls -d .venv/lib/python3*/site-packages/*.dist-info 2>/dev/null || :
 }
 
 # Whether .venv is complete and runs Python 3.11 or newer, or exactly the version $1 if given.
 is_usable() {
-    [ ! -e .venv.incomplete ] && .venv/bin/python -c "
+    [ ! -e .venv.incomplete ] && .venv/bin/python -I -c "
 import sys, pip
 sys.exit(sys.version_info < (3, 11) or '${1:-}' not in ('', '%d.%d' % sys.version_info[:2]))" 2>/dev/null
 }
 
 # Set $version to that of $python, or exit with a message.
 check_version() {
-    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || version='not found'
+    version=$("$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || version='not found'
     case $version in
         3.1[1-9] | 3.[2-9][0-9]) return ;;
         [0-9]*) version="Python $version" ;;
@@ -53,7 +86,7 @@ check_version() {
 }
 
 pip() {
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" 2>.venv/pip.log && return
+    pip_of .venv install --quiet "$@" 2>.venv/pip.log && return
     if grep -Eq 'establish a new connection|NameResolutionError|ConnectTimeoutError|ProxyError' .venv/pip.log; then
         echo "the package index cannot be reached, and not all packages are installed yet: see .venv/pip.log" >&2
     else

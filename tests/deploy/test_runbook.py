@@ -40,6 +40,7 @@ class Host:
         for version in ("1.0.0", "1.1.0"):
             self._make_release(version)
         script = (DEPLOY / "install").read_text().replace("/opt/stackmgr", f"{folder}/opt")
+        shutil.copy(DEPLOY / "bootstrap.sh", folder / "release")
         (folder / "release" / "install").write_text(script)
         (folder / "release" / "SHA256SUMS").write_text(command(folder / "release", "sha256sum *"))
 
