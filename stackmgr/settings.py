@@ -180,7 +180,7 @@ class Settings:
         _whole_number,
         64,
         "requests that each worker serves at once; one manager gets three quarters, writes seven eighths;"
-        " with the verifier `database` at most one for each database connection",
+        " with the verifier `database` at most 16",
     )
     database_connections: int = _option(
         _whole_number, 8, "database connections of each worker, opened as needed"

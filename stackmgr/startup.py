@@ -12,6 +12,7 @@ from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
 from stackmgr.database.pool import Database
+from stackmgr.database.round_trips import MAX_REQUESTS
 from stackmgr.http import health
 from stackmgr.http.app import create_app
 from stackmgr.http.health import WsgiApplication
@@ -80,10 +81,11 @@ def make_verifier(chosen: Settings, database: Database | None) -> Verifier:
 def concurrent_requests(chosen: Settings) -> int:
     """Return how many requests a worker serves at once.
 
-    A request that begins with a connection would only wait without one, and could not be rejected.
+    With a verifier that needs the database, more than two full batches would only wait for it, and
+    could not be rejected any more.
     """
     if VERIFIERS[chosen.verifier].needs_connection:
-        return min(chosen.concurrency, chosen.database_connections)
+        return min(chosen.concurrency, 2 * MAX_REQUESTS)
     return chosen.concurrency
 
 

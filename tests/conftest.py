@@ -178,8 +178,8 @@ def new_key(operator: Database) -> Callable[..., str]:
     """Return a function that issues a key, for a new manager or the given one."""
 
     def issue(external_id: str | None = None) -> str:
-        with operator.session() as session:
-            return issued_keys.create(session, external_id or str(uuid4())).key
+        session = operator.session()
+        return issued_keys.create(session, external_id or str(uuid4())).key
 
     return issue
 

@@ -7,7 +7,7 @@ few text parameters, and every wait ends at the deadline.
 import logging
 import select
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from itertools import zip_longest
@@ -54,6 +54,15 @@ class Execution(NamedTuple):
     values: list[bytes | None]
     formats: list[int]
 
+    def value(self, name: str) -> bytes | None:
+        """Return the encoded parameter *name*, or None."""
+        return dict(zip(self.statement.parameters, self.values, strict=True)).get(name)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """The length of all parameters."""
+        return sum(map(len, filter(None, self.values)))
+
 
 def execution(statement: Statement, parameters: Parameters) -> Execution:
     """Encode the parameters of *statement*.  Raises ValueError for one that cannot be sent."""
@@ -61,6 +70,14 @@ def execution(statement: Statement, parameters: Parameters) -> Execution:
     return Execution(
         statement, [_encoded(value) for value in given], [isinstance(value, bytes) for value in given]
     )
+
+
+class RolledBack(DatabaseError):
+    """A batch has changed nothing, because of an *error*; `failed` is what failed, if it was sent."""
+
+    def __init__(self, error: DatabaseError, failed: Execution | None) -> None:
+        super().__init__(ReasonSlug(error.reason), statement=error.statement, sqlstate=error.sqlstate)
+        self.failed = failed
 
 
 def _sqlstate(result: pq.abc.PGresult) -> str | None:
@@ -92,51 +109,66 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         """Whether the idle connection has input, which only means that the server has closed it."""
         return bool(self._input.poll(0))
 
-    def run(self, statement: Statement, parameters: Parameters, deadline: float) -> list[Row]:
-        """Run *statement* and return its rows.
+    def run(self, execution: Execution, deadline: float) -> list[Row]:
+        """Run a statement and return its rows.
 
         *deadline* is a time of the monotonic clock, in seconds.  Raises DatabaseError.  Without a
         response its `sqlstate` is None, this connection is closed, and the outcome is unknown.
         """
+        statement = execution.statement
         is_first = statement.name not in self._statement_names
-        encoded = execution(statement, parameters)
         try:
             if is_first:
                 self._prepare(statement, deadline)
-            result = self._execute(encoded, deadline)
+            result = self._execute(execution, deadline)
             if self._warned and statement.writes:
                 raise DatabaseError(ReasonSlug.UNCONFIRMED, sqlstate="01000")  # noqa: TRY301
             return self._rows(result)
         except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
             self._fail(statement, ex, deadline if is_first else None)
 
-    def run_together(self, executions: Sequence[Execution], deadline: float) -> Iterator[list[Row]]:
-        """Run reads in one round trip and one transaction, and yield the rows of each.
+    def run_together(self, executions: Sequence[Execution], deadline: float) -> list[list[Row]]:
+        """Run statements in one round trip and one transaction, and return the rows of each.
 
-        Raises DatabaseError at the first that fails: the server skips those after it.  See `run`.
+        Raises RolledBack if nothing was changed, or another DatabaseError, as `run` does: then the
+        outcome of all is unknown.
         """
-        failed = executions[0].statement
         last = executions[-1].statement
-        first: list[Statement] = []
         try:
-            for each in executions:
-                if each.statement.name not in self._statement_names:
-                    failed = each.statement
-                    self._prepare(failed, deadline)
-                    first.append(failed)
-            failed = executions[0].statement
+            self._prepare_all(executions, deadline)
+        except DatabaseError as ex:
+            raise RolledBack(ex, None) from ex
+        try:
             self.pgconn.enter_pipeline_mode()
             for each in executions:
                 self._send(each)
             self.pgconn.pipeline_sync()
             results = self._pipeline_results(last, deadline)
             self.pgconn.exit_pipeline_mode()
-            for each, result in zip_longest(executions, results):
-                failed = each.statement if each else last
-                _require_success(failed, result)
-                yield self._rows(result)
+            self._require_commit(executions, results)
+            return [self._rows(result) for result in results]
         except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
-            self._fail(failed, ex, deadline if failed in first else None)
+            self._fail(last, ex, None)
+
+    def _prepare_all(self, executions: Sequence[Execution], deadline: float) -> None:
+        for statement in [each.statement for each in executions]:
+            if statement.name not in self._statement_names:
+                try:
+                    self._prepare(statement, deadline)
+                except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
+                    self._fail(statement, ex, None)
+
+    def _require_commit(self, executions: Sequence[Execution], results: list[pq.abc.PGresult]) -> None:
+        """Raise the first error of a pipeline; the server has reported it and is ready again."""
+        for result, each in zip_longest(results, executions):
+            try:
+                _require_success(each.statement if each else executions[-1].statement, result)
+            except DatabaseError as ex:
+                if ex.sqlstate == retries.INVALID_STATEMENT_NAME and each:
+                    del self._statement_names[each.statement.name]
+                raise RolledBack(ex, each) from ex
+        if self._warned and any(each.statement.writes for each in executions):
+            raise DatabaseError(ReasonSlug.UNCONFIRMED, sqlstate="01000")
 
     def _fail(self, statement: Statement, ex: BaseException, first_until: float | None) -> NoReturn:
         """Raise *ex*, as a DatabaseError of *statement* if the connection or the server failed.

@@ -11,8 +11,8 @@ from psycopg_pool.pool import WaitingClient
 from stackmgr.database import session_settings, statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.round_trips import RoundTrips
 from stackmgr.database.session import SESSION_SECONDS, Session
-from stackmgr.database.shared_reads import SharedReads
 from stackmgr.errors import DatabaseError
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
@@ -153,7 +153,8 @@ class Database:
         variant: str = Settings.sql_variant,
     ) -> None:
         self.variants = statements.load_variant(variant)
-        self.shared_reads = SharedReads(self)
+        self.round_trips = RoundTrips(self, pool_size)
+        self.acquire_seconds = _ACQUIRE_SHARE * deadline
         self._deadline = deadline
         self._pid = 0
         self._drained_at = 0.0
@@ -196,7 +197,7 @@ class Database:
         """Return a live connection.  Raises DatabaseError."""
         if self._pid != os.getpid():
             raise AssertionError("the pool belongs to another process: open it after the fork")
-        return self._pool.acquire(min(deadline, time.monotonic() + _ACQUIRE_SHARE * self._deadline))
+        return self._pool.acquire(min(deadline, time.monotonic() + self.acquire_seconds))
 
     def release(self, connection: DatabaseConnection) -> None:
         """Release a connection that `acquire` returned."""

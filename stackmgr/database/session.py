@@ -1,19 +1,17 @@
 """A session: one request's use of the database, within one deadline.
 
-Every operation is one statement in autocommit: atomic, without an open transaction, one round
-trip.  A read of few rows shares its round trip with other requests.  For any other statement the
-session acquires a connection and keeps it to the end of the request.
+Every operation is one statement: atomic, without an open transaction, at most one round trip, which
+it may share with other requests.
 """
 
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from stackmgr.database import retries
-from stackmgr.database.connection import DatabaseConnection, Parameters, Row, execution
-from stackmgr.database.retries import RetryAction
-from stackmgr.database.shared_reads import Connections
+from stackmgr.database.connection import Parameters, Row, execution
+from stackmgr.database.round_trips import MAX_ROWS, Connections
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.settings import Settings
@@ -40,18 +38,11 @@ class Session:
     The deadline counts time spent on the database, not on a client's body or a remote verifier.
     """
 
-    __slots__ = ("_connection", "_connections", "_seconds_left")
+    __slots__ = ("_connections", "_seconds_left")
 
     def __init__(self, connections: Connections, seconds: float) -> None:
         self._connections = connections
         self._seconds_left = seconds
-        self._connection: DatabaseConnection | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def has_variants(self) -> bool:
@@ -66,43 +57,21 @@ class Session:
     def rows(self, statement: Statement, parameters: Parameters, *, max_rows: int | None = None) -> list[Row]:
         """Run *statement* and return all its rows.  Raises DatabaseError.
 
-        A read that is known to return at most *max_rows* may share its round trip.
+        One that is known to return at most *max_rows* may share its round trip and its commit.
         """
         statement = self._connections.variants.get(statement.name, statement)
+        encoded = execution(statement, parameters)
+        may_share = max_rows is not None and max_rows <= MAX_ROWS
         deadline = time.monotonic() + self._seconds_left
         try:
-            if max_rows is not None and not statement.writes and self._connection is None:
-                read = execution(statement, parameters)
-                rows = self._connections.shared_reads.run(read, deadline, max_rows=max_rows)
-                if rows is not None:
-                    return rows
             for attempt in itertools.count(1):
                 try:
-                    return self._run(statement, parameters, deadline)
+                    return self._connections.round_trips.run(
+                        encoded, deadline, may_share=may_share and attempt == 1
+                    )
                 except DatabaseError as ex:
                     if not retries.should_retry(ex, writes=statement.writes, attempts=attempt):
                         raise
             raise AssertionError("unreachable")
         finally:
             self._seconds_left = deadline - time.monotonic()
-
-    def close(self) -> None:
-        """Release the connection.  A closed session may be used again and acquires another."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._connections.release(connection)
-
-    def _run(self, statement: Statement, parameters: Parameters, deadline: float) -> list[Row]:
-        if self._connection is not None and statement.writes and self._connection.is_stale():
-            # It died since the last statement: a read would run again, but a write may not.
-            self.close()
-        if self._connection is None:
-            self._connection = self._connections.acquire(deadline)
-        try:
-            return self._connection.run(statement, parameters, deadline)
-        except DatabaseError as ex:
-            if retries.retry_action(ex) is RetryAction.RECONNECT_ALL:
-                self._connections.drain()
-            if self._connection.closed:
-                self.close()
-            raise

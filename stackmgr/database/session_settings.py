@@ -11,7 +11,7 @@ import time
 import psycopg
 
 from stackmgr.database import statements
-from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.connection import DatabaseConnection, execution
 from stackmgr.database.conninfo import DEFAULT_SETTINGS, SERVER_SETTINGS
 from stackmgr.errors import DatabaseError
 
@@ -37,7 +37,9 @@ def verify(connection: DatabaseConnection) -> None:
     """Close *connection* and raise SessionSettingsError if it lacks a setting of its options."""
     settings = json.dumps(requested(connection.pgconn.options.decode()))
     try:
-        rows = connection.run(_SETTINGS, {"settings": settings}, time.monotonic() + _TIMEOUT_SECONDS)
+        rows = connection.run(
+            execution(_SETTINGS, {"settings": settings}), time.monotonic() + _TIMEOUT_SECONDS
+        )
     except DatabaseError as ex:
         connection.close()  # the pool only forgets it, and a traceback may keep it
         raise SessionSettingsError(f"its settings cannot be read ({ex.sqlstate or ex.reason})") from ex

@@ -49,8 +49,7 @@ class Health:
 
     def _not_ready_reason(self) -> str | None:
         try:
-            with self._database.session() as session:
-                row = session.row(_READINESS, {})
+            row = self._database.session().row(_READINESS, {})
         except DatabaseError as ex:
             return (
                 f"the database rejects it: {ex.sqlstate}" if ex.sqlstate else "the database does not respond"

@@ -122,11 +122,3 @@ class Authentication:
         except ServiceError:
             credential.confirm()  # a rejected key comes first
             raise
-
-    def process_response(
-        self, req: falcon.Request, resp: falcon.Response, resource: Any, req_succeeded: bool
-    ) -> None:
-        """Run after every request, failed or not: release the connection to the pool."""
-        session = getattr(req.context, "session", None)
-        if session is not None:
-            session.close()

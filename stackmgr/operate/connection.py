@@ -222,5 +222,4 @@ def request_session(url: str) -> Iterator[Session]:
     """Open a session as a request has it.  Its statements raise DatabaseError."""
     with closing(Database(url, pool_size=1)) as database:
         database.open()
-        with database.session() as session:
-            yield session
+        yield database.session()

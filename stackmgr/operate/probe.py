@@ -17,7 +17,7 @@ from stackmgr.access import api_keys, managers
 from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database import statements
-from stackmgr.database.connection import DatabaseConnection, Parameters
+from stackmgr.database.connection import DatabaseConnection, Parameters, execution
 from stackmgr.database.session import Planned
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError, ServiceError, Unauthorized
@@ -113,7 +113,7 @@ def problems(connection: DatabaseConnection, seconds: float) -> list[str]:
         return [f"{probe.operation} has another result than was sent: see the tables' triggers and rules"]
     cancel = connection.pgconn.get_cancel()
     try:
-        connection.run(_COMMIT, {}, time.monotonic() + seconds)
+        connection.run(execution(_COMMIT, {}), time.monotonic() + seconds)
     except DatabaseError as ex:
         cancel.cancel()  # the server would wait without its client
         waited = f"within {seconds:g} s" if ex.sqlstate is None else f"({ex.sqlstate})"

@@ -124,8 +124,8 @@ def command(database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 @pytest.fixture
 def issue(operator: Database):
     def issue(**options: Any) -> issued_keys.IssuedKey:
-        with operator.session() as session:
-            return issued_keys.create(session, str(uuid4()), **options)
+        session = operator.session()
+        return issued_keys.create(session, str(uuid4()), **options)
 
     return issue
 

@@ -32,8 +32,8 @@ def test_only_the_digest_of_a_key_is_stored(issue, admin):
 def test_successor_inherits_all_but_the_secret(issue, holder, operator, database_url):
     expires_at = datetime.now(UTC) + timedelta(days=1)
     old = issue(label="robot", expires_at=expires_at, quota=Quota(5, 60))
-    with operator.session() as session:
-        new = issued_keys.rotate(session, old.key_id)
+    session = operator.session()
+    new = issued_keys.rotate(session, old.key_id)
     with operating(database_url) as reader:
         record = issued_keys.find(reader, new.key_id)
         predecessor = issued_keys.find(reader, old.key_id)
@@ -46,8 +46,8 @@ def test_successor_inherits_all_but_the_secret(issue, holder, operator, database
 
 def test_both_keys_of_an_overlap_share_a_quota(issue, holder, operator):
     old = issue(quota=Quota(3, 60))
-    with operator.session() as session:
-        new = issued_keys.rotate(session, old.key_id, overlap_seconds=60)
+    session = operator.session()
+    new = issued_keys.rotate(session, old.key_id, overlap_seconds=60)
     statuses = [holder(key).page().status_int for key in (old.key, new.key, old.key, new.key)]
     assert statuses == [200, 200, 200, 429]
 
@@ -55,9 +55,9 @@ def test_both_keys_of_an_overlap_share_a_quota(issue, holder, operator):
 def test_overlap_never_extends_a_key(issue, holder, operator, admin):
     expires_at = datetime.now(UTC) + timedelta(seconds=30)
     short, long = issue(), issue(expires_at=expires_at)
-    with operator.session() as session:
-        rotated = issued_keys.rotate(session, short.key_id, overlap_seconds=60)
-        kept = issued_keys.rotate(session, long.key_id, overlap_seconds=90)
+    session = operator.session()
+    rotated = issued_keys.rotate(session, short.key_id, overlap_seconds=60)
+    kept = issued_keys.rotate(session, long.key_id, overlap_seconds=90)
     assert kept.predecessor_expires_at == expires_at
     assert holder(short.key).page().status_int == 200
     end = b"UPDATE stackmgr.api_keys SET expires_at = expires_at - interval '60 s' WHERE key_id = %s"
@@ -68,19 +68,19 @@ def test_overlap_never_extends_a_key(issue, holder, operator, admin):
 
 def test_ended_key_cannot_be_rotated(issue, operator):
     revoked, expired, rotated = issue(), issue(expires_at=datetime.now(UTC)), issue()
-    with operator.session() as session:
-        assert issued_keys.revoke(session, revoked.key_id) == issued_keys.revoke(session, revoked.key_id)
-        assert issued_keys.rotate(session, rotated.key_id, overlap_seconds=60) is not None
-        for key_id in (revoked.key_id, expired.key_id, rotated.key_id, str(uuid4())):
-            assert issued_keys.rotate(session, key_id) is None
+    session = operator.session()
+    assert issued_keys.revoke(session, revoked.key_id) == issued_keys.revoke(session, revoked.key_id)
+    assert issued_keys.rotate(session, rotated.key_id, overlap_seconds=60) is not None
+    for key_id in (revoked.key_id, expired.key_id, rotated.key_id, str(uuid4())):
+        assert issued_keys.rotate(session, key_id) is None
 
 
 def test_of_two_rotations_at_once_one_succeeds(issue, operator):
     issued_json = issue()
 
     def rotate(_):
-        with operator.session() as session:
-            return issued_keys.rotate(session, issued_json.key_id, overlap_seconds=60)
+        session = operator.session()
+        return issued_keys.rotate(session, issued_json.key_id, overlap_seconds=60)
 
     for _ in range(10):
         with ThreadPoolExecutor(2) as threads:
@@ -91,12 +91,12 @@ def test_of_two_rotations_at_once_one_succeeds(issue, operator):
 
 def test_key_with_anothers_hash_is_verified(issue, database):
     admission, found = Admission(), []
-    with database.session() as session:
-        for issued_json in (issue(), issue()):
-            credential = Credential(issued_json.key, session, DatabaseVerifier(), admission)
-            credential.begin()
-            found.append(credential.identity.key_id == issued_json.key_id)
-            admission.remembered = credential.identity
+    session = database.session()
+    for issued_json in (issue(), issue()):
+        credential = Credential(issued_json.key, session, DatabaseVerifier(), admission)
+        credential.begin()
+        found.append(credential.identity.key_id == issued_json.key_id)
+        admission.remembered = credential.identity
     assert found == [True, True]
 
 
@@ -256,8 +256,8 @@ def test_both_workers_see_the_end_of_a_key(service, issue, operator, end):
     for _ in range(3):
         issued = issue()
         assert_both_workers_return(service, issued.key, 200)
-        with operator.session() as session:
-            ended = end(session, issued.key_id)
+        session = operator.session()
+        ended = end(session, issued.key_id)
         assert_both_workers_return(service, issued.key, 401)
     if end == issued_keys.rotate:
         assert_both_workers_return(service, ended.key, 200)

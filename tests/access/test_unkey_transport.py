@@ -202,8 +202,8 @@ def test_unkey_call_holds_no_connection(unkey, database_url, client_with, make_v
         client = client_with("key", database=database, verifier=make_verifier(unkey.url))
         pending = thread.submit(client.page)
         assert called.wait(10)
-        with database.session() as session:
-            session.rows(FIND, {"external_id": EXTERNAL, "identity_id": EXTERNAL})
+        session = database.session()
+        session.rows(FIND, {"external_id": EXTERNAL, "identity_id": EXTERNAL})
         unkey.release.set()
         assert pending.result().status_int == 200
 

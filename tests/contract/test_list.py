@@ -264,10 +264,10 @@ def test_what_is_read_again_is_the_page(client, save, admin, monkeypatch, case):
     saved = save("a", "x" * 10_000, "b")
     original = DatabaseConnection.run
 
-    def run(self, statement, parameters, deadline):
-        while statement.name == "stack_list_long_names" and changes:
+    def run(self, execution, deadline):
+        while execution.statement.name == "stack_list_long_names" and changes:
             admin.execute(changes.pop() + " WHERE stack_id = ANY (%s)", [[saved[each] for each in places]])
-        return original(self, statement, parameters, deadline)
+        return original(self, execution, deadline)
 
     monkeypatch.setattr(DatabaseConnection, "run", run)
     assert pages(client, limit=2) == [[saved[each] for each in page] for page in expected]

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stackmgr import paths
-from stackmgr.database import statements
 from stackmgr.limits import LONGEST_KEY_BYTES
 from stackmgr.monitoring.logs import JsonFormatter
 from tests.database.subject import DEADLINE, POOL_SIZE, in_time
@@ -92,9 +91,7 @@ def test_failed_commit_is_no_success(subject, sabotage, admin):
 
 def test_failed_commit_after_a_pooler_is_retried(subject, sabotage):
     assert subject.operations()["update"]() == 200
-    with subject.database.session() as session:
-        session.row(statements.load("api_key_verify"), {"key_digest": b""})
-        session._connection.execute(b"DEALLOCATE ALL")
+    subject.database._pool._pool[-1].execute(b"DEALLOCATE ALL")
     sabotage("stack_revisions", "40001", 1, deferred=True)
     assert subject.operations()["update"]() == 200
     assert subject.client.statements == ["stack_update"] * 2

@@ -5,13 +5,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
-from uuid import uuid4
 
 import pytest
 from greenlet import GreenletExit
 from psycopg_pool.base import AttemptWithBackoff
 
 from stackmgr.database import statements
+from stackmgr.database.connection import execution
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import wait_for
@@ -50,18 +50,6 @@ def test_dead_idle_connections_cost_nothing(server, subject, death):
     assert subject.client.statements == UPDATE
     assert subject.operations()["get"]() == 200
     assert subject.client.statements == GET
-    subject.assert_complete()
-
-
-def test_write_avoids_a_dead_connection(server, subject):
-    manager = {"manager_id": str(uuid4()), "external_id": str(uuid4()), "identity_id": str(uuid4())}
-    with subject.database.session() as session:
-        session.row(*VERIFY)
-        used = session._connection
-        server.terminate_backend(used.info.backend_pid)
-        eventually(used.is_stale)
-        assert session.row(statements.load("manager_insert"), manager) == (manager["manager_id"],)
-        assert session._connection is not used
     subject.assert_complete()
 
 
@@ -133,26 +121,26 @@ def interrupt(monkeypatch):
 @pytest.mark.parametrize("is_prepared", [True, False])
 def test_interrupted_connection_is_closed(subject, interrupt, max_rows, is_prepared):
     assert subject.operations()["get"]() == 200
-    with subject.database.session() as session:
+    session = subject.database.session()
+    session.row(*VERIFY, max_rows=max_rows)
+    used = subject.database._pool._pool[-1]
+    if not is_prepared:
+        used.execute(b"DEALLOCATE ALL")
+    interrupt(0 if is_prepared else 1)
+    with pytest.raises(GreenletExit):
         session.row(*VERIFY, max_rows=max_rows)
-        used = session._connection or subject.database._pool._pool[-1]
-        if not is_prepared:
-            used.execute(b"DEALLOCATE ALL")
-        interrupt(0 if is_prepared else 1)
-        with pytest.raises(GreenletExit):
-            session.row(*VERIFY, max_rows=max_rows)
-        assert used.closed
-        interrupt(1_000_000)
+    assert used.closed
+    interrupt(1_000_000)
     subject.assert_complete()
 
 
 def test_unsendable_parameter_costs_no_connection(subject):
     assert subject.operations()["get"]() == 200
     before = set(subject.backends())
-    with subject.database.session() as session:
-        for max_rows in (None, 1):
-            with pytest.raises(ValueError, match="U\\+0000"):
-                session.row(GET_STACK, dict.fromkeys(GET_STACK.parameters, "\0"), max_rows=max_rows)
+    session = subject.database.session()
+    for max_rows in (None, 1):
+        with pytest.raises(ValueError, match="U\\+0000"):
+            session.row(GET_STACK, dict.fromkeys(GET_STACK.parameters, "\0"), max_rows=max_rows)
     assert set(subject.backends()) == before
     subject.assert_complete()
 
@@ -164,7 +152,11 @@ def test_requests_wait_in_line_and_lose_none(subject):
     def many() -> int:
         return max(subject.operations()[name]() for name in ("get", "update", "list") for _ in range(10))
 
-    assert set(at_once([many] * 4 * POOL_SIZE)) == {200}
+    with ThreadPoolExecutor(4 * POOL_SIZE) as threads:
+        with subject.every_connection():
+            statuses = [threads.submit(many) for _ in range(4 * POOL_SIZE)]
+            eventually(lambda: subject.database._pool._waiting)
+        assert {status.result() for status in statuses} == {200}
     assert min(waits) > 0
     waits.clear()
     assert (many(), waits) == (200, [])
@@ -183,15 +175,15 @@ def test_failed_preparation_is_repeated(connection, admin, monkeypatch):
     missing = Statement("test", b"SELECT 1 FROM public.later", (), writes=False)
     monkeypatch.setattr(connection, "_execute_unprepared", Mock(side_effect=AssertionError))
     with pytest.raises(DatabaseError, check=lambda ex: ex.sqlstate == "42P01"):
-        connection.run(missing, {}, time.monotonic() + PATIENCE)
+        connection.run(execution(missing, {}), time.monotonic() + PATIENCE)
     admin.execute(b"CREATE TABLE public.later (); GRANT SELECT ON public.later TO PUBLIC")
     try:
-        assert connection.run(missing, {}, time.monotonic() + PATIENCE) == []
+        assert connection.run(execution(missing, {}), time.monotonic() + PATIENCE) == []
     finally:
         admin.execute(b"DROP TABLE public.later")
 
 
 def test_a_connection_keeps_no_rows(connection):
     rows = Statement("test", b"SELECT generate_series(1, 100)", (), writes=False)
-    assert len(connection.run(rows, {}, time.monotonic() + PATIENCE)) == 100
+    assert len(connection.run(execution(rows, {}), time.monotonic() + PATIENCE)) == 100
     assert connection._transformer.pgresult is None

@@ -85,7 +85,8 @@ def test_64_writers_on_a_held_row_get_responses(subject, admin):
 
 
 def test_deadline_covers_all_statements(subject):
-    with in_time(), subject.database.session() as session:
+    with in_time():
+        session = subject.database.session()
         for _ in range(2):
             session.row(SLEEP, {"seconds": 0})
         with pytest.raises(DatabaseError) as caught:

@@ -99,12 +99,6 @@ def test_idle_connections_are_closed_for_others(server, admin, monkeypatch):
     admin.execute(b"DROP ROLE limited")
 
 
-def test_a_session_that_has_a_connection_reads_with_it(single):
-    with single.session() as session:
-        for max_rows in (None, 1):
-            assert session.row(*VERIFY, max_rows=max_rows) is None
-
-
 def test_no_request_waits_for_a_closed_pool(single, monkeypatch):
     single.close()
     monkeypatch.setattr(Signal, "wait", Mock(side_effect=AssertionError))

@@ -138,7 +138,8 @@ def test_hidden_warning_is_no_success(subject, make_subject, admin, watcher):
 
 
 def assert_pinned(url: str, **otherwise: str) -> None:
-    with opened(url, pool_size=1, deadline=50.0) as database, database.session() as session:
+    with opened(url, pool_size=1, deadline=50.0) as database:
+        session = database.session()
         for name, value in {**PINNED, "client_encoding": "UTF8", **otherwise}.items():
             query = b"SELECT pg_catalog.current_setting('%s')" % name.encode()
             show = Statement(f"show_{name}", query, parameters=(), writes=False)

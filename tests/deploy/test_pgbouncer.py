@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from stackmgr import paths
 from stackmgr.database import session_settings
-from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.connection import DatabaseConnection, execution
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
 from stackmgr.database.pool import Database
 from stackmgr.database.session import SESSION_SECONDS
@@ -48,7 +48,7 @@ def connect(url: str) -> DatabaseConnection:
 
 
 def run(connection: DatabaseConnection, statement: Statement, **parameters: str):
-    return connection.run(statement, parameters, time.monotonic() + SESSION_SECONDS)
+    return connection.run(execution(statement, parameters), time.monotonic() + SESSION_SECONDS)
 
 
 def test_statement_is_prepared_again(pooled):
@@ -90,8 +90,8 @@ def test_lost_setting_serves_nothing(pooled, admin, caplog):
     assert "requested: jit is on, not off. Behind a pooler" in problem
     database = Database(url, pool_size=1, deadline=1)
     database.open()
-    with database.session() as session, pytest.raises(DatabaseError, match="no_connection"):
-        session.rows(SESSION, {})
+    with pytest.raises(DatabaseError, match="no_connection"):
+        database.session().rows(SESSION, {})
     database.close()
     assert "jit is on, not off" in caplog.text
 

@@ -25,7 +25,7 @@ from tests.simulation.database_invariants import (
     WatchedConnection,
     WatchedDatabase,
     WatchedPool,
-    WatchedReads,
+    WatchedTrips,
     WatchedWaiter,
 )
 from tests.simulation.kernel import Kernel, Poll, module
@@ -79,8 +79,7 @@ class DatabaseParts:
         }
         cleanup.enter_context(names.replaced(simulated))
         self.database = WatchedDatabase(_URL, pool_size=plan["pool_size"], deadline=plan["deadline"])
-        self.database.shared_reads = WatchedReads(self.database)
-        self.database.shared_reads.world = world
+        self.trips = self.database.round_trips = WatchedTrips(self.database, plan["pool_size"], world)
         cleanup.callback(setattr, self.database._pool, "_closed", "yes")  # nor does its finalizer wait
         self.line = self.database.line = Line(world, self.database, self.server, plan["pool_size"])
         for at, event, *arguments in plan["events"]:
@@ -137,11 +136,11 @@ class RequestThread:
 def plan(random: Random) -> Plan:
     seconds = random.choice((0.05, 0.3, 3.0))
     chosen = {
-        "clients": random.randint(1, 5),
+        "clients": random.choice((1, 2, 3, 4, 5, 12)),
         "keys": random.randint(1, 3),
         "requests": random.randint(1, 5),  # of each client
         "threads": random.choice((0, 0, 1, 2)),  # clients in threads without a scheduler
-        "greenlets": random.randint(1, 6),
+        "greenlets": random.randint(1, 12),
         "pool_size": random.randint(1, 3),
         "pause": random.choice((0.0, 0.0, 0.01, 1.1)),
         "deadline": random.choice((0.5, 2.0)),
@@ -151,6 +150,9 @@ def plan(random: Random) -> Plan:
     }
     if random.random() < 0.3:
         chosen["faults"] |= chosen_faults(random, _RARER_FAULTS, 0.5)
+    if random.random() < 0.1:
+        holds = [(round(random.random() * seconds, 4), "hold", round(random.random(), 4)) for _ in range(5)]
+        chosen["events"] += holds
     return chosen
 
 
@@ -185,6 +187,7 @@ def _run(world: World, cleanup: ExitStack) -> None:
     world.run(lambda: world.now >= settled, 2 * _SETTLING)
     parts.line.check_at_end()
     requests.schedule.check_at_end()
+    parts.trips.check_at_end()
     for work in world.at_exit:
         _finish(world, work)
     lost = [key.digest for key in keys if key.is_used and key.digest not in tables.used]

@@ -1,4 +1,4 @@
-"""The invariants of the scheduler, the pool, its line and shared reads, as their docstrings state them."""
+"""The invariants of the scheduler, the pool, its line and round trips, as their docstrings state them."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -8,11 +8,12 @@ from math import inf
 from typing import Any
 
 from stackmgr import scheduler
-from stackmgr.database.connection import DatabaseConnection, Execution, Parameters, Row
+from stackmgr.database.connection import DatabaseConnection, Execution, Row
 from stackmgr.database.pool import MIN_DRAIN_INTERVAL, Database, Pool, _Waiter
-from stackmgr.database.shared_reads import SharedReads, _Request
+from stackmgr.database.round_trips import MAX_REQUESTS, RoundTrips, _Batch, _Lane
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
+from stackmgr.reasons import ReasonSlug
 from stackmgr.scheduler import Scheduler
 from tests.simulation.postgres import Server
 from tests.simulation.world import Thread, Violation, World, asker
@@ -203,16 +204,16 @@ class WatchedConnection(DatabaseConnection):
     """Looks whether its end had arrived when a write begins."""
 
     pgconn: Any
-    sharing = 1  # how many requests use it at once
 
-    def run(self, statement: Statement, parameters: Parameters, deadline: float) -> list[Row]:
-        self._begin(statement)
-        with self._exchange(f"{statement.name} alone", deadline):
-            return super().run(statement, parameters, deadline)
+    def run(self, execution: Execution, deadline: float) -> list[Row]:
+        self._begin(execution.statement)
+        with self._exchange(f"{execution.statement.name} alone", deadline):
+            return super().run(execution, deadline)
 
-    def run_together(self, executions: Sequence[Execution], deadline: float) -> Iterator[list[Row]]:
-        with self._exchange(f"{executions[0].statement.name} of {self.sharing}", deadline):
-            yield from super().run_together(executions, deadline)
+    def run_together(self, executions: Sequence[Execution], deadline: float) -> list[list[Row]]:
+        self._begin(executions[-1].statement)
+        with self._exchange(f"{len(executions)} together", deadline):
+            return super().run_together(executions, deadline)
 
     def _begin(self, statement: Statement) -> None:
         file, world = self.pgconn.socket_file, self.pgconn.world
@@ -310,60 +311,72 @@ class Schedule:
             raise Violation("every wait has an end", f"{len(self.scheduler._deadlines)} greenlets wait")
 
 
-_MAX_REQUESTS = 4
-
-
-class WatchedReads(SharedReads):
+class WatchedTrips(RoundTrips):
     """Checks each batch when it is sent, and when it has ended."""
 
-    world: World
+    def __init__(self, connections: Any, size: int, world: World) -> None:
+        super().__init__(connections, size)
+        self.world, self._size = world, size
+        self._writing = 0  # connections
+        self._askers: dict[int, object] = {}  # by the id of a statement to be executed
+        world.invariants_at_rest.append(self.check_at_rest)
 
-    def __init__(self, connections: Any) -> None:
-        super().__init__(connections)
-        self._askers: dict[int, object] = {}  # by the id of a read
-
-    def run(self, read: Execution, deadline: float, *, max_rows: int) -> list[Row] | None:
-        self._askers[id(read)] = asker()
+    def run(self, execution: Execution, deadline: float, *, may_share: bool) -> list[Row]:
+        self._askers[id(execution)] = asker()
         try:
-            return super().run(read, deadline, max_rows=max_rows)
+            return super().run(execution, deadline, may_share=may_share)
         finally:
-            del self._askers[id(read)]
+            del self._askers[id(execution)]
 
-    def _run(self, batch: list[_Request], connection: DatabaseConnection, deadline: float) -> None:
-        sent = list(batch)
-        if self._open is batch:
-            self.world.fail("a batch is complete before it is sent", "requests may still join")
-        if len(sent) > _MAX_REQUESTS:
-            self.world.fail("a batch has at most four requests", f"{len(sent)}")
-        if any(request.read.statement.writes for request in sent):
-            self.world.fail("a batch only reads", repr([request.read for request in sent]))
-        self.world.note("batch", len(sent))
-        connection.sharing = len(sent)
+    def _share(self, lane: _Lane, execution: Execution, deadline: float) -> list[Row] | None:
         try:
-            super()._run(batch, connection, deadline)
-        finally:
-            if batch != sent:
-                self.world.fail("a batch is complete before it is sent", "a request has joined since")
-            for request in sent:
-                if request.error is not None and len(sent) > 1:
-                    name = request.read.statement.name
-                    self.world.touched[self._askers[id(request.read)]].append(f"{name} of 1")
-            has_rows = [request.rows is not None for request in sent]
-            if has_rows != sorted(has_rows, reverse=True):
-                self.world.fail("no request gets rows that were sent after a failure", repr(sent))
-
-    def _join(self, batch: list[_Request], request: _Request, deadline: float) -> None:
-        if not scheduler.has_scheduler():
-            self.world.fail("other threads have batches of their own", repr(batch))
-        super()._join(batch, request, deadline)
-
-    def _lead(self, batch: list[_Request], deadline: float) -> None:
-        try:
-            super()._lead(batch, deadline)
+            return super()._share(lane, execution, deadline)
         except DatabaseError as ex:
-            if ex.sqlstate is not None:
-                self.world.fail("a statement that fails is the outcome of no batch", ex.sqlstate)
+            if ex.reason == ReasonSlug.DEADLINE:  # of a request whose batch goes on without it
+                self.world.touched[asker()].append(f"{ex.statement} alone")
             raise
+
+    def _send(self, batch: _Batch, connection: DatabaseConnection, deadline: float) -> None:
+        sent, world = list(batch.requests), self.world
+        writes = sent[0].execution.statement.writes
+        if batch in (self._reads._open, self._writes._open):
+            world.fail("a batch is complete before it is sent", "requests may still join")
+        if len(sent) > MAX_REQUESTS:
+            world.fail("a batch is bounded", f"{len(sent)}")
+        if any(request.execution.statement.writes != writes for request in sent):
+            world.fail("reads and writes have batches of their own", repr(sent))
+        if len(sent) > 1 and not scheduler.has_scheduler():
+            world.fail("other threads share nothing", repr(sent))
+        world.note("batch", len(sent))
+        self._writing += writes and scheduler.has_scheduler()
+        if self._writing > max(1, self._size - 1):
+            world.fail("writes leave a connection to reads", f"{self._writing} of {self._size}")
+        try:
+            super()._send(batch, connection, deadline)
         finally:
-            if self._open is batch or not all(request.has_ended._is_set for request in batch[1:]):
+            self._writing -= writes and scheduler.has_scheduler()
+            if batch.requests != sent:
+                world.fail("a batch is complete before it is sent", "a request has joined since")
+            for request in sent if len(sent) > 1 else ():
+                if request.rows is None and not batch.is_rolled_back:  # the exchange has its fault
+                    name = request.execution.statement.name
+                    world.touched[self._askers.get(id(request.execution))].append(f"{name} alone")
+
+    def _lead(self, lane: _Lane, batch: _Batch, deadline: float, give_up_at: float) -> None:
+        try:
+            super()._lead(lane, batch, deadline, give_up_at)
+        finally:
+            if lane._open is batch or not all(each.has_ended._is_set for each in batch.requests[1:]):
                 self.world.fail("a batch ends with its leader", repr(batch))
+
+    def check_at_rest(self) -> None:
+        for lane in (self._reads, self._writes):
+            if lane._line and not lane._under_way:
+                raise Violation("a batch leaves when none is under way", f"{len(lane._line)} wait")
+            if not 0 <= lane._under_way <= lane._limit:
+                raise Violation("a lane counts its round trips", f"{lane._under_way}")
+
+    def check_at_end(self) -> None:
+        lanes = [self._reads, self._writes, *(lane for _, lane in self._alone.values())]
+        if any(lane._line or lane._under_way or lane._open for lane in lanes):
+            raise Violation("a lane counts its round trips", "one is not empty at the end")

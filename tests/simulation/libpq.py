@@ -203,7 +203,8 @@ class SimulatedPGconn:
         if not self._parsed:
             return None
         result = self._parsed.popleft()
-        if self._in_pipeline and self._pending:
+        # An error of the commit belongs to no statement.
+        if self._in_pipeline and self._pending and (self._pending[0] == SYNC) == (result == SYNC):
             self._pending.popleft()
         self._null_is_due = self._in_pipeline and isinstance(result, Result)
         return Result(pq.ExecStatus.PIPELINE_SYNC) if result == SYNC else result

@@ -17,7 +17,7 @@ import psycopg_pool.sched
 
 from stackmgr import scheduler, threads
 from stackmgr.access.verifiers import last_use
-from stackmgr.database import connection, pool, session, session_settings, shared_reads
+from stackmgr.database import connection, pool, round_trips, session, session_settings
 from tests.simulation.kernel import Epoll, Kernel, Poll, module
 from tests.simulation.world import Thread, World, asker
 
@@ -162,7 +162,7 @@ def of_production(world: World, kernel: Kernel) -> Names:
         (threads, "atexit"): SimpleNamespace(register=world.at_exit.append),
         (last_use, "threading"): simulated["threading"],
     }
-    for each in (scheduler, threads, connection, pool, session, session_settings, shared_reads):
+    for each in (scheduler, threads, connection, pool, round_trips, session, session_settings):
         names |= {(each, name): simulated[name] for name in simulated if hasattr(each, name)}
     return names
 

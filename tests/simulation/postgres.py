@@ -16,6 +16,7 @@ from tests.simulation.world import World
 # Seconds.
 _SERVICE = (0.0001, 0.002)
 _SLOW = (0.05, 4.0)
+_BRIEF = 0.02  # as in sql/batch_begin.sql
 _RECONNECT = RECONNECT_INTERVAL + 0.05
 
 SYNC, NOTICE = "sync", "notice"  # messages beside a Result
@@ -23,6 +24,7 @@ _FAULTS = {
     "serialization failure": "40001", "deadlock": "40P01", "statement timeout": "57014",
     "backend terminated": "57P01", "disk full": "53100",
 }  # fmt: skip
+_ALL: Row = ("all tables",)
 _OF_POOLERS = (retries.INVALID_STATEMENT_NAME, retries.DUPLICATE_PREPARED_STATEMENT)
 
 
@@ -65,8 +67,25 @@ class ServerError(Exception):
     """The server rejects a command; the text is the SQLSTATE."""
 
 
-class CommitError(ServerError):
-    """The server rejects a commit, after the rows and the completion of the statement."""
+class Blocked(Exception):
+    """The statement waits for a lock."""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What a session has not committed yet; *before* has the rows that it began with."""
+
+    before: Tables
+    seen: Tables
+    locks: set[Row] = field(default_factory=set)
+    writes: list[tuple[str, str]] = field(default_factory=list)  # statements and requests
+    lock_seconds: float = 0.0  # for which a statement waits for a lock; 0: as the session does
+
+    def look(self, tables: Tables) -> None:
+        """Take a new snapshot of *tables*, with the changes of this transaction."""
+        seen = tables.copy()
+        seen.commit(self.seen, self.before)
+        self.before, self.seen = tables.copy(), seen
 
 
 class Backend:
@@ -87,7 +106,8 @@ class ServerSession:
         self.commands: deque[Command] = deque()
         self.is_running = False
         self.is_aborted = False  # until the next Sync
-        self.last_write: str | None = None  # the request of the last command, if it wrote
+        self.transaction: Transaction | None = None  # until then, too
+        self.waits_for: Row | None = None  # a lock
         self.lent: Backend | None = None  # by the pooler, until the next Sync
         server.sessions.append(self)
 
@@ -112,10 +132,7 @@ class ServerSession:
             return
         command = self.commands.popleft()
         if command.kind == SYNC:
-            self.is_aborted, self.lent = False, None
-            self.send(SYNC)
-            if world.chance("idle connection lost"):
-                world.at(world.between(0, 0.5), self.end)
+            self._end_transaction()
         elif self.is_aborted:
             self.send(Result(pq.ExecStatus.PIPELINE_ABORTED, asker=command.asker))
         else:
@@ -123,39 +140,23 @@ class ServerSession:
         self._next()
 
     def _answer_command(self, command: Command) -> None:
-        world, server = self.world, self.server
+        world = self.world
         if world.chance("connection lost before the statement"):
             self.end()
             return
         try:
             rows = self._execute(command)
+        except Blocked:
+            self._wait(command)
+            return
         except ServerError as ex:
-            self.is_aborted, sqlstate = True, str(ex)
-            if server.is_pooler or sqlstate not in _OF_POOLERS:
-                world.touched[self].append(sqlstate)
-            if isinstance(ex, CommitError):
-                rows = [("uncommitted",) * 5]
-                self.send(Result(pq.ExecStatus.TUPLES_OK, rows, asker=command.asker))
-            self.send(Result(pq.ExecStatus.FATAL_ERROR, [], sqlstate, command.asker))
-            if sqlstate.startswith("57P"):
-                self.end()
+            self._fail(str(ex), command.asker)
             return
-        if world.chance("connection lost after the statement"):
-            self.end()
-            return
-        if world.chance("response never comes"):
-            self.is_open, self.ended_by = False, "response never comes"
-            return
-        if world.chance("warning", self):
-            self.send(NOTICE)
-            if self.last_write is not None:
-                server.tables.unconfirmed.add(self.last_write)
         status = pq.ExecStatus.TUPLES_OK if command.kind == "execute" else pq.ExecStatus.COMMAND_OK
         self.send(Result(status, rows, asker=command.asker))
 
     def _execute(self, command: Command) -> list[Row]:
         server, backend = self.server, self.backend
-        self.last_write = None
         if server.is_pooler:
             backend = self.lent = self.lent or server.any_backend()
         prepared = backend.prepared
@@ -175,25 +176,92 @@ class ServerSession:
         if text == b"DEALLOCATE ALL":
             prepared.clear()
             return []
-        rows, self.last_write = server.apply(statement_of(text), command, backend)
-        return rows
+        return server.apply(statement_of(text), command, backend, self)
+
+    def _fail(self, sqlstate: str, asker: object) -> None:
+        self.is_aborted = True
+        if self.server.is_pooler or sqlstate not in _OF_POOLERS:
+            self.world.touched[self].append(sqlstate)
+        self.send(Result(pq.ExecStatus.FATAL_ERROR, [], sqlstate, asker))
+        if sqlstate.startswith("57P"):
+            self.end()
+
+    def _wait(self, command: Command) -> None:
+        """Wait for a lock, at most for the time of the transaction or the session."""
+        self.commands.appendleft(command)
+        self.is_running = True
+        self.server.waiting.append(self)
+        assert self.transaction is not None
+        seconds = self.transaction.lock_seconds or self.server.lock_seconds
+        number = len(self.transaction.writes) + sum(each.kind == "execute" for each in self.commands)
+        if number > 1 and seconds > _BRIEF:
+            self.world.fail("a batch waits for a lock only briefly", f"{number} for {seconds} s")
+        self.world.touched[self].append("lock wait")
+        self.world.at(seconds, self._give_up, command, self.waits_for)
+
+    def _give_up(self, command: Command, lock: Row) -> None:
+        if self.waits_for == lock and self.commands and self.commands[0] is command:
+            self.resume()
+            self.commands.popleft()
+            self._fail("55P03", command.asker)
+
+    def resume(self) -> None:
+        """Try again to lock."""
+        self.server.waiting.remove(self)
+        self.waits_for, self.is_running = None, False
+        self._next()
+
+    def _end_transaction(self) -> None:
+        world, transaction = self.world, None if self.is_aborted else self.transaction
+        if transaction is not None and transaction.writes and world.chance("commit fails"):
+            transaction = None
+            self._fail("53100", None)
+        if transaction is not None:
+            self.server.commit(transaction)
+        self._release()
+        self.is_aborted, self.lent = False, None
+        if world.chance("connection lost after the statement"):
+            self.end()
+            return
+        if world.chance("response never comes"):
+            self.is_open, self.ended_by = False, "response never comes"
+            return
+        if world.chance("warning", self):
+            self.send(NOTICE)
+            if transaction is not None:
+                self.server.tables.unconfirmed.update(request for _, request in transaction.writes)
+        self.send(SYNC)
+        if world.chance("idle connection lost"):
+            world.at(world.between(0, 0.5), self.end)
+
+    def _release(self) -> None:
+        """End the transaction, and let others have its locks."""
+        transaction, self.transaction = self.transaction, None
+        if self in self.server.waiting:
+            self.server.waiting.remove(self)
+        for lock in transaction.locks if transaction is not None else ():
+            self.server.release(lock)
 
     def end(self, sqlstate: str = "") -> None:
         """Close the connection from this side, with a FATAL message if *sqlstate* is given."""
         if self.is_open:
             self.is_open, self.ended_by = False, sqlstate or "connection lost"
+            self._release()
             if sqlstate:
                 self.send(Result(pq.ExecStatus.FATAL_ERROR, [], sqlstate))
             self.send(None)
 
     def closed_by_client(self) -> None:  # what has arrived still runs
-        for command in self.commands:
-            if command.kind == "execute" and not self.is_aborted and self.server.is_up:
+        for command in self.commands if self.waits_for is None else ():
+            if command.kind == SYNC and self.transaction is not None and not self.is_aborted:
+                self.server.commit(self.transaction)
+            elif command.kind == "execute" and not self.is_aborted and self.server.is_up:
                 try:
                     self._execute(command)
-                except ServerError:
+                except (ServerError, Blocked):
                     self.is_aborted = True
         self.commands.clear()
+        self._release()
         self.is_open = False
 
 
@@ -203,6 +271,9 @@ class Server:
         self.tables = Tables()
         self.move_key = self.tables.move_key
         self.sessions: list[ServerSession] = []
+        self.lock_seconds = 0.3 * world.plan["deadline"]
+        self.locks: dict[Row, object] = {}  # and who holds each
+        self.waiting: list[ServerSession] = []  # for locks
         self.is_up = True
         self.is_pooler = bool(world.plan.get("pooler"))
         self.backends: list[Backend] = []
@@ -222,30 +293,71 @@ class Server:
     def service_seconds(self, session: ServerSession) -> float:
         return self.world.between(*(_SLOW if self.world.chance("slow statement", session) else _SERVICE))
 
-    def apply(self, statement: Statement, command: Command, backend: Backend) -> tuple[list[Row], str | None]:
-        """Run a statement and commit, or raise ServerError; return the rows, and the request of a write."""
-        world = self.world
+    def _fault(self, statement: Statement, backend: Backend) -> None:
         if backend.epoch != self.epoch and statement.writes:
             raise ServerError("25006")
         if statement.name != "session_settings":
             for fault, sqlstate in _FAULTS.items():
-                if world.chance(fault):
+                if self.world.chance(fault):
                     raise ServerError(sqlstate)
-        if statement.writes and world.chance("commit fails"):
-            raise CommitError("53100")
+
+    def apply(
+        self, statement: Statement, command: Command, backend: Backend, session: ServerSession
+    ) -> list[Row]:
+        """Run a statement in the transaction of *session*; return the rows.  Raises ServerError, Blocked."""
+        self._fault(statement, backend)
+        transaction = session.transaction = session.transaction or Transaction(self.tables, self.tables)
+        if statement.name == "batch_begin":
+            transaction.lock_seconds = _BRIEF
         given = command.given(statement.parameters)
-        rows = self.tables.run(statement.name, given)
-        if statement.name == "session_settings" and world.chance("other settings"):
+        if statement.writes:
+            self._take(self.tables.lock(statement.name, given), session)
+            transaction.look(self.tables)
+        rows = transaction.seen.run(statement.name, given)
+        if statement.name == "session_settings" and self.world.chance("other settings"):
             self.hinder()
-            if world.random.random() < 0.5:
+            if self.world.random.random() < 0.5:
                 raise ServerError("57014")
             rows = [(name, "other", wanted) for name, _, wanted in rows]
-        request = given.get("request_id") if statement.writes else None
-        if self.tables.applied[statement.name, request] > 1:
-            world.fail("a write is applied once", f"{statement.name} of {request}")
-        if request is not None and rows:
-            world.note("committed", statement.name, request)
-        return rows, request
+        if statement.writes and "request_id" in given and rows and rows[0][0] is not None:
+            transaction.writes.append((statement.name, given["request_id"]))
+        return rows
+
+    def commit(self, transaction: Transaction) -> None:
+        self.tables.commit(transaction.seen, transaction.before)
+        for write in transaction.writes:
+            self.world.note("committed", *write)
+            self.tables.applied[write] += 1
+            if self.tables.applied[write] > 1:
+                self.world.fail("a write is applied once", repr(write))
+
+    def _take(self, lock: Row | None, session: ServerSession) -> None:
+        """Let the transaction of *session* have a lock.  Raises Blocked; a deadlock is a violation."""
+        assert session.transaction is not None
+        holder = self.locks.get(_ALL, self.locks.get(lock, session)) if lock else session
+        if holder is not session:
+            session.waits_for = lock
+            while isinstance(holder, ServerSession):
+                holder = self.locks.get(holder.waits_for)
+                if holder is session:
+                    self.world.fail("no two batches deadlock", repr(lock))
+            raise Blocked
+        if lock is not None:
+            self.locks[lock] = session
+            session.transaction.locks.add(lock)
+
+    def release(self, lock: Row) -> None:
+        self.locks.pop(lock, None)
+        for session in [each for each in self.waiting if lock in (each.waits_for, _ALL)]:
+            session.resume()
+
+    def hold(self, seconds: float) -> None:
+        """Lock a stack, or all tables, in a transaction of somebody else."""
+        ids = [(stack_id,) for stack_id in self.tables.stacks]
+        lock = self.world.random.choice([*ids, _ALL])
+        if lock not in self.locks:
+            self.locks[lock] = "somebody else"
+            self.world.at(seconds, self.release, lock)
 
     def hinder(self, seconds: float = _RECONNECT) -> None:
         """Note that for so long nothing may connect."""

@@ -34,6 +34,7 @@ _UNFORESEEN = {
     MemoryError: {"unforeseen exception", "check fails"}, ValueError: {"unusable parameter"},
 }  # fmt: skip
 _SLACK = 0.01  # seconds
+_LEAST_OF_BATCH = 0.2  # of the time of a request
 _LIMIT = 50  # of a list
 _LONG = " " * (PAGE_NAME_BYTES // MAX_PAGE_SIZE)  # makes a name long: a list reads its page again
 
@@ -131,7 +132,9 @@ class Client:
             made = touched.count(f"{statement.name} alone")
             if action in {RetryAction.CLOSE, RetryAction.FAIL}:
                 made += touched.count(f"{statement.name} of 1")
-            if action is RetryAction.CLOSE and seconds < self.world.plan["deadline"] - _SLACK:
+            # A batch of writes ends at its leader's deadline.
+            least = _LEAST_OF_BATCH if statement.writes else 1.0
+            if action is RetryAction.CLOSE and seconds < least * self.world.plan["deadline"] - _SLACK:
                 self.world.fail("a request has all of its time", f"{request}: {seconds:.3f} s")
             if made < owed:
                 detail = f"{request}: {error.reason} {error.sqlstate} {touched}"
@@ -157,8 +160,6 @@ class Client:
     def _pause(self, session: Any) -> None:
         """Sometimes wait for something else than the database, with the connection or without it."""
         chance = self.random.random()
-        if chance < 0.1:
-            session.close()
         if chance < 0.3:
             longest = 0.4 * self.world.plan["deadline"]  # as a wait in line
             scheduler.Signal().wait(self.random.choice((0.001, 0.02, longest)))
@@ -191,17 +192,17 @@ class Client:
         fresh = f"idempotency {request}", STORED._replace(name=name)
         key, configuration = self.retried = self.retried or fresh
         manager_id = ""
-        with self.database.session() as session:
+        session = self.database.session()
 
-            def create() -> Any:
-                nonlocal manager_id
-                before, credential = self.key.manager_id, self._begin(session)
-                self._pause(session)
-                made = repository.create(credential.rows, repository.plan_create(key, configuration, request))
-                manager_id = self._manager(before, credential)
-                return made
+        def create() -> Any:
+            nonlocal manager_id
+            before, credential = self.key.manager_id, self._begin(session)
+            self._pause(session)
+            made = repository.create(credential.rows, repository.plan_create(key, configuration, request))
+            manager_id = self._manager(before, credential)
+            return made
 
-            stack, is_new = self._written("stack_create", request, create)
+        stack, is_new = self._written("stack_create", request, create)
         self.retried = None
         receipt = self.tables.receipts.get((manager_id, key))
         if receipt is None or receipt[1] != stack.stack_id:
@@ -217,17 +218,17 @@ class Client:
     def _get(self, request: str) -> None:
         stack_id = self._any_stack()
         known = self.key.stacks[stack_id]
-        with self.database.session() as session:
-            before, credential = self.key.manager_id, self._begin(session)
-            stack = None
-            planned = repository.plan_get(stack_id + self._unusable())
-            with suppress(NotFound):
-                stack = repository.get_or_update(credential.rows, planned)
-            manager_id = self._manager(before, credential)
-            if stack is not None:
-                self._seen(known, stack, stack_id, manager_id)
-            elif self._owner(stack_id) == manager_id:
-                self._wrong("not found", stack_id)
+        session = self.database.session()
+        before, credential = self.key.manager_id, self._begin(session)
+        stack = None
+        planned = repository.plan_get(stack_id + self._unusable())
+        with suppress(NotFound):
+            stack = repository.get_or_update(credential.rows, planned)
+        manager_id = self._manager(before, credential)
+        if stack is not None:
+            self._seen(known, stack, stack_id, manager_id)
+        elif self._owner(stack_id) == manager_id:
+            self._wrong("not found", stack_id)
 
     def _unusable(self) -> str:
         """Return, as a fault, what cannot be part of a text parameter."""
@@ -246,10 +247,10 @@ class Client:
 
     def _list(self, request: str) -> None:
         known = dict(self.key.stacks)
-        with self.database.session() as session:
-            before, credential = self.key.manager_id, self._begin(session)
-            page, _ = repository.list_page(credential.rows, repository.plan_list(cursor.START, _LIMIT))
-            manager_id = self._manager(before, credential)
+        session = self.database.session()
+        before, credential = self.key.manager_id, self._begin(session)
+        page, _ = repository.list_page(credential.rows, repository.plan_list(cursor.START, _LIMIT))
+        manager_id = self._manager(before, credential)
         found = {stack.stack_id: stack for stack in page}
         for stack_id in known:
             if stack_id not in found and self._owner(stack_id) == manager_id:
@@ -259,26 +260,26 @@ class Client:
 
     def _update(self, request: str) -> None:
         stack_id, manager_id = self._any_stack(), ""
-        with self.database.session() as session:
-            changes = {"name": f"name {request}{self._unusable()}"}
+        session = self.database.session()
+        changes = {"name": f"name {request}{self._unusable()}"}
 
-            def update() -> Any:
-                nonlocal manager_id
-                before, credential = self.key.manager_id, self._begin(session)
-                self._pause(session)
-                try:
-                    planned = repository.plan_update(stack_id, changes, request)
-                    return repository.get_or_update(credential.rows, planned)
-                finally:
-                    if credential.outcome == "accepted":
-                        manager_id = self._manager(before, credential)
-
+        def update() -> Any:
+            nonlocal manager_id
+            before, credential = self.key.manager_id, self._begin(session)
+            self._pause(session)
             try:
-                stack = self._written("stack_update", request, update)
-            except NotFound:
-                if self._owner(stack_id) == manager_id:
-                    self._wrong("not found", stack_id)
-                return
+                planned = repository.plan_update(stack_id, changes, request)
+                return repository.get_or_update(credential.rows, planned)
+            finally:
+                if credential.outcome == "accepted":
+                    manager_id = self._manager(before, credential)
+
+        try:
+            stack = self._written("stack_update", request, update)
+        except NotFound:
+            if self._owner(stack_id) == manager_id:
+                self._wrong("not found", stack_id)
+            return
         revisions = self.tables.revisions[stack_id]
         place = next((n for n, revision in enumerate(revisions, 1) if revision[0] == request), 0)
         if not place or tuple(stack[SHOWN]) != revisions[place - 1][1:]:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ _NOTHING = (None,) * (2 + len(COLUMNS))
 Parameters = Mapping[str, Any]
 Row = tuple[Any, ...]
 
+_WRITTEN = "stacks", "receipts", "revisions"  # by which name
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -27,7 +29,7 @@ def statement_of(text: bytes) -> Statement:
 
 
 class Tables:
-    """Committed rows.  Each statement is applied at one moment."""
+    """Committed rows, and in a copy those of a transaction."""
 
     def __init__(self) -> None:
         self.keys: dict[bytes, tuple[str, str, str, str]] = {}  # external, identity, key and manager id
@@ -46,12 +48,38 @@ class Tables:
         moved, other = (digests[(self.moved_keys + place) % len(digests)] for place in (0, 1))
         self.keys[moved] = (*self.keys[moved][:3], self.keys[other][3])
 
+    def copy(self) -> "Tables":
+        """Return what a transaction sees, and changes."""
+        seen = copy(self)
+        vars(seen).update({name: dict(getattr(self, name)) for name in _WRITTEN}, used=set(self.used))
+        return seen
+
+    def commit(self, seen: "Tables", before: "Tables") -> None:
+        """Take over what a transaction has changed in *seen*, which began as *before*."""
+        self.used |= seen.used
+        for name in _WRITTEN:
+            now, then = getattr(seen, name), getattr(before, name)
+            getattr(self, name).update({key: now[key] for key in now if now[key] is not then.get(key)})
+
+    def lock(self, name: str, given: Parameters) -> Row | None:
+        """Return what a statement locks until its transaction ends, or None."""
+        if name == "stack_create" and self._caller(given):
+            receipt = given["manager_id"], given["idempotency_key"]
+            return None if receipt in self.receipts else receipt
+        if name == "stack_update" and self._caller(given):
+            shown = self._shown(given["manager_id"], given["stack_id"])
+            return (given["stack_id"],) if shown else None
+        return None
+
     def run(self, name: str, given: Parameters) -> list[Row]:
         rows: list[Row] = getattr(self, f"_{name}")(given)
         return rows
 
     def _session_settings(self, given: Parameters) -> list[Row]:
         return [(name, value, value) for name, value in json.loads(given["settings"]).items()]
+
+    def _batch_begin(self, given: Parameters) -> list[Row]:
+        return [("20ms",)]
 
     def _api_key_verify(self, given: Parameters) -> list[Row]:
         key = self.keys.get(given["key_digest"])
@@ -114,7 +142,6 @@ class Tables:
         created = _EPOCH + timedelta(seconds=len(self.stacks))
         self.stacks[stack_id] = [given["manager_id"], *shown, created]
         self.revisions[stack_id] = [(given["request_id"], *shown)]
-        self.applied["stack_create", given["request_id"]] += 1
         return [(stack_id, *caller)]
 
     def _receipt_find(self, given: Parameters) -> list[Row]:
@@ -128,11 +155,10 @@ class Tables:
         stack_id = given["stack_id"]
         if not self._shown(given["manager_id"], stack_id) or not self._caller(given):
             return self._stack_get(given)
-        stack = self.stacks[stack_id]
+        stack = self.stacks[stack_id] = list(self.stacks[stack_id])
         stack[1] = given["revision_id"]
         for place, name in enumerate(COLUMNS, 2):
             if given[name] is not None:
                 stack[place] = given[name]
-        self.revisions[stack_id].append((given["request_id"], *stack[SHOWN]))
-        self.applied["stack_update", given["request_id"]] += 1
+        self.revisions[stack_id] = [*self.revisions[stack_id], (given["request_id"], *stack[SHOWN])]
         return self._stack_get(given)

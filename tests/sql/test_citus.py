@@ -79,7 +79,8 @@ def outcomes(url: str, variant: str) -> list[Any]:
     """Return what a sequence of writes returns and stores, without the ids, which differ."""
     found: list[Any] = []
     identity = Identity(external_id=str(uuid4()), identity_id=str(uuid4()), key_id="key")
-    with opened(url, pool_size=1, variant=variant) as database, database.session() as session:
+    with opened(url, pool_size=1, variant=variant) as database:
+        session = database.session()
         credential = Credential("key", session, FixedVerifier(identity), UNLIMITED, None)
         credential.begin()
 

@@ -12,7 +12,7 @@ from psycopg import pq
 
 import stackmgr
 from stackmgr.database import statements
-from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.connection import DatabaseConnection, execution
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
 from tests.sql.headers import CITUS_FUNCTIONS, FIELDS, SQL_FILES, SqlFile
@@ -86,7 +86,7 @@ def test_postgresql_returns_the_headers_columns(owner, file: SqlFile):
 
 def test_a_dba_sees_the_name_of_a_statements_file(owner, admin):
     statement = statements.load("stack_get")
-    owner.run(statement, dict.fromkeys(statement.parameters), time.monotonic() + 5)
+    owner.run(execution(statement, dict.fromkeys(statement.parameters)), time.monotonic() + 5)
     query = b"SELECT query FROM pg_stat_activity WHERE pid = %s"
     [shown] = admin.execute(query, [owner.info.backend_pid]).fetchone()
     assert shown.startswith("SELECT /* stack_get */")

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from stackmgr.database import statements
-from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.connection import DatabaseConnection, execution
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.limits import MAX_PAGE_SIZE, PAGE_NAME_BYTES
 from stackmgr.operate import migrations
@@ -99,7 +99,7 @@ def run(connection: DatabaseConnection, name: str) -> tuple[dict[str, tuple[int,
     parameters = {"manager_id": MANAGER, "stack_id": str(uuid4()), "revision_id": str(uuid4())} | given
     with connection.transaction(force_rollback=True):
         before, pages_before = rows_read(connection)
-        connection.run(statement, parameters, time.monotonic() + DEADLINE)
+        connection.run(execution(statement, parameters), time.monotonic() + DEADLINE)
         after, pages = rows_read(connection)
     read = {
         table: (scans - before.get(table, (0, 0))[0], rows - before.get(table, (0, 0))[1])

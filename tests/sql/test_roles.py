@@ -127,7 +127,8 @@ def deployer_url(request: pytest.FixtureRequest, bare_database_url: str) -> str:
 def test_deployer_is_no_superuser(deployer_url):
     assert migrations.apply(deployer_url) == migrations.available()
     assert migrations.apply(deployer_url) == []
-    with opened(deployer_url, role="stackmgr_owner", pool_size=2) as database, database.session() as session:
+    with opened(deployer_url, role="stackmgr_owner", pool_size=2) as database:
+        session = database.session()
         issued = issued_keys.create(session, ACCOUNT)
     with operating(deployer_url) as operator:
         assert issued_keys.find(operator, issued.key_id).external_id == ACCOUNT

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from stackmgr.database.connection import DatabaseConnection, Execution, Parameters
+from stackmgr.database.connection import DatabaseConnection, Execution
 from stackmgr.database.pool import Database
-from stackmgr.database.statements import Statement
 
 
 class RecordedDatabase(Database):
@@ -19,13 +18,13 @@ class RecordedDatabase(Database):
     def acquire(self, deadline: float) -> DatabaseConnection:
         connection = super().acquire(deadline)
 
-        def run(statement: Statement, parameters: Parameters, deadline: float) -> Any:
-            self.names.append(statement.name)
-            return type(connection).run(connection, statement, parameters, deadline)
+        def run(execution: Execution, deadline: float) -> Any:
+            self.names.append(execution.statement.name)
+            return type(connection).run(connection, execution, deadline)
 
-        def run_together(reads: Sequence[Execution], deadline: float) -> Any:
-            self.names += [read.statement.name for read in reads]
-            return type(connection).run_together(connection, reads, deadline)
+        def run_together(executions: Sequence[Execution], deadline: float) -> Any:
+            self.names += [each.statement.name for each in executions if each.values]
+            return type(connection).run_together(connection, executions, deadline)
 
         vars(connection).update(run=run, run_together=run_together)
         return connection

@@ -50,9 +50,9 @@ def new_managers(url: str, number: int = 3) -> list[Manager]:
     operator = Database(url, role="stackmgr_owner", pool_size=1)
     operator.open()
     try:
-        with operator.session() as session:
-            ids = [str(uuid4()) for _ in range(number)]
-            return [Manager(external_id, issued_keys.create(session, external_id).key) for external_id in ids]
+        session = operator.session()
+        ids = [str(uuid4()) for _ in range(number)]
+        return [Manager(external_id, issued_keys.create(session, external_id).key) for external_id in ids]
     finally:
         operator.close()
 

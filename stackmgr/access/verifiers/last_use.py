@@ -46,8 +46,7 @@ class LastUse:
             noticed, self._noticed = self._noticed, set()
         try:
             for key_digest in tuple(noticed):
-                with self._database.session() as session:
-                    session.row(_RECORD, {"key_digest": key_digest})
+                self._database.session().row(_RECORD, {"key_digest": key_digest})
                 noticed.remove(key_digest)
         except DatabaseError as ex:
             _log.warning("The last use of %d keys could not be saved yet", len(noticed), exc_info=ex)

@@ -1,0 +1,322 @@
+"""Round trips to PostgreSQL: requests that wait at the same time share one, and its commit.
+
+A statement alone wakes two processes, and a write alone flushes the WAL: half of what a create
+costs the server.  PostgreSQL runs all that it receives before a Sync as one transaction: a batch.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+from stackmgr.database import retries, statements
+from stackmgr.database.connection import DatabaseConnection, Execution, RolledBack, Row, execution
+from stackmgr.database.retries import RetryAction
+from stackmgr.database.statements import Statement
+from stackmgr.errors import DatabaseError
+from stackmgr.reasons import ReasonSlug
+from stackmgr.scheduler import Signal, end_turn, has_scheduler
+
+MAX_REQUESTS = 8
+# A page has up to 170 kB, as sql/stack_list.sql omits long names, a stack up to 265 kB: the rows of
+# a batch have at most 2.1 MB, which takes the server 6 ms.
+MAX_ROWS = 32  # of a statement
+_MAX_PARAMETER_BYTES = 65_536  # of a batch; a statement with more is alone in its batch
+
+# For which a batch that is not full waits for another one.  A far database takes longer.
+_HOLD_SECONDS = 0.001
+# A batch of reads ends after this share of its leader's time, because they can run again.
+_READS_SHARE = 0.7
+# A write with less time left than this multiple of the longest wait for a connection runs alone.
+_LEAST_SHARE = 1.5
+# For which the writes of a manager run alone, after one of them made a batch wait for a lock.
+_ALONE_SECONDS = 5.0
+
+_BEGIN = execution(statements.load("batch_begin"), {})
+_log = logging.getLogger("stackmgr")
+
+
+class Connections(Protocol):
+    """The part of the pool that sessions and round trips use: see `Database`."""
+
+    variants: Mapping[str, Statement]
+    round_trips: "RoundTrips"
+    acquire_seconds: float
+
+    def acquire(self, deadline: float) -> DatabaseConnection:
+        """Return a live connection.  Raises DatabaseError."""
+
+    def release(self, connection: DatabaseConnection) -> None:
+        """Release a connection that `acquire` returned."""
+
+    def drain(self) -> None:
+        """Replace every connection."""
+
+
+class _Request:
+    """The statement of one request; `rows` is None until they are committed."""
+
+    __slots__ = ("execution", "has_ended", "rows")
+
+    def __init__(self, execution: Execution) -> None:
+        self.execution = execution
+        self.rows: list[Row] | None = None
+        self.has_ended = Signal()
+
+
+class _Batch:
+    """Requests that share a round trip.  The first one leads."""
+
+    __slots__ = ("error", "is_rolled_back", "is_sent", "may_leave", "parameter_bytes", "requests")
+
+    def __init__(self) -> None:
+        self.requests: list[_Request] = []
+        self.parameter_bytes = 0
+        self.may_leave = Signal()
+        self.is_sent = self.is_rolled_back = False
+        self.error = DatabaseError(ReasonSlug.DEADLINE)  # of a batch whose outcome is unknown
+
+
+class _Lane:
+    """The round trips of one kind: at most *limit* are under way, the others wait in a line."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._under_way = 0
+        self._line: deque[_Batch] = deque()
+        self._open: _Batch | None = None  # the batch that requests may join
+
+    def join(self, request: _Request) -> _Batch:
+        """Return the batch that *request* has joined."""
+        size = request.execution.parameter_bytes
+        batch = self._open
+        if batch is not None and batch.parameter_bytes + size > _MAX_PARAMETER_BYTES:
+            self.close(batch)
+            batch = None
+        if batch is None:
+            batch = self._open = _Batch()
+        batch.requests.append(request)
+        batch.parameter_bytes += size
+        if len(batch.requests) == MAX_REQUESTS:
+            self.close(batch)
+        return batch
+
+    def close(self, batch: _Batch) -> None:
+        """Let no more requests join *batch*: it is full, or leaves."""
+        if self._open is batch:
+            self._open = None
+            if batch in self._line and self._under_way < self._limit:
+                self._start(batch)
+
+    def enter(self, batch: _Batch, seconds: float) -> None:
+        """Wait until *batch* may leave.  Raises DatabaseError after *seconds*."""
+        is_open = self._open is batch
+        if not self._under_way or (not is_open and self._under_way < self._limit):
+            self._under_way += 1
+            return
+        batch.may_leave = Signal()
+        self._line.append(batch)
+        try:
+            is_held = is_open and not batch.may_leave.wait(min(_HOLD_SECONDS, seconds))
+            if is_held and self._under_way < self._limit:
+                self._start(batch)
+            has_left = batch.may_leave.wait(seconds)
+        except BaseException:
+            if batch not in self._line:
+                self.leave()
+            raise
+        finally:
+            if batch in self._line:
+                self._line.remove(batch)
+        if not has_left:
+            raise DatabaseError(ReasonSlug.NO_CONNECTION)
+
+    def _start(self, batch: _Batch) -> None:
+        self._line.remove(batch)
+        self._under_way += 1
+        batch.may_leave.set()
+
+    def leave(self) -> None:
+        """End a round trip, and let the first in the line begin."""
+        self._under_way -= 1
+        if self._line:
+            self._start(self._line[0])
+
+
+class RoundTrips:
+    """The round trips of a pool of *size* connections.
+
+    A batch leaves when it is full, when no other of its kind is under way or one returns, or after
+    a millisecond.  The invariants:
+
+    - Reads and writes have batches of their own.  A batch is complete before it is sent.
+    - Only the leader uses the connection, from `acquire` to `release`.
+    - Nobody gets rows before the server has committed the batch.
+    - If the server reports an error and goes on, the batch has changed nothing: each statement runs
+      once more alone, and has its own rows or its own error.
+    - Otherwise the outcome is unknown for each write, and none is sent twice.  Reads run alone.
+    - Every host sends writes in one order: creates by manager and key, then updates by manager and
+      stack.  Each waits for no other lock, so no two batches deadlock.
+    - A batch waits for a lock only briefly.  Then the writes of the manager whose statement waited
+      run alone for some seconds, one at a time.
+    - Writes leave a connection to reads.
+    - Requests of other threads than the scheduler's, and writes of a variant, share nothing.
+    """
+
+    def __init__(self, connections: Connections, size: int) -> None:
+        self._connections = connections
+        self._reads, self._writes = _Lane(size), _Lane(max(1, size - 1))
+        # By manager: until when its writes run alone, and their lane.
+        self._alone: dict[bytes, tuple[float, _Lane]] = {}
+        self.sent = self.requests = 0  # round trips, and the requests that they had
+
+    def run(self, execution: Execution, deadline: float, *, may_share: bool) -> list[Row]:
+        """Return the rows of *execution*, in a batch if it *may_share* one.  Raises DatabaseError."""
+        writes, began, rows = execution.statement.writes, time.monotonic(), None
+        if may_share and has_scheduler() and (not writes or self._may_share_write(execution, deadline)):
+            rows = self._share(self._writes if writes else self._reads, execution, deadline)
+        if rows is None:
+            rows = self._run_alone(execution, deadline, self._give_up_at(deadline, began if writes else 0.0))
+        return rows
+
+    def _may_share_write(self, execution: Execution, deadline: float) -> bool:
+        if self._connections.variants or self._own_lane(execution) is not None:
+            return False
+        # At the deadline of its leader, the outcome of all would be unknown.
+        return deadline - time.monotonic() > _LEAST_SHARE * self._connections.acquire_seconds
+
+    def _share(self, lane: _Lane, execution: Execution, deadline: float) -> list[Row] | None:
+        """Return the rows, or None where the statement has changed nothing and must run alone."""
+        request = _Request(execution)
+        while time.monotonic() < deadline:
+            batch = lane.join(request)
+            if batch.requests[0] is request:
+                end_turn()
+                self._lead(lane, batch, deadline, self._give_up_at(deadline))
+            elif not request.has_ended.wait(deadline - time.monotonic()) and not batch.is_sent:
+                batch.requests.remove(request)
+            if request.rows is not None:
+                return request.rows
+            if batch.is_sent and execution.statement.writes and not batch.is_rolled_back:
+                raise _unknown_outcome(batch, execution.statement)
+            if batch.is_sent:
+                return None
+            request.has_ended = Signal()  # its leader had no connection
+        return None
+
+    def _run_alone(self, execution: Execution, deadline: float, give_up_at: float) -> list[Row]:
+        request, batch = _Request(execution), _Batch()
+        batch.requests.append(request)
+        if not has_scheduler():
+            self._lead(_Lane(1), batch, deadline, give_up_at)
+        elif not execution.statement.writes:
+            self._lead(self._reads, batch, deadline, give_up_at)
+        elif (own_lane := self._own_lane(execution)) is None:
+            self._lead(self._writes, batch, deadline, give_up_at)
+        else:
+            own_lane.enter(batch, give_up_at - time.monotonic())
+            try:
+                self._lead(self._writes, batch, deadline, give_up_at)
+            finally:
+                own_lane.leave()
+        return request.rows or []
+
+    def _give_up_at(self, deadline: float, began: float = 0.0) -> float:
+        """Return until when to wait for a connection.
+
+        A write that has been in a batch since *began* has had most of this time: the server must
+        end its statement before the deadline.
+        """
+        seconds, now = self._connections.acquire_seconds, time.monotonic()
+        return min(deadline, max(began + seconds, now + seconds / 10) if began else now + seconds)
+
+    def _lead(self, lane: _Lane, batch: _Batch, deadline: float, give_up_at: float) -> None:
+        """Send *batch* when it may leave.  Raises DatabaseError if it is not sent, or has one request."""
+        connection = None
+        try:
+            lane.enter(batch, give_up_at - time.monotonic())
+            try:
+                connection = self._connections.acquire(give_up_at)
+                lane.close(batch)
+                self._send(batch, connection, deadline)
+            finally:
+                if connection is not None:
+                    self._connections.release(connection)
+                lane.leave()
+        finally:
+            lane.close(batch)
+            for request in batch.requests[1:]:
+                request.has_ended.set()
+
+    def _send(self, batch: _Batch, connection: DatabaseConnection, deadline: float) -> None:
+        requests = batch.requests
+        self.sent += 1
+        self.requests += len(requests)
+        if len(requests) > 1:
+            batch.is_sent = True
+            self._send_together(batch, connection, deadline)
+            return
+        first = requests[0].execution
+        try:
+            requests[0].rows = connection.run(first, deadline)
+        except DatabaseError as ex:
+            if retries.retry_action(ex) is RetryAction.RECONNECT_ALL:
+                self._connections.drain()
+            self._note_wait(first, ex)
+            raise
+
+    def _send_together(self, batch: _Batch, connection: DatabaseConnection, deadline: float) -> None:
+        requests = batch.requests
+        if requests[0].execution.statement.writes:
+            requests = sorted(requests, key=_lock_order)
+            executions = [_BEGIN, *(request.execution for request in requests)]
+        else:
+            deadline -= (1 - _READS_SHARE) * (deadline - time.monotonic())
+            executions = [request.execution for request in requests]
+        try:
+            found = connection.run_together(executions, deadline)
+        except RolledBack as ex:
+            _log.debug("a round trip of %d requests was rolled back: %s", len(requests), ex.sqlstate)
+            batch.is_rolled_back = True
+            if ex.failed is not None:
+                self._note_wait(ex.failed, ex)
+        except DatabaseError as ex:
+            _log.debug("a round trip of %d requests failed: %s %s", len(requests), ex.reason, ex.sqlstate)
+            batch.error = ex
+        except BaseException:
+            batch.error = DatabaseError(ReasonSlug.CONNECTION_LOST)
+            raise
+        else:
+            for request, rows in zip(reversed(requests), reversed(found), strict=False):
+                request.rows = rows
+
+    def _own_lane(self, execution: Execution) -> _Lane | None:
+        """Return the lane of a manager whose writes run alone, or None."""
+        found = self._alone.get(execution.value("manager_id") or b"") if self._alone else None
+        return found[1] if found and found[0] > time.monotonic() else None
+
+    def _note_wait(self, execution: Execution, error: DatabaseError) -> None:
+        """Let the writes of a manager run alone, if *error* is that one waited for a lock in vain."""
+        manager_id = execution.value("manager_id")
+        if error.sqlstate != retries.LOCK_NOT_AVAILABLE or manager_id is None or not has_scheduler():
+            return
+        now = time.monotonic()
+        self._alone = {key: each for key, each in self._alone.items() if each[0] > now}
+        _, lane = self._alone.get(manager_id, (now, _Lane(1)))
+        self._alone[manager_id] = now + _ALONE_SECONDS, lane
+
+
+def _lock_order(request: _Request) -> tuple[bytes, ...]:
+    """Return what orders the writes of a batch by the lock for which each may wait."""
+    execution = request.execution
+    locked = execution.value("idempotency_key") or execution.value("stack_id") or b""
+    return execution.statement.name.encode(), execution.value("manager_id") or b"", locked
+
+
+def _unknown_outcome(batch: _Batch, statement: Statement) -> DatabaseError:
+    """Return the error of a write; with the SQLSTATE of another statement, it does not run again."""
+    error = batch.error
+    is_own = error.reason in (ReasonSlug.DEADLINE, ReasonSlug.UNCONFIRMED)
+    reason = ReasonSlug(error.reason) if is_own else ReasonSlug.CONNECTION_LOST
+    return DatabaseError(reason, statement=statement.name, sqlstate=error.sqlstate)
