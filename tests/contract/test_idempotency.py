@@ -10,7 +10,7 @@ import pytest
 
 from stackmgr.stacks.eip55 import eip55
 from tests.support.client import STACKS
-from tests.support.examples import ADDRESSES, allocation, configuration
+from tests.support.examples import ADDRESSES, CHANGED, allocation, configuration
 
 BODY = json.dumps(configuration()).encode()
 
@@ -67,7 +67,7 @@ def test_a_retry_returns_the_current_state(client, unchanged):
 def test_formatting_identifies_no_input(client):
     wanted = configuration(name="Caf\u00e9")
     items = [item | {"token_address": eip55(item["token_address"])} for item in wanted["allocation"]]
-    other = {"schedule": wanted["schedule"], "allocation": items[::-1], "name": wanted["name"]}
+    other = dict(reversed((wanted | {"allocation": items[::-1]}).items()))
     created = client.create(wanted, "key").json
     for written in (json.dumps(other), json.dumps(other, indent=3, ensure_ascii=False)):
         retried = client.create(written.encode(), "key")
@@ -79,7 +79,7 @@ OTHER_INPUTS = [
     *({"name": name} for name in ("growth", "Growth ", " Growth", "Growth\u200b", 'Growth","weekly')),
     *({"allocation": allocation((ADDRESSES[1], 6000), (token, 4000))} for token in ADDRESSES[2:4]),
     {"allocation": allocation((ADDRESSES[1], 5999), (ADDRESSES[0], 4001))},
-    {"schedule": {"preset": "daily"}},
+    *({field: value} for field, value in CHANGED.items()),
 ]
 
 

@@ -30,6 +30,7 @@ from tests.operate.saved import (
 )
 from tests.sql.headers import FIELDS, read_all
 from tests.support import psql
+from tests.support.examples import COLUMNS, STORED, allocation_text
 from tests.support.waiting import eventually
 
 FOLDER = paths.directory("deploy") / "support"
@@ -143,8 +144,10 @@ def test_find_applies_every_condition(shown, parameters, stacks):
 def test_request_is_found_within_its_bounds(shown, bounds, found):
     changed = record(shown("request", request="support-daily", **bounds))
     assert bool(changed) is found
-    empty = ("name_before", "token_address", "weight_bps_before", "weight_bps_after")
-    expected = {
+    empty = [
+        f"{column}_{when}" for column in COLUMNS for when in ("before", "after") if column != "allocation"
+    ]
+    expected = dict.fromkeys((*empty, "token_address", "weight_bps_before", "weight_bps_after"), "") | {
         "external_id": MANAGER,
         "manager_id": MANAGER_ID,
         "stack_id": STACK,
@@ -155,7 +158,7 @@ def test_request_is_found_within_its_bounds(shown, bounds, found):
         "preset_before": "monthly",
         "preset_after": "daily",
     }
-    assert changed == (expected | dict.fromkeys((*empty, "name_after"), "") if found else {})
+    assert changed == (expected if found else {})
 
 
 def test_a_request_id_is_found_by_what_is_stored_of_it(run_file, own_saved_url):
@@ -168,16 +171,15 @@ def test_a_request_id_is_found_by_what_is_stored_of_it(run_file, own_saved_url):
 
 @pytest.mark.parametrize("manager", [MANAGER, MANAGER_ID])
 def test_receipt_is_found_by_either_id(shown, manager):
-    assert record(shown("receipt", manager=manager, key="growth-2026")) == {
+    saved = allocation_text((ADDRESS["AAPL"], 10000))
+    created = STORED._replace(name="Growth", preset="weekly", allocation=saved)
+    assert record(shown("receipt", manager=manager, key="growth-2026")) == created._asdict() | {
         "idempotency_key": "growth-2026",
         "created_at": "2026-11-20 09:15:00+00",
         "stack_id": GROWTH,
         "request_id": "import-17",
         "key_id": "",
-        "name": "Growth",
-        "preset": "weekly",
-        "allocation": f'[{{"token_address":"{ADDRESS["AAPL"]}","weight_bps":10000}}]',
-        "input_digest": "bf979d3efdc578bda1c93bfec753312f56e2dc5da279f19c67ba885ed6d7ce93",
+        "input_digest": created.digest().hex(),
         "current_name": "Growth",
         "revision_number": "4",
     }

@@ -11,10 +11,9 @@ import pytest
 
 from stackmgr.errors import InvalidConfiguration, InvalidPagination
 from stackmgr.stacks import configuration, cursor
-from stackmgr.stacks.configuration import Configuration
 from stackmgr.stacks.cursor import Position
 from stackmgr.stacks.eip55 import eip55
-from tests.support.examples import ADDRESSES, allocation
+from tests.support.examples import ADDRESSES, STORED, allocation
 
 A, B, C = ADDRESSES[:3]
 
@@ -41,7 +40,7 @@ def test_an_allocation_is_normalized(spellings):
 def test_the_digest_never_changes():
     # Receipts never expire: with another digest, a retry would be a conflict.
     items = '[{"token_address":"0x00","weight_bps":10000}]'
-    known = Configuration("Z\u00fcrich \U0001f600", items, "monthly")
+    known = STORED._replace(name="Z\u00fcrich \U0001f600", allocation=items, preset="monthly")
     text = f'["Z\\u00fcrich \\ud83d\\ude00","monthly"]\n{items}'
     assert known.digest() == hashlib.sha256(text.encode()).digest()
 
