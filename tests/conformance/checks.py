@@ -12,6 +12,7 @@ from webtest.response import TestResponse
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.stacks.whitelist import Whitelist
 from tests.support.client import STACKS, ContractClient
+from tests.support.examples import FIELDS, configuration
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -46,8 +47,7 @@ class Deployment:
 
     def body(self, **fields: Any) -> dict[str, Any]:
         """Return a valid create body, with other fields in place of its own."""
-        allocation = self.allocation(6000, 4000)
-        return {"name": "conformance", "allocation": allocation, "schedule": {"preset": "weekly"}} | fields
+        return configuration(name="conformance", allocation=self.allocation(6000, 4000)) | fields
 
     def allocation(self, *weights: int) -> list[dict[str, Any]]:
         """Return an allocation of the first tokens of the whitelist with these weights."""
@@ -80,7 +80,8 @@ def _stack(to: Deployment) -> None:
     body = to.body(allocation=to.allocation(1, 9999)[::-1])
     stack = to.first.created(body)
     assert stack["allocation"] == body["allocation"][::-1], "the allocation is not the one of the request"
-    assert (stack["name"], stack["schedule"]) == (body["name"], body["schedule"]), "name or schedule differ"
+    others = [field for field in FIELDS if field != "allocation"]
+    assert [stack[field] for field in others] == [body[field] for field in others], "another field differs"
 
 
 @check("2.2", "an address with its EIP-55 checksum is accepted, and returned in lowercase")
@@ -134,7 +135,7 @@ def _retry(to: Deployment) -> None:
         item | {"token_address": to.listed.tokens[item["token_address"]].checksummed}
         for item in body["allocation"]
     ]
-    again = {"schedule": body["schedule"], "allocation": spelled[::-1], "name": body["name"]}
+    again = dict(reversed((body | {"allocation": spelled[::-1]}).items()))
     retry = to.first.create(json.dumps(again, indent=3).encode(), key)
     _expect(retry, 200, of="a retry")
     assert retry.json == stack, "the retry does not return the stack that was created"
