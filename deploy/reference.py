@@ -169,7 +169,6 @@ def _values(address: str, version: str) -> dict[str, str]:
     *first, last = _ranges(blank)
     return {
         **{name: str(value) for name, value in vars(limits).items() if name.isupper()},
-        "CHAIN_ID": str(whitelist.CHAIN_ID),
         "base_url": address,
         "version": version,
         "settlement": _cell(listed.settlement.symbol),

@@ -14,8 +14,9 @@ REQUEST_SECONDS = 10
 # nginx's proxy_read_timeout: the queue, the verifier and the database together must take less.
 LONGEST_REQUEST_SECONDS = 30
 
-# The exact number of tokens in the whitelist, and the largest of an allocation.
+# The exact number of tokens in the whitelist, the largest of an allocation, and their network.
 TOKEN_COUNT = 30
+CHAIN_ID = 4663
 
 # A weight is 0 to TOTAL_BPS; the weights of an allocation total TOTAL_BPS.
 TOTAL_BPS = 10000

@@ -188,7 +188,7 @@ class Settings:
     queue_timeout: float = _option(
         _seconds, 1.0, "seconds that a request may wait to be started before it gets 503, 0.1 to 20"
     )
-    tokens: Path = _option(Path, paths.default_whitelist(), "whitelist file: exactly 30 tokens of chain 4663")
+    tokens: Path = _option(Path, paths.default_whitelist(), "whitelist file")
     verifier: str = _option(
         _one_of("database", "unkey"), "database", "verifier of API keys: database or unkey"
     )

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from stackmgr.errors import CommandError
-from stackmgr.limits import TOKEN_COUNT
+from stackmgr.limits import CHAIN_ID, TOKEN_COUNT
 from stackmgr.operate.command import FOUND, NOTHING, TOKENS, Commands, add_command, add_group
 from stackmgr.operate.output import print_documents, print_json, print_note, printable
 from stackmgr.stacks import whitelist
@@ -22,7 +22,7 @@ def _list(arguments: argparse.Namespace) -> None:
     print_documents(arguments, documents)
     if not arguments.json:
         print_note(
-            f"{len(tokens)} tokens of chain {whitelist.CHAIN_ID} in {listed.path}. "
+            f"{len(tokens)} tokens of chain {CHAIN_ID} in {listed.path}. "
             f"The settlement asset {printable(listed.settlement.symbol)} is not one of them."
         )
 
@@ -39,7 +39,7 @@ def _check(arguments: argparse.Namespace) -> None:
     else:
         checked = sum(token["address"] == eip55(token["address"]) for token in document["tokens"])
         print(
-            f"{arguments.file}: {TOKEN_COUNT} tokens of chain {whitelist.CHAIN_ID}, "
+            f"{arguments.file}: {TOKEN_COUNT} tokens of chain {CHAIN_ID}, "
             f"{checked} with a correct EIP-55 checksum, settlement asset absent"
         )
     if problems:
@@ -63,7 +63,7 @@ def add_to(commands: Commands) -> None:
         "check a whitelist file",
         _check,
         reads=NOTHING,
-        more="It has exactly 30 tokens, EIP-55 checksums and no settlement asset.",
+        more=f"It has exactly {TOKEN_COUNT} tokens, EIP-55 checksums and no settlement asset.",
         found="the file has a problem",
     )
     check.add_argument("file", type=Path, metavar="FILE")

@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stackmgr.limits import TOKEN_COUNT
+from stackmgr.limits import CHAIN_ID, TOKEN_COUNT
 from stackmgr.settings import OPTIONS, SettingsError
 from stackmgr.stacks.eip55 import eip55
 
-CHAIN_ID = 4663
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
