@@ -101,20 +101,25 @@ def chart(text: str) -> str:
     """
     document = json.loads(text)
     rates: dict[tuple[str, str], list[float]] = defaultdict(list)
+    slow: dict[tuple[str, str], list[float]] = defaultdict(list)
     for run in document["runs"]:
-        rates[run["scenario"].replace("patch", "update"), run["contender"]].append(run["rps"])
-    bars = {
-        f"{scenario}, {service.removesuffix('-log').capitalize()}": statistics.median(
-            ours / theirs for ours, theirs in zip(rates[scenario, OURS], found, strict=True)
-        )
-        for (scenario, service), found in sorted(rates.items(), key=lambda each: each[0][1])
-        if service != OURS
-    }
+        of = run["scenario"].replace("patch", "update"), run["contender"]
+        rates[of].append(run["rps"])
+        slow[of].append(run["p99_ms"])
+    p99 = {of: f"{statistics.median(found):.0f}" for of, found in slow.items()}
+    bars: dict[str, float] = {}
+    for (scenario, service), found in sorted(rates.items(), key=lambda each: each[0][1]):
+        if service != OURS:
+            name = f"{scenario}, {service.removesuffix('-log').capitalize()}"
+            label = f"{name} ({p99[scenario, OURS]}, {p99[scenario, service]})"
+            bars[label] = statistics.median(
+                ours / theirs for ours, theirs in zip(rates[scenario, OURS], found, strict=True)
+            )
     return f"""```mermaid
 %% python -m tests.measure --chart, {document["when"][:10]}, {commit()}
 %%{{init: {{"xyChart": {{"height": 300}}}}}}%%
 xychart-beta horizontal
-  title "Throughput of stackmgr (other service = 1)"
+  title "Throughput of stackmgr (other service = 1), and p99 of both in ms"
   x-axis [{", ".join(f'"{name}"' for name in bars)}]
   y-axis 0 --> {max(*bars.values(), 2):.0f}
   bar [{", ".join(f"{value:.2f}" for value in bars.values())}]
