@@ -24,6 +24,7 @@ from tests.support.command_line import runner
 from tests.support.examples import configuration
 from tests.support.http_server import HttpServer, http_server, respond
 from tests.support.unkey_server import ROOT_KEY, accepted
+from tests.support.waiting import eventually
 
 _CONTENTS = b"""
     SELECT
@@ -32,6 +33,9 @@ _CONTENTS = b"""
         (SELECT string_agg(stack_revisions::text, '|' ORDER BY revision_id) FROM stackmgr.stack_revisions),
         (SELECT string_agg(creation_receipts::text, '|' ORDER BY stack_id) FROM stackmgr.creation_receipts)
 """
+_WAITING = (
+    b"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
 
 
 @pytest.fixture
@@ -149,6 +153,12 @@ def rows_of(admin: psycopg.Connection) -> Callable[[str], list[int]]:
     tables = ("stacks", "stack_revisions", "creation_receipts", "managers")
     queries = [f"SELECT count(*) FROM stackmgr.{table} WHERE manager_id = %s" for table in tables]
     return lambda manager_id: [admin.execute(query, [manager_id]).fetchone()[0] for query in queries]
+
+
+@pytest.fixture
+def until_one_waits(admin: psycopg.Connection) -> Callable[[], None]:
+    """Return a function that returns once one session waits for a lock of another."""
+    return lambda: eventually(lambda: admin.execute(_WAITING).fetchone() == (1,))
 
 
 @pytest.fixture

@@ -94,6 +94,8 @@ def test_erasure_needs_the_confirmed_id(client, busy_manager, command, contents)
 
 def test_an_interrupted_erasure_is_continued(client, busy_manager, command, admin, monkeypatch):
     manager_id, external_id = busy_manager
+    earlier = [command("keys", "issue", "--external-id", external_id, "--json").json["key_id"]]
+    admin.execute(b"UPDATE stackmgr.api_keys SET revoked_at = '2020-01-01' WHERE key_id = %s", earlier)
     erase = ("managers", "erase", manager_id, "--confirm", external_id)
     monkeypatch.setattr(erasure, "_BATCH", 2)
     rows, handler = Operator.rows, signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -109,6 +111,8 @@ def test_an_interrupted_erasure_is_continued(client, busy_manager, command, admi
     assert (ran.status, ran.out) == (1, "")
     assert ran.err.splitlines()[-1] == f"stackmgr: interrupted: continue with stackmgr {' '.join(erase)}"
     assert client.page().status_int == 401
+    revoked = b"SELECT revoked_at = '2020-01-01' FROM stackmgr.api_keys WHERE key_id = %s"
+    assert admin.execute(revoked, earlier).fetchone() == (True,)
     assert admin.execute(RECORD, [manager_id]).fetchone() == (0, 5, 3, False, True)
     assert command(*erase).status == 0
     assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
@@ -159,15 +163,17 @@ def test_receipts_are_vacuumed_once_none_can_read(busy_manager, make_client, dat
     assert vacuum.call_count == 2
 
 
-def test_rows_without_their_manager_are_erased(busy_manager, command, admin, rows_of):
-    erase = ("managers", "erase", busy_manager[0], "--confirm", busy_manager[1])
+def test_rows_without_their_manager_are_erased(busy_manager, erase, admin, rows_of):
+    def is_recorded(*_: object) -> None:
+        assert admin.execute(RECORD, [busy_manager[0]]).fetchone()[3:] == (False, True)
+
     admin.execute(b"DELETE FROM stackmgr.managers WHERE manager_id = %s", [busy_manager[0]])
-    assert command(*erase).status == 1
+    assert erase(*busy_manager, is_recorded) is None
     columns = b"(manager_id, external_id, finished_at)"
     admin.execute(
         b"INSERT INTO stackmgr.manager_erasures " + columns + b" VALUES (%s, %s, now())", busy_manager
     )
-    assert command(*erase).status == 0
+    assert erase(*busy_manager, is_recorded)
     assert rows_of(busy_manager[0]) == [0, 0, 0, 0]
     assert admin.execute(RECORD, [busy_manager[0]]).fetchone() == (3, 5, 3, True, True)
 

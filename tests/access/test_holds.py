@@ -8,15 +8,11 @@ import pytest
 from stackmgr.errors import CommandError
 from stackmgr.operate import erasure, holds
 from stackmgr.operate.connection import operating
-from tests.support.waiting import eventually
 
 HISTORY = b"""
 SELECT reason, held_by = session_user, released_at >= held_at, released_by = session_user, bound_manager_id
 FROM stackmgr.manager_holds WHERE manager_id = %s ORDER BY held_at
 """
-WAITING = (
-    b"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-)
 
 pytestmark = pytest.mark.usefixtures("erase_at_once")
 
@@ -63,6 +59,7 @@ def test_a_held_manager_is_not_erased_until_its_release(client, manager, command
     assert shown in command("managers", "list", "--json").json
     assert command(*erase).status == 0
     assert rows() == [0, 0, 0]
+    assert "no manager has" in command("managers", "hold", manager_id, "--reason", "late").err
     assert admin.execute(HISTORY, [manager_id]).fetchall() == [("case 17", True, True, True, None)]
 
 
@@ -96,30 +93,26 @@ def test_hold_stops_a_running_erasure(manager, operators, rows, deleted, left):
     assert erasure.erase(one, *manager, erasure.Progress()) == (3, 3, 3, 1)
 
 
-def is_waiting(admin) -> bool:
-    return admin.execute(WAITING).fetchone()[0] == 1
-
-
-def test_erasure_waits_for_an_earlier_hold(manager, operators, admin, rows):
+def test_erasure_waits_for_an_earlier_hold(manager, operators, until_one_waits, rows):
     one, two = operators
     with ThreadPoolExecutor() as threads:
         with one.transaction():
             holds.hold(one, manager[0], "case 17")
             erasing = threads.submit(erasure.erase, two, *manager, erasure.Progress())
-            eventually(lambda: is_waiting(admin))
+            until_one_waits()
         with is_held():
             erasing.result(30)
     assert rows() == [3, 3, 3]
 
 
-def test_hold_and_erasure_wait_for_each_other(manager, operators, admin, rows):
+def test_hold_and_erasure_wait_for_each_other(manager, operators, until_one_waits, rows):
     one, two = operators
     begin = {"manager_id": manager[0], "external_id": manager[1]}
     with ThreadPoolExecutor() as threads:
         with holds.not_held(one, manager[0]):  # as the beginning and each step do
             assert one.rows(erasure._BEGIN, begin)
             holding = threads.submit(holds.hold, two, manager[0], "case 17")
-            eventually(lambda: is_waiting(admin))
+            until_one_waits()
         assert holding.result(30).reason == "case 17"
         with is_held():
             erasure.erase(one, *manager, erasure.Progress())
@@ -127,7 +120,7 @@ def test_hold_and_erasure_wait_for_each_other(manager, operators, admin, rows):
         with one.transaction():
             holds.hold(one, manager[0], "case 18")
             step = threads.submit(erasure._delete_rows, two, manager[0], erasure.Progress())
-            eventually(lambda: is_waiting(admin))
+            until_one_waits()
         with pytest.raises(CommandError, match="case 18"):
             step.result(30)
     assert rows() == [3, 3, 3]

@@ -30,8 +30,13 @@ AGE = b"""
     FROM age WHERE slots.quota_id = age.quota_id
 """
 TAKE_ALL_SLOTS_BUT_ONE = b"""
-    UPDATE stackmgr.api_key_quota_slots SET granted_at = now()
-    WHERE quota_id = (SELECT quota_id FROM stackmgr.api_keys WHERE key_id = %s) AND slot <> 50
+    WITH one AS (SELECT quota_id, %s::timestamptz AS free FROM stackmgr.api_keys WHERE key_id = %s),
+    queue AS (
+        UPDATE stackmgr.api_key_quota_queues AS queues SET granted_at = array_fill(free, ARRAY[20])
+        FROM one WHERE queues.quota_id = one.quota_id AND slot = 50
+    )
+    UPDATE stackmgr.api_key_quota_slots AS slots SET granted_at = CASE slot WHEN 50 THEN free ELSE now() END
+    FROM one WHERE slots.quota_id = one.quota_id
 """
 REBIND = b"UPDATE stackmgr.managers SET identity_id = identity_id || '_new' WHERE external_id = %s"
 
@@ -107,10 +112,17 @@ def test_requests_at_once_are_granted_exactly_the_quota(limited):
     assert statuses_at_once(client, 120) == {200: 30, 429: 90}
 
 
-def test_requests_at_once_get_all_of_one_slot(limited, admin):
+@pytest.mark.parametrize("free", ["epoch", "2999-01-01"], ids=["old", "after a clock step"])
+def test_requests_at_once_get_all_of_one_slot(limited, admin, free, database_url, until_one_waits):
     client, key_id = limited(2_000, 60)
-    admin.execute(TAKE_ALL_SLOTS_BUT_ONE, [key_id])
-    assert statuses_at_once(client, 60) == {200: 20, 429: 40}
+    admin.execute(TAKE_ALL_SLOTS_BUT_ONE, [free, key_id])
+    with ThreadPoolExecutor() as threads, psycopg.connect(database_url) as other:
+        other.execute(SLOTS + b"AND slot = 50 FOR UPDATE OF slots", [key_id])
+        waiting = threads.submit(client.page)
+        until_one_waits()
+        other.rollback()
+    assert waiting.result().status_int == 200
+    assert statuses_at_once(client, 60) == {200: 19, 429: 41}
 
 
 def test_a_request_that_fails_was_verified_and_counts(limited):

@@ -7,6 +7,10 @@ import pytest
 from tests.support.http_server import hang_up, respond
 from tests.support.unkey_server import ROOT_KEY, accepted, verification
 
+STEP_CLOCK = b"""
+    UPDATE stackmgr.api_key_quota_slots SET granted_at = granted_at + '1 hour'
+    WHERE quota_id = (SELECT quota_id FROM stackmgr.api_keys WHERE key_id = %s)
+"""
 NOT_VERIFIED = 1
 NOT_ACCEPTED = 3
 
@@ -50,10 +54,12 @@ def test_an_existing_manager_is_named(command, client):
     assert client.key not in result.out + result.err
 
 
-def test_verify_key_names_the_rejected_key(command, holder):
+def test_verify_key_names_the_rejected_key(command, holder, admin):
     key = command("keys", "issue", "--external-id", str(uuid4()), "--quota", "1/60", "--json").json
     holder(key["key"]).page()
     limited = command("verify-key", "--json", stdin=key["key"])
+    admin.execute(STEP_CLOCK, [key["key_id"]])
+    assert command("verify-key", stdin=key["key"]).status == 0
     command("keys", "revoke", key["key_id"])
     revoked = command("verify-key", "--json", stdin=key["key"])
     for result, expected in (
