@@ -29,7 +29,7 @@ VERIFIERS: Mapping[str, type[Verifier]] = {
 
 # gunicorn's master sets it in each worker after the fork: see deploy/gunicorn.conf.py.
 CHECKED = "STACKMGR.CHECKED"
-# Set by `stackmgr dev` to the file of its key: the request log may quote requests.
+# Set by `stackmgr dev`: the request log may quote requests.
 DEV = "STACKMGR.DEV"
 
 

@@ -1,7 +1,7 @@
 """The page of `stackmgr dev`: the interactive reference, on the address of the application itself.
 
 Only the gunicorn of `stackmgr dev` loads this module: no other start has these paths.  The page
-contains the key of `dev`, so a website whose name resolves to 127.0.0.1 does not get it.
+reads the key from the fragment of its address: who has not seen that address does not get the key.
 """
 
 import importlib.util
@@ -11,15 +11,16 @@ import runpy
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from stackmgr import paths, startup
 from stackmgr.http.health import WsgiApplication
 from stackmgr.http.schemas import read_schema
 from stackmgr.stacks import whitelist
 
-_HOSTS = {"127.0.0.1", "localhost"}
 _MEDIA_TYPES = {
     "": "text/html; charset=utf-8",
+    "guide.md": "text/plain; charset=utf-8",
     "openapi.json": "application/json",
     "stylesheets/swagger-ui.css": "text/css; charset=utf-8",
     "javascripts/swagger-ui-bundle.js": "text/javascript; charset=utf-8",
@@ -51,21 +52,20 @@ def sample() -> dict[str, Any]:
 def application() -> WsgiApplication:
     """Return the application of a worker of `stackmgr dev`, behind the page."""
     service, files = startup.build(os.environ), swagger_ui() or Path()
-    key = Path(os.environ[startup.DEV]).read_bytes().strip()
-    page = Path(__file__).with_name("page.html").read_bytes().replace(b"{{key}}", key)
+    own = {"": Path(__file__).with_name("page.html"), "guide.md": paths.directory("schemas") / "guide.md"}
     bundle = runpy.run_path(str(paths.directory("deploy") / "reference.py"))["bundle"]
 
     def with_page(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        name, host = environ["PATH_INFO"][1:], environ.get("HTTP_HOST", "")
-        is_read = environ["REQUEST_METHOD"] in {"GET", "HEAD"}
-        if name not in _MEDIA_TYPES or not is_read or host.partition(":")[0] not in _HOSTS:
+        name = environ["PATH_INFO"][1:]
+        if name not in _MEDIA_TYPES or environ["REQUEST_METHOD"] not in {"GET", "HEAD"}:
             return service(environ, start_response)
         start_response("200 OK", [("Content-Type", _MEDIA_TYPES[name]), ("Cache-Control", "no-store")])
         if name == "openapi.json":
-            document = bundle(f"http://{host}")
+            document = bundle(f"http://{environ.get('HTTP_HOST', '')}")
             create = document["paths"]["/manager/stacks"]["post"]["requestBody"]["content"]
             create["application/json"]["examples"] = {"growth": {"value": sample()}}
+            document["components"]["parameters"]["IdempotencyKey"]["example"] = str(uuid4())
             return [json.dumps(document).encode()]
-        return [(files / name).read_bytes() if name else page]
+        return [own.get(name, files / name).read_bytes()]
 
     return with_page

@@ -70,13 +70,17 @@ def _api_key(url: str, folder: Path) -> str:
 def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run gunicorn in a session of its own, so that a Ctrl-C reaches it once, from here."""
     command = [sys.executable, "-m", "gunicorn", "-c", str(paths.directory("deploy") / "gunicorn.conf.py")]
+    command += [
+        "--limit-request-field_size",
+        "65536",
+    ]  # a browser sends the cookies of all programs on localhost
     if page.swagger_ui():
         command.append("stackmgr.dev.page:application()")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         free_port = probe.getsockname()[1]
     env = {"STACKMGR_LOG_FORMAT": "text", "STACKMGR_ADMIN_BIND": f"127.0.0.1:{free_port}"} | os.environ
     own = {"STACKMGR_DATABASE_URL": url, "STACKMGR_DATABASE_URL_FILE": "", "STACKMGR_VERIFIER": "database"}
-    own[startup.DEV] = str(pid_file.with_name("api_key"))
+    own[startup.DEV] = "yes"
     paths_given = {each.variable for each in OPTIONS.values() if each.parse is Path} & os.environ.keys()
     own |= {name: str(Path(env[name]).absolute()) for name in paths_given if env[name]}
     with ExitStack() as stack:
@@ -127,7 +131,7 @@ curl -i $URL/$ID {auth} -H "$JSON" -X PATCH -d '{{"name": "Income"}}'"""
 def _announce(port: int, server: EmbeddedPostgres, key: str) -> None:
     base = f"http://127.0.0.1:{port}"
     command = Path(sys.executable).with_name("stackmgr")
-    browser = f"{base}/" if page.swagger_ui() else "no page: the extra 'dev' has it"
+    browser = f"{base}/#{key}" if page.swagger_ui() else "no page: the extra 'dev' has it"
     print(
         f"\nstackmgr is serving at  {base}\n"
         f"try it in a browser     {browser}\n"

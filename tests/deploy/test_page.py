@@ -5,6 +5,7 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -16,7 +17,14 @@ from tests.support.nginx import running_nginx
 from tests.support.server import free_port, running_service, send_request
 from tests.support.waiting import eventually
 
-PATHS = ("/", "/openapi.json", "/stylesheets/swagger-ui.css", "/javascripts/swagger-ui-bundle.js")
+ADDRESS = r"^try it in a browser +(\S+)$"
+PATHS = (
+    "/",
+    "/guide.md",
+    "/openapi.json",
+    "/stylesheets/swagger-ui.css",
+    "/javascripts/swagger-ui-bundle.js",
+)
 DEADLINE_SECONDS = 30
 SERVER = """\
 access_log off;
@@ -68,14 +76,46 @@ def execute(browser: Browser, operation: str) -> tuple[str, str]:
     return text.split()[0], text
 
 
+STEPS = ("createStack", "getStack", "updateStack", "createStack")
+
+
+def take_step(browser: Browser, number: int) -> tuple[str, str]:
+    """Click a button of the first minute, and return the status and the body that the page shows."""
+    button = f"document.querySelectorAll('#steps button')[{number}]"
+    assert is_in_sight(browser, button)
+    browser.run(f"{button}.click()")
+    status = eventually(lambda: browser.run(f"{button}.dataset.status"), DEADLINE_SECONDS)
+    shown = f"document.querySelector('#operations-stacks-{STEPS[number]} .live-responses-table .response')"
+    text = eventually(lambda: browser.run(f"{shown}?.innerText.startsWith('{status}') && {shown}.innerText"))
+    eventually(lambda: is_in_sight(browser, shown))
+    return status, text
+
+
+@pytest.mark.parametrize(("width", "is_dark"), [(1280, True), (390, False)])
+def test_four_clicks_show_a_stack_from_create_to_retry(dev, width, is_dark):
+    with running_browser(width, is_dark=is_dark) as browser:
+        browser.open(dev.printed(ADDRESS))
+        eventually(lambda: browser.run("document.querySelector('#steps button:nth-child(4)')"), 30)
+        taken = [take_step(browser, number) for number in range(4)]
+        assert [status for status, _ in taken] == ["201", "200", "200", "200"]
+        ids = {re.search(r'"id": "(.+?)"', body)[1] for _, body in taken}
+        names = [re.search(r'"name": "(.+?)"', body)[1] for _, body in taken]
+        assert len(ids) == 1
+        assert names == [names[0], names[0], names[2], names[2]]
+        documented = ".responses-inner:has(.live-responses-table) > table"
+        assert browser.run(f"document.querySelector('{documented}').offsetHeight") == 0
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.console() == []
+
+
 @pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (390, True)])
 def test_a_stack_is_created_and_listed_by_clicks(dev, port, address, width, is_dark):
+    key = dev.printed("^export API_KEY=(.*)$")
     base = address if is_dark else f"http://127.0.0.1:{port}/"
     with running_browser(width, is_dark=is_dark) as browser:
-        browser.open(f"{base}?configUrl=http://127.0.0.1:1/&persistAuthorization=true")  # ignored
+        browser.open(f"{base}?configUrl=http://127.0.0.1:1/&persistAuthorization=true#{key}")  # ignored
         eventually(lambda: browser.run("document.querySelector('.execute')"), DEADLINE_SECONDS)
         assert is_in_sight(browser, "document.querySelector('.title')")
-        assert is_in_sight(browser, "document.querySelector('.execute')")
         paths = "[...document.querySelectorAll('.opblock-summary-path')].map(e => e.dataset.path)"
         assert browser.run(paths) == ["/manager/stacks"] * 2 + ["/manager/stacks/{id}"] * 2
         status, body = execute(browser, "createStack")
@@ -101,10 +141,12 @@ def test_page_is_of_this_address_and_machine(dev, port):
     [example] = create["examples"].values()  # of the whitelist in force
     assert example["value"] == json.loads(dev.printed("^export STACK='(.*)'$"))
     key = dev.printed("^export API_KEY=(.*)$")
-    assert key in send_request(port, "/", {"Host": f"localhost:{port}"})[1]
-    for path in PATHS:  # by a name that leads here
-        assert send_request(port, path, {"Host": f"example.com:{port}"})[0] == 404
+    UUID(document["components"]["parameters"]["IdempotencyKey"]["example"])
+    for path in PATHS:
         assert send_request(port, path, {}, "POST")[0] == 404
+        for host in ("LocalHost", "localhost.", f"[::1]:{port}", f"example.com:{port}"):
+            status, body = send_request(port, path, {"Host": host, "Cookie": f"other={'x' * 17000}"})
+            assert (status, key in body) == (200, False)  # which another user may read
 
 
 def test_without_the_extra_dev_serves_and_names_it():
