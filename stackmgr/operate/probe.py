@@ -27,6 +27,7 @@ from stackmgr.stacks.configuration import Configuration
 
 _COMMIT = statements.load("commit_probe")
 _OF_KEYS = [statements.load(f"api_key_{name}") for name in ("use_record", "quota_consume", "quota_peek")]
+_SHOWN = 2 + len(Configuration._fields)  # columns of a stack: ids and configuration
 # What a commit checks.
 _CHECK_DEFERRED = b"SET CONSTRAINTS ALL IMMEDIATE"
 
@@ -72,23 +73,26 @@ class _Probe:
         self.operation = "the first request of a manager"
         self._identity = replace(self._identity, manager_id=managers.bind(session, self._identity))
         self.operation = "a create"
-        sent = Configuration(secrets.token_hex(_LONG_NAME_BYTES // 2), f"[{_ALLOCATION}]", "hourly")
+        name = secrets.token_hex(_LONG_NAME_BYTES // 2)
+        sent = Configuration(name=name, allocation=f"[{_ALLOCATION}]", preset="hourly")
         created = self._create("k" * LONGEST_KEY_BYTES, sent)
         of_same_name = self._create("another", sent)
-        self._compare([created[0][2:5], created[1], of_same_name[1]], [sent, True, True])
+        self._compare([created[0][2:_SHOWN], created[1], of_same_name[1]], [sent, True, True])
         self.operation = "the retry of a create"
-        self._compare(self._create("k" * LONGEST_KEY_BYTES, sent)[0][:5], created[0][:5])
+        self._compare(self._create("k" * LONGEST_KEY_BYTES, sent)[0][:_SHOWN], created[0][:_SHOWN])
         self.operation = "an update"
         stack_id, changes = created[0].stack_id, {"name": "stackmgr check", "preset": "monthly"}
         planned = repository.plan_update(stack_id, changes, "stackmgr check")
         updated = repository.get_or_update(self._run, planned)
-        self._compare(updated[2:5], sent._replace(**changes))
+        self._compare(updated[2:_SHOWN], sent._replace(**changes))
         self.operation = "a get"
         found = repository.get_or_update(self._run, repository.plan_get(stack_id))
-        self._compare(found[:5], updated[:5])
+        self._compare(found[:_SHOWN], updated[:_SHOWN])
         self.operation = "a list"
         page, _ = repository.list_page(self._run, repository.plan_list(cursor.START, 2))
-        self._compare(sorted(stack[:5] for stack in page), sorted([updated[:5], of_same_name[0][:5]]))
+        self._compare(
+            sorted(stack[:_SHOWN] for stack in page), sorted([updated[:_SHOWN], of_same_name[0][:_SHOWN]])
+        )
         self.operation = "the commit of a write"
         self._connection.execute(_CHECK_DEFERRED)
 
