@@ -13,7 +13,7 @@ import pytest
 from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection, execution
 from stackmgr.database.conninfo import completed_conninfo
-from stackmgr.limits import MAX_PAGE_SIZE, PAGE_NAME_BYTES
+from stackmgr.limits import MAX_PAGE_SIZE, PAGE_NAME_BYTES, TOKEN_COUNT
 from stackmgr.operate import migrations
 from stackmgr.stacks import cursor
 from tests.sql.fleets import CALLER, MANAGER, insert
@@ -134,7 +134,7 @@ RETURNING (old.ctid::text::point)[0], (stacks.ctid::text::point)[0]
 """
 
 
-@pytest.mark.parametrize("size", range(1, 31))
+@pytest.mark.parametrize("size", range(1, TOKEN_COUNT + 1))
 def test_full_page_has_room_for_an_update(admin, size):
     allocation = json.dumps(spread(ADDRESSES[:size]), separators=(",", ":"))
     with admin.transaction(force_rollback=True):
