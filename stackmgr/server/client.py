@@ -7,11 +7,11 @@ that is silent between two requests has no greenlet: `Clients` parks it; its nex
 import socket
 from contextlib import suppress
 from fcntl import ioctl
-from io import BytesIO
-from sys import byteorder
+from sys import byteorder, getsizeof
 from termios import TIOCOUTQ
 from time import monotonic
 from typing import Any
+from uuid import uuid4
 
 from greenlet import getcurrent
 
@@ -31,6 +31,8 @@ DRAIN_SECONDS = 2.0
 SEND_PROGRESS = 65_536
 DRAIN_LIMIT = 33_554_432  # bytes: a client busy sending 10 MB must still be able to read its 413
 HEAD_BYTES, BODY_BYTES = 4_096, 65_536  # read at once
+STACK_BYTES = 8_192  # of a waiting greenlet: its frames, and its part of the C stack
+_DISCARDED = bytearray(BODY_BYTES)
 
 
 class ClientLeft(Exception):
@@ -41,7 +43,8 @@ class Client:
     """A client and its connection, one of the `Clients` of the `Loop`."""
 
     __slots__ = (
-        "_clients", "_head", "_inbox", "_loop", "environ", "fd", "held", "idle_until", "place", "sock"
+        "_clients", "_inbox", "_loop", "_outbox", "_request", "environ", "fd", "held", "idle_until", "place",
+        "sock",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, peer: Any, server: Any, clients: Any, loop: Any) -> None:
@@ -54,11 +57,24 @@ class Client:
         names = "REMOTE_ADDR", "REMOTE_PORT", "SERVER_NAME", "SERVER_PORT"
         self.environ: dict[str, Any] = dict(zip(names, map(str, addresses), strict=True))
         self.environ[ADMISSION] = self.place
-        self.held = 0  # bytes in memory, of an unfinished request or an unsent response
+        self.held = 0  # its size when that was last counted
         self.idle_until = monotonic() + RECEIVE_SECONDS
         self._clients, self._loop = clients, loop
+        # All that a client makes the worker hold: no frame may keep another reference during a wait.
         self._inbox = bytearray()
-        self._head = b""  # of the present request
+        self._request: ReceivedRequest | None = None
+        self._outbox = b""
+
+    @property
+    def size(self) -> int:
+        """The bytes that the client makes the worker hold during a wait."""
+        request = self._request.size if self._request else 0
+        return STACK_BYTES + getsizeof(self._inbox) + request + len(self._outbox)
+
+    def clear(self) -> None:
+        """Drop what is held."""
+        self._inbox.clear()
+        self._request, self._outbox = None, b""
 
     def serve(self, is_ready: bool) -> None:
         """Serve requests until the client is silent or leaves; not *is_ready*: it timed out."""
@@ -70,7 +86,13 @@ class Client:
             if self._take(HEAD_BYTES) or is_ready:
                 # One empty line may come before a request; a part of it is none.
                 while len(self._inbox) > 2 or bytes(self._inbox) not in (b"", b"\r", b"\r\n"):
-                    self._serve_request()
+                    must_close = self._respond()
+                    self._send()
+                    if must_close:
+                        self._drain()
+                    self.idle_until = monotonic() + clients.idle_seconds
+                    if self._inbox:  # a pipeline: after the requests of others
+                        self._loop.scheduler.pause(clients.heads)
                 clients.park(self)
                 return
         except (ClientLeft, IncompleteRequest):
@@ -79,76 +101,71 @@ class Client:
             self._loop.note_failure(exc)
         clients.close(self)
 
-    def _serve_request(self) -> None:
-        """Receive a request and send the response, or an error in its place."""
+    def _respond(self) -> bool:
+        """Receive a request; leave its response, or an error, to be sent.  Return whether it is the last."""
         must_close = True
         try:
             request = self._receive()
             self._wait_in_queue(request)
-            response, must_close = self._loop.run_application(self, request)
+            self._outbox, must_close = self._loop.run_application(self, request)
         except BadRequest as ex:
-            response = self._reject(InvalidRequest(), str(ex))
+            self._reject(InvalidRequest(), str(ex))
         except ServiceError as ex:  # IncompleteRequest and SmallChunks too
-            response = self._reject(ex, ex.message)
+            self._reject(ex, ex.message)
         except ClientLeft:
             raise
         except BaseException as exc:  # noqa: BLE001 - the unexpected is a 500
             self._loop.note_failure(exc)
-            response = self._reject(ServiceError(), "the service failed")
-        self._send(response)
-        if must_close:
-            self._drain()
-        self.idle_until = monotonic() + self._clients.idle_seconds
-        if self._inbox:  # a pipeline: after the requests of others
-            self._loop.scheduler.pause(self._clients.heads)
+            self._reject(ServiceError(), "the service failed")
+        self._request = None
+        return must_close
 
     def _receive(self) -> ReceivedRequest:
         """Return the next request once it is complete. Raises BadRequest or a ServiceError."""
-        self._head, searched, inbox = b"", 0, self._inbox
+        searched, inbox = 0, self._inbox
         deadline = monotonic() + RECEIVE_SECONDS
         while not (end := find_section_end(inbox, searched)):
             searched = len(inbox)
             self._read(HEAD_BYTES, self._clients.heads, deadline)
-        self._head = bytes(inbox[:end])
-        del inbox[:end]
-        request = ReceivedRequest(self._head, self._loop.limits)
-        self._receive_body(request, request.length, deadline)
+        request = self._request = ReceivedRequest(bytes(inbox[:end]), self._loop.limits)
+        del inbox[:end]  # not before: the error that takes its place repeats its id
+        self._receive_body(request, deadline)
         self._clients.end_wait(self)
         if self not in self._clients.open:
             raise ClientLeft
         return request
 
-    def _receive_body(self, request: ReceivedRequest, length: int | None, deadline: float) -> None:
-        inbox, lane = self._inbox, self._clients.bodies
+    def _receive_body(self, request: ReceivedRequest, deadline: float) -> None:
+        inbox, lane, length = self._inbox, self._clients.bodies, request.length
         if length is not None and length > BODY_LIMIT_BYTES:
             request.must_close = True  # the application rejects what it announces
             return
         if request.expects_continue and (length is None or len(inbox) < length):
-            self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if length == 0:
-            return
+            self._outbox = b"HTTP/1.1 100 Continue\r\n\r\n"
+            self._send()
         if length is not None:
             while len(inbox) < length:
                 self._read(BODY_BYTES, lane, deadline)
-            request.environ["wsgi.input"] = BytesIO(inbox[:length])
-            del inbox[:length]
+            if length:
+                request.body = bytes(inbox[:length])
+                del inbox[:length]
             return
         decoder, is_complete = ChunkedDecoder(request), False
+        request.body = decoder.content
         while not is_complete:
             self._loop.scheduler.pause(lane)  # chunks are decoded after the heads of others
             size = len(inbox)
             is_complete = decoder.feed(inbox)
             if not is_complete and len(inbox) == size:
-                self._read(BODY_BYTES, lane, deadline, len(decoder.content))
-        request.environ["wsgi.input"] = BytesIO(decoder.content)
+                self._read(BODY_BYTES, lane, deadline)
         # The next request starts after what is not collected.
         request.must_close |= len(decoder.content) > BODY_LIMIT_BYTES
 
-    def _read(self, size: int, lane: Lane, deadline: float, decoded: int = 0) -> None:
+    def _read(self, size: int, lane: Lane, deadline: float) -> None:
         """Wait for bytes, which a deadline ends only if none have arrived."""
         is_ready = True
         while is_ready:
-            is_ready = self._wait(READABLE, lane, deadline, len(self._inbox) + decoded)
+            is_ready = self._wait(READABLE, lane, deadline)
             if self._take(size):
                 return
         raise RequestTimedOut
@@ -166,10 +183,10 @@ class Client:
         self._inbox += data
         return True
 
-    def _wait(self, events: int, lane: Lane, deadline: float, held: int) -> bool:
+    def _wait(self, events: int, lane: Lane, deadline: float) -> bool:
         """Wait for *events*; return whether there were any by *deadline*."""
         clients, scheduler = self._clients, self._loop.scheduler
-        clients.hold(self, held)
+        clients.hold(self)
         is_ready = self in clients.open and scheduler.wait_for(self.fd, events, deadline - monotonic(), lane)
         if self not in clients.open:  # which has been closed to make room
             raise ClientLeft
@@ -182,21 +199,21 @@ class Client:
             return
         key = request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
         writes = request.method not in ("GET", "HEAD")
-        place.queued_seconds, now = 0.0, monotonic()
-        rejected = loop.queue.add(place, key, getcurrent(), now, writes=writes)
-        if rejected is not None:
-            scheduler.ending_turn.append(rejected)
+        place.queued_seconds, place.size, now = 0.0, request.size + len(self._inbox), monotonic()
+        if rejected := loop.queue.add(place, key, getcurrent(), now, writes=writes):
+            scheduler.ending_turn.extend(rejected)
         elif loop.queue.waiting == 1 and not self._clients.heads and loop.queue.take() is not None:
             return  # nobody else is about to wait
+        self._clients.count(self)
         scheduler.pause()
         place.queued_seconds = monotonic() - now
         if self.fd in scheduler.hung_up:  # reset: who only ends its requests may still read
             loop.queue.leave(place)
             raise ClientLeft
 
-    def _send(self, data: bytes) -> None:
-        """Send *data* as long as the client reads it. Raises ClientLeft."""
-        rest, unread, deadline = memoryview(data), 0, 0.0
+    def _send(self) -> None:
+        """Send what is to be sent as long as the client reads it. Raises ClientLeft."""
+        rest, unread, deadline = memoryview(self._outbox), 0, 0.0
         while True:
             try:
                 sent = self.sock.send(rest)
@@ -213,30 +230,38 @@ class Client:
                 if deadline and unread > before - SEND_PROGRESS:
                     raise ClientLeft
                 deadline = monotonic() + SEND_SECONDS
-            self._wait(WRITABLE, self._clients.heads, deadline, len(rest))
+            self._wait(WRITABLE, self._clients.heads, deadline)
+        self._outbox = b""
         if deadline:
             self._clients.end_wait(self)
 
     def _drain(self) -> None:
         """Discard further bytes: a reset would lose the client's response.  Always raises."""
+        self._inbox.clear()
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
         deadline, left = monotonic() + DRAIN_SECONDS, DRAIN_LIMIT
-        while left > 0 and self._wait(READABLE, self._clients.bodies, deadline, 0):
-            self._inbox.clear()
-            self._take(BODY_BYTES)
-            left -= len(self._inbox)
+        while left > 0 and self._wait(READABLE, self._clients.bodies, deadline):
+            try:
+                received = self.sock.recv_into(_DISCARDED)
+            except BlockingIOError:
+                continue
+            except OSError:
+                break
+            left -= received or left
         raise ClientLeft
 
-    def _reject(self, error: ServiceError, why: str) -> bytes:
-        """Log an error of the server's own, and return a response with its Error object."""
-        # Of an incomplete head only the complete lines: half a line may be half an id.
-        head = self._head or bytes(self._inbox).rpartition(b"\r\n")[0]
-        request_id = request_id_of(head, self._loop.limits.field)
+    def _reject(self, error: ServiceError, why: str) -> None:
+        """Log an error of the server's own, and leave a response with its Error object to be sent."""
+        if (request := self._request) is not None:
+            request_id, method = request.environ.get("HTTP_X_REQUEST_ID") or str(uuid4()), request.method
+        else:  # of an incomplete head only the complete lines: half a line may be half an id
+            head = bytes(self._inbox).rpartition(b"\r\n")[0]
+            request_id = request_id_of(head, self._loop.limits.field)
+            method = "HEAD" if head.lstrip(b"\r\n").startswith(b"HEAD ") else ""
         self._inbox.clear()
         fields = {"request_id": request_id, "status": error.status, "code": error.code}
         fields |= {"reason": error.reason} if error.reason else {}
         peer, log = self.environ["REMOTE_ADDR"] or "unix", self._loop.worker.log
         log.warning("Rejected a request from %s: %s", peer, why, extra={"fields": fields})
-        method = "HEAD" if head.lstrip(b"\r\n").startswith(b"HEAD ") else ""
-        return error_response(error, request_id, method)
+        self._outbox = error_response(error, request_id, method)

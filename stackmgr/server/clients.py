@@ -14,7 +14,8 @@ from typing import Any
 from stackmgr.scheduler import READABLE, Lane
 from stackmgr.server.client import Client
 
-BUFFER_BUDGET = 134_217_728  # bytes of unfinished requests and unsent responses, of each audience
+# Bytes that all clients together make a worker hold; the memory limits of `deploy/` add the rest.
+BUFFER_BUDGET = 134_217_728
 ACCEPTS = 16  # in a turn
 # Of several workers, an awake one would accept all 32 connections of a client before another wakes.
 # So one that has more open than before, in this second, leaves the next to others: SHARE_SECONDS.
@@ -38,8 +39,8 @@ class Clients:
         self.bodies: Lane = deque()  # and after these what is in a body, or discards
         self.idle_seconds = float(loop.worker.cfg.keepalive)
         self._idle_until = inf  # of all, once the worker stops
-        self._holding: dict[Client, None] = {}  # bytes in memory, longest first
-        self._held = 0
+        self._holding: dict[Client, None] = {}  # of these, those with a greenlet, longest first
+        self._held = 0  # by all clients, those of the other audience too if that may close these
         self._loop, self._limit, self._expendable = loop, limit, expendable or self
         self._listeners = [each.sock for each in bound]
         for listener in self._listeners:
@@ -105,28 +106,33 @@ class Clients:
 
     def park(self, client: Client) -> None:
         """Let a silent client wait for its next byte without a greenlet."""
+        self._count(client, 0)
         self.waiting[client] = None
         seconds = min(client.idle_until, self._idle_until) - monotonic()
         self._loop.scheduler.park(client.serve, client.fd, READABLE, seconds, self.heads)
 
     def end_wait(self, client: Client) -> None:
-        """End a client's wait, and release its bytes from the budget."""
+        """End a client's wait: it may not be closed for others.  What it holds stays counted."""
         self.waiting.pop(client, None)
         self._holding.pop(client, None)
-        self._held -= client.held
-        client.held = 0
 
-    def hold(self, client: Client, size: int) -> None:
-        """Let a client wait and hold *size* bytes; over budget, close the longest holders."""
-        if client not in self.open:  # it was closed in a pause
-            return
-        self.waiting.setdefault(client)
-        if size:
+    def hold(self, client: Client) -> None:
+        """Let a client wait with a greenlet, and until `end_wait` be closed for others."""
+        if client in self.open:  # it may have been closed in a pause
+            self.waiting.setdefault(client)
             self._holding.setdefault(client)
-        self._held += size - client.held
+            self.count(client)
+
+    def count(self, client: Client) -> None:
+        """Count what a client holds; over budget, close those that have held something for longest."""
+        self._count(client, client.size)
+        expendable = self._expendable
+        while expendable._held > BUFFER_BUDGET and expendable._holding:
+            expendable.close(next(iter(expendable._holding)))
+
+    def _count(self, client: Client, size: int) -> None:
+        self._expendable._held += size - client.held
         client.held = size
-        while self._held > BUFFER_BUDGET:
-            self.close(next(iter(self._holding)))
 
     def close_longest_waiting(self) -> bool:
         """Close the longest waiting, in a flood a silent one; return whether there was one."""
@@ -139,6 +145,8 @@ class Clients:
         """Close a connection, which ends a wait for it."""
         if client in self.open:
             self.end_wait(client)
+            self._count(client, 0)
+            client.clear()
             self.open.remove(client)
             self._loop.scheduler.forget(client.fd)
             client.sock.close()

@@ -5,6 +5,7 @@ A request that only waits is bounded by the application's own timeouts, not by g
 """
 
 import os
+from io import BytesIO
 from math import inf
 from time import monotonic
 from traceback import walk_tb
@@ -82,7 +83,8 @@ class Loop:
     def run_application(self, client: Client, request: ReceivedRequest) -> tuple[bytes, bool]:
         """Return the response and whether it is the last.  Raises what the application does."""
         began, worker, response = self.scheduler.seconds_run(), self.worker, Response()
-        environ = {**self._environ, **client.environ, **request.environ}
+        body = BytesIO(request.body)
+        environ = {**self._environ, **client.environ, **request.environ, "wsgi.input": body}
         try:
             worker.count_request()
             result = worker.wsgi(environ, response.start_response)

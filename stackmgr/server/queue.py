@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from stackmgr.admission import Admission
 
 LIMIT = 512  # requests that wait; beyond, the last of the longest line is rejected, or any of unverified keys
+LIMIT_BYTES = 67_108_864  # that these hold; beyond, the largest of the line that holds most is rejected
 RETRY_SPREAD_SECONDS = 4  # clients that are rejected together must not return together
 # Accepted keys.  A new one replaces any: if more take turns, the oldest is the next that comes.
 _REMEMBERED = 10_000
@@ -27,7 +28,7 @@ _Entry = TypeVar("_Entry")
 class Place(Admission):
     """The place of a connection's present request among those that run."""
 
-    __slots__ = ("_queue", "group", "key_hash", "writes")
+    __slots__ = ("_queue", "group", "key_hash", "size", "writes")
 
     def __init__(self, queue: "RequestQueue[Any]") -> None:
         super().__init__()
@@ -35,6 +36,7 @@ class Place(Admission):
         self.key_hash = 0  # a hash: keys are not kept
         self.group: str | None = None  # in which the request counts while it runs
         self.writes = False
+        self.size = 0  # bytes that the request holds
 
     def accept(self, manager_id: str, remember: object = None) -> None:
         """Count the request as the manager's: its key has been verified."""
@@ -63,20 +65,26 @@ class RequestQueue(Generic[_Entry]):
         self._lines: dict[_Line, deque[tuple[float, Place, _Entry]]] = {}
         self._counts_from: dict[str, float] = {}  # by group: its requests count from then, at the earliest
         self.waiting = 0  # requests in the lines
+        self._bytes = 0  # that these hold
 
-    def add(
-        self, place: Place, key: str, entry: _Entry, now: float, *, writes: bool = False
-    ) -> _Entry | None:
-        """Add a request; return the one that must be rejected for it, if too many wait."""
+    def add(self, place: Place, key: str, entry: _Entry, now: float, *, writes: bool = False) -> list[_Entry]:
+        """Add a request; return those that must be rejected for it, if too many wait or hold too much."""
         place.key_hash, place.writes = hash(key), writes
         group, place.remembered = self._managers.get(place.key_hash, (_UNVERIFIED, None))
         self._lines.setdefault((group, writes), deque()).append((now, place, entry))
         self.waiting += 1
-        if self.waiting <= LIMIT:
-            return None
-        longest = max(self._lines, key=lambda line: len(self._lines[line]))
-        is_known = longest[0] != _UNVERIFIED
-        return self._remove_rejected(longest, -1 if is_known else randrange(len(self._lines[longest])))  # noqa: S311
+        self._bytes += place.size
+        rejected = []
+        if self.waiting > LIMIT:
+            longest = max(self._lines, key=lambda line: len(self._lines[line]))
+            is_known = longest[0] != _UNVERIFIED
+            number = -1 if is_known else randrange(len(self._lines[longest]))  # noqa: S311
+            rejected.append(self._remove_rejected(longest, number))
+        while self._bytes > LIMIT_BYTES:
+            sizes = {line: [each[1].size for each in self._lines[line]] for line in self._lines}
+            line = max(sizes, key=lambda line: sum(sizes[line]))
+            rejected.append(self._remove_rejected(line, sizes[line].index(max(sizes[line]))))
+        return rejected
 
     def has_next(self) -> bool:
         """Return whether there is a request that may run."""
@@ -165,12 +173,13 @@ class RequestQueue(Generic[_Entry]):
         return self._remove(line, number)
 
     def _remove(self, line: _Line, number: int) -> _Entry:
-        *_, entry = self._lines[line][number]
+        _, place, entry = self._lines[line][number]
         del self._lines[line][number]
         if not self._lines[line]:
             del self._lines[line]
             self._end_line(line[0])
         self.waiting -= 1
+        self._bytes -= place.size
         return entry
 
     def _end_line(self, group: str) -> None:

@@ -11,12 +11,12 @@ request that this parser accepts, gunicorn's Python parser reads alike, as a tes
 
 import re
 from functools import lru_cache
-from io import BytesIO
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 from uuid import uuid4
 
 HEAD_LIMIT = 65_536  # bytes of a head, and of the trailers of a chunked body
+FIELD_BYTES = 256  # in memory, of a field without its text
 CACHED_NAME_LIMIT = 64  # bytes: longer names would let clients fill the cache with what they make up
 
 FIELD_NAME = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
@@ -95,11 +95,16 @@ _cached_environ_name = lru_cache(maxsize=256)(_environ_name)
 class ReceivedRequest:
     """A request whose head has arrived: environ, and length of its body, None if chunked."""
 
-    __slots__ = ("_limits", "environ", "expects_continue", "length", "method", "must_close", "version")
+    __slots__ = (
+        "_head_bytes", "_limits", "body", "environ", "expects_continue", "length", "method", "must_close",
+        "version",
+    )  # fmt: skip
 
     def __init__(self, head: bytes, limits: HeadLimits) -> None:
         """Parse *head*, up to and including the empty line. Raises BadRequest."""
         self._limits = limits
+        self._head_bytes = len(head)
+        self.body: bytes | bytearray = b""  # as far as it has arrived
         line = _REQUEST_LINE.match(head)
         if line is None or line.end() - 2 > limits.line:
             raise BadRequest("request line")
@@ -113,6 +118,11 @@ class ReceivedRequest:
         if host is None or not _HOST_FIELD.fullmatch(host):
             raise BadRequest("Host")
         self._parse_framing(fields)
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes in memory, at most."""
+        return 2 * self._head_bytes + FIELD_BYTES * len(self.environ) + len(self.body)
 
     def _parse_framing(self, fields: dict[str, str]) -> None:
         connection = fields.get("HTTP_CONNECTION", "").lower()
@@ -156,7 +166,6 @@ class ReceivedRequest:
             "QUERY_STRING": query,
             "RAW_URI": uri,
             "SERVER_PROTOCOL": f"HTTP/1.{self.version[1]}",
-            "wsgi.input": BytesIO(),
         }
 
     def _parse_fields(self, block: bytes) -> dict[str, str]:

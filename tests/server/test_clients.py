@@ -1,7 +1,9 @@
 """The clients of a worker: deadlines, turns, who makes room for whom, and what ends none of them."""
 
+import gc
 import re
 import socket
+import tracemalloc
 from contextlib import ExitStack
 from errno import EBADF, ECONNABORTED, EMFILE, ENETDOWN
 from itertools import count
@@ -17,6 +19,7 @@ from tests.server.app import EndOfThread
 from tests.server.gunicorn_process import chunked, get, post
 from tests.server.memory_server import OPERATOR, UNIX, MemoryServer
 
+CLIENT_BYTES = 6_000  # a silent client, and the test's own end of it
 OK, BUSY = b"HTTP/1.1 200", b"HTTP/1.1 503"
 
 
@@ -42,6 +45,12 @@ def release(worker):
 
 def start_of(found):
     return found.read_all()[:12]
+
+
+def count_received_bytes(monkeypatch):
+    monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
+    received = property(lambda self: len(self._inbox) + (len(self._request.body) if self._request else 0))
+    monkeypatch.setattr(Client, "size", received)
 
 
 def one_step_in_a_turn(monkeypatch):
@@ -185,8 +194,45 @@ def test_a_silence_before_a_request_is_not_counted(worker):
     assert (silent.is_ended(), other.is_ended()) == (False, True)
 
 
+UNREAD = "X-Request-Id: " + "\xff" * 16_300  # which an Error object repeats as 98 kB
+FIELDS = [f"X-{number}: {'a' * 16_000}" for number in range(2)]
+
+
+@pytest.mark.parametrize("sent", [
+    b"", get("/", *FIELDS), get("/", *FIELDS)[:-1], get("/", UNREAD, "Connection: close"),
+    post("/echo", b"x" * 200_000, *FIELDS)[:-1], post("/echo", b"x" * 90, *[f"{n}:" for n in range(90)])[:-1],
+    chunked("/echo", b"x" * 30_000, end=b""), b"BAD\r\n" + UNREAD.encode("latin-1") + b"\r\n\r\n",
+    post("/echo", b"x" * 60_000, *FIELDS) * 2,
+])  # fmt: skip
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_what_clients_hold_is_counted(make, sent, is_busy):
+    worker, found = make(worker_connections=50), []
+    if is_busy:
+        occupy(worker)
+    tracemalloc.start()
+    for _ in range(21):
+        one = worker.connect()
+        one.receive = worker.settle
+        one.served.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        one.send(sent)
+        if not found:  # what the first one makes, all use
+            gc.collect()
+            before = tracemalloc.get_traced_memory()[0]
+        found.append(one)
+    gc.collect()
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert taken <= sum(each.served.held for each in found[1:]) + 20 * CLIENT_BYTES
+    assert worker.loop.managers._held == sum(each.served.held for each in found)
+    release(worker)
+    for one in found:
+        one.reset()
+    worker.settle()
+    assert (worker.open, worker.loop.managers._held) == (0, 0)
+
+
 def test_the_first_to_hold_bytes_make_room(worker, monkeypatch):
-    monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
+    count_received_bytes(monkeypatch)
     _, *found = [worker.connected(part) for part in (b"", b"G" * 50, b"", b"G" * 30, b"G" * 20)]
     assert worker.open == 5
     found[3].send(b"G")
@@ -196,7 +242,7 @@ def test_the_first_to_hold_bytes_make_room(worker, monkeypatch):
 
 
 def test_a_closed_clients_request_is_not_served(worker, monkeypatch):
-    monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
+    count_received_bytes(monkeypatch)
     one_step_in_a_turn(monkeypatch)
     found, other = worker.connected(chunked("/echo", b"x" * 90, end=b"")), worker.connected(b"G")
     found.socket.send(b"1\r\nx\r\n" * 1000 + b"0\r\n\r\n")
@@ -206,7 +252,7 @@ def test_a_closed_clients_request_is_not_served(worker, monkeypatch):
 
 
 def test_a_client_closed_in_a_pause_holds_nothing(worker, monkeypatch):
-    monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
+    count_received_bytes(monkeypatch)
     one_step_in_a_turn(monkeypatch)
     found, other = worker.connected(chunked("/echo", b"x" * 90, end=b"")), worker.connected(b"G")
     found.socket.send(b"1\r\nx\r\n" * 1000)

@@ -57,7 +57,7 @@ def parsed_by_us(head: bytes) -> tuple[object, ...] | str:
     except BadRequest as ex:
         return str(ex)
     environ = dict(request.environ)
-    for name in ("REQUEST_METHOD", "PATH_INFO", "SERVER_PROTOCOL", "wsgi.input"):
+    for name in ("REQUEST_METHOD", "PATH_INFO", "SERVER_PROTOCOL"):
         del environ[name]
     uri, query = environ.pop("RAW_URI"), environ.pop("QUERY_STRING")
     fields = {name.removeprefix("HTTP_").replace("_", "-"): value for name, value in environ.items()}

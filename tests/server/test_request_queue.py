@@ -14,15 +14,16 @@ class Requests:
         self.places = {}
         self.now = 0.0
 
-    def add(self, names, manager=None, *, writes=False):
+    def add(self, names, manager=None, *, writes=False, size=0):
         """Add requests; a name begins with its key.  With *manager*, the key has been accepted."""
         rejected = []
         for name in names.split():
             place = self.places[name] = Place(self.queue)
+            place.size = size
             if manager:
                 self.accept_earlier(name[0], manager)
-            rejected.append(self.queue.add(place, name[0], name, self.now, writes=writes))
-        return [name for name in rejected if name]
+            rejected += self.queue.add(place, name[0], name, self.now, writes=writes)
+        return rejected
 
     def accept_earlier(self, key, manager):
         place = Place(self.queue)
@@ -191,6 +192,16 @@ def test_the_longest_line_loses_one(monkeypatch):
         assert requests.take() == following
     assert requests.queue.waiting == 0
     assert not requests.queue._counts_from  # of lines that have ended
+
+
+def test_the_line_that_holds_most_loses_its_largest(monkeypatch):
+    monkeypatch.setattr(queue, "LIMIT_BYTES", 100)
+    requests = Requests(1)
+    requests.add("a1 a2 a3", "A", size=10)
+    requests.add("b1", "B", size=60)
+    assert requests.add("b2", "B", size=20) == ["b1"]
+    assert requests.add("c1", "C", size=60) == ["c1"]
+    assert requests.queue._bytes == 50
 
 
 def test_a_random_unverified_key_is_rejected(monkeypatch):
