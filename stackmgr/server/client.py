@@ -43,8 +43,8 @@ class Client:
     """A client and its connection, one of the `Clients` of the `Loop`."""
 
     __slots__ = (
-        "_clients", "_inbox", "_loop", "_outbox", "_request", "environ", "fd", "held", "idle_until", "place",
-        "sock",
+        "_charged", "_clients", "_inbox", "_loop", "_outbox", "_request", "environ", "fd", "held",
+        "idle_until", "place", "sock",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, peer: Any, server: Any, clients: Any, loop: Any) -> None:
@@ -60,6 +60,7 @@ class Client:
         self.held = 0  # its size when that was last counted
         self.idle_until = monotonic() + RECEIVE_SECONDS
         self._clients, self._loop = clients, loop
+        self._charged = 0.0  # seconds of the thread, of the requests before in this greenlet
         # All that a client makes the worker hold: no frame may keep another reference during a wait.
         self._inbox = bytearray()
         self._request: ReceivedRequest | None = None
@@ -78,7 +79,7 @@ class Client:
 
     def serve(self, is_ready: bool) -> None:
         """Serve requests until the client is silent or leaves; not *is_ready*: it timed out."""
-        clients = self._clients
+        clients, self._charged = self._clients, 0.0
         try:
             clients.end_wait(self)
             if not is_ready:
@@ -91,15 +92,24 @@ class Client:
                     if must_close:
                         self._drain()
                     self.idle_until = monotonic() + clients.idle_seconds
+                    self._leave_queue()
                     if self._inbox:  # a pipeline: after the requests of others
-                        self._loop.scheduler.pause(clients.heads)
+                        self._loop.scheduler.pause(clients.lane(self))
                 clients.park(self)
                 return
         except (ClientLeft, IncompleteRequest):
             pass
         except BaseException as exc:  # noqa: BLE001 - it is logged, and ends no worker
             self._loop.note_failure(exc)
+        self._leave_queue()
         clients.close(self)
+
+    def _leave_queue(self) -> None:
+        """Let another request run, and charge this one for the thread from its first byte until now."""
+        if self.place.group is not None:
+            seconds = self._loop.scheduler.seconds_run()
+            self._loop.queue.leave(self.place, monotonic(), seconds - self._charged)
+            self._charged = seconds
 
     def _respond(self) -> bool:
         """Receive a request; leave its response, or an error, to be sent.  Return whether it is the last."""
@@ -126,7 +136,7 @@ class Client:
         deadline = monotonic() + RECEIVE_SECONDS
         while not (end := find_section_end(inbox, searched)):
             searched = len(inbox)
-            self._read(HEAD_BYTES, self._clients.heads, deadline)
+            self._read(HEAD_BYTES, self._clients.lane(self), deadline)
         request = self._request = ReceivedRequest(bytes(inbox[:end]), self._loop.limits)
         del inbox[:end]  # not before: the error that takes its place repeats its id
         self._receive_body(request, deadline)
@@ -186,6 +196,7 @@ class Client:
     def _wait(self, events: int, lane: Lane, deadline: float) -> bool:
         """Wait for *events*; return whether there were any by *deadline*."""
         clients, scheduler = self._clients, self._loop.scheduler
+        self._leave_queue()
         clients.hold(self)
         is_ready = self in clients.open and scheduler.wait_for(self.fd, events, deadline - monotonic(), lane)
         if self not in clients.open:  # which has been closed to make room
@@ -202,8 +213,8 @@ class Client:
         place.queued_seconds, place.size, now = 0.0, request.size + len(self._inbox), monotonic()
         if rejected := loop.queue.add(place, key, getcurrent(), now, writes=writes):
             scheduler.ending_turn.extend(rejected)
-        elif loop.queue.waiting == 1 and not self._clients.heads and loop.queue.take() is not None:
-            return  # nobody else is about to wait
+        elif loop.queue.waiting == 1 and not any(loop.lanes) and loop.queue.take() is not None:
+            return  # it is alone: a pause would only delay it
         self._clients.count(self)
         scheduler.pause()
         place.queued_seconds = monotonic() - now
@@ -230,7 +241,7 @@ class Client:
                 if deadline and unread > before - SEND_PROGRESS:
                     raise ClientLeft
                 deadline = monotonic() + SEND_SECONDS
-            self._wait(WRITABLE, self._clients.heads, deadline)
+            self._wait(WRITABLE, self._clients.lane(self), deadline)
         self._outbox = b""
         if deadline:
             self._clients.end_wait(self)

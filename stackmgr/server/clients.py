@@ -35,8 +35,11 @@ class Clients:
     def __init__(self, loop: Any, bound: Iterable[Any], limit: int, expendable: Any = None) -> None:
         self.open: set[Client] = set()
         self.waiting: dict[Client, None] = {}  # silent, receiving or sending, longest first
-        self.heads: Lane = deque()  # what may read a head, or send
-        self.bodies: Lane = deque()  # and after these what is in a body, or discards
+        # What may read a head, or send; then who has not sent an accepted key lately, so that it passes
+        # in front of nobody; then what is in a body, or discards.
+        self.heads: Lane = deque()
+        self.strangers: Lane = deque()
+        self.bodies: Lane = deque()
         self.idle_seconds = float(loop.worker.cfg.keepalive)
         self._idle_until = inf  # of all, once the worker stops
         self._holding: dict[Client, None] = {}  # of these, those with a greenlet, longest first
@@ -109,7 +112,11 @@ class Clients:
         self._count(client, 0)
         self.waiting[client] = None
         seconds = min(client.idle_until, self._idle_until) - monotonic()
-        self._loop.scheduler.park(client.serve, client.fd, READABLE, seconds, self.heads)
+        self._loop.scheduler.park(client.serve, client.fd, READABLE, seconds, self.lane(client))
+
+    def lane(self, client: Client) -> Lane:
+        """Return where a client waits for its turn to read a head, or to send."""
+        return self.heads if client.place.is_accepted else self.strangers
 
     def end_wait(self, client: Client) -> None:
         """End a client's wait: it may not be closed for others.  What it holds stays counted."""

@@ -5,6 +5,7 @@ A request that only waits is bounded by the application's own timeouts, not by g
 """
 
 import os
+from collections.abc import Iterable
 from io import BytesIO
 from math import inf
 from time import monotonic
@@ -13,7 +14,7 @@ from typing import Any
 
 from gunicorn.http.wsgi import base_environ
 
-from stackmgr.scheduler import Scheduler
+from stackmgr.scheduler import Lane, Scheduler
 from stackmgr.server.client import Client
 from stackmgr.server.clients import Clients
 from stackmgr.server.queue import RequestQueue
@@ -21,8 +22,11 @@ from stackmgr.server.request import HEAD_LIMIT, HeadLimits, ReceivedRequest
 from stackmgr.server.response import Response
 
 LOOK_SECONDS = 0.1  # between two heartbeats, until a signal is noticed, and how exactly the queue is timed
-READ_SECONDS = 0.001  # of a turn, for all lanes
-START_SECONDS = 0.0005  # of a turn: a result that has arrived waits for one large body at most
+# Of a turn, in its order.  A request whose key was accepted lately waits in each of its three or four
+# turns for one share of strangers and bodies, so that is the smallest.
+READ_SECONDS = 0.001
+START_SECONDS = 0.0005  # a result that has arrived waits for one large body at most
+STRANGER_SECONDS = 0.00025
 REJECT_SECONDS = 0.004  # of a turn
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
 ADMIN_CONNECTIONS = 64  # of the operator's listener
@@ -45,23 +49,22 @@ class Loop:
         self.managers = Clients(self, others, cfg.worker_connections)
         # A manager's connection makes room for an operator's, who come first.
         self.operators = Clients(self, bound, ADMIN_CONNECTIONS, self.managers)
-        self._lanes = self.operators.heads, self.managers.heads, self.operators.bodies, self.managers.bodies
+        operators, managers = self.operators, self.managers
+        self._heads = operators.heads, operators.strangers, managers.heads
+        self._later = managers.strangers, operators.bodies, managers.bodies
+        self.lanes = *self._heads, *self._later
         self.stops_at = inf  # the end of the graceful timeout, once it stops
         self._next_look = 0.0
 
     def turn(self) -> bool:
         """Do what is to be done now; return False at the end."""
-        end = monotonic() + READ_SECONDS
-        for lane in self._lanes:  # bodies after heads, but at least one of each
-            while lane:
-                self.scheduler.resume(lane.popleft())
-                if monotonic() > end:
-                    break
+        self._resume(self._heads, READ_SECONDS)
         end = monotonic() + START_SECONDS
         while self.queue.waiting and (waiting := self.queue.take()) is not None:
             self.scheduler.resume(waiting)
             if monotonic() > end:
                 break
+        self._resume(self._later, STRANGER_SECONDS)
         now = monotonic()
         try:
             if not self.worker.alive and self.stops_at == inf:
@@ -74,15 +77,24 @@ class Loop:
             self.note_failure(exc)
         return self.worker.alive or (now < self.stops_at and bool(self.managers.open or self.operators.open))
 
+    def _resume(self, lanes: Iterable[Lane], seconds: float) -> None:
+        """Resume what waits in *lanes* for *seconds*, but at least one of each."""
+        end = monotonic() + seconds
+        for lane in lanes:
+            while lane:
+                self.scheduler.resume(lane.popleft())
+                if monotonic() > end:
+                    break
+
     def idle_seconds(self) -> float:
         """Return for how long the thread may wait for events."""
-        if any(self._lanes) or (self.queue.waiting and self.queue.has_next()):
+        if any(self.lanes) or (self.queue.waiting and self.queue.has_next()):
             return 0.0
         return max(0.0, self._next_look - monotonic())
 
     def run_application(self, client: Client, request: ReceivedRequest) -> tuple[bytes, bool]:
         """Return the response and whether it is the last.  Raises what the application does."""
-        began, worker, response = self.scheduler.seconds_run(), self.worker, Response()
+        worker, response = self.worker, Response()
         body = BytesIO(request.body)
         environ = {**self._environ, **client.environ, **request.environ, "wsgi.input": body}
         try:
@@ -96,7 +108,6 @@ class Loop:
         finally:
             if response.status.startswith("401"):
                 self.queue.forget(client.place)
-            self.queue.leave(client.place, monotonic(), self.scheduler.seconds_run() - began)
         # Decided now: a worker that stops later cannot revoke a sent keep-alive.
         must_close = request.must_close or not (self.managers.idle_seconds and worker.alive)
         return response.encode(request.version[1], request.method, must_close=must_close), must_close

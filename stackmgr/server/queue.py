@@ -28,18 +28,20 @@ _Entry = TypeVar("_Entry")
 class Place(Admission):
     """The place of a connection's present request among those that run."""
 
-    __slots__ = ("_queue", "group", "key_hash", "size", "writes")
+    __slots__ = ("_queue", "group", "is_accepted", "key_hash", "size", "writes")
 
     def __init__(self, queue: "RequestQueue[Any]") -> None:
         super().__init__()
         self._queue = queue
         self.key_hash = 0  # a hash: keys are not kept
         self.group: str | None = None  # in which the request counts while it runs
+        self.is_accepted = False  # the key of the last request that had one
         self.writes = False
         self.size = 0  # bytes that the request holds
 
     def accept(self, manager_id: str, remember: object = None) -> None:
         """Count the request as the manager's: its key has been verified."""
+        self.is_accepted = True
         self._queue.accept(self, manager_id, remember)
 
 
@@ -69,7 +71,7 @@ class RequestQueue(Generic[_Entry]):
 
     def add(self, place: Place, key: str, entry: _Entry, now: float, *, writes: bool = False) -> list[_Entry]:
         """Add a request; return those that must be rejected for it, if too many wait or hold too much."""
-        place.key_hash, place.writes = hash(key), writes
+        place.key_hash, place.writes, place.retry_after = hash(key), writes, 0
         group, place.remembered = self._managers.get(place.key_hash, (_UNVERIFIED, None))
         self._lines.setdefault((group, writes), deque()).append((now, place, entry))
         self.waiting += 1
@@ -136,11 +138,12 @@ class RequestQueue(Generic[_Entry]):
 
     def forget(self, place: Place) -> None:
         """Count later requests with the key of *place* as unverified."""
+        place.is_accepted = False
         self._managers.pop(place.key_hash, None)
 
     def leave(self, place: Place, now: float = 0.0, seconds: float = 0.0) -> None:
         """Let another request run: *place*'s has ended and held the thread for *seconds*."""
-        group, place.group, place.retry_after = place.group, None, 0
+        group, place.group = place.group, None
         if group is not None:
             if seconds and self._lines and (lines := [line for line in self._lines if line[0] == group]):
                 charged = min(map(self._waits_since, lines))[0] + _CHARGE * seconds

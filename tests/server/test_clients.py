@@ -54,7 +54,8 @@ def count_received_bytes(monkeypatch):
 
 
 def one_step_in_a_turn(monkeypatch):
-    monkeypatch.setattr(loop, "READ_SECONDS", -1.0)
+    for name in ("READ_SECONDS", "STRANGER_SECONDS"):
+        monkeypatch.setattr(loop, name, -1.0)
 
 
 @pytest.mark.parametrize(("sent", "seconds", "response"), [
@@ -483,20 +484,39 @@ def test_a_limit_of_0_is_the_largest(make):
     assert start_of(worker.connected(get("/"))) == OK
 
 
-def test_a_request_is_charged_its_time(worker, monkeypatch):
-    left, wsgi = [], worker.wsgi
+def test_a_request_is_charged_from_its_first_byte_to_the_park(worker, monkeypatch):
+    left, leave = [], worker.loop.queue.leave
 
-    def slow(environ, start):
-        worker.now += 2.0
-        return wsgi(environ, start)
+    def slow(works):
+        def call(*arguments):
+            worker.now += 1.0
+            return works(*arguments)
 
-    worker.wsgi, leave = slow, worker.loop.queue.leave
+        return call
+
+    worker.wsgi = slow(worker.wsgi)
+    for name in ("_take", "_send"):
+        monkeypatch.setattr(Client, name, slow(getattr(Client, name)))
     monkeypatch.setattr(
         worker.loop.queue, "leave", lambda *charged: left.append(charged[1:]) or leave(*charged)
     )
     found = worker.connected(get("/"))
-    found.send(get("/"))
-    assert [charged for charged in left if charged] == [(1002.0, 2.0), (1004.0, 2.0)]
+    found.send(get("/a") + get("/b"))
+    assert [charged for charged in left if charged] == [(1003.0, 3.0), (1006.0, 3.0), (1008.0, 2.0)]
+
+
+def test_accepted_keys_come_before_strangers(worker, monkeypatch):
+    served, wsgi = [], worker.wsgi
+    worker.wsgi = lambda environ, start: served.append(environ["PATH_INFO"]) or wsgi(environ, start)
+    monkeypatch.setattr(loop, "STRANGER_SECONDS", -1.0)
+    known, *strangers = worker.connected(get("/")), *[worker.connected() for _ in range(4)]
+    for each in strangers:
+        each.socket.send(get("/stranger"))
+    known.socket.send(get("/known"))
+    worker.turn(3)
+    assert served[:3] == ["/", "/known", "/stranger"]
+    worker.settle()
+    assert len(served) == 6
 
 
 def test_a_write_counts_as_one(worker):
@@ -607,7 +627,7 @@ def test_heads_pass_clients_that_left_in_chunks(worker, monkeypatch):
     worker.turn(1)
     for each in found:
         each.socket.send(get("/"))
-    worker.turn(2)
+    worker.turn(3)
     assert [each.socket.recv(12) for each in found] == [OK] * 6
     worker.settle()
     assert worker.open == 6
@@ -627,7 +647,8 @@ def test_connections_take_turns(worker, monkeypatch):
     one_step_in_a_turn(monkeypatch)
     served, wsgi = [], worker.wsgi
     worker.wsgi = lambda environ, start: served.append(environ["PATH_INFO"]) or wsgi(environ, start)
-    found = [worker.connected() for _ in range(3)]
+    found = [worker.connected(get("/")) for _ in range(3)]
+    served.clear()
     for number, each in enumerate(found):
         each.socket.send(get(f"/{number}") * 3)
     worker.settle()
@@ -644,7 +665,7 @@ def test_bodies_come_after_heads(worker, monkeypatch):
     worker.turn(8)
     assert len(worker.loop.managers.bodies) > 3
     found.socket.send(get("/a"))
-    worker.turn(2)
+    worker.turn(3)
     assert found.socket.recv(12) == OK
     for attacker, rest in zip(attackers, [b"0\r\n\r\n"] * 3 + [b"x" * 200_000] * 3, strict=True):
         attacker.send(rest)
