@@ -26,6 +26,7 @@ if [ "${1:-}" = --all ]; then
     need node nodejs
     need npm npm
     need wrk wrk
+    need pgbackrest pgbackrest
     need /usr/lib/postgresql/15/bin/initdb postgresql-15
 fi
 [ -n "$packages" ] || exit 0

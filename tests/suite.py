@@ -23,6 +23,7 @@ EXTENDED = (
     "tests/deploy/test_packaging.py",
     "tests/deploy/test_page.py",
     "tests/deploy/test_postgresql.py",
+    "tests/deploy/test_recovery.py",
     "tests/deploy/test_reference.py",
     "tests/deploy/test_runbook.py",
     "tests/faults",

@@ -3,6 +3,7 @@
 Each failure is worded here, once, as a CommandError without a secret.
 """
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -58,6 +59,7 @@ SET LOCAL search_path = pg_catalog; SET LOCAL jit = off; SET LOCAL synchronous_c
 SET LOCAL client_min_messages = warning; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'
 """
 _RESET_ROLE = b"RESET ROLE"
+_IDENTITY = b"SELECT pg_catalog.current_database(), pg_catalog.pg_postmaster_start_time()"
 # A plain index scan marks entries of deleted rows as dead; a bitmap scan always reads the rows.
 _PLAIN_INDEX_SCANS = b"SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
 # TRUNCATE would wait for a lock in the way of all requests.  FREEZE: autovacuum_freeze_min_age is
@@ -201,13 +203,23 @@ def operating(url: str, role: str = OWNER) -> Iterator[Operator]:
     conninfo = make_conninfo("", **client_settings(url))
     with time_limit():
         connection = connect(conninfo, psycopg.Connection[Any], **factories, prepare_threshold=None)
-    is_reader = role == READER
+    is_reader, service = role == READER, os.environ.get("SERVICE_DATABASE_URL")  # set by the runbook
     connection.read_only = is_reader
     connection.isolation_level = (
         IsolationLevel.REPEATABLE_READ if is_reader else IsolationLevel.READ_COMMITTED
     )
     with worded(), connection:
+        if service and not is_reader:
+            _compare(connection, service)
         yield Operator(connection, role)
+
+
+def _compare(connection: psycopg.Connection[Any], service: str) -> None:
+    """Raise CommandError unless the connection string *service* leads to the same database."""
+    conninfo = make_conninfo("", **client_settings(service))
+    with time_limit(), connect(conninfo, psycopg.Connection[Any]) as other:
+        if connection.execute(_IDENTITY).fetchone() != other.execute(_IDENTITY).fetchone():
+            raise CommandError("operator.env names another database than stackmgr.env: nothing is changed")
 
 
 @contextmanager

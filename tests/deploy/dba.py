@@ -15,14 +15,16 @@ from stackmgr import paths
 class Shell:
     """A shell of the user that PostgreSQL runs as, in a folder with `deploy` and the servers' directories."""
 
-    def __init__(self, binaries: str | Path, parent: str | None = None) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="stackmgr-dba-", dir=parent)
+    def __init__(self, binaries: str | Path, parent: str | None = None, prefix: str = "stackmgr-") -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix=prefix, dir=parent)
         self.folder = Path(self._folder.name)
         # A copy: that user may not be able to read the checkout.
         shutil.copytree(paths.directory("deploy"), self.folder / "deploy")
         self.variables = {"PATH": f"{binaries}:{os.environ['PATH']}", "PGUSER": "postgres"}
         self._as: dict[str, Any] = {}
+        self.user = pwd.getpwuid(os.geteuid()).pw_name
         if os.geteuid() == 0:
+            self.user = "nobody"
             nobody = pwd.getpwnam("nobody")
             for path in (self.folder, *self.folder.rglob("*")):
                 os.chown(path, nobody.pw_uid, nobody.pw_gid)
@@ -47,6 +49,17 @@ class Shell:
             )
         assert ended.returncode == 0, f"{command}: {log.read_text(errors='replace')[-5000:]}"
         return log.read_bytes()[begin:].decode(errors="replace")
+
+    def type(self, commands: str, **variables: str) -> list[str]:
+        """Type *commands* into an interactive shell, also after one that fails; return those that fail."""
+        lines, typed = commands.splitlines(), ""
+        for number, line in enumerate(lines):
+            self.run(f"cat > line-{number}", line)
+            typed += f". ./line-{number} </dev/null && echo done {number} >&3\n"
+        shell = "rm -f done; touch done; timeout 300 bash --norc --noprofile -i 3>>done"
+        self.run(f"{shell} || :", f"set +H\n{typed}", **variables)
+        done = (self.folder / "done").read_text().split()
+        return [line for number, line in enumerate(lines) if str(number) not in done]
 
     def close(self) -> None:
         """End the servers, and remove the folder."""

@@ -2,14 +2,11 @@
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import psycopg
 import pytest
 
@@ -27,7 +24,6 @@ from tests.support.waiting import eventually
 PAGE = paths.directory("deploy") / "DATABASE.md"
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 SETTINGS = "listen_addresses = ''\nunix_socket_directories = '{}'\nwal_level = logical\n"
-SUPERUSER = "the login is a superuser: the service needs no more than stackmgr_app"
 MANAGER, OTHER_MANAGER = saved.MANAGER, saved.OTHER_MANAGER
 OF_MANAGER = ("managers", "stacks", "stack_revisions", "creation_receipts")
 # Without the hour of the last use.
@@ -39,7 +35,6 @@ TABLES = b"""
 SELECT relname, array_to_string(reloptions, ' ') FROM pg_class
 WHERE relnamespace = 'stackmgr'::regnamespace AND relkind = 'r'
 """
-SETUP, DAILY, PREPARE, LAST_SEGMENTS, TARGET, START = blocks("Point-in-time recovery", PAGE)
 COPY_MANAGER, RECOVER_MANAGER = blocks("Recovery of one manager", PAGE)
 
 
@@ -98,121 +93,6 @@ def contents(url: str) -> dict[str, tuple[str, list[tuple[Any, ...]]]]:
 def assert_complete(url: str, expected: dict[str, tuple[str, list[tuple[Any, ...]]]]) -> None:
     assert contents(url) == expected
     assert preflight.examine(url, thorough=True).problems == []
-
-
-@pytest.fixture
-def archiving(shell: Dba) -> str:
-    """The connection string of a server that archives its WAL as the page says, and has a base backup."""
-    try:
-        shell.run("pg_verifybackup --version")
-    except AssertionError:  # that of the wheel for 18 crashes
-        if not DEBIAN.exists():
-            pytest.skip("needs a pg_verifybackup that runs")
-        shell.variables["PATH"] = f"{DEBIAN}:{shell.variables['PATH']}"
-    url = shell.begin(data := shell.make("data"))
-    for name in ("archive", "backups", "scripts", "new.sock"):
-        shell.run(f"mkdir {name}")
-        shell.variables[name.upper()] = f"{shell.folder}/{name}"
-    shell.variables |= {"DATA": data, "NEW": f"{shell.folder}/new", "METRICS": f"{shell.folder}/backup.prom"}
-    shell.run(SETUP)
-    shell.run(DAILY)
-    [backup] = (shell.folder / "backups").iterdir()
-    shell.variables["BACKUP"] = str(backup)
-    return url
-
-
-def recover(shell: Dba, *steps: str, paused: Callable[[str], None] | None = None) -> str:
-    """Recover by some steps of the page, and return the connection string of the new server.
-
-    *paused*, if given, is called with it while the recovery pauses at its target.
-    """
-    new = shell.variables["NEW"]
-    for step in steps:
-        shell.run(step.replace("= promote", "= pause" if paused else "= promote"))
-    sockets = f"unix_socket_directories = '{new}.sock'\n"
-    shell.run("cat >> $NEW/postgresql.auto.conf", sockets)
-    if paused:
-        start, _, wait = START.partition("\n")
-        shell.run(start)
-        paused(shell.url(new))
-    shell.run(wait if paused else START, RECOVERED=shell.url(new, "postgres"))
-    assert preflight.examine(shell.url(new)).warnings == [SUPERUSER]
-    return shell.url(new)
-
-
-def test_recovery_ends_at_its_time(shell, archiving):
-    save(archiving)
-    expected = contents(archiving)
-    # So much WAL that the state is consistent long before the end of the recovery.
-    sql(archiving, "CREATE TABLE public.load AS SELECT number FROM generate_series(1, 100) AS number")
-    for _ in range(20):
-        sql(archiving, "INSERT INTO public.load SELECT number FROM generate_series(1, 100000) AS number")
-    shell.variables["TIME"] = str(sql(archiving, "SELECT clock_timestamp()")[0][0])
-    sql(archiving, "UPDATE stackmgr.stacks SET name = 'after'")
-    sql(archiving, "SELECT pg_switch_wal()")
-    shell.run("pg_ctl -D $DATA -m fast stop")
-
-    def copy_too_early(url: str) -> None:
-        eventually(lambda: sql(url, "SELECT pg_get_wal_replay_pause_state()") == [("paused",)], 30)
-        with pytest.raises(AssertionError, match="to its target still runs"):
-            shell.run(COPY_MANAGER, COPY=url, MANAGER_ID=saved.MANAGER_ID)
-        sql(url, "SELECT pg_wal_replay_resume()")
-
-    url = recover(shell, PREPARE, TARGET, paused=copy_too_early)
-    assert sql(url, "SELECT count(*) FROM public.load") == [(2_000_100,)]
-    assert_complete(url, expected)
-
-
-def test_readable_wal_loses_no_commit(shell, archiving):
-    with psycopg.connect(archiving, autocommit=True) as client:
-        client.execute(b"CREATE TABLE public.drill AS SELECT 1 AS number")
-        for _ in range(3):
-            client.execute(b"SELECT pg_switch_wal()")
-            client.execute(b"INSERT INTO public.drill VALUES (2)")
-        # As a power failure would.
-        server = psutil.Process(int(Path(shell.variables["DATA"], "postmaster.pid").read_text().split()[0]))
-        for process in (server, *server.children()):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-    assert sql(recover(shell, PREPARE, LAST_SEGMENTS), "SELECT count(*) FROM public.drill") == [(4,)]
-
-
-def test_backups_are_verified_and_expire_with_their_wal(shell, archiving):
-    archive, backups, metrics = (shell.folder / name for name in ("archive", "backups", "backup.prom"))
-    first, segments = shell.variables["BACKUP"], set(archive.iterdir())
-    save(archiving)
-    for _ in range(2):
-        sql(archiving, "SELECT pg_switch_wal()")
-        time.sleep(1)  # the names of backups have seconds
-        shell.run(DAILY.replace(" 14 ", " 2 "))
-    kept = set(backups.iterdir())
-    assert len(kept) == 2
-    assert Path(first) not in kept
-    assert segments - set(archive.iterdir())
-    needed = re.findall(r"\(file (\w+)\)", (min(kept) / "backup_label").read_text())[0]
-    eventually((archive / f"{needed}.gz").exists)
-    assert time.time() - float(metrics.read_text().removeprefix("stackmgr_backup_timestamp_seconds ")) < 60
-    before = metrics.read_bytes()
-    shell.run("mkdir programs; ln -s /bin/false programs/pg_verifybackup")
-    time.sleep(1)
-    with pytest.raises(AssertionError):
-        shell.run(DAILY, PATH=f"{shell.folder}/programs:{shell.variables['PATH']}")
-    assert set(backups.glob("*[0-9]")) == kept
-    assert metrics.read_bytes() == before
-
-
-def test_a_segment_is_archived_once_and_never_replaced(shell):
-    command = "sh deploy/postgresql/archive_wal.sh segment 0001 archive"
-    # The segment before it has its name, and then the folder.
-    (shell.folder / "sync").write_text("#!/bin/sh\necho $1 $(ls archive) >> synced\n")
-    (shell.folder / "sync").chmod(0o755)
-    shell.variables["PATH"] = f"{shell.folder}:{shell.variables['PATH']}"
-    shell.run(f"mkdir archive; echo one > segment; {command}; {command}")
-    assert (shell.folder / "synced").read_text() == "archive/0001.gz.part 0001.gz.part\narchive 0001.gz\n"
-    shell.run("gzip -dc archive/0001.gz | cmp - segment; echo two > segment")
-    with pytest.raises(AssertionError):
-        shell.run(command)
-    shell.run('test "$(gzip -dc archive/0001.gz)" = one')
 
 
 @dataclass

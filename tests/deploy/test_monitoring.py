@@ -81,6 +81,12 @@ FIRES_ON = {
     "StackmgrMultixactAge": {'pg_database_wraparound_age_datminmxid_seconds{datname="a"}': "500000001x90"},
     "StackmgrOldTransaction": {'pg_stat_activity_max_tx_duration{usename="support"}': "3601x90"},
     "StackmgrArchivingFails": {'pg_stat_archiver_failed_count{instance="a"}': "0+1x90"},
+    "StackmgrArchivingStopped": {
+        'pg_stat_archiver_archived_count{instance="a"}': "7x90",
+        'pg_stat_database_tup_inserted{instance="a", datname="b"}': "0+1x90",
+        'pg_stat_database_tup_updated{instance="a", datname="b"}': "0x90",
+    },
+    "StackmgrDatabaseNotWatched": {'pg_stat_archiver_archived_count{instance="a"}': "1x30 _x60"},
     "StackmgrBackupAge": {'stackmgr_backup_timestamp_seconds{instance="a"}': "-104401x90"},
     "StackmgrReplicationLag": {'pg_replication_lag_seconds{instance="a"}': "31x90"},
     "StackmgrReplicationSlotInactive": {'pg_replication_slots_active{instance="a", slot_name="b"}': "0x90"},
@@ -91,6 +97,10 @@ HEALTHY = {
     'pg_database_wraparound_age_datminmxid_seconds{datname="stackmgr"}': "500000000x90",
     'pg_stat_activity_max_tx_duration{usename="support"}': "3600x90",
     'pg_stat_archiver_failed_count{instance="a"}': "3x90",
+    'pg_stat_archiver_archived_count{instance="a"}': "0x8 0+1x9 10+0x20 11+1x60",
+    'pg_stat_database_tup_inserted{instance="a", datname="b"}': "0x8 0+1x9 10+0x20 11+1x60",
+    'pg_stat_database_tup_updated{instance="a", datname="b"}': "0x90",
+    'pg_up{instance="a"}': "1x90",
     'stackmgr_backup_timestamp_seconds{instance="a"}': "-103200x90",
     'pg_replication_lag_seconds{instance="a"}': "30x90",
     'pg_replication_slots_active{instance="a", slot_name="b"}': "1x90",
@@ -243,6 +253,10 @@ def test_each_alert_fires_on_its_condition(tmp_path):
         for name, values in FIRES_ON["StackmgrSlowRequests"].items()
     }
     tests.append(expect(queue, "StackmgrSlowRequests", fires=True))
+    for absent in ("StackmgrBackupAge", "StackmgrDatabaseNotWatched"):
+        tests.append(expect({}, absent, fires=True))
+    gone = HEALTHY | {'pg_up{instance="b"}': "1x9 _x80"}
+    tests.append(expect(gone, "StackmgrDatabaseNotWatched", fires=True))
     tests.append(expect({'up{job="another"}': "1x90"}, "StackmgrDown", fires=True))  # nothing is scraped
     # Not in step with the samples, of which one minute then holds one or two.
     document = {"rule_files": [str(ALERTS)], "evaluation_interval": "40s", "tests": tests}

@@ -1,6 +1,9 @@
 """The runbook's commands for a DBA, as printed: roles, logins, dump, restore, checks."""
 
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,13 +18,15 @@ from stackmgr import paths
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
-from stackmgr.operate import issued_keys, migrations, preflight
+from stackmgr.operate import erasure, holds, issued_keys, migrations, preflight
 from stackmgr.operate.connection import operating
 from tests.deploy.dba import Shell
-from tests.deploy.runbook import lines
+from tests.deploy.runbook import block, lines
 from tests.support.client import Client
 from tests.support.clusters import cluster
+from tests.support.command_line import runner
 from tests.support.examples import configuration
+from tests.support.processes import completed
 from tests.support.waiting import eventually
 
 ROOT = paths.directory("deploy").parent
@@ -153,6 +158,11 @@ def test_postgresql_image_gets_its_passwords(dba):
     assert saved == [("stackmgr_operator",), ("stackmgr_service",)]
 
 
+def query(url: str, statement: str) -> list[Any]:
+    with psycopg.connect(url) as connection:
+        return connection.execute(statement.encode()).fetchall()
+
+
 def create(url: str, key: str, spellings: dict[str, str]) -> list[tuple[int, Any]]:
     """Create two stacks, always with the same keys, and return statuses and bodies."""
     database = Database(url, pool_size=1)
@@ -166,18 +176,96 @@ def create(url: str, key: str, spellings: dict[str, str]) -> list[tuple[int, Any
         database.close()
 
 
-def test_restored_dump_passes_its_checks(dba, spellings):
-    with operating(dba.login("stackmgr_operator")) as operator:
-        key = issued_keys.create(operator, str(uuid4())).key
-    created = create(dba.login("stackmgr_service"), key, spellings)
-    with psycopg.connect(dba.url) as connection:  # the server of the wheel has no amcheck
-        found = connection.execute("SELECT FROM pg_available_extensions WHERE name = 'amcheck'").fetchall()
-    *commands, audit = lines("Backup and restore")
+def as_operator(dba: Dba, text: str, service: str, operator: str) -> subprocess.CompletedProcess[str]:
+    """Run *text* in a shell with the runbook's functions and environment files that name these databases."""
+    for name, url in (("stackmgr", service), ("operator", operator)):
+        (dba.folder / f"{name}.env").write_text(f"STACKMGR_DATABASE_URL='{url}'\n")
+    journal = f"logger() {{ echo \"$*\" >> '{dba.folder}/journal'; }}"
+    text = f"cd '{dba.folder}'\n{journal}\n{block('Runbook', 'stackmgr() {')}\n{text}"
+    text = text.replace("/etc/stackmgr", str(dba.folder))
+    text = re.sub(r"/opt/stackmgr/\S+?/bin", str(Path(sys.executable).parent), text)
+    text = text.replace("/opt/stackmgr/current", str(ROOT))
+    return completed(["/bin/sh", "-c", text])
+
+
+def restore(dba: Dba, database: str) -> None:
+    """Restore the dump by the page's commands; the server of the wheel has no amcheck."""
+    found = query(dba.url, "SELECT FROM pg_available_extensions WHERE name = 'amcheck'")
+    _, *commands, audit = (
+        line.replace("stackmgr_restored", database) for line in lines("Backup and restore")
+    )
     for command in commands:
         if "/pg_amcheck" not in command or found:
             dba.run_printed(command)
     assert "(0 rows)" in dba.run_printed(audit)
+
+
+def test_restored_dump_passes_its_checks(dba, spellings):
+    with operating(dba.login("stackmgr_operator")) as operator:
+        key = issued_keys.create(operator, str(uuid4())).key
+    created = create(dba.login("stackmgr_service"), key, spellings)
+    dump, _, restoration, *_ = lines("Backup and restore")
+    dba.run_printed(dump)
+    whole = (dba.folder / "stackmgr.dump").read_bytes()
+    # A connection that breaks leaves the dump of the day before; a dump that is cut leaves no row.
+    with pytest.raises(AssertionError):
+        dba.run_printed(dump.replace("pg_dump -Fc", "head -c 5 stackmgr.dump; false"))
+    assert (dba.folder / "stackmgr.dump").read_bytes() == whole
+    dba.run_printed(lines("Backup and restore")[1])
+    dba.run(f"head -c {len(whole) // 3} stackmgr.dump > cut.dump")
+    with pytest.raises(AssertionError):
+        dba.run_printed(restoration.replace("stackmgr.dump", "cut.dump"))
+    restore(dba, "stackmgr_restored")
+    with pytest.raises(AssertionError, match="already exists"):
+        dba.run_printed(restoration)
     url = dba.login("stackmgr_service", "stackmgr_restored")
     assert preflight.examine(url).problems == []
     assert [status for status, _ in created] == [201, 201]
     assert create(url, key, spellings) == [(200, stack) for _, stack in created]
+
+
+def test_lost_changes_are_listed_and_made_again(dba, spellings, monkeypatch, capsys):
+    monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 0)
+    old, service = dba.login("stackmgr_operator"), dba.login("stackmgr_service")
+    accounts = [str(uuid4()) for _ in range(3)]
+    with operating(old) as operator:
+        key, *others = (issued_keys.create(operator, account) for account in accounts)
+        leaked, rotated, expired = (issued_keys.create(operator, accounts[0]) for _ in range(3))
+        for each in (key, *others):
+            create(service, each.key, spellings)
+        saved = "SELECT external_id::text, manager_id::text FROM stackmgr.managers"
+        managers = dict(query(dba.login("postgres"), saved))
+        dba.run_printed(lines("Backup and restore")[0])
+        issued_keys.revoke(operator, leaked.key_id)
+        issued_keys.rotate(operator, rotated.key_id, overlap_seconds=3600, expires_at=None)
+        issued_keys.rotate(operator, expired.key_id, overlap_seconds=0, expires_at=None)
+        erasure.erase(operator, managers[accounts[1]], accounts[1], lambda *_: None)
+        holds.hold(operator, managers[accounts[2]], "it's case 17")
+    restore(dba, "stackmgr_second")
+    restored = dba.login("stackmgr_service", "stackmgr_second")
+    urls = (restored, dba.login("stackmgr_operator", "stackmgr_second"))
+
+    wrong = as_operator(dba, f"stackmgr keys revoke {key.key_id}", restored, old)
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert "another database" in wrong.stderr
+    assert f"-- keys revoke {key.key_id}\n" in (dba.folder / "journal").read_text()
+    listed = block("After any restore", "lost_changes.sql")
+    listed = f"OLD='{dba.login('postgres')}' NEW='{dba.login('postgres', 'stackmgr_second')}'\n{listed}"
+    todo = as_operator(dba, listed, *urls).stdout.splitlines()
+    assert sorted(tuple(line.split()[1:3]) for line in todo) == [
+        *[("keys", "revoke")] * 2,
+        *[("keys", "rotate")] * 2,
+        ("managers", "erase"),
+        ("managers", "hold"),
+    ]
+    run = runner(monkeypatch, capsys)
+    monkeypatch.setenv("STACKMGR_DATABASE_URL", urls[1])
+    monkeypatch.setenv("SERVICE_DATABASE_URL", restored)
+    for line in todo:
+        overlap = ("--overlap", "3600") if "rotate" in line else ()
+        assert run(*shlex.split(line)[1:], *overlap).status == 0, line
+    assert as_operator(dba, listed, *urls).stdout == ""
+    for revoked in (leaked, expired, others[0]):
+        assert [status for status, _ in create(restored, revoked.key, spellings)] == [401, 401]
+    for valid in (key, rotated, others[1]):
+        assert [status for status, _ in create(restored, valid.key, spellings)] == [200, 200]
