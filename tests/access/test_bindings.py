@@ -86,5 +86,7 @@ def test_rebinding_needs_the_saved_binding(bound, client_as, command, contents):
         rejected = rebind(command, external_id, external_id, confirmed, *arguments)
         assert (rejected.status, rejected.out) == (status, "")
         assert message in rejected.err
+    rejected = rebind(command, external_id, other_external, identity_id, "--to-identity-id", "id_new")
+    assert "the saved binding is another one" in rejected.err
     assert "MANAGER_ID or --identity-id is required" in command("managers", "show").err
     assert contents() == before

@@ -8,6 +8,7 @@ from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database.pool import Database
+from stackmgr.database.session import Session
 from stackmgr.errors import DatabaseError
 from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import operating
@@ -92,18 +93,22 @@ def test_one_process_writes_a_use(issued, database, admin):
 
 
 def test_uses_of_a_failed_write_are_kept(issue, notes, database, database_url, caplog):
-    before, during = issue(), issue()
+    first, second, during = issue(), issue(), issue()
+    sessions = iter([database.session()])
 
-    def fail(_: Database) -> None:
+    def fail(_: Database) -> Session:
+        for session in sessions:
+            return session
         notes.notice(api_keys.digest(during.key))
         raise DatabaseError(ReasonSlug.NO_CONNECTION)
 
-    notes.notice(api_keys.digest(before.key))
+    for each in (first, second):
+        notes.notice(api_keys.digest(each.key))
     with patch.object(type(database), "session", fail):
         notes.write()
     assert "The last use of 1 keys could not be saved yet" in caplog.text
-    assert before.key not in caplog.text
+    assert first.key not in caplog.text
     notes.write()
     with operating(database_url) as reader:
-        for issued in (before, during):
+        for issued in (first, second, during):
             assert issued_keys.find(reader, issued.key_id).last_used_hour is not None

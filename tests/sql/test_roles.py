@@ -81,6 +81,7 @@ def test_readiness_names_hidden_rows(admin):
     for others, missing in (
         ([], hidden),
         ([policy % b"stackmgr_reader"], hidden),
+        ([b"CREATE POLICY test ON stackmgr.stacks AS RESTRICTIVE USING (true)"], hidden),
         ([policy % b"PUBLIC"], None),
     ):
         with admin.transaction(force_rollback=True):
