@@ -108,17 +108,18 @@ def test_a_warning_says_once_that_all_keys_are_unknown(unkey_client, unkey, capl
 def test_rejected_key_is_logged_with_its_id(client_with, issue, operator, lines):
     revoked, used_up = issue(), issue(quota=issued_keys.Quota(1, 60))
     expired = issue(expires_at=datetime.now(UTC) - timedelta(seconds=60))
-    session = operator.session()
-    issued_keys.revoke(session, revoked.key_id)
     keys = (revoked.key, expired.key, api_keys.generate(), used_up.key, used_up.key)
-    statuses = [client_with(key, observers=[lines.append]).page().status_int for key in keys]
-    assert statuses == [401, 401, 401, 200, 429]
-    assert [(line["reason"], line["key_id"]) for line in lines] == [
-        ("key_revoked", revoked.key_id),
-        ("key_expired", expired.key_id),
-        ("key_unknown", None),
-        (None, used_up.key_id),
-        ("quota", used_up.key_id),
+    known, *others = [client_with(key, observers=[lines.append]) for key in keys]
+    assert known.page().status_int == 200
+    issued_keys.revoke(operator.session(), revoked.key_id)
+    assert [each.page().status_int for each in (known, *others)] == [401, 401, 401, 200, 429]
+    assert [(line["reason"], line["key_id"], bool(line["manager_id"])) for line in lines] == [
+        (None, revoked.key_id, True),
+        ("key_revoked", revoked.key_id, False),
+        ("key_expired", expired.key_id, False),
+        ("key_unknown", None, False),
+        (None, used_up.key_id, True),
+        ("quota", used_up.key_id, False),
     ]
 
 
