@@ -84,6 +84,7 @@ def as_many(text):
 TOO_MUCH_STRUCTURE = {
     "nested lists": (f"[{','.join(['[' * 900 + ']' * 900] * 145)}]", InvalidBody),
     "opening brackets": (as_many("["), InvalidBody),
+    "after an escaped backslash": (r'"\\"' + as_many("["), InvalidBody),
     "empty objects": (f"[{as_many('{},')}0]", InvalidConfiguration),
     "members": (json.dumps(dict.fromkeys(map(str, range(20_000)), 0)), InvalidConfiguration),
     "fractions": (f"[{as_many('0.1,')}0]", InvalidConfiguration),

@@ -137,6 +137,8 @@ lines.write(b"two, torn\\n")
 lines.flush()
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 lines.write(b"three\\n")
+lines.flush()
+sys.exit(lines._pending_bytes)
 """
     with (tmp_path / "log").open("ab") as file:
         subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE, stdout=file)

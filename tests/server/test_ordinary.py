@@ -7,6 +7,7 @@ import re
 import time
 from contextlib import ExitStack
 from email.utils import parsedate_to_datetime
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -228,6 +229,9 @@ def test_an_application_may_change_its_mind(memory):
     memory.wsgi = lambda _, start_response: start_response("200 OK", []) and content
     assert memory.request(get("/")).body == b"x"
     assert content.closed
+    content = MagicMock(__iter__=Mock(side_effect=OSError))
+    assert memory.request(get("/")).status == 500
+    content.close.assert_called_once()
 
 
 def test_a_rejected_key_is_unverified_again(responding):
