@@ -14,7 +14,7 @@ import socket
 import sys
 from pathlib import Path
 
-from stackmgr.release import checked_release
+from stackmgr.start_check import checked_start
 
 # Process 1 of a container ignores signals without a handler; gunicorn sets its own later.
 if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -28,7 +28,7 @@ if _logs_to_terminal:  # which may send this to a job in the background that wri
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:3")
 
 # A reload reads this file again in the same master, which has the modules of the old release.
-_settings = checked_release()
+_settings = checked_start()
 if not _settings["problems"]:
     for _name in [name for name in sys.modules if name.partition(".")[0] == "stackmgr"]:
         del sys.modules[_name]
@@ -119,7 +119,7 @@ def when_ready(server):
 
 def post_fork(server, worker):
     """Count a worker's start and pass it the checked settings, which it does not read again."""
-    os.environ["STACKMGR.CHECKED"] = _settings["prepared"]
+    os.environ["STACKMGR.PREPARED"] = _settings["prepared"]
     worker.queue_seconds = _settings["queue_timeout"]
     worker.admin_port = _settings["admin_port"]
     if _metrics_dir:

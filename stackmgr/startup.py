@@ -28,7 +28,7 @@ VERIFIERS: Mapping[str, type[Verifier]] = {
 }
 
 # gunicorn's master sets it in each worker after the fork: see deploy/gunicorn.conf.py.
-CHECKED = "STACKMGR.CHECKED"
+PREPARED = "STACKMGR.PREPARED"
 # Set by `stackmgr dev`: the request log may quote requests.
 DEV = "STACKMGR.DEV"
 
@@ -47,11 +47,11 @@ class Prepared(NamedTuple):
 def prepare(environ: Mapping[str, str]) -> Prepared:
     """Return the checked configuration, or raise SettingsError with every problem it has.
 
-    A worker of gunicorn finds in CHECKED what its master has checked: by a file that has changed
+    A worker of gunicorn finds in PREPARED what its master has checked: by a file that has changed
     since it would differ from the other workers.
     """
-    if CHECKED in environ:
-        checked = json.loads(environ[CHECKED])
+    if PREPARED in environ:
+        checked = json.loads(environ[PREPARED])
         return Prepared(settings.from_environ(checked[0]), checked[1])
     problems: list[str] = []
     try:

@@ -22,9 +22,9 @@ from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command
 from stackmgr.operate.output import print_json, print_table
 from stackmgr.operate.preflight import Findings
 from stackmgr.settings import OPTIONS, Option, Secret, Settings, SettingsError
+from stackmgr.start_check import StartCheck
 
 _REDACTED = "[redacted]"
-_FOR_MASTER = ("queue_timeout", "admin_port", "log_level", "admin_bind")
 
 
 def _findings(chosen: Settings, workers: int = 0) -> Findings:
@@ -135,21 +135,22 @@ def check_start() -> None:
     """
     if os.isatty(1):
         sys.exit("only gunicorn's master runs this module: use 'stackmgr check'")
-    known: dict[str, Any] = {
-        "version": __version__,
-        "log_format": OPTIONS["log_format"].read(os.environ, []),
-        "warnings": [],
-        "problems": [],
-    }
+    log_format = OPTIONS["log_format"].read(os.environ, [])
+    known = StartCheck(version=__version__, log_format=log_format, warnings=[], problems=[])
     try:
         prepared = startup.prepare(os.environ)
         startup.assemble(prepared, os.environ, serves=False)
         chosen = prepared.settings
-        known |= vars(_findings(chosen))
-        known |= {name: getattr(chosen, name) for name in _FOR_MASTER}
+        findings = _findings(chosen)
         known |= {
+            "problems": findings.problems,
+            "warnings": findings.warnings,
+            "log_level": chosen.log_level,
             "concurrency": startup.concurrent_requests(chosen),
-            "metrics_dir": chosen.metrics_dir and str(chosen.metrics_dir),
+            "queue_timeout": chosen.queue_timeout,
+            "admin_bind": chosen.admin_bind,
+            "admin_port": chosen.admin_port,
+            "metrics_dir": str(chosen.metrics_dir) if chosen.metrics_dir else None,
             "prepared": prepared.dump(),
         }
     except SettingsError as ex:

@@ -10,7 +10,7 @@
 - If a worker cannot be forked or cannot boot, the master tries again: see `Worker.init_process`.
 - systemd is notified once a worker serves.
 
-The master imports this module: of the service it must import nothing but `release`.
+The master imports this module: of the service it must import nothing but `start_check`.
 """
 
 import os
@@ -23,7 +23,7 @@ from typing import Any
 
 from gunicorn import __version__, systemd
 
-from stackmgr import release
+from stackmgr import start_check
 
 WORKER = "stackmgr.server.worker.Worker"
 BOOT_SECONDS = 30.0  # in which a worker must serve
@@ -110,9 +110,9 @@ class Master:
         server, number = self._server, self._server.num_workers
         application, modules = dict(vars(server.app)), _service_modules()
         try:
-            if (output := release.run_check(self._supervise)) is None:
+            if (output := start_check.run_check(self._supervise)) is None:
                 raise _ReloadRejected  # noqa: TRY301
-            os.environ[release.CHECKED] = output
+            os.environ[start_check.RESULT] = output
             self._oldest_new = server.worker_age + 1
             self._gunicorn.reload()
         except StopIteration:  # by the handler of a signal to stop
@@ -190,7 +190,7 @@ class Master:
             has_failed = len(new) < self._server.num_workers or time.monotonic() > deadline
             if has_failed or all(map(_serves, new.values())):
                 break
-            time.sleep(release.POLL_SECONDS)
+            time.sleep(start_check.POLL_SECONDS)
             self._server.reap_workers()
         if has_failed:
             self._server.log.error("The new workers do not serve")

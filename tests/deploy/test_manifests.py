@@ -16,8 +16,8 @@ import yaml
 from gunicorn.config import Backlog, Timeout
 
 import stackmgr
-from stackmgr.release import CHECK_SECONDS
 from stackmgr.settings import Settings
+from stackmgr.start_check import CHECK_SECONDS
 from tests.deploy.units import DEPLOY, GRACEFUL_TIMEOUT_SECONDS, unit, values
 from tests.support.processes import completed
 from tests.support.programs import require

@@ -41,8 +41,8 @@ HANGING = IN_A_WORKER.format("import time; time.sleep(100)")
 NOT_IN_A_WORKER = 'import sys\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError'
 # A check of a release, and the boot of a worker, have eight seconds each.
 IMPATIENT = (
-    "\nfrom stackmgr import release\nfrom stackmgr.server import master"
-    "\nmaster.BOOT_SECONDS = release.CHECK_SECONDS = 8\n"
+    "\nfrom stackmgr import start_check\nfrom stackmgr.server import master"
+    "\nmaster.BOOT_SECONDS = start_check.CHECK_SECONDS = 8\n"
 )
 
 

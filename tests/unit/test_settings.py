@@ -113,7 +113,7 @@ def test_a_secret_is_hidden_in_any_repr(verifier):
     others = {"VERIFIER": verifier, "UNKEY_ROOT_KEY": "hunter2", "QUEUE_TIMEOUT": "0.25", "CONCURRENCY": "7"}
     given = {f"STACKMGR_{name}": value for name, value in others.items()} | {"STACKMGR_DATABASE_URL": URL}
     checked = startup.prepare(given)
-    of_a_worker = startup.prepare({startup.CHECKED: checked.dump()})
+    of_a_worker = startup.prepare({startup.PREPARED: checked.dump()})
     assert of_a_worker == checked
     for chosen in (checked.settings, of_a_worker.settings):
         held = {"url": chosen.database_url, "settings": chosen, "nested": [chosen.database_url]}

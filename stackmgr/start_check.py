@@ -11,11 +11,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import IO, Any, cast
+from typing import IO, TypedDict, cast
 
 CHECK_SECONDS = 120.0  # TimeoutStartSec of deploy/stackmgr.service is longer
 POLL_SECONDS = 0.05
-CHECKED = "STACKMGR.RELEASE"  # in the environment, the result of the check that a reload has made
+RESULT = "STACKMGR.RELEASE"  # in the environment, the result of the check that a reload has made
+
+
+class StartCheck(TypedDict, total=False):
+    """The document of the check; without problems it is complete.
+
+    A dictionary, because at a reload the release on disk fills it and the running one may read it.
+    """
+
+    version: str
+    log_format: str
+    log_level: str
+    problems: list[str]
+    warnings: list[str]
+    concurrency: int
+    queue_timeout: float
+    admin_bind: str | None
+    admin_port: int  # 0 without admin_bind
+    metrics_dir: str | None
+    prepared: str  # startup.Prepared, secrets included
 
 
 def run_check(turn: Callable[[], None]) -> str | None:
@@ -39,10 +58,10 @@ def run_check(turn: Callable[[], None]) -> str | None:
     return None
 
 
-def checked_release() -> dict[str, Any]:
+def checked_start() -> StartCheck:
     """Return the result of the check at start or reload.  Raises SystemExit if there is none."""
-    output = os.environ.pop(CHECKED, None) or run_check(lambda: None)
+    output = os.environ.pop(RESULT, None) or run_check(lambda: None)
     if output is None:
         sys.exit(1)
-    found: dict[str, Any] = json.loads(output)
+    found: StartCheck = json.loads(output)
     return found
