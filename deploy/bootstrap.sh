@@ -20,16 +20,20 @@ export HOME GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG_COUNT GIT_CONFIG_KEY_
 # Run pip of the virtual environment $1.  Of its settings, those have an effect that say where packages come from.
 pip_of() {
     "$1/bin/python" -I - "$@" <<'END'
-import ast, os, re, subprocess, sys
-SOURCES = "(?:extra-)?index-url|find-links|no-index|trusted-host|(?:client-)?cert|proxy|(?:default-)?timeout|retries|cache-dir"
-pip = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check"]
-listed = subprocess.run([*pip, "-vvv", "config", "list"], stdout=subprocess.PIPE, text=True)
+import os, sys
+from pip._internal.configuration import Configuration  # `pip config list` obeys quiet, python and log of what it lists
+from pip._internal.exceptions import ConfigurationError
+SOURCES = """index-url extra-index-url find-links no-index trusted-host cert client-cert use-feature proxy timeout
+default-timeout retries cache-dir no-cache-dir keyring-provider"""
+settings = Configuration(isolated=False)
+settings.load()
 environ = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-for section in ("global", "install", ":env:"):  # the last has precedence
-    for key, value in re.findall(rf"^{section}\.({SOURCES}|use-feature|keyring-provider)=(.*)$", listed.stdout, re.MULTILINE):
-        environ["PIP_" + key.upper().replace("-", "_")] = ast.literal_eval(value)
-if listed.returncode:
-    sys.exit(listed.returncode)
+for key in (f"{section}.{name}" for section in ("global", "install", ":env:") for name in SOURCES.split()):
+    try:  # the last section has precedence
+        environ["PIP_" + key.rpartition(".")[2].upper().replace("-", "_")] = settings.get_value(key)
+    except ConfigurationError:
+        pass
+pip = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check"]
 os.execve(sys.executable, [*pip, *sys.argv[2:]], environ | {"PIP_CONFIG_FILE": os.devnull})
 END
 }

@@ -178,7 +178,9 @@ def run(port: int, folder: Path) -> None:
     try:
         _run(port, folder.resolve())
     except OSError as ex:
-        raise CommandError(f"{ex.filename or folder}: {ex.strerror}") from ex
+        if ex.filename is None:  # of standard output
+            raise
+        raise CommandError(f"{ex.filename}: {ex.strerror}") from ex
     except _Stop:
         print("stopped", flush=True)
 

@@ -1,0 +1,46 @@
+"""The first lines of the scripts: of a developer's or an operator's environment, little has an effect."""
+
+import sys
+
+import pytest
+
+from tests.support.environments import FOREIGN, PIP, SOURCES, pip_variables
+from tests.support.processes import completed
+from tests.support.releases import ROOT
+
+KEPT = """
+PYTHON PYENV_VERSION LD_LIBRARY_PATH XDG_CONFIG_HOME TMPDIR LANG TERM CI https_proxy NO_PROXY SSL_CERT_FILE
+REQUESTS_CA_BUNDLE NODE_EXTRA_CA_CERTS NETRC STACKMGR_TOKENS STACKMGR_TEST_POSTGRES WEB_CONCURRENCY
+GUNICORN_CMD_ARGS POSTGRES_BINARIES CITUS_BINARIES PIP_INDEX_URL
+""".split()  # noqa: SIM905
+
+
+def sourced(line: str, **environ: str) -> str:
+    command = ["/bin/sh", "-euc", f". deploy/bootstrap.sh; {line}"]
+    ended = completed(command, cwd=ROOT, env={"PATH": "/usr/bin:/bin"} | environ)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def test_only_listed_variables_remain():
+    printed = sourced("env", **dict.fromkeys([*KEPT, *FOREIGN, "two\nPATH"], "x"))
+    left = {line.partition("=")[0] for line in printed.splitlines()}
+    git = {f"GIT_CONFIG_{name}" for name in ("GLOBAL", "SYSTEM", "COUNT", "KEY_0", "VALUE_0")}
+    assert left - {"PWD", "OLDPWD", "SHLVL", "_"} == {"PATH", "HOME", *KEPT, *git}
+    assert "HOME=/\n" in printed
+
+
+@pytest.mark.parametrize("section", ["global", "variables"])
+def test_of_pips_settings_only_sources_remain(tmp_path, section):
+    given = SOURCES | dict.fromkeys(PIP, "yes")
+    lines = "".join(f"{name} = {value.replace(chr(10), chr(10) + ' ')}\n" for name, value in given.items())
+    (tmp_path / "pip.conf").write_text("" if section == "variables" else f"[{section}]\n{lines}")
+    environ = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
+    environ |= pip_variables(given) if section == "variables" else {}
+    printed = sourced(f"pip_of '{sys.prefix}' config list", **environ)
+    found = {
+        name.removeprefix(":env:.") for name in (line.partition("=")[0] for line in printed.splitlines())
+    }
+    assert found >= SOURCES.keys()
+    assert not found & {*PIP, f"{section}.user"}
+    assert f":env:.index-url='{SOURCES['index-url']}'\n" in printed
