@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg import sql
@@ -24,6 +25,21 @@ from tests.support.clusters import binaries_of, cluster, new_database
 from tests.support.pgbouncer import make_pooled_login, pgbouncer
 from tests.support.recorder import RecordedDatabase, opened
 from tests.support.server import RunningService, running_service
+
+# Models take the same steps each time.  `--hypothesis-profile=explore` takes others, many more, and
+# looks for the shortest that fail.
+hypothesis.settings.register_profile(
+    "explore", deadline=None, database=None, max_examples=1_000, stateful_step_count=40
+)
+hypothesis.settings.register_profile(
+    "suite",
+    hypothesis.settings.get_profile("explore"),
+    derandomize=True,
+    phases=[hypothesis.Phase.generate],
+    max_examples=60,
+    stateful_step_count=20,
+)
+hypothesis.settings.load_profile("suite")
 
 # Seconds that a session may wait for the database.  A third of them is the lock timeout: by then a
 # test that sees a request wait for a lock must have ended the wait, however busy the machine is.

@@ -1,6 +1,7 @@
 """The last use of a key: recorded to the hour, without delaying a request."""
 
 from unittest.mock import patch
+from uuid import uuid4
 
 import pytest
 
@@ -13,6 +14,7 @@ from stackmgr.errors import DatabaseError
 from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import operating
 from stackmgr.reasons import ReasonSlug
+from tests.support.examples import configuration
 from tests.support.waiting import eventually
 
 
@@ -41,27 +43,29 @@ def noted_client(client_with, issued, notes):
     return client_with(issued.key, verifier=DatabaseVerifier(notes))
 
 
-def test_use_is_visible_to_the_hour(noted_client, notes, last_used, admin):
-    noted_client.page()
-    noted_client.page()
-    assert noted_client.statements == ["stack_list"]
-    assert last_used() is None
-    notes.write()
-    (hour,) = admin.execute(b"SELECT date_trunc('hour', now(), 'UTC')").fetchone()
-    assert last_used() == hour
+OPERATIONS = {
+    "create": lambda client, _: client.create(configuration()),
+    "retry": lambda client, _: client.create(configuration(), key="first"),
+    "get": lambda client, stack_id: client.get(stack_id),
+    "miss": lambda client, _: client.get(str(uuid4())),
+    "list": lambda client, _: client.page(),
+    "update": lambda client, stack_id: client.update(stack_id, {"name": "Other"}),
+}
 
 
-def test_within_the_hour_nothing_more_is_written(noted_client, notes, statements_run, admin):
-    noted_client.page()
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+@pytest.mark.parametrize("is_remembered", [True, False])
+def test_each_operation_records_a_use_of_the_hour(noted_client, notes, admin, operation, is_remembered):
+    stack_id = noted_client.create(configuration(), key="first").json["id"]
     notes.write()
-    noted_client.page()
-    statements_run.clear()
-    notes.write()
-    assert statements_run == []
-    admin.execute(b"UPDATE stackmgr.api_keys SET last_used_at = last_used_at - interval '1 hour'")
-    noted_client.page()
-    notes.write()
-    assert statements_run[-1] == "api_key_use_record"
+    for is_new_hour in (True, False):
+        if is_new_hour:
+            admin.execute(b"UPDATE stackmgr.api_keys SET last_used_at = last_used_at - interval '1 hour'")
+        if not is_remembered:
+            noted_client.change_worker()
+        operation(noted_client, stack_id)
+        assert bool(notes._noticed) == is_new_hour
+        notes.write()
 
 
 def test_use_without_a_thread_fails_no_request(noted_client, notes, last_used, no_threads):
@@ -70,14 +74,6 @@ def test_use_without_a_thread_fails_no_request(noted_client, notes, last_used, n
         assert noted_client.page().status_int == 200
     assert noted_client.page().status_int == 200
     eventually(last_used)
-
-
-def test_a_rejected_key_is_not_in_use(noted_client, notes, statements_run):
-    noted_client.key = api_keys.generate()
-    assert noted_client.page().status_int == 401
-    statements_run.clear()
-    notes.write()
-    assert statements_run == []
 
 
 def test_one_process_writes_a_use(issued, database, admin):
