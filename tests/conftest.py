@@ -3,11 +3,13 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import hypothesis
+import psutil
 import psycopg
 import pytest
 from psycopg import sql
@@ -19,12 +21,14 @@ from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.http.app import Application, create_app
 from stackmgr.operate import issued_keys, migrations
 from stackmgr.stacks import whitelist
+from tests.suite import EXTENDED, LONGEST_SECONDS
 from tests.support.citus import citus, distribute
 from tests.support.client import Client
 from tests.support.clusters import binaries_of, cluster, new_database
 from tests.support.pgbouncer import make_pooled_login, pgbouncer
 from tests.support.recorder import RecordedDatabase, opened
 from tests.support.server import RunningService, running_service
+from tests.support.waiting import eventually
 
 # Models take the same steps each time.  `--hypothesis-profile=explore` takes others, many more, and
 # looks for the shortest that fail.
@@ -58,6 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for place, reason in SERIAL.items():
             if path.startswith(place):
                 item.add_marker(pytest.mark.serial(reason))
+        if f"tests/{path}".startswith(EXTENDED):
+            item.add_marker(pytest.mark.timeout(LONGEST_SECONDS))
     order = (*LONGEST, "")
     items.sort(
         key=lambda item: next(rank for rank, place in enumerate(order) if places[item].startswith(place))
@@ -71,6 +77,27 @@ def pytest_configure() -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+def processes_of(run: str) -> list[str]:
+    """Return the tests whose processes are left, by the environment that these inherit."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            environ = process.environ() if process.pid != os.getpid() else {}
+            if environ.get("STACKMGR_TEST_RUN") == run and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{environ.get('PYTEST_CURRENT_TEST')} left {process.cmdline()}")
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Fail, with the name of the test, if one leaves a process behind."""
+    os.environ["STACKMGR_TEST_RUN"] = run = str(uuid4())
+    yield
+    with suppress(AssertionError):
+        eventually(lambda: not processes_of(run), 20)
+    assert not processes_of(run)
 
 
 @pytest.fixture(scope="session")

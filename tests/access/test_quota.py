@@ -4,12 +4,17 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.operate.issued_keys import Quota
 from tests.support.client import Client
 
+SLOTS = b"""
+    SELECT slots.ctid FROM stackmgr.api_key_quota_slots AS slots
+    JOIN stackmgr.api_keys USING (quota_id) WHERE key_id = %s
+"""
 AGE = b"""
     WITH age (seconds, quota_id) AS (
         SELECT make_interval(secs => %s), quota_id FROM stackmgr.api_keys WHERE key_id = %s
@@ -70,6 +75,8 @@ def test_any_span_holds_the_quota(limited, let_pass, limit, retry_after):
     let_pass(key_id, 40)
     assert [client.page().status_int for _ in range(2)] == [200, 429]
     retry_after(client.page(), 60)
+    let_pass(key_id, -3600)  # the clock is set back
+    assert [client.page().status_int for _ in range(limit + 1)] == [200] * limit + [429]
 
 
 def statuses_at_once(client: Client, number: int) -> Counter[int]:

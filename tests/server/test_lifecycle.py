@@ -110,6 +110,18 @@ def test_a_stop_before_the_handlers_of_a_worker_is_not_lost(start, sent):
     eventually(lambda: server.boots == 2)
 
 
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGQUIT, signal.SIGTERM])
+def test_a_master_that_cannot_fork_heeds_a_stop(start, sent):
+    server = start(
+        "import os\nfrom stackmgr.server.master import Master as on_starting\nworkers, pids = 2, [os.fork]\n"
+        "def fork():\n    if not pids: raise OSError(11, 'no more')\n    return pids.pop()()\n"
+        "os.fork = fork"
+    )
+    eventually(lambda: server.log.count("A worker could not be started") > 1)
+    server.process.send_signal(sent)
+    assert server.process.wait(30) == 0
+
+
 def test_a_waiting_worker_is_not_replaced(start):
     server = start("timeout = 3")  # a boot takes longer than 1 s on a busy machine
     with server.connect(get("/sleep?8")) as one, server.connect(get("/sleep?8")) as two:

@@ -59,6 +59,10 @@ WHERE application_name = 'pg_dump' AND relation = 'stackmgr.stacks'::regclass AN
 COLUMNS = b"""
 SELECT count(*) FROM information_schema.columns WHERE table_schema = 'stackmgr' AND column_name = 'noted_at'
 """
+WAITS_LONGER_THAN_FOR_A_TABLE = b"""
+SELECT count(*) FROM pg_stat_activity
+WHERE query LIKE 'CREATE INDEX CONCURRENTLY %' AND clock_timestamp() - query_start > '0.5 s'
+"""
 VALIDITY = (
     b"SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('stackmgr.stack_revisions_request')"
 )
@@ -253,3 +257,14 @@ def test_history_is_partitioned_under_load(own_url, workload, binaries, monkeypa
             assert len(waits) == 1
         for table in ("stacks", "stack_revisions", "creation_receipts"):
             assert admin.execute(f"TABLE stackmgr.{table}".encode()).fetchall() == []
+
+
+def test_a_file_without_a_transaction_waits_for_older_ones(own_url, add):
+    add(noted=ADD_COLUMN, indexed=CREATE_INDEX)
+    with ThreadPoolExecutor() as threads, psycopg.connect(own_url) as older:
+        older.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ  # which keeps its snapshot
+        older.execute(VALIDITY)
+        migrated = threads.submit(migrations.apply, own_url)
+        eventually(lambda: migrated.done() or one(own_url, WAITS_LONGER_THAN_FOR_A_TABLE))
+        older.rollback()
+        assert len(migrated.result()) == 2
