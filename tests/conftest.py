@@ -85,7 +85,7 @@ def processes_of(run: str) -> list[str]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             environ = process.environ() if process.pid != os.getpid() else {}
-            if environ.get("STACKMGR_TEST_RUN") == run and process.status() != psutil.STATUS_ZOMBIE:
+            if environ.get("TEST_RUN_ID") == run and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(f"{environ.get('PYTEST_CURRENT_TEST')} left {process.cmdline()}")
     return found
 
@@ -93,7 +93,7 @@ def processes_of(run: str) -> list[str]:
 @pytest.fixture(scope="session", autouse=True)
 def no_process_is_left() -> Iterator[None]:
     """Fail, with the name of the test, if one leaves a process behind."""
-    os.environ["STACKMGR_TEST_RUN"] = run = str(uuid4())
+    os.environ["TEST_RUN_ID"] = run = str(uuid4())
     yield
     with suppress(AssertionError):
         eventually(lambda: not processes_of(run), 20)

@@ -90,19 +90,16 @@ class Credential:
         except DatabaseError as ex:
             # A statement that only reads, or that was not sent, has changed nothing.
             if self.outcome is None and (not statement.writes or ex.reason == ReasonSlug.NO_CONNECTION):
-                self._fail(ServiceUnavailable.code)
+                self.state, self._error_code = State.FAILED, ServiceUnavailable.code
                 raise ServiceUnavailable(ReasonSlug.DATABASE) from ex
             raise
-
-    def _fail(self, code: str) -> None:
-        self.state, self._error_code = State.FAILED, code
 
     def _verify(self, known: Identity | None = None) -> None:
         began = monotonic()
         try:
             self._verified = self.verifier.verify(self.key, self.session, self.trace)
         except ServiceError as ex:
-            self._fail(ex.code)
+            self.state, self._error_code = State.FAILED, ex.code
             raise
         finally:
             self.verifier_seconds += monotonic() - began

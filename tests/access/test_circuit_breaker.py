@@ -189,14 +189,6 @@ def test_a_failing_key_costs_no_other(clock, keys, per_second, least, most):
     assert all(all(each) for each in ended.values())
 
 
-def test_only_consecutive_failures_count(breaker, clock):
-    for _ in range(5):
-        for _ in range(FAILURES_TO_OPEN - 1):
-            fail(breaker)
-            clock.seconds += TIMEOUT
-        assert not is_open(breaker)
-
-
 def probe(breaker, clock):
     """Return the permit of the one probe of an interval."""
     clock.seconds += PROBE_INTERVAL

@@ -108,6 +108,16 @@ def test_a_waiting_request_moves_to_its_manager():
     assert requests.take() == "e1 d2"
 
 
+def test_both_lines_of_a_key_move_to_its_manager():
+    requests = Requests(8)
+    requests.add("y1 z1")
+    assert requests.take() == "y1 z1"
+    requests.add("a1")
+    requests.add("a2 b1", writes=True)
+    requests.accept_earlier("a", "A")
+    assert requests.take() == "a1 a2"
+
+
 def test_a_rejected_key_is_not_remembered():
     requests = Requests(8)
     requests.add("a1 b1")
