@@ -73,9 +73,9 @@ def execution(statement: Statement, parameters: Parameters) -> Execution:
 
 
 class RolledBack(DatabaseError):
-    """A batch has changed nothing, because of an *error*; `failed` is what failed, if it was sent."""
+    """A batch has changed nothing, because of an *error* of `failed`, or of the commit."""
 
-    def __init__(self, error: DatabaseError, failed: Execution | None) -> None:
+    def __init__(self, error: DatabaseError, failed: Execution) -> None:
         super().__init__(ReasonSlug(error.reason), statement=error.statement, sqlstate=error.sqlstate)
         self.failed = failed
 
@@ -133,12 +133,12 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         Raises RolledBack if nothing was changed, or another DatabaseError, as `run` does: then the
         outcome of all is unknown.
         """
-        last = executions[-1].statement
+        last, is_sent = executions[-1].statement, False
         try:
-            self._prepare_all(executions, deadline)
-        except DatabaseError as ex:
-            raise RolledBack(ex, None) from ex
-        try:
+            for each in executions:
+                if each.statement.name not in self._statement_names:
+                    self._prepare(each.statement, deadline)
+            is_sent = True
             self.pgconn.enter_pipeline_mode()
             for each in executions:
                 self._send(each)
@@ -148,15 +148,9 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             self._require_commit(executions, results)
             return [self._rows(result) for result in results]
         except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
+            if isinstance(ex, DatabaseError) and not is_sent:
+                ex = RolledBack(ex, executions[-1])
             self._fail(last, ex, None)
-
-    def _prepare_all(self, executions: Sequence[Execution], deadline: float) -> None:
-        for statement in [each.statement for each in executions]:
-            if statement.name not in self._statement_names:
-                try:
-                    self._prepare(statement, deadline)
-                except BaseException as ex:  # noqa: BLE001 - raised by `_fail`
-                    self._fail(statement, ex, None)
 
     def _require_commit(self, executions: Sequence[Execution], results: list[pq.abc.PGresult]) -> None:
         """Raise the first error of a pipeline; the server has reported it and is ready again."""
@@ -166,7 +160,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             except DatabaseError as ex:
                 if ex.sqlstate == retries.INVALID_STATEMENT_NAME and each:
                     del self._statement_names[each.statement.name]
-                raise RolledBack(ex, each) from ex
+                raise RolledBack(ex, each or executions[-1]) from ex
         if self._warned and any(each.statement.writes for each in executions):
             raise DatabaseError(ReasonSlug.UNCONFIRMED, sqlstate="01000")
 

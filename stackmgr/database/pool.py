@@ -197,7 +197,7 @@ class Database:
         """Return a live connection.  Raises DatabaseError."""
         if self._pid != os.getpid():
             raise AssertionError("the pool belongs to another process: open it after the fork")
-        return self._pool.acquire(min(deadline, time.monotonic() + self.acquire_seconds))
+        return self._pool.acquire(deadline)
 
     def release(self, connection: DatabaseConnection) -> None:
         """Release a connection that `acquire` returned."""

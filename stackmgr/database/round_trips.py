@@ -68,14 +68,14 @@ class _Request:
 class _Batch:
     """Requests that share a round trip.  The first one leads."""
 
-    __slots__ = ("error", "is_rolled_back", "is_sent", "may_leave", "parameter_bytes", "requests")
+    __slots__ = ("is_rolled_back", "is_sent", "may_leave", "parameter_bytes", "reason", "requests")
 
     def __init__(self) -> None:
         self.requests: list[_Request] = []
         self.parameter_bytes = 0
         self.may_leave = Signal()
         self.is_sent = self.is_rolled_back = False
-        self.error = DatabaseError(ReasonSlug.DEADLINE)  # of a batch whose outcome is unknown
+        self.reason = ReasonSlug.DEADLINE  # why the outcome is unknown
 
 
 class _Lane:
@@ -106,8 +106,7 @@ class _Lane:
         """Let no more requests join *batch*: it is full, or leaves."""
         if self._open is batch:
             self._open = None
-            if batch in self._line and self._under_way < self._limit:
-                self._start(batch)
+            self._try_to_start(batch)
 
     def enter(self, batch: _Batch, seconds: float) -> None:
         """Wait until *batch* may leave.  Raises DatabaseError after *seconds*."""
@@ -118,30 +117,28 @@ class _Lane:
         batch.may_leave = Signal()
         self._line.append(batch)
         try:
-            is_held = is_open and not batch.may_leave.wait(min(_HOLD_SECONDS, seconds))
-            if is_held and self._under_way < self._limit:
-                self._start(batch)
-            has_left = batch.may_leave.wait(seconds)
+            if is_open and not batch.may_leave.wait(min(_HOLD_SECONDS, seconds)):
+                self._try_to_start(batch)
+            if not batch.may_leave.wait(seconds):
+                raise DatabaseError(ReasonSlug.NO_CONNECTION)  # noqa: TRY301
         except BaseException:
-            if batch not in self._line:
-                self.leave()
-            raise
-        finally:
             if batch in self._line:
                 self._line.remove(batch)
-        if not has_left:
-            raise DatabaseError(ReasonSlug.NO_CONNECTION)
+            else:
+                self.leave()
+            raise
 
-    def _start(self, batch: _Batch) -> None:
-        self._line.remove(batch)
-        self._under_way += 1
-        batch.may_leave.set()
+    def _try_to_start(self, batch: _Batch) -> None:
+        if batch in self._line and self._under_way < self._limit:
+            self._line.remove(batch)
+            self._under_way += 1
+            batch.may_leave.set()
 
     def leave(self) -> None:
         """End a round trip, and let the first in the line begin."""
         self._under_way -= 1
         if self._line:
-            self._start(self._line[0])
+            self._try_to_start(self._line[0])
 
 
 class RoundTrips:
@@ -173,18 +170,18 @@ class RoundTrips:
 
     def run(self, execution: Execution, deadline: float, *, may_share: bool) -> list[Row]:
         """Return the rows of *execution*, in a batch if it *may_share* one.  Raises DatabaseError."""
-        writes, began, rows = execution.statement.writes, time.monotonic(), None
-        if may_share and has_scheduler() and (not writes or self._may_share_write(execution, deadline)):
-            rows = self._share(self._writes if writes else self._reads, execution, deadline)
-        if rows is None:
-            rows = self._run_alone(execution, deadline, self._give_up_at(deadline, began if writes else 0.0))
-        return rows
+        rows = None
+        if may_share and has_scheduler():
+            if not execution.statement.writes:
+                rows = self._share(self._reads, execution, deadline)
+            elif self._may_share_write(execution, deadline):
+                rows = self._share(self._writes, execution, deadline)
+        return self._run_alone(execution, deadline) if rows is None else rows
 
     def _may_share_write(self, execution: Execution, deadline: float) -> bool:
-        if self._connections.variants or self._own_lane(execution) is not None:
-            return False
-        # At the deadline of its leader, the outcome of all would be unknown.
-        return deadline - time.monotonic() > _LEAST_SHARE * self._connections.acquire_seconds
+        # At the deadline of the leader, the outcome of all would be unknown.
+        has_time = deadline - time.monotonic() > _LEAST_SHARE * self._connections.acquire_seconds
+        return has_time and not self._connections.variants and self._own_lane(execution) is None
 
     def _share(self, lane: _Lane, execution: Execution, deadline: float) -> list[Row] | None:
         """Return the rows, or None where the statement has changed nothing and must run alone."""
@@ -193,59 +190,47 @@ class RoundTrips:
             batch = lane.join(request)
             if batch.requests[0] is request:
                 end_turn()
-                self._lead(lane, batch, deadline, self._give_up_at(deadline))
+                self._lead([lane], batch, deadline)
             elif not request.has_ended.wait(deadline - time.monotonic()) and not batch.is_sent:
                 batch.requests.remove(request)
             if request.rows is not None:
                 return request.rows
-            if batch.is_sent and execution.statement.writes and not batch.is_rolled_back:
-                raise _unknown_outcome(batch, execution.statement)
             if batch.is_sent:
-                return None
+                if batch.is_rolled_back or not execution.statement.writes:
+                    return None
+                raise DatabaseError(batch.reason, statement=execution.statement.name)
             request.has_ended = Signal()  # its leader had no connection
         return None
 
-    def _run_alone(self, execution: Execution, deadline: float, give_up_at: float) -> list[Row]:
-        request, batch = _Request(execution), _Batch()
-        batch.requests.append(request)
-        if not has_scheduler():
-            self._lead(_Lane(1), batch, deadline, give_up_at)
-        elif not execution.statement.writes:
-            self._lead(self._reads, batch, deadline, give_up_at)
-        elif (own_lane := self._own_lane(execution)) is None:
-            self._lead(self._writes, batch, deadline, give_up_at)
-        else:
-            own_lane.enter(batch, give_up_at - time.monotonic())
-            try:
-                self._lead(self._writes, batch, deadline, give_up_at)
-            finally:
-                own_lane.leave()
-        return request.rows or []
+    def _run_alone(self, execution: Execution, deadline: float) -> list[Row]:
+        batch, lanes = _Batch(), []
+        batch.requests.append(_Request(execution))
+        if has_scheduler() and execution.statement.writes:
+            lanes = [lane for lane in (self._own_lane(execution), self._writes) if lane]
+        elif has_scheduler():
+            lanes = [self._reads]
+        self._lead(lanes, batch, deadline)
+        return batch.requests[0].rows or []
 
-    def _give_up_at(self, deadline: float, began: float = 0.0) -> float:
-        """Return until when to wait for a connection.
-
-        A write that has been in a batch since *began* has had most of this time: the server must
-        end its statement before the deadline.
-        """
-        seconds, now = self._connections.acquire_seconds, time.monotonic()
-        return min(deadline, max(began + seconds, now + seconds / 10) if began else now + seconds)
-
-    def _lead(self, lane: _Lane, batch: _Batch, deadline: float, give_up_at: float) -> None:
+    def _lead(self, lanes: list[_Lane], batch: _Batch, deadline: float) -> None:
         """Send *batch* when it may leave.  Raises DatabaseError if it is not sent, or has one request."""
-        connection = None
+        give_up_at = min(deadline, time.monotonic() + self._connections.acquire_seconds)
+        connection, entered = None, []
         try:
-            lane.enter(batch, give_up_at - time.monotonic())
-            try:
-                connection = self._connections.acquire(give_up_at)
+            for lane in lanes:
+                lane.enter(batch, give_up_at - time.monotonic())
+                entered.append(lane)
+            connection = self._connections.acquire(give_up_at)
+            for lane in lanes:
                 lane.close(batch)
-                self._send(batch, connection, deadline)
-            finally:
-                if connection is not None:
-                    self._connections.release(connection)
-                lane.leave()
+            self._send(batch, connection, deadline)
         finally:
-            lane.close(batch)
+            if connection is not None:
+                self._connections.release(connection)
+            for lane in lanes:
+                lane.close(batch)
+                if lane in entered:
+                    lane.leave()
             for request in batch.requests[1:]:
                 request.has_ended.set()
 
@@ -257,35 +242,32 @@ class RoundTrips:
             batch.is_sent = True
             self._send_together(batch, connection, deadline)
             return
-        first = requests[0].execution
         try:
-            requests[0].rows = connection.run(first, deadline)
+            requests[0].rows = connection.run(requests[0].execution, deadline)
         except DatabaseError as ex:
             if retries.retry_action(ex) is RetryAction.RECONNECT_ALL:
                 self._connections.drain()
-            self._note_wait(first, ex)
+            self._note_wait(requests[0].execution, ex)
             raise
 
     def _send_together(self, batch: _Batch, connection: DatabaseConnection, deadline: float) -> None:
-        requests = batch.requests
-        if requests[0].execution.statement.writes:
+        requests, writes = batch.requests, batch.requests[0].execution.statement.writes
+        if writes:
             requests = sorted(requests, key=_lock_order)
-            executions = [_BEGIN, *(request.execution for request in requests)]
         else:
             deadline -= (1 - _READS_SHARE) * (deadline - time.monotonic())
-            executions = [request.execution for request in requests]
+        executions = [*([_BEGIN] * writes), *(request.execution for request in requests)]
         try:
             found = connection.run_together(executions, deadline)
         except RolledBack as ex:
-            _log.debug("a round trip of %d requests was rolled back: %s", len(requests), ex.sqlstate)
             batch.is_rolled_back = True
-            if ex.failed is not None:
-                self._note_wait(ex.failed, ex)
+            self._note_wait(ex.failed, ex)
+            _log.debug("a round trip of %d requests was rolled back: %s", len(requests), ex.sqlstate)
         except DatabaseError as ex:
-            _log.debug("a round trip of %d requests failed: %s %s", len(requests), ex.reason, ex.sqlstate)
-            batch.error = ex
+            is_own = ex.reason != ReasonSlug.REJECTED  # not of a session that the server ended
+            batch.reason = ReasonSlug(ex.reason) if is_own else ReasonSlug.CONNECTION_LOST
         except BaseException:
-            batch.error = DatabaseError(ReasonSlug.CONNECTION_LOST)
+            batch.reason = ReasonSlug.CONNECTION_LOST
             raise
         else:
             for request, rows in zip(reversed(requests), reversed(found), strict=False):
@@ -312,11 +294,3 @@ def _lock_order(request: _Request) -> tuple[bytes, ...]:
     execution = request.execution
     locked = execution.value("idempotency_key") or execution.value("stack_id") or b""
     return execution.statement.name.encode(), execution.value("manager_id") or b"", locked
-
-
-def _unknown_outcome(batch: _Batch, statement: Statement) -> DatabaseError:
-    """Return the error of a write; with the SQLSTATE of another statement, it does not run again."""
-    error = batch.error
-    is_own = error.reason in (ReasonSlug.DEADLINE, ReasonSlug.UNCONFIRMED)
-    reason = ReasonSlug(error.reason) if is_own else ReasonSlug.CONNECTION_LOST
-    return DatabaseError(reason, statement=statement.name, sqlstate=error.sqlstate)

@@ -362,11 +362,12 @@ class WatchedTrips(RoundTrips):
                     name = request.execution.statement.name
                     world.touched[self._askers.get(id(request.execution))].append(f"{name} alone")
 
-    def _lead(self, lane: _Lane, batch: _Batch, deadline: float, give_up_at: float) -> None:
+    def _lead(self, lanes: list[_Lane], batch: _Batch, deadline: float) -> None:
         try:
-            super()._lead(lane, batch, deadline, give_up_at)
+            super()._lead(lanes, batch, deadline)
         finally:
-            if lane._open is batch or not all(each.has_ended._is_set for each in batch.requests[1:]):
+            is_open = any(lane._open is batch for lane in lanes)
+            if is_open or not all(each.has_ended._is_set for each in batch.requests[1:]):
                 self.world.fail("a batch ends with its leader", repr(batch))
 
     def check_at_rest(self) -> None:

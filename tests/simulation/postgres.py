@@ -337,7 +337,7 @@ class Server:
         holder = self.locks.get(_ALL, self.locks.get(lock, session)) if lock else session
         if holder is not session:
             session.waits_for = lock
-            while isinstance(holder, ServerSession):
+            while isinstance(holder, ServerSession) and self.world.violation is None:
                 holder = self.locks.get(holder.waits_for)
                 if holder is session:
                     self.world.fail("no two batches deadlock", repr(lock))

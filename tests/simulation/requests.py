@@ -88,7 +88,9 @@ class Client:
         self.sent += 1
         request = f"{self.name}.{self.sent}"
         chance = self.random.random()
-        if self.retried is not None or chance < 0.35 or not self.key.stacks:
+        if self.world.plan.get("hot") and self.retried is None and len(self.key.stacks) > 1:
+            operation = self._update
+        elif self.retried is not None or chance < 0.35 or not self.key.stacks:
             operation = self._create
         elif chance < 0.6:
             operation = self._get
@@ -213,7 +215,7 @@ class Client:
             self.key.stacks.setdefault(stack.stack_id, 1)
 
     def _any_stack(self) -> str:
-        return self.random.choice(list(self.key.stacks))
+        return self.random.choice(list(self.key.stacks)[: 3 if self.world.plan.get("hot") else None])
 
     def _get(self, request: str) -> None:
         stack_id = self._any_stack()
