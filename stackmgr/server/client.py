@@ -2,41 +2,83 @@
 
 Receive a request, wait in the queue, run the application, send the response, and repeat.  A client
 that is silent between two requests has no greenlet: `Clients` parks it; its next byte starts one.
+
+- Each wait for the socket has a deadline and a lane: see `Loop.turn`.
+- What the client makes the worker hold is in three fields of `Client`, not in frames.  It is counted
+  at each wait.  Over budget the client is closed for others, so after a wait it may have left.
+- Only a complete request joins the queue.  From then on its client is not closed for others.
+- An error of the server's own is the last response: what follows it may not be a request.
 """
 
 import socket
+from collections.abc import Container
 from contextlib import suppress
 from fcntl import ioctl
+from logging import Logger
 from sys import byteorder, getsizeof
 from termios import TIOCOUTQ
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
-from greenlet import getcurrent
+from greenlet import getcurrent, greenlet
+from gunicorn.config import Config
 
 from stackmgr.admission import ADMISSION
 from stackmgr.errors import IncompleteRequest, InvalidRequest, RequestTimedOut, ServiceError
 from stackmgr.limits import BODY_LIMIT_BYTES, REQUEST_SECONDS
-from stackmgr.scheduler import READABLE, WRITABLE, Lane
+from stackmgr.scheduler import READABLE, WRITABLE, Lane, Scheduler
 from stackmgr.server.body import ChunkedDecoder
-from stackmgr.server.queue import Place
-from stackmgr.server.request import BadRequest, ReceivedRequest, find_section_end, request_id_of
+from stackmgr.server.queue import Place, RequestQueue
+from stackmgr.server.request import BadRequest, HeadLimits, ReceivedRequest, find_section_end, id_of_head
 from stackmgr.server.response import error_response
 
 # Deadlines begin with what they bound: a trickle does not move them.
-RECEIVE_SECONDS = float(REQUEST_SECONDS)  # a request, then 503; the first byte of a new connection
-SEND_SECONDS = 30.0  # each SEND_PROGRESS bytes of a response
-DRAIN_SECONDS = 2.0
-SEND_PROGRESS = 65_536
+# A request, then 503; the first byte of a new connection.  nginx: 60 s for a head, Go: none.
+RECEIVE_SECONDS = float(REQUEST_SECONDS)
+SEND_SECONDS, SEND_PROGRESS = 30.0, 65_536  # for each so many bytes; nginx: 60 s between two writes
+DRAIN_SECONDS = 2.0  # Apache: 2 s, nginx: 5 s between two reads and 30 s in all
 DRAIN_LIMIT = 33_554_432  # bytes: a client busy sending 10 MB must still be able to read its 413
 HEAD_BYTES, BODY_BYTES = 4_096, 65_536  # read at once
 STACK_BYTES = 8_192  # of a waiting greenlet: its frames, and its part of the C stack
-_DISCARDED = bytearray(BODY_BYTES)
+
+
+Address: TypeAlias = "tuple[str, int] | str"  # of TCP, or the path of a Unix socket
 
 
 class ClientLeft(Exception):
     """The connection must be closed: the client has left or has its last response."""
+
+
+class Audience(Protocol):
+    """The part of `Clients` that a client uses."""
+
+    bodies: Lane
+    idle_seconds: float
+    is_queued: bool
+
+    @property
+    def open(self) -> "Container[Client]": ...  # noqa: D102 - `Clients` has the docstrings
+    def lane(self, client: "Client") -> Lane: ...  # noqa: D102
+    def park(self, client: "Client") -> None: ...  # noqa: D102
+    def hold(self, client: "Client") -> None: ...  # noqa: D102
+    def count(self, client: "Client") -> None: ...  # noqa: D102
+    def end_wait(self, client: "Client") -> None: ...  # noqa: D102
+    def close(self, client: "Client") -> None: ...  # noqa: D102
+
+
+class Service(Protocol):
+    """The part of `Loop` that a client uses."""
+
+    lanes: tuple[Lane, ...]
+    limits: HeadLimits
+    log: Logger
+    queue: RequestQueue[greenlet]
+    scheduler: Scheduler
+    settings: Config
+
+    def run_application(self, client: "Client", request: ReceivedRequest) -> tuple[bytes, bool]: ...  # noqa: D102
+    def note_failure(self, exc: BaseException) -> None: ...  # noqa: D102
 
 
 class Client:
@@ -47,11 +89,13 @@ class Client:
         "idle_until", "place", "sock",
     )  # fmt: skip
 
-    def __init__(self, sock: socket.socket, peer: Any, server: Any, clients: Any, loop: Any) -> None:
+    def __init__(
+        self, sock: socket.socket, peer: Address, server: Address, clients: Audience, loop: Service
+    ) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.fd = sock.fileno()
-        self.place = Place(loop.queue)
+        self.place = Place(loop.queue.accept)
         # A Unix socket has a port that no listener has and no Host can name.
         addresses = (*peer[:2], *server[:2]) if isinstance(peer, tuple) else ("", "", "localhost", 0)
         names = "REMOTE_ADDR", "REMOTE_PORT", "SERVER_NAME", "SERVER_PORT"
@@ -69,11 +113,11 @@ class Client:
     @property
     def size(self) -> int:
         """The bytes that the client makes the worker hold during a wait."""
-        request = self._request.size if self._request else 0
+        request = self._request.head_size + len(self._request.body) if self._request else 0
         return STACK_BYTES + getsizeof(self._inbox) + request + len(self._outbox)
 
     def clear(self) -> None:
-        """Drop what is held."""
+        """Drop all of it."""
         self._inbox.clear()
         self._request, self._outbox = None, b""
 
@@ -85,7 +129,7 @@ class Client:
             if not is_ready:
                 self._loop.scheduler.end_wait(self.fd)
             if self._take(HEAD_BYTES) or is_ready:
-                # One empty line may come before a request; a part of it is none.
+                # RFC 9112 section 2.2: an empty line may come before a request.  Alone it begins none.
                 while len(self._inbox) > 2 or bytes(self._inbox) not in (b"", b"\r", b"\r\n"):
                     must_close = self._respond()
                     self._send()
@@ -206,14 +250,14 @@ class Client:
     def _wait_in_queue(self, request: ReceivedRequest) -> None:
         """Wait in the queue.  The application may then reject: see `Admission.retry_after`."""
         loop, scheduler, place = self._loop, self._loop.scheduler, self.place
-        if self._clients is loop.operators:  # `/live` waits for no manager's request
+        if not self._clients.is_queued:  # `/live` waits for no manager's request
             return
         key = request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
         writes = request.method not in ("GET", "HEAD")
-        place.queued_seconds, place.size, now = 0.0, request.size + len(self._inbox), monotonic()
+        place.queued_seconds, place.size, now = 0.0, request.head_size + len(request.body), monotonic()
         if rejected := loop.queue.add(place, key, getcurrent(), now, writes=writes):
             scheduler.ending_turn.extend(rejected)
-        elif loop.queue.waiting == 1 and not any(loop.lanes) and loop.queue.take() is not None:
+        elif loop.queue.length == 1 and not any(loop.lanes) and loop.queue.take() is not None:
             return  # it is alone: a pause would only delay it
         self._clients.count(self)
         scheduler.pause()
@@ -253,13 +297,9 @@ class Client:
             self.sock.shutdown(socket.SHUT_WR)
         deadline, left = monotonic() + DRAIN_SECONDS, DRAIN_LIMIT
         while left > 0 and self._wait(READABLE, self._clients.bodies, deadline):
-            try:
-                received = self.sock.recv_into(_DISCARDED)
-            except BlockingIOError:
-                continue
-            except OSError:
-                break
-            left -= received or left
+            self._take(BODY_BYTES)
+            left -= len(self._inbox)
+            self._inbox.clear()
         raise ClientLeft
 
     def _reject(self, error: ServiceError, why: str) -> None:
@@ -268,11 +308,11 @@ class Client:
             request_id, method = request.environ.get("HTTP_X_REQUEST_ID") or str(uuid4()), request.method
         else:  # of an incomplete head only the complete lines: half a line may be half an id
             head = bytes(self._inbox).rpartition(b"\r\n")[0]
-            request_id = request_id_of(head, self._loop.limits.field)
+            request_id = id_of_head(head, self._loop.limits.field)
             method = "HEAD" if head.lstrip(b"\r\n").startswith(b"HEAD ") else ""
         self._inbox.clear()
         fields = {"request_id": request_id, "status": error.status, "code": error.code}
         fields |= {"reason": error.reason} if error.reason else {}
-        peer, log = self.environ["REMOTE_ADDR"] or "unix", self._loop.worker.log
+        peer, log = self.environ["REMOTE_ADDR"] or "unix", self._loop.log
         log.warning("Rejected a request from %s: %s", peer, why, extra={"fields": fields})
         self._outbox = error_response(error, request_id, method)

@@ -9,10 +9,11 @@ from functools import partial
 from itertools import islice
 from math import inf
 from time import monotonic
-from typing import Any
+
+from gunicorn.sock import BaseSocket
 
 from stackmgr.scheduler import READABLE, Lane
-from stackmgr.server.client import Client
+from stackmgr.server.client import Client, Service
 
 # Bytes that all clients together make a worker hold; the memory limits of `deploy/` add the rest.
 BUFFER_BUDGET = 134_217_728
@@ -32,27 +33,30 @@ _RETRY_SECONDS = 0.1
 class Clients:
     """At most *limit* clients of listeners *bound*; *expendable* ones free descriptors."""
 
-    def __init__(self, loop: Any, bound: Iterable[Any], limit: int, expendable: Any = None) -> None:
+    def __init__(
+        self, loop: Service, bound: Iterable[BaseSocket], limit: int, expendable: "Clients | None" = None
+    ) -> None:
         self.open: set[Client] = set()
-        self.waiting: dict[Client, None] = {}  # silent, receiving or sending, longest first
+        self.closable: dict[Client, None] = {}  # silent, receiving or sending, longest first
+        self.is_queued = expendable is None
         # What may read a head, or send; then who has not sent an accepted key lately, so that it passes
         # in front of nobody; then what is in a body, or discards.
         self.heads: Lane = deque()
         self.strangers: Lane = deque()
         self.bodies: Lane = deque()
-        self.idle_seconds = float(loop.worker.cfg.keepalive)
+        self.idle_seconds = float(loop.settings.keepalive)
         self._idle_until = inf  # of all, once the worker stops
         self._holding: dict[Client, None] = {}  # of these, those with a greenlet, longest first
         self._held = 0  # by all clients, those of the other audience too if that may close these
         self._loop, self._limit, self._expendable = loop, limit, expendable or self
-        self._listeners = [each.sock for each in bound]
+        self._listeners: list[socket.socket] = [each.sock for each in bound]
         for listener in self._listeners:
             loop.scheduler.start(partial(self._listen, listener))
 
     def _listen(self, listener: socket.socket) -> None:
         """Accept what waits, or this worker's share of it, until the listener is closed."""
-        scheduler, is_shared = self._loop.scheduler, self._loop.worker.cfg.workers > 1
-        most = second = 0
+        scheduler, is_shared = self._loop.scheduler, self._loop.settings.workers > 1
+        most = second = 0  # that were open in the present second, and which it is
         while listener in self._listeners:
             scheduler.wait_for(listener.fileno(), READABLE, inf)
             try:
@@ -98,7 +102,7 @@ class Clients:
         A connection that arrives before the `close` is reset if no other process listens.
         """
         self._idle_until = monotonic() + idle_seconds
-        for client in self.waiting:
+        for client in self.closable:
             self._loop.scheduler.hasten(client.serve, idle_seconds)
         while self._listeners:
             listener = self._listeners.pop()
@@ -110,7 +114,7 @@ class Clients:
     def park(self, client: Client) -> None:
         """Let a silent client wait for its next byte without a greenlet."""
         self._count(client, 0)
-        self.waiting[client] = None
+        self.closable[client] = None
         seconds = min(client.idle_until, self._idle_until) - monotonic()
         self._loop.scheduler.park(client.serve, client.fd, READABLE, seconds, self.lane(client))
 
@@ -120,13 +124,13 @@ class Clients:
 
     def end_wait(self, client: Client) -> None:
         """End a client's wait: it may not be closed for others.  What it holds stays counted."""
-        self.waiting.pop(client, None)
+        self.closable.pop(client, None)
         self._holding.pop(client, None)
 
     def hold(self, client: Client) -> None:
         """Let a client wait with a greenlet, and until `end_wait` be closed for others."""
         if client in self.open:  # it may have been closed in a pause
-            self.waiting.setdefault(client)
+            self.closable.setdefault(client)
             self._holding.setdefault(client)
             self.count(client)
 
@@ -143,7 +147,7 @@ class Clients:
 
     def close_longest_waiting(self) -> bool:
         """Close the longest waiting, in a flood a silent one; return whether there was one."""
-        oldest = [*islice(self.waiting, 1)]
+        oldest = [*islice(self.closable, 1)]
         for client in oldest:
             self.close(client)
         return bool(oldest)

@@ -7,12 +7,14 @@ A request that only waits is bounded by the application's own timeouts, not by g
 import os
 from collections.abc import Iterable
 from io import BytesIO
+from logging import Logger
 from math import inf
 from time import monotonic
 from traceback import walk_tb
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gunicorn.http.wsgi import base_environ
+from gunicorn.workers.base import Worker as BaseWorker
 
 from stackmgr.scheduler import Lane, Scheduler
 from stackmgr.server.client import Client
@@ -20,6 +22,9 @@ from stackmgr.server.clients import Clients
 from stackmgr.server.queue import RequestQueue
 from stackmgr.server.request import HEAD_LIMIT, HeadLimits, ReceivedRequest
 from stackmgr.server.response import Response
+
+if TYPE_CHECKING:
+    from greenlet import greenlet
 
 LOOK_SECONDS = 0.1  # between two heartbeats, until a signal is noticed, and how exactly the queue is timed
 # Of a turn, in its order.  A request whose key was accepted lately waits in each of its three or four
@@ -36,11 +41,12 @@ _ENVIRON = {"wsgi.multithread": True, "wsgi.url_scheme": "http", "SCRIPT_NAME": 
 class Loop:
     """Serves the clients of *worker* until it stops."""
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, worker: BaseWorker) -> None:
         self.worker = worker
-        cfg = worker.cfg
+        self.log: Logger = worker.log
+        self.settings = cfg = worker.cfg
         self.scheduler = Scheduler()
-        self.queue: RequestQueue[Any] = RequestQueue(cfg.threads, worker.queue_seconds)
+        self.queue: RequestQueue[greenlet] = RequestQueue(cfg.threads, worker.queue_seconds)
         limits = cfg.limit_request_line, cfg.limit_request_fields, cfg.limit_request_field_size
         self.limits = HeadLimits(*(min(each or HEAD_LIMIT, HEAD_LIMIT) for each in limits))
         self._environ = base_environ(cfg) | _ENVIRON  # once: each `cfg.name` is slow
@@ -49,9 +55,9 @@ class Loop:
         self.managers = Clients(self, others, cfg.worker_connections)
         # A manager's connection makes room for an operator's, who come first.
         self.operators = Clients(self, bound, ADMIN_CONNECTIONS, self.managers)
-        operators, managers = self.operators, self.managers
-        self._heads = operators.heads, operators.strangers, managers.heads
-        self._later = managers.strangers, operators.bodies, managers.bodies
+        first, last = self.operators, self.managers
+        self._heads = first.heads, first.strangers, last.heads
+        self._later = last.strangers, first.bodies, last.bodies
         self.lanes = *self._heads, *self._later
         self.stops_at = inf  # the end of the graceful timeout, once it stops
         self._next_look = 0.0
@@ -60,8 +66,8 @@ class Loop:
         """Do what is to be done now; return False at the end."""
         self._resume(self._heads, READ_SECONDS)
         end = monotonic() + START_SECONDS
-        while self.queue.waiting and (waiting := self.queue.take()) is not None:
-            self.scheduler.resume(waiting)
+        while self.queue.length and (entry := self.queue.take()) is not None:
+            self.scheduler.resume(entry)
             if monotonic() > end:
                 break
         self._resume(self._later, STRANGER_SECONDS)
@@ -88,7 +94,7 @@ class Loop:
 
     def idle_seconds(self) -> float:
         """Return for how long the thread may wait for events."""
-        if any(self.lanes) or (self.queue.waiting and self.queue.has_next()):
+        if any(self.lanes) or (self.queue.length and self.queue.has_next()):
             return 0.0
         return max(0.0, self._next_look - monotonic())
 
@@ -126,8 +132,8 @@ class Loop:
         worker.notify()
         if worker.ppid != os.getppid():
             worker.alive = False
-        for waiting in self.queue.take_overdue(now):
-            self.scheduler.resume(waiting)
+        for entry in self.queue.take_overdue(now):
+            self.scheduler.resume(entry)
             if monotonic() > now + REJECT_SECONDS:
                 self._next_look = 0.0
                 break

@@ -19,9 +19,10 @@ import sys
 import time
 from collections.abc import Callable
 from types import FrameType, ModuleType, SimpleNamespace
-from typing import Any
 
 from gunicorn import __version__, systemd
+from gunicorn.arbiter import Arbiter
+from gunicorn.workers.base import Worker as BaseWorker
 
 from stackmgr import start_check
 
@@ -41,7 +42,7 @@ class _ReloadRejected(Exception):
     """The release on disk did not pass its check, or the new workers do not serve."""
 
 
-def _serves(worker: Any) -> bool:
+def _serves(worker: BaseWorker) -> bool:
     """Whether the worker has sent a heartbeat, by which its file gets the monotonic time."""
     try:
         return bool(worker.tmp.last_update() <= time.monotonic())
@@ -60,7 +61,7 @@ def _service_modules() -> dict[str, ModuleType]:
 class Master:
     """Replaces methods of gunicorn's arbiter *server*.  Raises RuntimeError if it has others."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Arbiter) -> None:
         if missing := [name for name in _REQUIRED if not hasattr(server, name)]:
             raise RuntimeError(f"gunicorn {__version__} is not supported: no Arbiter.{', '.join(missing)}")
         if server.cfg.worker_class_str != WORKER:

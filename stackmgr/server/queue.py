@@ -1,11 +1,11 @@
 """The queue of complete requests: which of them run at once, and which wait, for how long."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import ceil
 from operator import itemgetter
 from random import randint, randrange
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from stackmgr.admission import Admission
 
@@ -28,11 +28,11 @@ _Entry = TypeVar("_Entry")
 class Place(Admission):
     """The place of a connection's present request among those that run."""
 
-    __slots__ = ("_queue", "group", "is_accepted", "key_hash", "size", "writes")
+    __slots__ = ("_accept", "group", "is_accepted", "key_hash", "size", "writes")
 
-    def __init__(self, queue: "RequestQueue[Any]") -> None:
+    def __init__(self, accept: "Callable[[Place, str, object], None]") -> None:
         super().__init__()
-        self._queue = queue
+        self._accept = accept  # of the queue
         self.key_hash = 0  # a hash: keys are not kept
         self.group: str | None = None  # in which the request counts while it runs
         self.is_accepted = False  # the key of the last request that had one
@@ -42,7 +42,7 @@ class Place(Admission):
     def accept(self, manager_id: str, remember: object = None) -> None:
         """Count the request as the manager's: its key has been verified."""
         self.is_accepted = True
-        self._queue.accept(self, manager_id, remember)
+        self._accept(self, manager_id, remember)
 
 
 class RequestQueue(Generic[_Entry]):
@@ -66,7 +66,7 @@ class RequestQueue(Generic[_Entry]):
         self._remembered: list[int] = []  # those keys, and some that have been forgotten
         self._lines: dict[_Line, deque[tuple[float, Place, _Entry]]] = {}
         self._counts_from: dict[str, float] = {}  # by group: its requests count from then, at the earliest
-        self.waiting = 0  # requests in the lines
+        self.length = 0  # requests in the lines
         self._bytes = 0  # that these hold
 
     def add(self, place: Place, key: str, entry: _Entry, now: float, *, writes: bool = False) -> list[_Entry]:
@@ -74,10 +74,10 @@ class RequestQueue(Generic[_Entry]):
         place.key_hash, place.writes, place.retry_after = hash(key), writes, 0
         group, place.remembered = self._managers.get(place.key_hash, (_UNVERIFIED, None))
         self._lines.setdefault((group, writes), deque()).append((now, place, entry))
-        self.waiting += 1
+        self.length += 1
         self._bytes += place.size
         rejected = []
-        if self.waiting > LIMIT:
+        if self.length > LIMIT:
             longest = max(self._lines, key=lambda line: len(self._lines[line]))
             is_known = longest[0] != _UNVERIFIED
             number = -1 if is_known else randrange(len(self._lines[longest]))  # noqa: S311
@@ -181,7 +181,7 @@ class RequestQueue(Generic[_Entry]):
         if not self._lines[line]:
             del self._lines[line]
             self._end_line(line[0])
-        self.waiting -= 1
+        self.length -= 1
         self._bytes -= place.size
         return entry
 

@@ -72,7 +72,7 @@ def find_section_end(data: bytearray, searched: int) -> int:
     return 0
 
 
-def request_id_of(head: bytes, field_limit: int) -> str:
+def id_of_head(head: bytes, field_limit: int) -> str:
     """Return the request id in a raw head, in lines of up to *field_limit* bytes, or a new one."""
     lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
     fields = (line.partition(b":") for line in lines if len(line) <= field_limit - 2)
@@ -96,14 +96,14 @@ class ReceivedRequest:
     """A request whose head has arrived: environ, and length of its body, None if chunked."""
 
     __slots__ = (
-        "_head_bytes", "_limits", "body", "environ", "expects_continue", "length", "method", "must_close",
+        "_limits", "body", "environ", "expects_continue", "head_size", "length", "method", "must_close",
         "version",
     )  # fmt: skip
 
     def __init__(self, head: bytes, limits: HeadLimits) -> None:
         """Parse *head*, up to and including the empty line. Raises BadRequest."""
         self._limits = limits
-        self._head_bytes = len(head)
+        self.head_size = FIELD_BYTES * head.count(b"\n") + 2 * len(head)  # in memory, at most
         self.body: bytes | bytearray = b""  # as far as it has arrived
         line = _REQUEST_LINE.match(head)
         if line is None or line.end() - 2 > limits.line:
@@ -118,11 +118,6 @@ class ReceivedRequest:
         if host is None or not _HOST_FIELD.fullmatch(host):
             raise BadRequest("Host")
         self._parse_framing(fields)
-
-    @property
-    def size(self) -> int:
-        """The bytes that it takes in memory, at most."""
-        return 2 * self._head_bytes + FIELD_BYTES * len(self.environ) + len(self.body)
 
     def _parse_framing(self, fields: dict[str, str]) -> None:
         connection = fields.get("HTTP_CONNECTION", "").lower()

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from http import HTTPStatus
 from time import time
-from typing import Any
 
 from gunicorn.util import http_date
 
@@ -35,7 +34,7 @@ class Response:
         self.pieces: list[bytes] = []  # of the body
 
     def start_response(
-        self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
+        self, status: str, headers: list[tuple[str, str]], exc_info: object = None
     ) -> Callable[[bytes], None]:
         """Take status and header fields, as PEP 3333 says.  Raises ValueError or TypeError."""
         if self.status and exc_info is None:

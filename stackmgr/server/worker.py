@@ -1,13 +1,14 @@
 """The gunicorn worker: what gunicorn's master and signals see of it; `loop` serves the requests."""
 
 import gc
+import logging
 import os
 import signal
 import sys
 from time import monotonic, sleep
 from types import FrameType
-from typing import Any
 
+from gunicorn.config import Config
 from gunicorn.workers.base import Worker as BaseWorker
 
 from stackmgr.server.loop import Loop
@@ -31,7 +32,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     admin_port = 0  # of the operator's listener, which alone has it
 
     @classmethod
-    def check_config(cls, cfg: Any, log: Any) -> None:
+    def check_config(cls, cfg: Config, log: logging.Logger) -> None:
         """Reject settings that this worker does not support. Raises RuntimeError."""
         if cfg.is_ssl:
             raise RuntimeError("this worker does not speak TLS: unset keyfile and certfile, use a proxy")

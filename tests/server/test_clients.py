@@ -261,7 +261,7 @@ def test_a_client_closed_in_a_pause_holds_nothing(worker, monkeypatch):
     other.send(b"G" * 20)
     assert found.is_ended()
     managers = worker.loop.managers
-    assert (len(managers.open), len(managers.waiting), managers._held) == (1, 1, 21)
+    assert (len(managers.open), len(managers.closable), managers._held) == (1, 1, 21)
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -273,14 +273,14 @@ def test_bytes_at_the_deadline_start_one_greenlet(worker, leaves):
     worker.loop.scheduler._epoll = SimpleNamespace(poll=lambda *_: [], modify=epoll.modify)
     worker.turn(2)
     worker.loop.scheduler._epoll = epoll
-    assert worker.loop.queue.waiting == 1
+    assert worker.loop.queue.length == 1
     if leaves:
         found.reset()
     else:
         found.socket.send(get("/b"))
     worker.settle()
     assert epoll.poll(0) == []
-    assert worker.loop.queue.waiting == 1
+    assert worker.loop.queue.length == 1
     release(worker)
     assert worker.requests == 2 * (not leaves)
     assert (worker.loop.queue._free, worker.loop.queue._running) == (1, {})
@@ -290,7 +290,7 @@ def test_a_unix_socket_has_no_address(worker):
     occupy(worker)
     worker.connected()
     found = worker.connected(get("/environ"), to=UNIX)
-    assert (len(worker.loop.managers.open), worker.loop.queue.waiting) == (2, 1)
+    assert (len(worker.loop.managers.open), worker.loop.queue.length) == (2, 1)
     release(worker)
     environ = found.response().json
     found = [environ[name] for name in ("REMOTE_ADDR", "SERVER_NAME", "SERVER_PORT")]
@@ -357,7 +357,7 @@ def test_overdue_requests_are_rejected(worker, monkeypatch):
     worker.pass_time(1.0)
     waiting = worker.connected(get("/b"))
     worker.pass_time(0.4)
-    assert worker.loop.queue.waiting == 6
+    assert worker.loop.queue.length == 6
     worker.pass_time(0.2)
     responses = [found.read_all() for found in rejected]
     assert {response[:12] for response in responses} == {BUSY}

@@ -12,7 +12,7 @@ from gunicorn.http.body import Body, ChunkedReader
 from gunicorn.http.errors import NoMoreData, ParseException
 
 from stackmgr.server.body import CHUNKS_AT_ONCE, ChunkedDecoder
-from stackmgr.server.request import BadRequest, HeadLimits, ReceivedRequest, request_id_of
+from stackmgr.server.request import BadRequest, HeadLimits, ReceivedRequest, id_of_head
 from tests.server.gunicorn_process import head
 from tests.support.malformed import (
     SAMPLE_KEY,
@@ -112,14 +112,14 @@ def test_a_repeated_idempotency_key_is_none():
 def test_request_ids_are_joined(values, request_id):
     data = head("GET /a HTTP/1.1", *(f"X-Request-Id: {value}" for value in values))
     assert ReceivedRequest(data, LIMITS).environ["HTTP_X_REQUEST_ID"] == request_id
-    found = request_id_of(data, 8190)
+    found = id_of_head(data, 8190)
     assert found == (request_id or str(UUID(found)))
 
 
 def test_too_long_a_request_id_is_none():
     longest, longer = (head("GET a HTTP/1.1", f"X-Request-Id: {'a' * size}") for size in (16368, 16369))
-    assert request_id_of(longest, 16384) == "a" * 16368
-    assert UUID(request_id_of(longer, 16384))
+    assert id_of_head(longest, 16384) == "a" * 16368
+    assert UUID(id_of_head(longer, 16384))
 
 
 @pytest.mark.parametrize(("digits", "length", "shown"), [

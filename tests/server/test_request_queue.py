@@ -18,7 +18,7 @@ class Requests:
         """Add requests; a name begins with its key.  With *manager*, the key has been accepted."""
         rejected = []
         for name in names.split():
-            place = self.places[name] = Place(self.queue)
+            place = self.places[name] = Place(self.queue.accept)
             place.size = size
             if manager:
                 self.accept_earlier(name[0], manager)
@@ -26,7 +26,7 @@ class Requests:
         return rejected
 
     def accept_earlier(self, key, manager):
-        place = Place(self.queue)
+        place = Place(self.queue.accept)
         place.key_hash = hash(key)
         place.accept(manager)
 
@@ -135,7 +135,7 @@ def test_some_of_too_many_keys_are_known(monkeypatch):
     requests, known = RequestQueue(4), []
     for _ in range(5):
         for key in map(str, range(100)):
-            requests.add(place := Place(requests), key, None, 0.0)
+            requests.add(place := Place(requests.accept), key, None, 0.0)
             known.append(place.remembered)
             requests.take()
             place.accept(key, key)
@@ -200,7 +200,7 @@ def test_the_longest_line_loses_one(monkeypatch):
     for last, following in ("a1", "b1"), ("b1", "c1"), ("c1", "a2"), ("a2", "a3"):
         requests.leave(last, 1.0)
         assert requests.take() == following
-    assert requests.queue.waiting == 0
+    assert requests.queue.length == 0
     assert not requests.queue._counts_from  # of lines that have ended
 
 
@@ -221,7 +221,7 @@ def test_a_random_unverified_key_is_rejected(monkeypatch):
     rejected = [name for name in names for name in requests.add(name)]
     assert len(rejected) == 50
     assert rejected != names[50:]
-    assert requests.queue.waiting == 50
+    assert requests.queue.length == 50
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def in_greenlets(app: Application) -> WSGIApplication:
     queue: RequestQueue[None] = RequestQueue(4 * GREENLETS)
 
     def serve(environ: dict[str, Any], start_response: Any) -> Any:
-        place = environ[ADMISSION] = Place(queue)
+        place = environ[ADMISSION] = Place(queue.accept)
 
         def start(status: str, headers: Any, exc_info: Any = None) -> Any:
             if status.startswith("401"):
