@@ -16,6 +16,7 @@ import yaml
 from gunicorn.config import Backlog, Timeout
 
 import stackmgr
+from stackmgr.server.clients import BUFFER_BUDGET
 from stackmgr.settings import Settings
 from stackmgr.start_check import CHECK_SECONDS
 from tests.deploy.units import DEPLOY, GRACEFUL_TIMEOUT_SECONDS, unit, values
@@ -263,6 +264,7 @@ def test_memory_and_tasks_are_bounded():
     environment = (DEPLOY / "stackmgr.env.example").read_text()
     workers = int(re.search(r"^WEB_CONCURRENCY=(\d+)$", environment, re.MULTILINE)[1])
     assert values("stackmgr.service", "MemoryMax") == [f"{2 * workers * 512 + 256}M"]
+    assert f" {BUFFER_BUDGET >> 20} that clients make it hold (BUFFER_BUDGET)" in unit("stackmgr.service")
     assert int(*values("stackmgr.service", "TasksMax")) >= 2 * workers * (Settings.concurrency + 10)
     assert values("stackmgr.service", "OOMPolicy") == ["continue"]
 

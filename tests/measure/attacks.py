@@ -36,9 +36,9 @@ class Attack:
     """Requests that each connection repeats; *count* of each are sent before the responses are read.
 
     With *renews*, each goes out on a new connection; with *leaves*, that is closed before the
-    response.  With *meets_new_clients*, so does each request of the other client. *read_bytes* and
-    *pause* are of a client that reads slowly.  With *verify_seconds*, keys are verified by a remote
-    verifier that takes so long.
+    response; with *drips*, long ones go out byte by byte.  With *meets_new_clients*, so does each
+    request of the other client.  *read_bytes* and *pause* are of a client that reads slowly.  With
+    *verify_seconds*, keys are verified by a remote verifier that takes so long.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Attack:
     count: int = 1
     renews: bool = False
     leaves: bool = False
+    drips: bool = False
     meets_new_clients: bool = False
     verify_seconds: float = 0.0
     read_bytes: int = 262_144
@@ -124,6 +125,9 @@ def _long_keys(target: Target) -> list[bytes]:
 _MEMBERS = ("{" + ",".join(f'"{number:05x}":0' for number in range(26_000)) + "}").encode()
 _UPDATE = b'{"schedule":{"preset":"daily"}}'
 _FIELDS = [f"X-Field-{number}: {'v' * 600}" for number in range(95)]
+_WRONG_KEY = [request("GET", COLLECTION, "wrong")]
+_MALFORMED = [b"BAD\r\n\r\n"]
+_DRIPPED = [request("GET", COLLECTION, "wrong", None, "X: " + "a" * 2_000)]
 _TINY_CHUNKS = _chunked(b"1\r\nx\r\n" * 262_000 + b"0\r\n\r\n")
 _ENDLESS_CHUNKS = _chunked(b"1\r\nx\r\n" * 262_000)
 _TOKENS = _chunked((b"1;%b\r\nx\r\n" % (b"a" * 8_100)) * 30 + b"0\r\n\r\n")
@@ -154,6 +158,10 @@ ATTACKS = [
     Attack("updates of one stack", _on_stack("PATCH", _UPDATE), 32),
     Attack("a key at its quota", _on_stack(is_limited=True)),
     Attack("GETs, 32", _on_stack(), 32),
+    Attack("keys of a wrong form, 300", lambda _: _WRONG_KEY, 300),
+    Attack("keys of a wrong form, 500", lambda _: _WRONG_KEY, 500),
+    Attack("malformed heads, 64", lambda _: _MALFORMED, 64, renews=True),
+    Attack("malformed heads and drips, 128", lambda _: _MALFORMED + _DRIPPED, 128, renews=True, drips=True),
     Attack("a connection for each GET", _on_stack(), renews=True),
     Attack("chunk extensions", _TOKENS),
     Attack("quoted chunk extensions", _QUOTED),
@@ -245,8 +253,10 @@ def _exchanges(attack: Attack, sock: socket.socket, requests: list[bytes], end: 
     for each in cycle(requests):
         if time.monotonic() > end:
             return
+        size = 1 if attack.drips and len(each) > 100 else len(each) or 1
         with suppress(ConnectionError):  # the response may have come before all was sent
-            sock.sendall(each)
+            for at in range(0, len(each), size):
+                sock.sendall(each[at : at + size])
         if attack.leaves:
             yield "none"
             return
