@@ -240,13 +240,3 @@ def test_hanging_calls_count_at_the_first_failure(breaker, clock):
     clock.seconds += TIMEOUT
     breaker.release(hanging[0], responded=False)
     assert is_open(breaker)
-
-
-def test_new_calls_do_not_count_as_hanging(breaker, clock):
-    first = breaker.acquire()
-    clock.seconds += TIMEOUT - 0.1
-    for _ in range(10):
-        breaker.acquire()
-    clock.seconds += 0.1
-    breaker.release(first, responded=False)
-    assert not is_open(breaker)
