@@ -14,6 +14,11 @@
 
 \set ON_ERROR_STOP on
 
+\if :{?before} \else \unset file \endif
+\if :{?file} \else
+DO $$ BEGIN RAISE EXCEPTION 'before when, into which file? psql -v before=TIME -v file=FILE'; END $$;
+\endif
+
 SET ROLE stackmgr_owner;
 SET search_path = pg_catalog;
 SET statement_timeout = 0;

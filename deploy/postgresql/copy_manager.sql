@@ -26,9 +26,9 @@ SELECT
     pg_last_xact_replay_timestamp() AS recovered_to,
     (SELECT max(created_at) FROM stackmgr.stack_revisions WHERE manager_id = :'manager') AS last_revision_of_manager;
 
-SELECT external_id FROM stackmgr.managers WHERE manager_id = :'manager' \gset
+SELECT (SELECT external_id FROM stackmgr.managers WHERE manager_id = :'manager') AS external_id \gset
 \if :{?external_id} \else
-DO $$ BEGIN RAISE EXCEPTION 'the copy has no such manager'; END $$;
+DO $$ BEGIN RAISE EXCEPTION 'the copy has no manager of this manager id: see stackmgr managers list'; END $$;
 \endif
 
 COPY (SELECT * FROM stackmgr.managers WHERE manager_id = :'manager') TO STDOUT (HEADER) \g managers.tsv

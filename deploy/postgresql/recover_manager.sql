@@ -16,6 +16,8 @@
 
 \set ON_ERROR_STOP on
 
+\if :{?revert} \else \set revert no \endif
+
 BEGIN;
 SET LOCAL ROLE stackmgr_owner;
 SET LOCAL search_path = pg_catalog;
@@ -117,7 +119,7 @@ DELETE FROM stackmgr.manager_erasures
 WHERE manager_id = (SELECT manager_id FROM stackmgr.copied_managers)
 RETURNING *;
 
-\if :{?revert}
+\if :revert
 WITH reverted AS (
     UPDATE stackmgr.stacks AS stacks
     SET

@@ -195,8 +195,11 @@ def test_erased_and_overwritten_are_recovered(shell, scene):
     for each in scene.stacks[:2]:
         send(scene.port, scene.key, "PATCH", f"/{each}", name="lost")
     sql(scene.url, "DELETE FROM stackmgr.stack_revisions WHERE revision_number = 1 AND name = 'Growth 1'")
-    shell.run(RECOVER_MANAGER)
-    assert scene.names() == ["lost", "lost", "Growth 2"]
+    for revert in ("", "-v revert=no "):
+        shell.run(RECOVER_MANAGER.replace("-v folder", f"{revert}-v folder"))
+        assert scene.names() == ["lost", "lost", "Growth 2"]
+    with pytest.raises(AssertionError, match="the copy has no manager of this manager id"):
+        shell.run(COPY_MANAGER, MANAGER_ID=MANAGER)
     shell.run(RECOVER_MANAGER.replace("-v folder", "-v revert=yes -v folder"))
     assert scene.names() == ["Growth 0", "Growth 1", "Growth 2"]
     live, copied = scene.saved(scene.url), scene.saved(scene.copy)

@@ -1,5 +1,7 @@
 """The page on growth: its commands archive old revisions and put them back."""
 
+import math
+import operator
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,7 @@ from tests.support.waiting import eventually
 
 DEPLOY = paths.directory("deploy")
 PAGE = (DEPLOY / "GROWTH.md").read_text()
-AGES, ARCHIVE, AUDIT_ARCHIVED, RESTORE, AUDIT, _ = re.findall(r"^ {4}(psql .*)$", PAGE, re.MULTILINE)
+AGES, ARCHIVE, AUDIT_ARCHIVED, RESTORE, AUDIT = re.findall(r"^ {4}(psql .*)$", PAGE, re.MULTILINE)
 [ERASE] = re.findall(r"^ {4}(sed .*)$", PAGE, re.MULTILINE)
 ARCHIVE_ALL = ARCHIVE.replace("2026-01-01", "2027-01-01")
 ARCHIVE_TWO = ARCHIVE.replace("2026-01-01", "2026-11-21T22:10:55Z")
@@ -66,6 +68,32 @@ def failing_sync(folder: Path, call: int, end: str) -> Path:
     path.write_text(FAILING_SYNC.replace("CALL", str(call)).replace("END", end))
     path.chmod(0o755)
     return path
+
+
+@pytest.mark.parametrize("missing", [" -v before=2026-01-01", " -v file=revisions-2025.tsv"])
+def test_an_archive_without_time_or_file_writes_nothing(shell, tmp_path, missing):
+    before = sorted(tmp_path.iterdir())
+    assert "before when, into which file?" in shell(ARCHIVE.replace(missing, ""), status=3)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_capacity_is_that_of_the_measurement():
+    """SCALING.md computes its rates and cores from the figures on the page of the measurements."""
+    measured = (DEPLOY.parent / "tests/measure/README.md").read_text()
+    page = (DEPLOY / "SCALING.md").read_text()
+    rates, cost, *_ = re.findall(r"^\| stackmgr \|(.*)", measured, re.MULTILINE)
+    found = [int(rate.replace(",", "")) for rate in re.findall(r"([\d,]+) \(", rates)]
+    service, database = (
+        list(map(int, side)) for side in zip(*re.findall(r"(\d+) \+ (\d+)", cost), strict=True)
+    )
+    both = [sum(sides) for sides in zip(service, database, strict=True)]
+    ratios = [f"{rate * us / (0.84 * 2e6):.2f}" for rate, us in zip(found, both, strict=False)]
+    assert re.findall(r"([\d.]+)\s\((?:get|list|create|update)\)", page) == ratios
+    for exponent, *cores in re.findall(r"^\| 10(.) \|.*\| (\d+), (\d+)(?:,| \|)", page, re.MULTILINE):
+        peak = 10 ** "⁰¹²³⁴⁵⁶⁷".index(exponent) * 3 / 86400 / 0.84e6
+        a_day = (100, 100, 0.1, 2)
+        needed = [sum(map(operator.mul, a_day, side)) * peak for side in (service, database)]
+        assert [str(math.ceil(each)) for each in needed] == cores
 
 
 def test_old_revisions_move_into_a_file_and_back(own_saved_url, shell, tmp_path):

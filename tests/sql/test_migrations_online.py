@@ -4,15 +4,13 @@ import re
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from stackmgr import paths
 from stackmgr.errors import CommandError
-from stackmgr.operate import erasure, migrations, preflight
-from stackmgr.operate.connection import operating
+from stackmgr.operate import migrations
 from tests.support.psql import audit
 from tests.support.server import running_service
 from tests.support.waiting import eventually
@@ -72,29 +70,6 @@ IS_VALIDATED = (
 IS_CARRIED_ON = b"""
 SELECT bool_and(to_jsonb(revisions) - 'created_at' @> to_jsonb(stacks) - 'created_at')
 FROM stackmgr.stacks JOIN stackmgr.stack_revisions AS revisions USING (manager_id, stack_id, revision_number)
-"""
-PARTITIONS = b"""
-SELECT inhparent::regclass::text, count(*) FROM pg_inherits WHERE inhparent IN (
-    'stackmgr.stack_revisions'::regclass, 'stackmgr.creation_receipts'::regclass
-)
-GROUP BY inhparent ORDER BY 1
-"""
-# Of the tables and views, what `stackmgr check` does not compare.
-SCHEMA = b"""
-SELECT relname, obj_description(pg_class.oid, 'pg_class'), attname, col_description(attrelid, attnum)
-FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid AND attnum > 0
-WHERE relnamespace = 'stackmgr'::regnamespace
-    AND (relname IN ('stack_revisions', 'creation_receipts') OR relkind = 'v')
-ORDER BY relname, attname
-"""
-MANAGERS = b"SELECT manager_id::text, external_id::text FROM stackmgr.managers"
-LOST = b"""
-SELECT saved::text FROM stackmgr.stack_revisions_old AS saved
-EXCEPT SELECT saved::text FROM stackmgr.stack_revisions AS saved
-UNION ALL (
-    SELECT saved::text FROM stackmgr.creation_receipts_old AS saved
-    EXCEPT SELECT saved::text FROM stackmgr.creation_receipts AS saved
-)
 """
 
 
@@ -179,92 +154,3 @@ def test_what_a_later_release_adds_blocks_no_request(own_url, add, workload, tex
     workload.stop()
     assert one(own_url, holds) is True
     assert audit(own_url) == ""
-
-
-SCRIPT = paths.directory("deploy") / "postgresql" / "partition.sql"
-SESSIONS = b"SELECT wait_event FROM pg_stat_activity WHERE application_name = 'psql'"
-
-
-def run_until_killed(url: str, binaries: Path, file: Path, *, in_exchange: bool) -> None:
-    """Run a script that kills its psql, or kill it while it waits for a reader of the history."""
-    with psycopg.connect(url) as reader, psycopg.connect(url, autocommit=True) as admin:
-        reader.execute(b"SELECT FROM stackmgr.stack_revisions")
-        psql = subprocess.Popen([binaries / "psql", "-Xq", "-d", url, "-f", file])
-        eventually(lambda: psql.poll() is not None or ("PgSleep",) in admin.execute(SESSIONS).fetchall())
-        if in_exchange:
-            psql.kill()
-        else:
-            reader.rollback()
-        assert psql.wait(60) == -9
-        eventually(lambda: admin.execute(SESSIONS).fetchall() == [])
-
-
-def kill_at_each_step(url: str, binaries: Path, folder: Path) -> None:
-    """Begin to partition as often as the script has statements, and kill it after one more each time."""
-    parts = [part.text for part in migrations.Migration(0, "", SCRIPT.read_bytes()).parts]
-    file = folder / "killed.sql"
-    for number in range(1, len(parts) + 1):
-        file.write_bytes(b";\n".join(parts[:number]) + b";\n\\! kill -9 $PPID\n")
-        run_until_killed(url, binaries, file, in_exchange=number == len(parts))
-    undo = [binaries / "psql", "-Xq", "-d", url, "-v", "undo=yes", "-f", SCRIPT]
-    assert subprocess.run(undo, check=True, capture_output=True).stderr == b""
-    assert one(url, b"SELECT to_regclass('stackmgr.stack_revisions_new') IS NULL") is True
-
-
-def test_history_is_partitioned_under_load(own_url, workload, binaries, monkeypatch, tmp_path):
-    kill_at_each_step(own_url, binaries, tmp_path)
-    for name, value in {"LONGEST_REQUEST_SECONDS": 0, "_MANY": 2, "_VACUUM_AGAIN_SECONDS": 0}.items():
-        monkeypatch.setattr(erasure, name, value)
-    line = re.search(r"^ {4}(psql .* deploy/postgresql/partition\.sql)$", GROWTH.read_text(), re.MULTILINE)
-    with psycopg.connect(own_url, autocommit=True) as admin:
-        before = admin.execute(SCHEMA).fetchall()
-        command = line[1].replace("-d stackmgr ", f"-d '{own_url}' ")
-        subprocess.run(
-            ["/bin/sh", "-euc", command],
-            cwd=paths.directory("deploy").parent,
-            env={"PATH": f"{binaries}:/usr/bin:/bin"},
-            check=True,
-            timeout=300,
-        )
-        served = len(workload.operations)
-        eventually(lambda: len(workload.operations) > served + 50)
-        workload.stop()
-        assert admin.execute(PARTITIONS).fetchall() == [
-            ("stackmgr.creation_receipts", 16),
-            ("stackmgr.stack_revisions", 16),
-        ]
-        assert admin.execute(SCHEMA).fetchall() == before
-        assert 201 in {operation.status for operation in workload.operations[served:]}
-        assert audit(own_url) == ""
-        assert admin.execute(LOST).fetchall() == []
-        admin.execute(b"DROP TABLE stackmgr.stack_revisions_old, stackmgr.creation_receipts_old")
-        findings = preflight.examine(own_url, thorough=True)
-        assert [each for each in findings.problems + findings.warnings if "release" in each] == []
-        managers = admin.execute(MANAGERS).fetchall()
-        assert migrations.apply(own_url) == []
-        with operating(own_url) as operator, psycopg.connect(own_url) as older:
-            older.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            older.execute(MANAGERS)
-            waits: list[str] = []
-
-            def report(_done: int, _total: int, wait: str) -> None:
-                if "may still read" in wait:
-                    waits.append(wait)
-                    older.rollback()
-
-            for manager_id, external_id in managers:
-                assert erasure.erase(operator, manager_id, external_id, report)
-            assert len(waits) == 1
-        for table in ("stacks", "stack_revisions", "creation_receipts"):
-            assert admin.execute(f"TABLE stackmgr.{table}".encode()).fetchall() == []
-
-
-def test_a_file_without_a_transaction_waits_for_older_ones(own_url, add):
-    add(noted=ADD_COLUMN, indexed=CREATE_INDEX)
-    with ThreadPoolExecutor() as threads, psycopg.connect(own_url) as older:
-        older.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ  # which keeps its snapshot
-        older.execute(VALIDITY)
-        migrated = threads.submit(migrations.apply, own_url)
-        eventually(lambda: migrated.done() or one(own_url, WAITS_LONGER_THAN_FOR_A_TABLE))
-        older.rollback()
-        assert len(migrated.result()) == 2
