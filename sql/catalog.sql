@@ -10,7 +10,7 @@
 --          The parts of a partitioned table count as the table, and the word ONLY is left out. Privileges are those of
 --          the access control lists, for every role and PUBLIC; attributes and memberships are those of the schema's
 --          roles and of this login, unless it is a superuser. A database without a list has PostgreSQL's default.
---          Functions of an extension are left out. operate.probe finds what makes a statement fail. Names are complete
+--          Functions of an extension are left out. operate.preflight runs the statements. Names are complete
 --          only if the search_path is pg_catalog.
 WITH classes AS (
     SELECT

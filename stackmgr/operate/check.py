@@ -28,9 +28,9 @@ _REDACTED = "[redacted]"
 
 
 def _findings(chosen: Settings, workers: int = 0) -> Findings:
-    """Return problems of the database and the metrics folder.  Imports all that a worker does.
+    """Return problems of the database, at a start without *workers*, and of the metrics folder.
 
-    Without *workers* only those that can be found at each start.
+    Imports all that a worker does.
     """
     import stackmgr.server.worker  # noqa: F401, PLC0415 - not needed under another WSGI server
 

@@ -5,6 +5,7 @@ Each failure is worded here, once, as a CommandError without a secret.
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from types import FrameType
@@ -56,8 +57,12 @@ LONGEST_CONNECT_SECONDS = 30.0
 # commit that does not wait for the disk.
 _SETTINGS = b"""
 SET LOCAL search_path = pg_catalog; SET LOCAL jit = off; SET LOCAL synchronous_commit = on;
-SET LOCAL client_min_messages = warning; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'
+SET LOCAL client_min_messages = warning; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s';
+SET LOCAL TimeZone = 'UTC';
+SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout'
 """
+_LONGEST_IDLE_SECONDS = 0.4  # a server may end a session that is idle for longer
+_KEEP_SESSION = b"SELECT"
 _RESET_ROLE = b"RESET ROLE"
 _IDENTITY = b"SELECT pg_catalog.current_database(), pg_catalog.pg_postmaster_start_time()"
 # A plain index scan marks entries of deleted rows as dead; a bitmap scan always reads the rows.
@@ -181,6 +186,13 @@ class Operator:
             with self.transaction():
                 cursor.execute(statement.text, values, binary=True)
             yield from cursor
+
+    def pause(self, seconds: float) -> None:
+        """Wait outside of a transaction, in a session that no limit on idle ones ends."""
+        while seconds > 0:
+            time.sleep(min(seconds, _LONGEST_IDLE_SECONDS))
+            seconds -= _LONGEST_IDLE_SECONDS
+            self._connection.execute(_KEEP_SESSION)
 
     def check_keys_by_index(self) -> None:
         """Let this transaction's checks of foreign keys pass over deleted rows."""

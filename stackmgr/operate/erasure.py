@@ -70,7 +70,7 @@ def erase(operator: Operator, manager_id: str, external_id: str, progress: Repor
         if not operator.rows(_BEGIN, manager):
             return None
     progress(0, 0, f"waiting {LONGEST_REQUEST_SECONDS} s for requests in progress")
-    time.sleep(LONGEST_REQUEST_SECONDS)
+    operator.pause(LONGEST_REQUEST_SECONDS)
     while True:
         _delete_rows(operator, manager_id, progress)
         with holds.not_held(operator, manager_id):
@@ -94,8 +94,7 @@ def _delete_rows(operator: Operator, manager_id: str, progress: Report) -> None:
             _delete_batch(operator, manager_id, step, [row.position for row in batch])
             done += len(batch)
             progress(done, total, "")
-            if pause := _PAUSE * (time.monotonic() - began):
-                time.sleep(pause)
+            operator.pause(_PAUSE * (time.monotonic() - began))
 
 
 def _delete_batch(operator: Operator, manager_id: str, step: int, positions: list[str]) -> None:
@@ -112,4 +111,4 @@ def _vacuum(operator: Operator, report: Callable[[str], None]) -> None:
         if dead < _MANY:
             return
         report(f"waiting for an older transaction, which may still read {dead:,} deleted receipts")
-        time.sleep(_VACUUM_AGAIN_SECONDS)
+        operator.pause(_VACUUM_AGAIN_SECONDS)

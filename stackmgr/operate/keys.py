@@ -1,8 +1,9 @@
 """`stackmgr keys`: the keys of the database verifier, from issue to revocation."""
 
 import argparse
+import json
 import re
-import sys
+from collections.abc import Callable
 from typing import Any
 
 from stackmgr.errors import CommandError
@@ -25,37 +26,36 @@ def _quota(text: str) -> Quota:
     return quota
 
 
-def _deliver(operator: Operator, arguments: argparse.Namespace, issued: IssuedKey) -> None:
-    """Print a new key, or revoke it if that fails: its text is not stored."""
-    members = document(issued)
-    if members["predecessor_expires_at"] is None:
-        del members["predecessor_expires_at"]
-    if not arguments.json:
-        print_note(f"key id {issued.key_id}")
+def _deliver(arguments: argparse.Namespace, make: Callable[[Operator], IssuedKey]) -> None:
+    """Print a new key, whose text is not stored, before the commit: or nothing has happened."""
+    printed = ""
     try:
-        if arguments.json:
-            print_json(members)
-        else:
-            print(issued.key)
-        sys.stdout.flush()
-    except OSError as ex:
-        discard()
-        issued_keys.revoke(operator, issued.key_id)
-        raise CommandError(
-            f"the new key {issued.key_id} could not be printed ({ex.strerror}) and is revoked: issue another"
-        ) from ex
+        with operating(command.database_url()) as operator, operator.transaction():
+            members = document(make(operator))
+            if members["predecessor_expires_at"] is None:
+                del members["predecessor_expires_at"]
+            try:
+                print(json.dumps(members, indent=2) if arguments.json else members["key"], flush=True)
+            except OSError as ex:
+                discard()
+                message = f"the new key could not be printed ({ex.strerror}): nothing was changed"
+                raise CommandError(message) from ex
+            printed = members["key_id"]
+    except CommandError as ex:
+        if printed:
+            raise CommandError(f"{ex}; 'stackmgr keys list' shows whether key {printed} was saved") from ex
+        raise
+    if not arguments.json:
+        print_note(f"key id {printed}")
 
 
 def _issue(arguments: argparse.Namespace) -> None:
-    with operating(command.database_url()) as operator:
-        issued = issued_keys.create(
-            operator,
-            managers.external_id(operator, arguments.external_id),
-            label=arguments.label,
-            expires_at=arguments.expires_at,
-            quota=arguments.quota,
-        )
-        _deliver(operator, arguments, issued)
+    terms = {"label": arguments.label, "expires_at": arguments.expires_at, "quota": arguments.quota}
+
+    def make(operator: Operator) -> IssuedKey:
+        return issued_keys.create(operator, managers.external_id(operator, arguments.external_id), **terms)
+
+    _deliver(arguments, make)
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -76,13 +76,15 @@ def _revoke(arguments: argparse.Namespace) -> None:
 
 
 def _rotate(arguments: argparse.Namespace) -> None:
-    with operating(command.database_url()) as operator:
-        issued = issued_keys.rotate(
-            operator, arguments.key_id, overlap_seconds=arguments.overlap, expires_at=arguments.expires_at
-        )
+    terms = {"overlap_seconds": arguments.overlap, "expires_at": arguments.expires_at}
+
+    def make(operator: Operator) -> IssuedKey:
+        issued = issued_keys.rotate(operator, arguments.key_id, **terms)
         if issued is None:
             raise CommandError(_why_not(arguments.key_id, issued_keys.find(operator, arguments.key_id)))
-        _deliver(operator, arguments, issued)
+        return issued
+
+    _deliver(arguments, make)
 
 
 def _why_not(key_id: str, record: Any) -> str:

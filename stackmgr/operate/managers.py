@@ -111,9 +111,9 @@ def _erase(arguments: argparse.Namespace) -> None:
             if found := find(operator, manager_id):
                 manager_id = found.manager_id
             erased = erasure.erase(operator, manager_id, arguments.confirm, erasure.Progress())
-    except KeyboardInterrupt as ex:
+    except (KeyboardInterrupt, CommandError) as ex:
         again = f"stackmgr managers erase {manager_id} --confirm {arguments.confirm}"
-        raise CommandError(f"interrupted: continue with {again}") from ex
+        raise CommandError(f"{str(ex) or 'interrupted'}: continue with {again}") from ex
     if erased is None:
         raise CommandError(
             "the manager has another external id, or none: see 'stackmgr managers show'; nothing was changed"

@@ -20,7 +20,7 @@ import hashlib
 import itertools
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +33,7 @@ from stackmgr.database import statements
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.errors import CommandError
 from stackmgr.operate.command import Commands, add_command, database_url, whole_number
-from stackmgr.operate.connection import OWNER, assume, connect
+from stackmgr.operate.connection import OWNER, Rejected, assume, connect
 from stackmgr.operate.output import print_note
 
 _BLOCKERS = statements.load("migration_blockers")
@@ -62,8 +62,12 @@ _LIMIT_WAIT_FOR_TABLE = b"SET lock_timeout = '250ms'"
 # CONCURRENTLY waits for transactions, but no request waits for it.
 _NO_WAIT_LIMIT = b"SET lock_timeout = 0"
 _RESET_OWNER = b"RESET ROLE"
-# Citus: an ALTER TABLE of several shards must not use several connections.  Ignored by PostgreSQL.
-_ONE_SHARD_AT_A_TIME = b"SET citus.multi_shard_modify_mode = 'sequential'"
+# Pauses and the build of an index outlast a server's limits.  Citus: an ALTER TABLE of several shards
+# must not use several connections; PostgreSQL ignores that.
+_SESSION = b"""
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name ~ '^(idle_session|transaction)_timeout$';
+SET citus.multi_shard_modify_mode = 'sequential'
+"""
 _BACKEND_PID = b"SELECT pg_backend_pid()"
 
 Connection = psycopg.Connection[TupleRow]
@@ -107,14 +111,25 @@ def available() -> list[Migration]:
 
 
 def has_history(connection: Connection) -> bool:
-    """Whether any migration was ever applied to this database.  Every login may read that."""
+    """Whether any migration was ever applied here.  Every login may read that.  Raises Rejected."""
     row: Any = connection.execute(_HISTORY_EXISTS.text).fetchone()
+    if row == (True, False):
+        raise Rejected("another service has the table stackmgr.schema_migrations: name another database")
     return bool(row[0])
 
 
 def applied_versions(connection: Connection) -> dict[int, bytes]:
     """Return the versions applied to this database, each with its checksum."""
     return dict(connection.execute(_LIST.text).fetchall()) if has_history(connection) else {}
+
+
+def differences(applied: Mapping[int, bytes]) -> list[str]:
+    """Return a sentence for the first migration that differs from the one that was applied."""
+    return [
+        f"migration {each} is not the one that this database has: migrate a new database and copy the data"
+        for each in available()
+        if applied.get(each.version, each.checksum) != each.checksum
+    ][:1]
 
 
 def _pending(connection: Connection) -> list[Migration]:
@@ -124,17 +139,14 @@ def _pending(connection: Connection) -> list[Migration]:
         if has_history(connection):
             assume(connection, OWNER, local=True)
         applied = applied_versions(connection)
+    if differing := differences(applied):
+        raise CommandError(differing[0])
     unknown = sorted(applied.keys() - {migration.version for migration in brought})
     if unknown:
         raise CommandError(
             f"the database has migration {unknown[-1]:04d}, which version {__version__} does not have: run"
             " 'stackmgr migrate' of the newer version, also to grant lost privileges again"
         )
-    for migration in brought:
-        if applied.get(migration.version, migration.checksum) != migration.checksum:
-            raise CommandError(
-                f"migration {migration} differs from the one that was applied: install the release again"
-            )
     return [migration for migration in brought if migration.version not in applied]
 
 
@@ -154,8 +166,8 @@ def apply(
             completed_conninfo(url, None, deadline=0), Connection, cursor_factory=psycopg.RawCursor
         ) as connection:
             _require_direct(connection)
+            connection.execute(_SESSION)
             _lock(connection)
-            connection.execute(_ONE_SHARD_AT_A_TIME)
             for migration in _pending(connection):
                 current = f"migration {migration}: "
                 if _NO_TRANSACTION.search(migration.text):

@@ -4,27 +4,49 @@ A problem stops the start.  An unreachable database is not a problem: it may bec
 until then every request returns 503.
 """
 
+import secrets
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import psycopg
+from psycopg.raw_cursor import RawCursor
 from psycopg.rows import namedtuple_row
 
 from stackmgr import paths
 from stackmgr.database import session_settings, statements
-from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.connection import DatabaseConnection, execution
 from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.session_settings import SessionSettingsError
-from stackmgr.errors import CommandError
-from stackmgr.operate import migrations, probe
+from stackmgr.errors import CommandError, DatabaseError
+from stackmgr.limits import LONGEST_KEY_BYTES
+from stackmgr.operate import migrations
 from stackmgr.operate.connection import LONGEST_CONNECT_SECONDS, NO_SCHEMA, Rejected, connect, time_limit
 from stackmgr.settings import Settings
 
 _CATALOG = statements.load("catalog")
 _FACTS = statements.load("server_facts")
 _READINESS = statements.load("readiness")
+_COMMIT = statements.load("commit_probe")
+
+# All that a request may run, in an order in which each finds its rows, with the longest values.
+_REQUESTS = (
+    "api_key_verify api_key_use_record api_key_quota_consume api_key_quota_peek manager_find manager_insert"
+    " stack_create receipt_find stack_list stack_list_long_names stack_update stack_get"
+)
+_VALUES = dict.fromkeys(("quota_seconds", "row_limit", "name_bytes", "page_bytes"), 1) | {
+    "key_digest": None,
+    "input_digest": bytes(32),
+    "idempotency_key": "k" * LONGEST_KEY_BYTES,
+    "name": secrets.token_hex(30_000),  # no btree holds it
+    "allocation": f'[{{"token_address":"0x{0:040x}","weight_bps":10000}}]',
+    "preset": "hourly",
+    "after_created_at": "infinity",
+}
+_CHECK_DEFERRED = b"SET CONSTRAINTS ALL IMMEDIATE"
 
 # Of each fact that is false.
 _PROBLEMS = {
@@ -70,11 +92,9 @@ def examine(
 ) -> Findings:
     """Return the problems of the database behind *url*, examined with its login's own rights.
 
-    *deadline*, in seconds, and *variant* are the service's: a session must have its timeouts.
-    *connections* is how many the service may open from this host.  Takes at most five seconds,
-    because gunicorn's master waits for it.  *thorough* takes longer: it compares the schema, and
-    who may use it, with the release's, and writes and rolls back as requests do.  Not at a start,
-    which an index that a DBA builds must not fail.
+    *deadline*, in seconds, and *variant* are the service's, which may open *connections* from here.
+    Takes at most five seconds, because gunicorn's master waits for it.  *thorough*, for no start,
+    takes longer: compare the schema and who may use it with the release's, and write as requests do.
     """
     findings = Findings()
     expected = migrations.available()
@@ -95,7 +115,7 @@ def examine(
                     # Another release has other objects, and Citus distributes them.
                     if thorough and not (is_newer or findings.problems or variant != Settings.sql_variant):
                         _compare_catalog(service, findings)
-                        findings.problems += probe.problems(service, deadline) if facts.takes_writes else []
+                        findings.problems += _probe(service, deadline) if facts.takes_writes else []
     except psycopg.errors.InsufficientPrivilege as ex:
         findings.problems.append(f"{ex.diag.message_primary}: run 'stackmgr migrate'")
     except (Rejected, SessionSettingsError) as ex:
@@ -117,7 +137,7 @@ def _examine_server(facts: Any, connections: int, findings: Findings) -> None:
     if connections > facts.connections:
         findings.warnings.append(
             f"this host opens up to {connections} connections, and the login may have {facts.connections}:"
-            " lower STACKMGR_DATABASE_CONNECTIONS, or raise the limit (CONNECTION LIMIT, max_connections)"
+            " lower STACKMGR_DATABASE_CONNECTIONS"
         )
     if abs(facts.clock - datetime.now(UTC)) > CLOCK_TOLERANCE:
         findings.warnings.append(
@@ -138,15 +158,11 @@ def _examine_schema(
 ) -> bool:
     """Return whether the schema is that of a newer release."""
     applied = migrations.applied_versions(connection)
+    findings.problems += migrations.differences(applied)
     for migration in expected:
-        checksum = applied.pop(migration.version, None)
-        if checksum is None:
+        if applied.pop(migration.version, None) is None:
             findings.problems.append(
                 f"migration {migration} is not applied: run 'stackmgr migrate' of this release"
-            )
-        elif checksum != migration.checksum:
-            findings.problems.append(
-                f"migration {migration} differs from the one that was applied: install the release again"
             )
     row: Any = connection.execute(_READINESS.text).fetchone() or (None,)
     if row[-1]:
@@ -172,3 +188,30 @@ def _compare_catalog(connection: psycopg.Connection[Any], findings: Findings) ->
             (findings.problems if is_problem else findings.warnings).append(
                 f"the schema differs from the release's: {name}: {is_now}; the release: {definition}"
             )
+
+
+def _probe(connection: DatabaseConnection, seconds: float) -> list[str]:
+    """Return why requests would fail: run their statements, and roll back; a commit has *seconds*.
+
+    Nothing is left but the dead rows of a stack, and an empty message in the WAL.
+    """
+    made_up = str(uuid4())  # every id
+    name = ""
+    try:
+        with connection.transaction(force_rollback=True):
+            for name in _REQUESTS.split():
+                statement = statements.load(name)
+                parameters = [_VALUES.get(each, made_up) for each in statement.parameters]
+                RawCursor(connection).execute(statement.text, parameters, prepare=False)
+            name = "the commit of a write"
+            connection.execute(_CHECK_DEFERRED)
+    except psycopg.Error as ex:
+        return [f"requests fail in {name} ({ex.sqlstate}): {ex.diag.message_primary}; see the server's log"]
+    cancel = connection.pgconn.get_cancel()
+    try:
+        connection.run(execution(_COMMIT, {}), time.monotonic() + seconds)
+    except DatabaseError as ex:
+        cancel.cancel()  # the server would wait without its client
+        reason = f"within {seconds:g} s ({ex.sqlstate or ex.reason})"
+        return [f"no commit is confirmed {reason}: see synchronous_standby_names and pg_stat_replication"]
+    return []

@@ -150,12 +150,12 @@ def test_receipts_are_vacuumed_once_none_can_read(busy_manager, make_client, dat
         older.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         older.execute(b"SELECT")
 
-        def sleep(seconds: float) -> None:
-            if seconds:
+        def pause(_: Operator, seconds: float) -> None:
+            if seconds == erasure._VACUUM_AGAIN_SECONDS:
                 assert "waiting" in reports[-1][2]
                 older.rollback()
 
-        monkeypatch.setattr(erasure.time, "sleep", sleep)
+        monkeypatch.setattr(Operator, "pause", pause)
         assert erasure.erase(operator, *busy_manager, lambda *report: reports.append(report)) == (3, 5, 3, 1)
         assert older.execute(FROZEN).fetchone() == (True,)
     waits = [report for report in reports if "may still read" in report[2]]
@@ -198,7 +198,7 @@ def test_rows_that_appear_meanwhile_are_deleted(busy_manager, make_client, erase
 def test_erasure_waits_as_long_as_nginx(busy_manager, erase, monkeypatch):
     monkeypatch.undo()
     slept: list[float] = []
-    monkeypatch.setattr(erasure.time, "sleep", slept.append)
+    monkeypatch.setattr(Operator, "pause", lambda _, seconds: slept.append(seconds))
     assert erase(*busy_manager, erasure.Progress())
     nginx = (paths.directory("deploy") / "nginx.conf").read_text()
     [limit] = {int(seconds) for seconds in re.findall(r"proxy_read_timeout (\d+)s;", nginx)}
@@ -243,7 +243,7 @@ def test_concurrent_write_is_erased_too(client, busy_manager, rows_of, erase, ra
     client.change_worker()
     rows, erased, waits, ended = Session.rows, [], threading.Event(), threading.Event()
 
-    def sleep(_):
+    def pause(*_):
         waits.set()
         assert ended.wait(60)
 
@@ -255,7 +255,7 @@ def test_concurrent_write_is_erased_too(client, busy_manager, rows_of, erase, ra
         return found
 
     with (
-        patch.object(erasure.time, "sleep", sleep),
+        patch.object(Operator, "pause", pause),
         patch.object(Session, "rows", run),
         ThreadPoolExecutor() as threads,
     ):

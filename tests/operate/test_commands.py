@@ -7,19 +7,21 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import paths
 from stackmgr.access import api_keys
+from stackmgr.operate import erasure
 from stackmgr.operate.connection import NO_SCHEMA
 from stackmgr.settings import OPTIONS
+from tests.operate.saved import MANAGER, MANAGER_ID
 from tests.support.client import Client
 from tests.support.clusters import new_database
 from tests.support.command_line import Outcome
@@ -245,13 +247,72 @@ def test_a_key_is_not_issued_where_it_cannot_be_printed(run, database_url):
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
 @pytest.mark.parametrize("target", [">/dev/full", "| true"])
-def test_unprinted_key_is_revoked(run, database_url, target, form):
-    given = ("keys", "issue", "--external-id", external_id := str(uuid4()), *form)
-    ended = process(*given, url=database_url, command=(*SHELL, f'sleep 0.2; "$@" {target}', "sh", COMMAND))
-    ((key_id, state),) = states_of_keys(run, database_url, external_id).items()
-    assert state == "revoked"
-    assert f"the new key {key_id} could not be printed" in ended.err
-    assert ended.out == ""
+def test_what_cannot_be_printed_has_not_happened(run, database_url, target, form):
+    given = ("--external-id", str(uuid4()))
+    run("keys", "issue", *given, url=database_url)
+    before = run("keys", "list", "--json", *given, url=database_url).json
+    rotate = ("rotate", before[0]["key_id"])
+    for arguments in (("issue", *given), rotate, (*rotate, "--overlap", "9")):
+        shell = (*SHELL, f'sleep 0.2; "$@" {target}', "sh", COMMAND)
+        ended = process("keys", *arguments, *form, url=database_url, command=shell)
+        assert "the new key could not be printed" in ended.err
+        assert "nothing was changed" in ended.err
+        assert run("keys", "list", "--json", *given, url=database_url).json == before
+    assert run("keys", *rotate, url=database_url).status == 0
+
+
+def refuse(url: str, trigger: str) -> None:
+    body = "LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$"
+    with psycopg.connect(url) as admin:
+        admin.execute(f"CREATE FUNCTION public.refuse() RETURNS trigger {body}".encode())
+        admin.execute(f"CREATE {trigger} FOR EACH ROW EXECUTE FUNCTION public.refuse()".encode())
+
+
+def test_a_key_whose_commit_fails_is_named(run, own_saved_url):
+    refuse(own_saved_url, "CONSTRAINT TRIGGER never AFTER INSERT ON stackmgr.api_keys INITIALLY DEFERRED")
+    ended = run("keys", "issue", "--external-id", EXTERNAL_ID, url=own_saved_url)
+    assert (ended.status, api_keys.is_well_formed(ended.out.strip())) == (1, True)
+    assert re.search(r"\(P0001\).*; 'stackmgr keys list' shows whether key \S+ was saved", ended.err)
+
+
+def test_an_erasure_outlives_the_limits_of_sessions(run, own_saved_url, monkeypatch):
+    monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 3)
+    name = conninfo_to_dict(own_saved_url)["dbname"]
+    limits = ["idle_session_timeout", "idle_in_transaction_session_timeout", "statement_timeout"]
+    with psycopg.connect(own_saved_url, autocommit=True) as admin:
+        limits += ["transaction_timeout"] if admin.info.server_version >= 170000 else []
+        for limit in limits:
+            admin.execute(f"ALTER DATABASE {name} SET {limit} = '1s'".encode())
+        ended = run("managers", "erase", MANAGER_ID, "--confirm", MANAGER, url=own_saved_url)
+        assert (ended.status, ended.out[:47]) == (0, f"{MANAGER_ID} is erased:")
+        again = run("managers", "erase", MANAGER_ID, "--confirm", MANAGER, url=own_saved_url)
+        assert again.out == ended.out
+
+
+def test_an_erasure_that_fails_says_how_to_go_on(run, own_saved_url, monkeypatch):
+    monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 0)
+    refuse(own_saved_url, "TRIGGER never BEFORE DELETE ON stackmgr.stacks")
+    given = ("managers", "erase", MANAGER_ID, "--confirm", MANAGER)
+    [*_, problem] = run(*given, url=own_saved_url).err.splitlines()
+    assert problem.endswith(f"(P0001): run 'stackmgr check': continue with stackmgr {' '.join(given)}")
+
+
+def test_addresses_that_do_not_respond_are_passed_over(run, database_url):
+    good = conninfo_to_dict(database_url)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        ports = ",".join(map(str, [*(each.getsockname()[1] for each in silent), good.get("port", 5432)]))
+        url = make_conninfo(database_url, host=f"127.0.0.1,127.0.0.1,127.0.0.1,{good['host']}", port=ports)
+        with ThreadPoolExecutor() as threads:
+            ended = threads.map(lambda command: process(*command, url=url), [("keys", "list"), ("check",)])
+            assert [each.status for each in ended] == [0, 0]
+
+
+def test_a_slow_login_is_named(run):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://operator@127.0.0.1:{silent.getsockname()[1]}/stackmgr"
+        [problem] = problems(run("keys", "list", url=url))
+    assert problem.endswith(": an address has 2 s; for a slow login, add connect_timeout=10 to the URL")
 
 
 @pytest.mark.parametrize(

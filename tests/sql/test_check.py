@@ -85,27 +85,21 @@ NO_NEXT = (
     "CREATE SEQUENCE public.next; ALTER TABLE stacks ADD COLUMN note bigint DEFAULT nextval('public.next')"
 )
 CONDITION = "GENERATED ALWAYS AS (1 / (octet_length(name) - 60000)) STORED"
-OTHER_NAME = refuse("stacks", "BEFORE UPDATE", body="NEW.name := 'theirs'")
 # The sentence that each write is rejected, or has another result.
 WRITES = {
-    "CREATE PUBLICATION theirs FOR TABLE stacks WHERE (revision_number > 0)": "an update fails (42P10)",
-    "CREATE PUBLICATION theirs FOR TABLE api_keys (key_id)": "the verification of a key fails (42P10)",
-    "CREATE PUBLICATION theirs FOR TABLE stacks (manager_id, name)": "an update fails (42P10)",
-    "ALTER TABLE stacks ALTER revision_number ADD GENERATED ALWAYS AS IDENTITY": "a create fails (428C9)",
-    refuse("stacks"): "a create fails (P0001): refused",
-    refuse("managers"): "the first request of a manager fails (P0001)",
-    refuse("stacks", "AFTER UPDATE"): "an update fails (P0001)",
-    refuse("stacks", "AFTER INSERT", "CONSTRAINT TRIGGER"): "the commit of a write fails (P0001)",
-    refuse("stacks", body="RETURN NULL"): "a create fails (23503)",
-    refuse("stacks", body="NEW.preset := 'daily'"): "a create has another result than was sent",
-    OTHER_NAME: "an update has another result than was sent",
-    FOREIGN_PARENT: "a create fails (23514)",
+    "CREATE PUBLICATION theirs FOR TABLE stacks WHERE (revision_number > 0)": "in stack_update (42P10)",
+    "CREATE PUBLICATION theirs FOR TABLE api_keys (key_id)": "in api_key_use_record (42P10)",
+    "CREATE PUBLICATION theirs FOR TABLE stacks (manager_id, name)": "in stack_update (42P10)",
+    "ALTER TABLE stacks ALTER revision_number ADD GENERATED ALWAYS AS IDENTITY": "in stack_create (428C9)",
+    refuse("stacks"): "in stack_create (P0001): refused",
+    refuse("managers"): "in manager_insert (P0001)",
+    refuse("stacks", "AFTER UPDATE"): "in stack_update (P0001)",
+    refuse("stacks", "AFTER INSERT", "CONSTRAINT TRIGGER"): "in the commit of a write (P0001)",
+    refuse("stacks", body="RETURN NULL"): "in stack_create (23503)",
+    FOREIGN_PARENT: "in stack_create (23514)",
+    **{revoked(name): "in api_key_verify (42501)" for name in ("now()", "date_trunc(text,timestamptz,text)")},
     **{
-        revoked(name): "the verification of a key fails (42501)"
-        for name in ("now()", "date_trunc(text,timestamptz,text)")
-    },
-    **{
-        revoked(name): "a create fails (42501): permission denied for function"
+        revoked(name): "in stack_create (42501): permission denied for function"
         for name in (
             "json_to_recordset(json)",
             "btrim(text,text)",
@@ -114,17 +108,17 @@ WRITES = {
             '"left"(text,integer)',
         )
     },
-    revoked("octet_length(text)"): "a list fails (42501)",
+    revoked("octet_length(text)"): "in stack_list (42501)",
     revoked(
         "make_interval(integer,integer,integer,integer,integer,integer,double precision)"
-    ): "a key fails (42501)",
-    NO_MESSAGES: "the retry of a create fails (42501)",
-    NO_NEXT: "a create fails (42501): permission denied for sequence next",
-    "CREATE INDEX ON stacks (name)": "a create fails (54000)",
-    "CREATE INDEX ON stacks ((1 / (octet_length(name) - 60000)))": "a create fails (22012)",
-    f"ALTER TABLE stacks ADD COLUMN note integer {CONDITION}": "a create fails (22012)",
-    "ALTER TABLE stack_revisions ADD COLUMN note text NOT NULL": "a create fails (23502)",
-    "ALTER TABLE stacks ADD EXCLUDE (preset WITH =)": "a create fails (23P01)",
+    ): "in api_key_quota_consume (42501)",
+    NO_MESSAGES: "in receipt_find (42501)",
+    NO_NEXT: "in stack_create (42501): permission denied for sequence next",
+    "CREATE INDEX ON stacks (name)": "in stack_create (54000)",
+    "CREATE INDEX ON stacks ((1 / (octet_length(name) - 60000)))": "in stack_create (22012)",
+    f"ALTER TABLE stacks ADD COLUMN note integer {CONDITION}": "in stack_create (22012)",
+    "ALTER TABLE stack_revisions ADD COLUMN note text NOT NULL": "in stack_create (23502)",
+    "ALTER TABLE stacks ADD EXCLUDE (preset WITH =)": "constraint stacks_preset_excl: EXCLUDE",
     "REVOKE USAGE ON SCHEMA stackmgr FROM stackmgr_app": "permission denied for schema stackmgr",
 }
 KEY_STATE = "api_key_state(revoked_at timestamptz, expires_at timestamptz) RETURNS text STABLE RETURN 'valid'"
@@ -269,7 +263,7 @@ def test_a_commit_that_no_standby_confirms_is_a_problem(bare_cluster_url):
             admin.execute(b"SELECT pg_reload_conf()")
         waiting = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
         assert admin.execute(waiting).fetchone() == (0,)
-    assert problem.startswith("no commit is confirmed within 1 s: see synchronous_standby_names")
+    assert problem.startswith("no commit is confirmed within 1 s (deadline): see synchronous_standby")
 
 
 def test_nothing_of_the_check_is_left(check):

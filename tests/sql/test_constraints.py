@@ -89,6 +89,17 @@ REJECTED = [
     ("api_keys_quota_limit_is_bounded", "api_keys", OTHER_KEY | QUOTA | {"quota_limit": 10001}),
     ("api_keys_quota_seconds_is_bounded", "api_keys", OTHER_KEY | QUOTA | {"quota_seconds": 0}),
     ("api_keys_quota_seconds_is_bounded", "api_keys", OTHER_KEY | QUOTA | {"quota_seconds": 86401}),
+    *(
+        (f"{table}_times_have_a_date", table, row | {name: time})
+        for table, row, names in (
+            ("api_keys", OTHER_KEY, ("created_at", "expires_at", "revoked_at", "last_used_at")),
+            ("managers", OTHER_MANAGER, ("created_at",)),
+            ("manager_holds", RELEASED | UNBOUND, ("held_at", "released_at")),
+            ("stacks", {"stack_id": ELSEWHERE}, ("created_at",)),
+        )
+        for name in names
+        for time in ("infinity", "-infinity", "0001-12-31 12:00 BC", "10000-01-01Z")
+    ),
     ("api_keys_successor_id_fkey", "api_keys", OTHER_KEY | {"successor_id": ELSEWHERE.replace("1", "2")}),
     ("api_key_quota_slots_pkey", "api_key_quota_slots", {}),
     ("api_key_quota_queues_pkey", "api_key_quota_queues", {}),

@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from stackmgr.errors import CommandError
-from stackmgr.operate import migrations
+from stackmgr.operate import issued_keys, migrations, preflight
+from stackmgr.operate.connection import operating
 from tests.support.clusters import new_database
 from tests.support.waiting import eventually
 
@@ -91,7 +93,7 @@ def test_changed_file_is_reported(own_url, add):
     [path] = add(second=EMPTY)
     migrations.apply(own_url)
     path.write_text(f"{EMPTY} -- a comment\n")
-    with pytest.raises(CommandError, match=f"{path.stem} differs from the one that was applied: install"):
+    with pytest.raises(CommandError, match=f"{path.stem} is not the one that this database has"):
         migrations.apply(own_url)
 
 
@@ -103,6 +105,45 @@ def test_a_file_that_ends_in_a_deadlock_is_repeated(own_url, add, monkeypatch):
     reported: list[str] = []
     assert [str(each) for each in migrations.apply(own_url, report=reported.append)] == [path.stem]
     assert f"{path.stem} did not get its locks" in reported[0]
+
+
+def test_a_database_of_other_files_is_named(own_url):
+    """An earlier commit had files of the same numbers, and more of them."""
+    with psycopg.connect(own_url, autocommit=True) as admin:
+        admin.execute(b"UPDATE stackmgr.schema_migrations SET checksum = sha256(checksum)")
+        columns = b"INSERT INTO stackmgr.schema_migrations (version, slug, checksum)"
+        admin.execute(columns + b" VALUES (12, 'append_only_vacuum', sha256('12'))")
+    message = "migration 0001_schema is not the one that this database has: migrate a new database and copy"
+    with pytest.raises(CommandError, match=message):
+        migrations.apply(own_url)
+    assert any(message in problem for problem in preflight.examine(own_url).problems)
+
+
+@pytest.mark.parametrize("has_roles", [True, False])
+def test_anothers_history_is_named(bare_database_url, has_roles):
+    roles = b"CREATE ROLE stackmgr_app; CREATE ROLE stackmgr_owner;" if has_roles else b""
+    with psycopg.connect(bare_database_url, autocommit=True) as admin:
+        admin.execute(roles + b"CREATE SCHEMA stackmgr; CREATE TABLE stackmgr.schema_migrations (id integer)")
+    message = "another service has the table stackmgr.schema_migrations: name another database"
+    with pytest.raises(CommandError, match=message):
+        migrations.apply(bare_database_url)
+    if has_roles:
+        assert message in preflight.examine(bare_database_url).problems[-1]
+
+
+def test_a_key_that_expires_never_is_migrated(own_url):
+    """Before the constraints, `infinity` made every list of keys fail."""
+    with psycopg.connect(own_url, autocommit=True) as admin:
+        for table in ("api_keys", "managers", "manager_holds", "stacks"):
+            admin.execute(f"ALTER TABLE stackmgr.{table} DROP CONSTRAINT {table}_times_have_a_date".encode())
+        admin.execute(b"ALTER TABLE stackmgr.manager_erasures DROP COLUMN keys")
+        admin.execute(b"DELETE FROM stackmgr.schema_migrations WHERE version > 2")
+        with operating(own_url) as operator:
+            issued = issued_keys.create(operator, str(uuid4()))
+        admin.execute(b"UPDATE stackmgr.api_keys SET expires_at = 'infinity'")
+    migrations.apply(own_url)
+    with operating(own_url) as operator:
+        assert issued_keys.find(operator, issued.key_id).expires_at is None
 
 
 def test_newer_database_is_rejected(own_url, add):
