@@ -9,7 +9,7 @@
 --          creation_receipts_pkey (arbiter)
 -- locks:   waits for another transaction that holds the same key; takes no lock on the API key: a key revoked while
 --          this statement runs may still write
--- called by: stacks.repository.plan_create
+-- called by: stacks.repository.create_operation
 -- why:     after ON CONFLICT DO NOTHING the existing receipt may be invisible to this statement's snapshot, so
 --          receipt_find reads it in a later one. No parameter has the type of a domain: a kept statement keeps the
 --          numbers of its parameters' types, and the domains get new ones when the schema is restored.

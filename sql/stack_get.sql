@@ -5,7 +5,7 @@
 -- index:   managers_pkey or managers_external_id_key or managers_identity_id_key, api_keys_key_digest_hash,
 --          stacks_pkey
 -- locks:   none
--- called by: stacks.repository.plan_get
+-- called by: stacks.repository.get_operation
 -- why:     the row distinguishes a missing stack from a rejected key without a second statement. The stack is found by the
 --          parameter, not by a join, so that no kept plan reads other stacks.
 SELECT

@@ -7,7 +7,7 @@
 -- index:   managers_pkey or managers_external_id_key or managers_identity_id_key, api_keys_key_digest_hash,
 --          stacks_page
 -- locks:   none
--- called by: stacks.repository.plan_list
+-- called by: stacks.repository.list_operation
 -- why:     the first page starts after the greatest possible position, so that all pages share one statement
 --          and one plan. The row comparison is one index condition. In ORDER BY, an unqualified stack_id
 --          would be the output column, which is text and not in the index. A name longer than name_bytes is

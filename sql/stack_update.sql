@@ -9,7 +9,7 @@
 --          stacks_pkey
 -- locks:   FOR NO KEY UPDATE on the stack row; concurrent updates of one stack are serialized; takes no
 --          lock on the API key: a key revoked while this statement runs may still write
--- called by: stacks.repository.plan_update
+-- called by: stacks.repository.update_operation
 -- why:     UPDATE reads the row again once it holds the lock, so that omitted fields are copied from the newest
 --          committed revision. A join to stack_revisions would read the older snapshot. For the types of
 --          parameters see stack_create.

@@ -5,7 +5,7 @@
 -- returns: one row (stack_id) when the key was new; no row when it was already used
 -- index:   none (the function's: creation_receipts_pkey)
 -- locks:   waits for another transaction that holds the same key
--- called by: stacks.repository.plan_create
+-- called by: stacks.repository.create_operation
 -- why:     the key is verified before, as for stack_get. Citus would run the inserts of the plain statement one after the other, in a distributed transaction.
 --          It sends this one to the node that has the manager's rows. Text is converted there, once.
 SELECT stack_id

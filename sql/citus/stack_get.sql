@@ -3,7 +3,7 @@
 -- returns: at most one row (stack_id, revision_id, name, allocation, preset, used_this_hour)
 -- index:   stacks_pkey
 -- locks:   none
--- called by: stacks.repository.plan_get
+-- called by: stacks.repository.get_operation
 -- why:     keys and managers are on the coordinator, so that the plain statement would join two nodes: the key is
 --          verified before.
 SELECT

@@ -4,7 +4,7 @@
 -- returns: up to row_limit rows (stack_id, revision_id, name or null, allocation, preset, used_this_hour, created_at)
 -- index:   stacks_page
 -- locks:   none
--- called by: stacks.repository.plan_list
+-- called by: stacks.repository.list_operation
 -- why:     as for stack_get.
 SELECT
     stack_id::text,

@@ -6,7 +6,7 @@
 -- returns: one row (stack_id, revision_id, name, allocation, preset); no row when there is no such stack
 -- index:   none (the function's: stacks_pkey)
 -- locks:   FOR NO KEY UPDATE on the stack row; concurrent updates of one stack are serialized
--- called by: stacks.repository.plan_update
+-- called by: stacks.repository.update_operation
 -- why:     as for stack_create.
 SELECT
     stack_id,

@@ -12,7 +12,7 @@ from typing import Any
 from stackmgr.access import api_keys, managers
 from stackmgr.access.verifiers import Identity, Verifier
 from stackmgr.admission import Admission
-from stackmgr.database.session import Planned, Session
+from stackmgr.database.session import Operation, Session
 from stackmgr.errors import BindingConflict, DatabaseError, ServiceError, ServiceUnavailable
 from stackmgr.reasons import ReasonSlug
 
@@ -66,15 +66,15 @@ class Credential:
         if self.state in (State.REMEMBERED, State.VERIFIED):
             self._verify_again()
 
-    def rows(self, planned: Planned) -> list[Any]:
+    def rows(self, operation: Operation) -> list[Any]:
         """Run a statement for the caller and return its rows: one at least, if it verifies the key.
 
         Raises DatabaseError, and what `confirm` does.
         """
-        if self.session.has_variants or "key_digest" not in planned.statement.parameters:
-            return self._run(planned)
+        if self.session.has_variants or "key_digest" not in operation.statement.parameters:
+            return self._run(operation)
         for _ in range(2):
-            if rows := self._run(planned):
+            if rows := self._run(operation):
                 self._accept(self.identity)
                 if not rows[0].used_this_hour and self.identity and self.identity.record_use:
                     self.identity.record_use()
@@ -82,8 +82,8 @@ class Credential:
             self._verify_again()
         raise BindingConflict(ReasonSlug.MANAGER_BINDING)
 
-    def _run(self, planned: Planned) -> list[Any]:
-        statement, parameters, row, max_rows = planned
+    def _run(self, operation: Operation) -> list[Any]:
+        statement, parameters, row, max_rows = operation
         given = {**parameters, **self.identity.parameters()} if self.identity else parameters
         try:
             return [row(*each) for each in self.session.rows(statement, given, max_rows=max_rows)]

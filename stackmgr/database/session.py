@@ -20,7 +20,7 @@ from stackmgr.settings import Settings
 SESSION_SECONDS = float(Settings.database_timeout)
 
 
-class Planned(NamedTuple):
+class Operation(NamedTuple):
     """A statement of a request without the parameters of its caller; `row` names its columns.
 
     It returns at most `max_rows`; None if its rows are large.

@@ -118,7 +118,7 @@ class Authentication:
         req.context.credential = credential
         credential.begin()
         try:
-            req.context.planned = resource.plan(req, params)
+            req.context.operation = resource.operation(req, params)
         except ServiceError:
             credential.confirm()  # a rejected key comes first
             raise

@@ -1,7 +1,7 @@
 """The two resources of the service: the collection of a manager's stacks, and one stack.
 
-`plan` checks the request in the order of the contract and returns its statement.  A responder runs
-it and serializes the result.  Errors raised here become responses in error_handlers.
+`operation` checks the request in the order of the contract and returns its statement.  A responder
+runs it and serializes the result.  Errors raised here become responses in error_handlers.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 import falcon
 
-from stackmgr.database.session import Planned
+from stackmgr.database.session import Operation
 from stackmgr.http import requests, responses
 from stackmgr.http.requests import RequestSchema
 from stackmgr.stacks import configuration, cursor, repository
@@ -35,19 +35,19 @@ class StackCollection:
         self._spellings = spellings
         self._schema = RequestSchema("stack_create.json")
 
-    def plan(self, req: falcon.Request, params: dict[str, Any]) -> Planned:
+    def operation(self, req: falcon.Request, params: dict[str, Any]) -> Operation:
         """Return the statement of a request.  Raises what is wrong with it."""
         if req.method != "POST":
-            return repository.plan_list(*requests.parse_page_query(req.env.get("QUERY_STRING", "")))
+            return repository.list_operation(*requests.parse_page_query(req.env.get("QUERY_STRING", "")))
         requests.check_content_length(req)
         key = requests.parse_idempotency_key(req)
         document = self._schema.parse(requests.read_body(req))
         wanted = Configuration(**configuration.parse(document, self._spellings))
-        return repository.plan_create(key, wanted, req.context.request_id)
+        return repository.create_operation(key, wanted, req.context.request_id)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Create a stack, or return the current state of the one created under the same key."""
-        stack, created = repository.create(req.context.credential.rows, req.context.planned)
+        stack, created = repository.create(req.context.credential.rows, req.context.operation)
         _respond(req, resp, stack)
         if created:
             resp.status = falcon.HTTP_201
@@ -55,7 +55,7 @@ class StackCollection:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """List one page of stacks."""
-        page, position = repository.list_page(req.context.credential.rows, req.context.planned)
+        page, position = repository.list_page(req.context.credential.rows, req.context.operation)
         resp.data = responses.serialize_page(page, None if position is None else cursor.encode(position))
 
     on_head = on_get
@@ -70,19 +70,19 @@ class StackItem:
         self._spellings = spellings
         self._schema = RequestSchema("stack_update.json")
 
-    def plan(self, req: falcon.Request, params: dict[str, Any]) -> Planned:
+    def operation(self, req: falcon.Request, params: dict[str, Any]) -> Operation:
         """Return the statement of a request.  Raises what is wrong with it."""
         if req.method == "PATCH":
             requests.check_content_length(req)
         stack_id = req.context.stack_id = requests.parse_stack_id(params["stack_id"])
         if req.method != "PATCH":
-            return repository.plan_get(stack_id)
+            return repository.get_operation(stack_id)
         document = self._schema.parse(requests.read_body(req))
         changes = configuration.parse(document, self._spellings)
-        return repository.plan_update(stack_id, changes, req.context.request_id)
+        return repository.update_operation(stack_id, changes, req.context.request_id)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
         """Return the stack; of a PATCH, with the revision that it has appended."""
-        _respond(req, resp, repository.get_or_update(req.context.credential.rows, req.context.planned))
+        _respond(req, resp, repository.get_or_update(req.context.credential.rows, req.context.operation))
 
     on_head = on_patch = on_get

@@ -1,4 +1,4 @@
-"""The repository of stacks: each operation is planned, a statement of a SQL file, and run.
+"""The repository of stacks: each operation is a statement of a SQL file, and then run.
 
 *run* runs a statement for the caller and returns its rows, at least one for an operation.  Two run
 a second statement, in a later snapshot: the retry of a create, and a page with a long name.
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from stackmgr.database import retries, statements
-from stackmgr.database.session import Planned
+from stackmgr.database.session import Operation
 from stackmgr.errors import Conflict, DatabaseError, InvalidIdempotencyKey, NotFound
 from stackmgr.limits import LONGEST_KEY_BYTES, MAX_PAGE_SIZE, PAGE_NAME_BYTES
 from stackmgr.reasons import ReasonSlug
@@ -26,7 +26,7 @@ _UPDATE = statements.load("stack_update")
 
 _UNCHANGED = dict.fromkeys(Configuration._fields)
 
-Run = Callable[[Planned], list[Any]]
+Run = Callable[[Operation], list[Any]]
 
 
 class Stack(NamedTuple):
@@ -44,7 +44,7 @@ class Stack(NamedTuple):
     created_at: Any = None  # a datetime, in lists
 
 
-def plan_create(key: str, configuration: Configuration, request_id: str) -> Planned:
+def create_operation(key: str, configuration: Configuration, request_id: str) -> Operation:
     """Return the statement that `create` runs: a new stack under an Idempotency-Key."""
     stack = Stack(str(uuid4()), str(uuid4()), *configuration)
 
@@ -52,33 +52,33 @@ def plan_create(key: str, configuration: Configuration, request_id: str) -> Plan
         return stack._replace(stack_id=stack_id, used_this_hour=used_this_hour)
 
     parameters = {"idempotency_key": key, "input_digest": configuration.digest(), "request_id": request_id}
-    return Planned(_CREATE, parameters | stack._asdict(), row)
+    return Operation(_CREATE, parameters | stack._asdict(), row)
 
 
-def create(run: Run, planned: Planned) -> tuple[Stack, bool]:
-    """Create the planned stack under its Idempotency-Key, or find the one created under it.
+def create(run: Run, operation: Operation) -> tuple[Stack, bool]:
+    """Create the stack of *operation* under its Idempotency-Key, or find the one created under it.
 
     Returns its current state, and whether this call created it.  Raises Conflict if the key was
     used with other input, and InvalidIdempotencyKey if it does not fit the receipt index.
     """
     try:
-        created = _existing(run(planned))
+        created = _existing(run(operation))
     except DatabaseError as ex:
         # Other limits have this SQLSTATE too, such as the one before transaction ids wrap around.
-        key_bytes = len(planned.parameters["idempotency_key"].encode())
+        key_bytes = len(operation.parameters["idempotency_key"].encode())
         if ex.sqlstate == retries.PROGRAM_LIMIT_EXCEEDED and key_bytes > LONGEST_KEY_BYTES:
             raise InvalidIdempotencyKey(ReasonSlug.IDEMPOTENCY_KEY_TOO_LONG) from ex
         raise
     if created:
         return created[0], True
     receipts = run(
-        Planned(_FIND_RECEIPT, planned.parameters, lambda digest, _lsn, *stack: (digest, Stack(*stack)))
+        Operation(_FIND_RECEIPT, operation.parameters, lambda digest, _lsn, *stack: (digest, Stack(*stack)))
     )
     if not receipts:
         # The manager is being erased, the only way that a receipt goes: the outcome is unknown.
         raise DatabaseError(ReasonSlug.RECEIPT_VANISHED, statement=_FIND_RECEIPT.name)
     input_digest, stack = receipts[0]
-    if not compare_digest(input_digest, planned.parameters["input_digest"]):
+    if not compare_digest(input_digest, operation.parameters["input_digest"]):
         raise Conflict(ReasonSlug.IDEMPOTENCY_KEY_REUSED)
     return stack, False
 
@@ -88,20 +88,20 @@ def _existing(rows: list[Any]) -> list[Any]:
     return [row for row in rows if row.stack_id is not None]
 
 
-def plan_get(stack_id: str) -> Planned:
+def get_operation(stack_id: str) -> Operation:
     """Return the statement that reads a stack."""
-    return Planned(_GET, {"stack_id": stack_id}, Stack)
+    return Operation(_GET, {"stack_id": stack_id}, Stack)
 
 
-def get_or_update(run: Run, planned: Planned) -> Stack:
-    """Return the planned stack, updated if planned.  Raises NotFound, as for another's."""
-    found: list[Stack] = _existing(run(planned))
+def get_or_update(run: Run, operation: Operation) -> Stack:
+    """Return the stack that *operation* reads or updates.  Raises NotFound, as for another's."""
+    found: list[Stack] = _existing(run(operation))
     if not found:
         raise NotFound(ReasonSlug.STACK)
     return found[0]
 
 
-def plan_list(after: Position, limit: int) -> Planned:
+def list_operation(after: Position, limit: int) -> Operation:
     """Return the statement that `list_page` runs: up to *limit* stacks after a position."""
     parameters = {
         "after_created_at": after.created_at,
@@ -110,26 +110,26 @@ def plan_list(after: Position, limit: int) -> Planned:
         "page_bytes": PAGE_NAME_BYTES,
         "name_bytes": PAGE_NAME_BYTES // MAX_PAGE_SIZE,
     }
-    return Planned(_LIST, parameters, Stack, limit + 1)
+    return Operation(_LIST, parameters, Stack, limit + 1)
 
 
-def list_page(run: Run, planned: Planned) -> tuple[list[Stack], Position | None]:
-    """Return the planned page, and the position of the next page if there is one.
+def list_page(run: Run, operation: Operation) -> tuple[list[Stack], Position | None]:
+    """Return the page that *operation* reads, and the position of the next page if there is one.
 
     `stack_list` omits each long name.  A page with one is read again by a statement that ends it
     once its names exceed PAGE_NAME_BYTES, and omits the name of the first stack of the next page.
     """
-    limit = planned.parameters["row_limit"] - 1
-    rows: list[Stack] = _existing(run(planned))
+    limit = operation.parameters["row_limit"] - 1
+    rows: list[Stack] = _existing(run(operation))
     if any(stack.name is None for stack in rows[:limit]):
-        rows = run(planned._replace(statement=_LIST_LONG_NAMES, max_rows=None))
+        rows = run(operation._replace(statement=_LIST_LONG_NAMES, max_rows=None))
     page = [stack for stack in rows[:limit] if stack.name is not None]
     if len(page) == len(rows):
         return page, None
     return page, Position(page[-1].created_at, UUID(page[-1].stack_id))
 
 
-def plan_update(stack_id: str, changes: Mapping[str, str], request_id: str) -> Planned:
+def update_operation(stack_id: str, changes: Mapping[str, str], request_id: str) -> Operation:
     """Return the statement that appends a revision with *changes* to a stack."""
     ids = {"stack_id": stack_id, "revision_id": str(uuid4()), "request_id": request_id}
-    return Planned(_UPDATE, {**_UNCHANGED, **changes, **ids}, Stack)
+    return Operation(_UPDATE, {**_UNCHANGED, **changes, **ids}, Stack)

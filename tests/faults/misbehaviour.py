@@ -5,7 +5,7 @@ import signal
 from typing import Any, NoReturn
 from uuid import uuid4
 
-from stackmgr.database.session import Planned
+from stackmgr.database.session import Operation
 from stackmgr.stacks import repository
 
 SPIN = signal.SIGRTMIN
@@ -27,10 +27,10 @@ def _spin(*_: object) -> NoReturn:
 def install() -> None:
     """Let this worker spin at the signal, and make the mistake that the environment selects."""
     signal.signal(SPIN, _spin)
-    plan_create = repository.plan_create
+    create_operation = repository.create_operation
 
-    def plan(key: str, configuration: Any, request_id: str) -> Planned:
-        return plan_create(f"{key} {uuid4()}", configuration, request_id)
+    def operation(key: str, configuration: Any, request_id: str) -> Operation:
+        return create_operation(f"{key} {uuid4()}", configuration, request_id)
 
     if DOUBLES_CREATES in os.environ:
-        repository.plan_create = plan
+        repository.create_operation = operation

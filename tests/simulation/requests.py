@@ -200,7 +200,9 @@ class Client:
             nonlocal manager_id
             before, credential = self.key.manager_id, self._begin(session)
             self._pause(session)
-            made = repository.create(credential.rows, repository.plan_create(key, configuration, request))
+            made = repository.create(
+                credential.rows, repository.create_operation(key, configuration, request)
+            )
             manager_id = self._manager(before, credential)
             return made
 
@@ -223,9 +225,9 @@ class Client:
         session = self.database.session()
         before, credential = self.key.manager_id, self._begin(session)
         stack = None
-        planned = repository.plan_get(stack_id + self._unusable())
+        operation = repository.get_operation(stack_id + self._unusable())
         with suppress(NotFound):
-            stack = repository.get_or_update(credential.rows, planned)
+            stack = repository.get_or_update(credential.rows, operation)
         manager_id = self._manager(before, credential)
         if stack is not None:
             self._seen(known, stack, stack_id, manager_id)
@@ -251,7 +253,7 @@ class Client:
         known = dict(self.key.stacks)
         session = self.database.session()
         before, credential = self.key.manager_id, self._begin(session)
-        page, _ = repository.list_page(credential.rows, repository.plan_list(cursor.START, _LIMIT))
+        page, _ = repository.list_page(credential.rows, repository.list_operation(cursor.START, _LIMIT))
         manager_id = self._manager(before, credential)
         found = {stack.stack_id: stack for stack in page}
         for stack_id in known:
@@ -270,8 +272,8 @@ class Client:
             before, credential = self.key.manager_id, self._begin(session)
             self._pause(session)
             try:
-                planned = repository.plan_update(stack_id, changes, request)
-                return repository.get_or_update(credential.rows, planned)
+                operation = repository.update_operation(stack_id, changes, request)
+                return repository.get_or_update(credential.rows, operation)
             finally:
                 if credential.outcome == "accepted":
                     manager_id = self._manager(before, credential)

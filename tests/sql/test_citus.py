@@ -85,14 +85,14 @@ def outcomes(url: str, variant: str) -> list[Any]:
         credential.begin()
 
         def create(key: str, wanted: Configuration) -> tuple[repository.Stack, bool]:
-            return repository.create(credential.rows, repository.plan_create(key, wanted, "r" * 300))
+            return repository.create(credential.rows, repository.create_operation(key, wanted, "r" * 300))
 
         def update(stack_id: str, changes: dict[str, str]) -> repository.Stack:
-            planned = repository.plan_update(stack_id, changes, "r" * 300)
-            return repository.get_or_update(credential.rows, planned)
+            operation = repository.update_operation(stack_id, changes, "r" * 300)
+            return repository.get_or_update(credential.rows, operation)
 
         def read(after: cursor.Position, limit: int) -> Any:
-            page, position = repository.list_page(credential.rows, repository.plan_list(after, limit))
+            page, position = repository.list_page(credential.rows, repository.list_operation(after, limit))
             return [stack[CONFIGURED] for stack in page], position is not None
 
         made, _ = create("one", STORED)
@@ -106,8 +106,8 @@ def outcomes(url: str, variant: str) -> list[Any]:
                 for change in stored(CHANGED)._asdict().items()
             ),
             lambda: update(str(uuid4()), {"name": "Nobody's"}),
-            lambda: repository.get_or_update(credential.rows, repository.plan_get(made.stack_id)),
-            lambda: repository.get_or_update(credential.rows, repository.plan_get(str(uuid4()))),
+            lambda: repository.get_or_update(credential.rows, repository.get_operation(made.stack_id)),
+            lambda: repository.get_or_update(credential.rows, repository.get_operation(str(uuid4()))),
         ]
         for call in calls:
             try:
