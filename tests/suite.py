@@ -20,6 +20,7 @@ EXTENDED = (
     "tests/clients",
     "tests/deploy/test_dev.py",
     "tests/deploy/test_image.py",
+    "tests/deploy/test_machines.py",
     "tests/deploy/test_packaging.py",
     "tests/deploy/test_page.py",
     "tests/deploy/test_postgresql.py",
