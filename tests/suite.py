@@ -24,6 +24,7 @@ EXTENDED = (
     "tests/deploy/test_packaging.py",
     "tests/deploy/test_page.py",
     "tests/deploy/test_postgresql.py",
+    "tests/deploy/test_procedures.py",
     "tests/deploy/test_recovery.py",
     "tests/deploy/test_reference.py",
     "tests/deploy/test_runbook.py",

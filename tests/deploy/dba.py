@@ -9,7 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from stackmgr import paths
+from stackmgr.operate import migrations
+from tests.operate import saved
+
+SETTINGS = "listen_addresses = ''\nunix_socket_directories = '{}'\nwal_level = logical\n"
 
 
 class Shell:
@@ -67,3 +73,40 @@ class Shell:
             with suppress(AssertionError):
                 self.run(f"pg_ctl -D {pid_file.parent} -w -m immediate stop")
         self._folder.cleanup()
+
+
+class Dba(Shell):
+    """A shell with clusters; the programs use the one that was begun last."""
+
+    def make(self, name: str, initdb: str = "initdb") -> str:
+        """Make a cluster with sockets of its own, and return its directory."""
+        data = self.folder / name
+        self.run(f"{initdb} -D '{data}' -U postgres -E UTF8 --locale=C")
+        self.settle(data)
+        return str(data)
+
+    def settle(self, data: Path) -> None:
+        self.run(f"mkdir '{data}.sock'; cat >> '{data}/postgresql.conf'", SETTINGS.format(f"{data}.sock"))
+
+    def url(self, data: str, database: str = "stackmgr", user: str = "postgres") -> str:
+        return f"host='{data}.sock' user={user} dbname={database}"
+
+    def begin(self, data: str) -> str:
+        """Start a cluster, point the programs to it, and make the service's database in it."""
+        self.run(f"pg_ctl -D '{data}' -w start")
+        self.variables["PGHOST"] = f"{data}.sock"
+        self.run("psql -X -q -d postgres -f deploy/postgresql/roles.sql")
+        migrations.apply(self.url(data))
+        return self.url(data)
+
+
+def sql(url: str, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """Run a statement and return its rows."""
+    with psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC") as connection:
+        cursor = connection.execute(query.encode(), parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def save(url: str) -> None:
+    with psycopg.connect(url) as connection:
+        saved.save(connection)

@@ -12,9 +12,9 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.errors import CommandError
-from stackmgr.operate import erasure, holds, issued_keys, migrations, preflight
+from stackmgr.operate import erasure, holds, issued_keys, preflight
 from stackmgr.operate.connection import operating
-from tests.deploy.dba import Shell
+from tests.deploy.dba import Dba, save, sql
 from tests.deploy.runbook import blocks, lines
 from tests.operate import saved
 from tests.support.examples import configuration
@@ -23,7 +23,6 @@ from tests.support.waiting import eventually
 
 PAGE = paths.directory("deploy") / "DATABASE.md"
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
-SETTINGS = "listen_addresses = ''\nunix_socket_directories = '{}'\nwal_level = logical\n"
 MANAGER, OTHER_MANAGER = saved.MANAGER, saved.OTHER_MANAGER
 OF_MANAGER = ("managers", "stacks", "stack_revisions", "creation_receipts")
 # Without the hour of the last use.
@@ -38,48 +37,11 @@ WHERE relnamespace = 'stackmgr'::regnamespace AND relkind = 'r'
 COPY_MANAGER, RECOVER_MANAGER = blocks("Recovery of one manager", PAGE)
 
 
-class Dba(Shell):
-    """A shell with clusters; the programs use the one that was begun last."""
-
-    def make(self, name: str, initdb: str = "initdb") -> str:
-        """Make a cluster with sockets of its own, and return its directory."""
-        data = self.folder / name
-        self.run(f"{initdb} -D {data} -U postgres -E UTF8 --locale=C")
-        self.settle(data)
-        return str(data)
-
-    def settle(self, data: Path) -> None:
-        self.run(f"mkdir {data}.sock; cat >> {data}/postgresql.conf", SETTINGS.format(f"{data}.sock"))
-
-    def url(self, data: str, database: str = "stackmgr", user: str = "postgres") -> str:
-        return f"host={data}.sock user={user} dbname={database}"
-
-    def begin(self, data: str) -> str:
-        """Start a cluster, point the programs to it, and make the service's database in it."""
-        self.run(f"pg_ctl -D {data} -w start")
-        self.variables["PGHOST"] = f"{data}.sock"
-        self.run("psql -X -q -d postgres -f deploy/postgresql/roles.sql")
-        migrations.apply(self.url(data))
-        return self.url(data)
-
-
 @pytest.fixture
 def shell(binaries: Path) -> Iterator[Dba]:
     shell = Dba(binaries)
     yield shell
     shell.close()
-
-
-def sql(url: str, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-    """Run a statement and return its rows."""
-    with psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC") as connection:
-        cursor = connection.execute(query.encode(), parameters)
-        return cursor.fetchall() if cursor.description else []
-
-
-def save(url: str) -> None:
-    with psycopg.connect(url) as connection:
-        saved.save(connection)
 
 
 def contents(url: str) -> dict[str, tuple[str, list[tuple[Any, ...]]]]:

@@ -1,6 +1,6 @@
 """Backups and point-in-time recovery by pgBackRest, as deploy/DATABASE.md prints them, on Debian's layout.
 
-`python -m pytest tests/deploy/test_recovery.py -k rehearsal` with REHEARSALS=20 repeats random recoveries.
+RECOVERIES=20 with `-o faulthandler_timeout=0` rehearses 20 recoveries with random damages of the archive.
 """
 
 import os
@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from time import time_ns
 
 import psutil
 import psycopg
@@ -24,6 +25,7 @@ DEBIAN = Path("/usr/lib/postgresql/15/bin")
 PAGE = paths.directory("deploy") / "DATABASE.md"
 _, SETUP, STOP, EVERYTHING, TO_TIME, WAL, START, CHECK, COPY = blocks("Point-in-time recovery", PAGE)
 UNIT = (PAGE.parent / "postgresql" / "stackmgr-backup.service").read_text()
+RECOVERIES = int(os.environ.get("RECOVERIES", "4"))
 PLACES = """
 log-path={0}/logs
 lock-path={0}/lock
@@ -209,14 +211,31 @@ def test_a_copy_archives_nothing_and_a_backup_needs_the_archive(host):
         host.backup("incr")
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("REHEARSALS", "1"))))
-def test_rehearsal_of_recoveries_at_random(host, seed):
+def test_a_recovery_that_is_cut_is_begun_again(host):
+    steps = (STOP + EVERYTHING + WAL + START + CHECK).splitlines()
+    for number in range(1, len(steps)):
+        host.add(number)
+        old = f"{host.data}.{number}"
+        host.type("\n".join(steps[:number]), OLD=old)
+        failed = host.type("\n".join(steps), OLD=old)
+        print(f"| recovery | cut after step {number} | {'; '.join(line[:40] for line in failed)} |")
+        assert host.rows() == list(range(1, number + 1))
+        host.backup("incr")
+    for unset in ({"DATA": ""}, {"OLD": ""}):
+        failed = host.type("\n".join(steps), **{"OLD": f"{host.data}.unset"} | unset)
+        print(f"| recovery | without {unset} | {'; '.join(line[:40] for line in failed)} |")
+        assert failed
+        assert host.rows() == list(range(1, len(steps)))
+
+
+def test_rehearsal_of_recoveries_at_random(host):
     """Each archived row up to the target is there, or the recovery reports an error."""
+    seed = time_ns()
     chance = random.Random(seed)  # noqa: S311
     number, timeline, errors = 0, 1, 0
     history: dict[int, list[tuple[int, str]]] = {1: []}
-    for _ in range(20):
-        for _ in range(chance.randint(1, 4)):
+    for _ in range(RECOVERIES):
+        for _ in range(chance.randint(2, 4)):
             number += 1
             history[timeline].append((number, host.add(number)))
             if chance.random() < 0.2:
@@ -224,9 +243,9 @@ def test_rehearsal_of_recoveries_at_random(host, seed):
         chosen, time = timeline, ""
         expected = history[timeline]
         if chance.random() < 0.7:
-            chosen = chance.choice(list(history))
-            expected = history[chosen]
-            expected = expected[: chance.randint(1, len(expected))]
+            chosen = chance.choice([each for each, rows in history.items() if len(rows) > 1])
+            # Not the last one: a time after the last commit is never reached.
+            expected = history[chosen][: chance.randint(1, len(history[chosen]) - 1)]
             time = expected[-1][1]
         kind, undo = chance.choice(("", "", *KINDS)), lambda: None
         if kind:
@@ -243,4 +262,4 @@ def test_rehearsal_of_recoveries_at_random(host, seed):
         timeline = int(str(segment)[:8], 16)
         history[timeline] = list(expected)
         host.backup("incr")
-    print(f"seed {seed}: 20 recoveries, {errors} ended with an error because of a damage")
+    print(f"seed {seed}: {RECOVERIES} recoveries, {errors} ended with an error because of a damage")
