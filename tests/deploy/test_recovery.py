@@ -82,9 +82,11 @@ class Host(Shell):
             return cursor.fetchall() if cursor.description else []
 
     def add(self, number: int) -> str:
-        """Insert a row, close its segment, and return a time after it."""
+        """Insert a row, wait until its segment is archived, and return a time after it."""
         self.sql(f"INSERT INTO public.rows VALUES ({number})")
-        self.sql("SELECT pg_switch_wal()")
+        [(segment,)] = self.sql("SELECT pg_walfile_name(pg_switch_wal())")
+        archived = f"SELECT last_archived_wal >= '{segment}' FROM pg_stat_archiver"
+        eventually(lambda: self.sql(archived) == [(True,)], 30)
         return str(self.sql("SELECT clock_timestamp()::text")[0][0])
 
     def rows(self, port: int = 5432) -> list[object]:
