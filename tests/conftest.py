@@ -85,8 +85,10 @@ def processes_of(run: str) -> list[str]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             environ = process.environ() if process.pid != os.getpid() else {}
-            if environ.get("TEST_RUN_ID") == run and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"{environ.get('PYTEST_CURRENT_TEST')} left {process.cmdline()}")
+            command = process.cmdline()  # Python's resource tracker ends with this process
+            is_own = environ.get("TEST_RUN_ID") == run and "resource_tracker" not in str(command)
+            if is_own and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{environ.get('PYTEST_CURRENT_TEST')} left {command}")
     return found
 
 

@@ -21,11 +21,15 @@ _RELEASE = statements.load("manager_hold_release")
 NO_MANAGER = "no manager has the external id or manager id {}: see 'stackmgr managers list'"
 
 
+class HeldError(CommandError):
+    """A manager is held: nothing of it is deleted."""
+
+
 @contextmanager
 def not_held(operator: Operator, manager_id: str) -> Iterator[bool]:
     """Open a transaction during which nobody can hold a manager; yield whether the manager exists.
 
-    Raises CommandError if it is held.
+    Raises HeldError if it is held.
     """
     manager = {"manager_id": manager_id}
     with operator.transaction():
@@ -33,7 +37,7 @@ def not_held(operator: Operator, manager_id: str) -> Iterator[bool]:
         exists = operator.rows(_LOCK, manager) or operator.rows(_LOCK, manager)
         if found := operator.rows(_FIND, manager):
             [(held_at, held_by, reason)] = found
-            raise CommandError(
+            raise HeldError(
                 f"{manager_id} is held since {moment(held_at)} by {printable(held_by)}: {printable(reason)};"
                 " 'stackmgr managers release' ends the hold"
             )

@@ -111,6 +111,8 @@ def _erase(arguments: argparse.Namespace) -> None:
             if found := find(operator, manager_id):
                 manager_id = found.manager_id
             erased = erasure.erase(operator, manager_id, arguments.confirm, erasure.Progress())
+    except holds.HeldError:
+        raise
     except (KeyboardInterrupt, CommandError) as ex:
         again = f"stackmgr managers erase {manager_id} --confirm {arguments.confirm}"
         raise CommandError(f"{str(ex) or 'interrupted'}: continue with {again}") from ex
