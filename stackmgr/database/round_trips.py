@@ -24,8 +24,10 @@ MAX_REQUESTS = 8
 MAX_ROWS = 32  # of a statement
 _MAX_PARAMETER_BYTES = 65_536  # of a batch; a statement with more is alone in its batch
 
-# For which a batch that is not full waits for another one.  A far database takes longer.
-_HOLD_SECONDS = 0.001
+# Batches of writes that leave at once.  While they are under way, the next one gets longer.
+_AT_ONCE = 2
+# For which the next one waits for them: longer than most take, but one may wait for a lock.
+_HOLD_SECONDS = 0.02
 # A batch of reads ends after this share of its leader's time, because they can run again.
 _READS_SHARE = 0.7
 # A write with less time left than this multiple of the longest wait for a connection runs alone.
@@ -79,10 +81,13 @@ class _Batch:
 
 
 class _Lane:
-    """The round trips of one kind: at most *limit* are under way, the others wait in a line."""
+    """The round trips of one kind: at most *limit* are under way, the others wait in a line.
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    Beyond *at_once*, a batch that is not full waits for one to return, or for `_HOLD_SECONDS`.
+    """
+
+    def __init__(self, limit: int, at_once: int = 1) -> None:
+        self._limit, self._at_once = limit, min(at_once, limit)
         self._under_way = 0
         self._line: deque[_Batch] = deque()
         self._open: _Batch | None = None  # the batch that requests may join
@@ -111,7 +116,7 @@ class _Lane:
     def enter(self, batch: _Batch, seconds: float) -> None:
         """Wait until *batch* may leave.  Raises DatabaseError after *seconds*."""
         is_open = self._open is batch
-        if not self._under_way or (not is_open and self._under_way < self._limit):
+        if self._under_way < (self._at_once if is_open else self._limit):
             self._under_way += 1
             return
         batch.may_leave = Signal()
@@ -144,8 +149,8 @@ class _Lane:
 class RoundTrips:
     """The round trips of a pool of *size* connections.
 
-    A batch leaves when it is full, when no other of its kind is under way or one returns, or after
-    a millisecond.  The invariants:
+    A batch of reads leaves at the end of its turn; one of writes when it is full, when fewer than
+    two are under way, or after 20 ms.  The invariants:
 
     - Reads and writes have batches of their own.  A batch is complete before it is sent.
     - Only the leader uses the connection, from `acquire` to `release`.
@@ -163,7 +168,7 @@ class RoundTrips:
 
     def __init__(self, connections: Connections, size: int) -> None:
         self._connections = connections
-        self._reads, self._writes = _Lane(size), _Lane(max(1, size - 1))
+        self._reads, self._writes = _Lane(size, size), _Lane(max(1, size - 1), _AT_ONCE)
         # By manager: until when its writes run alone, and their lane.
         self._alone: dict[bytes, tuple[float, _Lane]] = {}
         self.sent = self.requests = 0  # round trips, and the requests that they had
