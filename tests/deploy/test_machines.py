@@ -68,15 +68,18 @@ def test_dev_serves(folder, prefix):
     assert "has run" not in dev.output
 
 
-@pytest.mark.parametrize("command", ["migrate", "check", "keys list", "managers list", "tokens"])
+@pytest.mark.parametrize("command", ["migrate", "check", "keys list", "managers list", "tokens list"])
 def test_a_command_prints_the_same(database_url, folder, prefix, command):
+    if "--user" in prefix and os.geteuid() == 0:
+        pytest.skip("in the namespace root may not enter the folder of the server's socket")
     environ = os.environ | {"STACKMGR_DATABASE_URL": database_url}
     known = completed([COMMAND, *command.split()], env=environ)
     assert known.returncode == 0
     ended = completed([*prefix, COMMAND, *command.split()], env=environ)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, known.stdout, known.stderr)
     ended = completed(["sh", "-c", 'exec "$@" >/dev/full', "sh", COMMAND, *command.split()], env=environ)
-    assert (ended.returncode, ended.stderr) == (1, "stackmgr: standard output: No space left on device\n")
+    unwritten = (1, "stackmgr: standard output: No space left on device\n") if known.stdout else (0, "")
+    assert (ended.returncode, ended.stderr) == unwritten
 
 
 def test_the_database_of_another_pid_namespace_is_left_alone(folder):
