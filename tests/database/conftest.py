@@ -10,7 +10,6 @@ from stackmgr.database import pool
 from stackmgr.database.pool import Database
 from tests.database.subject import PATIENCE, Subject, SubjectMaker, Watcher
 from tests.support.postgres import FaultyPostgres, faulty_postgres
-from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import eventually
 
 
@@ -77,18 +76,6 @@ def make_database(server: FaultyPostgres) -> Iterator[Callable[[int], Database]]
             return database
 
         yield make
-
-
-@pytest.fixture
-def network(server):
-    with Proxy(server.socket_path) as network:
-        yield network
-
-
-@pytest.fixture
-def remote_subject(network, make_subject):
-    """The service with a network between it and its database."""
-    return make_subject(f"postgresql://postgres@127.0.0.1:{network.port}/stackmgr")
 
 
 @pytest.fixture

@@ -5,15 +5,14 @@ The failures are the server's own where it can be brought to them, and else rais
 
 import re
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from stackmgr import paths
 from stackmgr.limits import LONGEST_KEY_BYTES
 from stackmgr.monitoring.logs import JsonFormatter
-from tests.database.subject import DEADLINE, POOL_SIZE, in_time
-from tests.support.examples import COLUMN_NAMES, configuration
+from tests.database.subject import POOL_SIZE
+from tests.support.examples import configuration
 from tests.support.waiting import eventually
 
 
@@ -55,6 +54,7 @@ def sabotage(admin):
     [
         ("40001", 3, (200, 4)),
         ("40001", 4, (500, 4)),
+        ("40P01", 3, (200, 4)),
         ("0A000", 1, (500, 1)),
         ("25006", 1, (200, 2)),
         ("26000", 1, (200, 1)),
@@ -78,15 +78,6 @@ def test_only_a_too_long_key_is_blamed(subject, sabotage):
     sabotage("creation_receipts", "54000", 2)
     for length, status in ((LONGEST_KEY_BYTES + 1, 400), (LONGEST_KEY_BYTES, 500), (LONGEST_KEY_BYTES, 201)):
         assert subject.client.create(configuration(), key="k" * length).status_int == status
-
-
-def test_failed_commit_is_no_success(subject, sabotage, admin):
-    before = subject.client.get(subject.stack_id).json
-    sabotage("stack_revisions", "23514", 2, deferred=True)
-    assert subject.operations()["update"]() == 500
-    assert subject.operations()["create"]() == 500
-    assert subject.client.get(subject.stack_id).json == before
-    subject.assert_complete()
 
 
 def test_failed_commit_after_a_pooler_is_retried(subject, sabotage):
@@ -123,62 +114,6 @@ def test_server_messages_are_not_repeated(subject, sabotage, caplog):
     assert "XX000" in logged
 
 
-REVISION = f"""
-INSERT INTO stackmgr.stack_revisions
-    (manager_id, stack_id, revision_number, revision_id, {COLUMN_NAMES}, identity_id, request_id)
-SELECT manager_id, stack_id, 2, gen_random_uuid(), {COLUMN_NAMES}, 'x', 'x'
-FROM stackmgr.stacks WHERE stack_id = %s::text::uuid
-"""
-
-
-def test_deadlock_runs_the_statement_again(make_subject, server, admin, watcher):
-    # The service's side is to find the deadlock, and so to be the one that gives way.  It looks
-    # once, so late that there is one by then.
-    subject = make_subject(f"{server.url()}&options=-c%20deadlock_timeout%3D2s")
-    admin.execute(b"SET deadlock_timeout = '1min'")
-    with ThreadPoolExecutor() as threads, admin.transaction(force_rollback=True):
-        admin.execute(REVISION.encode(), (subject.stack_id,))
-        status = threads.submit(subject.operations()["update"])
-        watcher.waiting_one()
-        admin.execute(
-            b"SELECT FROM stackmgr.stacks WHERE stack_id = %s::text::uuid FOR UPDATE", (subject.stack_id,)
-        )
-    assert status.result() == 200
-    # More than once, if it was quicker than the other side to take the row again.
-    assert subject.client.statements[:2] == ["stack_update", "stack_update"]
-    subject.assert_complete()
-
-
-def test_changed_column_fails_no_request(subject, admin):
-    def get() -> None:
-        subject.client.change_worker()  # the look-up of a key has a column of the table's type
-        assert subject.operations()["get"]() == 200
-
-    for _ in range(2 * POOL_SIZE):
-        get()
-    admin.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE bigint")
-    try:
-        get()
-        assert subject.client.statements == ["api_key_verify", "api_key_verify", "stack_get"]
-        for _ in range(2 * POOL_SIZE):
-            get()
-            assert subject.client.statements == ["api_key_verify", "stack_get"]
-        subject.assert_complete()
-    finally:
-        admin.execute(b"ALTER TABLE stackmgr.api_keys ALTER COLUMN quota_seconds TYPE integer")
-
-
-def test_read_only_connections_are_replaced(subject):
-    old = set(subject.backends())
-    with subject.every_connection() as connections:
-        for connection in connections:
-            connection.execute(b"SET default_transaction_read_only = on")
-    assert subject.operations()["update"]() == 200
-    assert subject.client.statements == ["stack_update", "stack_update"]
-    assert not old & set(subject.backends())
-    subject.assert_complete()
-
-
 def test_read_only_server_is_still_read(make_subject, server, admin):
     """With the choice of a server in the URL that the pages print."""
     page = (paths.directory("deploy") / "stackmgr.env.example").read_text()
@@ -207,13 +142,6 @@ def test_other_warning_fails_no_write(subject, sabotage, sqlstate, caplog):
         f"PostgreSQL warns: {sqlstate} of exec_stmt_raise"
     ]
     assert set(subject.backends()) == backends
-
-
-@pytest.mark.usefixtures("standby_wanted")
-@pytest.mark.parametrize("deadline", [DEADLINE])
-def test_unconfirmed_commit_is_not_acknowledged(subject):
-    with in_time():
-        assert subject.operations()["update"]() == 500
 
 
 def test_restored_schema_fails_no_later_request(subject, server):

@@ -1,103 +1,41 @@
-"""Connections that die cost no read, never double a write, and are replaced as soon as there is a server."""
+"""Connections that die cost no read, and the line for one loses none; its order and faults are simulated."""
 
-import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from greenlet import GreenletExit
-from psycopg_pool.base import AttemptWithBackoff
 
-from stackmgr.database import statements
-from stackmgr.database.connection import execution
+from stackmgr.database import pool, statements
+from stackmgr.database.connection import DatabaseConnection, execution
+from stackmgr.database.pool import Database
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from stackmgr.scheduler import wait_for
-from tests.database.subject import DEADLINE, PATIENCE, POOL_SIZE, Subject, at_once, in_time
+from stackmgr.scheduler import Signal, wait_for
+from tests.database.subject import PATIENCE, at_once
+from tests.support.greenlets import Running
+from tests.support.recorder import opened
 from tests.support.waiting import eventually
-
-GET = ["stack_get"]
-UPDATE = ["stack_update"]
-# Seconds in which the service is back when its database is: fewer than the pool would pause.
-SOON = 5.0
-
-with_short_deadline = pytest.mark.parametrize("deadline", [DEADLINE])
-
-
-def _crash_all(server, subject):
-    server.crash()
-    server.start()
-
-
-DEATHS = {
-    "one backend is killed": lambda server, subject: server.kill_backend(subject.backends()[0]),
-    "all backends are terminated": lambda server, subject: [
-        *map(server.terminate_backend, subject.backends())
-    ],
-    "everything is killed and started": _crash_all,
-}
-
-
-@pytest.mark.parametrize("death", DEATHS.values(), ids=DEATHS)
-def test_dead_idle_connections_cost_nothing(server, subject, death):
-    death(server, subject)
-    eventually(server.accepts)
-    for _ in range(5):
-        assert at_once([subject.operations()["get"]] * 4) == [200] * 4
-    assert subject.operations()["update"]() == 200
-    assert subject.client.statements == UPDATE
-    assert subject.operations()["get"]() == 200
-    assert subject.client.statements == GET
-    subject.assert_complete()
-
-
-@pytest.fixture
-def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the pool, if it paused after a failed attempt to connect, pause for longer than SOON."""
-    monkeypatch.setattr(AttemptWithBackoff, "INITIAL_DELAY", 4 * SOON)
-
-
-def _first_success(subject: Subject) -> float:
-    while subject.operations()["get"]() != 200:
-        time.sleep(0.01)
-    return time.monotonic()
-
-
-@pytest.mark.usefixtures("long_pauses")
-@with_short_deadline
-def test_service_is_back_after_an_outage(server, subject):
-    server.crash()
-    for _ in range(5):
-        with in_time():
-            assert set(at_once([subject.operations()["get"]] * 4)) == {503}
-    back: list[float] = []
-    client = threading.Thread(target=lambda: back.append(_first_success(subject)))
-    client.start()
-    server.start()
-    eventually(server.accepts)
-    up = time.monotonic()
-    client.join()
-    assert back[0] - up < SOON
-    subject.assert_complete()
-
-
-@pytest.mark.usefixtures("long_pauses")
-def test_service_may_start_before_its_database(server, make_subject):
-    subject = make_subject()
-    server.stop()
-    late = make_subject.again(subject, deadline=6 * SOON)
-    with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(late.operations()["get"])
-        eventually(lambda: late.database._pool._waiting)
-        server.start()
-        assert waiting.result() == 200
-    late.assert_complete()
-
 
 VERIFY = (statements.load("api_key_verify"), {"key_digest": b""})
 GET_STACK = statements.load("stack_get")
+
+
+def test_dead_idle_connections_cost_nothing(server, subject):
+    for backend in subject.backends():
+        server.terminate_backend(backend)
+    for _ in range(5):
+        assert at_once([subject.operations()["get"]] * 4) == [200] * 4
+    assert subject.operations()["update"]() == 200
+    assert subject.client.statements == ["stack_update"]
+    assert subject.operations()["get"]() == 200
+    assert subject.client.statements == ["stack_get"]
+    subject.assert_complete()
 
 
 @pytest.fixture
@@ -145,28 +83,85 @@ def test_unsendable_parameter_costs_no_connection(subject):
     subject.assert_complete()
 
 
-def test_requests_wait_in_line_and_lose_none(subject):
+def test_only_a_wait_is_observed(subject):
     waits: list[float] = []
     subject.database.on_wait(waits.append)
-
-    def many() -> int:
-        return max(subject.operations()[name]() for name in ("get", "update", "list") for _ in range(10))
-
-    with ThreadPoolExecutor(4 * POOL_SIZE) as threads:
+    with ThreadPoolExecutor() as threads:
         with subject.every_connection():
-            statuses = [threads.submit(many) for _ in range(4 * POOL_SIZE)]
+            status = threads.submit(subject.operations()["get"])
             eventually(lambda: subject.database._pool._waiting)
-        assert {status.result() for status in statuses} == {200}
-    assert min(waits) > 0
-    waits.clear()
-    assert (many(), waits) == (200, [])
+        assert (status.result(), len(waits)) == (200, 1)
+    assert (subject.operations()["get"](), len(waits)) == (200, 1)
     subject.assert_complete()
+
+
+def acquired(database: Database) -> DatabaseConnection:
+    return database.acquire(time.monotonic() + PATIENCE)
+
+
+def assert_complete(database: Database, size: int) -> None:
+    """Fail if a connection, or a place for one, is lost."""
+    for connection in [acquired(database) for _ in range(size)]:
+        database.release(connection)
+    line = database._pool
+    eventually(lambda: (line._nconns, len(line._pool), len(line._waiting)) == (size, size, 0))
+
+
+@pytest.fixture
+def worker() -> Iterator[Running]:
+    with ExitStack() as cleanup:
+        yield Running(3, cleanup)
+
+
+def test_failed_request_passes_its_connection_on(make_database, worker, monkeypatch):
+    single = make_database(1)
+    held = worker.do(partial(acquired, single))
+
+    def fail(_: Signal, __: float) -> bool:
+        single.release(held)
+        raise GreenletExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Signal, "wait", fail)
+        with pytest.raises(GreenletExit):
+            acquired(single)
+    assert_complete(single, 1)
+
+
+def test_old_connection_is_replaced(make_database):
+    double = make_database(2)
+    old = acquired(double)
+    assert old._expire_at < time.monotonic() + 600
+    old._expire_at = 0.0
+    double.release(old)
+    assert old.closed
+    assert_complete(double, 2)
+
+
+def test_idle_connections_are_closed_for_others(server, admin, monkeypatch):
+    monkeypatch.setattr(pool, "MAX_IDLE_SECONDS", 0.1)
+    admin.execute(b"CREATE ROLE limited LOGIN CONNECTION LIMIT 2 IN ROLE stackmgr_app")
+    with opened(server.url(user="limited"), pool_size=2, deadline=PATIENCE) as first:
+        held = [acquired(first), acquired(first)]
+        with opened(server.url(user="limited"), pool_size=2, deadline=PATIENCE) as second:
+            for connection in held:
+                first.release(connection)
+            second.release(acquired(second))
+    admin.execute(b"DROP ROLE limited")
+
+
+def test_no_request_waits_for_a_closed_pool(make_database, monkeypatch):
+    single = make_database(1)
+    single.close()
+    monkeypatch.setattr(Signal, "wait", Mock(side_effect=AssertionError))
+    with pytest.raises(DatabaseError, match="no_connection"):
+        acquired(single)
 
 
 @pytest.fixture
 def connection(make_database):
     database = make_database(1)
-    connection = database.acquire(time.monotonic() + PATIENCE)
+    connection = acquired(database)
     yield connection
     database.release(connection)
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import partial
 from uuid import UUID, uuid4
 
 import psycopg
@@ -19,7 +18,6 @@ LOCK_TABLE = b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE"
 READS = {"get": "stack_get", "list": "stack_list"}
 WRITES = {"create": "stack_create", "update": "stack_update"}
 STATEMENTS = READS | WRITES
-each_write = pytest.mark.parametrize("write", WRITES)
 each_operation = pytest.mark.parametrize("name", STATEMENTS)
 
 
@@ -39,21 +37,6 @@ def written(admin: psycopg.Connection) -> Callable[[], int]:
         return number
 
     return written
-
-
-@pytest.fixture
-def move(warm, admin):
-    """Return a function that gives the manager's binding to another identity, or back."""
-    mine = f"stackmgr:{warm.client.external_id}"
-
-    def move(*, away: bool) -> None:
-        both = [mine, "another"] if away else ["another", mine]
-        admin.execute(
-            b"UPDATE stackmgr.managers SET identity_id = %s WHERE identity_id = %s", list(reversed(both))
-        )
-
-    yield move
-    admin.execute(b"DELETE FROM stackmgr.managers WHERE identity_id = 'another'")
 
 
 @each_operation
@@ -98,48 +81,6 @@ def test_a_key_that_has_changed_reads_and_writes_nothing(  # noqa: PLR0913 - fix
     if status != 500:
         assert warm.operations()[name]() == status
         assert written() == before
-
-
-@each_operation
-def test_moved_key_acts_for_the_new_manager(warm, make_subject, admin, name):
-    other, key_digest = make_subject(), api_keys.digest(warm.client.key)
-    give = (
-        b"UPDATE stackmgr.api_keys SET (external_id, identity_id) = (SELECT external_id, identity_id"
-        b" FROM stackmgr.managers WHERE external_id = %s::text::uuid) WHERE key_digest = %s"
-    )
-    # Before each request, so that the worker always remembers the manager before.
-    for owner, stranger in ((other, warm), (warm, other)):
-        admin.execute(give, (owner.client.external_id, key_digest))
-        if name in {"get", "update"}:
-            send = warm.client.get if name == "get" else partial(warm.client.update, document={"name": "x"})
-            assert send(stranger.stack_id).status_int == 404
-            assert warm.client.statements == [STATEMENTS[name], "api_key_verify", STATEMENTS[name]]
-            assert send(owner.stack_id).status_int == 200
-        elif name == "list":
-            assert [item["id"] for item in warm.client.page().json["items"]][-1] == owner.stack_id
-        else:
-            made = warm.client.create(configuration()).json["id"]
-            query = b"SELECT external_id::text FROM stackmgr.managers JOIN stackmgr.stacks USING (manager_id)"
-            [(holder,)] = admin.execute(query + b" WHERE stack_id = %s::text::uuid", (made,)).fetchall()
-            assert holder == owner.client.external_id
-
-
-@each_write
-def test_restored_binding_makes_one_revision(  # noqa: PLR0913 - fixtures
-    *, warm, write, written, admin, watcher, move
-):
-    """The first snapshot has no binding, a later one has: what it finds must not be run again."""
-    move(away=True)
-    assert warm.operations()[write]() == 500
-    before = written()
-    with ThreadPoolExecutor() as threads, psycopg.connect(admin.info.dsn) as operator:
-        operator.execute(b"LOCK TABLE stackmgr.stacks, stackmgr.creation_receipts IN SHARE MODE")
-        status = threads.submit(warm.operations()[write])
-        watcher.waiting_one()
-        move(away=False)
-        operator.commit()
-        assert status.result() in {200, 201, 500}
-    assert written() == before + (status.result() != 500)
 
 
 def test_what_a_request_breaks_is_not_sent(warm, admin):

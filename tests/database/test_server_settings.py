@@ -1,11 +1,7 @@
 """The service's session settings override other defaults, and end the writes of dead clients."""
 
-import contextlib
-import http.client
-import json
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -15,39 +11,22 @@ from stackmgr.database.conninfo import DEFAULT_SETTINGS, SERVER_SETTINGS, comple
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
 from stackmgr.operate import migrations, preflight
-from tests.database.subject import held_row
 from tests.support.client import Client
 from tests.support.clusters import new_database
 from tests.support.examples import configuration
 from tests.support.recorder import opened
-from tests.support.server import exchange, running_service
-from tests.support.waiting import eventually
 
 # Of each setting that the service pins, a value that would break it, or that is at least another one.
 HOSTILE = {
-    "search_path": "public",
-    "standard_conforming_strings": "off",
-    "transform_null_equals": "on",
-    "row_security": "off",
-    "default_transaction_isolation": "serializable",
-    "default_transaction_deferrable": "on",
-    "DateStyle": "German, DMY",
-    "IntervalStyle": "sql_standard",
-    "TimeZone": "Asia/Tokyo",
-    "bytea_output": "escape",
-    "extra_float_digits": "-15",
-    "synchronous_commit": "off",
-    "client_min_messages": "error",
-    "exit_on_error": "on",
-    "client_connection_check_interval": "0",
-    "plan_cache_mode": "force_custom_plan",
-    "quote_all_identifiers": "on",
-    "enable_seqscan": "on",
-    "enable_sort": "on",
-    "jit": "on",
-    "lock_timeout": "1",
-    "statement_timeout": "1",
-}
+    "search_path": "public", "standard_conforming_strings": "off", "transform_null_equals": "on",
+    "row_security": "off", "default_transaction_isolation": "serializable",
+    "default_transaction_deferrable": "on", "DateStyle": "German, DMY", "IntervalStyle": "sql_standard",
+    "TimeZone": "Asia/Tokyo", "bytea_output": "escape", "extra_float_digits": "-15",
+    "synchronous_commit": "off", "client_min_messages": "error", "exit_on_error": "on",
+    "client_connection_check_interval": "0", "plan_cache_mode": "force_custom_plan",
+    "quote_all_identifiers": "on", "enable_seqscan": "on", "enable_sort": "on", "jit": "on",
+    "lock_timeout": "1", "statement_timeout": "1",
+}  # fmt: skip
 PINNED = (
     SERVER_SETTINGS
     | DEFAULT_SETTINGS
@@ -161,27 +140,3 @@ def assert_every_operation_works(client: Client) -> None:
     assert first["items"] == [updated.json]
     assert len(client.page(f"cursor={first['next_cursor']}").json["items"]) == 1
     assert client.get(created.json["id"]).json == updated.json
-
-
-def test_killed_workers_update_is_dropped(server, subject, admin, watcher):
-    client, path = subject.client, f"/manager/stacks/{subject.stack_id}"
-    before = client.get(subject.stack_id).json
-
-    def update(port: int) -> None:
-        headers = {"Authorization": f"Bearer {client.key}", "Content-Type": "application/json"}
-        with contextlib.suppress(ConnectionError, http.client.HTTPException):
-            exchange(port, path, headers, "PATCH", json.dumps({"name": "too late"}))
-
-    # Its lock_timeout, 7.5 s, is longer than the wait below: it cannot be what ends the wait.
-    patient = {"STACKMGR_DATABASE_TIMEOUT": "25"}
-    with (
-        running_service(server.url(), env=patient) as running,
-        held_row(admin, subject.stack_id),
-        ThreadPoolExecutor() as threads,
-    ):
-        threads.submit(update, running.port)
-        watcher.waiting_one()
-        [worker] = psutil.Process(running.pid).children()
-        worker.kill()
-        eventually(lambda: not watcher.waiting(), 7.0)
-    assert client.get(subject.stack_id).json == before

@@ -141,7 +141,10 @@ class Line:
         if not owed - _SLACK <= waited <= max(0.0, owed) + _SLACK + stalled and owed > 0:
             self.world.fail("a request waits in line for its time", f"{waited:.3f} s of {owed:.3f} s")
         is_hindered = stalled or owed < _EXCHANGE_SECONDS or any(each.causes() for each in server.verified)
-        is_hindered = is_hindered or max(server.hindered_until, server.frozen_until) >= started
+        is_hindered = (
+            is_hindered
+            or max(server.hindered_until, server.frozen_until) >= self.world.now - _EXCHANGE_SECONDS
+        )
         self._note_use()
         if not is_hindered and self.full_at < self.world.now - _EXCHANGE_SECONDS:
             self.world.fail("a request has a connection unless a fault hinders it", self._state())
@@ -362,9 +365,28 @@ class WatchedTrips(RoundTrips):
                     name = request.execution.statement.name
                     world.touched[self._askers.get(id(request.execution))].append(f"{name} alone")
 
+    def _send_together(self, batch: _Batch, connection: DatabaseConnection, deadline: float) -> None:
+        world, started, stalled = self.world, self.world.now, self.world.stalled
+        super()._send_together(batch, connection, deadline)
+        requests, seconds = batch.requests, max(0.0, deadline - started)
+        if requests[0].execution.statement.writes or all(each.rows is not None for each in requests):
+            return
+        took = world.now - started - (world.stalled - stalled)
+        is_late = batch.reason == ReasonSlug.DEADLINE and not batch.is_rolled_back
+        if took > 0.8 * seconds + _SLACK or (is_late and world.now < started + 0.5 * seconds):
+            world.fail("reads of a slow batch have time to run alone", f"{took:.3f} s of {seconds:.3f} s")
+
     def _lead(self, lanes: list[_Lane], batch: _Batch, deadline: float) -> None:
+        world, started = self.world, self.world.now
         try:
             super()._lead(lanes, batch, deadline)
+        except DatabaseError as ex:
+            owed = min(deadline - started, _SHARE * world.plan["deadline"]) - _SLACK
+            if ex.reason == ReasonSlug.NO_CONNECTION and world.now < started + owed:
+                world.fail(
+                    "a request waits in line for its time", f"{world.now - started:.3f} s of {owed:.3f} s"
+                )
+            raise
         finally:
             is_open = any(lane._open is batch for lane in lanes)
             if is_open or not all(each.has_ended._is_set for each in batch.requests[1:]):

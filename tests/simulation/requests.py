@@ -128,6 +128,8 @@ class Client:
             self._wrong(request, error.reason)
         elif error.reason != ReasonSlug.NO_CONNECTION:
             action = retries.retry_action(error)
+            if error.reason == ReasonSlug.REJECTED and error.sqlstate is None:
+                self._wrong(request, "rejected, without the reason of the server")
             statement = statements.load(error.statement or "")
             owed = 1 if action is RetryAction.RETRY_IF_READ and statement.writes else _ATTEMPTS.get(action, 1)
             touched = self.world.touched[request]
