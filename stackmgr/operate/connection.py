@@ -3,18 +3,22 @@
 Each failure is worded here, once, as a CommandError without a secret.
 """
 
+import ctypes
 import os
+import re
+import select
 import signal
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import IsolationLevel, errors
+from psycopg import IsolationLevel, errors, pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PGconn, PollingStatus, TransactionStatus
 from psycopg.raw_cursor import RawCursor, RawServerCursor
 from psycopg.rows import namedtuple_row
 
@@ -45,8 +49,13 @@ _WITHOUT_SCHEMA = (
     errors.InsufficientPrivilege.sqlstate,
 )
 
-# A connection that fails has no SQLSTATE, only words.
-_REJECTED = ("authentication failed", "no password supplied", "permission denied for database")
+# Of a login: the name, the password, the right to connect.
+_REJECTED = (
+    errors.InvalidAuthorizationSpecification.sqlstate,
+    errors.InvalidPassword.sqlstate,
+    errors.InsufficientPrivilege.sqlstate,
+)
+_ONLY_SQLSTATE = 3  # libpq's PQERRORS_SQLSTATE
 
 _FETCHED_ROWS = 2000
 
@@ -120,12 +129,35 @@ def connect(conninfo: str, connection_class: type[AnyConnection], **options: Any
         return connection_class.connect(conninfo, autocommit=True, **options)
     except psycopg.OperationalError as ex:
         reason = " ".join(str(ex).split())
-        if any(words in reason for words in _REJECTED):
+        if ex.pgconn and (ex.pgconn.needs_password or _sqlstate(conninfo, ex.pgconn) in _REJECTED):
             raise Rejected(f"the database rejects the login of STACKMGR_DATABASE_URL: {reason}") from ex
         if isinstance(ex, errors.ConnectionTimeout):
             limit = conninfo_to_dict(conninfo).get("connect_timeout")
             reason += f": an address has {limit} s; for a slow login, add connect_timeout=10 to the URL"
         raise CommandError(f"the database of STACKMGR_DATABASE_URL cannot be reached: {reason}") from ex
+
+
+def _sqlstate(conninfo: str, failed: pq.abc.PGconn) -> str:
+    """Return the SQLSTATE with which the server of *failed* rejects a login, "" without one.
+
+    libpq's error has only words, which the server translates.  So log in again, and let libpq show
+    the SQLSTATE in their place; psycopg does not have this call.
+    """
+    place = {name: getattr(failed, name).decode() for name in ("host", "hostaddr", "port")}
+    seconds = float(conninfo_to_dict(conninfo).get("connect_timeout") or 0)
+    pgconn: Any = PGconn.connect_start(make_conninfo(conninfo, **place).encode())
+    with suppress(OSError):  # psycopg written in Python is no library
+        libpq = ctypes.CDLL(str(sys.modules[PGconn.__module__].__file__))
+        libpq.PQsetErrorVerbosity(ctypes.c_void_p(pgconn.pgconn_ptr), _ONLY_SQLSTATE)
+    ready: Any = True
+    while ready and (state := pgconn.connect_poll()) not in (PollingStatus.OK, PollingStatus.FAILED):
+        event = select.POLLIN if state == PollingStatus.READING else select.POLLOUT
+        poll = select.poll()
+        poll.register(pgconn.socket, event)
+        ready = poll.poll(seconds * 1000 or None)
+    found = re.search(r":  (\w{5})\s*$", pgconn.get_error_message())
+    pgconn.finish()
+    return found[1] if found else ""
 
 
 def assume(connection: psycopg.Connection[Any], role: str, *, local: bool = False) -> None:

@@ -164,12 +164,20 @@ def test_a_right_that_cannot_be_restored_is_an_error(own_url):
     assert reported == []
 
 
-def test_login_may_have_no_right_to_connect(own_url):
-    name = conninfo_to_dict(own_url)["dbname"]
-    damage(own_url, f'REVOKE CONNECT ON DATABASE "{name}" FROM PUBLIC')
-    damage(own_url, 'CREATE ROLE "without connect" LOGIN')
+@pytest.mark.parametrize(
+    ("role", "attributes", "is_rejected"),
+    [
+        ("no right to connect", "LOGIN", True),
+        ("no login", "NOLOGIN SUPERUSER", True),
+        ("permission denied for database", "LOGIN CONNECTION LIMIT 0", False),
+    ],
+)
+def test_a_rejected_login_is_known_by_its_sqlstate(own_url, role, attributes, is_rejected):
+    """Not by the words of its message, which contain the role's name, and which a server translates."""
+    damage(own_url, f'REVOKE CONNECT ON DATABASE "{conninfo_to_dict(own_url)["dbname"]}" FROM PUBLIC')
+    damage(own_url, f'CREATE ROLE "{role}" {attributes}')
     try:
-        [problem] = preflight.examine(make_conninfo(own_url, user="without connect")).problems
+        found = preflight.examine(make_conninfo(own_url, user=role))
     finally:
-        damage(own_url, 'DROP ROLE "without connect"')
-    assert "permission denied for database" in problem
+        damage(own_url, f'DROP ROLE "{role}"')
+    assert (found.reachable, bool(found.problems)) == (is_rejected, is_rejected), found
