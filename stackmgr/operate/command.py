@@ -16,7 +16,6 @@ from stackmgr.limits import CANONICAL_UUID
 FOUND = 3
 
 # What `--help` says about the environment.
-NOTHING = "Reads no STACKMGR_* variable."
 DATABASE = "Reads STACKMGR_DATABASE_URL, or STACKMGR_DATABASE_URL_FILE."
 TOKENS = "Reads STACKMGR_TOKENS."
 EVERYTHING = "Reads the whole environment that 'stackmgr --help' lists."

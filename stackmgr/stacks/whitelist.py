@@ -100,23 +100,17 @@ def _token(entry: dict[str, str]) -> Token:
     return Token(entry["symbol"], entry.get("name", ""), address, eip55(address))
 
 
-def examine(path: Path) -> tuple[Any, list[str]]:
-    """Return the document in *path*, and every problem of the file.  Raises OSError."""
+def load(path: Path) -> Whitelist:
+    """Return the whitelist in *path*.  Raises SettingsError with every problem of the file."""
     problems: list[str] = []
     try:
         document = json.loads(path.read_bytes(), object_pairs_hook=partial(_object, problems))
-    except (ValueError, RecursionError):
-        return None, ["is not a JSON document"]
-    _check(document, problems)
-    return document, problems
-
-
-def load(path: Path) -> Whitelist:
-    """Return the whitelist in *path*.  Raises SettingsError with every problem of the file."""
-    try:
-        document, problems = examine(path)
     except OSError as ex:
         problems = [f"cannot be read ({ex.strerror})"]
+    except (ValueError, RecursionError):
+        problems = ["is not a JSON document"]
+    else:
+        _check(document, problems)
     if problems:
         raise SettingsError([f"whitelist {path}: {problem}" for problem in problems])
     tokens = [_token(entry) for entry in document["tokens"]]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from stackmgr import cli, paths
+from stackmgr import cli
 from stackmgr.settings import OPTIONS
 from tests.support.command_line import subcommands
 
@@ -115,11 +115,3 @@ def test_help_states_every_variable(command):
     for option in OPTIONS.values():
         assert re.search(rf"{option.variable} .*\[{re.escape(option.default_text)}\]", shown)
         assert not option.is_secret or f"{option.variable}_FILE" in shown
-
-
-def test_tokens_check_reads_no_variable(command, monkeypatch):
-    assert [words for words, leaf in LEAVES.items() if "Reads no " in leaf.epilog] == [("tokens", "check")]
-    for option in OPTIONS.values():
-        monkeypatch.setenv(option.variable, "unusable")
-    ran = command("tokens", "check", paths.default_whitelist())
-    assert ran.status == 0, ran.err

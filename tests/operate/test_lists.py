@@ -97,48 +97,34 @@ def test_list_prints_every_token(command):
     assert command("tokens", "list", "--json").json == TOKENS
 
 
-def test_list_prints_the_list_of_the_environment(command, tmp_path, monkeypatch):
-    monkeypatch.setenv("STACKMGR_TOKENS", str(tmp_path / "tokens.json"))
-    (tmp_path / "tokens.json").write_text(saved.whitelist_without("AMD"))
-    assert {token["symbol"] for token in command("tokens", "list", "--json").json} >= {"NEW", "AAPL"}
-    (tmp_path / "tokens.json").unlink()
-    ran = command("tokens", "list")
-    assert ran.status == 1
-    assert ran.err.startswith(f"stackmgr: whitelist {tmp_path}/tokens.json: cannot be")
-
-
-@pytest.mark.parametrize(("change", "checked"), [(str, 30), (str.lower, 29)])
-def test_check_counts_the_checksums(command, tmp_path, change, checked):
-    document = json.loads(saved.TOKENS_FILE.read_bytes())
-    document["tokens"][0]["address"] = change(document["tokens"][0]["address"])
-    (tmp_path / "tokens.json").write_text(json.dumps(document))
-    ran = command("tokens", "check", tmp_path / "tokens.json")
-    assert ran.status == 0
-    assert f"30 tokens of chain 4663, {checked} with a correct EIP-55 checksum, settlement" in ran.out
-
-
-def test_check_names_every_problem_and_exits_with_3(command, tmp_path):
+@pytest.mark.parametrize("is_named", [True, False], ids=["named", "of the environment"])
+def test_list_validates_its_file(command, tmp_path, monkeypatch, is_named):
+    path = tmp_path / "tokens.json"
+    given = [path] if is_named else []
+    monkeypatch.setenv("STACKMGR_TOKENS", "/nowhere" if is_named else str(path))
+    path.write_text(saved.whitelist_without("AMD"))
+    assert {token["symbol"] for token in command("tokens", "list", *given, "--json").json} >= {"NEW", "AAPL"}
     document = json.loads(saved.TOKENS_FILE.read_bytes())
     first, second, *_ = document["tokens"]
     first["address"] = first["address"].swapcase().replace("X", "x")
     second["address"] = document["settlement_asset"]["address"]
     document["tokens"].pop()
-    path = tmp_path / "tokens.json"
     path.write_text(json.dumps(document).replace("4663,", '4663, "chain_id": 4663.0,'))
-    ran = command("tokens", "check", path)
-    assert ran.status == 3
-    for problem in (
-        "an object repeats the member 'chain_id'",
-        "chain_id must be the integer 4663",
-        "does not match its EIP-55 checksum",
-        "is the settlement asset",
-        "exactly 30 tokens, there are 29",
-    ):
-        assert problem in ran.out
-    assert len(command("tokens", "check", path, "--json").json["problems"]) == 5
-
-
-def test_check_of_an_unreadable_file_exits_1(command, tmp_path):
-    ran = command("tokens", "check", tmp_path / "none.json")
+    ran = command("tokens", "list", *given)
     assert (ran.status, ran.out) == (1, "")
-    assert "none.json cannot be read: No such file" in ran.err
+    for line, problem in zip(
+        ran.err.splitlines(),
+        (
+            "an object repeats the member 'chain_id'",
+            "chain_id must be the integer 4663",
+            "there must be exactly 30 tokens, there are 29",
+            "token 1: the address does not match its EIP-55 checksum",
+            "token 2 is the settlement asset, which is not an allocation token",
+        ),
+        strict=True,
+    ):
+        assert line == f"stackmgr: whitelist {path}: {problem}"
+    path.unlink()
+    ran = command("tokens", "list", *given)
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err == f"stackmgr: whitelist {path}: cannot be read (No such file or directory)\n"
