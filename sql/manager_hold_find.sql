@@ -3,7 +3,7 @@
 -- returns: at most one row (held_at, held_by, reason)
 -- index:   manager_holds_in_force
 -- locks:   none
--- called by: operate.holds.not_held
+-- called by: operate.erasure.not_held
 SELECT
     held_at,
     held_by,

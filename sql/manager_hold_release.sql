@@ -3,7 +3,7 @@
 -- returns: one row (manager_id, held_at, held_by, reason, released_at, released_by); no row if the manager is not held
 -- index:   manager_holds_in_force
 -- locks:   the hold's row
--- called by: operate.holds.release
+-- called by: operate.erasure.release
 UPDATE stackmgr.manager_holds
 SET released_at = clock_timestamp(), released_by = session_user, bound_manager_id = NULL
 WHERE manager_id = %(manager_id)s::uuid

@@ -3,7 +3,7 @@
 -- returns: one row (manager_id) for the manager, or for its erasure if that is not finished; otherwise no row
 -- index:   managers_pkey, manager_erasures_pkey
 -- locks:   FOR UPDATE on the manager's row, then on the record of its erasure; no request locks either
--- called by: operate.holds.not_held
+-- called by: operate.erasure.not_held
 -- why:     a hold and a step of an erasure take these locks first, and look for a hold with a later snapshot: if they
 --          run at the same time, the second sees what the first committed.
 WITH manager AS MATERIALIZED (

@@ -104,8 +104,8 @@ def _check(arguments: argparse.Namespace) -> None:
     findings.warnings += unknown_variables(os.environ)
     is_ok = findings.reachable and not findings.problems
     if arguments.json:
-        document = {"ok": is_ok, "problems": findings.problems, "warnings": findings.warnings}
-        print_json(document | {"settings": shown})
+        found = {"problems": findings.problems, "warnings": findings.warnings}
+        print_json({"ok": is_ok, **found, "settings": shown})
     else:
         _print_text(shown, findings)
     if not is_ok:
@@ -113,17 +113,13 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _print_text(shown: list[dict[str, Any]], findings: Findings) -> None:
-    if shown:
-        rows = [
-            (each["variable"], each["value"], "default" if each["is_default"] else "set") for each in shown
-        ]
-        print_table([("VARIABLE", "VALUE", "FROM"), *rows])
+    rows = [(each["variable"], each["value"], ("set", "default")[each["is_default"]]) for each in shown]
+    print_table([("VARIABLE", "VALUE", "FROM"), *rows] if rows else [])
     for problem in findings.problems if findings.reachable else findings.problems + findings.warnings:
         print(f"stackmgr: {problem}", file=sys.stderr)
-    for warning in findings.warnings if findings.reachable else ():
-        print(f"warning: {warning}")
-    if findings.reachable and not findings.problems:
-        print("ok")
+    if findings.reachable:
+        print("".join(f"warning: {warning}\n" for warning in findings.warnings), end="")
+        print("ok\n" if not findings.problems else "", end="")
 
 
 def check_start() -> None:

@@ -40,21 +40,13 @@ _NOT_ALLOWED = {
     OWNER: "this login may not assume stackmgr_owner: use that of the operator (operator.env)",
     READER: "{login} may not read the tables: GRANT stackmgr_reader TO {login}",
 }
-# SQLSTATEs of a schema that is missing or older.  In a cluster whose other databases have the
-# roles, an older schema has not granted them anything.
+# A schema that is missing or older.  In a cluster whose other databases have the roles, an older
+# schema has not granted them anything.
 _WITHOUT_SCHEMA = (
-    errors.UndefinedTable.sqlstate,
-    errors.InvalidSchemaName.sqlstate,
-    errors.UndefinedColumn.sqlstate,
-    errors.InsufficientPrivilege.sqlstate,
+    *(errors.UndefinedTable, errors.InvalidSchemaName),
+    *(errors.UndefinedColumn, errors.InsufficientPrivilege),
 )
-
-# Of a login: the name, the password, the right to connect.
-_REJECTED = (
-    errors.InvalidAuthorizationSpecification.sqlstate,
-    errors.InvalidPassword.sqlstate,
-    errors.InsufficientPrivilege.sqlstate,
-)
+_REJECTED = ("28000", "28P01", "42501")  # the login, its password, its right to connect
 _ONLY_SQLSTATE = 3  # libpq's PQERRORS_SQLSTATE
 
 _FETCHED_ROWS = 2000
@@ -110,13 +102,11 @@ def worded() -> Iterator[None]:
     """Raise a failed statement of the body as CommandError."""
     try:
         yield
+    except _WITHOUT_SCHEMA as ex:
+        raise CommandError(NO_SCHEMA) from ex
     except psycopg.Error as ex:
-        if ex.sqlstate in _WITHOUT_SCHEMA:
-            raise CommandError(NO_SCHEMA) from ex
-        reason = ex.sqlstate or "no connection"
-        raise CommandError(
-            f"the database rejected a statement or did not respond ({reason}): run 'stackmgr check'"
-        ) from ex
+        message = "the database rejected a statement or did not respond ({}): run 'stackmgr check'"
+        raise CommandError(message.format(ex.sqlstate or "no connection")) from ex
 
 
 class Rejected(CommandError):
@@ -243,27 +233,26 @@ def operating(url: str, role: str = OWNER) -> Iterator[Operator]:
 
     Sends no start-up options and prepares no statement: any transaction pooler will do.
     """
-    factories = {"cursor_factory": RawCursor, "row_factory": namedtuple_row}
-    conninfo = make_conninfo("", **client_settings(url))
-    with time_limit():
-        connection = connect(conninfo, psycopg.Connection[Any], **factories, prepare_threshold=None)
     is_reader, service = role == READER, os.environ.get("SERVICE_DATABASE_URL")  # set by the runbook
+    connection = _connect(url)
     connection.read_only = is_reader
     connection.isolation_level = (
         IsolationLevel.REPEATABLE_READ if is_reader else IsolationLevel.READ_COMMITTED
     )
     with worded(), connection:
         if service and not is_reader:
-            _compare(connection, service)
+            with _connect(service) as other:
+                if connection.execute(_IDENTITY).fetchone() != other.execute(_IDENTITY).fetchone():
+                    message = "operator.env names another database than stackmgr.env: nothing is changed"
+                    raise CommandError(message)
         yield Operator(connection, role)
 
 
-def _compare(connection: psycopg.Connection[Any], service: str) -> None:
-    """Raise CommandError unless the connection string *service* leads to the same database."""
-    conninfo = make_conninfo("", **client_settings(service))
-    with time_limit(), connect(conninfo, psycopg.Connection[Any]) as other:
-        if connection.execute(_IDENTITY).fetchone() != other.execute(_IDENTITY).fetchone():
-            raise CommandError("operator.env names another database than stackmgr.env: nothing is changed")
+def _connect(url: str) -> psycopg.Connection[Any]:
+    factories = {"cursor_factory": RawCursor, "row_factory": namedtuple_row}
+    conninfo = make_conninfo("", **client_settings(url))
+    with time_limit():
+        return connect(conninfo, psycopg.Connection[Any], **factories, prepare_threshold=None)
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""Delete everything that is kept of one manager: an operator's command, in batches, recorded.
+"""Erase a manager, in batches, recorded; or hold it, so that nothing deletes its rows.
+
+A hold, and every deletion of a manager's rows, locks the manager first, in the same transaction:
+`sql/manager_lock.sql`.
 
 The rows are deleted in the order of the heap: receipts, then revisions, then stacks.  Receipts have
 no index on the stack they refer to, because each create would pay for it.  So each deleted stack
@@ -7,18 +10,23 @@ removes them before the first stack is deleted.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
 
 from stackmgr.database import statements
+from stackmgr.errors import CommandError
 from stackmgr.limits import LONGEST_REQUEST_SECONDS
-from stackmgr.operate import holds
 from stackmgr.operate.connection import Operator
-from stackmgr.operate.output import print_note
+from stackmgr.operate.output import moment, print_note, printable
 
+_LOCK = statements.load("manager_lock")
+_HOLD_FIND = statements.load("manager_hold_find")
+_HOLD_INSERT = statements.load("manager_hold_insert")
+_HOLD_RELEASE = statements.load("manager_hold_release")
 _BEGIN = statements.load("manager_erasure_begin")
 _ROWS = statements.load("manager_erasure_rows")
 _DEAD_RECEIPTS = statements.load("manager_erasure_dead_receipts")
@@ -34,6 +42,8 @@ _DELETE = {
 _MANY = 10_000
 _VACUUM_AGAIN_SECONDS = 10.0
 
+NO_MANAGER = "no manager has the external id or manager id {}: see 'stackmgr managers list'"
+
 _BATCH = 500
 # The pause after each batch, as a multiple of its time, so that requests get the database.
 _PAUSE = 1.0
@@ -44,11 +54,49 @@ _REPORT_SECONDS = 5.0
 Report = Callable[[int, int, str], None]
 
 
+class HeldError(CommandError):
+    """A manager is held: nothing of it is deleted."""
+
+
+@contextmanager
+def not_held(operator: Operator, manager_id: str) -> Iterator[bool]:
+    """Open a transaction during which nobody can hold a manager; yield whether the manager exists.
+
+    Raises HeldError if it is held.
+    """
+    manager = {"manager_id": manager_id}
+    with operator.transaction():
+        # If the row is deleted during the wait for it, the record of its erasure is found.
+        exists = operator.rows(_LOCK, manager) or operator.rows(_LOCK, manager)
+        if found := operator.rows(_HOLD_FIND, manager):
+            [(held_at, held_by, reason)] = found
+            raise HeldError(
+                f"{manager_id} is held since {moment(held_at)} by {printable(held_by)}: {printable(reason)};"
+                " 'stackmgr managers release' ends the hold"
+            )
+        yield bool(exists)
+
+
+def hold(operator: Operator, manager_id: str, reason: str) -> Any:
+    """Hold a manager, also one whose erasure has begun; return the hold.  Raises CommandError."""
+    with not_held(operator, manager_id) as exists:
+        if not exists:
+            raise CommandError(NO_MANAGER.format(manager_id))
+        return operator.rows(_HOLD_INSERT, {"manager_id": manager_id, "reason": reason})[0]
+
+
+def release(operator: Operator, manager_id: str) -> Any:
+    """End the hold of a manager and return it.  Raises CommandError if it is not held."""
+    rows = operator.rows(_HOLD_RELEASE, {"manager_id": manager_id})
+    if not rows:
+        raise CommandError(f"{manager_id} is not held: nothing was changed")
+    return rows[0]
+
+
 class Progress:
     """Prints the progress of an erasure at intervals."""
 
-    def __init__(self) -> None:
-        self._next = 0.0
+    _next = 0.0
 
     def __call__(self, done: int, total: int, remark: str) -> None:
         """Print a line, or nothing if one was printed a moment ago."""
@@ -66,14 +114,14 @@ def erase(operator: Operator, manager_id: str, external_id: str, progress: Repor
     by itself.  Raises CommandError once the manager is held: what was deleted before stays deleted.
     """
     manager = {"manager_id": manager_id, "external_id": external_id}
-    with holds.not_held(operator, manager_id):
+    with not_held(operator, manager_id):
         if not operator.rows(_BEGIN, manager):
             return None
     progress(0, 0, f"waiting {LONGEST_REQUEST_SECONDS} s for requests in progress")
     operator.pause(LONGEST_REQUEST_SECONDS)
     while True:
         _delete_rows(operator, manager_id, progress)
-        with holds.not_held(operator, manager_id):
+        with not_held(operator, manager_id):
             finished = operator.rows(_FINISH, manager)
         if finished:
             return finished[0]
@@ -98,7 +146,7 @@ def _delete_rows(operator: Operator, manager_id: str, progress: Report) -> None:
 
 
 def _delete_batch(operator: Operator, manager_id: str, step: int, positions: list[str]) -> None:
-    with holds.not_held(operator, manager_id):
+    with not_held(operator, manager_id):
         operator.check_keys_by_index()
         operator.rows(_DELETE[step], {"manager_id": manager_id, "positions": positions})
 

@@ -50,7 +50,7 @@ def _deliver(arguments: argparse.Namespace, make: Callable[[Operator], IssuedKey
 
 
 def _issue(arguments: argparse.Namespace) -> None:
-    terms = {"label": arguments.label, "expires_at": arguments.expires_at, "quota": arguments.quota}
+    terms = {name: getattr(arguments, name) for name in ("label", "expires_at", "quota")}
 
     def make(operator: Operator) -> IssuedKey:
         return issued_keys.create(operator, managers.external_id(operator, arguments.external_id), **terms)
@@ -95,51 +95,32 @@ def _why_not(key_id: str, record: Any) -> str:
     return f"key {key_id} is {record.state}: issue another with 'stackmgr keys issue'"
 
 
-def _add_issue(group: command.Commands) -> None:
-    summary = "issue a key and print it on standard output, alone and only once"
-    parser = command.add_command(group, "issue", summary, _issue)
-    parser.add_argument(
-        "--external-id",
-        type=command.canonical_uuid,
-        required=True,
-        metavar="UUID",
-        help="the manager's account; the manager id of an existing one is taken as well",
-    )
-    parser.add_argument("--label", type=command.label, default="", help="a note, shown in lists")
-    parser.add_argument(
-        "--expires-at",
-        type=command.future,
-        help="expiry: an ISO 8601 time with an offset, or a date, at whose beginning in UTC the key expires",
-    )
-    parser.add_argument(
-        "--quota", type=_quota, metavar="N/SECONDS", help="at most N requests in any period of SECONDS"
-    )
-
-
 def add_to(commands: command.Commands) -> None:
     """Add the commands."""
+    uuid, future = command.canonical_uuid, command.future
     group = command.add_group(commands, "keys", "API keys of the database verifier")
-    _add_issue(group)
+    summary = "issue a key and print it on standard output, alone and only once"
+    issue = command.add_command(group, "issue", summary, _issue)
+    help_text = "the manager's account; the manager id of an existing one is taken as well"
+    issue.add_argument("--external-id", type=uuid, required=True, metavar="UUID", help=help_text)
+    issue.add_argument("--label", type=command.label, default="", help="a note, shown in lists")
+    help_text = (
+        "expiry: an ISO 8601 time with an offset, or a date, at whose beginning in UTC the key expires"
+    )
+    issue.add_argument("--expires-at", type=future, help=help_text)
+    help_text = "at most N requests in any period of SECONDS"
+    issue.add_argument("--quota", type=_quota, metavar="N/SECONDS", help=help_text)
     summary = "list every key by its id, never the key itself"
     lists = command.add_command(group, "list", summary, _list, more=command.NEEDS_READER)
-    lists.add_argument(
-        "--external-id",
-        type=command.canonical_uuid,
-        metavar="UUID",
-        help="only this manager, by its external id or manager id",
-    )
+    help_text = "only this manager, by its external id or manager id"
+    lists.add_argument("--external-id", type=uuid, metavar="UUID", help=help_text)
     revoke = command.add_command(group, "revoke", "revoke a key at once", _revoke)
-    revoke.add_argument("key_id", type=command.canonical_uuid, metavar="KEY_ID")
+    revoke.add_argument("key_id", type=uuid, metavar="KEY_ID")
     summary = "issue the successor of a key, print it as issue does, and let the key expire"
     rotate = command.add_command(group, "rotate", summary, _rotate)
-    rotate.add_argument("key_id", type=command.canonical_uuid, metavar="KEY_ID")
-    rotate.add_argument(
-        "--overlap",
-        type=command.whole_number(0, 366 * 86400),
-        default=0,
-        metavar="SECONDS",
-        help="how long the key stays valid beside its successor (default 0)",
-    )
-    rotate.add_argument(
-        "--expires-at", type=command.future, help="expiry of the successor, by default that of the key"
-    )
+    rotate.add_argument("key_id", type=uuid, metavar="KEY_ID")
+    help_text = "how long the key stays valid beside its successor (default 0)"
+    period = command.whole_number(0, 366 * 86400)
+    rotate.add_argument("--overlap", type=period, default=0, metavar="SECONDS", help=help_text)
+    help_text = "expiry of the successor, by default that of the key"
+    rotate.add_argument("--expires-at", type=future, help=help_text)

@@ -10,7 +10,7 @@ from psycopg import errors
 from stackmgr.access.verifiers import is_identity_id
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
-from stackmgr.operate import command, erasure, holds
+from stackmgr.operate import command, erasure
 from stackmgr.operate.connection import Operator, operating, reading
 from stackmgr.operate.output import document, print_documents, print_json
 
@@ -63,7 +63,7 @@ def _rebind(arguments: argparse.Namespace) -> None:
     with operating(command.database_url()) as operator:
         manager = find(operator, arguments.manager_id)
         if manager is None:
-            raise CommandError(holds.NO_MANAGER.format(arguments.manager_id))
+            raise CommandError(erasure.NO_MANAGER.format(arguments.manager_id))
         saved = {
             "manager_id": manager.manager_id,
             "old_external_id": arguments.confirm_external_id,
@@ -95,11 +95,11 @@ def _change_hold(arguments: argparse.Namespace, change: Callable[[Operator, str]
 def _hold(arguments: argparse.Namespace) -> None:
     if not arguments.reason.strip():
         arguments.error("--reason must not be blank")
-    _change_hold(arguments, lambda operator, found: holds.hold(operator, found, arguments.reason))
+    _change_hold(arguments, lambda operator, found: erasure.hold(operator, found, arguments.reason))
 
 
 def _release(arguments: argparse.Namespace) -> None:
-    _change_hold(arguments, holds.release)
+    _change_hold(arguments, erasure.release)
 
 
 def _erase(arguments: argparse.Namespace) -> None:
@@ -111,7 +111,7 @@ def _erase(arguments: argparse.Namespace) -> None:
             if found := find(operator, manager_id):
                 manager_id = found.manager_id
             erased = erasure.erase(operator, manager_id, arguments.confirm, erasure.Progress())
-    except holds.HeldError:
+    except erasure.HeldError:
         raise
     except (KeyboardInterrupt, CommandError) as ex:
         again = f"stackmgr managers erase {manager_id} --confirm {arguments.confirm}"
@@ -128,30 +128,8 @@ def _erase(arguments: argparse.Namespace) -> None:
 
 
 def _add_manager(parser: argparse.ArgumentParser, **options: Any) -> None:
-    help_text = "its external id or manager id"
-    parser.add_argument(
-        "manager_id", type=command.canonical_uuid, metavar="MANAGER_ID", help=help_text, **options
-    )
-
-
-def _add_erase(group: command.Commands) -> None:
-    parser = command.add_command(
-        group,
-        "erase",
-        "delete a manager with its stacks, revisions, receipts and keys, for good",
-        _erase,
-        more="Its keys are revoked first. The run takes at least 30 s, in which requests in progress end. An "
-        "interrupted run is continued by the next one. A held manager is not erased. A manager that a remote "
-        "verifier still accepts starts anew with its next request.",
-    )
-    _add_manager(parser)
-    parser.add_argument(
-        "--confirm",
-        type=command.canonical_uuid,
-        required=True,
-        metavar="EXTERNAL_ID",
-        help="the external id as saved",
-    )
+    options |= {"metavar": "MANAGER_ID", "help": "its external id or manager id"}
+    parser.add_argument("manager_id", type=command.canonical_uuid, **options)
 
 
 def add_to(commands: command.Commands) -> None:
@@ -176,9 +154,16 @@ def add_to(commands: command.Commands) -> None:
     more = "A hold also stops an erasure that runs: what that deleted before stays deleted. Requests go on."
     hold = command.add_command(group, "hold", summary, _hold, more=more)
     _add_manager(hold)
-    hold.add_argument(
-        "--reason", type=command.label, required=True, metavar="TEXT", help="why, kept for good"
+    reason = "why, kept for good"
+    hold.add_argument("--reason", type=command.label, required=True, metavar="TEXT", help=reason)
+    _add_manager(command.add_command(group, "release", "end the hold of a manager", _release))
+    summary = "delete a manager with its stacks, revisions, receipts and keys, for good"
+    more = (
+        "Its keys are revoked first. The run takes at least 30 s, in which requests in progress end. An "
+        "interrupted run is continued by the next one. A held manager is not erased. A manager that a remote "
+        "verifier still accepts starts anew with its next request."
     )
-    release = command.add_command(group, "release", "end the hold of a manager", _release)
-    _add_manager(release)
-    _add_erase(group)
+    erase = command.add_command(group, "erase", summary, _erase, more=more)
+    _add_manager(erase)
+    options: dict[str, Any] = {"metavar": "EXTERNAL_ID", "help": "the external id as saved"}
+    erase.add_argument("--confirm", type=command.canonical_uuid, required=True, **options)

@@ -141,8 +141,7 @@ def _pending(connection: Connection) -> list[Migration]:
         applied = applied_versions(connection)
     if differing := differences(applied):
         raise CommandError(differing[0])
-    unknown = sorted(applied.keys() - {migration.version for migration in brought})
-    if unknown:
+    if unknown := sorted(applied.keys() - {migration.version for migration in brought}):
         raise CommandError(
             f"the database has migration {unknown[-1]:04d}, which version {__version__} does not have: run"
             " 'stackmgr migrate' of the newer version, also to grant lost privileges again"
@@ -162,9 +161,8 @@ def apply(
     done: list[Migration] = []
     current = ""
     try:
-        with connect(
-            completed_conninfo(url, None, deadline=0), Connection, cursor_factory=psycopg.RawCursor
-        ) as connection:
+        conninfo = completed_conninfo(url, None, deadline=0)
+        with connect(conninfo, Connection, cursor_factory=psycopg.RawCursor) as connection:
             _require_direct(connection)
             connection.execute(_SESSION)
             _lock(connection)
@@ -213,10 +211,8 @@ def _apply_in_transaction(
         except _RETRIABLE:
             pause = _PAUSE_SECONDS[min(attempt, len(_PAUSE_SECONDS) - 1)]
             gives_up = time.monotonic() + pause > deadline
-            following = (
-                "giving up, run it again later or with --wait" if gives_up else f"retrying in {pause:g} s"
-            )
-            report(f"migration {migration} did not get its locks: {_blockers(connection)}; {following}")
+            plan = "giving up, run it again later or with --wait" if gives_up else f"retrying in {pause:g} s"
+            report(f"migration {migration} did not get its locks: {_blockers(connection)}; {plan}")
             if gives_up:
                 raise
             time.sleep(pause)
@@ -269,9 +265,10 @@ def _blockers(connection: Connection) -> str:
 
 
 def _migrate(arguments: argparse.Namespace) -> None:
-    for migration in apply(
-        database_url(), wait_seconds=arguments.wait, report=lambda text: print_note(f"stackmgr: {text}")
-    ):
+    def report(text: str) -> None:
+        print_note(f"stackmgr: {text}")
+
+    for migration in apply(database_url(), wait_seconds=arguments.wait, report=report):
         print(f"applied {migration}")
     print("the schema is up to date")
 

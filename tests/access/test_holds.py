@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from stackmgr.errors import CommandError
-from stackmgr.operate import erasure, holds
+from stackmgr.operate import erasure
 from stackmgr.operate.connection import operating
 
 HISTORY = b"""
@@ -83,13 +83,13 @@ def test_hold_stops_a_running_erasure(manager, operators, rows, deleted, left):
 
     def hold_then(done: int, *_: object) -> None:
         if done == deleted:
-            holds.hold(two, manager[0], "case 17")
+            erasure.hold(two, manager[0], "case 17")
 
     for progress in (hold_then, erasure.Progress()):
         with is_held():
             erasure.erase(one, *manager, progress)
         assert rows() == left
-    holds.release(two, manager[0])
+    erasure.release(two, manager[0])
     assert erasure.erase(one, *manager, erasure.Progress()) == (3, 3, 3, 1)
 
 
@@ -97,7 +97,7 @@ def test_erasure_waits_for_an_earlier_hold(manager, operators, until_one_waits, 
     one, two = operators
     with ThreadPoolExecutor() as threads:
         with one.transaction():
-            holds.hold(one, manager[0], "case 17")
+            erasure.hold(one, manager[0], "case 17")
             erasing = threads.submit(erasure.erase, two, *manager, erasure.Progress())
             until_one_waits()
         with is_held():
@@ -109,16 +109,16 @@ def test_hold_and_erasure_wait_for_each_other(manager, operators, until_one_wait
     one, two = operators
     begin = {"manager_id": manager[0], "external_id": manager[1]}
     with ThreadPoolExecutor() as threads:
-        with holds.not_held(one, manager[0]):  # as the beginning and each step do
+        with erasure.not_held(one, manager[0]):  # as the beginning and each step do
             assert one.rows(erasure._BEGIN, begin)
-            holding = threads.submit(holds.hold, two, manager[0], "case 17")
+            holding = threads.submit(erasure.hold, two, manager[0], "case 17")
             until_one_waits()
         assert holding.result(30).reason == "case 17"
         with is_held():
             erasure.erase(one, *manager, erasure.Progress())
-        holds.release(one, manager[0])
+        erasure.release(one, manager[0])
         with one.transaction():
-            holds.hold(one, manager[0], "case 18")
+            erasure.hold(one, manager[0], "case 18")
             step = threads.submit(erasure._delete_rows, two, manager[0], erasure.Progress())
             until_one_waits()
         with pytest.raises(CommandError, match="case 18"):

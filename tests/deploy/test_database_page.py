@@ -12,7 +12,7 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.errors import CommandError
-from stackmgr.operate import erasure, holds, issued_keys, preflight
+from stackmgr.operate import erasure, issued_keys, preflight
 from stackmgr.operate.connection import operating
 from tests.deploy.dba import Dba, save, sql
 from tests.deploy.runbook import blocks, lines
@@ -125,15 +125,15 @@ def test_half_erased_manager_is_recovered(shell, scene, monkeypatch):
 
         def hold(done: int, *_: object) -> None:
             if done == 8:
-                holds.hold(other, scene.manager_id, "recovery")
+                erasure.hold(other, scene.manager_id, "recovery")
 
         with pytest.raises(CommandError):
             erasure.erase(operator, scene.manager_id, MANAGER, hold)
         assert [len(rows) for rows in scene.saved(scene.url).values()] == [0, 1, 0, 0, 2]
-        holds.release(other, scene.manager_id)
+        erasure.release(other, scene.manager_id)
         with pytest.raises(AssertionError, match="is not finished: hold the manager first"):
             shell.run(RECOVER_MANAGER)
-        holds.hold(other, scene.manager_id, "recovery")
+        erasure.hold(other, scene.manager_id, "recovery")
         for _ in range(2):
             shell.run(RECOVER_MANAGER)
             recovered = scene.saved(scene.url)

@@ -18,7 +18,7 @@ from stackmgr import paths
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
-from stackmgr.operate import erasure, holds, issued_keys, migrations, preflight
+from stackmgr.operate import erasure, issued_keys, migrations, preflight
 from stackmgr.operate.connection import operating
 from tests.deploy.dba import Shell
 from tests.deploy.runbook import block, lines
@@ -240,7 +240,7 @@ def test_lost_changes_are_listed_and_made_again(dba, spellings, monkeypatch, cap
         issued_keys.rotate(operator, rotated.key_id, overlap_seconds=3600, expires_at=None)
         issued_keys.rotate(operator, expired.key_id, overlap_seconds=0, expires_at=None)
         erasure.erase(operator, managers[accounts[1]], accounts[1], lambda *_: None)
-        holds.hold(operator, managers[accounts[2]], "it's case 17")
+        erasure.hold(operator, managers[accounts[2]], "it's case 17")
     restore(dba, "stackmgr_second")
     restored = dba.login("stackmgr_service", "stackmgr_second")
     urls = (restored, dba.login("stackmgr_operator", "stackmgr_second"))
