@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.bad_bodies import SPACES, field_text, two_weights
-from tests.support.examples import ADDRESSES, TOKENS, allocation, configuration, spread
+from tests.support.examples import ADDRESSES, TOKENS, configuration, spread
 from tests.support.tables import each_case
 
 NAMES = {
@@ -17,20 +17,6 @@ NAMES = {
     "control characters": ("\x01\x02\x1b\x7f\x9f", "a\u2028b\u2029c\x85d"),
     "rare": ("\U0001f4c8\U0010fffd", "\ufffe\uffff\U0010ffff", "\ufffd", "\u202e\u05e9\u05dc\u05d5\u05dd"),
 }
-
-
-def test_a_new_key_creates_a_stack(client):
-    created = client.create(configuration())
-    assert created.status_int == 201
-    ids = {name: created.json[name] for name in ("id", "current_revision_id")}
-    saved = allocation((ADDRESSES[0], 4000), (ADDRESSES[1], 6000))
-    assert created.json == configuration(allocation=saved) | ids
-    assert created.json["id"] != created.json["current_revision_id"]
-    assert created.headers["Location"] == f"/manager/stacks/{created.json['id']}"
-    read = client.get(created.json["id"])
-    assert read.body == created.body
-    assert read.headers["ETag"] == created.headers["ETag"]
-    assert client.page().json == {"items": [created.json], "next_cursor": None}
 
 
 def test_a_name_is_returned_in_utf_8_without_escapes(client):
@@ -62,10 +48,6 @@ def test_a_name_is_returned_unchanged(client, name, escaped):
     assert created.json["name"] == name
     assert client.get(created.json["id"]).json["name"] == name
     assert client.update(created.json["id"], {"name": name + "."}).json["name"] == name + "."
-
-
-def test_whitespace_is_that_of_python():
-    assert "".join(filter(str.isspace, map(chr, range(0x110000)))) == SPACES
 
 
 @pytest.mark.parametrize("spelling", ["lowercase", "checksummed"])

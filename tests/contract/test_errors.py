@@ -12,13 +12,13 @@ from stackmgr import errors
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database.pool import Database
 from stackmgr.errors import BindingConflict, CircuitOpen, Overloaded, RateLimited, ServiceUnavailable
 from stackmgr.http import error_handlers
 from stackmgr.monitoring.logs import JsonFormatter
 from tests.support.client import STACKS, STATUS
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
+from tests.support.recorder import opened
 
 UUID = "00000000-0000-4000-8000-000000000000"
 
@@ -42,14 +42,12 @@ def behind(client_with, database):
 @pytest.fixture
 def failing_databases(server_url):
     """A database on the same server that lacks every table, and one that no server listens for."""
-    databases = [
-        Database(url, pool_size=1) for url in (server_url, "postgresql://nobody@127.0.0.1:1/nothing")
-    ]
-    for database in databases:
-        database.open()
-    yield databases
-    for database in databases:
-        database.close()
+    nowhere = "postgresql://nobody@127.0.0.1:1/nothing"
+    with (
+        opened(server_url, pool_size=1, deadline=60.0) as first,
+        opened(nowhere, pool_size=1, deadline=0.5) as second,
+    ):
+        yield first, second
 
 
 # An identity whose manager has to be recorded, and one whose verification needed no database.

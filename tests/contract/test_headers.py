@@ -57,7 +57,7 @@ CONDITIONS = ("current", "*", f'"{MISSING}"', "W/current", 'current, "x"', "garb
         "claims": (
             {"X-HTTP-Method-Override": "PATCH"},
             {"X-Forwarded-Prefix": "/x", "Forwarded": "for=_;proto=https;host=x"},
-            {"X-Manager-Id": MISSING},
+            {"X-Manager-Id": MISSING, "Manager-Id": MISSING, "Cookie": f"manager={MISSING}"},
             {"Idempotency-Key": "of an update"},
         ),
     },

@@ -1,4 +1,4 @@
-"""Cells of PostgreSQL: it dies, hangs or forgets, a standby takes over, a table, key or login changes."""
+"""Cells of PostgreSQL and of the network to it, which is the stage's proxy."""
 
 import signal
 import tempfile
@@ -20,10 +20,6 @@ from tests.support.waiting import eventually
 
 # Longer than a request waits for the database.
 LONG = DATABASE_TIMEOUT * 1.5
-# Bytes of WAL that only memory holds when a careless server crashes: some writes, unless another
-# transaction flushes them at the last moment.
-_UNFLUSHED, _CRASHES = 8000, 3
-_UNFLUSHED_BYTES = b"SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn()"
 _BACKEND = " stackmgr "
 _TERMINATE = (
     "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
@@ -93,27 +89,6 @@ def _freeze(stage: Stage) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _commit_carelessly(stage: Stage) -> Iterator[None]:
-    """Commit asynchronously, and crash, each time while memory alone has some of the WAL."""
-    with stage.server.careless(), ExitStack() as outage:
-        for _ in range(_CRASHES):
-            outage.close()
-            _await_unflushed(stage)
-            outage.enter_context(_crash(stage))
-        yield
-
-
-def _await_unflushed(stage: Stage) -> None:
-    with psycopg.connect(stage.server.url(), autocommit=True) as connection:
-
-        def unflushed() -> int:
-            row: Any = connection.execute(_UNFLUSHED_BYTES).fetchone()
-            return int(row[0])
-
-        eventually(lambda: unflushed() > _UNFLUSHED, message="each write was flushed")
-
-
-@contextmanager
 def _as_service_login(stage: Stage) -> Iterator[None]:
     """Let the service connect with a login that has no more than its rights."""
     stage.server.ensure_service_login()
@@ -169,6 +144,30 @@ def _primary_dies(stage: Stage, *, synchronous: bool) -> Iterator[None]:
         stage.replace_server(standby, undo.pop_all())
 
 
+@contextmanager
+def _hold(stage: Stage, *, only_backwards: bool = False, cuts: bool = False) -> Iterator[None]:
+    """Let nothing through, or no response; connections may be *cut* before."""
+    stage.proxy.hold(only_backwards=only_backwards)
+    if cuts:
+        stage.proxy.cut()
+    try:
+        yield
+    finally:
+        stage.proxy.release()
+
+
+@contextmanager
+def _delay(stage: Stage) -> Iterator[None]:
+    stage.proxy.delay = 0.1
+    try:
+        yield
+    finally:
+        stage.proxy.delay = 0.0
+
+
+_NETWORK = "network to the database"
+# A new connection needs several round trips, which the first requests do not wait for.
+_SLOW = Bound("503", ready="may fail")
 _ONE_REQUEST = Bound("500 503", most=2, ready="may fail")  # that of the backend, and the probe of readiness
 # The statement of a known key verifies it: a read that fails is 503, as a verification is, a write 500.
 _FAILED, _UNREADY = Bound("500 503"), Bound(ready="fails")
@@ -180,15 +179,17 @@ CELLS = [
     Cell("database", "dies", _crash, DOWN, mixed=True, short=True),
     Cell("database (restart)", "dies", _restart, OUTAGE, lasts=0.0, mixed=True),
     Cell("database", "hangs", _freeze, DOWN, lasts=LONG, mixed=True, short=True),
-    Cell("commit (control)", "lies", _commit_carelessly, DOWN, control="R3"),
     Cell("table stacks", "hangs", partial(_lock, table="stacks"), _FAILED, lasts=LONG),
     # Only `/ready` reads it.
     Cell("table schema_migrations", "hangs", partial(_lock, table="schema_migrations"), _UNREADY, lasts=LONG),
     Cell("max_connections", "is full", _use_up_connections, OUTAGE, lasts=LONG, setup=_as_service_login),
     Cell("primary", "dies", partial(_primary_dies, synchronous=True), DOWN, mixed=True),
-    Cell(
-        *("primary (lagging standby, control)", "dies", partial(_primary_dies, synchronous=False), DOWN),
-        control="R3",
-        short=True,
-    ),
-]
+    Cell("primary (lagging standby, control)", "dies", partial(_primary_dies, synchronous=False), DOWN,
+         control="R3", short=True),
+    Cell(_NETWORK, "hangs", _hold, DOWN, lasts=LONG, mixed=True),
+    Cell(_NETWORK, "dies", lambda stage: stage.proxy.cut(), OUTAGE, lasts=0.0, mixed=True),
+    Cell(_NETWORK, "is slow", _delay, _SLOW, lasts=LONG),
+    Cell(f"{_NETWORK} (responses lost)", "lies", partial(_hold, only_backwards=True), DOWN,
+         lasts=LONG, short=True),
+    Cell(f"{_NETWORK} (accepts, is silent)", "lies", partial(_hold, cuts=True), DOWN, lasts=LONG),
+]  # fmt: skip

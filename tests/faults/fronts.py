@@ -119,9 +119,7 @@ CELLS = [
     Cell("PgBouncer", "dies", _pgbouncer_dies, OUTAGE, setup=with_pgbouncer, lasts=3.0),
     Cell("PgBouncer", "is full", _FULL, OUTAGE, setup=with_pgbouncer, lasts=3.0),
     # It closes each idle connection, which its client may be about to use.
-    Cell(
-        *("nginx (reload)", "is slow", lambda _: _child("nginx").send_signal(signal.SIGHUP), ONE_WORKER),
-        setup=_with_nginx,
-    ),
+    Cell("nginx (reload)", "is slow", lambda _: _child("nginx").send_signal(signal.SIGHUP), ONE_WORKER,
+         setup=_with_nginx),
     HANG,
-]
+]  # fmt: skip

@@ -99,32 +99,18 @@ _ALL_HANG = Bound("cut", CLIENTS, ready="may fail")
 _HANGING = Bound("cut 503")
 
 CELLS = [
-    Cell(
-        *("worker", "dies", lambda stage: stage.a_worker().kill(), ONE_WORKER),
-        lasts=0.0,
-        mixed=True,
-        short=True,
-    ),
+    Cell("worker", "dies", lambda stage: stage.a_worker().kill(), ONE_WORKER,
+         lasts=0.0, mixed=True, short=True),
     # It goes on before it counts as hanging.
     Cell("worker", "is slow", lambda stage: suspended([stage.a_worker()]), _PAUSED, lasts=3.0, mixed=True),
     Cell("worker", "hangs", _spin_worker, _HANGING, lasts=0.0),
     Cell("all workers", "hangs", _hang_workers, _ALL_HANG, lasts=0.0),
-    Cell(
-        *("boot of a worker", "dies", _fail_boot, ONE_WORKER),
-        setup=_unbootable,
-        lasts=3.0,
-        trace="This worker cannot boot",
-        short=True,
-    ),
+    Cell("boot of a worker", "dies", _fail_boot, ONE_WORKER,
+         setup=_unbootable, lasts=3.0, trace="This worker cannot boot", short=True),
     Cell("master", "dies", _kill_master, ONE_WORKER, lasts=0.0, restarts=True, mixed=True, short=True),
     Cell("restart", "is slow", _restart, ONE_WORKER, lasts=0.0, restarts=True, mixed=True),
     Cell("reload", "is slow", lambda stage: stage.service.hang_up(), lasts=0.0, mixed=True),
     Cell("reload (settings)", "dies", _reject_reload, _REJECTED_RELOAD, short=True),
-    Cell(
-        *("doubled create (control)", "lies", lambda _: None, Bound("500")),
-        setup=_doubling,
-        control="R6",
-        lasts=2.0,
-        short=True,
-    ),
-]
+    Cell("doubled create (control)", "lies", lambda _: None, Bound("500"),
+         setup=_doubling, control="R6", lasts=2.0, short=True),
+]  # fmt: skip

@@ -26,7 +26,7 @@ def _with_volume(stage: Stage) -> Iterator[None]:
         raise NoPlace(f"a volume cannot be mounted here: {made.stderr.strip()}")
     try:
         (volume / "metrics").mkdir()
-        stage.environment["STACKMGRONE_WORKER_DIR"] = str(volume / "metrics")
+        stage.environment["STACKMGR_METRICS_DIR"] = str(volume / "metrics")
         _keep_heartbeats(stage, volume)
         yield
     finally:
@@ -79,11 +79,6 @@ def _remove_heartbeats(stage: Stage) -> Iterator[None]:
 CELLS = [
     Cell("metrics (truncated)", "lies", _truncate_metrics, ONE_WORKER, setup=_with_volume, lasts=2.0),
     Cell(*("volume of metrics and heartbeats", "is full", _fill_volume), setup=_with_volume, lasts=3.0),
-    Cell(
-        *("heartbeats", "dies", _remove_heartbeats, ONE_WORKER),
-        setup=_with_heartbeats,
-        lasts=3.0,
-        trace="A worker could not be started",
-        short=True,
-    ),
-]
+    Cell("heartbeats", "dies", _remove_heartbeats, ONE_WORKER,
+         setup=_with_heartbeats, lasts=3.0, trace="A worker could not be started", short=True),
+]  # fmt: skip

@@ -72,7 +72,7 @@ def _find_mutants(first: int, number: int) -> int:
         for mutant, found in zip(MUTANTS.values(), results, strict=True):
             seed, violation = found or ("none", f"not found in {number} seeds")
             missed += found is None
-            print(f"| {mutant.name} | {mutant.breaks} | {seed} | {violation[:90]} |", flush=True)
+            print(f"| {mutant.name} | {mutant.function} | {seed} | {violation[:90]} |", flush=True)
     print(f"{len(MUTANTS)} mutants, {missed} not found")
     return int(bool(missed))
 

@@ -15,17 +15,15 @@ from greenlet import getcurrent
 
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.access.verifiers.last_use import LastUse
-from stackmgr.database import connection, pool
+from stackmgr.database import connection, pool, round_trips
 from stackmgr.scheduler import Scheduler
 from stackmgr.stacks import repository
 from tests.simulation import names
 from tests.simulation.database_invariants import (
     Line,
-    Schedule,
     WatchedConnection,
     WatchedDatabase,
     WatchedPool,
-    WatchedTrips,
     WatchedWaiter,
 )
 from tests.simulation.kernel import Kernel, Poll, module
@@ -33,6 +31,7 @@ from tests.simulation.libpq import ClientSocket, SimulatedTransformer, connectin
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.postgres import Server
 from tests.simulation.requests import Client, Key
+from tests.simulation.round_trip_invariants import Schedule, WatchedTrips
 from tests.simulation.world import Plan, Violation, World, asker, chosen_faults
 
 _URL = "host=/simulated dbname=stackmgr"
@@ -49,6 +48,7 @@ FAULTS = {
 _RARER_FAULTS = {"other settings": 0.2, "idle connection lost": 0.1, "unusable parameter": 0.1}
 _EVENTS = ("restart", "crash", "freeze", "fail_over", "migrate", "kill_one", "move_key")
 _LAST_USE_SECONDS = 0.7
+_BATCH_BYTES = 4096  # more than most batches have, less than some
 _SETTLING = 8.0  # seconds after the last request: a connection attempt may hang for two
 
 
@@ -73,6 +73,7 @@ class DatabaseParts:
             (connection, "Transformer"): SimulatedTransformer,
             (repository, "uuid4"): lambda: UUID(int=world.random.getrandbits(128)),
             (connection, "select"): module(select, poll=lambda: FailingPoll(self.kernel)),
+            (round_trips, "_MAX_PARAMETER_BYTES"): _BATCH_BYTES,
             (pool, "DatabaseConnection"): WatchedConnection,
             (pool, "Pool"): WatchedPool,
             (pool, "_Waiter"): lambda: WatchedWaiter(self.line),

@@ -1,22 +1,17 @@
-"""The invariants of the scheduler, the pool, its line and round trips, as their docstrings state them."""
+"""The invariants of the pool and its line, as their docstrings state them."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from math import inf
 from typing import Any
 
-from stackmgr import scheduler
 from stackmgr.database.connection import DatabaseConnection, Execution, Row
 from stackmgr.database.pool import MIN_DRAIN_INTERVAL, Database, Pool, _Waiter
-from stackmgr.database.round_trips import MAX_REQUESTS, RoundTrips, _Batch, _Lane
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
-from stackmgr.reasons import ReasonSlug
-from stackmgr.scheduler import Scheduler
 from tests.simulation.postgres import Server
-from tests.simulation.world import Thread, Violation, World, asker
+from tests.simulation.world import Violation, World, asker
 
 _EXCHANGE_SECONDS = 0.1  # that an exchange takes without a fault, or less
 _SHARE = 0.4  # of a session's time, for a wait in line
@@ -277,129 +272,3 @@ class WatchedDatabase(Database):
             self.line.world.fail("drains have an interval", f"{self._drained_at - drained_at:.3f} s")
         if self._drained_at != drained_at and any(connection in idle for connection in self._pool._pool):
             self.line.world.fail("a drain replaces every connection", "one is still idle")
-
-
-class Schedule:
-    """Watches one Scheduler and the thread that runs it."""
-
-    def __init__(self, world: World, scheduler: Scheduler, thread: Thread) -> None:
-        self.world, self.scheduler, self.thread = world, scheduler, thread
-        self._waits, self._stalled, self._stalled_before = 0, 0.0, 0.0
-        world.invariants_at_rest.append(self.check_at_rest)
-
-    def check_at_rest(self) -> None:
-        """Check what holds while the thread waits for events."""
-        if self.thread.paused is not self.thread.only_waits_in:
-            return  # a request blocks it for a moment
-        scheduler = self.scheduler
-        if scheduler._signals:
-            raise Violation("a signal resumes what waits for it", f"{len(scheduler._signals)} are set")
-        if scheduler.ending_turn or scheduler._ready:
-            raise Violation("what can run runs", "greenlets that are ready wait")
-        first = min(scheduler._deadlines.values(), default=inf)
-        if self._waits != self.thread.waits:  # the seconds of this wait were chosen after the last look
-            self._waits, self._stalled_before = self.thread.waits, self._stalled
-        self._stalled = self.world.stalled
-        late = self.world.now - first - _SLACK
-        if late > self._stalled - self._stalled_before:
-            raise Violation("every wait ends at its deadline", f"{late:.3f} s ago")
-        if scheduler._heap and scheduler._heap[0][0] > first:
-            raise Violation("every wait ends at its deadline", "the thread waits beyond the first deadline")
-        for descriptor, (greenlet, _) in scheduler._waiters.items():
-            if greenlet not in scheduler._deadlines:
-                raise Violation("a greenlet waits for one thing at a time", f"descriptor {descriptor}")
-
-    def check_at_end(self) -> None:
-        if self.scheduler._deadlines or self.scheduler._waiters:
-            raise Violation("every wait has an end", f"{len(self.scheduler._deadlines)} greenlets wait")
-
-
-class WatchedTrips(RoundTrips):
-    """Checks each batch when it is sent, and when it has ended."""
-
-    def __init__(self, connections: Any, size: int, world: World) -> None:
-        super().__init__(connections, size)
-        self.world, self._size = world, size
-        self._writing = 0  # connections
-        self._askers: dict[int, object] = {}  # by the id of a statement to be executed
-        world.invariants_at_rest.append(self.check_at_rest)
-
-    def run(self, execution: Execution, deadline: float, *, may_share: bool) -> list[Row]:
-        self._askers[id(execution)] = asker()
-        try:
-            return super().run(execution, deadline, may_share=may_share)
-        finally:
-            del self._askers[id(execution)]
-
-    def _share(self, lane: _Lane, execution: Execution, deadline: float) -> list[Row] | None:
-        try:
-            return super()._share(lane, execution, deadline)
-        except DatabaseError as ex:
-            if ex.reason == ReasonSlug.DEADLINE:  # of a request whose batch goes on without it
-                self.world.touched[asker()].append(f"{ex.statement} alone")
-            raise
-
-    def _send(self, batch: _Batch, connection: DatabaseConnection, deadline: float) -> None:
-        sent, world = list(batch.requests), self.world
-        writes = sent[0].execution.statement.writes
-        if batch in (self._reads._open, self._writes._open):
-            world.fail("a batch is complete before it is sent", "requests may still join")
-        if len(sent) > MAX_REQUESTS:
-            world.fail("a batch is bounded", f"{len(sent)}")
-        if any(request.execution.statement.writes != writes for request in sent):
-            world.fail("reads and writes have batches of their own", repr(sent))
-        if len(sent) > 1 and not scheduler.has_scheduler():
-            world.fail("other threads share nothing", repr(sent))
-        world.note("batch", len(sent))
-        self._writing += writes and scheduler.has_scheduler()
-        if self._writing > max(1, self._size - 1):
-            world.fail("writes leave a connection to reads", f"{self._writing} of {self._size}")
-        try:
-            super()._send(batch, connection, deadline)
-        finally:
-            self._writing -= writes and scheduler.has_scheduler()
-            if batch.requests != sent:
-                world.fail("a batch is complete before it is sent", "a request has joined since")
-            for request in sent if len(sent) > 1 else ():
-                if request.rows is None and not batch.is_rolled_back:  # the exchange has its fault
-                    name = request.execution.statement.name
-                    world.touched[self._askers.get(id(request.execution))].append(f"{name} alone")
-
-    def _send_together(self, batch: _Batch, connection: DatabaseConnection, deadline: float) -> None:
-        world, started, stalled = self.world, self.world.now, self.world.stalled
-        super()._send_together(batch, connection, deadline)
-        requests, seconds = batch.requests, max(0.0, deadline - started)
-        if requests[0].execution.statement.writes or all(each.rows is not None for each in requests):
-            return
-        took = world.now - started - (world.stalled - stalled)
-        is_late = batch.reason == ReasonSlug.DEADLINE and not batch.is_rolled_back
-        if took > 0.8 * seconds + _SLACK or (is_late and world.now < started + 0.5 * seconds):
-            world.fail("reads of a slow batch have time to run alone", f"{took:.3f} s of {seconds:.3f} s")
-
-    def _lead(self, lanes: list[_Lane], batch: _Batch, deadline: float) -> None:
-        world, started = self.world, self.world.now
-        try:
-            super()._lead(lanes, batch, deadline)
-        except DatabaseError as ex:
-            owed = min(deadline - started, _SHARE * world.plan["deadline"]) - _SLACK
-            if ex.reason == ReasonSlug.NO_CONNECTION and world.now < started + owed:
-                world.fail(
-                    "a request waits in line for its time", f"{world.now - started:.3f} s of {owed:.3f} s"
-                )
-            raise
-        finally:
-            is_open = any(lane._open is batch for lane in lanes)
-            if is_open or not all(each.has_ended._is_set for each in batch.requests[1:]):
-                self.world.fail("a batch ends with its leader", repr(batch))
-
-    def check_at_rest(self) -> None:
-        for lane in (self._reads, self._writes):
-            if lane._line and not lane._under_way:
-                raise Violation("a batch leaves when none is under way", f"{len(lane._line)} wait")
-            if not 0 <= lane._under_way <= lane._limit:
-                raise Violation("a lane counts its round trips", f"{lane._under_way}")
-
-    def check_at_end(self) -> None:
-        lanes = [self._reads, self._writes, *(lane for _, lane in self._alone.values())]
-        if any(lane._line or lane._under_way or lane._open for lane in lanes):
-            raise Violation("a lane counts its round trips", "one is not empty at the end")

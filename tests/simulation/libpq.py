@@ -12,7 +12,8 @@ from psycopg import pq
 
 from stackmgr.database.connection import CANCELLED_WAIT
 from tests.simulation.kernel import IN, OUT, File, Kernel
-from tests.simulation.postgres import NOTICE, SYNC, Command, Result, Server, ServerSession
+from tests.simulation.postgres import Server
+from tests.simulation.server_session import NOTICE, SYNC, Command, Result, ServerSession
 from tests.simulation.world import World, asker
 
 _LATENCY = (0.00005, 0.001)  # seconds, one way

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import string
-import sys
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
@@ -13,15 +12,15 @@ from stackmgr.errors import InvalidConfiguration, InvalidPagination
 from stackmgr.stacks import configuration, cursor
 from stackmgr.stacks.cursor import Position
 from stackmgr.stacks.eip55 import eip55
+from tests.support.bad_bodies import SPACES
 from tests.support.examples import ADDRESSES, STORED, allocation
 
 A, B, C = ADDRESSES[:3]
 
 
 def test_blank_is_whitespace_of_python():
-    blank = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
-    assert len(blank) == 29
-    for character in blank:
+    assert len(SPACES) == 29
+    for character in SPACES:
         with pytest.raises(InvalidConfiguration) as caught:
             configuration.check_name(character * 2)
         assert caught.value.reason == "name_blank"

@@ -143,13 +143,10 @@ def test_every_problem_is_named_at_once(problems):
     document["tokens"][0] = {"address": "0x"}
     document["tokens"][2] = SECOND
     everything = [
-        "chain_id must be the integer 4663",
-        "settlement_asset is not an object",
-        "there must be exactly 30 tokens, there are 29",
-        "token 1 has no symbol",
-        f"token 1 {NO_ADDRESS}",
+        "chain_id must be the integer 4663", "settlement_asset is not an object",
+        "there must be exactly 30 tokens, there are 29", "token 1 has no symbol", f"token 1 {NO_ADDRESS}",
         "token 3 repeats an earlier address",
-    ]
+    ]  # fmt: skip
     assert problems(document) == everything
     document["tokens"] = None
     assert problems(document) == [*everything[:2], "tokens must be an array"]
@@ -168,16 +165,12 @@ def test_keccak_is_that_of_pycryptodome(length):
 @pytest.mark.parametrize(
     "address",
     [
-        "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
-        "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359",
-        "0xdbF03B407c01E7cD3CBea99509d93f8DDDC8C6FB",
-        "0xD1220A0cf47c7B9Be7A2E6BA89F429762e7b9aDb",
-        "0x52908400098527886E0F7030069857D2E4169EE7",
-        "0x8617E340B3D01FA5F11F306F4090FD50E238070D",
-        "0xde709f2102306220921060314715629080e2fb77",
-        "0x27b1fdb04752bbc536007a920d24acb045561c26",
+        "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359",
+        "0xdbF03B407c01E7cD3CBea99509d93f8DDDC8C6FB", "0xD1220A0cf47c7B9Be7A2E6BA89F429762e7b9aDb",
+        "0x52908400098527886E0F7030069857D2E4169EE7", "0x8617E340B3D01FA5F11F306F4090FD50E238070D",
+        "0xde709f2102306220921060314715629080e2fb77", "0x27b1fdb04752bbc536007a920d24acb045561c26",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("spell", [str.lower, lambda address: "0x" + address[2:].upper(), str])
 def test_published_examples_of_eip55(address, spell):
     assert eip55(spell(address)) == address

@@ -1,6 +1,7 @@
 """Bodies that the service rejects: not JSON, not a configuration, or with one invalid field."""
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,11 +16,8 @@ _CASED = eip55(_FIRST)
 # The one shipped token whose EIP-55 spelling holds no capital letter.
 _UNCASED = next(address for address in ADDRESSES if eip55(address) == address)
 GOOD = json.dumps(CONFIGURATION).encode()
-# Everything str.isspace() holds for: the definition of blank, spelled out so that it cannot shift unseen.
-SPACES = (
-    "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008"
-    "\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
-)
+# What is blank.
+SPACES = "".join(filter(str.isspace, map(chr, range(sys.maxunicode + 1))))
 
 
 def body_with(valid: Mapping[str, Any], field: str, text: str) -> bytes:
@@ -91,28 +89,17 @@ NOT_JSON: dict[str, bytes] = {
 }
 
 NOT_AN_OBJECT: dict[str, bytes] = {
-    "null": b"null",
-    "true": b"true",
-    "a string": json.dumps(GOOD.decode()).encode(),
-    "an empty array": b"[]",
-    "an array of a good body": b"[" + GOOD + b"]",
+    "null": b"null", "true": b"true", "a string": json.dumps(GOOD.decode()).encode(),
+    "an empty array": b"[]", "an array of a good body": b"[" + GOOD + b"]",
     "arrays 500 deep": b"[" * 500 + b"]" * 500,
-}
+}  # fmt: skip
 
 _NAMES: dict[str, Any] = {
-    "null name": None,
-    "number as name": 7,
-    "true as name": True,
-    "empty name": "",
-    "spaces as name": " \t\n",
-    "every space there is as name": SPACES,
-    "NUL as name": "\0",
-    "NUL at the end of name": "a\0",
-    "NUL in name": "a\0b",
-    "lone high surrogate in name": "a\ud800",
-    "lone low surrogate in name": "\udfff",
-    "surrogates in the wrong order": "\ude00\ud83d",
-} | {f"U+{ord(space):04X} as name": space for space in SPACES}
+    "null name": None, "number as name": 7, "true as name": True, "empty name": "",
+    "spaces as name": " \t\n", "every space there is as name": SPACES, "NUL as name": "\0",
+    "NUL at the end of name": "a\0", "NUL in name": "a\0b", "lone high surrogate in name": "a\ud800",
+    "lone low surrogate in name": "\udfff", "surrogates in the wrong order": "\ude00\ud83d",
+} | {f"U+{ord(space):04X} as name": space for space in SPACES}  # fmt: skip
 
 # Each is followed by what would bring the total to 10000 if it were taken for an integer.
 _WEIGHTS = {
@@ -175,17 +162,10 @@ _ADDRESSES: dict[str, Any] = {
 
 _ITEM = {"token_address": _FIRST, "weight_bps": 10000}
 _ALLOCATIONS: dict[str, Any] = {
-    "null allocation": None,
-    "object as allocation": _ITEM,
-    "map as allocation": {_FIRST: 10000},
-    "string as allocation": _FIRST,
-    "empty allocation": [],
-    "null item": [_ITEM, None],
-    "array as item": [[_FIRST, 10000]],
-    "empty item": [_ITEM, {}],
-    "no address": [_ITEM, {"weight_bps": 0}],
-    "no weight": [_ITEM, {"token_address": _SECOND}],
-    "symbol in an item": [_ITEM | {"symbol": "AAPL"}],
+    "null allocation": None, "object as allocation": _ITEM, "map as allocation": {_FIRST: 10000},
+    "string as allocation": _FIRST, "empty allocation": [], "null item": [_ITEM, None],
+    "array as item": [[_FIRST, 10000]], "empty item": [_ITEM, {}], "no address": [_ITEM, {"weight_bps": 0}],
+    "no weight": [_ITEM, {"token_address": _SECOND}], "symbol in an item": [_ITEM | {"symbol": "AAPL"}],
     "price in an item": [_ITEM | {"price": None}],
     "address twice": allocation((_FIRST, 6000), (_FIRST, 4000)),
     "address twice, all weight first": allocation((_FIRST, 10000), (_FIRST, 0)),
@@ -198,7 +178,7 @@ _ALLOCATIONS: dict[str, Any] = {
     "20000 in all": allocation((_FIRST, 10000), (_SECOND, 10000)),
     "nothing in all": allocation((_FIRST, 0), (_SECOND, 0)),
     "negative weight among others": allocation((_FIRST, 10000), (_SECOND, -1), (_THIRD, 1)),
-}
+}  # fmt: skip
 
 _UNKNOWN: dict[str, Any] = {
     **dict.fromkeys(("id", "current_revision_id", "manager_id"), "00000000-0000-4000-8000-000000000000"),

@@ -30,15 +30,9 @@ _VERIFY_NO_KEY = statements.load_variant("citus").keys() if os.environ.get("STAC
 
 # Section 7 of the specification.
 STATUS = {
-    "invalid_request": 400,
-    "unauthorized": 401,
-    "not_found": 404,
-    "conflict": 409,
-    "payload_too_large": 413,
-    "rate_limited": 429,
-    "internal_error": 500,
-    "service_unavailable": 503,
-}
+    "invalid_request": 400, "unauthorized": 401, "not_found": 404, "conflict": 409,
+    "payload_too_large": 413, "rate_limited": 429, "internal_error": 500, "service_unavailable": 503,
+}  # fmt: skip
 
 
 class ContractClient:

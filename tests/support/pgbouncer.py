@@ -70,14 +70,10 @@ def _configuration(folder: str, server_url: str, query: str | None, settings: di
     database = f"* = host={server['host']} port={server.get('port', '5432')} user={_LOGIN}"
     text = text.replace(shipped[0], f"{database} connect_query='{shipped[1] if query is None else query}'")
     replaced = {
-        "listen_addr": "",
-        "unix_socket_dir": folder,
-        "auth_type": "trust",
-        "auth_file": f"{folder}/userlist.txt",
-        "logfile": f"{folder}/log",
-        "pidfile": f"{folder}/pid",
+        "listen_addr": "", "unix_socket_dir": folder, "auth_type": "trust",
+        "auth_file": f"{folder}/userlist.txt", "logfile": f"{folder}/log", "pidfile": f"{folder}/pid",
         **settings,
-    }
+    }  # fmt: skip
     for name, value in replaced.items():
         text, count = re.subn(rf"^;?{name} =.*$", f"{name} = {value}", text, flags=re.MULTILINE)
         assert count == 1, name

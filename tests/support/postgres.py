@@ -17,16 +17,6 @@ from tests.support.clusters import accepts
 from tests.support.memory import memory, reachable
 from tests.support.waiting import eventually
 
-_CARELESS = b"""
-    CREATE FUNCTION public.careless() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN
-        PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
-        RETURN NULL;
-    END $$;
-    CREATE TRIGGER careless BEFORE INSERT OR UPDATE ON stackmgr.stacks
-        FOR EACH STATEMENT EXECUTE FUNCTION public.careless();
-"""
-
 
 class FaultyPostgres(EmbeddedPostgres):
     """An embedded server, with the service's schema; `logs` holds what earlier starts have logged.
@@ -121,21 +111,6 @@ class FaultyPostgres(EmbeddedPostgres):
         if self.process is not None:
             self.logs.append(self.read_log())
         super().start()
-
-    @contextmanager
-    def careless(self) -> Iterator[None]:
-        """Commit asynchronously, which the service cannot see in its settings, and write WAL late."""
-        with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(_CARELESS)
-            connection.execute(b"ALTER SYSTEM SET wal_writer_delay = '10s'")
-            connection.execute(b"ALTER SYSTEM SET wal_writer_flush_after = '1GB'")
-            connection.execute(b"SELECT pg_reload_conf()")
-        yield
-        with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(b"DROP FUNCTION public.careless CASCADE")
-            connection.execute(b"ALTER SYSTEM RESET wal_writer_delay")
-            connection.execute(b"ALTER SYSTEM RESET wal_writer_flush_after")
-            connection.execute(b"SELECT pg_reload_conf()")
 
     def accepts(self) -> bool:
         return accepts(self.url())
