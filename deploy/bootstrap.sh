@@ -13,16 +13,14 @@ for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
     esac
 done
 # Programs take "~" for a name where there is no HOME.  git reads no settings of the user or the machine.
-HOME=${HOME:-/} GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
-GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
-export HOME GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG_COUNT GIT_CONFIG_KEY_0 GIT_CONFIG_VALUE_0
+export HOME="${HOME:-/}" GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
+export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
 
 # Run pip of the virtual environment $1.  Of its settings, those have an effect that say where packages come from.
 pip_of() {
     "$1/bin/python" -I - "$@" <<'END'
 import os, sys
 from pip._internal.configuration import Configuration  # `pip config list` obeys quiet, python and log of what it lists
-from pip._internal.exceptions import ConfigurationError
 SOURCES = """index-url extra-index-url find-links no-index trusted-host cert client-cert use-feature proxy timeout
 default-timeout retries cache-dir no-cache-dir keyring-provider"""
 settings = Configuration(isolated=False)
@@ -31,10 +29,10 @@ environ = {name: value for name, value in os.environ.items() if not name.startsw
 for key in (f"{section}.{name}" for section in ("global", "install", ":env:") for name in SOURCES.split()):
     try:  # the last section has precedence
         environ["PIP_" + key.rpartition(".")[2].upper().replace("-", "_")] = settings.get_value(key)
-    except ConfigurationError:
+    except Exception:  # pip's own, where it is not set
         pass
-pip = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check"]
-os.execve(sys.executable, [*pip, *sys.argv[2:]], environ | {"PIP_CONFIG_FILE": os.devnull})
+environ |= {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+os.execve(sys.executable, [sys.executable, "-I", "-m", "pip", *sys.argv[2:]], environ)
 END
 }
 
@@ -47,13 +45,10 @@ bootstrap() {
     trap 'echo "interrupted; run $0 again to continue" >&2; exit 130' INT
     if ! is_usable "${PYTHON:+$version}"; then
         echo "creating .venv with Python $version" >&2
-        # Beside .venv until everything is installed. (Renaming a finished environment would break its scripts,
-        # which contain its path.)
-        : >.venv.incomplete
-        rm -rf .venv
-        "$python" -I -m venv .venv >.venv.incomplete 2>&1 || { cat .venv.incomplete >&2; exit 1; }
+        # The file is there until everything is installed. (A finished environment cannot be renamed.)
+        { rm -rf .venv && "$python" -I -m venv .venv; } >.venv.incomplete 2>&1 || { cat .venv.incomplete >&2; exit 1; }
     fi
-    if ! state "$1" | cmp -s - ".venv/$1.state"; then
+    if [ "$(state "$1")" != "$(cat ".venv/$1.state" 2>/dev/null)" ]; then
         echo "installing deploy/locks/$1.txt (first run, or something has changed; about $2 s) ..." >&2
         # Two calls: pip takes no checkout together with packages that must have a hash.
         pip --require-hashes --requirement deploy/locks/build.txt --requirement "deploy/locks/$1.txt"
@@ -83,7 +78,6 @@ check_version() {
     version=$("$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || version='not found'
     case $version in
         3.1[1-9] | 3.[2-9][0-9]) return ;;
-        [0-9]*) version="Python $version" ;;
     esac
     echo "Python 3.11 or newer is required, but $python is $version: PYTHON=/path/to/python3 $0" >&2
     exit 1

@@ -1,7 +1,9 @@
 """Fixtures: one PostgreSQL and one migrated database, shared by different managers, and clients."""
 
 import os
+import re
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -49,6 +51,9 @@ hypothesis.settings.load_profile("suite")
 # test that sees a request wait for a lock must have ended the wait, however busy the machine is.
 PATIENCE = 60.0
 
+# Of the folder below which tests make sockets, whose path has at most 107 bytes.
+LONGEST_TEMPORARY = 40
+
 # Modules and folders that never run beside others, and why.  `tests/run` runs them last, one after the other.
 SERIAL = {"database/test_deadlines.py": "requests have a deadline of 1 s, and half a second to report it"}
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.
@@ -71,7 +76,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure() -> None:
-    """Stop the servers before exiting on SIGTERM (from `timeout` or CI), as after a Ctrl-C."""
+    """Drop what a developer's shell sets for the service; on SIGTERM stop the servers, as after a Ctrl-C."""
+    own = re.compile(r"STACKMGR_(?!TEST_).*|WEB_CONCURRENCY|GUNICORN_CMD_ARGS")
+    for name in filter(own.fullmatch, list(os.environ)):
+        del os.environ[name]
+    if len(tempfile.gettempdir()) > LONGEST_TEMPORARY:
+        os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"  # noqa: S108
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Children inherit what is ignored, as under `nohup`, and not what is handled.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):

@@ -6,10 +6,6 @@ with a blank in its path, and leaves the server running if a process that used i
 
 For root, PostgreSQL runs as the owner of its data, at first `nobody`.  If that user cannot reach
 the data or the programs, they are kept in `ROOT_FOLDER`.
-
-
-Two names of a process are not enough to know whether a server still uses the data: an id is reused,
-and means another process in another container.  A lock does: every process of the server inherits it.
 """
 
 import fcntl
@@ -23,7 +19,6 @@ import signal
 import stat
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -37,9 +32,9 @@ from stackmgr import extras
 from stackmgr.errors import CommandError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_CREATE_DATABASE = b"CREATE DATABASE stackmgr ENCODING 'UTF8' TEMPLATE template0"
+_DATABASE = b"DATABASE stackmgr ENCODING 'UTF8' TEMPLATE template0"
 # The roles come with the schema.
-_CREATE_SERVICE_LOGIN = b"CREATE ROLE stackmgr_service LOGIN IN ROLE stackmgr_app, stackmgr_reader"
+_SERVICE_LOGIN = b"ROLE stackmgr_service LOGIN IN ROLE stackmgr_app, stackmgr_reader"
 _EXISTS = (psycopg.errors.DuplicateDatabase, psycopg.errors.DuplicateObject)
 
 ROOT_FOLDER = Path("/var/lib/stackmgr-dev")
@@ -56,61 +51,48 @@ _PORT = 5432
 _LONGEST_SOCKET_FOLDER = 104 - len(f"/.s.PGSQL.{_PORT}") - 1
 _START_DEADLINE = 60.0
 _STOP_DEADLINE = 35.0
+_PAUSE = 0.05  # between two looks
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Hold stop signals back until the body has ended, so that what it starts is stopped too."""
-    held: list[int] = []
-    with ExitStack() as undo:
-        if threading.current_thread() is threading.main_thread():  # the others receive no signals
-            for each in STOP_SIGNALS:
-                if callable(handler := signal.getsignal(each)):
-                    undo.callback(signal.signal, each, handler)
-                    signal.signal(each, lambda number, _: held.append(number))
-        yield
-    if held:
-        signal.raise_signal(held[0])
-
-
-def stop_left_over(pid_file: Path, argument: str, signum: signal.Signals) -> int | None:
-    """End the process that *pid_file* names if *argument* is on its command line; return its id.
-
-    Returns None if there is none: ids are reused, and other processes must not be ended.  Raises
-    CommandError if the process does not end.
-    """
-    if not pid_file.exists():
-        return None
-    import psutil  # noqa: PLC0415 - comes with an extra of the package
-
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
-        process = psutil.Process(int(pid_file.read_text().partition("\n")[0]))
-        if argument not in process.cmdline():
-            return None
-        process.send_signal(signum)
-    except (OSError, ValueError, psutil.Error):
-        return None
-    deadline = time.monotonic() + _STOP_DEADLINE
-    while process.is_running() and pid_file.exists():
-        if time.monotonic() > deadline:
-            raise CommandError(f"process {process.pid} of an earlier run does not end: kill -9 {process.pid}")
-        time.sleep(0.05)
-    return int(process.pid)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stop_left_over(pid_file: Path, argument: str, signum: signal.Signals) -> None:
+    """End the process that *pid_file* names if *argument* is on its command line: ids are reused.
+
+    Raises CommandError if it does not end.
+    """
+    with suppress(OSError, ValueError):
+        pid = int(pid_file.read_text().partition("\n")[0])
+        for attempt in range(int(_STOP_DEADLINE / _PAUSE)):
+            if os.fsencode(argument) not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return
+            os.kill(pid, 0 if attempt else signum)
+            time.sleep(_PAUSE)
+        raise CommandError(f"process {pid} of an earlier run does not end: kill -9 {pid}")
 
 
 @contextmanager
-def locked(path: Path, user: str, patience_seconds: float = 0.0) -> Iterator[int]:
-    """Hold the lock *path*; yield its descriptor.  Raises CommandError if *user* holds it."""
-    deadline = time.monotonic() + patience_seconds
+def locked(path: Path, user: str) -> Iterator[int]:
+    """Hold the lock *path*, and yield a descriptor for processes that hold it too.
+
+    Raises CommandError if *user* holds it, and does not end at once.
+    """
     with path.open("w") as file:
-        while True:
-            try:
+        for _ in range(20):
+            with suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except BlockingIOError as ex:
-                if time.monotonic() > deadline:
-                    raise CommandError(f"{user} is using {path.parent}; stop it, or choose --data") from ex
-            time.sleep(0.05)
+            time.sleep(_PAUSE)
+        else:
+            raise CommandError(f"{user} is using {path.parent}; stop it, or choose --data")
         yield file.fileno()
 
 
@@ -128,16 +110,6 @@ def _can_run(command: list[Any], run_as: dict[str, Any]) -> bool:
     except (PermissionError, subprocess.CalledProcessError):
         return False
     return True
-
-
-def _as_named_user(run_as: dict[str, Any]) -> list[str]:
-    """Return what initdb needs before it for a user id without a name: a namespace where it has one."""
-    try:
-        pwd.getpwuid(run_as.get("user", os.geteuid()))
-    except KeyError:
-        named = next(each.pw_uid for each in pwd.getpwall() if each.pw_uid != 0)
-        return ["unshare", "--user", f"--map-user={named}"]
-    return []
 
 
 def _root_folder() -> Path:
@@ -173,9 +145,9 @@ class EmbeddedPostgres(ExitStack):
         super().__init__()
         self.folder = folder.resolve()
         self.programs = Path()
-        self.run_as: dict[str, Any] = {}
+        self.run_as: dict[str, Any] = {}  # a part of them
         self.process: subprocess.Popen[bytes] | None = None  # the postmaster, once it is started
-        self._lock = -1
+        self._options: dict[str, Any] = {}  # of its processes
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -198,21 +170,17 @@ class EmbeddedPostgres(ExitStack):
 
     def ensure_database(self) -> None:
         """Create the service's database if it is not there yet."""
-        with self._connected(self.url("postgres")) as connection:
-            connection.execute(_CREATE_DATABASE)
+        self._create(_DATABASE, self.url("postgres"))
 
     def ensure_service_login(self) -> str:
         """Return the connection string of a login with the service's rights, new if missing."""
-        with self._connected(self.url()) as connection:
-            connection.execute(_CREATE_SERVICE_LOGIN)
+        self._create(_SERVICE_LOGIN, self.url())
         return self.url(user="stackmgr_service")
 
-    @contextmanager
-    def _connected(self, url: str) -> Iterator[psycopg.Connection]:
-        """Connect for a statement that creates what may exist already.  Raises CommandError."""
+    def _create(self, what: bytes, url: str) -> None:
         try:
             with suppress(*_EXISTS), psycopg.connect(url, autocommit=True) as connection:
-                yield connection
+                connection.execute(b"CREATE " + what)
         except psycopg.Error as ex:
             raise CommandError(f"the database in {self.folder}: {ex}") from ex
 
@@ -232,10 +200,8 @@ class EmbeddedPostgres(ExitStack):
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         if os.geteuid() != 0:
             return
-        owner = self.folder.stat() if self.folder.exists() else None
-        if owner is None or owner.st_uid == 0:
-            user, group = pwd.getpwnam("nobody")[2:4]
-        else:
+        user, group = pwd.getpwnam("nobody")[2:4]
+        if self.folder.exists() and (owner := self.folder.stat()).st_uid != 0:
             user, group = owner.st_uid, owner.st_gid
         self.run_as = {"user": user, "group": group, "extra_groups": ()}
         if not _can_run(["/bin/sh", "-c", 'cd "$1"', "sh", self.folder.parent], self.run_as):
@@ -252,11 +218,14 @@ class EmbeddedPostgres(ExitStack):
             raise CommandError(f"{folder} belongs to another user: choose another folder with --data")
 
     def claim(self) -> None:
-        """Stop a server left over from an earlier run, and lock the data.  Raises CommandError."""
-        pid_file = self.folder / "postmaster.pid"
-        left_over = stop_left_over(pid_file, str(self.folder), signal.SIGINT)
-        lock, user = self.folder.with_name(f"{self.folder.name}.lock"), "a PostgreSQL of another container"
-        self._lock = self.enter_context(locked(lock, user, _STOP_DEADLINE if left_over else 0.0))
+        """Stop a server left over from an earlier run, and lock the data.  Raises CommandError.
+
+        Every process of a server inherits the lock: an id of one means another in another container.
+        """
+        stop_left_over(self.folder / "postmaster.pid", str(self.folder), signal.SIGINT)
+        path = self.folder.with_name(f"{self.folder.name}.lock")
+        lock = self.enter_context(locked(path, "a PostgreSQL of another container"))
+        self._options = {**_OPTIONS, "pass_fds": [lock], **self.run_as}
 
     def make_cluster(self, initdb: Path) -> None:
         """Create the data folder."""
@@ -266,53 +235,44 @@ class EmbeddedPostgres(ExitStack):
         self.take_ownership(unfinished)
         # No locale of the machine decides how text is sorted, or the language of errors.
         options = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale")
-        made = subprocess.run(
-            [*_as_named_user(self.run_as), initdb, *options, "--pgdata", unfinished],
-            check=False,
-            stdout=subprocess.PIPE,
-            pass_fds=[self._lock],
-            **_OPTIONS,
-            **self.run_as,
-        )
+        command: list[Any] = [initdb, *options, "--pgdata", unfinished]
+        try:
+            pwd.getpwuid(self.run_as.get("user", os.geteuid()))
+        except KeyError:  # a user id without a name, which initdb needs: in a namespace it has one
+            named = next(each.pw_uid for each in pwd.getpwall() if each.pw_uid != 0)
+            command = ["unshare", "--user", f"--map-user={named}", *command]
+        made = subprocess.run(command, check=False, stdout=subprocess.PIPE, **self._options)
         if made.returncode != 0:
             raise CommandError(f"initdb failed:\n{made.stdout.decode(errors='replace').strip()}")
         unfinished.rename(self.folder)
 
     def start(self) -> None:
         """Start the server.  It stops with the context."""
-        # PostgreSQL itself takes any process with the id in this file for a server.
-        (self.folder / "postmaster.pid").unlink(missing_ok=True)
+        # PostgreSQL itself takes any process with the id in these files for a server.
+        for path in (self.folder / "postmaster.pid", *self.socket_folder.glob(".s.PGSQL.*.lock")):
+            path.unlink(missing_ok=True)
         if self.socket_folder != self.folder:
             self.take_ownership(self.socket_folder)
             self.callback(shutil.rmtree, self.socket_folder, ignore_errors=True)
         log_path = self.folder / "server.log"
-        options = (f"--{name}={value}" for name, value in self.settings().items())
+        settings = (f"--{name}={value}" for name, value in self.settings().items())
+        command: list[Any] = [self.programs / "postgres", "-D", self.folder, *settings]
         with log_path.open("wb") as log, uninterrupted():
-            self.process = process = subprocess.Popen(
-                [self.programs / "postgres", "-D", self.folder, *options],
-                stdout=log,
-                start_new_session=True,
-                pass_fds=[self._lock],
-                **_OPTIONS,
-                **self.run_as,
-            )
+            process = subprocess.Popen(command, stdout=log, start_new_session=True, **self._options)
             # Fast, or else at once, or else by force.
             self.callback(end, process, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
+        self.process = process
         deadline = time.monotonic() + _START_DEADLINE
         while process.poll() is None and time.monotonic() < deadline:
             with suppress(psycopg.OperationalError), psycopg.connect(self.url("postgres"), connect_timeout=5):
                 return
-            time.sleep(0.05)
+            time.sleep(_PAUSE)
         complaints = log_path.read_text(errors="replace").strip()
         raise CommandError(f"the database in {self.folder} did not start:\n{complaints}")
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the command line."""
-        return {
-            "listen_addresses": "",
-            "port": _PORT,
-            "unix_socket_directories": f'"{self.socket_folder}"',
-        }
+        return {"listen_addresses": "", "port": _PORT, "unix_socket_directories": f'"{self.socket_folder}"'}
 
 
 def end(process: subprocess.Popen[bytes], *signals: signal.Signals) -> None:

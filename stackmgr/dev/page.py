@@ -33,9 +33,7 @@ def swagger_ui() -> Path | None:
     Its package is a plugin of MkDocs, but only the files are used: nothing of it is imported.
     """
     package = importlib.util.find_spec("mkdocs_swagger_ui_tag")
-    if package is None or package.origin is None:
-        return None
-    return Path(package.origin).with_name("swagger-ui")
+    return Path(package.origin).with_name("swagger-ui") if package and package.origin else None
 
 
 def sample() -> dict[str, Any]:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -70,10 +71,8 @@ def _api_key(url: str, folder: Path) -> str:
 def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run gunicorn in a session of its own, so that a Ctrl-C reaches it once, from here."""
     command = [sys.executable, "-m", "gunicorn", "-c", str(paths.directory("deploy") / "gunicorn.conf.py")]
-    command += [
-        "--limit-request-field_size",
-        "65536",
-    ]  # a browser sends the cookies of all programs on localhost
+    # A browser sends the cookies of all programs on localhost.
+    command += ["--bind", f"127.0.0.1:{port}", "--pid", str(pid_file), "--limit-request-field_size", "65536"]
     if page.swagger_ui():
         command.append("stackmgr.dev.page:application()")
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -85,12 +84,8 @@ def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[by
     own |= {name: str(Path(env[name]).absolute()) for name in paths_given if env[name]}
     with ExitStack() as stack:
         with uninterrupted():
-            server = subprocess.Popen(
-                [*command, "--bind", f"127.0.0.1:{port}", "--pid", str(pid_file)],
-                cwd="/",  # from which Python and gunicorn import: not a folder with files of the user
-                env=env | own,
-                start_new_session=True,
-            )
+            # Python and gunicorn import from the current folder, which may have files of the user.
+            server = subprocess.Popen(command, cwd="/", env=env | own, start_new_session=True)
             stack.callback(embedded_postgres.end, server, signal.SIGTERM, signal.SIGKILL)
         deadline = time.monotonic() + _START_DEADLINE
         while not _probe_live(env["STACKMGR_ADMIN_BIND"]):
@@ -102,12 +97,11 @@ def _served(port: int, url: str, pid_file: Path) -> Iterator[subprocess.Popen[by
 
 def _probe_live(admin_bind: str) -> bool:
     """Return whether a worker responds, on the listener whose requests leave no line in the log."""
-    try:
-        with closing(http.client.HTTPConnection(admin_bind, timeout=_START_DEADLINE)) as connection:
-            connection.request("GET", "/live")
-            return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
+    connection = http.client.HTTPConnection(admin_bind, timeout=_START_DEADLINE)
+    with suppress(OSError, http.client.HTTPException), closing(connection):
+        connection.request("GET", "/live")
+        return connection.getresponse().status == 200
+    return False
 
 
 def _lines_to_paste(base: str, key: str) -> str:
@@ -146,14 +140,9 @@ def _announce(port: int, server: EmbeddedPostgres, key: str) -> None:
 
 def _run(port: int, folder: Path) -> None:
     pid_file = folder / "gunicorn.pid"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as ex:
-        raise CommandError(f"data cannot be kept in {folder}: {ex.strerror}") from ex
+    folder.mkdir(parents=True, exist_ok=True)
     with embedded_postgres.locked(folder / "lock", "another 'stackmgr dev'"):
-        left_over = embedded_postgres.stop_left_over(pid_file, str(pid_file), signal.SIGTERM)
-        if left_over is not None:  # its `stackmgr dev` was killed
-            print(f"stopped process {left_over}, the service left over from an earlier run", flush=True)
+        embedded_postgres.stop_left_over(pid_file, str(pid_file), signal.SIGTERM)
         pid_file.unlink(missing_ok=True)
         _require_free(port)
         with EmbeddedPostgres(folder / "postgres") as server:
@@ -167,7 +156,7 @@ def _run(port: int, folder: Path) -> None:
                     raise CommandError("the service ended by itself; see the output above")
 
 
-def run(port: int, folder: Path) -> None:
+def run(arguments: Namespace) -> None:
     """Serve until a stop signal.  Raises CommandError."""
     for signum in STOP_SIGNALS:
         # nohup ignores SIGHUP on purpose; a shell's `&` also ignores SIGINT, where it should work.
@@ -176,26 +165,16 @@ def run(port: int, folder: Path) -> None:
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]  # libpq would use it for the connections to this database
     try:
-        _run(port, folder.resolve())
-    except OSError as ex:
-        if ex.filename is None:  # of standard output
-            raise
-        raise CommandError(f"{ex.filename}: {ex.strerror}") from ex
+        _run(arguments.port, arguments.data.resolve())
     except _Stop:
         print("stopped", flush=True)
 
 
 def add_to(commands: Commands) -> None:
     """Add the command `dev`."""
-    parser = add_command(
-        commands,
-        "dev",
-        "run everything locally, with a PostgreSQL of its own",
-        lambda arguments: run(arguments.port, arguments.data),
-        reads=EVERYTHING,
-        has_json=False,
-    )
+    about = "run everything locally, with a PostgreSQL of its own"
+    parser = add_command(commands, "dev", about, run, reads=EVERYTHING, has_json=False)
     parser.add_argument("--port", type=int, default=8000, help="where to listen on 127.0.0.1 (default 8000)")
     parser.add_argument(
-        "--data", type=Path, default=Path(".stackmgr"), help="where to keep data (default .stackmgr)"
+        "--data", type=Path, default=".stackmgr", help="where to keep data (default .stackmgr)"
     )

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,8 +55,13 @@ class Dev:
 
     def living(self) -> list[psutil.Process]:
         """Return those of the started processes that still run."""
-        running = [process for process in self.started if process.is_running()]
-        return [process for process in running if process.status() != psutil.STATUS_ZOMBIE]
+        return [each for each in self.started if is_living(each)]
+
+
+def is_living(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 @contextmanager

@@ -127,8 +127,7 @@ def test_a_port_or_a_folder_that_cannot_be_used_is_named(folder):
         expected = f"{port} is not a port number; choose one from 1 to 65535 with --port"
         assert failed_dev(f"--port={port}", "--data", folder / "other") == f"stackmgr: {expected}\n"
     (folder / "file").touch()
-    expected = f"data cannot be kept in {folder / 'file'}: File exists"
-    assert failed_dev("--data", folder / "file") == f"stackmgr: {expected}\n"
+    assert failed_dev("--data", folder / "file") == f"stackmgr: {folder / 'file'}: File exists\n"
 
 
 def test_a_service_that_does_not_start_is_not_announced(folder, monkeypatch):
@@ -164,7 +163,6 @@ def test_left_over_database_is_stopped(folder):
         assert items(killed) == [created]
         with running_dev(folder / "killed", folder / "log of the next", port=port) as dev:
             assert killed.living() == []
-            assert "left over from an earlier run" in dev.output
             assert items(dev) == [created]
             dev.stop()
             assert dev.living() == []

@@ -1,5 +1,6 @@
 """The first lines of the scripts: of a developer's or an operator's environment, little has an effect."""
 
+import shlex
 import sys
 
 import pytest
@@ -37,7 +38,7 @@ def test_of_pips_settings_only_sources_remain(tmp_path, section):
     (tmp_path / "pip.conf").write_text("" if section == "variables" else f"[{section}]\n{lines}")
     environ = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
     environ |= pip_variables(given) if section == "variables" else {}
-    printed = sourced(f"pip_of '{sys.prefix}' config list", **environ)
+    printed = sourced(f"pip_of {shlex.quote(sys.prefix)} config list", **environ)
     found = {
         name.removeprefix(":env:.") for name in (line.partition("=")[0] for line in printed.splitlines())
     }

@@ -107,12 +107,9 @@ def test_dev_names_a_full_disk(folder):
 def test_dev_ends_with_its_terminal(folder):
     """The terminal is that of `script`, whose end sends SIGHUP."""
     line = f"'{COMMAND}' dev --port {free_port()} --data '{folder}/data' 2>&1 | tee '{folder}/log'"
-    terminal = subprocess.Popen(
-        ["/usr/bin/script", "-qec", line, "/dev/null"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
-    )
-    log = folder / "log"
-    eventually(lambda: log.exists() and "Ctrl-C stops everything." in log.read_text(), 60)
-    below = psutil.Process(terminal.pid).children(recursive=True)
-    terminal.kill()
-    terminal.wait()
+    command, log = ("/usr/bin/script", "-qec", line, "/dev/null"), folder / "log"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as terminal:
+        eventually(lambda: log.exists() and "Ctrl-C stops everything." in log.read_text(), 60)
+        below = psutil.Process(terminal.pid).children(recursive=True)
+        terminal.kill()
     assert psutil.wait_procs(below, 60)[1] == []

@@ -1,6 +1,5 @@
 """nginx with the real deploy/nginx.conf in front of whatever listens on a port of this machine."""
 
-import getpass
 import http.client
 import io
 import os
@@ -142,7 +141,8 @@ def nginx_before(
     every = dict(changes or {})
     if len(ports) == 2:
         every[_SECOND_SERVER] = f"server 127.0.0.1:{ports[1]} "
-    user = f"user {getpass.getuser()};" if has_workers else "master_process off;"
+    own_user = "user root;" if os.geteuid() == 0 else ""  # otherwise its workers have the same user
+    user = own_user if has_workers else "master_process off;"
     with running_nginx(folder, port, site(folder, port, ports[0], every), user):
         yield NginxProxy(port, folder)
 
