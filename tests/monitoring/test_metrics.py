@@ -54,12 +54,6 @@ def test_unknown_paths_are_one_series(folder):
     assert count == 3
 
 
-def test_files_are_open_before_a_request(folder):
-    Metrics(folder)
-    opened = {each.path for each in psutil.Process().open_files()}
-    assert {f"{folder}/counter_0.db", f"{folder}/histogram_0.db"} <= opened
-
-
 def test_workers_are_added_up(folder):
     for rounds in range(1, 6):
         workers = [Metrics(folder), Metrics(folder)]
@@ -73,13 +67,15 @@ def test_workers_are_added_up(folder):
     assert sorted(path.name for path in folder.iterdir()) == names
 
 
-def test_of_the_locks_a_worker_keeps_its_own_open(folder):
+def test_a_worker_opens_its_own_files_before_a_request(folder):
     for _ in range(3):
         Metrics(folder)
-    opened = [each.path for each in psutil.Process().open_files()]
-    assert sorted(path for path in opened if path.endswith(".lock") and path.startswith(f"{folder}/")) == [
-        f"{folder}/{number}.lock" for number in range(3)
-    ]
+    opened = [each.path for each in psutil.Process().open_files() if each.path.startswith(f"{folder}/")]
+    names = [f"{folder}/{number}.lock" for number in range(3)]
+    assert sorted(path for path in opened if path.endswith(".lock")) == names
+    assert {f"{folder}/{kind}_{number}.db" for kind in ("counter", "histogram") for number in range(3)} <= {
+        *opened
+    }
 
 
 def test_503_is_counted_by_its_reason(folder):

@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -178,6 +178,8 @@ def test_commands_end_on_a_silent_database():
         # At once, because each waits for its timeout.
         ended = list(threads.map(lambda arguments: process(*arguments, url=url, stdin="key\n"), commands))
     assert [each for each in zip(commands, ended, strict=True) if each[1].status not in (1, 3)] == []
+    slow = ": an address has 2 s; for a slow login, add connect_timeout=10 to the URL"
+    assert [each.err.rstrip().endswith(slow) for each in ended] == [True] * 7 + [False]
 
 
 def test_outage_is_no_rejection_of_a_key(run, database_url, reader_login):
@@ -233,20 +235,7 @@ def test_check_prints_every_setting_and_no_secret(run):
     assert {each["variable"] for each in document.json["settings"]} == rows.keys() - {"VARIABLE"}
 
 
-def states_of_keys(run, database_url: str, external_id: str) -> dict[str, str]:
-    listed = run("keys", "list", "--json", "--external-id", external_id, url=database_url)
-    return {record["key_id"]: record["state"] for record in listed.json}
-
-
-def test_a_key_is_not_issued_where_it_cannot_be_printed(run, database_url):
-    given = ("keys", "issue", "--external-id", external_id := str(uuid4()))
-    ended = process(*given, url=database_url, command=(*SHELL, 'exec "$@" >&-', "sh", COMMAND))
-    assert problems(ended) == ["standard output is closed"]
-    assert states_of_keys(run, database_url, external_id) == {}
-
-
-@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
-@pytest.mark.parametrize("target", [">/dev/full", "| true"])
+@pytest.mark.parametrize(("target", "form"), [(">/dev/full", ["--json"]), ("| true", []), (">&-", [])])
 def test_what_cannot_be_printed_has_not_happened(run, database_url, target, form):
     given = ("--external-id", str(uuid4()))
     run("keys", "issue", *given, url=database_url)
@@ -255,8 +244,8 @@ def test_what_cannot_be_printed_has_not_happened(run, database_url, target, form
     for arguments in (("issue", *given), rotate, (*rotate, "--overlap", "9")):
         shell = (*SHELL, f'sleep 0.2; "$@" {target}', "sh", COMMAND)
         ended = process("keys", *arguments, *form, url=database_url, command=shell)
-        assert "the new key could not be printed" in ended.err
-        assert "nothing was changed" in ended.err
+        message = r"the new key could not be printed .*: nothing was changed|standard output is closed"
+        assert re.search(message, ended.err)
         assert run("keys", "list", "--json", *given, url=database_url).json == before
     assert run("keys", *rotate, url=database_url).status == 0
 
@@ -276,7 +265,7 @@ def test_a_key_whose_commit_fails_is_named(run, own_saved_url):
 
 
 def test_an_erasure_outlives_the_limits_of_sessions(run, own_saved_url, monkeypatch):
-    monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 3)
+    monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 1.5)
     name = conninfo_to_dict(own_saved_url)["dbname"]
     limits = ["idle_session_timeout", "idle_in_transaction_session_timeout", "statement_timeout"]
     with psycopg.connect(own_saved_url, autocommit=True) as admin:
@@ -299,20 +288,14 @@ def test_an_erasure_that_fails_says_how_to_go_on(run, own_saved_url, monkeypatch
 
 def test_addresses_that_do_not_respond_are_passed_over(run, database_url):
     good = conninfo_to_dict(database_url)
-    with ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        ports = ",".join(map(str, [*(each.getsockname()[1] for each in silent), good.get("port", 5432)]))
-        url = make_conninfo(database_url, host=f"127.0.0.1,127.0.0.1,127.0.0.1,{good['host']}", port=ports)
-        with ThreadPoolExecutor() as threads:
-            ended = threads.map(lambda command: process(*command, url=url), [("keys", "list"), ("check",)])
-            assert [each.status for each in ended] == [0, 0]
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as threads:
 
+        def run(command: str, number: int) -> int:
+            hosts = ",".join(["127.0.0.1"] * number + [str(good["host"])])
+            ports = ",".join(map(str, [silent.getsockname()[1]] * number + [good.get("port", 5432)]))
+            return process(*command.split(), url=make_conninfo(database_url, host=hosts, port=ports)).status
 
-def test_a_slow_login_is_named(run):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"postgresql://operator@127.0.0.1:{silent.getsockname()[1]}/stackmgr"
-        [problem] = problems(run("keys", "list", url=url))
-    assert problem.endswith(": an address has 2 s; for a slow login, add connect_timeout=10 to the URL")
+        assert [*threads.map(run, ("keys list", "check"), (3, 2))] == [0, 0]  # `check` connects twice
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,6 @@ PROBLEMS = WRITES | OBJECTS | PRIVILEGES | SETTINGS
 
 @pytest.mark.parametrize(("command", "expected"), PROBLEMS.items(), ids=PROBLEMS.values())
 def test_what_changes_an_outcome_or_a_privilege_is_a_problem(check, command, expected):
-    assert vars(check("SELECT")) == {"problems": [], "warnings": [], "reachable": True}
     problems = check(command).problems
     assert any(expected in problem for problem in problems), problems
 
@@ -267,6 +266,6 @@ def test_a_commit_that_no_standby_confirms_is_a_problem(bare_cluster_url):
 
 
 def test_nothing_of_the_check_is_left(check):
-    check("SELECT")
+    assert vars(check("SELECT")) == {"problems": [], "warnings": [], "reachable": True}
     counts = "SELECT count(*) FROM stacks UNION ALL SELECT count(*) FROM managers"
     assert vars(check(f"DO $$ BEGIN ASSERT 0 = ALL (ARRAY({counts})); END $$"))["problems"] == []

@@ -10,7 +10,6 @@ import pytest
 from stackmgr.errors import CommandError
 from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import operating, time_limit
-from tests.support.clusters import new_database
 
 STATE = b"SELECT current_user, current_setting('role') AS role, current_setting('search_path') AS path"
 
@@ -46,18 +45,3 @@ def test_a_failed_transaction_changes_nothing(database_url):
 def test_other_warning_fails_no_command(database_url):
     with operating(database_url) as operator, operator.transaction():
         operator._connection.execute(b"DO $$ BEGIN RAISE WARNING 'vacuum soon'; END $$")
-
-
-def test_missing_schema_is_worded(server_url, database_url):
-    with (
-        new_database(server_url) as url,
-        pytest.raises(CommandError, match="no schema of this release: run 'stackmgr migrate' first"),
-        operating(url) as operator,
-    ):
-        issued_keys.find(operator, str(uuid4()))
-
-
-def test_another_error_keeps_its_sqlstate(database_url):
-    message = r"\(42601\): run 'stackmgr check'"
-    with pytest.raises(CommandError, match=message), operating(database_url) as operator:
-        operator._connection.execute(b"SELECT FROM WHERE")

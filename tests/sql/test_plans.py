@@ -166,7 +166,7 @@ def indexes(plan: list[dict[str, Any]]) -> set[str]:
     return {node["Index Name"] for node in plan if "Index Name" in node}
 
 
-@pytest.mark.parametrize("limit", [1, 25, 100])
+@pytest.mark.parametrize("limit", [1, 100])
 @pytest.mark.parametrize("end", ["first", "last"])
 @pytest.mark.parametrize(
     ("name", "above"), [("stack_list", CALLER_NODES), ("stack_list_long_names", ["WindowAgg"])]

@@ -20,19 +20,33 @@ def damage(url: str, command: str) -> None:
         connection.execute(command.encode())
 
 
+LOG_PARAMETERS = ("-c pgaudit.log_parameter=on", "-c auto_explain.log_parameter_max_length=-1")
+MISSING = f"migration {migrations.available()[1]} is not applied: run"
+CHANGED = "UPDATE stackmgr.schema_migrations SET checksum = sha256('another') WHERE version = 2"
+LATER_VERSION = "INSERT INTO stackmgr.schema_migrations VALUES (9000, 'later', sha256('later'))"
+
+
 @pytest.mark.parametrize(
-    ("options", "warning"),
+    ("options", "command", "problem", "warning"),
     [
-        ("", "superuser"),
-        ("-c default_transaction_read_only=on", "accepts no writes"),
-        ("-c pgaudit.log_parameter=on", "log gets parameters"),
-        ("-c auto_explain.log_parameter_max_length=-1", "log gets parameters"),
+        ("", "SELECT", "", "superuser"),
+        ("-c default_transaction_read_only=on", "SELECT", "", "accepts no writes"),
+        *((options, "SELECT", "", "log gets parameters") for options in LOG_PARAMETERS),
+        ("-c session_replication_role=replica", "SELECT", "foreign keys", ""),
+        ("", "DELETE FROM stackmgr.schema_migrations WHERE version >= 2", MISSING, ""),
+        ("", CHANGED, f"migration {migrations.available()[1]} is not the one", ""),
+        ("", LATER_VERSION, "", "9000"),
     ],
-    ids=["a superuser", "a server that takes no writes", "pgaudit", "auto_explain"],
+    ids=["superuser", "reads", "pgaudit", "auto_explain", "replica", "missing", "checksum", "newer"],
 )
-def test_what_the_service_can_do_without_is_a_warning(own_url, options, warning):
-    findings = preflight.examine(make_conninfo(own_url, options=options))
-    assert any(warning in found for found in findings.warnings)
+def test_what_stops_a_start_is_a_problem(own_url, options, command, problem, warning):
+    damage(own_url, command)
+    found = preflight.examine(make_conninfo(own_url, options=options))
+    assert problem in "".join(found.problems[:1])
+    assert bool(found.problems) == bool(problem)
+    assert any(warning in each for each in found.warnings)
+    if problem == MISSING:
+        assert len(found.problems) == len(migrations.available()) - 1
 
 
 def test_unencrypted_connection_is_a_warning():
@@ -42,41 +56,6 @@ def test_unencrypted_connection_is_a_warning():
             findings = preflight.examine(make_conninfo(url, **({"host": host} if host else {})))
             assert findings.reachable
             assert any("not encrypted" in warning for warning in findings.warnings) == is_named
-
-
-def test_unreachable_database_is_a_warning():
-    findings = preflight.examine("postgresql://somebody:hush@127.0.0.1:1/x")
-    assert (findings.problems, findings.reachable) == ([], False)
-    assert "hush" not in str(findings.warnings)
-
-
-def test_each_migration_that_is_missing_is_named(own_url):
-    damage(own_url, "DELETE FROM stackmgr.schema_migrations WHERE version >= 2")
-    problems = preflight.examine(own_url).problems
-    assert len(problems) == len(migrations.available()) - 1
-    assert str(migrations.available()[1]) in problems[0]
-
-
-def test_other_checksum_is_named(own_url):
-    damage(own_url, "UPDATE stackmgr.schema_migrations SET checksum = sha256('another') WHERE version = 2")
-    [problem] = preflight.examine(own_url).problems
-    assert f"{migrations.available()[1]} is not the one" in problem
-
-
-def test_newer_schema_is_a_warning(own_url):
-    later = """
-    INSERT INTO stackmgr.schema_migrations (version, slug, checksum)
-    VALUES (9000, 'later', sha256('later'))
-    """
-    damage(own_url, later)
-    findings = preflight.examine(own_url)
-    assert findings.problems == []
-    assert any("9000" in warning for warning in findings.warnings)
-
-
-def test_skipped_foreign_keys_are_a_problem(own_url):
-    replica = make_conninfo(own_url, options="-c session_replication_role=replica")
-    assert any("foreign keys" in problem for problem in preflight.examine(replica).problems)
 
 
 @pytest.mark.parametrize(("encoding", "expected"), [("UTF8", "stackmgr migrate"), ("SQL_ASCII", "UTF8")])
