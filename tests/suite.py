@@ -18,6 +18,7 @@ LONGEST_SECONDS = 3600  # of a pass: what is slow has its limits within the test
 # What only `tests/run --all` runs: what the service's own code cannot break, or what takes minutes.
 EXTENDED = (
     "tests/clients",
+    "tests/deploy/test_database_page.py",
     "tests/deploy/test_dev.py",
     "tests/deploy/test_image.py",
     "tests/deploy/test_machines.py",
@@ -27,7 +28,6 @@ EXTENDED = (
     "tests/deploy/test_procedures.py",
     "tests/deploy/test_recovery.py",
     "tests/deploy/test_reference.py",
-    "tests/deploy/test_runbook.py",
     "tests/faults",
     "tests/measure",
 )

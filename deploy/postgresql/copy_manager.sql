@@ -1,9 +1,10 @@
 -- Write what a restored copy of the database has of one manager into files, from which recover_manager.sql puts it back:
 -- for a DBA, as a login that may assume stackmgr_owner.
 --
---     psql -X -d COPY -v manager=MANAGER_ID -v folder=recovered -f copy_manager.sql
+--     psql -X -d COPY -v manager=MANAGER_ID -v folder=FOLDER -f copy_manager.sql
 --
--- One snapshot, which may be that of a standby; the time of its state is printed. The files hold the digests of the manager's keys: run `umask 077` first.
+-- One snapshot, which may be that of a standby; the time of its state is printed. The files hold the digests of the
+-- manager's keys: run `umask 077` first. managers.tsv is written last: without it, nothing is put back from a folder.
 
 \set ON_ERROR_STOP on
 
@@ -14,6 +15,7 @@ SET LOCAL statement_timeout = 0;
 SET LOCAL DateStyle = 'ISO';
 \encoding UTF8
 \cd :folder
+\! rm -f managers.tsv
 
 SELECT pg_is_in_recovery() AND concat(
     current_setting('recovery_target'), current_setting('recovery_target_time'), current_setting('recovery_target_xid'),
@@ -31,9 +33,7 @@ SELECT (SELECT external_id FROM stackmgr.managers WHERE manager_id = :'manager')
 DO $$ BEGIN RAISE EXCEPTION 'the copy has no manager of this manager id: see stackmgr managers list'; END $$;
 \endif
 
-COPY (SELECT * FROM stackmgr.managers WHERE manager_id = :'manager') TO STDOUT (HEADER) \g managers.tsv
-COPY (SELECT * FROM stackmgr.manager_rebindings WHERE manager_id = :'manager')
-    TO STDOUT (HEADER) \g manager_rebindings.tsv
+COPY (SELECT * FROM stackmgr.manager_rebindings WHERE manager_id = :'manager') TO STDOUT (HEADER) \g manager_rebindings.tsv
 COPY (SELECT * FROM stackmgr.api_keys WHERE external_id = :'external_id') TO STDOUT (HEADER) \g api_keys.tsv
 COPY (
     SELECT * FROM stackmgr.api_key_quota_slots
@@ -45,6 +45,6 @@ COPY (
 ) TO STDOUT (HEADER) \g api_key_quota_queues.tsv
 COPY (SELECT * FROM stackmgr.stacks WHERE manager_id = :'manager') TO STDOUT (HEADER) \g stacks.tsv
 COPY (SELECT * FROM stackmgr.stack_revisions WHERE manager_id = :'manager') TO STDOUT (HEADER) \g stack_revisions.tsv
-COPY (SELECT * FROM stackmgr.creation_receipts WHERE manager_id = :'manager')
-    TO STDOUT (HEADER) \g creation_receipts.tsv
+COPY (SELECT * FROM stackmgr.creation_receipts WHERE manager_id = :'manager') TO STDOUT (HEADER) \g creation_receipts.tsv
+COPY (SELECT * FROM stackmgr.managers WHERE manager_id = :'manager') TO STDOUT (HEADER) \g managers.tsv
 COMMIT;

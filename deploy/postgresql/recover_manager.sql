@@ -1,8 +1,8 @@
 -- Put back one manager from the files of copy_manager.sql, in one transaction, while the service runs: for a DBA, as a
 -- login that may assume stackmgr_owner.
 --
---     psql -X -d stackmgr -v folder=recovered -f recover_manager.sql
---     psql -X -d stackmgr -v folder=recovered -v revert=yes -f recover_manager.sql
+--     psql -X -d stackmgr -v folder=FOLDER -f recover_manager.sql
+--     psql -X -d stackmgr -v folder=FOLDER -v revert=yes -f recover_manager.sql
 --
 -- Rows that are missing are inserted as the copy has them; a row that exists is never changed. If the database has other
 -- rows under the same keys, or an older state of a stack, nothing is changed. With revert, each stack whose

@@ -15,16 +15,20 @@ import pytest
 from stackmgr import paths
 from stackmgr.operate import migrations
 from tests.operate import saved
+from tests.support.memory import memory
 
-SETTINGS = "listen_addresses = ''\nunix_socket_directories = '{}'\nwal_level = logical\n"
+SETTINGS = "listen_addresses = ''\nunix_socket_directories = '{}'\nwal_level = logical\nfsync = off\n"
+# `db` is this host, on which every user is this one.
+HERE = 'ssh() { [ "$1" != -t ] || shift; shift; eval "$*"; }; sudo() { shift 2; "$@"; }\n'
 
 
 class Shell:
     """A shell of the user that PostgreSQL runs as, in a folder with `deploy` and the servers' directories."""
 
-    def __init__(self, binaries: str | Path, parent: str | None = None, prefix: str = "stackmgr-") -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix=prefix, dir=parent)
+    def __init__(self, binaries: str | Path, prefix: str = "stackmgr-") -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix=prefix, dir=memory())
         self.folder = Path(self._folder.name)
+        self.stand_ins = HERE
         # A copy: that user may not be able to read the checkout.
         shutil.copytree(paths.directory("deploy"), self.folder / "deploy")
         self.variables = {"PATH": f"{binaries}:{os.environ['PATH']}", "PGUSER": "postgres"}
@@ -65,9 +69,10 @@ class Shell:
         lines, typed = commands.splitlines(), ""
         for number, line in enumerate(lines):
             self.run(f"cat > line-{number}", line)
-            typed += f". ./line-{number} </dev/null && echo done {number} >&3\n"
-        shell = "rm -f done; touch done; timeout 300 bash --norc --noprofile -i 3>>done"
-        self.run(f"{shell} || :", f"set +H\n{typed}", **variables)
+            typed += f". '{self.folder}/line-{number}' </dev/null && echo done {number} >&3\n"
+        self.run("cat > rc", f"set +H\n{self.stand_ins}")
+        shell = "rm -f done; touch done; timeout 300 bash --noprofile --rcfile rc -i 3>>done"
+        self.run(f"{shell} || :", typed, **variables)
         done = (self.folder / "done").read_text().split()
         return [line for number, line in enumerate(lines) if str(number) not in done]
 
@@ -75,7 +80,7 @@ class Shell:
         """End the servers, and remove the folder."""
         for pid_file in self.folder.glob("**/postmaster.pid"):
             with suppress(AssertionError):
-                self.run(f"pg_ctl -D {pid_file.parent} -w -m immediate stop")
+                self.run(f"pg_ctl -D '{pid_file.parent}' -w -m immediate stop")
         self._folder.cleanup()
 
 
@@ -85,7 +90,7 @@ class Dba(Shell):
     def make(self, name: str, initdb: str = "initdb") -> str:
         """Make a cluster with sockets of its own, and return its directory."""
         data = self.folder / name
-        self.run(f"{initdb} -D '{data}' -U postgres -E UTF8 --locale=C")
+        self.run(f"{initdb} -N -D '{data}' -U postgres -E UTF8 --locale=C")
         self.settle(data)
         return str(data)
 
