@@ -76,13 +76,6 @@ def test_container_writes_nowhere_and_is_bounded():
     assert [name for name, container in SERVICES.items() if "mem_limit" not in container] == ["postgres"]
 
 
-def test_only_nginx_is_published():
-    assert [name for name, container in SERVICES.items() if "ports" in container] == ["nginx"]
-    assert SERVICES["postgres"]["networks"] == ["database"]
-    assert COMPOSE["networks"]["database"]["internal"] is True
-    assert "database" not in SERVICES["nginx"]["networks"]
-
-
 def test_files_of_compose_exist_or_are_secrets():
     mounts = [mount for container in SERVICES.values() for mount in container.get("volumes", [])]
     assert all((DEPLOY / mount.split(":")[0]).exists() for mount in mounts if mount.startswith("./"))
@@ -92,16 +85,6 @@ def test_files_of_compose_exist_or_are_secrets():
         build = container.get("build")
         assert build is None or (DEPLOY / build["context"] / build["dockerfile"]).exists()
     assert not re.search(r"://\w+:[^/@]+@|PASSWORD: ", (DEPLOY / "compose.yaml").read_text())
-
-
-def test_migrations_come_before_the_service():
-    assert SERVICES["operator"]["command"] == ["stackmgr", "migrate"]
-    waits = {name: SERVICES[name]["depends_on"] for name in ("operator", "service", "nginx")}
-    assert waits == {
-        "operator": {"postgres": {"condition": "service_healthy"}},
-        "service": {"operator": {"condition": "service_completed_successfully"}},
-        "nginx": {"service": {"condition": "service_healthy", "restart": True}},
-    }
 
 
 def test_a_container_takes_its_password_from_its_file(tmp_path):
@@ -213,24 +196,19 @@ def test_node_has_the_recommended_settings():
     assert {name: settings.get(name) for name in recommended} == recommended
 
 
-def test_only_a_synchronous_standby_is_promoted():
-    assert DYNAMIC["synchronous_mode"] is True
-    assert DYNAMIC["loop_wait"] + 2 * DYNAMIC["retry_timeout"] <= DYNAMIC["ttl"]
-
-
 def test_connections_are_encrypted_and_checked():
     rules = [rule.split() for rule in NODE["postgresql"]["pg_hba"]]
     assert {(rule[0], rule[-1]) for rule in rules} == {("local", "peer"), ("hostssl", "scram-sha-256")}
 
 
 PATIENCE_SECONDS = 60.0
-UNITS = ("stackmgr.service", "stackmgr.socket")
+UNITS = ("stackmgr.service", "stackmgr.socket", "stackmgr-backup.service", "stackmgr-backup.timer")
 
 
 def test_systemd_accepts_the_units(tmp_path):
     program = require(shutil.which("systemd-analyze"), "systemd-analyze")
     for name in UNITS:
-        (tmp_path / name).write_text(unit(name))
+        (tmp_path / name).write_text(unit(f"postgresql/{name}" if "backup" in name else name))
     for arguments in (("verify", *UNITS), ("security", "--offline=true", "--threshold=15", UNITS[0])):
         command = [program, *arguments]
         ended = completed(command, cwd=tmp_path)
@@ -245,19 +223,6 @@ def test_systemd_never_gives_up():
     assert int(*values("stackmgr.socket", "Backlog")) >= Backlog.default
     # The master alone gets SIGTERM, so that it does not replace workers that end; SIGKILL goes to all.
     assert values("stackmgr.service", "KillMode") == ["mixed"]
-
-
-def test_journal_and_files_are_as_stated():
-    keys = ("LogRateLimitIntervalSec", "LimitCORE", "UMask", "RuntimeDirectoryMode")
-    [interval], [core], [mask], [mode] = (values("stackmgr.service", key) for key in keys)
-    assert (interval, core, int(mask, 8) & 0o077, int(mode, 8) & 0o077) == ("0", "0", 0o077, 0)
-
-
-def test_no_command_line_holds_a_setting_or_a_secret():
-    commands = [line for line in unit("stackmgr.service").splitlines() if line.startswith("Exec")]
-    assert len(commands) == 4
-    assert not any("STACKMGR_" in command or "://" in command for command in commands)
-    assert values("stackmgr.service", "EnvironmentFile") == ["/etc/stackmgr/stackmgr.env"]
 
 
 def test_memory_and_tasks_are_bounded():

@@ -235,7 +235,7 @@ def promtool(*arguments: str | Path) -> None:
 
 
 def expect(series: dict[str, str], alert: str, *, fires: bool) -> dict:
-    firing = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})'
+    firing = f'count(ALERTS{{alertname=~"{alert}", alertstate="firing"}})'
     samples = [{"value": 1, "labels": "{}"}] if fires else []
     return {
         "interval": "1m",
@@ -247,14 +247,13 @@ def expect(series: dict[str, str], alert: str, *, fires: bool) -> dict:
 def test_each_alert_fires_on_its_condition(tmp_path):
     assert FIRES_ON.keys() == RULES.keys()
     tests = [expect(series, alert, fires=True) for alert, series in FIRES_ON.items()]
-    tests += [expect(HEALTHY, alert, fires=False) for alert in RULES]
+    tests.append(expect(HEALTHY, ".+", fires=False))
     queue = {
         name.replace("request", "wait").replace('route="/"', 'for="queue"'): values
         for name, values in FIRES_ON["StackmgrSlowRequests"].items()
     }
     tests.append(expect(queue, "StackmgrSlowRequests", fires=True))
-    for absent in ("StackmgrBackupAge", "StackmgrDatabaseNotWatched"):
-        tests.append(expect({}, absent, fires=True))
+    tests += [expect({}, name, fires=True) for name in ("StackmgrBackupAge", "StackmgrDatabaseNotWatched")]
     gone = HEALTHY | {'pg_up{instance="b"}': "1x9 _x80"}
     tests.append(expect(gone, "StackmgrDatabaseNotWatched", fires=True))
     tests.append(expect({'up{job="another"}': "1x90"}, "StackmgrDown", fires=True))  # nothing is scraped

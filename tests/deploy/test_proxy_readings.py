@@ -1,4 +1,4 @@
-"""One request for each reading of the specification: nginx changes no response, but for those listed."""
+"""One request for each reading of the specification of HTTP: nginx changes no response but those listed."""
 
 import json
 import re
@@ -18,7 +18,6 @@ from tests.support.server import Response
 ITEM = f"{STACKS}/ID"
 BEARER = "Authorization: Bearer KEY"
 NEW_KEY = "Idempotency-Key: NEW"
-PLAIN = "Content-Type: text/plain"
 BODY = json.dumps(configuration()).encode()
 COMPARED = ("Allow", "WWW-Authenticate", "Retry-After", "Cache-Control", "X-Request-Id", "Content-Type")
 
@@ -56,8 +55,6 @@ NOT_FOUND = (404, errors.NotFound)
 NOT_ALLOWED = (405, errors.MethodNotAllowed)
 NO_KEY = (401, errors.Unauthorized)
 NO_ID = (400, errors.InvalidStackId)
-NO_JSON = (400, errors.InvalidBody)
-NO_STACK = (400, errors.InvalidConfiguration)
 NO_IDEMPOTENCY = (400, errors.InvalidIdempotencyKey)
 NO_PAGE = (400, errors.InvalidPagination)
 ENDED = (400, errors.IncompleteRequest)
@@ -70,31 +67,17 @@ ROWS = {
     "a slash at the end": Row(read(f"GET {STACKS}/"), *NOT_FOUND),
     "an escaped slash": Row(read("GET /manager%2Fstacks"), *NOT_FOUND),
     "an id with an escaped slash": Row(read(f"GET {STACKS}/a%2fb"), *NO_ID),
-    "such an id without a key": Row(raw(f"GET {STACKS}/a%2fb"), *NO_KEY),
     "DELETE": Row(read(f"DELETE {ITEM}"), *NOT_ALLOWED),
     "PUT": Row(raw(f"PUT {STACKS}", body=b"{}"), *NOT_ALLOWED),
     "OPTIONS": Row(raw(f"OPTIONS {STACKS}"), *NOT_ALLOWED),
     "TRACE": Row(raw(f"TRACE {STACKS}"), *NOT_ALLOWED),
-    "TRACE of a stack": Row(read(f"TRACE {ITEM}"), *NOT_ALLOWED),
     "TRACE of nothing": Row(read("TRACE /nowhere"), *NOT_FOUND),
     "an unknown method": Row(raw(f"BREW {STACKS}"), *NOT_ALLOWED),
     "HEAD": Row(read(f"HEAD {ITEM}"), 200),
     "HEAD without a key": Row(raw(f"HEAD {STACKS}"), 401),
-    "an id in capitals": Row(read(f"GET {STACKS}/{str(uuid4()).upper()}"), *NOT_FOUND),
-    "an id without hyphens": Row(read(f"GET {STACKS}/{uuid4().hex}"), *NO_ID),
-    "an id in braces": Row(read(f"GET {STACKS}/{{{uuid4()}}}"), *NO_ID),
-    "an id as urn": Row(read(f"GET {STACKS}/urn:uuid:{uuid4()}"), *NO_ID),
-    "the nil id": Row(read(f"GET {STACKS}/{'0' * 8}-0000-0000-0000-{'0' * 12}"), *NOT_FOUND),
     "a query of a get": Row(read(f"GET {ITEM}?limit=0&x"), 200),
     "a query of a create": Row(raw(f"POST {STACKS}?limit=0", BEARER, NEW_KEY, body=BODY), 201),
     "a body of a GET": Row(raw(f"GET {STACKS}", BEARER, body=b"{"), 200),
-    # The order of checks
-    "key before length": Row(raw(f"POST {STACKS}", body=padded(BODY_LIMIT_BYTES + 1)), *NO_KEY),
-    "length before id": Row(raw(f"PATCH {STACKS}/1", BEARER, body=padded(BODY_LIMIT_BYTES + 1)), *TOO_LARGE),
-    "id before media type": Row(raw(f"PATCH {STACKS}/1", BEARER, PLAIN, body=b"{"), *NO_ID),
-    "Idempotency-Key before media type": Row(create(b"{", PLAIN, key="A: b"), *NO_IDEMPOTENCY),
-    "body before stack": Row(raw(f"PATCH {STACKS}/{uuid4()}", BEARER, body=b'{"name":""}'), *NO_STACK),
-    "no stack": Row(raw(f"PATCH {STACKS}/{uuid4()}", BEARER, body=b'{"name":"n"}'), *NOT_FOUND),
     # Bodies, but for what only their bytes say
     "the longest body": Row(create(padded(BODY_LIMIT_BYTES)), 201),
     "the longest body in chunks": Row(create(padded(BODY_LIMIT_BYTES), framed="chunks"), 201),
@@ -107,12 +90,8 @@ ROWS = {
     "too long a body in chunks": Row(create(padded(BODY_LIMIT_BYTES + 1), framed="chunks"), *TOO_LARGE),
     "a length of 18 digits": Row(read(f"POST {STACKS}", f"Content-Length: {'9' * 18}"), *TOO_LARGE),
     "a length of 19 digits": Row(read(f"POST {STACKS}", f"Content-Length: {'9' * 19}"), *TOO_LARGE),
-    "no body": Row(create(b""), *NO_JSON),
     "a truncated body": Row(create(BODY)[:-1], *ENDED),
     "no end of chunks": Row(create(BODY, framed="chunks")[:-5], *ENDED),
-    "another media type": Row(create(BODY, "Content-Type: text/json"), *NO_JSON),
-    "a coding": Row(create(BODY, "Content-Encoding: gzip"), *NO_JSON),
-    "no coding": Row(create(BODY, "Content-Encoding: identity"), 201),
     # Idempotency-Key
     "a key in quotes": Row(create(key='Idempotency-Key: "NEW"'), 201),
     "no Idempotency-Key": Row(create(key="A: b"), *NO_IDEMPOTENCY),
@@ -124,7 +103,6 @@ ROWS = {
     "two Idempotency-Keys of a list": Row(read(f"GET {STACKS}", NEW_KEY, NEW_KEY), 200),
     "a long Idempotency-Key": Row(create(key=f"Idempotency-Key: {'k' * 3000}"), *NO_IDEMPOTENCY),
     "a used Idempotency-Key": Row(create(key="Idempotency-Key: USED"), 409, errors.Conflict),
-    "a used Idempotency-Key, and no stack": Row(create(b"{}", key="Idempotency-Key: USED"), *NO_STACK),
     # Lists
     **{
         f"?{query[:20]}": Row(read(f"GET {STACKS}?{query}"), 200)

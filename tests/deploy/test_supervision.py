@@ -5,8 +5,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +18,10 @@ import pytest
 from stackmgr import paths
 from tests.deploy.reloads import is_serving, kill_workers, messages, rejected_reload, workers
 from tests.support.examples import configuration
-from tests.support.processes import completed
-from tests.support.programs import require
 from tests.support.releases import make_release, switch
 from tests.support.server import (
     GUNICORN_COMMAND,
     RunningService,
-    free_port,
     running,
     running_service,
     send_request,
@@ -128,21 +123,6 @@ def test_broken_release_is_rejected(impatient, module, code, reason):
     changed.write_text(changed.read_text().removesuffix(f"\n{code}\n"))
 
 
-@pytest.mark.parametrize(("file", "code", "reason"), [
-    ("server/client.py", "import nonexisting", "No module named 'nonexisting'"),
-    ("../schemas/stack_create.json", "}", "JSONDecodeError"),
-    ("http/health.py", "del create_admin_app", "AttributeError"),
-])  # fmt: skip
-def test_check_rejects_a_broken_release(database_url, releases, file, code, reason):
-    releases.switch_to_new(file, code)
-    environ = os.environ | {"STACKMGR_DATABASE_URL": database_url, "PYTHONPATH": f"{releases.folder}/current"}
-    environ["STACKMGR_ADMIN_BIND"] = "127.0.0.1:1"
-    command = [sys.executable, "-m", "stackmgr", "check"]
-    ran = completed(command, env=environ, cwd=releases.folder)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert reason in ran.stderr
-
-
 def test_unbootable_release_keeps_old_settings(database_url, releases):
     with releases.serve(database_url, IMPATIENT) as service:
         os.kill(service.pid, signal.SIGTTIN)  # one worker more than the settings say
@@ -235,26 +215,6 @@ def test_a_second_master_is_rejected_with_what_to_do(database_url):
         eventually(lambda: any("SIGUSR2 is not supported: " in said for said in messages(service)))
         assert workers(service) == before
         assert is_serving(service)
-
-
-def test_process_1_heeds_a_signal_at_start():
-    unshare = [require(shutil.which("unshare"), "unshare"), "--user", "--pid", "--fork", "--kill-child"]
-    if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("no user namespaces here")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(60)
-        url = f"host=127.0.0.1 port={silent.getsockname()[1]} connect_timeout=100"
-        env = os.environ | {"STACKMGR_DATABASE_URL": url, "STACKMGR_DATABASE_TIMEOUT": "25"}
-        with subprocess.Popen(
-            [*unshare, *GUNICORN_COMMAND, "--bind", f"127.0.0.1:{free_port()}"], env=env
-        ) as process:
-            try:
-                with silent.accept()[0] as connection:
-                    connection.recv(1)  # the check of the release now waits for a response
-                    psutil.Process(process.pid).children()[0].terminate()
-                    assert process.wait(20) == 0
-            finally:
-                process.kill()
 
 
 def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):
