@@ -62,23 +62,6 @@ def test_no_key_in_another_place_counts(client, place):
     assert client.request("GET", path, headers={"Authorization": None} | headers).status_int == 401
 
 
-@pytest.mark.parametrize("column", ["revoked_at", "expires_at"])
-def test_an_ended_key_is_rejected_at_once(client, make_client, end, column):
-    created = client.create(configuration()).json
-    for send in (
-        lambda second: second.get(created["id"]),
-        lambda second: second.page(),
-        lambda second: second.create(configuration()),
-        lambda second: second.create(b"{"),
-        lambda second: second.update(created["id"], {"name": "New"}),
-    ):
-        second = make_client(client.external_id)
-        assert second.get(created["id"]).status_int == 200
-        end(second, column)
-        assert send(second).status_int == 401
-    assert client.page().json["items"] == [created]
-
-
 def test_no_rejection_gives_a_reason(client, make_client, client_with, end):
     expired = make_client()
     end(client)

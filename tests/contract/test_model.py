@@ -6,9 +6,8 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
-from hypothesis import assume
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, rule
 from hypothesis.stateful import run_state_machine_as_test as run_model
 from psycopg.rows import dict_row
 
@@ -42,7 +41,7 @@ FIELDS = {
 }
 documents, otherwise = st.fixed_dictionaries(FIELDS), st.booleans()
 changes = st.fixed_dictionaries({}, optional=FIELDS).filter(bool)
-numbers, places, keys = st.integers(0, 2), st.integers(0, 1000), st.sampled_from(["key", "Key"])
+numbers, places, keys = st.integers(0, 2), st.integers(0, 1000), st.sampled_from(["key", "Key", "key 0"])
 limits = st.sampled_from([1, 2, 3, 100])
 
 
@@ -71,7 +70,6 @@ class Stacks(RuleBasedStateMachine):
 
     def any_stack(self, number, place):
         """Return a client, a stack, its state, and whether it is the client's."""
-        assume(self.history)
         stack_id = list(self.history)[place % len(self.history)]
         client, owner = self.clients[number], self.owners[stack_id]
         return client, stack_id, self.history[stack_id][-1][1], owner == client.external_id
@@ -88,6 +86,11 @@ class Stacks(RuleBasedStateMachine):
         seen = [state["current_revision_id"] for history in self.history.values() for _, state in history]
         assert ids["current_revision_id"] not in seen
         self.history.setdefault(returned["id"], []).append((self.author, returned))
+
+    @initialize(some=st.lists(documents, min_size=3, max_size=5))
+    def create_some(self, some):
+        for number, document in enumerate(some):
+            self.create(0, f"key {number}", document, otherwise=False)
 
     @rule(number=numbers, key=keys, document=documents, otherwise=otherwise)
     def create(self, number, key, document, otherwise):
@@ -127,13 +130,14 @@ class Stacks(RuleBasedStateMachine):
         for send in (partial(client.create, key=key), partial(client.update, stack_id)):
             assert send(body).status_int in (400, 413)
 
-    @rule(place=places, microseconds=st.integers(0, 1))
-    def date(self, place, microseconds):
-        """Move the creation of a stack to one of two moments, behind the service's back."""
-        _, stack_id, *_ = self.any_stack(0, place)
-        dated = "UPDATE stackmgr.stacks SET created_at = %s WHERE stack_id = %s"
-        self.fixtures.admin.execute(dated, (PAST + timedelta(microseconds=microseconds), stack_id))
-        self.created[stack_id] = (0, microseconds)
+    @rule(bits=st.integers(0, 63))
+    def date(self, bits):
+        """Move the creation of each stack to one of two moments, behind the service's back."""
+        for place, stack_id in enumerate(self.history):
+            later = bits >> place & 1
+            dated = "UPDATE stackmgr.stacks SET created_at = %s WHERE stack_id = %s"
+            self.fixtures.admin.execute(dated, (PAST + timedelta(microseconds=later), stack_id))
+            self.created[stack_id] = (0, later)
 
     @rule(number=numbers)
     def change_worker(self, number):

@@ -104,17 +104,11 @@ def test_an_id_is_a_hyphenated_uuid(client, text):
     assert client.request("GET", f"{STACKS}/{text}", headers={"Authorization": None}).status_int == 401
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(str(UUID(int=0)), str(UUID(int=(1 << 128) - 1))),
-        *("c232ab00-9414-11ec-b3c8-9f6bdeced846", "017f22e2-79b0-7cc3-98c4-dc0c0c07398f"),
-    ],
-    ids=["nil", "max", "version 1", "version 7"],
-)
-def test_an_id_of_any_version_is_an_id(client, text):
-    for response in (client.get(text), client.update(text, {"name": "Value"})):
-        assert response.status_int == 404
+def test_an_id_of_any_version_is_an_id(client):
+    versions = "c232ab00-9414-11ec-b3c8-9f6bdeced846", "017f22e2-79b0-7cc3-98c4-dc0c0c07398f"
+    for text in (str(UUID(int=0)), str(UUID(int=(1 << 128) - 1)), *versions):
+        for response in (client.get(text), client.update(text, {"name": "Value"})):
+            assert response.status_int == 404
 
 
 @pytest.mark.parametrize(

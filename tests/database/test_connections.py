@@ -72,17 +72,6 @@ def test_interrupted_connection_is_closed(subject, interrupt, max_rows, is_prepa
     subject.assert_complete()
 
 
-def test_unsendable_parameter_costs_no_connection(subject):
-    assert subject.operations()["get"]() == 200
-    before = set(subject.backends())
-    session = subject.database.session()
-    for max_rows in (None, 1):
-        with pytest.raises(ValueError, match="U\\+0000"):
-            session.row(GET_STACK, dict.fromkeys(GET_STACK.parameters, "\0"), max_rows=max_rows)
-    assert set(subject.backends()) == before
-    subject.assert_complete()
-
-
 def test_only_a_wait_is_observed(subject):
     waits: list[float] = []
     subject.database.on_wait(waits.append)

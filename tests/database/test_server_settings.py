@@ -1,6 +1,7 @@
 """The service's session settings override other defaults, and end the writes of dead clients."""
 
 from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -10,7 +11,9 @@ from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import DEFAULT_SETTINGS, SERVER_SETTINGS, completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
-from stackmgr.operate import migrations, preflight
+from stackmgr.errors import CommandError
+from stackmgr.operate import issued_keys, migrations, preflight
+from stackmgr.operate.connection import operating
 from tests.support.client import Client
 from tests.support.clusters import new_database
 from tests.support.examples import configuration
@@ -103,15 +106,25 @@ def test_a_connection_with_other_settings_is_closed(server):
 
 
 @pytest.mark.usefixtures("standby_wanted")
-def test_hidden_warning_is_no_success(subject, make_subject, admin, watcher):
+def test_cancelled_wait_is_not_acknowledged(server, subject, make_subject, admin, watcher):
+    """Also where the settings of the login hide the warning."""
+
+    def cancel() -> None:
+        admin.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one())
+
     admin.execute(b"SET synchronous_commit = local")
     admin.execute(b"ALTER ROLE postgres SET client_min_messages = 'error'")
     try:
         subject = make_subject.again(subject)
         with ThreadPoolExecutor() as threads:
-            status = threads.submit(subject.operations()["update"])
-            admin.execute(b"SELECT pg_cancel_backend(%d)" % watcher.waiting_one())
-        assert status.result() == 500
+            for operation in ("update", "create"):
+                status = threads.submit(subject.operations()[operation])
+                cancel()
+                assert status.result() == 500
+            with operating(server.url()) as operator:
+                threads.submit(cancel)
+                with pytest.raises(CommandError, match="committed, but the database warns: canceling wait"):
+                    issued_keys.create(operator, str(uuid4()))
     finally:
         admin.execute(b"ALTER ROLE postgres RESET ALL")
 

@@ -21,11 +21,6 @@ from tests.support.waiting import eventually
 # Longer than a request waits for the database.
 LONG = DATABASE_TIMEOUT * 1.5
 _BACKEND = " stackmgr "
-_TERMINATE = (
-    "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
-    " WHERE application_name = 'stackmgr'"
-)
-_LOGIN, _OTHER_LOGIN = "stackmgr_service", "faults_other"
 _STANDBY = "standby"
 _STREAMING = b"SELECT sync_state FROM pg_catalog.pg_stat_replication WHERE state = 'streaming'"
 _REVISIONS = b"SELECT count(*) FROM stackmgr.stack_revisions"
@@ -86,32 +81,6 @@ def _restart(stage: Stage) -> None:
 
 def _freeze(stage: Stage) -> AbstractContextManager[None]:
     return stage.server.frozen()
-
-
-@contextmanager
-def _as_service_login(stage: Stage) -> Iterator[None]:
-    """Let the service connect with a login that has no more than its rights."""
-    stage.server.ensure_service_login()
-    stage.login = _LOGIN
-    yield
-
-
-@contextmanager
-def _use_up_connections(stage: Stage) -> Iterator[None]:
-    """Let another login take every connection that an ordinary login may have."""
-    with suppress(psycopg.errors.DuplicateObject):
-        execute(stage, f"CREATE ROLE {_OTHER_LOGIN} LOGIN")
-
-    def take(held: ExitStack) -> None:
-        with suppress(psycopg.OperationalError):
-            while True:
-                held.enter_context(psycopg.connect(stage.server.url(user=_OTHER_LOGIN)))
-
-    with ExitStack() as held:
-        take(held)
-        execute(stage, _TERMINATE)
-        take(held)
-        yield
 
 
 @contextmanager
@@ -182,7 +151,6 @@ CELLS = [
     Cell("table stacks", "hangs", partial(_lock, table="stacks"), _FAILED, lasts=LONG),
     # Only `/ready` reads it.
     Cell("table schema_migrations", "hangs", partial(_lock, table="schema_migrations"), _UNREADY, lasts=LONG),
-    Cell("max_connections", "is full", _use_up_connections, OUTAGE, lasts=LONG, setup=_as_service_login),
     Cell("primary", "dies", partial(_primary_dies, synchronous=True), DOWN, mixed=True),
     Cell("primary (lagging standby, control)", "dies", partial(_primary_dies, synchronous=False), DOWN,
          control="R3", short=True),

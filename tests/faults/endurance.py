@@ -12,11 +12,11 @@ import psutil
 
 from tests.faults.cell import Bound, Cell, Prepare
 from tests.faults.fronts import HANG, with_pgbouncer, with_unkey
+from tests.faults.prober import repeated
 from tests.faults.report import Report, judged
 from tests.faults.runner import CELLS, inject
 from tests.faults.stage import Stage, staged
 from tests.support.postgres import FaultyPostgres
-from tests.support.repeating import repeated
 from tests.support.waiting import eventually
 from tests.support.workload import Workload
 

@@ -1,13 +1,13 @@
-"""Probes `/live` and `/ready` every 50 ms."""
+"""Probes `/live` and `/ready` every 50 ms, and what else is repeated while a cell goes on."""
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
 
-from tests.support.repeating import repeated
 from tests.support.server import send_request
 
 _INTERVAL = 0.05
@@ -21,6 +21,25 @@ class Probe:
     sent: float
     completed: float
     status: int
+
+
+@contextmanager
+def repeated(act: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Call *act* in a thread until the context ends, *seconds* after the beginning and after each call."""
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(60)
+        assert not thread.is_alive(), "what is repeated has not ended"
 
 
 @contextmanager

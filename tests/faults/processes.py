@@ -1,4 +1,4 @@
-"""Cells of the master and the workers."""
+"""Cells of the master, the workers and their heartbeats."""
 
 import os
 import signal
@@ -92,6 +92,25 @@ def _doubling(stage: Stage) -> Iterator[None]:
     yield
 
 
+@contextmanager
+def _with_heartbeats(stage: Stage) -> Iterator[None]:
+    """Keep heartbeats in a folder that can be removed."""
+    folder = stage.folder / "heartbeats"
+    folder.mkdir()
+    stage.configuration += f"\nworker_tmp_dir = {str(folder)!r}\n"
+    yield
+
+
+@contextmanager
+def _remove_heartbeats(stage: Stage) -> Iterator[None]:
+    """Remove the folder, and kill a worker: the next one has no heartbeat."""
+    folder = stage.folder / "heartbeats"
+    folder.rename(folder.with_name("elsewhere"))
+    stage.a_worker().kill()
+    yield
+    folder.with_name("elsewhere").rename(folder)
+
+
 # While one worker starts, the other one is all there is.
 _REJECTED_RELOAD = Bound("cut", 2 * CLIENTS)
 _PAUSED = Bound("500 503 cut", CLIENTS)
@@ -107,6 +126,8 @@ CELLS = [
     Cell("all workers", "hangs", _hang_workers, _ALL_HANG, lasts=0.0),
     Cell("boot of a worker", "dies", _fail_boot, ONE_WORKER,
          setup=_unbootable, lasts=3.0, trace="This worker cannot boot", short=True),
+    Cell("heartbeats", "dies", _remove_heartbeats, ONE_WORKER,
+         setup=_with_heartbeats, lasts=3.0, trace="A worker could not be started", short=True),
     Cell("master", "dies", _kill_master, ONE_WORKER, lasts=0.0, restarts=True, mixed=True, short=True),
     Cell("restart", "is slow", _restart, ONE_WORKER, lasts=0.0, restarts=True, mixed=True),
     Cell("reload", "is slow", lambda stage: stage.service.hang_up(), lasts=0.0, mixed=True),

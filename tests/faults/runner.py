@@ -3,7 +3,7 @@
 import time
 from contextlib import nullcontext
 
-from tests.faults import database, fronts, processes, resources
+from tests.faults import database, fronts, processes
 from tests.faults.cell import CLIENTS, Cell
 from tests.faults.prober import probing
 from tests.faults.report import Report, judged
@@ -11,7 +11,7 @@ from tests.faults.stage import WORKERS, Stage, staged
 from tests.support.postgres import FaultyPostgres
 
 # Each takes another path through the service; the modules are ordered by where it begins.
-CELLS = {cell.name: cell for module in (processes, resources, database, fronts) for cell in module.CELLS}
+CELLS = {cell.name: cell for module in (processes, database, fronts) for cell in module.CELLS}
 _PAUSE = 0.02
 _SETTLE = 0.5
 

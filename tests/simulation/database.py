@@ -137,18 +137,15 @@ class RequestThread:
 def plan(random: Random) -> Plan:
     seconds = random.choice((0.05, 0.3, 3.0))
     chosen = {
-        "clients": random.choice((1, 2, 3, 4, 5, 12)),
-        "keys": random.randint(1, 3),
+        "clients": random.choice((1, 2, 3, 4, 5, 12)), "keys": random.randint(1, 3),
         "requests": random.randint(1, 5),  # of each client
         "threads": random.choice((0, 0, 1, 2)),  # clients in threads without a scheduler
-        "greenlets": random.randint(1, 12),
-        "pool_size": random.randint(1, 3),
-        "pause": random.choice((0.0, 0.0, 0.01, 1.1)),
-        "deadline": random.choice((0.5, 2.0)),
+        "greenlets": random.randint(1, 12), "pool_size": random.randint(1, 3),
+        "pause": random.choice((0.0, 0.0, 0.01, 1.1)), "deadline": random.choice((0.5, 2.0)),
         "pooler": random.random() < 0.15,
         "events": [_event(random, seconds) for _ in range(random.choice((0, 0, 1, 1, 2, 3)))],
         "faults": chosen_faults(random, FAULTS, random.choice((0.1, 0.3, 0.5))),
-    }
+    }  # fmt: skip
     if random.random() < 0.3:
         chosen["faults"] |= chosen_faults(random, _RARER_FAULTS, 0.5)
     if random.random() < 0.1:

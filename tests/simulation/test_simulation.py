@@ -14,7 +14,7 @@ from tests.simulation.mutants import MUTANTS
 # Those of the mistakes too: a run that one of them breaks is a run where the code without it is tried.
 SEEDS = sorted({*range(300), *(mutant.seed for mutant in MUTANTS.values())})
 CHUNK = 100
-REPEATED = range(30)
+REPEATED = range(10)
 FURTHER = 100
 
 

@@ -47,28 +47,18 @@ def _twice(member: str, value: str) -> bytes:
 
 
 NOT_JSON: dict[str, bytes] = {
-    "empty": b"",
-    "whitespace": b" \r\n\t",
-    "a NUL": b"\0",
-    "an opening brace": b"{",
-    "no closing brace": GOOD[:-1],
-    "a second document": GOOD * 2,
-    "a NUL after the document": GOOD + b"\0",
-    "a comma before the brace": GOOD[:-1] + b",}",
-    "a comment": GOOD + b"/* weekly */",
-    "form feed as whitespace": b"\x0c" + GOOD,
-    "byte order mark": b"\xef\xbb\xbf" + GOOD,
+    "empty": b"", "whitespace": b" \r\n\t", "a NUL": b"\0", "an opening brace": b"{",
+    "no closing brace": GOOD[:-1], "a second document": GOOD * 2, "a NUL after the document": GOOD + b"\0",
+    "a comma before the brace": GOOD[:-1] + b",}", "a comment": GOOD + b"/* weekly */",
+    "form feed as whitespace": b"\x0c" + GOOD, "byte order mark": b"\xef\xbb\xbf" + GOOD,
     **{name: GOOD.decode().encode(name) for name in ("utf-16", "utf-16-le", "utf-32")},
-    "invalid UTF-8": b'{"name":"\xff"}',
-    "Latin-1": _name('"Caf\xe9"').decode().encode("latin-1"),
+    "invalid UTF-8": b'{"name":"\xff"}', "Latin-1": _name('"Caf\xe9"').decode().encode("latin-1"),
     "cut inside a character": _name('"Caf\xe9"').replace(b"\xa9", b""),
     "an overlong encoding": _name('"A"').replace(b"A", b"\xc1\x81"),
     "an encoded lone surrogate": _name('"\ud800"'),
     "beyond U+10FFFF": _name('"A"').replace(b'"A"', b'"\xf4\x90\x80\x80"'),
-    "a raw line feed in a string": _name('"a\nb"'),
-    "a raw NUL in a string": _name('"a\0b"'),
-    "an unknown escape": _name(r'"\x41"'),
-    "an unclosed string": _name('"Growth'),
+    "a raw line feed in a string": _name('"a\nb"'), "a raw NUL in a string": _name('"a\0b"'),
+    "an unknown escape": _name(r'"\x41"'), "an unclosed string": _name('"Growth'),
     "NaN as name": _name("NaN"),
     **{
         f"weight {text[:9]}": field_text("allocation", two_weights("10000", text))
@@ -79,14 +69,11 @@ NOT_JSON: dict[str, bytes] = {
     },
     "arrays 100000 deep": b"[" * 100_000 + b"]" * 100_000,
     "arrays 100000 deep in a field": _name("[" * 100_000 + "]" * 100_000),
-    "objects 40000 deep": b'{"a":' * 40_000 + b"1" + b"}" * 40_000,
-    "5000 opening brackets": b"[" * 5000,
-    "a repeated member": b'{"name":"a","name":"b"}',
-    "name twice": _twice("name", "Growth"),
+    "objects 40000 deep": b'{"a":' * 40_000 + b"1" + b"}" * 40_000, "5000 opening brackets": b"[" * 5000,
+    "a repeated member": b'{"name":"a","name":"b"}', "name twice": _twice("name", "Growth"),
     "name twice, once by an escape": GOOD.replace(b'"name"', rb'"n\u0061me": "Growth", "name"'),
-    "preset twice": _twice("preset", "weekly"),
-    "address twice in an item": _twice("token_address", _FIRST),
-}
+    "preset twice": _twice("preset", "weekly"), "address twice in an item": _twice("token_address", _FIRST),
+}  # fmt: skip
 
 NOT_AN_OBJECT: dict[str, bytes] = {
     "null": b"null", "true": b"true", "a string": json.dumps(GOOD.decode()).encode(),
@@ -110,18 +97,15 @@ _WEIGHTS = {
 }  # fmt: skip
 
 _SCHEDULES: dict[str, Any] = {
-    "null schedule": None,
-    "string as schedule": "weekly",
-    "array as schedule": ["weekly"],
-    "empty schedule": {},
-    "cron expression": {"preset": "weekly", "cron": "0 0 * * 1"},
+    "null schedule": None, "string as schedule": "weekly", "array as schedule": ["weekly"],
+    "empty schedule": {}, "cron expression": {"preset": "weekly", "cron": "0 0 * * 1"},
     "time zone": {"preset": "weekly", "timezone": "UTC"},
     "lone surrogate in a schedule": {"preset": "weekly", "\ud800": 1},
     **{
         f"preset {preset!a}": {"preset": preset}
         for preset in (None, 1, ["weekly"], "", "yearly", "Weekly", "weekly ", "weekly\n", "0 0 * * 1")
     },
-}
+}  # fmt: skip
 
 
 def _swapped(address: str, position: int) -> str:
@@ -130,27 +114,15 @@ def _swapped(address: str, position: int) -> str:
 
 # Each stands where a spelling of a token would make the allocation good.
 _ADDRESSES: dict[str, Any] = {
-    "null address": None,
-    "number as address": int(_FIRST, 16),
-    "empty address": "",
-    "symbol as address": "AAPL",
-    "no 0x": _FIRST[2:],
-    "capital X": "0X" + _FIRST[2:],
-    "capital X, checksummed": "0X" + _CASED[2:],
-    "39 digits": _FIRST[:-1],
-    "41 digits": _FIRST + "0",
-    "line feed at the end": _FIRST + "\n",
-    "line feed after the checksummed": _CASED + "\n",
-    "space in front": " " + _FIRST,
-    "space at the end": _FIRST + " ",
-    "NUL at the end": _FIRST + "\0",
-    "fullwidth digit": _FIRST[:-1] + "\uff15",
-    "not hexadecimal": _FIRST[:-1] + "g",
-    "wrong checksum": "0x" + _CASED[2:].swapcase(),
-    "zero address": "0x" + "0" * 40,
+    "null address": None, "number as address": int(_FIRST, 16), "empty address": "",
+    "symbol as address": "AAPL", "no 0x": _FIRST[2:], "capital X": "0X" + _FIRST[2:],
+    "capital X, checksummed": "0X" + _CASED[2:], "39 digits": _FIRST[:-1], "41 digits": _FIRST + "0",
+    "line feed at the end": _FIRST + "\n", "line feed after the checksummed": _CASED + "\n",
+    "space in front": " " + _FIRST, "space at the end": _FIRST + " ", "NUL at the end": _FIRST + "\0",
+    "fullwidth digit": _FIRST[:-1] + "\uff15", "not hexadecimal": _FIRST[:-1] + "g",
+    "wrong checksum": "0x" + _CASED[2:].swapcase(), "zero address": "0x" + "0" * 40,
     "settlement asset": _SHIPPED.settlement.checksummed,
-    "settlement asset in lowercase": _SHIPPED.settlement.address,
-    "unlisted token": "0x" + "1" * 40,
+    "settlement asset in lowercase": _SHIPPED.settlement.address, "unlisted token": "0x" + "1" * 40,
     **{f"{each} in capitals": "0x" + each[2:].upper() for each in ADDRESSES},
     **{
         f"wrong case of digit {position - 1} of {each}": _swapped(each, position)
@@ -158,7 +130,7 @@ _ADDRESSES: dict[str, Any] = {
         for position in range(2, 42)
         if each[position].isalpha()
     },
-}
+}  # fmt: skip
 
 _ITEM = {"token_address": _FIRST, "weight_bps": 10000}
 _ALLOCATIONS: dict[str, Any] = {
