@@ -37,14 +37,10 @@ class Host(Shell):
         conf = self.folder / "etc/pgbackrest/pgbackrest.conf"
         user = self.user
         self.variables |= {
-            "PG_CLUSTER_CONF_ROOT": f"{self.folder}/etc/postgresql",
-            "PGBACKREST_CONFIG": str(conf),
-            "PGHOST": str(self.folder),
-            "PGUSER": user,
-            "PGDATABASE": "postgres",
-            "DATA": str(self.data),
+            "PG_CLUSTER_CONF_ROOT": f"{self.folder}/etc/postgresql", "PGBACKREST_CONFIG": str(conf),
+            "PGHOST": str(self.folder), "PGUSER": user, "PGDATABASE": "postgres", "DATA": str(self.data),
             "COPY_DATA": str(self.copy),
-        }
+        }  # fmt: skip
         shipped = (PAGE.parent / "postgresql" / "pgbackrest.conf").read_text()
         text = shipped.replace("/var/lib/pgbackrest", str(self.repository))
         text = text.replace("/var/lib/postgresql/15/main", f"{self.data}\npg1-socket-path={self.folder}")

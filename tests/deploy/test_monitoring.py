@@ -196,13 +196,6 @@ def test_the_count_of_errors_shows_each_reason_and_cause(tmp_path):
     ]
 
 
-def test_shares_and_seconds_have_their_units():
-    units = {panel["title"]: panel["fieldConfig"]["defaults"].get("unit") for panel in PANELS.values()}
-    for title, unit in units.items():
-        assert (unit == "percentunit") is ("share of" in title)
-        assert (unit == "s") is bool(re.search("Latency|Waiting|delay|backup", title))
-
-
 def test_dashboard_has_the_files_statements():
     [target] = [target for target in TARGETS if "rawSql" in target]
     assert f"READ ONLY;\n{target['rawSql']};\nCOMMIT;\n" in (SUPPORT / "statements.sql").read_text()

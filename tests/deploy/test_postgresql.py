@@ -253,11 +253,8 @@ def test_lost_changes_are_listed_and_made_again(dba, spellings, monkeypatch, cap
     listed = f"OLD='{dba.login('postgres')}' NEW='{dba.login('postgres', 'stackmgr_second')}'\n{listed}"
     todo = as_operator(dba, listed, *urls).stdout.splitlines()
     assert sorted(tuple(line.split()[1:3]) for line in todo) == [
-        *[("keys", "revoke")] * 2,
-        *[("keys", "rotate")] * 2,
-        ("managers", "erase"),
-        ("managers", "hold"),
-    ]
+        *[("keys", "revoke")] * 2, *[("keys", "rotate")] * 2, ("managers", "erase"), ("managers", "hold"),
+    ]  # fmt: skip
     run = runner(monkeypatch, capsys)
     monkeypatch.setenv("STACKMGR_DATABASE_URL", urls[1])
     monkeypatch.setenv("SERVICE_DATABASE_URL", restored)

@@ -34,22 +34,17 @@ def post(*fields: bytes, body: bytes = b"", version: bytes = b"1.1") -> bytes:
 
 
 REJECTED_BY_NGINX = {
-    "high bytes": b"\xf1\xf2\xf3\r\n\r\n",
-    "method in lowercase": line(b"get /manager/stacks HTTP/1.1"),
-    "method CONNECT": line(b"CONNECT localhost:443 HTTP/1.1"),
-    "target *": line(b"GET * HTTP/1.1"),
+    "high bytes": b"\xf1\xf2\xf3\r\n\r\n", "method in lowercase": line(b"get /manager/stacks HTTP/1.1"),
+    "method CONNECT": line(b"CONNECT localhost:443 HTTP/1.1"), "target *": line(b"GET * HTTP/1.1"),
     "target with a space": line(b"GET /manager/sta cks HTTP/1.1"),
     "target with %00": line(b"GET /manager/stacks/%00 HTTP/1.1"),
     "target above the root, escaped": line(b"GET /%2e%2e/manager/stacks HTTP/1.1"),
     "target with NUL": line(b"GET /manager\x00/stacks HTTP/1.1"),
     "target of 20 kB": line(b"GET /manager/stacks?cursor=" + b"a" * 20000 + b" HTTP/1.1"),
     "HTTP/2.0": line(b"GET /manager/stacks HTTP/2.0"),
-    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "no Host": LINE + CLOSE + b"\r\n",
-    "two Hosts": get(HOST.strip()),
-    "field without a colon": get(b"Authorization Bearer SECRET"),
-    "space before the colon": get(b"X-A : value"),
-    "folded field": get(b"X-A: b", b" c"),
+    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "no Host": LINE + CLOSE + b"\r\n",
+    "two Hosts": get(HOST.strip()), "field without a colon": get(b"Authorization Bearer SECRET"),
+    "space before the colon": get(b"X-A : value"), "folded field": get(b"X-A: b", b" c"),
     "NUL in a value": get(b"X-A: b\x00c"),
     "two Authorizations": get(b"Authorization: Bearer a", b"Authorization: Bearer b"),
     "field of 20 kB": get(b"X-A: " + b"a" * 20000),
@@ -65,19 +60,15 @@ REJECTED_BY_NGINX = {
     "size of a chunk is enormous": post(b"Transfer-Encoding: chunked", body=b"f" * 18 + b"\r\n{}"),
     "chunk longer than its size": post(b"Transfer-Encoding: chunked", body=b"2\r\n{}X0\r\n\r\n"),
     "a HEAD that is malformed": line(b"HEAD /%00 HTTP/1.1"),
-}
+}  # fmt: skip
 
 CLOSED = {
-    "nothing": b"",
-    "empty lines": b"\r\n\r\n",
-    "half a line": b"GET /manager/st",
-    "half a head": LINE + b"Host: loc",
-    "HTTP/0.9": b"GET /manager/stacks\r\n",
-    "HTTP/0.9 and %00": b"GET /%00\r\n",
-    "HTTP/0.9 and a blank": b"GET /manager/stacks \r\n\r\n",
+    "nothing": b"", "empty lines": b"\r\n\r\n", "half a line": b"GET /manager/st",
+    "half a head": LINE + b"Host: loc", "HTTP/0.9": b"GET /manager/stacks\r\n",
+    "HTTP/0.9 and %00": b"GET /%00\r\n", "HTTP/0.9 and a blank": b"GET /manager/stacks \r\n\r\n",
     "half a body": post(b"Content-Length: 50", body=b"{}"),
     "half a chunk": post(b"Transfer-Encoding: chunked", body=b"5\r\n{}"),
-}
+}  # fmt: skip
 
 # What nginx passes on and gunicorn rejects.
 REJECTED_BY_THE_SERVER = {
@@ -135,17 +126,11 @@ def test_tls_has_forward_secrecy_and_no_tickets(proxy):
 @pytest.mark.parametrize(
     ("given", "repeated"),
     [
-        (b"a.b:c_d-E9", True),
-        (b"r" * 8000, True),
-        (EXAMPLE_ID.encode(), True),
+        (b"a.b:c_d-E9", True), (b"r" * 8000, True), (EXAMPLE_ID.encode(), True),
         (bytes(each for each in range(0x21, 0x7F) if each not in b'"\\'), True),
-        (b"a b", True),
-        (b'a"b', False),
-        (b"a\\b", False),
-        (b"\xe9", False),
-        (b"", False),
+        (b"a b", True), (b'a"b', False), (b"a\\b", False), (b"\xe9", False), (b"", False),
     ],
-)
+)  # fmt: skip
 def test_nginx_repeats_only_harmless_ids(proxy, given, repeated):
     request = get(b"X-Request-Id: " + given, b"X-A : malformed")
     returned = only_error(request, proxy.send(request)).headers["X-Request-Id"]

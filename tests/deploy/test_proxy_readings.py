@@ -12,13 +12,15 @@ from stackmgr.limits import BODY_LIMIT_BYTES
 from tests.support.client import STACKS, check_response
 from tests.support.examples import configuration
 from tests.support.http_wire import chunked, connect
-from tests.support.nginx import parse_responses
+from tests.support.nginx import nginx_before, parse_responses
 from tests.support.server import Response
 
 ITEM = f"{STACKS}/ID"
 BEARER = "Authorization: Bearer KEY"
 NEW_KEY = "Idempotency-Key: NEW"
 BODY = json.dumps(configuration()).encode()
+# An id that nginx would not repeat in an error of its own: where it comes back, the service has responded.
+ODD_ID = 'é "quoted" \\ \x85\xff'
 COMPARED = ("Allow", "WWW-Authenticate", "Retry-After", "Cache-Control", "X-Request-Id", "Content-Type")
 
 
@@ -121,6 +123,13 @@ ROWS = {
     "another scheme": Row(raw(f"GET {STACKS}", "Authorization: Basic KEY"), *NO_KEY),
     "two credentials": Row(raw(f"GET {STACKS}", "Authorization: Bearer KEY KEY"), *NO_KEY),
     "two Authorization fields": Row(read(f"GET {STACKS}", BEARER), *NO_KEY),
+    **{
+        f"id {sent[:6]!r}": Row(read(f"GET {STACKS}").replace(b"reading/7 3", sent.encode("latin-1")), 200)
+        for sent in ("a.b:c_d-e", ODD_ID, "é\tü", "r" * 16000, "x, y", "\xc3\xa9")
+    },
+    "/live": Row(read("GET /live"), *NOT_FOUND),
+    "/ready": Row(read("GET /ready"), *NOT_FOUND),
+    "/metrics": Row(read("GET /metrics"), *NOT_FOUND),
     "conditions": Row(read(f"GET {ITEM}", "If-None-Match: *", 'If-Match: "a"', "Range: bytes=0-1"), 200),
     # Malformed HTTP: test_proxy_malformed.py and tests/server have what both reject
     "bare line feeds": Row(read(f"GET {STACKS}").replace(b"\r\n", b"\n"), *BAD),
@@ -130,14 +139,10 @@ ROWS = {
 
 # What nginx 1.22 leaves no choice: the comments of deploy/nginx.conf say so.
 BEHIND_NGINX = {
-    "two Authorization fields": BAD,
-    "bare line feeds": (200, None),
-    "another expectation": (201, None),
-    "a body in small chunks": (201, None),
-    "CONNECT": NOT_ALLOWED,
-    "a truncated body": None,
+    "two Authorization fields": BAD, "bare line feeds": (200, None), "another expectation": (201, None),
+    "a body in small chunks": (201, None), "CONNECT": NOT_ALLOWED, "a truncated body": None,
     "no end of chunks": None,
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -187,3 +192,50 @@ def test_nginx_changes_no_response(proxy, service, words, name):
     assert outcome(through) == outcome(direct)
     if row.error is not errors.InvalidRequest:
         assert [through.headers[each] for each in COMPARED] == [direct.headers[each] for each in COMPARED]
+
+
+@pytest.mark.parametrize("size", [2_000_000, 8 * 1024 * 1024])
+@pytest.mark.parametrize("framing", [{}, {"Transfer-Encoding": "chunked"}], ids=["announced", "chunked"])
+def test_bodies_of_up_to_8_megabytes_reach_the_service(proxy, key, framing, size):
+    headers = {"Authorization": f"Bearer {key}", "X-Request-Id": ODD_ID.encode("latin-1")}
+    body = iter([padded(size)]) if framing else padded(size)
+    response = proxy.request("POST", STACKS, headers | framing, body)
+    assert (response.status, response.headers["X-Request-Id"]) == (413, ODD_ID)
+
+
+def test_a_base_path_is_returned_in_location(service, key, tmp_path):
+    as_the_file_says = {
+        "    location / {\n": (
+            "    location / { return 404; }\n    location = /base { return 404; }\n    location /base/ {\n"
+        ),
+        "proxy_pass http://stackmgr;": "proxy_pass http://stackmgr$stackmgr_below_base;",
+        "map $request_uri $stackmgr_allow {": (
+            'map $request_uri $stackmgr_below_base { "~^/base(?<below_base>/.*)$" $below_base; }\n'
+            "map $request_uri $stackmgr_allow {"
+        ),
+        "proxy_redirect off;": "proxy_redirect / /base/; absolute_redirect off;",
+    }
+    with nginx_before(tmp_path, service.port, changes=as_the_file_says) as proxy:
+        headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "k"}
+        created = proxy.request("POST", f"/base{STACKS}", headers, BODY)
+        location = created.headers["Location"]
+        assert (created.status, location) == (201, f"/base{STACKS}/{created.json['id']}")
+        assert proxy.request("GET", location, headers).body == created.body
+        for path in (
+            "/",
+            "/base",
+            "/base/",
+            "/base/manager%2Fstacks",
+            STACKS,
+            location.removeprefix("/base"),
+        ):
+            assert (path, proxy.request("GET", path, headers).status) == (path, 404)
+
+
+def test_expect_100_continue_gets_an_interim_response(proxy, key):
+    head = create(BODY, "Expect: 100-continue").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+    with proxy.connect() as connection:
+        connection.sendall(filled(head, {"KEY": key}))
+        assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(BODY)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 201 ")

@@ -29,11 +29,8 @@ FORGED = ("Forwarded", "Proxy", "Via", "X-Original-URL", "X-Real-IP", "X-Rewrite
 FORGED += ("SCRIPT_NAME", "PATH_INFO", "REMOTE_USER", "X_Request_Id")
 OF_FORWARDING = ("For", "Host", "Port", "Prefix", "Proto", "Protocol", "Scheme", "Server", "Ssl")
 OF_A_HOP = {
-    "TE": "trailers",
-    "Upgrade": "websocket",
-    "Connection": "upgrade, authorization",
-    "Expect": "200-ok",
-}
+    "TE": "trailers", "Upgrade": "websocket", "Connection": "upgrade, authorization", "Expect": "200-ok",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

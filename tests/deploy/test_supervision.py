@@ -138,16 +138,6 @@ def test_unbootable_release_keeps_old_settings(database_url, releases):
         assert len(workers(service)) == 2
 
 
-def test_half_failed_reload_keeps_old_workers(database_url, releases):
-    with releases.serve(database_url, WEB_CONCURRENCY="2") as service:
-        eventually(lambda: releases.booted() == 2)
-        ignores = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(10)"
-        code = IN_A_WORKER.format(f"os.mkdir({str(releases.folder / 'second')!r}); {ignores}")
-        releases.switch_to_new("wsgi.py", code)
-        rejected_reload(service)
-        releases.replace_every_worker(service)
-
-
 def test_master_works_during_a_check(database_url, releases):
     checking = releases.folder / "checking"
     with releases.serve(database_url) as service:
