@@ -24,6 +24,16 @@ class SqlFile:
     fields: dict[str, str]
     body: str
 
+    def is_complete(self) -> bool:
+        """Whether the header has the name of the file, a sentence and each field, in order."""
+        names = [name for name in FIELDS if name != "why" or name in self.fields]
+        return (
+            self.title == self.name
+            and self.purpose.endswith(".")
+            and list(self.fields) == names
+            and all(self.fields.values())
+        )
+
     def listed(self, field: str) -> list[str]:
         """Return the items of a field, none if it says `none`."""
         text = self.fields[field]

@@ -140,6 +140,8 @@ ALTER TABLE half ADD CONSTRAINT of_half CHECK (length(name) < 9);
 OBJECTS = {
     "ALTER TABLE creation_receipts DROP CONSTRAINT creation_receipts_pkey": "creation_receipts_pkey: missing",
     SECURED: "lacks POLICY ON stackmgr.stacks, whose row security is enabled",
+    f"{SECURED}; CREATE POLICY every ON stacks TO stackmgr_reader USING (true)": "lacks POLICY ON",
+    f"{SECURED}; CREATE POLICY every ON stacks AS RESTRICTIVE USING (true)": "lacks POLICY ON",
     f"{SECURED}; CREATE POLICY every ON stacks USING (true)": f"{STACKS}: owner stackmgr_owner, row security",
     "DROP TABLE manager_rebindings": "relation stackmgr.manager_rebindings: missing",
     "ALTER DOMAIN preset DROP CONSTRAINT preset_is_known": "constraint preset_is_known: missing",
@@ -214,6 +216,8 @@ def test_maintain_of_public_is_a_problem(check, admin):
     assert "privileges of PUBLIC: MAINTAIN;" in str(check("GRANT MAINTAIN ON stacks TO PUBLIC").problems)
 
 
+DBA_TWO = "CREATE FUNCTION dba_two() RETURNS integer RETURN 2"
+SEQUENCE = "CREATE SEQUENCE next; GRANT USAGE ON next TO stackmgr_app"
 # What each warning says, or None if there is nothing to say.
 SAID = {
     "CREATE INDEX ON stacks (preset) WHERE preset = 'daily'": f"{STACKS}: index stacks_preset_idx",
@@ -226,7 +230,7 @@ SAID = {
     "ALTER TABLE stacks SET (fillfactor = 70)": f"{STACKS}: settings: fillfactor=70",
     "ALTER TABLE stacks ADD COLUMN note text DEFAULT 'none'": f"{STACKS}: column note",
     "CREATE TABLE notes (id integer PRIMARY KEY CHECK (id > 0))": "relation stackmgr.notes",
-    "CREATE FUNCTION dba_two() RETURNS integer RETURN 2": "function stackmgr.dba_two()",
+    f"{DBA_TWO}; REVOKE EXECUTE ON FUNCTION dba_two FROM PUBLIC": "function stackmgr.dba_two()",
     "CREATE AGGREGATE total(integer) (sfunc = int4pl, stype = integer)": "function stackmgr.total(integer)",
     f"GRANT {OTHER} TO {LOGIN}": f"membership of {LOGIN} in {OTHER}",
     "ALTER DATABASE this SET commit_delay = 100000": "slow requests down: commit_delay = 100000",
@@ -237,6 +241,8 @@ SAID = {
     "CREATE STATISTICS public.both ON preset, revision_number FROM stacks": None,
     "ALTER TABLE stacks ALTER name SET STATISTICS 500": None,
     f"GRANT stackmgr_reader TO {OTHER}": None,
+    f"{BY_DEFAULT} GRANT SELECT ON TABLES TO stackmgr_owner": None,
+    f"{SEQUENCE}; ALTER TABLE stacks ADD COLUMN note bigint DEFAULT nextval('next')": "column note",
     f"GRANT pg_read_all_stats TO {LOGIN}": f"membership of {LOGIN} in pg_read_all_stats",
 }
 

@@ -3,7 +3,6 @@
 import ast
 import pkgutil
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +11,10 @@ from psycopg import pq
 
 import stackmgr
 from stackmgr.database import statements
-from stackmgr.database.connection import DatabaseConnection, execution
+from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
-from tests.sql.headers import CITUS_FUNCTIONS, FIELDS, SQL_FILES, SqlFile
+from tests.sql.headers import CITUS_FUNCTIONS, SQL_FILES, SqlFile
 
 PACKAGE = Path(stackmgr.__file__).parent
 MODULES = {
@@ -41,11 +40,7 @@ each_file = pytest.mark.parametrize("file", SQL_FILES.values(), ids=SQL_FILES)
 @each_file
 def test_the_header_is_complete(file: SqlFile):
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", file.name)
-    assert file.title == file.name
-    assert file.purpose.endswith(".")
-    assert [name for name in FIELDS if name in file.fields] == list(file.fields)
-    assert file.fields.keys() | {"why"} == set(FIELDS)
-    assert all(file.fields.values())
+    assert file.is_complete()
 
 
 @each_file
@@ -82,14 +77,6 @@ def test_postgresql_returns_the_headers_columns(owner, file: SqlFile):
     described = owner.pgconn.describe_prepared(file.name.encode())
     columns = [described.fname(number).decode() for number in range(described.nfields)]
     assert columns == [column.removesuffix(" or null") for column in file.columns()]
-
-
-def test_a_dba_sees_the_name_of_a_statements_file(owner, admin):
-    statement = statements.load("stack_get")
-    owner.run(execution(statement, dict.fromkeys(statement.parameters)), time.monotonic() + 5)
-    query = b"SELECT query FROM pg_stat_activity WHERE pid = %s"
-    [shown] = admin.execute(query, [owner.info.backend_pid]).fetchone()
-    assert shown.startswith("SELECT /* stack_get */")
 
 
 @each_file

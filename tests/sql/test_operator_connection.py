@@ -2,7 +2,6 @@
 
 import signal
 import time
-from contextlib import suppress
 from uuid import uuid4
 
 import pytest
@@ -32,14 +31,6 @@ def test_nothing_of_an_operator_is_left_in_the_session(database_url):
         assert next(issued_keys.list_all(operator)) is not None
         operator.vacuum_receipts()
         assert connection.execute(STATE).fetchone() == before
-
-
-def test_a_failed_transaction_changes_nothing(database_url):
-    with operating(database_url) as operator:
-        with suppress(KeyError), operator.transaction():
-            issued = issued_keys.create(operator, str(uuid4()))
-            raise KeyError
-        assert issued_keys.find(operator, issued.key_id) is None
 
 
 def test_other_warning_fails_no_command(database_url):

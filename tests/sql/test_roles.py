@@ -47,30 +47,6 @@ def test_readiness_names_each_missing_right(admin, kind, name, verb, column):
     assert missing == f"{verb} ON stackmgr.{name}"
 
 
-def test_readiness_names_hidden_rows(admin):
-    policy = b"CREATE POLICY test ON stackmgr.stacks TO %s USING (true)"
-    hidden = "POLICY ON stackmgr.stacks, whose row security is enabled"
-    for others, missing in (
-        ([], hidden),
-        ([policy % b"stackmgr_reader"], hidden),
-        ([b"CREATE POLICY test ON stackmgr.stacks AS RESTRICTIVE USING (true)"], hidden),
-        ([policy % b"PUBLIC"], None),
-    ):
-        with admin.transaction(force_rollback=True):
-            for statement in (b"ALTER TABLE stackmgr.stacks ENABLE ROW LEVEL SECURITY", *others):
-                admin.execute(statement)
-            admin.execute(b"SET LOCAL ROLE stackmgr_app")
-            assert admin.execute(statements.load("readiness").text).fetchone()[-1] == missing
-
-
-def test_added_function_needs_no_right(admin):
-    with admin.transaction(force_rollback=True):
-        admin.execute(b"CREATE FUNCTION stackmgr.dba_two() RETURNS integer RETURN 2")
-        admin.execute(b"REVOKE EXECUTE ON FUNCTION stackmgr.dba_two FROM PUBLIC")
-        [(_, _, missing)] = admin.execute(statements.load("readiness").text)
-    assert missing is None
-
-
 ACCOUNT = "00000000-0000-4000-8000-000000000001"
 OWNERS = b"""
 SELECT DISTINCT relowner::regrole::text FROM pg_class WHERE relnamespace = to_regnamespace('stackmgr')
