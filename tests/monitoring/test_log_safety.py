@@ -147,17 +147,9 @@ def test_line_has_manager_route_and_outcome(client, logged, log, admin):
     ).fetchone()
     assert elapsed_ms > line.pop("duration_ms") > line.pop("verifier_ms") > line.pop("queued_ms") == 0
     assert line == {
-        "request_id": "r1",
-        "method": "POST",
-        "route": STACKS,
-        "status": 201,
-        "code": None,
-        "reason": None,
-        "manager_id": manager_id,
-        "key_id": key_id,
-        "stack_id": created.json["id"],
-        "verifier": "accepted",
-    }
+        "request_id": "r1", "method": "POST", "route": STACKS, "status": 201, "code": None, "reason": None,
+        "manager_id": manager_id, "key_id": key_id, "stack_id": created.json["id"], "verifier": "accepted",
+    }  # fmt: skip
 
 
 def test_failing_observer_changes_no_response(client, client_with, log):

@@ -79,15 +79,12 @@ def _save_stack(
     rows = [
         STORED._replace(name=name, allocation=_allocation(weights), preset=preset)._asdict()
         | {
-            "revision_id": f"{stack_id[:-4]}{number:04d}",
-            "revision_number": number,
-            "identity_id": f"id:{external_id}",
-            "request_id": request_id,
-            "key_id": key_id,
+            "revision_id": f"{stack_id[:-4]}{number:04d}", "revision_number": number,
+            "identity_id": f"id:{external_id}", "request_id": request_id, "key_id": key_id,
             "created_at": at,
         }
         for number, (at, key_id, request_id, name, weights, preset) in enumerate(revisions, start=1)
-    ]
+    ]  # fmt: skip
     first, last = rows[0], rows[-1]
     not_of_stacks = ("identity_id", "request_id", "key_id")
     current = {name: value for name, value in last.items() if name not in not_of_stacks}

@@ -72,15 +72,10 @@ def test_settings_of_a_login_change_no_transaction(saved_url):
     given = "-c statement_timeout=9s -c lock_timeout=9s -c default_transaction_isolation=read\\ committed"
     given += " -c synchronous_commit=off -c client_min_messages=error -c search_path=public"
     expected = {
-        "transaction_read_only": "on",
-        "transaction_isolation": "repeatable read",
-        "role": "stackmgr_reader",
-        "statement_timeout": "0",
-        "lock_timeout": "10s",
-        "synchronous_commit": "on",
-        "client_min_messages": "warning",
-        "search_path": "pg_catalog",
-    }
+        "transaction_read_only": "on", "transaction_isolation": "repeatable read",
+        "role": "stackmgr_reader", "statement_timeout": "0", "lock_timeout": "10s",
+        "synchronous_commit": "on", "client_min_messages": "warning", "search_path": "pg_catalog",
+    }  # fmt: skip
     with reading(make_conninfo(saved_url, options=given)) as reader:
         run = reader._connection.execute
         found = {name: run("SELECT current_setting($1)", [name]).fetchone()[0] for name in expected}

@@ -108,18 +108,15 @@ GROWTH, INCOME, CHIPS = STACK, QUIET_STACK, OTHERS_STACK
 @pytest.mark.parametrize(
     ("parameters", "stacks"),
     [
-        ({"manager": MANAGER.upper()}, [INCOME, GROWTH]),
-        ({"manager": MANAGER_ID, "rows": "1"}, [INCOME]),
-        ({"name": "oW"}, [GROWTH]),
-        ({"name": "%' OR true --"}, []),
+        ({"manager": MANAGER.upper()}, [INCOME, GROWTH]), ({"manager": MANAGER_ID, "rows": "1"}, [INCOME]),
+        ({"name": "oW"}, [GROWTH]), ({"name": "%' OR true --"}, []),
         ({"token": ADDRESS["AMD"].upper().replace("0X", "0x")}, [GROWTH, CHIPS]),
         ({"token": ADDRESS["AMD"], "manager": OTHER_MANAGER_ID}, [CHIPS]),
-        ({"key": PRODUCTION}, [INCOME, GROWTH]),
-        ({"revision": f"{STACK[:-4]}0002"}, [GROWTH]),
+        ({"key": PRODUCTION}, [INCOME, GROWTH]), ({"revision": f"{STACK[:-4]}0002"}, [GROWTH]),
         ({"revision": f'"{STACK[:-4]}0002"'}, [GROWTH]),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_find_applies_every_condition(shown, parameters, stacks):
     lines = shown("find", **parameters)
     assert [line.split("|")[1] for line in lines] == stacks
@@ -130,14 +127,11 @@ def test_find_applies_every_condition(shown, parameters, stacks):
 @pytest.mark.parametrize(
     ("bounds", "found"),
     [
-        ({}, True),
-        ({"manager": MANAGER}, True),
-        ({"manager": OTHER_MANAGER_ID}, False),
+        ({}, True), ({"manager": MANAGER}, True), ({"manager": OTHER_MANAGER_ID}, False),
         ({"since": "2026-11-21 22:10:54Z", "until": "2026-11-21 22:10:54Z"}, True),
-        ({"since": "2026-11-21 22:10:55Z"}, False),
-        ({"until": "2026-11-21 22:10:53Z"}, False),
+        ({"since": "2026-11-21 22:10:55Z"}, False), ({"until": "2026-11-21 22:10:53Z"}, False),
     ],
-)
+)  # fmt: skip
 def test_request_is_found_within_its_bounds(shown, bounds, found):
     changed = record(shown("request", request="support-daily", **bounds))
     assert bool(changed) is found
@@ -145,16 +139,10 @@ def test_request_is_found_within_its_bounds(shown, bounds, found):
         f"{column}_{when}" for column in COLUMNS for when in ("before", "after") if column != "allocation"
     ]
     expected = dict.fromkeys((*empty, "token_address", "weight_bps_before", "weight_bps_after"), "") | {
-        "external_id": MANAGER,
-        "manager_id": MANAGER_ID,
-        "stack_id": STACK,
-        "revision_number": "3",
-        "revision_id": f"{STACK[:-4]}0003",
-        "created_at": "2026-11-21 22:10:54+00",
-        "key_id": SUPPORT,
-        "preset_before": "monthly",
-        "preset_after": "daily",
-    }
+        "external_id": MANAGER, "manager_id": MANAGER_ID, "stack_id": STACK, "revision_number": "3",
+        "revision_id": f"{STACK[:-4]}0003", "created_at": "2026-11-21 22:10:54+00", "key_id": SUPPORT,
+        "preset_before": "monthly", "preset_after": "daily",
+    }  # fmt: skip
     assert changed == (expected if found else {})
 
 
@@ -171,15 +159,10 @@ def test_receipt_is_found_by_either_id(shown, manager):
     saved = allocation_text((ADDRESS["AAPL"], 10000))
     created = STORED._replace(name="Growth", preset="weekly", allocation=saved)
     assert record(shown("receipt", manager=manager, key="growth-2026")) == created._asdict() | {
-        "idempotency_key": "growth-2026",
-        "created_at": "2026-11-20 09:15:00+00",
-        "stack_id": GROWTH,
-        "request_id": "import-17",
-        "key_id": "",
-        "input_digest": created.digest().hex(),
-        "current_name": "Growth",
-        "revision_number": "4",
-    }
+        "idempotency_key": "growth-2026", "created_at": "2026-11-20 09:15:00+00", "stack_id": GROWTH,
+        "request_id": "import-17", "key_id": "", "input_digest": created.digest().hex(),
+        "current_name": "Growth", "revision_number": "4",
+    }  # fmt: skip
     assert shown("receipt", manager=OTHER_MANAGER_ID, key="growth-2026") == []
 
 

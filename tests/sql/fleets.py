@@ -64,11 +64,7 @@ def insert(
     # The keys of the rows are right by construction; checking them takes a third of the time.
     admin.execute(b"SET session_replication_role = replica")
     given = STORED._replace(name="A name of usual length", allocation=allocation)._asdict() | {
-        "first_manager": managers.start,
-        "last_manager": managers.stop - 1,
-        "first_holder": holders.start,
-        "holders": len(holders),
-        "first": stacks.start,
-        "last": stacks.stop - 1,
-    }
+        "first_manager": managers.start, "last_manager": managers.stop - 1, "first_holder": holders.start,
+        "holders": len(holders), "first": stacks.start, "last": stacks.stop - 1,
+    }  # fmt: skip
     admin.execute(_INSERT, given)

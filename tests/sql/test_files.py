@@ -24,15 +24,9 @@ MODULES = {
 
 # The methods that send SQL, and the position of the argument that is the SQL.
 SENDING = {
-    "execute": 0,
-    "executemany": 0,
-    "stream": 0,
-    "exec_": 0,
-    "exec_params": 0,
-    "send_query": 0,
-    "send_query_params": 0,
-    "send_prepare": 1,
-}
+    "execute": 0, "executemany": 0, "stream": 0, "exec_": 0, "exec_params": 0, "send_query": 0,
+    "send_query_params": 0, "send_prepare": 1,
+}  # fmt: skip
 
 each_file = pytest.mark.parametrize("file", SQL_FILES.values(), ids=SQL_FILES)
 

@@ -40,26 +40,20 @@ KEY = {"key_digest": CALLER["key_digest"]}
 WRITE = {**CALLER, "request_id": "request", "key_id": None}
 CONFIGURATION = STORED._asdict()
 PAGE = {
-    "after_created_at": cursor.START.created_at,
-    "after_stack_id": cursor.START.stack_id,
-    "row_limit": 26,
-    "page_bytes": PAGE_NAME_BYTES,
-    "name_bytes": PAGE_NAME_BYTES // MAX_PAGE_SIZE,
-}
+    "after_created_at": cursor.START.created_at, "after_stack_id": cursor.START.stack_id, "row_limit": 26,
+    "page_bytes": PAGE_NAME_BYTES, "name_bytes": PAGE_NAME_BYTES // MAX_PAGE_SIZE,
+}  # fmt: skip
 # What the service runs, and how many rows of the tables each may read.
 CALLS: dict[str, tuple[int, dict[str, Any]]] = {
-    "api_key_verify": (2, KEY),
-    "api_key_use_record": (1, KEY),
+    "api_key_verify": (2, KEY), "api_key_use_record": (1, KEY),
     "api_key_quota_consume": (10, {"quota_id": MANAGER, "quota_seconds": 60}),
     "api_key_quota_peek": (3, {"quota_id": MANAGER, "quota_seconds": 60}),
     "manager_find": (1, {"external_id": MANAGER, "identity_id": MANAGER}),
     "stack_create": (5, {"idempotency_key": "new", "input_digest": bytes(32), **WRITE, **CONFIGURATION}),
-    "receipt_find": (2, {"idempotency_key": MANAGER}),
-    "stack_get": (3, {"stack_id": MANAGER, **CALLER}),
-    "stack_list": (28, {**PAGE, **CALLER}),
-    "stack_list_long_names": (26, PAGE),
+    "receipt_find": (2, {"idempotency_key": MANAGER}), "stack_get": (3, {"stack_id": MANAGER, **CALLER}),
+    "stack_list": (28, {**PAGE, **CALLER}), "stack_list_long_names": (26, PAGE),
     "stack_update": (4, {"stack_id": MANAGER, **WRITE, **CONFIGURATION}),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

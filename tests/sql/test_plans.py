@@ -32,14 +32,9 @@ FLEETS = {
 STATISTICS = ("stale", "fresh", "after churn", "none")
 
 TABLES = (
-    "managers",
-    "api_keys",
-    "api_key_quota_slots",
-    "api_key_quota_queues",
-    "stacks",
-    "stack_revisions",
+    "managers", "api_keys", "api_key_quota_slots", "api_key_quota_queues", "stacks", "stack_revisions",
     "creation_receipts",
-)
+)  # fmt: skip
 NO_AUTOVACUUM = "".join(f"ALTER TABLE stackmgr.{table} SET (autovacuum_enabled = off);" for table in TABLES)
 
 # Of stack_list, above the index of pages.
@@ -76,12 +71,9 @@ SELECT quota_id, slot, '{}' FROM stackmgr.api_key_quota_slots
 
 # Of parameters that are no column of a configuration.  No type of the schema: see stack_create.
 SAMPLES: dict[str, Any] = {
-    "uuid": MANAGER,
-    "text": "text",
-    "bytea": bytes(32),
-    "integer": 1,
+    "uuid": MANAGER, "text": "text", "bytea": bytes(32), "integer": 1,
     "timestamptz": "2026-01-01T00:00:00Z",
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
