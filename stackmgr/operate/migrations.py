@@ -65,7 +65,8 @@ _RESET_OWNER = b"RESET ROLE"
 # Pauses and the build of an index outlast a server's limits.  Citus: an ALTER TABLE of several shards
 # must not use several connections; PostgreSQL ignores that.
 _SESSION = b"""
-SELECT set_config(name, '0', false) FROM pg_settings WHERE name ~ '^(idle_session|transaction)_timeout$';
+SELECT set_config(name, '0', false) FROM pg_settings
+WHERE name ~ '^(idle_(in_transaction_)?session|transaction)_timeout$';
 SET citus.multi_shard_modify_mode = 'sequential'
 """
 _BACKEND_PID = b"SELECT pg_backend_pid()"

@@ -206,6 +206,8 @@ def _probe(connection: DatabaseConnection, seconds: float) -> list[str]:
             name = "the commit of a write"
             connection.execute(_CHECK_DEFERRED)
     except psycopg.Error as ex:
+        if connection.broken:  # that is a limit's doing, or the network's
+            raise
         return [f"requests fail in {name} ({ex.sqlstate}): {ex.diag.message_primary}; see the server's log"]
     cancel = connection.pgconn.get_cancel()
     try:

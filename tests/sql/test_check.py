@@ -1,5 +1,6 @@
 """What `stackmgr check` finds in a database, as the service's login: on a copy of its own, damaged first."""
 
+import time
 from collections.abc import Iterator
 
 import psycopg
@@ -269,6 +270,14 @@ def test_a_commit_that_no_standby_confirms_is_a_problem(bare_cluster_url):
         waiting = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
         assert admin.execute(waiting).fetchone() == (0,)
     assert problem.startswith("no commit is confirmed within 1 s (deadline): see synchronous_standby")
+
+
+def test_a_session_that_ends_says_nothing_of_requests(check, monkeypatch):
+    load = preflight.statements.load
+    monkeypatch.setattr(preflight.statements, "load", lambda name: time.sleep(0.1) or load(name))
+    found = check("ALTER DATABASE this SET idle_in_transaction_session_timeout = '20ms'")
+    assert (found.problems, found.reachable) == ([], False)
+    assert "could not be checked: terminating connection due to idle-in-transaction" in found.warnings[-1]
 
 
 def test_nothing_of_the_check_is_left(check):
