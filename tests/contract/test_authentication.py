@@ -76,28 +76,23 @@ def test_no_rejection_gives_a_reason(client, make_client, client_with, end):
     assert responses == responses[:1] * 5
 
 
-@pytest.mark.parametrize(
-    ("status", "send"),
-    [
+def test_the_first_request_makes_the_record(make_client, admin):
+    by_external_id = "SELECT manager_id::text, identity_id FROM stackmgr.managers WHERE external_id = %s"
+    for status, send in (
         (200, lambda client: client.page()),
         (201, lambda client: client.create(configuration())),
         (400, lambda client: client.page("limit=0")),
         (400, lambda client: client.create(b"{}")),
         (404, lambda client: client.update(MISSING, {"name": "Value"})),
         (413, lambda client: client.create(b"x" * 262145)),
-    ],
-)
-def test_the_first_request_makes_the_record(client, admin, status, send):
-    def records():
-        by_external_id = "SELECT manager_id::text, identity_id FROM stackmgr.managers WHERE external_id = %s"
-        return admin.execute(by_external_id, [client.external_id]).fetchall()
-
-    assert records() == []
-    assert send(client).status_int == status
-    made = records()
-    assert [identity_id for _, identity_id in made] == [api_keys.identity_of(client.external_id)]
-    send(client)
-    assert records() == made
+    ):
+        client, made = make_client(), []
+        for _ in range(2):
+            made.append(admin.execute(by_external_id, [client.external_id]).fetchall())
+            assert send(client).status_int == status
+        made.append(admin.execute(by_external_id, [client.external_id]).fetchall())
+        assert [identity_id for _, identity_id in made[1]] == [api_keys.identity_of(client.external_id)]
+        assert made == [[], made[1], made[1]]
 
 
 INSERT = "INSERT INTO stackmgr.managers (manager_id, external_id, identity_id) VALUES (%s, %s, %s)"

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -14,22 +15,19 @@ from stackmgr.database.pool import Database
 from stackmgr.http import health
 from stackmgr.operate import migrations
 from tests.support.greenlets import in_greenlets
+from tests.support.recorder import opened
 
 
 @pytest.fixture
 def admin_app() -> Iterator[Callable[..., webtest.TestApp]]:
     """Return a function that makes the operator's application on a database of its own pool."""
-    opened = []
+    with ExitStack() as cleanup:
 
-    def make(url: str, deadline: float = 60.0) -> webtest.TestApp:
-        database = Database(url, pool_size=1, deadline=deadline)
-        database.open()
-        opened.append(database)
-        return webtest.TestApp(in_greenlets(health.create_admin_app(database, None)))
+        def make(url: str, deadline: float = 60.0) -> webtest.TestApp:
+            database = cleanup.enter_context(opened(url, pool_size=1, deadline=deadline))
+            return webtest.TestApp(in_greenlets(health.create_admin_app(database, None)))
 
-    yield make
-    for database in opened:
-        database.close()
+        yield make
 
 
 def test_a_process_is_live_without_a_database(admin_app):
@@ -55,31 +53,21 @@ def test_a_slow_scrape_delays_no_other():
         assert scrape.result().status_int == 200
 
 
-def not_ready_reason(app: webtest.TestApp) -> str:
-    response = app.get("/ready", status=503)
-    assert response.json.keys() == {"status", "reason"}
-    assert response.json["status"] == "not ready"
-    return response.json["reason"]
+def test_a_worker_that_can_write_is_ready(admin_app, database_url, monkeypatch):
+    def assert_not_ready(url: str, reason: str, **options: float) -> None:
+        response = admin_app(url, **options).get("/ready", status=503)
+        assert response.json == {"status": "not ready", "reason": reason}
 
-
-def test_a_worker_that_can_write_is_ready(admin_app, database_url):
-    assert admin_app(database_url).get("/ready").json == {"status": "ready"}
-    read_only = make_conninfo(database_url, options="-c default_transaction_read_only=on")
-    assert not_ready_reason(admin_app(read_only)) == "the database accepts no writes"
-
-
-def test_without_a_database_it_is_not_ready(admin_app):
-    app = admin_app("host=/nowhere", deadline=1.0)
-    assert not_ready_reason(app) == "the database does not respond"
-
-
-def test_an_older_schema_is_not_ready(admin_app, database_url, monkeypatch):
     required = paths.schema_version()
     assert migrations.available()[-1].version == required
-    monkeypatch.setattr(paths, "schema_version", lambda: required - 1)
-    assert admin_app(database_url).get("/ready").json == {"status": "ready"}
+    for version in (required, required - 1):
+        monkeypatch.setattr(paths, "schema_version", lambda: version)  # noqa: B023 - called at once
+        assert admin_app(database_url).get("/ready").json == {"status": "ready"}
+    read_only = make_conninfo(database_url, options="-c default_transaction_read_only=on")
+    assert_not_ready(read_only, "the database accepts no writes")
+    assert_not_ready("host=/nowhere", "the database does not respond", deadline=1.0)
     monkeypatch.setattr(paths, "schema_version", lambda: required + 1)
-    assert not_ready_reason(admin_app(database_url)) == "the schema is older than the service"
+    assert_not_ready(database_url, "the schema is older than the service")
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/manager/stacks"])

@@ -94,16 +94,11 @@ def test_a_cursor_needs_no_escaping(client):
         assert client.page(f"cursor={text}").json == {"items": [older], "next_cursor": None}
 
 
-@each_case(
-    "query",
-    {
-        "ampersands to spare": ("", "&", "&limit=5", "limit=5&&"),
-        "any order": (f"limit=5&cursor={CURSOR}", f"cursor={CURSOR}&limit=5"),
-        "escaped": ("lim%69t=5", f"%63ursor={CURSOR}"),
-    },
-)
-def test_other_spellings_of_the_parameters(client, query):
-    assert client.request("GET", f"{STACKS}?{query}").status_int == 200
+def test_other_spellings_of_the_parameters(client):
+    ampersands = ("", "&", "&limit=5", "limit=5&&")
+    orders = (f"limit=5&cursor={CURSOR}", f"cursor={CURSOR}&limit=5")
+    for query in (*ampersands, *orders, "lim%69t=5", f"%63ursor={CURSOR}"):
+        assert client.request("GET", f"{STACKS}?{query}").status_int == 200
 
 
 ORDINARY = ["stack_list"]

@@ -17,7 +17,7 @@ from stackmgr.stacks.eip55 import eip55
 from tests.support.examples import ADDRESSES, COLUMNS, PRESETS, allocation, configuration, from_columns
 
 PAGE_BYTES, NAME_BYTES = 18, 9  # of the names of a page, and of a name that is not read again
-NAMES = ["a", "A", "\xe9", "e\u0301", " a", "a ", "long name", "longer name", "the name of a page itself"]
+NAMES = ["a", "A", "\xe9", "e\u0301", " a", "a ", "long name", "\xe9" * 6, "the name of a page itself"]
 WEIGHTS = [(0, 10000, 0), (4000, 6000, 0), (4000, 5999, 1), (4000, 0, 6000)]
 BAD = [b"{", b"{}", {"name": ""}, configuration(note=1), b" " * 262145]
 PAST = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)

@@ -1,13 +1,11 @@
 """Updates: supplied fields replace, omitted ones stay, and each update appends a complete revision."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from stackmgr.access import api_keys
 from tests.support.examples import (
     ADDRESSES,
     CHANGED,
@@ -58,15 +56,6 @@ def test_a_record_has_255_characters_of_an_id(client, revisions, request_id):
     created = client.create(configuration(), headers={"X-Request-Id": request_id})
     client.update(created.json["id"], {"name": "Second"}, {"X-Request-Id": request_id})
     assert [revision["request_id"] for revision in revisions(created.json["id"])] == [request_id[:255]] * 2
-
-
-def test_no_response_has_an_author(client, revisions):
-    created = client.create(configuration(), headers={"X-Request-Id": "the creation"})
-    read = client.get(created.json["id"]).body.decode()
-    recorded = json.dumps(revisions(created.json["id"]), default=str)
-    for secret in (api_keys.identity_of(client.external_id), client.external_id, "the creation"):
-        assert secret not in read
-        assert secret in recorded
 
 
 def test_a_failed_write_changes_nothing(client, stack, rejected, admin):

@@ -10,6 +10,7 @@ from stackmgr.database import pool
 from stackmgr.database.pool import Database
 from tests.database.subject import PATIENCE, Subject, SubjectMaker, Watcher
 from tests.support.postgres import FaultyPostgres, faulty_postgres
+from tests.support.recorder import opened
 from tests.support.waiting import eventually
 
 
@@ -68,14 +69,8 @@ def subject(make_subject: SubjectMaker) -> Subject:
 @pytest.fixture
 def make_database(server: FaultyPostgres) -> Iterator[Callable[[int], Database]]:
     with ExitStack() as cleanup:
-
-        def make(pool_size: int) -> Database:
-            database = Database(server.url(), pool_size=pool_size, deadline=PATIENCE)
-            database.open()
-            cleanup.callback(database.close)
-            return database
-
-        yield make
+        url = server.url()
+        yield lambda size: cleanup.enter_context(opened(url, pool_size=size, deadline=PATIENCE))
 
 
 @pytest.fixture

@@ -114,11 +114,9 @@ def _primary_dies(stage: Stage, *, synchronous: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _hold(stage: Stage, *, only_backwards: bool = False, cuts: bool = False) -> Iterator[None]:
-    """Let nothing through, or no response; connections may be *cut* before."""
+def _hold(stage: Stage, *, only_backwards: bool = False) -> Iterator[None]:
+    """Let nothing through, or no response."""
     stage.proxy.hold(only_backwards=only_backwards)
-    if cuts:
-        stage.proxy.cut()
     try:
         yield
     finally:
@@ -159,5 +157,4 @@ CELLS = [
     Cell(_NETWORK, "is slow", _delay, _SLOW, lasts=LONG),
     Cell(f"{_NETWORK} (responses lost)", "lies", partial(_hold, only_backwards=True), DOWN,
          lasts=LONG, short=True),
-    Cell(f"{_NETWORK} (accepts, is silent)", "lies", partial(_hold, cuts=True), DOWN, lasts=LONG),
 ]  # fmt: skip

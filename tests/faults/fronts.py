@@ -4,10 +4,9 @@ import signal
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import psutil
-import psycopg
 
 from tests.faults.cell import ONE_WORKER, OUTAGE, Bound, Cell
 from tests.faults.stage import NoPlace, Stage
@@ -78,18 +77,6 @@ def _pgbouncer_dies(_: Stage) -> Iterator[None]:
 
 
 @contextmanager
-def _transactions_are_left_open(stage: Stage) -> Iterator[None]:
-    """Let another client of PgBouncer keep every server connection."""
-    folder, _, port = stage.socket_path.rpartition("/.s.PGSQL.")
-    with ExitStack() as held:
-        for _ in range(_POOL_SIZE):
-            conninfo = f"host={folder} port={port} user={_LOGIN} dbname=stackmgr"
-            connection = held.enter_context(psycopg.connect(conninfo))
-            connection.execute(b"SELECT 1")
-        yield
-
-
-@contextmanager
 def with_unkey(stage: Stage) -> Iterator[None]:
     external_ids = {manager.api_key: manager.external_id for manager in stage.managers}
     with http_server(accepting(external_ids)) as stage.unkey:
@@ -113,11 +100,9 @@ def _hang(stage: Stage) -> Iterator[None]:
 
 
 HANG = Cell("verifier", "hangs", _hang, Bound("503"), setup=with_unkey, lasts=3.0, short=True)
-_FULL = _transactions_are_left_open
 
 CELLS = [
     Cell("PgBouncer", "dies", _pgbouncer_dies, OUTAGE, setup=with_pgbouncer, lasts=3.0),
-    Cell("PgBouncer", "is full", _FULL, OUTAGE, setup=with_pgbouncer, lasts=3.0),
     # It closes each idle connection, which its client may be about to use.
     Cell("nginx (reload)", "is slow", lambda _: _child("nginx").send_signal(signal.SIGHUP), ONE_WORKER,
          setup=_with_nginx),

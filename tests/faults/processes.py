@@ -10,20 +10,6 @@ from tests.faults.cell import CLIENTS, ONE_WORKER, Bound, Cell
 from tests.faults.stage import Stage, suspended
 from tests.support.waiting import eventually
 
-_REJECTED = "The reload is rejected"
-# Longer than the check of a release, and than a boot may take.
-_PATIENCE = 60.0
-_NO_BOOT = """
-import os as _os
-_fork = post_fork
-
-def post_fork(server, worker):
-    _fork(server, worker)
-    if _os.path.exists({path!r}):
-        worker.wsgi = None
-        worker.load_wsgi = lambda: 1 / 0
-"""
-
 
 def _hang_workers(stage: Stage) -> None:
     """Suspend all workers until the master replaces them."""
@@ -54,39 +40,6 @@ def _restart(stage: Stage) -> None:
 
 
 @contextmanager
-def _reject_reload(stage: Stage) -> Iterator[None]:
-    """Reload with settings that are no Python; then they are corrected, and each worker dies."""
-    path = stage.folder / "deploy" / "gunicorn.conf.py"
-    text = path.read_text()
-    path.write_text(f"{text}\nthis is no Python\n")
-    before, rejected = set(stage.workers()), stage.service.log.count(_REJECTED)
-    os.kill(stage.service.pid, signal.SIGHUP)
-    eventually(lambda: stage.service.log.count(_REJECTED) > rejected, _PATIENCE, "the reload is not rejected")
-    assert set(stage.workers()) == before
-    path.write_text(text)
-    yield
-    for worker in stage.workers():
-        worker.kill()
-        stage.await_replacement(worker)
-        stage.service.await_readiness()
-    stage.service.hang_up()
-
-
-@contextmanager
-def _unbootable(stage: Stage) -> Iterator[None]:
-    stage.configuration += _NO_BOOT.format(path=str(stage.folder / "no-boot"))
-    yield
-
-
-@contextmanager
-def _fail_boot(stage: Stage) -> Iterator[None]:
-    (stage.folder / "no-boot").touch()
-    stage.a_worker().kill()
-    yield
-    (stage.folder / "no-boot").unlink()
-
-
-@contextmanager
 def _doubling(stage: Stage) -> Iterator[None]:
     stage.environment[misbehaviour.DOUBLES_CREATES] = ""
     yield
@@ -111,8 +64,6 @@ def _remove_heartbeats(stage: Stage) -> Iterator[None]:
     folder.with_name("elsewhere").rename(folder)
 
 
-# While one worker starts, the other one is all there is.
-_REJECTED_RELOAD = Bound("cut", 2 * CLIENTS)
 _PAUSED = Bound("500 503 cut", CLIENTS)
 _ALL_HANG = Bound("cut", CLIENTS, ready="may fail")
 _HANGING = Bound("cut 503")
@@ -124,14 +75,11 @@ CELLS = [
     Cell("worker", "is slow", lambda stage: suspended([stage.a_worker()]), _PAUSED, lasts=3.0, mixed=True),
     Cell("worker", "hangs", _spin_worker, _HANGING, lasts=0.0),
     Cell("all workers", "hangs", _hang_workers, _ALL_HANG, lasts=0.0),
-    Cell("boot of a worker", "dies", _fail_boot, ONE_WORKER,
-         setup=_unbootable, lasts=3.0, trace="This worker cannot boot", short=True),
     Cell("heartbeats", "dies", _remove_heartbeats, ONE_WORKER,
          setup=_with_heartbeats, lasts=3.0, trace="A worker could not be started", short=True),
     Cell("master", "dies", _kill_master, ONE_WORKER, lasts=0.0, restarts=True, mixed=True, short=True),
     Cell("restart", "is slow", _restart, ONE_WORKER, lasts=0.0, restarts=True, mixed=True),
     Cell("reload", "is slow", lambda stage: stage.service.hang_up(), lasts=0.0, mixed=True),
-    Cell("reload (settings)", "dies", _reject_reload, _REJECTED_RELOAD, short=True),
     Cell("doubled create (control)", "lies", lambda _: None, Bound("500"),
          setup=_doubling, control="R6", lasts=2.0, short=True),
 ]  # fmt: skip

@@ -67,8 +67,7 @@ class DatabaseParts:
         self.world = WatchedPool.world = world
         self.kernel, self.server = Kernel(world), Server(world)
         simulated = {
-            **names.of_production(world, self.kernel),
-            **names.of_pool(world),
+            **names.simulated(world, self.kernel),
             (psycopg.generators, "connect"): connecting(world, self.kernel, self.server),
             (connection, "Transformer"): SimulatedTransformer,
             (repository, "uuid4"): lambda: UUID(int=world.random.getrandbits(128)),

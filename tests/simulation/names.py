@@ -142,9 +142,13 @@ class Local:
 Names = Mapping[tuple[Any, str], Any]
 
 
-def of_production(world: World, kernel: Kernel) -> Names:
-    """Return the simulated names that every scenario needs, by module and attribute."""
-    simulated = {
+def simulated(world: World, kernel: Kernel) -> Names:
+    """Return what takes the place of each name, by module and attribute."""
+
+    def start(call: Callable[..., object], args: tuple[Any, ...] = (), name: str = "") -> Thread:
+        return spawn(world, lambda: call(*args), name or f"thread {next(world.numbers)}")
+
+    modules = {
         "time": module(time, monotonic=world.monotonic, perf_counter=world.monotonic, sleep=world.block),
         "threading": module(
             threading,
@@ -160,23 +164,15 @@ def of_production(world: World, kernel: Kernel) -> Names:
         (scheduler, "monotonic"): world.monotonic,
         (scheduler, "_this"): Local(world, scheduler=None),
         (threads, "atexit"): SimpleNamespace(register=world.at_exit.append),
-        (last_use, "threading"): simulated["threading"],
-    }
-    for each in (scheduler, threads, connection, pool, round_trips, session, session_settings):
-        names |= {(each, name): simulated[name] for name in simulated if hasattr(each, name)}
-    return names
-
-
-def of_pool(world: World) -> Names:
-    names: dict[tuple[Any, str], Any] = {
+        (last_use, "threading"): modules["threading"],
         (psycopg_pool.pool, "Queue"): partial(Queue, world),
-        (psycopg_pool.pool, "spawn"): lambda call, args=(), name="": spawn(
-            world, lambda: call(*args), name or f"thread {next(world.numbers)}"
-        ),
+        (psycopg_pool.pool, "spawn"): start,
         (psycopg_pool.pool, "sleep"): world.block,
         (psycopg_pool.pool, "current_thread_name"): lambda: world.current.name if world.current else "",
         (psycopg_pool.base, "random"): world.random.random,
     }
+    for each in (scheduler, threads, connection, pool, round_trips, session, session_settings):
+        names |= {(each, name): modules[name] for name in modules if hasattr(each, name)}
     for each in (psycopg_pool.pool, psycopg_pool.sched):
         names |= {(each, "Event"): partial(Event, world), (each, "Lock"): partial(RLock, world)}
     for each in (psycopg_pool.pool, psycopg_pool.sched, psycopg_pool.base):

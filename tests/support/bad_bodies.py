@@ -180,6 +180,11 @@ BODIES: dict[str, tuple[bytes, bytes]] = {
     for title, (name, text) in FAULTS.items()
 }
 
+for _field in CONFIGURATION:
+    _body = json.dumps({name: value for name, value in CONFIGURATION.items() if name != _field}).encode()
+    BODIES[f"no {_field}, or no field"] = _body, b"{}"
+BODIES["only an unknown field"] = (b'{"id":"00000000-0000-4000-8000-000000000000"}',) * 2
+
 # The slug of the reason.
 REASONS: dict[str, str] = {
     "invalid UTF-8": "not_utf8", "an opening brace": "not_json", "a repeated member": "repeated_member",

@@ -3,8 +3,8 @@
 import http.client
 import socket
 import ssl
-from contextlib import suppress
-from typing import Any, Self
+from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 from tests.support.client import STACKS, check_response
 from tests.support.server import Response
@@ -12,13 +12,10 @@ from tests.support.server import Response
 TIMEOUT_SECONDS = 20.0
 
 
-class RawClient:
+class RawClient(AbstractContextManager["RawClient"]):
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self._reader = connection.makefile("rb")
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

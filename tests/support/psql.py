@@ -5,6 +5,7 @@ from pathlib import Path
 
 from stackmgr import paths
 from tests.support.clusters import binaries_of
+from tests.support.processes import completed
 
 SUPPORT = paths.directory("deploy") / "support"
 
@@ -13,12 +14,7 @@ def run_psql(
     url: str, *arguments: str | Path, binaries: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run psql on a database, by default the one of its server: a superuser's URL leads to that."""
-    return subprocess.run(
-        [(binaries or binaries_of(url)) / "psql", "-X", "-d", url, *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    return completed([(binaries or binaries_of(url)) / "psql", "-X", "-d", url, *arguments])
 
 
 def audit(url: str) -> str:

@@ -1,7 +1,7 @@
 """A database that records which statements it runs."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from stackmgr.database.connection import DatabaseConnection, Execution
@@ -30,12 +30,8 @@ class RecordedDatabase(Database):
         return connection
 
 
-@contextmanager
-def opened(url: str, **options: Any) -> Iterator[RecordedDatabase]:
-    """Yield the pool of a process until the context ends."""
+def opened(url: str, **options: Any) -> closing[RecordedDatabase]:
+    """Return a context with the pool of a process, which it closes."""
     database = RecordedDatabase(url, **options)
     database.open()
-    try:
-        yield database
-    finally:
-        database.close()
+    return closing(database)

@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, Self
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -40,7 +40,7 @@ def delayed(url: str, delay: float) -> Iterator[tuple[str, int]]:
         yield make_conninfo(url, host="127.0.0.1", port=port), pid
 
 
-class Proxy:
+class Proxy(AbstractContextManager["Proxy"]):
     """Forwards from 127.0.0.1:`port` to *target*, a path or an address, `delay` seconds later."""
 
     def __init__(self, target: str, delay: float = 0.0) -> None:
@@ -52,9 +52,6 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._threads = [self._start(self._accept)]
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)

@@ -10,13 +10,13 @@ import time
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from stackmgr.database.pool import Database
 from stackmgr.operate import issued_keys
 from stackmgr.stacks.eip55 import eip55
 from tests.support.client import STACKS, check_response
 from tests.support.examples import FIELDS, PRESETS, configuration, random_allocation
 from tests.support.history import Configuration, Operation
 from tests.support.http_wire import RawClient
+from tests.support.recorder import opened
 from tests.support.server import Response
 
 # What every Idempotency-Key begins with: no log and no response is to hold it.
@@ -47,14 +47,10 @@ class Manager:
 
 def new_managers(url: str, number: int = 3) -> list[Manager]:
     """Return managers that the database behind *url* has not known, each with a key."""
-    operator = Database(url, role="stackmgr_owner", pool_size=1)
-    operator.open()
-    try:
+    ids = [str(uuid4()) for _ in range(number)]
+    with opened(url, role="stackmgr_owner", pool_size=1) as operator:
         session = operator.session()
-        ids = [str(uuid4()) for _ in range(number)]
         return [Manager(external_id, issued_keys.create(session, external_id).key) for external_id in ids]
-    finally:
-        operator.close()
 
 
 @dataclass
