@@ -4,12 +4,7 @@
 -- index:   none (statistics)
 -- locks:   none
 -- called by: operate.erasure.erase
--- why:     a transaction that began before their deletion may still read them. A partitioned table has no statistics of its own.
+-- why:     a transaction that began before their deletion may still read them.
 SELECT coalesce(sum(n_dead_tup), 0)::bigint AS receipts
 FROM pg_catalog.pg_stat_all_tables
-WHERE relid = to_regclass('stackmgr.creation_receipts')
-    OR relid IN (
-        SELECT inhrelid
-        FROM pg_catalog.pg_inherits
-        WHERE inhparent = to_regclass('stackmgr.creation_receipts')
-    );
+WHERE relid = to_regclass('stackmgr.creation_receipts');

@@ -1,18 +1,16 @@
 """The application on a PostgreSQL that a test may damage."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import psycopg
 
-from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.pool import Database
-from stackmgr.database.session import Session
 from stackmgr.errors import DatabaseError
 from stackmgr.http.app import create_app
 from tests.support.client import Client
@@ -56,23 +54,11 @@ def held_row(admin: psycopg.Connection, stack_id: str) -> Iterator[None]:
         yield
 
 
-class PausingVerifier(DatabaseVerifier):
-    """The database verifier, with something that happens after it has verified and before anything else."""
-
-    afterwards: Callable[[], object] = staticmethod(lambda: None)
-
-    def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
-        identity = super().verify(key, session, trace)
-        self.afterwards()
-        return identity
-
-
 @dataclass
 class Subject:
     """The application, seen by one manager who has one stack, and what there is behind it."""
 
     database: Database
-    verifier: PausingVerifier
     client: Client
     stack_id: str = ""
 
@@ -85,11 +71,6 @@ class Subject:
             "get": lambda: client.get(stack_id).status_int,
             "update": lambda: client.update(stack_id, {"name": "x"}).status_int,
         }
-
-    def after_verification(self, call: Callable[[], object]) -> None:
-        """Let *call* happen after the next verification, of a key that the worker does not remember."""
-        self.verifier.afterwards = call
-        self.client.change_worker()
 
     @contextmanager
     def every_connection(self) -> Iterator[list[DatabaseConnection]]:
@@ -151,9 +132,8 @@ class SubjectMaker:
     def _open(self, url: str | None, key: str, external_id: str, deadline: float) -> Subject:
         pool = opened(url or self.server.url(), pool_size=POOL_SIZE, deadline=deadline)
         database = self.cleanup.enter_context(pool)
-        verifier = PausingVerifier()
-        app = create_app(database=database, verifier=verifier, spellings=self.spellings)
-        return Subject(database, verifier, Client(app, key, external_id, database.names))
+        app = create_app(database=database, verifier=DatabaseVerifier(), spellings=self.spellings)
+        return Subject(database, Client(app, key, external_id, database.names))
 
 
 @contextmanager

@@ -16,34 +16,25 @@ from stackmgr.database.conninfo import (
     is_conninfo,
 )
 
+VALID = [
+    "postgresql://", "postgresql://user:p%40ss%2F%3F@db.example:5433/stackmgr?sslmode=verify-full",
+    "postgresql://user@first,second:5433/stackmgr?target_session_attrs=primary",
+    "postgresql://[::1]:5432/stackmgr", "postgresql:///stackmgr?host=/var/run/postgresql,/run/p%40",
+    "host=@abstract dbname=stackmgr", "host=localhost user=me password='a b@c/d' dbname=stackmgr",
+    "host=localhost\nuser=me\n",
+]  # fmt: skip
+INVALID = [
+    "", "localhost:5432/stackmgr", "jdbc:postgresql://localhost/stackmgr?user=me",
+    '"postgresql://localhost/stackmgr"', "postgresql://localhost/stackmgr?unknown=1",
+    "postgresql://user:100%secret@localhost/stackmgr", "postgresql://user:p@ssword@localhost/stackmgr",
+    "postgresql://user:p@a@first,second/stackmgr", "postgresql://user:pass/word@localhost/stackmgr",
+    "postgresql://localhost/stackmgr\n", "postgresql://localhost/stack%00mgr",
+    "postgresql://user:secret\udcff@localhost/stackmgr", "host=localhost user", "service=stackmgr",
+]  # fmt: skip
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "postgresql://", "postgresql://user:p%40ss%2F%3F@db.example:5433/stackmgr?sslmode=verify-full",
-        "postgresql://user@first,second:5433/stackmgr?target_session_attrs=primary",
-        "postgresql://[::1]:5432/stackmgr", "postgresql:///stackmgr?host=/var/run/postgresql,/run/p%40",
-        "host=@abstract dbname=stackmgr", "host=localhost user=me password='a b@c/d' dbname=stackmgr",
-        "host=localhost\nuser=me\n",
-    ],
-)  # fmt: skip
-def test_valid_connection_strings(text):
-    assert is_conninfo(text)
 
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "localhost:5432/stackmgr", "jdbc:postgresql://localhost/stackmgr?user=me",
-        '"postgresql://localhost/stackmgr"', "postgresql://localhost/stackmgr?unknown=1",
-        "postgresql://user:100%secret@localhost/stackmgr", "postgresql://user:p@ssword@localhost/stackmgr",
-        "postgresql://user:p@a@first,second/stackmgr", "postgresql://user:pass/word@localhost/stackmgr",
-        "postgresql://localhost/stackmgr\n", "postgresql://localhost/stack%00mgr",
-        "postgresql://user:secret\udcff@localhost/stackmgr", "host=localhost user", "service=stackmgr",
-    ],
-)  # fmt: skip
-def test_invalid_connection_strings(text):
-    assert not is_conninfo(text)
+def test_only_these_are_connection_strings():
+    assert [text for text in VALID + INVALID if is_conninfo(text)] == VALID
 
 
 @pytest.mark.parametrize(("given", "found"), [("", "/dev/null/none"), ("?sslcert=mine", "mine")])

@@ -1,9 +1,11 @@
 """Deadlines: whatever the database does, a response comes in time and only that request is lost."""
 
 import time
+from collections.abc import Callable
 
 import pytest
 
+from stackmgr.access.verifiers.database import DatabaseVerifier
 from tests.database.subject import DEADLINE, at_once, held_row, in_time
 from tests.support.examples import configuration
 
@@ -11,6 +13,18 @@ from tests.support.examples import configuration
 @pytest.fixture
 def deadline() -> float:
     return DEADLINE
+
+
+@pytest.fixture
+def after_verification(subject, monkeypatch):
+    """Return a function that makes a call after each verification."""
+    verify = DatabaseVerifier.verify
+    subject.client.change_worker()
+
+    def after(call: Callable[[], object]) -> None:
+        monkeypatch.setattr(DatabaseVerifier, "verify", lambda *given: (verify(*given), call())[0])
+
+    return after
 
 
 def test_frozen_database_holds_no_request(server, subject):
@@ -26,11 +40,11 @@ def test_without_a_connection_nothing_is_sent(subject):
     assert subject.client.statements == []
 
 
-def test_large_body_ends_at_the_deadline(server, subject):
-    subject.after_verification(server.freeze)
+def test_large_body_ends_at_the_deadline(server, subject, after_verification, monkeypatch):
+    after_verification(server.freeze)
     with in_time():
         assert subject.client.create(configuration(name="n" * 261_000)).status_int == 500
-    subject.verifier.afterwards = lambda: None
+    monkeypatch.undo()
     server.thaw()
     subject.assert_complete()
 
@@ -45,6 +59,6 @@ def test_held_row_delays_no_read(subject, admin):
     subject.assert_complete()
 
 
-def test_deadline_stops_while_a_client_sends(subject):
-    subject.after_verification(lambda: time.sleep(DEADLINE * 1.2))
+def test_deadline_stops_while_a_client_sends(subject, after_verification):
+    after_verification(lambda: time.sleep(DEADLINE * 1.2))
     assert subject.operations()["update"]() == 200
