@@ -26,6 +26,10 @@ class Shell:
     """A shell of the user that PostgreSQL runs as, in a folder with `deploy` and the servers' directories."""
 
     def __init__(self, binaries: str | Path, prefix: str = "stackmgr-") -> None:
+        try:
+            self.user = pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:
+            pytest.skip("initdb needs a user with a name")
         self._folder = tempfile.TemporaryDirectory(prefix=prefix, dir=memory())
         self.folder = Path(self._folder.name)
         self.stand_ins = HERE
@@ -33,10 +37,6 @@ class Shell:
         shutil.copytree(paths.directory("deploy"), self.folder / "deploy")
         self.variables = {"PATH": f"{binaries}:{os.environ['PATH']}", "PGUSER": "postgres"}
         self._as: dict[str, Any] = {}
-        try:
-            self.user = pwd.getpwuid(os.geteuid()).pw_name
-        except KeyError:
-            pytest.skip("initdb runs as a user with a name only")
         if os.geteuid() == 0:
             self.user = "nobody"
             nobody = pwd.getpwnam("nobody")
