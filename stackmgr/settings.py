@@ -113,7 +113,7 @@ def _credential(text: str) -> Secret:
     return Secret(text)
 
 
-def _whole_number(text: str) -> int:
+def _count(text: str) -> int:
     if not (COUNT.fullmatch(text) and 1 <= int(text) <= 1000):
         raise ValueError("must be a whole number from 1 to 1000")
     return int(text)
@@ -168,23 +168,17 @@ class Settings:
         "PostgreSQL 15 to 18, as a libpq connection string; its options may set plan_cache_mode",
         missing="is not set: set it to a PostgreSQL connection string, as in stackmgr.env.example",
     )
-    database_timeout: int = _option(
-        _whole_number, 5, "seconds that one request may wait for the database in total"
-    )
+    database_timeout: int = _option(_count, 5, "seconds that one request may wait for the database in total")
     sql_variant: str = _option(
-        _one_of("plain", "citus"),
-        "plain",
-        "variant of the SQL statements: plain, or citus (deploy/CITUS.md)",
+        _one_of("plain", "citus"), "plain", "SQL statements: plain, or citus (deploy/CITUS.md)"
     )
     concurrency: int = _option(
-        _whole_number,
+        _count,
         64,
         "requests that each worker serves at once; one manager gets three quarters, writes seven eighths;"
         " with the verifier `database` at most 16",
     )
-    database_connections: int = _option(
-        _whole_number, 8, "database connections of each worker, opened as needed"
-    )
+    database_connections: int = _option(_count, 8, "database connections of each worker, opened as needed")
     queue_timeout: float = _option(
         _seconds, 1.0, "seconds that a request may wait to be started before it gets 503, 0.1 to 20"
     )

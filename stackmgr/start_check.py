@@ -6,12 +6,12 @@ those of two releases.  So this module imports nothing of the service.
 
 import json
 import os
-import select
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import IO, TypedDict, cast
+from contextlib import suppress
+from typing import TypedDict
 
 CHECK_SECONDS = 120.0  # TimeoutStartSec of deploy/stackmgr.service is longer
 POLL_SECONDS = 0.05
@@ -39,19 +39,15 @@ class StartCheck(TypedDict, total=False):
 
 def run_check(turn: Callable[[], None]) -> str | None:
     """Return the JSON document of the check, or None if incomplete.  Call *turn* meanwhile."""
-    deadline, output = time.monotonic() + CHECK_SECONDS, b""
+    deadline = time.monotonic() + CHECK_SECONDS
     with subprocess.Popen(
         [sys.executable, "-m", "stackmgr.operate.check"], stdout=subprocess.PIPE
     ) as process:
-        pipe = cast("IO[bytes]", process.stdout).fileno()
         try:
             while time.monotonic() < deadline:
                 turn()
-                if select.select([pipe], [], [], POLL_SECONDS)[0]:
-                    piece = os.read(pipe, 65536)
-                    output += piece
-                    if not piece:  # its exit status may have been reaped by gunicorn
-                        return output.decode() or None
+                with suppress(subprocess.TimeoutExpired):
+                    return process.communicate(timeout=POLL_SECONDS)[0].decode() or None
         finally:
             process.kill()
     print(f"The check of the release took longer than {CHECK_SECONDS:g} s", file=sys.stderr)

@@ -32,9 +32,9 @@ from stackmgr import extras
 from stackmgr.errors import CommandError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_DATABASE = b"DATABASE stackmgr ENCODING 'UTF8' TEMPLATE template0"
+_CREATE_DATABASE = b"CREATE DATABASE stackmgr ENCODING 'UTF8' TEMPLATE template0"
 # The roles come with the schema.
-_SERVICE_LOGIN = b"ROLE stackmgr_service LOGIN IN ROLE stackmgr_app, stackmgr_reader"
+_CREATE_SERVICE_LOGIN = b"CREATE ROLE stackmgr_service LOGIN IN ROLE stackmgr_app, stackmgr_reader"
 _EXISTS = (psycopg.errors.DuplicateDatabase, psycopg.errors.DuplicateObject)
 
 ROOT_FOLDER = Path("/var/lib/stackmgr-dev")
@@ -170,17 +170,17 @@ class EmbeddedPostgres(ExitStack):
 
     def ensure_database(self) -> None:
         """Create the service's database if it is not there yet."""
-        self._create(_DATABASE, self.url("postgres"))
+        self._execute(_CREATE_DATABASE, self.url("postgres"))
 
     def ensure_service_login(self) -> str:
         """Return the connection string of a login with the service's rights, new if missing."""
-        self._create(_SERVICE_LOGIN, self.url())
+        self._execute(_CREATE_SERVICE_LOGIN, self.url())
         return self.url(user="stackmgr_service")
 
-    def _create(self, what: bytes, url: str) -> None:
+    def _execute(self, statement: bytes, url: str) -> None:
         try:
             with suppress(*_EXISTS), psycopg.connect(url, autocommit=True) as connection:
-                connection.execute(b"CREATE " + what)
+                connection.execute(statement)
         except psycopg.Error as ex:
             raise CommandError(f"the database in {self.folder}: {ex}") from ex
 

@@ -5,18 +5,14 @@ from typing import Any
 
 import falcon
 
-from stackmgr.errors import (
-    BindingConflict,
-    CircuitOpen,
-    InvalidRequest,
-    NotFound,
-    Overloaded,
-    ServiceError,
-    error_object,
-)
+from stackmgr import errors
+from stackmgr.errors import ServiceError
 from stackmgr.http import middleware
 from stackmgr.monitoring import logs
 from stackmgr.reasons import ReasonSlug
+
+# Overload has its request line; the circuit breaker and managers.py log the other two.
+_LOGGED_ELSEWHERE = (errors.Overloaded, errors.CircuitOpen, errors.BindingConflict)
 
 _log = logging.getLogger("stackmgr")
 
@@ -30,7 +26,7 @@ def _respond(req: falcon.Request, resp: falcon.Response, error: ServiceError) ->
     for name, value in error.headers.items():
         resp.set_header(name, value)
     resp.content_type = falcon.MEDIA_JSON
-    resp.data = error_object(error.code, error.message, request_id)
+    resp.data = errors.error_object(error.code, error.message, request_id)
 
 
 def _log_failure(req: falcon.Request, ex: Exception) -> None:
@@ -39,34 +35,27 @@ def _log_failure(req: falcon.Request, ex: Exception) -> None:
     _log.error("a request failed", extra={"fields": fields | logs.description(ex)})
 
 
-def on_service_error(
-    req: falcon.Request, resp: falcon.Response, ex: ServiceError, params: dict[str, Any]
-) -> None:
-    """Respond with one of the service's errors."""
-    # Overload has its request line; the circuit breaker and managers.py log the other two.
-    if ex.status >= 500 and not isinstance(ex, Overloaded | CircuitOpen | BindingConflict):
+def _as_service_error(req: falcon.Request, ex: Exception) -> ServiceError:
+    if isinstance(ex, ServiceError):
+        return ex
+    if isinstance(ex, falcon.HTTPError):  # an unknown route, or a header field that Falcon cannot parse
+        unknown = ex.status_code == 404
+        return (
+            errors.NotFound(ReasonSlug.ROUTE, req.path)
+            if unknown
+            else errors.InvalidRequest(ReasonSlug.FALCON)
+        )
+    return ServiceError(ReasonSlug.UNEXPECTED)
+
+
+def _handle(req: falcon.Request, resp: falcon.Response, ex: Exception, params: dict[str, Any]) -> None:
+    error = _as_service_error(req, ex)
+    if error.status >= 500 and not isinstance(error, _LOGGED_ELSEWHERE):
         _log_failure(req, ex)
-    _respond(req, resp, ex)
-
-
-def on_falcon_error(
-    req: falcon.Request, resp: falcon.Response, ex: falcon.HTTPError, params: dict[str, Any]
-) -> None:
-    """Respond to an error of Falcon's: an unknown route, or a header field it cannot parse."""
-    unknown = ex.status_code == 404
-    _respond(
-        req, resp, NotFound(ReasonSlug.ROUTE, req.path) if unknown else InvalidRequest(ReasonSlug.FALCON)
-    )
-
-
-def on_unexpected(req: falcon.Request, resp: falcon.Response, ex: Exception, params: dict[str, Any]) -> None:
-    """Respond to a bug of the service with 500."""
-    _log_failure(req, ex)
-    _respond(req, resp, ServiceError(ReasonSlug.UNEXPECTED))
+    _respond(req, resp, error)
 
 
 def install(app: falcon.App[Any, Any]) -> None:
     """Make the application return every exception as an Error object."""
-    app.add_error_handler(Exception, on_unexpected)
-    app.add_error_handler(falcon.HTTPError, on_falcon_error)
-    app.add_error_handler(ServiceError, on_service_error)
+    app.add_error_handler(Exception, _handle)
+    app.add_error_handler(falcon.HTTPError, _handle)  # for which Falcon has one of its own

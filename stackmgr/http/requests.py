@@ -7,7 +7,7 @@ strictly: no NaN, no repeated member, UTF-8 only.
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, unquote_to_bytes
 
 import falcon
@@ -80,18 +80,13 @@ def parse_trace_context(req: falcon.Request) -> dict[str, str] | None:
 
     The service records no spans: it forwards `traceparent` unchanged, a later version as 00.
     """
-    traceparent = req.env.get("HTTP_TRACEPARENT")
-    if traceparent is None:
-        return None
-    match = _TRACEPARENT.fullmatch(traceparent)
+    match = _TRACEPARENT.fullmatch(req.env.get("HTTP_TRACEPARENT", ""))
     if match is None:
         return None
     version, ids, flags, more = match.groups()
-    if version != "00":
-        traceparent = f"00-{ids}-{int(flags, 16) & 1:02x}"
-    elif more is not None:
-        return None
-    return {"traceparent": traceparent}
+    if version == "00":
+        return None if more else {"traceparent": match[0]}
+    return {"traceparent": f"00-{ids}-{int(flags, 16) & 1:02x}"}
 
 
 def parse_stack_id(text: str) -> str:
@@ -186,10 +181,8 @@ def parse_page_query(query_string: str) -> tuple[Position, int]:
 
 def compile_schema(name: str) -> Callable[[Any], Any]:
     """Return the compiled validator of `schemas/<name>`.  It raises JsonSchemaValueException."""
-    validator: Callable[[Any], Any] = fastjsonschema.compile(
-        inline_references(read_schema(name)), use_default=False
-    )
-    return validator
+    document = inline_references(read_schema(name))
+    return cast("Callable[[Any], Any]", fastjsonschema.compile(document, use_default=False))
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> Document:
@@ -203,23 +196,17 @@ def _reject_constant(_: str) -> None:
     raise ValueError("not a JSON number")
 
 
-# Both read the first 20 characters: enough for a weight, and more would take long to convert.
-
-
 def _parse_integer(text: str) -> int:
     if len(text) > _MAX_DIGITS:
         raise ValueError("too many digits")
     return int(text[:20])
 
 
-def _parse_fraction(text: str) -> float:
-    return float(text[:20].rstrip("eE+-"))
-
-
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_unique_members,
     parse_constant=_reject_constant,
-    parse_float=_parse_fraction,
+    # The first 20 characters are enough for a weight, and more would take long to convert.
+    parse_float=lambda text: float(text[:20].rstrip("eE+-")),
     parse_int=_parse_integer,
 )
 

@@ -71,47 +71,34 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
-class JsonFormatter(logging.Formatter):
-    """A record as one JSON object."""
+class Formatter(logging.Formatter):
+    """A record as one JSON object, or as one line of text."""
+
+    def __init__(self, kind: str = "json") -> None:
+        super().__init__()
+        self.kind = kind
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        fields = {
-            "time": _timestamp(record.created),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **_fields(record),
-        }
-        return json.dumps(fields)
+        moment, level, message = _timestamp(record.created), record.levelname.lower(), record.getMessage()
+        fields = _fields(record)
+        if self.kind == "json":
+            head = {"time": moment, "level": level, "logger": record.name, "message": message}
+            return json.dumps(head | fields)
+        extra = "".join(f" {name}={value!a}" for name, value in fields.items())
+        return f"{moment} {level} {_plain(message)}{extra}"
 
 
-class TextFormatter(logging.Formatter):
-    """A record as one line of text."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        extra = "".join(f" {name}={value!a}" for name, value in _fields(record).items())
-        return f"{_timestamp(record.created)} {record.levelname.lower()} {_plain(record.getMessage())}{extra}"
+_formatter = Formatter()  # its kind is set before the first line
 
 
-_FORMATTERS = {"json": JsonFormatter, "text": TextFormatter}
+def _report(dropped: int) -> bytes:
+    record = logging.LogRecord("stackmgr", logging.WARNING, "", 0, _DROPPED, None, None)
+    record.fields = {"dropped": dropped}
+    return _formatter.format(record).encode("ascii") + b"\n"
 
 
-class _Stderr:
-    """The only writer to standard error of the process; `style` is set before the first line."""
-
-    def __init__(self) -> None:
-        self.style = "json"
-        self.writer = LineWriter(stderr(), self._report)
-
-    def _report(self, dropped: int) -> bytes:
-        record = logging.LogRecord("stackmgr", logging.WARNING, "", 0, _DROPPED, None, None)
-        record.fields = {"dropped": dropped}
-        return _FORMATTERS[self.style]().format(record).encode("ascii") + b"\n"
-
-
-_stderr = _Stderr()
+_stderr = LineWriter(stderr(), _report)  # the only writer to standard error of the process
 
 
 class RateLimitFilter(logging.Filter):
@@ -144,27 +131,27 @@ class StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the line."""
         try:
-            _stderr.writer.write(self.format(record).encode("ascii") + b"\n")
+            _stderr.write(self.format(record).encode("ascii") + b"\n")
         except Exception:  # noqa: BLE001 - a message that does not fit its arguments must not fail a request
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
         """Count the line; the traceback that logging would print could block or fail."""
-        _stderr.writer.drop()
+        _stderr.drop()
 
 
 def dropped_lines() -> int:
     """Return how many lines this process has dropped."""
-    return _stderr.writer.dropped
+    return _stderr.dropped
 
 
 def configuration(level: str, style: str) -> dict[str, Any]:
     """Return the dictConfig that gunicorn is given as `logconfig_dict`."""
-    _stderr.style = style
+    _formatter.kind = style
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {name: {"()": formatter} for name, formatter in _FORMATTERS.items()},
+        "formatters": {kind: {"()": Formatter, "kind": kind} for kind in FORMATS},
         "handlers": {"stderr": {"()": StderrHandler, "formatter": style}},
         "root": {"level": "WARNING", "handlers": ["stderr"]},
         "loggers": {
@@ -176,8 +163,8 @@ def configuration(level: str, style: str) -> dict[str, Any]:
 
 def request_writer(style: str) -> Callable[[Mapping[str, Any]], None]:
     """Return the function that logs one finished request by its fields."""
-    _stderr.style = style
-    write = _stderr.writer.write
+    _formatter.kind = style
+    write = _stderr.write
 
     def write_json(fields: Mapping[str, Any]) -> None:
         line = json.dumps({"time": _timestamp(time.time()), "level": "info", "message": "request", **fields})

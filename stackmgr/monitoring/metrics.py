@@ -53,9 +53,7 @@ def folder_problem(folder: Path) -> str | None:
         needed = next(parent for parent in folder.absolute().parents if os.path.lexists(parent))
     except OSError as ex:
         return f"{folder} cannot be used: {ex.strerror}"
-    if not os.access(needed, os.R_OK | os.W_OK | os.X_OK):
-        return f"{needed} is not writable"
-    return None
+    return None if os.access(needed, os.R_OK | os.W_OK | os.X_OK) else f"{needed} is not writable"
 
 
 def clear(folder: Path) -> None:

@@ -5,6 +5,8 @@ hashes at start.  Source: FIPS 202 with the original padding byte 0x01.  The tes
 an independent implementation.
 """
 
+from functools import cache
+
 _RATE = 136
 _LANE = (1 << 64) - 1
 
@@ -42,12 +44,10 @@ def keccak256(data: bytes) -> bytes:
     return b"".join(state[x][0].to_bytes(8, "little") for x in range(4))
 
 
+@cache
 def eip55(address: str) -> str:
     """Return *address* (0x and 40 hex digits, any case) in its checksummed spelling."""
     digits = address[2:].lower()
     checksum = keccak256(digits.encode("ascii")).hex()
-    cased = (
-        digit.upper() if int(nibble, 16) >= 8 else digit
-        for digit, nibble in zip(digits, checksum, strict=False)
-    )
-    return "0x" + "".join(cased)
+    pairs = zip(digits, checksum, strict=False)
+    return "0x" + "".join(digit.upper() if nibble >= "8" else digit for digit, nibble in pairs)

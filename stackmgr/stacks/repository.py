@@ -71,9 +71,8 @@ def create(run: Run, operation: Operation) -> tuple[Stack, bool]:
         raise
     if created:
         return created[0], True
-    receipts = run(
-        Operation(_FIND_RECEIPT, operation.parameters, lambda digest, _lsn, *stack: (digest, Stack(*stack)))
-    )
+    found = Operation(_FIND_RECEIPT, operation.parameters, lambda digest, _, *stack: (digest, Stack(*stack)))
+    receipts = run(found)
     if not receipts:
         # The manager is being erased, the only way that a receipt goes: the outcome is unknown.
         raise DatabaseError(ReasonSlug.RECEIPT_VANISHED, statement=_FIND_RECEIPT.name)

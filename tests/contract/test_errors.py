@@ -13,7 +13,7 @@ from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.errors import BindingConflict, CircuitOpen, Overloaded, RateLimited, ServiceUnavailable
 from stackmgr.http import error_handlers
-from stackmgr.monitoring.logs import JsonFormatter
+from stackmgr.monitoring.logs import Formatter
 from tests.support.client import STATUS
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
@@ -89,7 +89,7 @@ def test_an_unexpected_failure_shows_no_detail(behind, rejected, caplog, operati
     with caplog.at_level(logging.ERROR, logger="stackmgr"):
         response = rejected(500, "internal_error", operation, failing)
     assert response.json["message"] == "An unexpected error occurred."
-    logged = "".join(map(JsonFormatter().format, caplog.records))
+    logged = "".join(map(Formatter().format, caplog.records))
     assert "KeyError" in logged
     assert "a secret" not in logged + caplog.text
 

@@ -183,7 +183,7 @@ def test_the_count_of_errors_shows_each_reason_and_cause(tmp_path):
     rejected = logging.LogRecord(
         "psycopg.pool", logging.WARNING, "", 0, "error connecting in 'x': FATAL", None, None
     )
-    records = [logs.JsonFormatter().format(record) for record in (failure, killed, rejected)]
+    records = [logs.Formatter().format(record) for record in (failure, killed, rejected)]
     requests = [{"level": "info", "status": status, "reason": "deadline"} for status in (500, 200, 500)]
     (tmp_path / "log").write_text("\n".join(["no JSON", *records, *map(json.dumps, requests)]))
     journal = f"journalctl() {{ cat {tmp_path}/log; }}"

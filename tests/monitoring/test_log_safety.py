@@ -28,10 +28,12 @@ class Log:
         self.requests = []
 
     def lines(self, formatter=None):
-        return [(formatter or logs.JsonFormatter()).format(record) for record in self._caplog.records]
+        return [(formatter or logs.Formatter()).format(record) for record in self._caplog.records]
 
     def text(self):
-        return "\n".join([*self.lines(), *self.lines(logs.TextFormatter()), *map(json.dumps, self.requests)])
+        return "\n".join(
+            [*self.lines(), *self.lines(logs.Formatter("text")), *map(json.dumps, self.requests)]
+        )
 
 
 @pytest.fixture
@@ -175,13 +177,13 @@ def assert_one_line(text):
 def test_request_is_one_line_of_ascii(style, capfd):
     fields = {"request_id": REQUEST_ID, "method": "GET\n", "route": None, "status": 200, "duration_ms": 0.6}
     logs.request_writer(style)(fields | {"reason": None, "at": "/docs\n"})
-    logs._stderr.writer.flush()
+    logs._stderr.flush()
     written = capfd.readouterr().err
     assert_one_line(written)
     assert written.endswith("\n")
 
 
-@pytest.mark.parametrize("formatter", [logs.JsonFormatter(), logs.TextFormatter()])
+@pytest.mark.parametrize("formatter", [logs.Formatter(), logs.Formatter("text")])
 def test_a_message_cannot_begin_a_line_of_its_own(formatter):
     record = logging.makeLogRecord(
         {"msg": "bad: %s", "args": ("a\nb\x85c\u2028d",), "request_id": REQUEST_ID}
