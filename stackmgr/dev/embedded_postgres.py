@@ -44,6 +44,7 @@ _OPTIONS: dict[str, Any] = {
     "env": {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
     "stdin": subprocess.DEVNULL,
     "stderr": subprocess.STDOUT,
+    "start_new_session": True,
 }
 
 _PORT = 5432
@@ -170,17 +171,20 @@ class EmbeddedPostgres(ExitStack):
 
     def ensure_database(self) -> None:
         """Create the service's database if it is not there yet."""
-        self._execute(_CREATE_DATABASE, self.url("postgres"))
+        with self._connected(self.url("postgres")) as connection:
+            connection.execute(_CREATE_DATABASE)
 
     def ensure_service_login(self) -> str:
         """Return the connection string of a login with the service's rights, new if missing."""
-        self._execute(_CREATE_SERVICE_LOGIN, self.url())
+        with self._connected(self.url()) as connection:
+            connection.execute(_CREATE_SERVICE_LOGIN)
         return self.url(user="stackmgr_service")
 
-    def _execute(self, statement: bytes, url: str) -> None:
+    @contextmanager
+    def _connected(self, url: str) -> Iterator[psycopg.Connection]:
         try:
             with suppress(*_EXISTS), psycopg.connect(url, autocommit=True) as connection:
-                connection.execute(statement)
+                yield connection
         except psycopg.Error as ex:
             raise CommandError(f"the database in {self.folder}: {ex}") from ex
 
@@ -258,10 +262,9 @@ class EmbeddedPostgres(ExitStack):
         settings = (f"--{name}={value}" for name, value in self.settings().items())
         command: list[Any] = [self.programs / "postgres", "-D", self.folder, *settings]
         with log_path.open("wb") as log, uninterrupted():
-            process = subprocess.Popen(command, stdout=log, start_new_session=True, **self._options)
+            self.process = process = subprocess.Popen(command, stdout=log, **self._options)
             # Fast, or else at once, or else by force.
             self.callback(end, process, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
-        self.process = process
         deadline = time.monotonic() + _START_DEADLINE
         while process.poll() is None and time.monotonic() < deadline:
             with suppress(psycopg.OperationalError), psycopg.connect(self.url("postgres"), connect_timeout=5):
