@@ -23,7 +23,6 @@ from tests.support.recorder import opened
 from tests.support.waiting import eventually
 
 VERIFY = (statements.load("api_key_verify"), {"key_digest": b""})
-GET_STACK = statements.load("stack_get")
 
 
 def test_dead_idle_connections_cost_nothing(server, subject):

@@ -11,11 +11,8 @@ import pytest
 from stackmgr.errors import InvalidConfiguration, InvalidPagination
 from stackmgr.stacks import configuration, cursor
 from stackmgr.stacks.cursor import Position
-from stackmgr.stacks.eip55 import eip55
 from tests.support.bad_bodies import SPACES
-from tests.support.examples import ADDRESSES, STORED, allocation
-
-A, B, C = ADDRESSES[:3]
+from tests.support.examples import STORED
 
 
 def test_blank_is_whitespace_of_python():
@@ -25,15 +22,6 @@ def test_blank_is_whitespace_of_python():
             configuration.check_name(character * 2)
         assert caught.value.reason == "name_blank"
         assert configuration.check_name(f"{character}x{character}") == f"{character}x{character}"
-
-
-def test_an_allocation_is_normalized(spellings):
-    items = allocation((eip55(B), 0), (C, 9999), (eip55(A), 1))
-    assert configuration.normalize_allocation(items, spellings) == (
-        f'[{{"token_address":"{A}","weight_bps":1}},'
-        f'{{"token_address":"{B}","weight_bps":0}},'
-        f'{{"token_address":"{C}","weight_bps":9999}}]'
-    )
 
 
 def test_the_digest_never_changes():
