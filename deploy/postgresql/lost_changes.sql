@@ -1,6 +1,6 @@
 -- Print who was rotated, revoked, erased and held here, as commands, for "After any restore" in RUNBOOK.md.
-SELECT command
-FROM (
+\set ON_ERROR_STOP on
+SELECT command FROM (
     SELECT coalesce(revoked_at, expires_at), 'stackmgr keys rotate ' || key_id FROM stackmgr.api_keys WHERE successor_id IS NOT NULL
     UNION ALL
     SELECT coalesce(revoked_at, expires_at), 'stackmgr keys revoke ' || key_id

@@ -79,6 +79,14 @@ def test_support_file_is_complete_and_reads_only(file):
     assert not re.search(r"[^:]:[a-z]", quoted)
 
 
+def test_each_file_stops_at_its_first_error(run_psql, saved_url):
+    """Otherwise psql's exit status is 0, and an empty list looks like a complete one."""
+    files = [path for each in ("support", "postgresql") for path in (FOLDER.parent / each).glob("*.sql")]
+    assert [path.name for path in files if "\n\\set ON_ERROR_STOP " not in path.read_text()] == []
+    ran = run_psql(saved_url, "-At", "-f", FOLDER.parent / "postgresql" / "lost_changes.sql")
+    assert (ran.status, ran.out) == (3, ""), ran.err  # its login may not read
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
