@@ -3,6 +3,7 @@
 import argparse
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from psycopg import errors
@@ -98,10 +99,6 @@ def _hold(arguments: argparse.Namespace) -> None:
     _change_hold(arguments, lambda operator, found: erasure.hold(operator, found, arguments.reason))
 
 
-def _release(arguments: argparse.Namespace) -> None:
-    _change_hold(arguments, erasure.release)
-
-
 def _erase(arguments: argparse.Namespace) -> None:
     manager_id = arguments.manager_id
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -156,7 +153,8 @@ def add_to(commands: command.Commands) -> None:
     _add_manager(hold)
     reason = "why, kept for good"
     hold.add_argument("--reason", type=command.label, required=True, metavar="TEXT", help=reason)
-    _add_manager(command.add_command(group, "release", "end the hold of a manager", _release))
+    end_hold = partial(_change_hold, change=erasure.release)
+    _add_manager(command.add_command(group, "release", "end the hold of a manager", end_hold))
     summary = "delete a manager with its stacks, revisions, receipts and keys, for good"
     more = (
         "Its keys are revoked first. The run takes at least 30 s, in which requests in progress end. An "

@@ -125,7 +125,8 @@ def examine(
         findings.warnings.append(str(ex))
     except psycopg.Error as ex:
         findings.reachable = False
-        findings.warnings.append(f"the database could not be checked: {ex.diag.message_primary or ex}")
+        reason = " ".join((ex.diag.message_primary or str(ex)).split())
+        findings.warnings.append(f"the database could not be checked: {reason}")
     return findings
 
 

@@ -166,6 +166,12 @@ def test_failed_migration_leaves_nothing(own_url, add):
     assert [str(migration) for migration in migrations.apply(own_url)] == [half.stem]
 
 
+def test_a_lost_session_leads_to_another_run(own_url, add):
+    add(lost="SELECT pg_terminate_backend(pg_backend_pid());")
+    with pytest.raises(CommandError, match=r"_lost: terminating .*: run 'stackmgr migrate' again$"):
+        migrations.apply(own_url)
+
+
 def test_a_database_in_another_encoding_is_rejected(server_url):
     with new_database(server_url, encoding="LATIN1") as url:
         with pytest.raises(CommandError, match="the encoding of this database is LATIN1, and must be UTF8"):
