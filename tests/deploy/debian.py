@@ -94,13 +94,14 @@ class Host(Shell):
     def rows(self, port: int = 5432) -> list[object]:
         return [number for (number,) in self.sql("SELECT number FROM public.rows ORDER BY number", port)]
 
-    def recover(self, *more: str, time: str = "", timeline: int | None = 1) -> list[str]:
+    def recover(self, *more: str, time: str = "", timeline: int | None = 1, backup: str = "") -> list[str]:
         """Type the page's recovery; return the lines that failed, but for the stop of a dead server."""
         self.number += 1
         variables = {"OLD": f"{self.data}.{self.number}"}
         if time:
             variables |= {"TIME": time} | ({"TIMELINE": str(timeline)} if timeline else {})
-        steps = (STOP, TO_TIME if time else EVERYTHING, *more, START, *([] if time else [CHECK]))
+        everything = EVERYTHING.replace(" restore", f" --set={backup} restore" if backup else " restore")
+        steps = (STOP, TO_TIME if time else everything, *more, START, *([] if time else [CHECK]))
         failed = self.type("".join(steps), **variables)
         return [line for line in failed if not line.endswith(" stop")]
 

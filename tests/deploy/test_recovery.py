@@ -44,8 +44,9 @@ def test_a_second_recovery_ends_where_it_must(host):
     host.backup()
     host.add(6)
     host.run("pgbackrest --stanza=stackmgr --repo1-retention-full-type=count --repo1-retention-full=1 expire")
+    [oldest] = host.run("pgbackrest --output=json info | jq -r '.[0].backup[].label'").split()
     host.backup("incr")
-    assert host.recover() == []
+    assert host.recover(backup=oldest) == []
     assert host.rows() == [1, 2, 4, 5, 6]
 
 
