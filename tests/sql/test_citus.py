@@ -1,5 +1,6 @@
 """The statements of sql/citus and their functions, on an ordinary PostgreSQL."""
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import namedtuple_row
 
+from stackmgr import paths
 from stackmgr.access.credentials import Credential
 from stackmgr.access.verifiers import Identity
 from stackmgr.admission import UNLIMITED
@@ -73,6 +75,15 @@ def test_check_reports_what_citus_rejects(url: str, database_url: str):
     assert preflight.examine(make_conninfo(database_url, **auto), variant="citus").problems == [
         "STACKMGR_SQL_VARIANT is citus, but the tables are not distributed: run deploy/citus.sql"
     ]
+
+
+def test_the_page_names_what_fails_and_exists():
+    deploy = paths.directory("deploy")
+    table = re.findall(r"^\| (`.*?) \|", (deploy / "CITUS.md").read_text(), re.MULTILINE)
+    named = re.findall(r"`(\w+\.(?:sql|sh))`", "".join(table))
+    assert "recover_manager.sql" in named
+    assert "revision_diff" not in "".join(table)
+    assert [name for name in named if not [*deploy.glob(f"*/{name}")]] == []
 
 
 def outcomes(url: str, variant: str) -> list[Any]:
