@@ -42,7 +42,7 @@ def check(server_url: str, template: str) -> Iterator:
             ):
                 admin.execute(each.encode())
             chosen = make_conninfo(url, **({"user": user} if user else {}))
-            return preflight.examine(chosen, 1.0, connections=8, thorough=True)
+            return preflight.examine(chosen, connections=8, thorough=True)
 
         admin.execute(LOGINS.encode())
         admin.execute(
@@ -207,8 +207,8 @@ PROBLEMS = WRITES | OBJECTS | PRIVILEGES | SETTINGS
 
 @pytest.mark.parametrize(("command", "expected"), PROBLEMS.items(), ids=PROBLEMS.values())
 def test_what_changes_an_outcome_or_a_privilege_is_a_problem(check, command, expected):
-    problems = check(command).problems
-    assert any(expected in problem for problem in problems), problems
+    found = check(command)
+    assert any(expected in problem for problem in found.problems), found
 
 
 def test_maintain_of_public_is_a_problem(check, admin):
