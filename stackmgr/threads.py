@@ -20,7 +20,10 @@ def result(future: Future[_Result], seconds: float | None = None) -> _Result:
     signal = Signal()
     future.add_done_callback(lambda _: signal.set())
     signal.wait(inf if seconds is None else seconds)
-    return future.result(0)
+    try:
+        return future.result(0)
+    finally:
+        del future  # its exception has this frame
 
 
 def call_in_thread(call: Callable[[], _Result]) -> _Result:
@@ -36,15 +39,17 @@ def call_in_thread(call: Callable[[], _Result]) -> _Result:
 
 def start_thread(call: Callable[[], _Result]) -> Future[_Result]:
     """Return a future of *call*, which runs in a thread of its own.  Raises RuntimeError."""
-    future: Future[_Result] = Future()
 
-    def run() -> None:
+    def run(future: Future[_Result]) -> None:
         try:
             future.set_result(call())
         except BaseException as ex:  # noqa: BLE001 - it is raised where the result is read
             future.set_exception(ex)
+        finally:
+            del future  # as in `result`
 
-    threading.Thread(target=run, daemon=True).start()
+    future: Future[_Result] = Future()
+    threading.Thread(target=run, args=(future,), daemon=True).start()
     return future
 
 

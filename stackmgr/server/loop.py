@@ -4,6 +4,7 @@ Between two turns the scheduler resumes waits without a lane, such as for the da
 A request that only waits is bounded by the application's own timeouts, not by gunicorn's `timeout`.
 """
 
+import gc
 import os
 from collections.abc import Iterable
 from io import BytesIO
@@ -34,6 +35,8 @@ START_SECONDS = 0.0005  # a result that has arrived waits for one large body at 
 STRANGER_SECONDS = 0.00025
 REJECT_SECONDS = 0.004  # of a turn
 STOP_LINGER = 2.0  # a stopping worker keeps idle connections this long: a request may be on its way
+FULL_COLLECTION = 10  # after so many of younger objects, as in CPython
+COLLECTED_CLIENTS = 1_000  # a full collection with these and 10,000 known keys takes 8 ms
 ADMIN_CONNECTIONS = 64  # of the operator's listener
 _ENVIRON = {"wsgi.multithread": True, "wsgi.url_scheme": "http", "SCRIPT_NAME": ""}
 
@@ -132,6 +135,9 @@ class Loop:
         worker.notify()
         if worker.ppid != os.getppid():
             worker.alive = False
+        # No request leaves a cycle, so that a full collection can wait for the end of a flood.
+        if gc.get_count()[2] > FULL_COLLECTION and len(self.managers.open) <= COLLECTED_CLIENTS:
+            gc.collect()
         for entry in self.queue.take_overdue(now):
             self.scheduler.resume(entry)
             if monotonic() > now + REJECT_SECONDS:

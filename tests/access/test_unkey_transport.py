@@ -14,6 +14,7 @@ from stackmgr.access.verifiers import circuit_breaker, http_connection, remote
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from tests.support.http_server import drip, hang_up, http_server, raw, reset, respond, response
+from tests.support.memory import types_in_cycles
 from tests.support.unkey_server import accepted
 from tests.support.waiting import eventually
 
@@ -213,3 +214,10 @@ def test_the_time_that_unkey_takes_is_not_the_databases(unkey, database_url, cli
     with own_database(database_url, deadline=1.0) as database:
         client = client_with("key", database=database, verifier=make_verifier(unkey.url))
         assert client.page().status_int == 200
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://nobody.invalid", "https://localhost:9", None])
+def test_a_failure_leaves_no_cycle(unkey, make_unkey_client, url):
+    client = make_unkey_client(url or unkey.url, IMPATIENT)
+    unkey.behave = unkey.silence
+    assert types_in_cycles(client.page) == {}

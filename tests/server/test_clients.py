@@ -15,9 +15,10 @@ from stackmgr.server import client, clients, loop, queue
 from stackmgr.server.body import ChunkedDecoder
 from stackmgr.server.client import Client
 from stackmgr.server.clients import Clients
-from tests.server.app import EndOfThread
+from tests.server.app import RAISED, EndOfThread
 from tests.server.gunicorn_process import chunked, get, post
 from tests.server.memory_server import OPERATOR, UNIX, MemoryServer
+from tests.support.memory import types_in_cycles
 
 CLIENT_BYTES = 6_000  # a silent client, and the test's own end of it
 OK, BUSY = b"HTTP/1.1 200", b"HTTP/1.1 503"
@@ -670,3 +671,32 @@ def test_bodies_come_after_heads(worker, monkeypatch):
     for attacker, rest in zip(attackers, [b"0\r\n\r\n"] * 3 + [b"x" * 200_000] * 3, strict=True):
         attacker.send(rest)
     assert [start_of(attacker) for attacker in attackers] == [OK] * 6
+
+
+@pytest.mark.parametrize("sent", [
+    b"G", b"BAD\r\n\r\n", post("/reject", b"x" * 90_000), chunked("/echo", b"x", end=b"zz\r\n"), get("/big?3000000"),
+    *(get(path) for path in ("/", *RAISED, "/bad-header", "/late", "/never-starts", "/change-of-mind")),
+])  # fmt: skip
+@pytest.mark.parametrize("leave", ["reset", "close", "stay"])
+def test_no_client_leaves_a_cycle(worker, sent, leave):
+    def serve():
+        found = worker.connected(sent)
+        getattr(found, leave, lambda: worker.pass_time(12))()
+        worker.pass_time(client.DRAIN_SECONDS)
+
+    assert types_in_cycles(serve) == {}
+
+
+def test_a_full_collection_waits_for_the_end_of_a_flood(worker, monkeypatch):
+    collected = []
+    monkeypatch.setattr(
+        loop, "gc", SimpleNamespace(get_count=lambda: (0, 0, 11), collect=lambda: collected.append(1))
+    )
+    monkeypatch.setattr(loop, "COLLECTED_CLIENTS", 1)
+    found = [worker.connected() for _ in range(2)]
+    collected.clear()
+    worker.pass_time(1)
+    assert not collected
+    found[0].close()
+    worker.pass_time(1)
+    assert collected

@@ -1,7 +1,10 @@
-"""A folder in memory, for data that no test keeps."""
+"""A folder in memory, for data that no test keeps, and what a call leaves in memory."""
 
+import gc
 import os
 import shutil
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -18,3 +21,19 @@ def reachable(folder: str | Path) -> Path:
     path = Path(folder)
     path.chmod(0o755)
     return path
+
+
+def types_in_cycles(call: Callable[[], object]) -> Counter[str]:
+    """Return the types of what a second *call* leaves for a garbage collection."""
+    call()
+    gc.collect()
+    gc.disable()
+    try:
+        call()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        return Counter(type(each).__name__ for each in gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.enable()
+        gc.garbage.clear()

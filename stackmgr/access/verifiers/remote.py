@@ -187,7 +187,6 @@ class Endpoint:
 
     def _connect(self, deadline: float) -> Connection:
         """Return a new connection, after a new name resolution.  Raises ServiceUnavailable."""
-        failure: Exception
         try:
             # It has no timeout, so it runs in a thread; while one hangs, no other is started.
             if self._look_up is None or self._look_up.done():
@@ -196,11 +195,12 @@ class Endpoint:
             addresses = result(self._look_up, deadline - monotonic())
         except (OSError, UnicodeError, RuntimeError) as ex:
             raise _unavailable(ex, ReasonSlug.VERIFIER_DNS) from ex
-        for position, address in enumerate(addresses):
+        for left in range(len(addresses), 0, -1):
             # An address that drops packets must leave time for the next one.
-            left = (deadline - (now := monotonic())) / (len(addresses) - position)
+            end = (now := monotonic()) + (deadline - now) / left
             try:
-                return Connection(address, self._tls, self._host.rstrip("."), now + left)
-            except OSError as ex:
-                failure = ex
-        raise _unavailable(failure, ReasonSlug.VERIFIER_CONNECT) from failure
+                return Connection(addresses[-left], self._tls, self._host.rstrip("."), end)
+            except OSError as ex:  # no frame keeps it: with its traceback that would be a cycle
+                if left == 1:
+                    raise _unavailable(ex, ReasonSlug.VERIFIER_CONNECT) from ex
+        raise ServiceUnavailable(ReasonSlug.VERIFIER_DNS)
