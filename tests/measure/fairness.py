@@ -74,7 +74,7 @@ class AttackedService:
 
     def longest_slice_ms(self) -> float:
         """Return the longest slice since the last call."""
-        longest = int.from_bytes(self.slices.read_bytes(), sys.byteorder)
+        longest = int.from_bytes(self.slices.read_bytes()[:8], sys.byteorder)
         with self.slices.open("r+b") as file:
             file.write(bytes(8))
         return longest / 1e6
@@ -182,7 +182,7 @@ def served(
     """Run the service of *checkout* with one worker."""
     folder.mkdir()
     slices = folder / "slices"
-    slices.write_bytes(bytes(8))
+    slices.write_bytes(bytes(16))
     with ExitStack() as stack:
         environ = env | {"STACKMGR_BENCH_SLICES": str(slices)}
         service = stack.enter_context(checkout.serve(environ, _SLICES_CONF))

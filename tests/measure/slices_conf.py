@@ -1,7 +1,7 @@
 """gunicorn's settings of a checkout, with a clock at each switch of a worker's greenlets, each end of a turn.
 
-The longest time on the processor between two of these, parsing included, in nanoseconds, is kept in
-the file that STACKMGR_BENCH_SLICES names, where whoever writes a zero resets it.
+The longest time on the processor between two of these, parsing included, and that of a turn, in nanoseconds,
+are kept in the file that STACKMGR_BENCH_SLICES names, where whoever writes zeros resets them.
 """
 
 import mmap
@@ -22,8 +22,8 @@ def post_fork(server, worker):
 
     _post_fork(server, worker)
     with Path(os.environ["STACKMGR_BENCH_SLICES"]).open("r+b") as file:
-        longest = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
-    run, clock, last = Scheduler.run, time.thread_time_ns, 0
+        longest = memoryview(mmap.mmap(file.fileno(), 16)).cast("q")
+    run, clock, last, turned = Scheduler.run, time.thread_time_ns, 0, 0
 
     def trace(event, switch):
         nonlocal last
@@ -32,13 +32,19 @@ def post_fork(server, worker):
             longest[0] = now - last
         last = now
 
+    def end_turn(idle_seconds):
+        nonlocal turned
+        trace("end of a turn", None)
+        longest[1], turned = max(longest[1], last - turned), last
+        return idle_seconds()
+
     def traced_run(self, *calls):
-        nonlocal last
-        last = clock()
+        nonlocal last, turned
+        last = turned = clock()
         greenlet.settrace(trace)
         if calls:  # of a turn, and of its end; earlier releases have none
             turn, idle_seconds = calls
-            calls = turn, lambda: trace("end of a turn", None) or idle_seconds()
+            calls = turn, lambda: end_turn(idle_seconds)
         run(self, *calls)
 
     Scheduler.run = traced_run
