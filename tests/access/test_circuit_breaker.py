@@ -126,7 +126,8 @@ def test_a_probe_that_succeeds_closes_the_circuit(blocked_client, unkey, clock, 
 def simulate(breaker, clock, keys, per_second, seconds):
     """Return which calls were responded to, by key, and the most that were under way.
 
-    Each of *keys* takes its turn.  Its value is the seconds of a response, or `fails` or `hangs`.
+    Each of *keys* takes its turn.  Its value is the seconds of a response, or what it does: `fails`, `hangs`,
+    or `varies` and fails: it is another key each time.
     """
     ended, ends, numbers, most = {key: [] for key in keys}, [], count(), 0
     turns, started = cycle(keys), clock.seconds
@@ -138,12 +139,12 @@ def simulate(breaker, clock, keys, per_second, seconds):
             ended[key].append(responded)
         clock.seconds, key = at, next(turns)
         try:
-            permit = breaker.acquire(hash(key))
+            permit = breaker.acquire(hash((key, number)) if keys[key] == "varies" else hash(key))
         except CircuitOpen:
             ended[key].append(False)
             continue
-        takes = {"fails": 0.005, "hangs": math.inf}.get(keys[key], keys[key])
-        responded = keys[key] != "fails" and takes < permit.seconds
+        takes = {"fails": 0.005, "varies": 0.005, "hangs": math.inf}.get(keys[key], keys[key])
+        responded = keys[key] not in ("fails", "varies") and takes < permit.seconds
         heappush(ends, (at + min(takes, permit.seconds), next(numbers), permit, key, responded))
         most = max(most, len(ends))
     return ended, most
@@ -164,6 +165,7 @@ SCENARIOS = {
     "a tenth hangs": (keys_of(*(["hangs"] + [GOOD] * 9) * 10), 100, 1.0, 35),
     "half fails": (keys_of(*["fails", GOOD] * 50), 500, 1.0, 4),
     "three of four fail": (keys_of(*["fails", "fails", "fails", GOOD] * 25), 500, 0.98, 4),
+    "made-up keys fail": (keys_of(*["varies"] * 9, GOOD), 500, 0.9, 4),  # soon after the start all of them
     "all are slow": (keys_of(*[1.0] * 100), 50, 1.0, 51),
     "all fail": (keys_of(*["fails"] * 100), 500, None, 4),
     "all hang": (keys_of(*["hangs"] * 100), 100, None, 301),
@@ -177,7 +179,7 @@ def test_a_failing_key_costs_no_other(clock, keys, per_second, least, most):
     good = [
         is_good
         for key, behaviour in keys.items()
-        if behaviour not in ("fails", "hangs")
+        if behaviour not in ("fails", "hangs", "varies")
         for is_good in ended[key]
     ]
     assert under_way <= most

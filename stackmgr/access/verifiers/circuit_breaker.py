@@ -1,7 +1,8 @@
 """A circuit breaker: requests do not wait for a verifier that has stopped responding.
 
 Three failures of one key, without a response for it, open the circuit of this key: its calls fail
-at once.  Failures of three keys, without a response for any, open the circuit of all keys.
+at once.  Failures of three keys, without a response for any, open the circuit of all keys; once
+there are keys with a response, no others count, because a client may make up another key each time.
 
 At short intervals one call of an open circuit is a probe, with a short timeout.  Now and then a
 probe has the full timeout, to find a slow verifier alive; short probes continue, so a hanging probe
@@ -18,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from stackmgr.errors import CircuitOpen
 from stackmgr.reasons import ReasonSlug
@@ -25,9 +27,18 @@ from stackmgr.reasons import ReasonSlug
 FAILURES_TO_OPEN = 3
 PROBE_INTERVAL = 0.4  # seconds; also the timeout of a short probe
 _OTHERS_INTERVAL = 0.05  # of keys that have not failed: most of them are good, if some fail
-MOST_FAILING = 1_000  # keys; the oldest of more is forgotten
+MOST_KEYS = 1_000  # that are failing, and as many with a response; the oldest of more is forgotten
 
 _log = logging.getLogger("stackmgr")
+_Value = TypeVar("_Value")
+
+
+def _put(keys: dict[int, _Value], key: int, value: _Value) -> _Value:
+    """Add a key at the end, if there are too many in place of the first; return *value*."""
+    if len(keys) >= MOST_KEYS:
+        del keys[next(iter(keys))]
+    keys[key] = value
+    return value
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +84,7 @@ class CircuitBreaker:
         self._calls: set[Permit] = set()
         self._all = _Circuit(ReasonSlug.VERIFIER_CIRCUIT_OPEN)
         self._of_keys: dict[int, _Circuit] = {}  # of each key whose last call has failed
+        self._with_response: dict[int, None] = {}  # keys, the latest last
         self._responded_at = -math.inf
 
     def acquire(self, key: int) -> Permit:
@@ -104,6 +116,8 @@ class CircuitBreaker:
                 permit.circuit.next_full_probe_at = now + self._timeout
             if responded:
                 self._of_keys.pop(permit.key, None)
+                self._with_response.pop(permit.key, None)
+                _put(self._with_response, permit.key, None)
                 self._calls = {call for call in self._calls if call.key != permit.key and not was_open}
                 self._all, self._responded_at = _Circuit(ReasonSlug.VERIFIER_CIRCUIT_OPEN), now
             else:
@@ -119,15 +133,13 @@ class CircuitBreaker:
         hanging = [call for call in self._calls if call.started_at <= now - self._timeout / 2]
         if permit in self._calls:
             self._calls.remove(permit)
-            if permit.key not in self._of_keys and len(self._of_keys) >= MOST_FAILING:
-                del self._of_keys[next(iter(self._of_keys))]
-            own = self._of_keys.setdefault(permit.key, _Circuit(ReasonSlug.VERIFIER_KEY_CIRCUIT_OPEN))
+            if (own := self._of_keys.get(permit.key)) is None:
+                own = _put(self._of_keys, permit.key, _Circuit(ReasonSlug.VERIFIER_KEY_CIRCUIT_OPEN))
             if permit.circuit is not self._all:
                 calls = [call for call in hanging if call.key == permit.key]
                 own.fail([permit, *calls], now, self._timeout)
         # A call older than a response says nothing about now, a probe of a key nothing about others.
         if permit.circuit is None and permit.started_at >= self._responded_at:
-            keys = {
-                call.key for call in hanging if call.circuit is None and call.started_at >= self._responded_at
-            }
-            self._all.fail(keys | {permit.key}, now, self._timeout)
+            calls = [each for each in [permit, *hanging] if each.circuit is None]
+            keys = {each.key for each in calls if each.started_at >= self._responded_at}
+            self._all.fail(keys & (self._with_response.keys() or keys), now, self._timeout)
