@@ -14,9 +14,11 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
+from itertools import islice
+from math import ceil, inf
 from time import monotonic
 from typing import TypeAlias
 
@@ -26,13 +28,21 @@ READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
 
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
-# Of a turn, for those whose wait has ended, and once more for `ending_turn`: more wait for the next turn.
+# In a turn, for each kind of wait that has ended; the rest continues in the next turn.
 _RESUME_SECONDS = 0.002
+_EXACT_SECONDS = 8.0  # those of clients are longer: they end at the next of _TICKS in a second
+_TICKS = 64  # so that most share a time
 _MAX_IDLE = 128  # greenlets that are kept: to make one costs ten times as much as to start a call
 
 # A waiting greenlet, or a call that starts one.  Both get whether the event has occurred.
 Waiter: TypeAlias = "greenlet | Callable[[bool], None]"
 Lane: TypeAlias = deque[Waiter]  # those that are ready, until their turn comes
+
+
+def taken(lane: Lane) -> Iterator[Waiter]:
+    """Remove and yield what is in *lane*."""
+    while lane:
+        yield lane.popleft()
 
 
 class Scheduler:
@@ -44,7 +54,8 @@ class Scheduler:
         self._watched: dict[int, int] = {}  # events, by descriptor that is waited for in lanes
         self.hung_up: set[int] = set()  # of these, reset while nobody waited
         self._deadlines: dict[Waiter, float] = {}  # of all that waits
-        self._heap: list[tuple[float, int, Waiter]] = []  # the same, and some of waits that have ended
+        self._due: dict[float, dict[Waiter, int]] = {}  # the same, with its descriptor if any, by deadline
+        self._times: list[float] = []  # a heap of these deadlines, and some of waits that have ended
         self._signals: deque[Signal] = deque()  # that have been set
         self._ready: Lane = deque()  # those whose event has come, and that wait in no other lane
         self.ending_turn: Lane = deque()  # those that continue at the end of this turn
@@ -60,11 +71,8 @@ class Scheduler:
         _this.scheduler = self
         try:
             while turn():
-                end = monotonic() + _RESUME_SECONDS
-                for _ in range(len(self.ending_turn)):
-                    self.resume(self.ending_turn.popleft())
-                    if monotonic() > end:
-                        break
+                if number := len(self.ending_turn):  # those that join it meanwhile wait for the next
+                    self.resume_for(_RESUME_SECONDS, islice(taken(self.ending_turn), number))
                 self._handle_ready(idle_seconds())
         finally:
             _this.scheduler = None
@@ -79,11 +87,22 @@ class Scheduler:
 
     def resume(self, waiter: Waiter, *, is_ready: bool = True) -> None:
         """Continue what has waited, until it waits again.  Only the main greenlet may call this."""
-        self._deadlines.pop(waiter, None)
+        self._end_deadline(waiter)
         if isinstance(waiter, greenlet):
             self._switch(waiter, is_ready)
         else:
             self.start(partial(waiter, is_ready))
+
+    def resume_for(self, seconds: float, *sources: Iterable[Waiter], is_ready: bool = True) -> bool:
+        """Resume what *sources* yield for *seconds*, at least one of each; return whether time ran out."""
+        end, has_ended = monotonic() + seconds, False
+        for source in sources:
+            for waiter in source:
+                self.resume(waiter, is_ready=is_ready)
+                if monotonic() > end:
+                    has_ended = True
+                    break
+        return has_ended
 
     def _switch(self, target: greenlet, value: object) -> None:
         target.seconds -= monotonic()
@@ -99,7 +118,7 @@ class Scheduler:
         self._watched.pop(descriptor, None)
         self.hung_up.discard(descriptor)
         waiter, _ = self._waiters.pop(descriptor, (None, None))
-        self._deadlines.pop(waiter, None)
+        self._end_deadline(waiter)
         if isinstance(waiter, greenlet):
             self.ending_turn.append(waiter)
 
@@ -110,45 +129,47 @@ class Scheduler:
     def _run_calls(self) -> None:
         while len(self._idle) < _MAX_IDLE:
             self._idle.append(getcurrent())
-            self._main.switch()()  # without a name: nothing of a request outlives it
+            # `switch` returns the next call.  No variable holds it: it would keep a request in memory.
+            self._main.switch()()
 
     def _handle_ready(self, seconds: float) -> None:
         """Wait for at most *seconds*; resume the greenlets that need not wait any longer."""
         if self._ready or self._signals or self.ending_turn:
             seconds = 0.0
-        elif self._heap:
-            seconds = max(0.0, min(seconds, self._heap[0][0] - monotonic()))
+        else:
+            seconds = max(0.0, min(seconds, self._next_deadline() - monotonic()))
         for descriptor, events in self._epoll.poll(seconds, _MAX_EVENTS):
             if descriptor == self._wake_up:
                 os.eventfd_read(descriptor)
             elif descriptor in self._waiters:
                 waiter, lane = self._waiters.pop(descriptor)
-                self._deadlines.pop(waiter, None)  # an event that has come precedes a deadline
+                self._end_deadline(waiter)  # an event that has come precedes a deadline
                 (self._ready if lane is None else lane).append(waiter)
             elif descriptor in self._watched:
                 self._note_unawaited(descriptor, events)
-        end = monotonic() + _RESUME_SECONDS
-        for due in self._take_ready(), self._take_expired():  # at least one of each
-            for waiter, is_ready in due:
-                self.resume(waiter, is_ready=is_ready)
-                if monotonic() > end:
-                    break
+        if self._ready or self._signals:
+            self.resume_for(_RESUME_SECONDS, taken(self._ready), self._take_signalled())
+        if self._next_deadline() <= monotonic():
+            self.resume_for(_RESUME_SECONDS, self._take_expired(), is_ready=False)
 
-    def _take_ready(self) -> Iterator[tuple[Waiter, bool]]:
-        """Remove and yield those whose event or signal has come."""
-        while self._ready:
-            yield self._ready.popleft(), True
+    def _take_signalled(self) -> Iterator[Waiter]:
         while self._signals:
-            if (waiter := self._signals.popleft().waiter) is not None:
-                yield waiter, True
+            if waiter := self._signals.popleft().waiter:
+                yield waiter
 
-    def _take_expired(self) -> Iterator[tuple[Waiter, bool]]:
-        """Remove and yield those that have waited for too long."""
+    def _take_expired(self) -> Iterator[Waiter]:
         now = monotonic()
-        while self._heap and self._heap[0][0] <= now:
-            deadline, _, waiter = heappop(self._heap)
-            if self._deadlines.get(waiter) == deadline:
-                yield waiter, False
+        while (deadline := self._next_deadline()) <= now:
+            waiter, descriptor = self._due[deadline].popitem()
+            self._due[deadline][waiter] = descriptor
+            self._end_deadline(waiter)
+            self._waiters.pop(descriptor, None)  # a late event resumes nobody
+            yield waiter
+
+    def _next_deadline(self) -> float:
+        while self._times and self._times[0] not in self._due:
+            heappop(self._times)
+        return self._times[0] if self._times else inf
 
     def _note_unawaited(self, descriptor: int, events: int) -> None:
         """Stop events without a waiter from waking the thread again or hiding others."""
@@ -159,17 +180,23 @@ class Scheduler:
         else:
             self._epoll.modify(descriptor, select.EPOLLONESHOT)  # which still reports these two
 
-    def _set_deadline(self, waiter: Waiter, seconds: float) -> None:
-        self._deadlines[waiter] = deadline = monotonic() + seconds
-        heappush(self._heap, (deadline, id(waiter), waiter))
-        if len(self._heap) > 2 * len(self._deadlines) + 64:
-            self._heap = [(deadline, id(each), each) for each, deadline in self._deadlines.items()]
-            heapify(self._heap)
+    def _set_deadline(self, waiter: Waiter, seconds: float, descriptor: int = -1) -> None:
+        self._end_deadline(waiter)
+        deadline = monotonic() + seconds
+        if _EXACT_SECONDS < seconds < inf:
+            deadline = ceil(deadline * _TICKS) / _TICKS
+        if deadline not in self._due:
+            self._due[deadline] = {}
+            heappush(self._times, deadline)
+        self._due[deadline][waiter] = descriptor
+        self._deadlines[waiter] = deadline
 
-    def hasten(self, waiter: Waiter, seconds: float) -> None:
-        """Shorten the wait of *waiter* to at most *seconds*."""
-        if self._deadlines.get(waiter, 0.0) > monotonic() + seconds:
-            self._set_deadline(waiter, seconds)
+    def _end_deadline(self, waiter: "Waiter | None") -> None:
+        if waiter in self._deadlines:
+            deadline = self._deadlines.pop(waiter)
+            del self._due[deadline][waiter]
+            if not self._due[deadline]:
+                del self._due[deadline]
 
     def wait(self, seconds: float) -> bool:
         """Let other greenlets run; return whether this one was resumed within *seconds*."""
@@ -179,19 +206,11 @@ class Scheduler:
     def wait_for(self, descriptor: int, events: int, seconds: float, lane: Lane | None = None) -> bool:
         """Return whether *events* came within *seconds*; if so, wait in *lane* for `resume`."""
         self.park(getcurrent(), descriptor, events, seconds, lane)
-        if self._main.switch():
-            return True
-        self.end_wait(descriptor)
-        return False
-
-    def end_wait(self, descriptor: int) -> None:
-        """Let a late event resume nobody after a deadline.  The descriptor stays watched."""
-        self._waiters.pop(descriptor, None)
+        return bool(self._main.switch())
 
     def park(self, waiter: Waiter, descriptor: int, events: int, seconds: float, lane: Lane | None) -> None:
         """Let *waiter* wait as in `wait_for`."""
-        if lane is None:
-            events |= select.EPOLLONESHOT
+        events |= select.EPOLLONESHOT if lane is None else 0
         if self._watched.get(descriptor) != events:
             try:
                 self._epoll.modify(descriptor, events)
@@ -200,7 +219,7 @@ class Scheduler:
             if lane is not None:
                 self._watched[descriptor] = events
         self._waiters[descriptor] = waiter, lane
-        self._set_deadline(waiter, seconds)
+        self._set_deadline(waiter, seconds, descriptor)
 
     def pause(self, lane: Lane | None = None) -> None:
         """Let others run until `resume` is called for this greenlet, as for those in *lane*."""

@@ -41,7 +41,7 @@ class Schedule:
         late = self.world.now - first - _SLACK
         if late > self._stalled - self._stalled_before:
             raise Violation("every wait ends at its deadline", f"{late:.3f} s ago")
-        if scheduler._heap and scheduler._heap[0][0] > first:
+        if scheduler._next_deadline() > first:
             raise Violation("every wait ends at its deadline", "the thread waits beyond the first deadline")
         for descriptor, (greenlet, _) in scheduler._waiters.items():
             if greenlet not in scheduler._deadlines:
