@@ -1,17 +1,18 @@
 """One client: one greenlet serves its connection from top to bottom.
 
-Receive a request, wait in the queue, run the application, send the response, and repeat.  A client
-that is silent between two requests has no greenlet: `Clients` parks it; its next byte starts one.
+A client is *parked* without a greenlet while it is silent; its first byte starts one.  Where the
+greenlet would block it is *suspended* until its socket has an event or a deadline passes; it is then
+*ready*, in a lane, until its turn comes (`Loop.turn`).  A complete request is *queued* (`queue.py`),
+runs the application, and its response is sent.  Then the client is parked again.
 
-- Each wait for the socket has a deadline and a lane: see `Loop.turn`.
 - What the client makes the worker hold is in three fields of `Client`, not in frames.  It is counted
-  at each wait.  Over budget the client is closed for others, so after a wait it may have left.
-- Only a complete request joins the queue.  From then on its client is not closed for others.
+  at each suspension.  Over budget the client is closed for others, so after it, it may have left.
+- Only a complete request is queued.  From then on its client is not closed for others.
+- The client is charged for the thread from its first byte on, also if no request gets complete.
 - An error of the server's own is the last response: what follows it may not be a request.
 """
 
 import socket
-from collections.abc import Container
 from contextlib import suppress
 from fcntl import ioctl
 from logging import Logger
@@ -34,16 +35,19 @@ from stackmgr.server.request import BadRequest, HeadLimits, ReceivedRequest, fin
 from stackmgr.server.response import error_response
 
 # Deadlines begin with what they bound: a trickle does not move them.
-# A request, then 503; the first byte of a new connection.  nginx: 60 s for a head, Go: none.
+# For a request, then 503; for the first byte.  nginx: 60 s for a head, Apache: 20 to 40 s, Go: none.
 RECEIVE_SECONDS = float(REQUEST_SECONDS)
 SEND_SECONDS, SEND_PROGRESS = 30.0, 65_536  # for each so many bytes; nginx: 60 s between two writes
 DRAIN_SECONDS = 2.0  # Apache: 2 s, nginx: 5 s between two reads and 30 s in all
 DRAIN_LIMIT = 33_554_432  # bytes: a client busy sending 10 MB must still be able to read its 413
-HEAD_BYTES, BODY_BYTES = 4_096, 65_536  # read at once
-STACK_BYTES = 8_192  # of a waiting greenlet: its frames, and its part of the C stack
-
+# Read at once.  Most requests fit in the first; nginx: 1 KiB of a head, Apache: 8 KiB.
+HEAD_BYTES, BODY_BYTES = 4_096, 65_536
+STACK_BYTES = 8_192  # of a suspended greenlet: its frames, and its part of the C stack
 
 Address: TypeAlias = "tuple[str, int] | str"  # of TCP, or the path of a Unix socket
+
+
+_ADDRESSES = "REMOTE_ADDR", "REMOTE_PORT", "SERVER_NAME", "SERVER_PORT"
 
 
 class ClientLeft(Exception):
@@ -51,24 +55,23 @@ class ClientLeft(Exception):
 
 
 class Audience(Protocol):
-    """The part of `Clients` that a client uses."""
+    """The part of `Clients` that a client uses; the docstrings are there."""
 
     bodies: Lane
     idle_seconds: float
     is_queued: bool
+    open: "set[Client]"
 
-    @property
-    def open(self) -> "Container[Client]": ...  # noqa: D102 - `Clients` has the docstrings
     def lane(self, client: "Client") -> Lane: ...  # noqa: D102
     def park(self, client: "Client") -> None: ...  # noqa: D102
-    def hold(self, client: "Client") -> None: ...  # noqa: D102
+    def hold(self, client: "Client") -> bool: ...  # noqa: D102
     def count(self, client: "Client") -> None: ...  # noqa: D102
     def end_wait(self, client: "Client") -> None: ...  # noqa: D102
     def close(self, client: "Client") -> None: ...  # noqa: D102
 
 
 class Service(Protocol):
-    """The part of `Loop` that a client uses."""
+    """The part of `Loop` that a client uses; the docstrings are there."""
 
     lanes: tuple[Lane, ...]
     limits: HeadLimits
@@ -98,21 +101,20 @@ class Client:
         self.place = Place(loop.queue.accept)
         # A Unix socket has a port that no listener has and no Host can name.
         addresses = (*peer[:2], *server[:2]) if isinstance(peer, tuple) else ("", "", "localhost", 0)
-        names = "REMOTE_ADDR", "REMOTE_PORT", "SERVER_NAME", "SERVER_PORT"
-        self.environ: dict[str, Any] = dict(zip(names, map(str, addresses), strict=True))
+        self.environ: dict[str, Any] = dict(zip(_ADDRESSES, map(str, addresses), strict=True))
         self.environ[ADMISSION] = self.place
         self.held = 0  # its size when that was last counted
         self.idle_until = monotonic() + RECEIVE_SECONDS
         self._clients, self._loop = clients, loop
-        self._charged = 0.0  # seconds of the thread, of the requests before in this greenlet
-        # All that a client makes the worker hold: no frame may keep another reference during a wait.
+        self._charged = 0.0  # seconds of the thread in this greenlet, that are charged already
+        # All that a client makes the worker hold: no frame may keep another reference while suspended.
         self._inbox = bytearray()
         self._request: ReceivedRequest | None = None
         self._outbox = b""
 
     @property
     def size(self) -> int:
-        """The bytes that the client makes the worker hold during a wait."""
+        """The bytes that the client makes the worker hold while it is suspended."""
         request = self._request.head_size + len(self._request.body) if self._request else 0
         return STACK_BYTES + getsizeof(self._inbox) + request + len(self._outbox)
 
@@ -126,8 +128,6 @@ class Client:
         clients, self._charged = self._clients, 0.0
         try:
             clients.end_wait(self)
-            if not is_ready:
-                self._loop.scheduler.end_wait(self.fd)
             if self._take(HEAD_BYTES) or is_ready:
                 # RFC 9112 section 2.2: an empty line may come before a request.  Alone it begins none.
                 while len(self._inbox) > 2 or bytes(self._inbox) not in (b"", b"\r", b"\r\n"):
@@ -136,7 +136,7 @@ class Client:
                     if must_close:
                         self._drain()
                     self.idle_until = monotonic() + clients.idle_seconds
-                    self._leave_queue()
+                    self._yield()
                     if self._inbox:  # a pipeline: after the requests of others
                         self._loop.scheduler.pause(clients.lane(self))
                 clients.park(self)
@@ -145,22 +145,23 @@ class Client:
             pass
         except BaseException as exc:  # noqa: BLE001 - it is logged, and ends no worker
             self._loop.note_failure(exc)
-        self._leave_queue()
+        self._yield()
         clients.close(self)
 
-    def _leave_queue(self) -> None:
-        """Let another request run, and charge this one for the thread from its first byte until now."""
-        if self.place.group is not None:
-            seconds = self._loop.scheduler.seconds_run()
-            self._loop.queue.leave(self.place, monotonic(), seconds - self._charged)
-            self._charged = seconds
+    def _yield(self) -> None:
+        """Let another request run, and charge this client for the thread since its last charge."""
+        queue, seconds = self._loop.queue, self._loop.scheduler.seconds_run()
+        queue.charge(self.place, monotonic(), seconds - self._charged)
+        queue.leave(self.place)
+        self._charged = seconds
 
     def _respond(self) -> bool:
         """Receive a request; leave its response, or an error, to be sent.  Return whether it is the last."""
         must_close = True
         try:
             request = self._receive()
-            self._wait_in_queue(request)
+            if self._clients.is_queued:  # `/live` waits for no manager's request
+                self._wait_in_queue(request)
             self._outbox, must_close = self._loop.run_application(self, request)
         except BadRequest as ex:
             self._reject(InvalidRequest(), str(ex))
@@ -238,20 +239,17 @@ class Client:
         return True
 
     def _wait(self, events: int, lane: Lane, deadline: float) -> bool:
-        """Wait for *events*; return whether there were any by *deadline*."""
+        """Suspend until *events*; return whether there were any by *deadline*."""
         clients, scheduler = self._clients, self._loop.scheduler
-        self._leave_queue()
-        clients.hold(self)
-        is_ready = self in clients.open and scheduler.wait_for(self.fd, events, deadline - monotonic(), lane)
-        if self not in clients.open:  # which has been closed to make room
+        self._yield()
+        is_ready = clients.hold(self) and scheduler.wait_for(self.fd, events, deadline - monotonic(), lane)
+        if self not in clients.open:  # it has been closed to make room
             raise ClientLeft
         return is_ready
 
     def _wait_in_queue(self, request: ReceivedRequest) -> None:
         """Wait in the queue.  The application may then reject: see `Admission.retry_after`."""
         loop, scheduler, place = self._loop, self._loop.scheduler, self.place
-        if not self._clients.is_queued:  # `/live` waits for no manager's request
-            return
         key = request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
         writes = request.method not in ("GET", "HEAD")
         place.queued_seconds, place.size, now = 0.0, request.head_size + len(request.body), monotonic()
@@ -263,7 +261,6 @@ class Client:
         scheduler.pause()
         place.queued_seconds = monotonic() - now
         if self.fd in scheduler.hung_up:  # reset: who only ends its requests may still read
-            loop.queue.leave(place)
             raise ClientLeft
 
     def _send(self) -> None:

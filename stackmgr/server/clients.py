@@ -4,7 +4,6 @@ import errno
 import socket
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import inf
@@ -53,29 +52,39 @@ class Clients:
         for listener in self._listeners:
             loop.scheduler.start(partial(self._listen, listener))
 
+    def is_used(self, now: float) -> bool:
+        """Whether a client may still be accepted, or has a connection; an idle one counts for a while."""
+        idle = len(self.closable) - len(self._holding) if now >= self._idle_until else 0
+        return bool(self._listeners) or len(self.open) > idle
+
     def _listen(self, listener: socket.socket) -> None:
-        """Accept what waits, or this worker's share of it, until the listener is closed."""
+        """Accept pending connections, or this worker's share; after `stop`, until none is pending."""
         scheduler, is_shared = self._loop.scheduler, self._loop.settings.workers > 1
-        most = second = 0  # that were open in the present second, and which it is
-        while listener in self._listeners:
-            scheduler.wait_for(listener.fileno(), READABLE, inf)
+        most_open, second, accepted = 0, 0, 1  # in the second of the last accept
+        while accepted or self._idle_until == inf:
+            scheduler.wait_for(listener.fileno(), READABLE, inf if self._idle_until == inf else 0.0)
+            accepted = 0
             try:
                 for _ in islice(self._accepted(listener), ACCEPTS):
+                    accepted += 1
                     if (now := int(monotonic())) != second:
-                        most, second = 0, now
-                    if is_shared and most < len(self.open) < SHARED_BELOW:
-                        most = len(self.open)
+                        most_open, second = 0, now
+                    if is_shared and most_open < len(self.open) < SHARED_BELOW:
+                        most_open = len(self.open)
                         scheduler.wait(SHARE_SECONDS)
                         break
             except BaseException as exc:  # noqa: BLE001 - it ends no worker
-                if getattr(exc, "errno", 0) in _EXHAUSTED and self._expendable.close_longest_waiting():
+                if getattr(exc, "errno", 0) in _EXHAUSTED and self._expendable.make_room():
+                    accepted = 1
                     continue
                 if not isinstance(exc, OSError):
                     self._loop.note_failure(exc)
                 scheduler.wait(_RETRY_SECONDS)  # an immediate retry would only use the processor
+        self._listeners.remove(listener)
+        listener.close()
 
     def _accepted(self, listener: socket.socket) -> Iterator[None]:
-        """Accept the connections that wait, one after the other."""
+        """Accept pending connections, one after the other."""
         while True:
             try:
                 sock, peer = listener.accept()
@@ -86,7 +95,7 @@ class Clients:
                     continue
                 raise
             if len(self.open) >= self._limit:
-                self.close_longest_waiting()
+                self.make_room()
             client = Client(sock, peer, listener.getsockname(), self, self._loop)
             self.open.add(client)
             try:
@@ -97,42 +106,37 @@ class Clients:
             yield
 
     def stop(self, idle_seconds: float) -> None:
-        """Accept waiting connections, close the listeners, keep idle ones *idle_seconds* at most.
+        """Accept pending connections and close the listeners; after *idle_seconds* the idle ones may end.
 
         A connection that arrives before the `close` is reset if no other process listens.
         """
         self._idle_until = monotonic() + idle_seconds
-        for client in self.closable:
-            self._loop.scheduler.hasten(client.serve, idle_seconds)
-        while self._listeners:
-            listener = self._listeners.pop()
+        for listener in self._listeners:
             self._loop.scheduler.forget(listener.fileno())
-            with suppress(OSError):
-                deque(self._accepted(listener), 0)
-            listener.close()
 
     def park(self, client: Client) -> None:
-        """Let a silent client wait for its next byte without a greenlet."""
+        """Let a silent client's next byte start a greenlet."""
         self._count(client, 0)
         self.closable[client] = None
-        seconds = min(client.idle_until, self._idle_until) - monotonic()
+        seconds = client.idle_until - monotonic()
         self._loop.scheduler.park(client.serve, client.fd, READABLE, seconds, self.lane(client))
 
     def lane(self, client: Client) -> Lane:
-        """Return where a client waits for its turn to read a head, or to send."""
+        """Return where a client is ready to read a head, or to send."""
         return self.heads if client.place.is_accepted else self.strangers
 
     def end_wait(self, client: Client) -> None:
-        """End a client's wait: it may not be closed for others.  What it holds stays counted."""
+        """Let a client not be closed for others.  What it holds stays counted."""
         self.closable.pop(client, None)
         self._holding.pop(client, None)
 
-    def hold(self, client: Client) -> None:
-        """Let a client wait with a greenlet, and until `end_wait` be closed for others."""
+    def hold(self, client: Client) -> bool:
+        """Let a client be suspended, and closed for others until `end_wait`; return whether it is open."""
         if client in self.open:  # it may have been closed in a pause
             self.closable.setdefault(client)
             self._holding.setdefault(client)
             self.count(client)
+        return client in self.open
 
     def count(self, client: Client) -> None:
         """Count what a client holds; over budget, close those that have held something for longest."""
@@ -145,15 +149,14 @@ class Clients:
         self._expendable._held += size - client.held
         client.held = size
 
-    def close_longest_waiting(self) -> bool:
-        """Close the longest waiting, in a flood a silent one; return whether there was one."""
-        oldest = [*islice(self.closable, 1)]
-        for client in oldest:
+    def make_room(self) -> bool:
+        """Close who is closable for longest, in a flood a silent one; return whether there was one."""
+        if (client := next(iter(self.closable), None)) is not None:
             self.close(client)
-        return bool(oldest)
+        return client is not None
 
     def close(self, client: Client) -> None:
-        """Close a connection, which ends a wait for it."""
+        """Close a connection; its greenlet, if suspended, is resumed."""
         if client in self.open:
             self.end_wait(client)
             self._count(client, 0)

@@ -6,7 +6,6 @@ A request that only waits is bounded by the application's own timeouts, not by g
 
 import gc
 import os
-from collections.abc import Iterable
 from io import BytesIO
 from logging import Logger
 from math import inf
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 from gunicorn.http.wsgi import base_environ
 from gunicorn.workers.base import Worker as BaseWorker
 
-from stackmgr.scheduler import Lane, Scheduler
+from stackmgr.scheduler import Scheduler, taken
 from stackmgr.server.client import Client
 from stackmgr.server.clients import Clients
 from stackmgr.server.queue import RequestQueue
@@ -67,13 +66,11 @@ class Loop:
 
     def turn(self) -> bool:
         """Do what is to be done now; return False at the end."""
-        self._resume(self._heads, READ_SECONDS)
-        end = monotonic() + START_SECONDS
-        while self.queue.length and (entry := self.queue.take()) is not None:
-            self.scheduler.resume(entry)
-            if monotonic() > end:
-                break
-        self._resume(self._later, STRANGER_SECONDS)
+        resume_for = self.scheduler.resume_for
+        resume_for(READ_SECONDS, *map(taken, filter(None, self._heads)))
+        if self.queue.length:
+            resume_for(START_SECONDS, iter(self.queue.take, None))
+        resume_for(STRANGER_SECONDS, *map(taken, filter(None, self._later)))
         now = monotonic()
         try:
             if not self.worker.alive and self.stops_at == inf:
@@ -84,16 +81,9 @@ class Loop:
                 self._look(now)
         except BaseException as exc:  # noqa: BLE001 - it is logged, and ends no worker
             self.note_failure(exc)
-        return self.worker.alive or (now < self.stops_at and bool(self.managers.open or self.operators.open))
-
-    def _resume(self, lanes: Iterable[Lane], seconds: float) -> None:
-        """Resume what waits in *lanes* for *seconds*, but at least one of each."""
-        end = monotonic() + seconds
-        for lane in lanes:
-            while lane:
-                self.scheduler.resume(lane.popleft())
-                if monotonic() > end:
-                    break
+        if self.worker.alive or now >= self.stops_at:
+            return bool(self.worker.alive)
+        return any(self.lanes) or self.managers.is_used(now) or self.operators.is_used(now)
 
     def idle_seconds(self) -> float:
         """Return for how long the thread may wait for events."""
@@ -138,8 +128,5 @@ class Loop:
         # No request leaves a cycle, so that a full collection can wait for the end of a flood.
         if gc.get_count()[2] > FULL_COLLECTION and len(self.managers.open) <= COLLECTED_CLIENTS:
             gc.collect()
-        for entry in self.queue.take_overdue(now):
-            self.scheduler.resume(entry)
-            if monotonic() > now + REJECT_SECONDS:
-                self._next_look = 0.0
-                break
+        if self.scheduler.resume_for(REJECT_SECONDS, self.queue.take_overdue(now)):
+            self._next_look = 0.0

@@ -20,7 +20,7 @@ from tests.support.malformed import (
 )
 from tests.support.openapi import BUNDLE, nodes
 
-FUZZ_REQUESTS = fuzz_request_count(5000)
+FUZZ_REQUESTS = fuzz_request_count(2000)
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -43,35 +43,27 @@ FIELDS = (
     ("A: b",) * 101,
 )  # fmt: skip
 CHUNKS = {
-    "size": b"3\r\nabc\r\nSECRET\r\n\r\n",
-    "negative size": b"3\r\nabc\r\n-1\r\n\r\n",
-    "no size": b"3\r\nabc\r\n\r\n",
-    "long size line": b"1;" + b"a" * 20_000,
+    "size": b"3\r\nabc\r\nSECRET\r\n\r\n", "negative size": b"3\r\nabc\r\n-1\r\n\r\n",
+    "no size": b"3\r\nabc\r\n\r\n", "long size line": b"1;" + b"a" * 20_000,
     "extension": b"3;\x01\r\nabc\r\n0\r\n\r\n",
     "size line of 8,193 bytes": b"1;%s\r\nx\r\n0\r\n\r\n" % (b"a" * 8191),
-    "long extensions": b"1;%s\r\nx\r\n" % (b"a" * 7994) * 3,
-    "end of a chunk": b"3\r\nabcd\r\n0\r\n\r\n",
-    "tiny chunks": b"1\r\nx\r\n" * 3276 + b"0\r\n\r\n",
-    "trailer": b"0\r\nSECRET\r\n\r\n",
+    "long extensions": b"1;%s\r\nx\r\n" % (b"a" * 7994) * 3, "end of a chunk": b"3\r\nabcd\r\n0\r\n\r\n",
+    "tiny chunks": b"1\r\nx\r\n" * 3276 + b"0\r\n\r\n", "trailer": b"0\r\nSECRET\r\n\r\n",
     "bare LF in a trailer": b"0\r\nX-A: b\n\r\n\r\n",
     "long trailers": b"0\r\n" + b"X-A: aaaaaaa\r\n" * 10000,
     **{name: b"0\r\n%s: 3\r\n\r\n" % name.encode() for name in ("Host", "Authorization", "Content-Length")},
-}
+}  # fmt: skip
 BAD = {
     **{f"line {line[:20]!r}": head(line) for line in LINES},
     **{f"host {host}": head("GET /a HTTP/1.1", host=host) for host in HOSTS},
     **{f"fields {', '.join(fields)[:50]!r}": head("GET /a HTTP/1.1", *fields) for fields in FIELDS},
     **{f"chunks: {name}": chunked("/echo", end=end) for name, end in CHUNKS.items()},
-    "host of HTTP/1.0": head("GET /a HTTP/1.0", host="a b"),
-    "no host": b"GET / HTTP/1.1\r\n\r\n",
-    "bare LF": b"GET / HTTP/1.1\nHost: x\n\n",
-    "LF alone": b"\n",
-    "two empty lines": b"\r\n\r\n",
+    "host of HTTP/1.0": head("GET /a HTTP/1.0", host="a b"), "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "bare LF": b"GET / HTTP/1.1\nHost: x\n\n", "LF alone": b"\n", "two empty lines": b"\r\n\r\n",
     "chunked 1.0": head("POST /a HTTP/1.0", "Transfer-Encoding: chunked"),
-    "endless head": get("/", *["X-A: aaaaaaa"] * 10000)[:-2],
-    "endless line": b"GET /" + b"a" * 100_000,
+    "endless head": get("/", *["X-A: aaaaaaa"] * 10000)[:-2], "endless line": b"GET /" + b"a" * 100_000,
     "head of 65,537 bytes": head_of(65_537),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -138,16 +130,10 @@ def test_a_truncated_request_is_not_served(memory, rest):
 
 
 @pytest.mark.parametrize(("lines", "expected"), [
-    (b"X-Request-Id: abc-1", "abc-1"),
-    (b"x-REQUEST-id: \t a b\t ", "a b"),
-    (b"X-Request-Id: \xc3\xa9\xff\x80", "\xc3\xa9\xff\x80"),
-    (b"X-Request-Id: a\r\nX-Request-Id: b", "a,b"),
-    (b'X-Request-Id: "}\\', '"}\\'),
-    (b"X-Request-Id:   ", None),
-    (b"X-Request-Id: a\x00b", None),
-    (b"X-Request-Id: a\nX-Inj: b", None),
-    (b"X_Request_Id: a", None),
-    (b"", None),
+    (b"X-Request-Id: abc-1", "abc-1"), (b"x-REQUEST-id: \t a b\t ", "a b"),
+    (b"X-Request-Id: \xc3\xa9\xff\x80", "\xc3\xa9\xff\x80"), (b"X-Request-Id: a\r\nX-Request-Id: b", "a,b"),
+    (b'X-Request-Id: "}\\', '"}\\'), (b"X-Request-Id:   ", None), (b"X-Request-Id: a\x00b", None),
+    (b"X-Request-Id: a\nX-Inj: b", None), (b"X_Request_Id: a", None), (b"", None),
 ])  # fmt: skip
 def test_request_id_of_an_error(memory, lines, expected):
     head = b"HTTP? / nonsense\r\n" + (lines + b"\r\n" if lines else b"")

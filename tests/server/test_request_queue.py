@@ -1,137 +1,217 @@
-"""Which requests run at once: of one manager three quarters, of unverified keys a quarter; which is next."""
+"""The queue against a model, which finds each answer anew in the list of requests."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 
 from stackmgr.server import queue
 from stackmgr.server.queue import Place, RequestQueue
 
+# Of so many requests at once: those of one manager, of all unknown keys, and those that write.
+SHARES = {1: (1, 1, 1), 2: (2, 1, 1), 3: (3, 1, 2), 8: (6, 2, 7)}
+SECONDS = 1.0  # that a request may be queued
+TICK = 1 / 1024  # seconds from one step to the next
+ACCEPTED = {"a": "A", "b": "A", "c": "C", "d": "D"}  # the managers of keys
+KEYS = [
+    *"abcdxyz",
+    "aaaaaaaa",
+    "babababa",
+    "cccccccc",
+    "xyzxyzxy",
+    "abcdxyza",
+]  # of requests that arrive together
 
-class Requests:
-    """A queue, and requests by name; those that have been taken run."""
 
-    def __init__(self, limit):
-        self.queue = RequestQueue(limit, 1.0)
-        self.places = {}
-        self.now = 0.0
+@dataclass
+class Request:
+    place: Place
+    key: str
+    writes: bool
+    arrival: float
+    group: str
+    state: str = "queued"
 
-    def add(self, names, manager=None, *, writes=False, size=0):
-        """Add requests; a name begins with its key.  With *manager*, the key has been accepted."""
-        rejected = []
-        for name in names.split():
-            place = self.places[name] = Place(self.queue.accept)
-            place.size = size
-            if manager:
-                self.accept_earlier(name[0], manager)
-            rejected += self.queue.add(place, name[0], name, self.now, writes=writes)
-        return rejected
 
-    def accept_earlier(self, key, manager):
-        place = Place(self.queue.accept)
-        place.key_hash = hash(key)
-        place.accept(manager)
+class Queue:
+    """Requests of few keys; `known` are the keys that have been accepted, with their managers."""
+
+    def __init__(self, limit, known, chance):
+        self.queue, self.limit, self.chance = RequestQueue(limit, SECONDS), limit, chance
+        self.requests, self.known, self.charged, self.now = [], {}, {}, 1.0
+        for key in known:
+            place = Place(self.queue.accept)
+            place.key_hash = hash(key)
+            place.accept(ACCEPTED[key], key)
+            self.known[key] = ACCEPTED[key]
+
+    def of(self, state):
+        return [each for each in self.requests if each.state == state]
+
+    def lines(self):
+        """Return the queued requests of each group that read, and that write; the first comes first."""
+        queued = sorted(self.of("queued"), key=lambda each: each.arrival)
+        keys = dict.fromkeys((each.group, each.writes) for each in queued)
+        return {key: [each for each in queued if (each.group, each.writes) == key] for key in keys}
+
+    def tag(self, request):
+        return max(request.arrival, self.charged.get(request.group, 0.0)), request.arrival
+
+    def may_run(self, request):
+        of_manager, of_unknown, of_writes = SHARES[self.limit]
+        running = self.of("running")
+        of_group = sum(each.group == request.group for each in running)
+        return (
+            len(running) < self.limit
+            and of_group < (of_manager if request.group else of_unknown)
+            and not (request.writes and sum(each.writes for each in running) >= of_writes)
+        )
+
+    def end(self, request, state):
+        request.state = state
+        self.requests = [each for each in self.requests if each.state in ("queued", "running")]
+        groups = {each.group for each in self.of("queued")}
+        self.charged = {group: until for group, until in self.charged.items() if group in groups}
+
+    def reject(self, entry, allowed):
+        assert any(entry is each for each in allowed)
+        assert 1 <= entry.place.retry_after <= 1 + queue.RETRY_SPREAD_SECONDS
+        self.end(entry, "rejected")
+
+    def add_some(self):
+        writes, size = self.chance.random() < 0.4, self.chance.choice([0, 10, 60])
+        for key in self.chance.choice(KEYS):
+            self.add(key, writes, size)
+
+    def add(self, key, writes, size):
+        self.now += TICK
+        request = Request(Place(self.queue.accept), key, writes, self.now, self.known.get(key, ""))
+        request.place.size = size
+        self.requests.append(request)
+        rejected = iter(self.queue.add(request.place, key, request, self.now, writes=writes))
+        assert (request.place.remembered is None) == (key not in self.known)
+        if len(self.of("queued")) > queue.LIMIT:
+            longest = max(map(len, self.lines().values()))
+            lines = [each for each in self.lines().values() if len(each) == longest]
+            # The last of a manager's, any of unknown keys.
+            parts = [each[-1:] if each[0].group else each for each in lines]
+            self.reject(next(rejected), [one for part in parts for one in part])
+        while sum(each.place.size for each in self.of("queued")) > queue.LIMIT_BYTES:
+            sizes = [[each.place.size for each in line] for line in self.lines().values()]
+            most = max(map(sum, sizes))
+            lines = [each for each in self.lines().values() if sum(one.place.size for one in each) == most]
+            largest = [max(each, key=lambda one: one.place.size).place.size for each in lines]
+            pairs = zip(lines, largest, strict=True)
+            self.reject(
+                next(rejected), [one for line, size in pairs for one in line if one.place.size == size]
+            )
+        assert not list(rejected)
+
+    def take_some(self):
+        for _ in range(self.chance.randint(1, 8)):
+            self.take()
 
     def take(self):
-        return " ".join(iter(self.queue.take, None))
+        self.now += TICK
+        candidates = [line[0] for line in self.lines().values() if self.may_run(line[0])]
+        assert self.queue.has_next() == bool(candidates)
+        expected = min(candidates, key=self.tag, default=None)
+        assert self.queue.take() is expected
+        if expected:
+            self.end(expected, "running")
 
-    def leave(self, names, seconds=0.0):
-        for name in names.split():
-            self.queue.leave(self.places[name], self.now, seconds)
+    def any_of(self, requests):
+        return [self.chance.choice(requests)] if requests else []
 
+    def leave(self):
+        for request in self.any_of(self.of("running")):
+            self.leave_one(request, self.chance.choice([0.0, 0.001, 0.004, 10.0]))
 
-def test_a_manager_has_three_quarters():
-    requests = Requests(8)
-    requests.add("a1 a2 a3", "A")
-    requests.add("b1 b2 b3 b4 b5", "A")
-    assert requests.take() == "a1 a2 a3 b1 b2 b3"
-    requests.add("c1 c2 c3", "C")
-    assert requests.take() == "c1 c2"
-    requests.leave("a1")
-    assert requests.take() == "b4"  # after a turn of the other's
-    requests.leave("c1 c2")
-    assert requests.take() == "c3"
-    requests.leave("a2")
-    assert requests.take() == "b5"
+    def leave_one(self, request, seconds):
+        self.now += TICK
+        self.queue.charge(request.place, self.now, seconds)
+        self.queue.leave(request.place)
+        self.charge(request.group, seconds)
+        self.end(request, "ended")
 
+    def send_malformed(self):
+        """Charge a client whose last request, which has ended, had a key: it has sent no complete one."""
+        key, seconds = self.chance.choice("abxy"), self.chance.choice([0.001, 0.1])
+        place = Place(self.queue.accept)
+        place.key_hash = hash(key)
+        self.queue.charge(place, self.now, seconds)
+        self.charge(self.known.get(key, ""), seconds)
 
-def test_unverified_keys_share_a_quarter():
-    requests = Requests(8)
-    requests.add("a1 b1 c1 d1 e1")
-    assert requests.take() == "a1 b1"
-    requests.add("g1", "G")
-    assert requests.take() == "g1"
-    requests.leave("b1")
-    assert requests.take() == "c1"
+    def charge(self, group, seconds):
+        if firsts := [line[0] for (of, _), line in self.lines().items() if of == group]:
+            tag = min(map(self.tag, firsts))[0] + 2 * seconds
+            self.charged[group] = min(self.now + 0.01, tag)
 
+    def accept(self):
+        running = self.of("running")
+        for request in self.any_of([each for each in running if each.key in ACCEPTED]):
+            self.accept_one(request, running)
 
-def test_an_accepted_key_counts_as_its_managers():
-    requests = Requests(8)
-    requests.add("a1 b1 c1 d1")
-    assert requests.take() == "a1 b1"
-    requests.places["a1"].accept("A")
-    assert requests.take() == "c1"
-    requests.add("a2")
-    assert requests.take() == "a2"  # as the manager's
-    requests.leave("a1 a2 b1 c1")
-    assert requests.take() == "d1"
-    requests.leave("d1")
-    assert not requests.queue._running  # a group that nothing runs for takes no memory
+    def accept_one(self, request, running):
+        manager = ACCEPTED[request.key]
+        request.place.accept(manager, request.key)
+        assert request.place.is_accepted
+        if request.key not in self.known:
+            for each in self.of("queued"):
+                if each.key == request.key and not each.group:
+                    each.group = manager
+            self.end(request, "running")
+        self.known[request.key] = manager
+        if sum(each.group == manager for each in running) < SHARES[self.limit][0]:
+            request.group = manager
 
+    def forget(self):
+        for request in self.any_of(self.of("running")):
+            self.queue.forget(request.place)
+            assert not request.place.is_accepted
+            self.known.pop(request.key, None)
 
-def test_first_uses_gain_one_more_quarter():
-    requests = Requests(8)
-    requests.add("a1 b1 c1 d1 e1 f1 g1 h1 i1")
-    started = requests.take().split()
-    for name in started:
-        requests.places[name].accept("A")
-        started += requests.take().split()
-    assert started == ["a1", "b1", "c1", "d1", "e1", "f1", "g1", "h1"]
-    requests.add("a2 j1")
-    assert requests.take() == ""
-    requests.leave("a1")
-    assert requests.take() == "a2"
-    requests.leave("h1")
-    assert requests.take() == "i1"
+    def pass_time(self):
+        self.now += self.chance.choice([0.1, 0.5, 0.9])
+        overdue = {id(each) for each in self.of("queued") if each.arrival <= self.now - SECONDS}
+        for entry in list(self.queue.take_overdue(self.now)):
+            overdue.remove(id(entry))
+            self.reject(entry, [entry])
+        assert not overdue
 
-
-def test_a_waiting_request_moves_to_its_manager():
-    requests = Requests(8)
-    requests.add("a1 b1 a2 c1 a3")
-    assert requests.take() == "a1 b1"
-    requests.now = 1.0
-    requests.accept_earlier("d", "A")
-    requests.places["a1"].accept("A")
-    requests.add("d1")
-    assert requests.take() == "c1 a2 a3 d1"  # in the order of their arrival, after that of the line
-    for requests.now, name in ((2.0, "e1"), (3.0, "d2"), (4.0, "e2")):
-        requests.add(name)
-    requests.accept_earlier("e", "A")
-    assert requests.take() == "e1 d2"
-
-
-def test_both_lines_of_a_key_move_to_its_manager():
-    requests = Requests(8)
-    requests.add("y1 z1")
-    assert requests.take() == "y1 z1"
-    requests.add("a1")
-    requests.add("a2 b1", writes=True)
-    requests.accept_earlier("a", "A")
-    assert requests.take() == "a1 a2"
+    def check(self):
+        queued, running = self.of("queued"), self.of("running")
+        assert (self.queue.length, self.queue._bytes) == (
+            len(queued),
+            sum(each.place.size for each in queued),
+        )
+        assert {key: [each for *_, each in line] for key, line in self.queue._lines.items()} == self.lines()
+        assert self.queue._charged_until == self.charged
+        assert self.queue._running == Counter(each.group for each in running)
+        assert self.queue._writing == sum(each.writes for each in running)
+        assert self.queue._free == self.limit - len(running)
+        assert self.queue._keys._managers.keys() == set(map(hash, self.known))
 
 
-def test_a_rejected_key_is_not_remembered():
-    requests = Requests(8)
-    requests.add("a1 b1")
-    requests.places["a1"].accept("A", "client")
-    requests.places["b1"].accept("B")
-    requests.add("a2 b2")
-    requests.queue.forget(requests.places["a1"])
-    requests.add("a3")
-    remembered = {name: place.remembered for name, place in requests.places.items()}
-    assert remembered == {"a1": None, "b1": None, "a2": "client", "b2": None, "a3": None}
+STEPS = {Queue.add_some: 4, Queue.take_some: 4, Queue.leave: 4, Queue.send_malformed: 1, Queue.accept: 1,
+         Queue.forget: 0.3, Queue.pass_time: 0.5}  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", SHARES)
+def test_the_queue_behaves_as_its_model(monkeypatch, limit):
+    monkeypatch.setattr(queue, "LIMIT", 12)
+    monkeypatch.setattr(queue, "LIMIT_BYTES", 300)
+    for seed in range(30):
+        chance = random.Random(seed)
+        model = Queue(limit, chance.choice(["", "abcd", "b"]), chance)
+        for _ in range(100):
+            chance.choices(list(STEPS), list(STEPS.values()))[0](model)
+            model.check()
 
 
 def test_some_of_too_many_keys_are_known(monkeypatch):
-    monkeypatch.setattr(queue, "_REMEMBERED", 50)
+    monkeypatch.setattr(queue, "_KNOWN_KEYS", 50)
     requests, known = RequestQueue(4), []
     for _ in range(5):
         for key in map(str, range(100)):
@@ -141,119 +221,33 @@ def test_some_of_too_many_keys_are_known(monkeypatch):
             place.accept(key, key)
             requests.leave(place)
     assert 10 < sum(map(bool, known)) < 300  # the last recently used ones, in turn, would be none
-    assert len(requests._managers) == 50
+    assert len(requests._keys._managers) == 50
 
 
-def test_writes_leave_an_eighth_to_reads():
-    requests = Requests(8)
-    requests.add("a1 a2 a3 a4", "A", writes=True)
-    requests.add("b1 b2 b3", "B", writes=True)
-    requests.add("z1", writes=True)
-    requests.add("b4", "B", writes=True)
-    assert requests.take() == "a1 a2 a3 a4 b1 b2 b3"
-    requests.add("b5", "B")
-    requests.add("c1", "C")
-    assert requests.take() == "b5"  # a read passes the writes of its own manager
-    requests.leave("a1")
-    assert requests.take() == "b4"
-    requests.leave("a2 b5")
-    assert requests.take() == "z1 c1"
-    requests.leave("a3 a4 b1 b2 b3 b4 z1 c1")
-    assert (requests.queue._running, requests.queue._writing) == ({}, 0)
-
-
-def test_reads_and_writes_keep_their_order():
-    requests = Requests(1)
-    requests.add("a0", "A")
-    assert requests.take() == "a0"
-    for number in range(1, 5):
-        requests.now = number / 1000
-        requests.add(f"a{number}", "A", writes=number % 2 == 0)
-    taken, last = [], "a0"
-    requests.now = 1.0
-    while last:
-        requests.leave(last, 1.0)
-        taken.append(last := requests.take())
-    assert taken == ["a1", "a2", "a3", "a4", ""]
-    assert not requests.queue._counts_from
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3])
-def test_shares_of_few_greenlets(limit):
-    requests = Requests(limit)
-    requests.add("a1 a2 a3 a4", "A")
-    assert len(requests.take().split()) == limit
-    requests = Requests(limit)
-    requests.add("a1 a2")
-    assert requests.take() == "a1"
-
-
-def test_the_longest_line_loses_one(monkeypatch):
-    monkeypatch.setattr(queue, "LIMIT", 4)
-    requests = Requests(1)
-    requests.add("a1 a2 a3 a4", "A")
-    assert requests.take() == "a1"
-    assert requests.add("b1", "B") == []
-    assert requests.add("c1", "C") == ["a4"]
-    assert requests.add("a5", "A") == ["a5"]
-    requests.now = 1.0
-    for last, following in ("a1", "b1"), ("b1", "c1"), ("c1", "a2"), ("a2", "a3"):
-        requests.leave(last, 1.0)
-        assert requests.take() == following
-    assert requests.queue.length == 0
-    assert not requests.queue._counts_from  # of lines that have ended
-
-
-def test_the_line_that_holds_most_loses_its_largest(monkeypatch):
-    monkeypatch.setattr(queue, "LIMIT_BYTES", 100)
-    requests = Requests(1)
-    requests.add("a1 a2 a3", "A", size=10)
-    requests.add("b1", "B", size=60)
-    assert requests.add("b2", "B", size=20) == ["b1"]
-    assert requests.add("c1", "C", size=60) == ["c1"]
-    assert requests.queue._bytes == 50
-
-
-def test_a_random_unverified_key_is_rejected(monkeypatch):
+def test_any_unknown_key_may_be_rejected(monkeypatch):
     monkeypatch.setattr(queue, "LIMIT", 50)
-    requests = Requests(4)
-    names = [f"{key}1" for key in map(chr, range(200, 300))]
-    rejected = [name for name in names for name in requests.add(name)]
-    assert len(rejected) == 50
-    assert rejected != names[50:]
-    assert requests.queue.length == 50
+    requests = RequestQueue(4)
+    rejected = [
+        each for key in range(100) for each in requests.add(Place(requests.accept), f"{key}", key, 0.0)
+    ]
+    assert (len(rejected), requests.length) == (50, 50)
+    assert rejected != list(range(50, 100))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "order"),
-    [(0.0, "a1 a2 a3 b1 c1 a4"), (0.001, "a1 a2 b1 c1 a3 a4"), (0.002, "a1 b1 c1 a2 a3 a4")],
-)
-def test_a_line_is_charged_for_the_thread(seconds, order):
-    requests = Requests(1)
-    requests.add("a1 a2 a3", "A")
-    requests.now = 0.003
-    requests.add("b1", "B")
-    requests.add("c1", "C")
-    requests.now = 0.004
-    requests.add("a4", "A")
-    taken = []
-    requests.now = 1.0
-    while name := requests.take():
-        taken.append(name)
-        requests.leave(name, seconds if name < "b" else 0.0)
-    assert " ".join(taken) == order
-
-
-def test_a_charge_has_a_bound():
-    requests = Requests(1)
-    requests.add("a1 a2 a3", "A")
-    taken = [requests.take()]
-    requests.now = 10.0
-    requests.leave("a1", 10.0)
-    requests.now = 11.0
-    requests.add("b1 b2", "B")
-    while name := requests.take():
-        taken.append(name)
-        requests.now += 1.0
-        requests.leave(name, 1.0)
-    assert taken == ["a1", "a2", "b1", "a3", "b2"]
+@pytest.mark.parametrize(("seconds", "order"), [(0.0, "aaabca"), (0.001, "aabcaa"), (0.002, "abcaaa")])
+def test_a_manager_is_charged_for_the_thread(seconds, order):
+    requests, taken = RequestQueue(1), ""
+    for key, now in [("a", 0.0)] * 3 + [("b", 0.003), ("c", 0.003), ("a", 0.004)]:
+        requests.accept(place := Place(requests.accept), "A")
+        place.key_hash = hash(key)
+        place.accept(key)
+        requests.add(Place(requests.accept), key, place, now)
+        place.size = key
+    while place := requests.take():
+        taken += place.size
+        place.group = place.size
+        requests.charge(place, 1.0, seconds if place.size == "a" else 0.0)
+        place.group = None
+        requests._running.clear()
+        requests._free = 1
+    assert taken == order
