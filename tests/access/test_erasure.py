@@ -69,16 +69,9 @@ def test_all_rows_are_deleted_and_counted(busy_manager, command, admin, row_coun
     after = row_counts()
     gone = {name: before[name] - after[name] for name in before if before[name] != after[name]}
     assert gone == {
-        "stacks": 3,
-        "stack_revisions": 5,
-        "creation_receipts": 3,
-        "managers": 1,
-        "manager_rebindings": 1,
-        "api_keys": 1,
-        "api_key_quota_slots": 1,
-        "api_key_quota_queues": 1,
-        "manager_erasures": -1,
-    }
+        "stacks": 3, "stack_revisions": 5, "creation_receipts": 3, "managers": 1, "manager_rebindings": 1,
+        "api_keys": 1, "api_key_quota_slots": 1, "api_key_quota_queues": 1, "manager_erasures": -1,
+    }  # fmt: skip
     assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
     assert other.get(stack["id"]).json == stack
 

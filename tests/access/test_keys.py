@@ -192,12 +192,9 @@ def test_list_shows_everything_except_the_key(command):
     assert record.pop("created_at")
     assert record == {
         **dict.fromkeys(("expires_at", "revoked_at", "last_used_hour", "successor_id")),
-        "external_id": external_id,
-        "state": "valid",
-        "last_four": key[-4:],
-        "label": "robot äöü",
+        "external_id": external_id, "state": "valid", "last_four": key[-4:], "label": "robot äöü",
         "quota": "100/10",
-    }
+    }  # fmt: skip
     listed = command("keys", "list")
     assert key not in listed.out
     (line,) = (line for line in listed.out.splitlines() if external_id in line)

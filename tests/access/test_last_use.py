@@ -1,7 +1,6 @@
 """The last use of a key: recorded to the hour, without delaying a request."""
 
 from unittest.mock import patch
-from uuid import uuid4
 
 import pytest
 
@@ -14,7 +13,6 @@ from stackmgr.errors import DatabaseError
 from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import operating
 from stackmgr.reasons import ReasonSlug
-from tests.support.examples import configuration
 from tests.support.waiting import eventually
 
 
@@ -41,31 +39,6 @@ def notes(database):
 @pytest.fixture
 def noted_client(client_with, issued, notes):
     return client_with(issued.key, verifier=DatabaseVerifier(notes))
-
-
-OPERATIONS = {
-    "create": lambda client, _: client.create(configuration()),
-    "retry": lambda client, _: client.create(configuration(), key="first"),
-    "get": lambda client, stack_id: client.get(stack_id),
-    "miss": lambda client, _: client.get(str(uuid4())),
-    "list": lambda client, _: client.page(),
-    "update": lambda client, stack_id: client.update(stack_id, {"name": "Other"}),
-}
-
-
-@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
-@pytest.mark.parametrize("is_remembered", [True, False])
-def test_each_operation_records_a_use_of_the_hour(noted_client, notes, admin, operation, is_remembered):
-    stack_id = noted_client.create(configuration(), key="first").json["id"]
-    notes.write()
-    for is_new_hour in (True, False):
-        if is_new_hour:
-            admin.execute(b"UPDATE stackmgr.api_keys SET last_used_at = last_used_at - interval '1 hour'")
-        if not is_remembered:
-            noted_client.change_worker()
-        operation(noted_client, stack_id)
-        assert bool(notes._noticed) == is_new_hour
-        notes.write()
 
 
 def test_use_without_a_thread_fails_no_request(noted_client, notes, last_used, no_threads):

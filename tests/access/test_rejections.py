@@ -14,15 +14,11 @@ from tests.support.http_server import respond
 from tests.support.unkey_server import accepted, verification
 
 UNKEY = {
-    "NOT_FOUND": (401, "key_unknown"),
-    "EXPIRED": (401, "key_expired"),
-    "DISABLED": (401, "key_disabled"),
-    "FORBIDDEN": (401, "key_forbidden"),
-    "INSUFFICIENT_PERMISSIONS": (401, "key_without_permission"),
-    "A_CODE_OF_THE_FUTURE": (401, "key_refused"),
-    "RATE_LIMITED": (429, "key_limited"),
+    "NOT_FOUND": (401, "key_unknown"), "EXPIRED": (401, "key_expired"), "DISABLED": (401, "key_disabled"),
+    "FORBIDDEN": (401, "key_forbidden"), "INSUFFICIENT_PERMISSIONS": (401, "key_without_permission"),
+    "A_CODE_OF_THE_FUTURE": (401, "key_refused"), "RATE_LIMITED": (429, "key_limited"),
     "USAGE_EXCEEDED": (429, "key_usage_exceeded"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -66,20 +62,15 @@ def limit(seconds, **changed):
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        ([limit(29.5)], "30"),
-        ([limit(10), limit(40), limit(55, exceeded=False)], "40"),
+        ([limit(29.5)], "30"), ([limit(10), limit(40), limit(55, exceeded=False)], "40"),
         ([limit(-3600)], "1"),  # this host's clock is fast
         ([limit(3600)], "60"),  # or slow
-        ([limit(7, duration=0)], "1"),
-        ([limit(10**7, duration=10**30)], "86400"),
-        ([limit(7, reset="soon")], None),
-        ([limit(7, reset=True)], None),
-        ([limit(7, duration=None)], None),
-        ([limit(7, exceeded="yes")], None),
-        *((none, None) for none in ([], ["r"], {}, None)),
+        ([limit(7, duration=0)], "1"), ([limit(10**7, duration=10**30)], "86400"),
+        ([limit(7, reset="soon")], None), ([limit(7, reset=True)], None), ([limit(7, duration=None)], None),
+        ([limit(7, exceeded="yes")], None), *((none, None) for none in ([], ["r"], {}, None)),
     ],
     ids=repr,
-)
+)  # fmt: skip
 def test_a_limited_key_gets_the_time_of_the_reset(unkey_client, unkey, monkeypatch, limits, expected):
     monkeypatch.setattr(unkey_verifier, "time", lambda: NOW)
     unkey.behave = respond(200, verification("RATE_LIMITED", ratelimits=limits))
@@ -114,13 +105,10 @@ def test_rejected_key_is_logged_with_its_id(client_with, issue, operator, lines)
     issued_keys.revoke(operator.session(), revoked.key_id)
     assert [each.page().status_int for each in (known, *others)] == [401, 401, 401, 200, 429]
     assert [(line["reason"], line["key_id"], bool(line["manager_id"])) for line in lines] == [
-        (None, revoked.key_id, True),
-        ("key_revoked", revoked.key_id, False),
-        ("key_expired", expired.key_id, False),
-        ("key_unknown", None, False),
-        (None, used_up.key_id, True),
+        (None, revoked.key_id, True), ("key_revoked", revoked.key_id, False),
+        ("key_expired", expired.key_id, False), ("key_unknown", None, False), (None, used_up.key_id, True),
         ("quota", used_up.key_id, False),
-    ]
+    ]  # fmt: skip
 
 
 TEXTS = {

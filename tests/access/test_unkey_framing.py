@@ -55,12 +55,10 @@ MANY_CHUNKS = changed(b"Transfer-Encoding: chunked", body=b"1\r\n \r\n" * 100_00
 CASES = {
     **{s: ([f"HTTP/1.1 {s} X\r\n\r\n".encode(), GOOD], FIRST, True) for s in ("100", "103", "199")},
     "three in a row": ([HINTS * 3, GOOD], FIRST, True),
-    "in the same segment": ([HINTS + GOOD], FIRST, True),
-    "none after it": ([HINTS], TIMEOUT, False),
+    "in the same segment": ([HINTS + GOOD], FIRST, True), "none after it": ([HINTS], TIMEOUT, False),
     "closed after it": ([HINTS, None], BROKEN, False),
     "101": ([b"HTTP/1.1 101 X\r\nUpgrade: x\r\n\r\n", GOOD], BROKEN, False),
-    "103 with a body": ([HINTS + b"x", GOOD], BROKEN, False),
-    "200 twice": ([GOOD * 2], FIRST, False),
+    "103 with a body": ([HINTS + b"x", GOOD], BROKEN, False), "200 twice": ([GOOD * 2], FIRST, False),
     "a byte after the response": ([GOOD + b"\n"], FIRST, False),
     "a late byte after the response": ([GOOD, b"\n"], FIRST, False),
     "a late 408 after the response": ([GOOD, LATE_408, None], FIRST, False),
@@ -71,8 +69,7 @@ CASES = {
     "chunked": ([chunked()], FIRST, True),
     "chunked with an extension and trailers": ([chunked(b";x=y", b"X: y\r\n")], FIRST, True),
     "chunked without its end": ([chunked()[:-2], None], BROKEN, False),
-    "2.5 MB": ([TOO_LONG], LONG, False),
-    "100,000 chunks": ([MANY_CHUNKS], LONG, False),
+    "2.5 MB": ([TOO_LONG], LONG, False), "100,000 chunks": ([MANY_CHUNKS], LONG, False),
     "204 with a body": ([GOOD.replace(b"200", b"204")], "verifier_http_204", False),
     "HTTP/1.0": ([changed(version=b"1.0")], FIRST, False),
     "a head of 20 kB": ([large_head(20_000)], FIRST, True),
@@ -103,7 +100,7 @@ CASES = {
     "a coding besides chunked": ([chunked().replace(b" chunked", b" gzip, chunked")], BROKEN, False),
     "a space before the colon": ([gateway(b"X : y")], BROKEN, False),
     "Connection: x, Close": ([changed(b"Connection: x, Close" + LENGTH)], FIRST, False),
-}
+}  # fmt: skip
 
 
 def outcome(verifier, key: str) -> str:

@@ -23,22 +23,19 @@ REJECTED = {
     "identity null": verification("VALID", valid=True, identity=None),
     "identity a list": verification("VALID", valid=True, identity=["id_1", EXTERNAL]),
     "no identity id": verification("VALID", valid=True, identity={"externalId": EXTERNAL}),
-    "identity id empty": accepted(EXTERNAL, ""),
-    "identity id a number": accepted(EXTERNAL, 7),
+    "identity id empty": accepted(EXTERNAL, ""), "identity id a number": accepted(EXTERNAL, 7),
     "identity id beyond storing": accepted(EXTERNAL, "x" * 3000),
     "identity id with NUL": accepted(EXTERNAL, "id\0"),
     "identity id half a character": accepted(EXTERNAL, "id\ud800"),
     "identity id with a line feed": accepted(EXTERNAL, "id\n1"),
     "no external id": verification("VALID", valid=True, identity={"id": "id_1"}),
-    "external id empty": accepted(""),
-    "external id null": accepted(None),
+    "external id empty": accepted(""), "external id null": accepted(None),
     "external id uppercase": accepted(EXTERNAL.upper()),
     "external id without hyphens": accepted(EXTERNAL.replace("-", "")),
     "external id braced": accepted(f"{{{EXTERNAL}}}"),
     "external id as urn": accepted(f"urn:uuid:{EXTERNAL}"),
-    "external id with a line feed": accepted(f"{EXTERNAL}\n"),
-    "external id no uuid": accepted("acme"),
-}
+    "external id with a line feed": accepted(f"{EXTERNAL}\n"), "external id no uuid": accepted("acme"),
+}  # fmt: skip
 
 
 def respond_longest(body: bytes, excess: int = 0):
@@ -68,16 +65,12 @@ UNAVAILABLE = {
     "no valid": respond(200, {"data": {"code": "VALID"}}),
     "no code": respond(200, {"data": {"valid": False}}),
     "code a number": respond(200, {"data": {"valid": False, "code": 404}}),
-    "no data": respond(200, {"meta": {}}),
-    "data a list": respond(200, {"data": [True]}),
-    "an array": respond(200, b"[]"),
-    "null": respond(200, b"null"),
-    "empty": respond(200, b""),
+    "no data": respond(200, {"meta": {}}), "data a list": respond(200, {"data": [True]}),
+    "an array": respond(200, b"[]"), "null": respond(200, b"null"), "empty": respond(200, b""),
     "HTML": respond(200, b"<html>down for maintenance</html>"),
     "UTF-16": respond(200, '{"data": {"valid": true}}'.encode("utf-16")),
-    "60000 brackets": respond(200, b"[" * 60000),
-    "a byte too long": respond_longest(b"{}", excess=1),
-}
+    "60000 brackets": respond(200, b"[" * 60000), "a byte too long": respond_longest(b"{}", excess=1),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("document", REJECTED.values(), ids=REJECTED)

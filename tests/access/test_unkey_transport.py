@@ -66,15 +66,12 @@ def test_a_slow_response_is_unavailable_at_the_deadline(
 @pytest.mark.parametrize(
     ("url", "is_listening"),
     [
-        ("http://127.0.0.1:{port}", False),
-        ("http://127.0.0.1:{port}", True),
-        ("https://127.0.0.1:{port}", True),
-        ("http://no-such-host.invalid", False),
-        ("http://a..b", False),
+        ("http://127.0.0.1:{port}", False), ("http://127.0.0.1:{port}", True),
+        ("https://127.0.0.1:{port}", True), ("http://no-such-host.invalid", False), ("http://a..b", False),
         ("http://" + "x" * 70, False),
     ],
     ids=["closed port", "never reads", "hanging handshake", "unknown name", "empty label", "long label"],
-)
+)  # fmt: skip
 def test_a_server_that_cannot_be_reached_is_unavailable(
     every_operation, make_unkey_client, url, is_listening
 ):

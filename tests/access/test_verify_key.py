@@ -33,14 +33,10 @@ def test_verify_key_leaves_no_trace(command, contents):
         document = result.json
         assert document.pop("duration_ms") > 0
         assert document == {
-            **dict.fromkeys(("code", "reason", "retry_after", "manager_id")),
-            "verifier": "database",
-            "accepted": True,
-            "status": 200,
-            "key_id": issued["key_id"],
-            "external_id": external_id,
+            **dict.fromkeys(("code", "reason", "retry_after", "manager_id")), "verifier": "database",
+            "accepted": True, "status": 200, "key_id": issued["key_id"], "external_id": external_id,
             "identity_id": f"stackmgr:{external_id}",
-        }
+        }  # fmt: skip
     assert contents() == before
     (record,) = command("keys", "list", "--json", "--external-id", external_id).json
     assert record["last_used_hour"] is None
