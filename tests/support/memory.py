@@ -26,8 +26,8 @@ def reachable(folder: str | Path) -> Path:
 def types_in_cycles(call: Callable[[], object]) -> Counter[str]:
     """Return the types of what a second *call* leaves for a garbage collection."""
     call()
-    gc.collect()
     gc.disable()
+    gc.freeze()
     try:
         call()
         gc.set_debug(gc.DEBUG_SAVEALL)
@@ -35,5 +35,6 @@ def types_in_cycles(call: Callable[[], object]) -> Counter[str]:
         return Counter(type(each).__name__ for each in gc.garbage)
     finally:
         gc.set_debug(0)
+        gc.unfreeze()
         gc.enable()
         gc.garbage.clear()
