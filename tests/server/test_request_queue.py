@@ -40,10 +40,11 @@ class Queue:
     def __init__(self, limit, known, chance):
         self.queue, self.limit, self.chance = RequestQueue(limit, SECONDS), limit, chance
         self.requests, self.known, self.charged, self.now = [], {}, {}, 1.0
+        self.remembered = dict.fromkeys(known, 1.0)
         for key in known:
             place = Place(self.queue.accept)
             place.key_hash = hash(key)
-            place.accept(ACCEPTED[key], key)
+            place.accept(ACCEPTED[key], 1.0)
             self.known[key] = ACCEPTED[key]
 
     def of(self, state):
@@ -90,7 +91,7 @@ class Queue:
         request.place.size = size
         self.requests.append(request)
         rejected = iter(self.queue.add(request.place, key, request, self.now, writes=writes))
-        assert (request.place.remembered is None) == (key not in self.known)
+        assert request.place.remembered == (self.remembered[key] if key in self.known else None)
         if len(self.of("queued")) > queue.LIMIT:
             longest = max(map(len, self.lines().values()))
             lines = [each for each in self.lines().values() if len(each) == longest]
@@ -155,7 +156,8 @@ class Queue:
 
     def accept_one(self, request, running):
         manager = ACCEPTED[request.key]
-        request.place.accept(manager, request.key)
+        self.remembered[request.key] = self.now
+        request.place.accept(manager, self.now)
         assert request.place.is_accepted
         if request.key not in self.known:
             for each in self.of("queued"):
