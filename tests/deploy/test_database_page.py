@@ -119,8 +119,12 @@ def test_erased_and_overwritten_are_recovered(shell):
     for revert in ("", "-v revert=no "):
         shell.run(RECOVER_MANAGER.replace("-v folder", f"{revert}-v folder"))
         assert names(url) == ["lost", "Income"]
+    # A copy that fails leaves nothing of an older one to put back.
+    shell.run(f"mkdir {MANAGER}; cp {MANAGER_ID}/* {MANAGER}")
     with pytest.raises(AssertionError, match="the copy has no manager of this manager id"):
         shell.run(COPY_MANAGER, MANAGER_ID=MANAGER)
+    with pytest.raises(AssertionError, match=r"managers\.tsv: No such file"):
+        shell.run(RECOVER_MANAGER, MANAGER_ID=MANAGER)
     shell.run(RECOVER_MANAGER.replace("-v folder", "-v revert=yes -v folder"))
     assert names(url) == ["Growth", "Income"]
     live, copied = saved(url), saved(copy)
