@@ -54,19 +54,14 @@ PATIENCE = 60.0
 # Of the folder below which tests make sockets, whose path has at most 107 bytes.
 LONGEST_TEMPORARY = 40
 
-# Modules and folders that never run beside others, and why.  `tests/run` runs them last, one after the other.
-SERIAL = {"database/test_deadlines.py": "requests have a deadline of 1 s, and half a second to report it"}
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.
 LONGEST = ("deploy/test_image.py", "deploy/", "faults/", "monitoring/", "database/", "server/")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that SERIAL names, and move those that LONGEST names to the front."""
+    """Give the tests that EXTENDED names longer, and move those that LONGEST names to the front."""
     places = {item: item.path.relative_to(Path(__file__).parent).as_posix() for item in items}
     for item, path in places.items():
-        for place, reason in SERIAL.items():
-            if path.startswith(place):
-                item.add_marker(pytest.mark.serial(reason))
         if f"tests/{path}".startswith(EXTENDED):
             item.add_marker(pytest.mark.timeout(LONGEST_SECONDS))
     order = (*LONGEST, "")

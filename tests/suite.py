@@ -54,8 +54,7 @@ def passes(*, everything: bool) -> Iterator[Pass]:
     processes = min((os.cpu_count() or 1) + 1, 4)
     parallel = ("-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder")
     extended = () if everything else tuple(f"--ignore={place}" for place in EXTENDED)
-    yield Pass(f"tests in {processes} processes", ("-m", "not serial", *parallel, *extended))
-    yield Pass("tests that run alone", ("-m", "serial", *extended))
+    yield Pass(f"tests in {processes} processes", (*parallel, *extended))
     if not everything:
         return
     pooler = shutil.which("pgbouncer") or ""

@@ -65,6 +65,8 @@ def test_compose_has_the_images_command():
 
 
 def test_container_writes_nowhere_and_is_bounded():
+    for name in ("operator", "service"):
+        assert SERVICES[name]["secrets"] == [f"{name}_password"]
     for container in map(SERVICES.get, ("operator", "service", "nginx")):
         assert container["read_only"] is True
         assert container["cap_drop"] == ["ALL"]
