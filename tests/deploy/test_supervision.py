@@ -207,19 +207,6 @@ def test_a_second_master_is_rejected_with_what_to_do(database_url):
         assert is_serving(service)
 
 
-def test_the_old_workers_serve_until_the_new_ones_do(database_url, releases):
-    with releases.serve(database_url) as service:
-        releases.switch_to_new("wsgi.py", IN_A_WORKER.format("import time; time.sleep(4)"))
-        with workers_replaced(service.pid):
-            os.kill(service.pid, signal.SIGHUP)
-            responses = []
-            while not responses or "old" in responses[-1]:
-                # Less than the new workers take: without the old ones the request would wait for them.
-                responses.append(send_request(service.port, "/", timeout=2.5)[1])
-        assert len(responses) > 2
-        assert "Said by the new release." in send_request(service.port, "/")[1]
-
-
 def test_a_worker_that_hangs_at_its_boot_is_replaced(database_url, releases):
     hang = releases.folder / "hang"
     with releases.serve(database_url, IMPATIENT) as service:
