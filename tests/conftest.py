@@ -55,7 +55,7 @@ PATIENCE = 60.0
 LONGEST_TEMPORARY = 40
 
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.
-LONGEST = ("deploy/test_image.py", "deploy/", "faults/", "monitoring/", "database/", "server/")
+LONGEST = ("deploy/test_image.py", "deploy/", "faults/", "monitoring/", "database/", "server/", "operate/")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -17,20 +17,11 @@ LONGEST_SECONDS = 3600  # of a pass: what is slow has its limits within the test
 
 # What only `tests/run --all` runs: what the service's own code cannot break, or what takes minutes.
 EXTENDED = (
-    "tests/clients",
-    "tests/deploy/test_database_page.py",
-    "tests/deploy/test_dev.py",
-    "tests/deploy/test_image.py",
-    "tests/deploy/test_machines.py",
-    "tests/deploy/test_packaging.py",
-    "tests/deploy/test_page.py",
-    "tests/deploy/test_postgresql.py",
-    "tests/deploy/test_procedures.py",
-    "tests/deploy/test_recovery.py",
-    "tests/deploy/test_reference.py",
-    "tests/faults",
-    "tests/measure",
-)
+    "tests/clients", "tests/deploy/test_database_page.py", "tests/deploy/test_dev.py",
+    "tests/deploy/test_image.py", "tests/deploy/test_machines.py", "tests/deploy/test_packaging.py",
+    "tests/deploy/test_page.py", "tests/deploy/test_postgresql.py", "tests/deploy/test_procedures.py",
+    "tests/deploy/test_recovery.py", "tests/deploy/test_reference.py", "tests/faults", "tests/measure",
+)  # fmt: skip
 POOLED = tuple(f"tests/contract/test_{name}.py" for name in ("create", "idempotency", "update", "list"))
 DAMAGED = tuple(f"tests/database/test_{name}.py" for name in ("classification", "standby", "server_settings"))
 # Tests whose results depend on the release of PostgreSQL.
@@ -50,8 +41,8 @@ class Pass:
 
 def passes(*, everything: bool) -> Iterator[Pass]:
     """Yield the passes on this machine, and those that it has no programs for."""
-    # One process more than processors, because many tests wait for a server to start.
-    processes = min((os.cpu_count() or 1) + 1, 4)
+    # Two processes more than processors, because many tests wait for a server to start.
+    processes = min((os.cpu_count() or 1) + 2, 6)
     parallel = ("-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder")
     extended = () if everything else tuple(f"--ignore={place}" for place in EXTENDED)
     yield Pass(f"tests in {processes} processes", (*parallel, *extended))

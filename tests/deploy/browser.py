@@ -14,16 +14,10 @@ from tests.support.server import free_port, listening_ports
 from tests.support.waiting import eventually
 
 _ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--no-first-run",
     "--host-resolver-rules=MAP *.test 127.0.0.1",
-)
+)  # fmt: skip
 _SCHEME = "--blink-settings=preferredColorScheme={}"
 _TIMEOUT_SECONDS = 60.0
 

@@ -195,8 +195,8 @@ def query(server, statement):
 
 @pytest.mark.parametrize(
     "name",
-    ["x" * 100, "é" * 60, 'a "quoted", listed name', "it's"],
-    ids=["long", "wide", "odd", "apostrophe"],
+    ["x" * 100, "é" * 60, 'a "quoted", listed name', "it's", "a:b"],
+    ids=["long", "wide", "odd", "apostrophe", "colon"],
 )
 def test_any_path_works(folder, name):
     data = folder / name / "data"

@@ -16,6 +16,7 @@ from tests.support.waiting import eventually
 
 COMMAND = str(Path(sys.executable).with_name("stackmgr"))
 NAMELESS = ("unshare", "--user", "--map-user=12345", "--map-group=12345")
+AS_ROOT = () if os.geteuid() == 0 else ("--user", "--map-root-user")
 OTHER_PIDS = (*NAMELESS, "--pid", "--fork", "--kill-child")
 LIBPQ = {
     "PGHOSTADDR": "127.0.0.1", "PGPORT": "1", "PGOPTIONS": "-c x.y", "PGTZ": "Asia/Tokyo", "PGAPPNAME": "x",
@@ -29,13 +30,11 @@ def shell(script: str) -> tuple[str, ...]:
 
 # What is put before a command.
 TRAITS = {
-    "no name": NAMELESS,
-    "no HOME": ("env", "-u", "HOME"),
-    "HOME read-only": ("env", "HOME=/proc"),
+    "no name": NAMELESS, "no HOME": ("env", "-u", "HOME"), "HOME read-only": ("env", "HOME=/proc"),
     "Turkish": ("env", "LANG=tr_TR.UTF-8", "LC_ALL=tr_TR.UTF-8"),
     "TMPDIR long": shell('TMPDIR=$(mktemp -d)/$(printf %0100d 0); export TMPDIR; mkdir "$TMPDIR"'),
-    "umask": shell("umask 077"),
-    "stdin closed": shell("exec <&-"),
+    "umask": shell("umask 077"), "stdin closed": shell("exec <&-"),
+    "no /dev/shm": ("unshare", *AS_ROOT, "--mount", *shell("mount -t tmpfs -o ro none /dev/shm")),
     "a minute old": (*OTHER_PIDS, "--time", f"--monotonic={60 - int(time.monotonic())}"),
     "PID namespace": OTHER_PIDS,
     "libpq": ("env", *(f"{name}={value}" for name, value in LIBPQ.items())),

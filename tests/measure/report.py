@@ -130,12 +130,9 @@ def write(folder: Path, options: Mapping[str, object], samples: list[Sample]) ->
     """Write results and table to *folder*, and return the table."""
     folder.mkdir(parents=True, exist_ok=True)
     machine = {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-    }
+        "time": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(),
+        "cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release(),
+    }  # fmt: skip
     document = {"machine": machine, "options": options, "samples": [asdict(sample) for sample in samples]}
     (folder / "results.json").write_text(json.dumps(document, indent=1, default=str) + "\n")
     text = table(samples)

@@ -16,19 +16,11 @@ from tests.support.openapi import BUNDLE
 
 ROOT = paths.directory("schemas").parent
 DOCUMENTS = [
-    "README.md",
-    "CHANGELOG.md",
-    ".github/CONTRIBUTING.md",
-    "stackmgr/DECISIONS.md",
-    "sql/README.md",
-    "stackmgr/README.md",
-    "stackmgr/access/verifiers/README.md",
-    "tests/README.md",
-    "tests/RULES.md",
-    "tests/measure/README.md",
-    "deploy/locks/README.md",
+    "README.md", "CHANGELOG.md", ".github/CONTRIBUTING.md", "stackmgr/DECISIONS.md", "sql/README.md",
+    "stackmgr/README.md", "stackmgr/access/verifiers/README.md", "tests/README.md", "tests/RULES.md",
+    "tests/measure/README.md", "deploy/locks/README.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("deploy/*.md")),
-]
+]  # fmt: skip
 each_document = pytest.mark.parametrize("document", DOCUMENTS)
 MANIFESTS = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("deploy/*.y*ml")]
 
