@@ -178,7 +178,7 @@ def apply(
             _restore_privileges(connection, report)
     except psycopg.Error as ex:
         applied = f" (applied before that: {', '.join(map(str, done))})" if done else ""
-        reason = " ".join((ex.diag.message_primary or str(ex)).split())
+        reason = " ".join((ex.diag.message_primary or str(ex)).split()).rstrip(".")
         again = ": run 'stackmgr migrate' again" if connection.broken else ""
         raise CommandError(f"{current}{reason}{applied}{again}") from ex
     return done
