@@ -62,8 +62,10 @@ def committed(checkout: Path) -> Path:
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory) -> Path:
     """The folder that the release script makes."""
+    home = tmp_path_factory.mktemp("home")
+    (home / ".gitconfig").write_text("[grep]\nlineNumber = true\n[color]\nui = always\n")
     checkout = committed(tmp_path_factory.mktemp("source") / "checkout")
-    environ = os.environ | {"PYTHON": sys.executable}
+    environ = os.environ | {"PYTHON": sys.executable, "HOME": str(home)}
     run(checkout / "deploy" / "release", "--without-image", "--tag", f"v{stackmgr.__version__}", env=environ)
     return checkout / "dist"
 
