@@ -62,7 +62,8 @@ class Clients:
         scheduler, is_shared = self._loop.scheduler, self._loop.settings.workers > 1
         most_open, second, accepted = 0, 0, 1  # in the second of the last accept
         while accepted or self._idle_until == inf:
-            scheduler.wait_for(listener.fileno(), READABLE, inf if self._idle_until == inf else 0.0)
+            seconds = inf if self._idle_until == inf else SHARE_SECONDS
+            scheduler.wait_for(listener.fileno(), READABLE, seconds)
             accepted = 0
             try:
                 for _ in islice(self._accepted(listener), ACCEPTS):

@@ -6,7 +6,7 @@ import socket
 import tracemalloc
 from contextlib import ExitStack
 from errno import EBADF, ECONNABORTED, EMFILE, ENETDOWN
-from itertools import count
+from itertools import count, pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -467,6 +467,21 @@ def test_a_stop_waits_for_no_idle_connection(make):
     part.close()
     assert not worker.loop.turn()  # which ends the idle ones with the process
     silent.close()
+
+
+def test_a_stop_accepts_in_turns(make):
+    worker = make(worker_connections=100)
+    pending = [socket.create_connection(worker.sockets[0].getsockname()) for _ in range(40)]
+    worker.alive, found = False, [0]
+    while worker.loop.managers._listeners:
+        worker.turn()
+        worker.now += clients.SHARE_SECONDS / 2
+        found.append(worker.open)
+    # Once because it stops, and once because more are pending.
+    assert max(after - before for before, after in pairwise(found)) == 2 * clients.ACCEPTS
+    assert found[-1] == 40
+    for each in pending:
+        each.close()
 
 
 def test_a_stop_waits_for_the_operators_requests_only(worker):
