@@ -40,7 +40,7 @@ def is_response(status: int) -> bool:
     return status < 500 and status not in (408, 499)
 
 
-class Connection:
+class HttpConnection:
     """A connection to *address*, with TLS if there is a context: the certificate must match *host*.
 
     Everything raises TimeoutError at its deadline on the monotonic clock.

@@ -24,7 +24,7 @@ import h11
 
 from stackmgr import __version__
 from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
-from stackmgr.access.verifiers.http_connection import Address, Connection, Request, Response, is_response
+from stackmgr.access.verifiers.http_connection import Address, HttpConnection, Request, Response, is_response
 from stackmgr.errors import ServiceUnavailable, TooManyRequests
 from stackmgr.monitoring.logs import RateLimitFilter
 from stackmgr.reasons import ReasonSlug
@@ -89,7 +89,7 @@ class Endpoint:
     """
 
     def __init__(self, url: str, *, timeout: float) -> None:
-        self._idle: deque[Connection] = deque()
+        self._idle: deque[HttpConnection] = deque()
         parts = urlsplit(url)
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._authority, self._host = parts.netloc, parts.hostname or ""
@@ -173,7 +173,7 @@ class Endpoint:
                 else:
                     connection.close()
 
-    def _kept(self) -> Connection | None:
+    def _kept(self) -> HttpConnection | None:
         """Return a connection that can be used again, or None."""
         with suppress(IndexError):
             while not (connection := self._idle.popleft()).is_usable():
@@ -185,7 +185,7 @@ class Endpoint:
         while self._idle:
             self._idle.popleft().close()
 
-    def _connect(self, deadline: float) -> Connection:
+    def _connect(self, deadline: float) -> HttpConnection:
         """Return a new connection, after a new name resolution.  Raises ServiceUnavailable."""
         try:
             # It has no timeout, so it runs in a thread; while one hangs, no other is started.
@@ -199,7 +199,7 @@ class Endpoint:
             # An address that drops packets must leave time for the next one.
             end = (now := monotonic()) + (deadline - now) / left
             try:
-                return Connection(addresses[-left], self._tls, self._host.rstrip("."), end)
+                return HttpConnection(addresses[-left], self._tls, self._host.rstrip("."), end)
             except OSError as ex:  # no frame keeps it: with its traceback that would be a cycle
                 if left == 1:
                     raise _unavailable(ex, ReasonSlug.VERIFIER_CONNECT) from ex
