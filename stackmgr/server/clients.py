@@ -60,8 +60,8 @@ class Clients:
     def _listen(self, listener: socket.socket) -> None:
         """Accept pending connections, or this worker's share; after `stop`, until none is pending."""
         scheduler, is_shared = self._loop.scheduler, self._loop.settings.workers > 1
-        most_open, second, accepted = 0, 0, 1  # in the second of the last accept
-        while accepted or self._idle_until == inf:
+        most_open, second, accepted = 0, 0, ACCEPTS  # in the second of the last accept
+        while accepted == ACCEPTS or self._idle_until == inf:  # fewer: none is pending now
             seconds = inf if self._idle_until == inf else SHARE_SECONDS
             scheduler.wait_for(listener.fileno(), READABLE, seconds)
             accepted = 0
@@ -70,13 +70,13 @@ class Clients:
                     accepted += 1
                     if (now := int(monotonic())) != second:
                         most_open, second = 0, now
-                    if is_shared and most_open < len(self.open) < SHARED_BELOW:
-                        most_open = len(self.open)
+                    if is_shared and self._idle_until == inf and most_open < len(self.open) < SHARED_BELOW:
+                        most_open, accepted = len(self.open), ACCEPTS
                         scheduler.wait(SHARE_SECONDS)
                         break
             except BaseException as exc:  # noqa: BLE001 - it ends no worker
                 if getattr(exc, "errno", 0) in _EXHAUSTED and self._expendable.make_room():
-                    accepted = 1
+                    accepted = ACCEPTS
                     continue
                 if not isinstance(exc, OSError):
                     self._loop.note_failure(exc)
