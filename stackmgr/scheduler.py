@@ -30,6 +30,7 @@ WRITABLE = select.EPOLLOUT
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
 # In a turn, for each kind of wait that has ended; the rest continues in the next turn.
 _RESUME_SECONDS = 0.002
+_BUSY_SECONDS = 0.005  # after which the thread resumes who waits until it is idle
 _EXACT_SECONDS = 8.0  # those of clients are longer: they end at the next of _TICKS in a second
 _TICKS = 64  # so that most share a time
 _MAX_IDLE = 128  # greenlets that are kept: to make one costs ten times as much as to start a call
@@ -58,7 +59,9 @@ class Scheduler:
         self._times: list[float] = []  # a heap of these deadlines, and some of waits that have ended
         self._signals: deque[Signal] = deque()  # that have been set
         self._ready: Lane = deque()  # those whose event has come, and that wait in no other lane
-        self.ending_turn: Lane = deque()  # those that continue at the end of this turn
+        # Those that continue when nothing else is ready, or when their signal is set.
+        self.until_idle: deque[Waiter | Signal] = deque()
+        self._until = 0.0  # or then
         self._idle: list[greenlet] = []
         self._wake_up = os.eventfd(0)
         self._main = getcurrent()
@@ -71,8 +74,6 @@ class Scheduler:
         _this.scheduler = self
         try:
             while turn():
-                if number := len(self.ending_turn):  # those that join it meanwhile wait for the next
-                    self.resume_for(_RESUME_SECONDS, islice(taken(self.ending_turn), number))
                 self._handle_ready(idle_seconds())
         finally:
             _this.scheduler = None
@@ -120,7 +121,7 @@ class Scheduler:
         waiter, _ = self._waiters.pop(descriptor, (None, None))
         self._end_deadline(waiter)
         if isinstance(waiter, greenlet):
-            self.ending_turn.append(waiter)
+            self.until_idle.append(waiter)
 
     def wake(self) -> None:
         """Make the thread take a turn even without an event.  Any thread may call this."""
@@ -134,11 +135,27 @@ class Scheduler:
 
     def _handle_ready(self, seconds: float) -> None:
         """Wait for at most *seconds*; resume the greenlets that need not wait any longer."""
-        if self._ready or self._signals or self.ending_turn:
+        if self._ready or self._signals:
             seconds = 0.0
         else:
             seconds = max(0.0, min(seconds, self._next_deadline() - monotonic()))
-        for descriptor, events in self._epoll.poll(seconds, _MAX_EVENTS):
+        found = self._epoll.poll(0.0 if self.until_idle else seconds, _MAX_EVENTS)
+        self._note_events(found)
+        is_idle = seconds > 0 and not found
+        if self._ready or self._signals:
+            self.resume_for(_RESUME_SECONDS, taken(self._ready), self._take_signalled())
+        now = monotonic()
+        if self._next_deadline() <= now:
+            self.resume_for(_RESUME_SECONDS, self._take_expired(), is_ready=False)
+        if self.until_idle and (is_idle or now > self._until):
+            number = len(self.until_idle)  # those that join it meanwhile wait for the next time
+            self.resume_for(_RESUME_SECONDS, islice(self._take_last(), number))
+            self._until = now + _BUSY_SECONDS
+        elif not self.until_idle:
+            self._until = now + _BUSY_SECONDS
+
+    def _note_events(self, found: list[tuple[int, int]]) -> None:
+        for descriptor, events in found:
             if descriptor == self._wake_up:
                 os.eventfd_read(descriptor)
             elif descriptor in self._waiters:
@@ -147,10 +164,12 @@ class Scheduler:
                 (self._ready if lane is None else lane).append(waiter)
             elif descriptor in self._watched:
                 self._note_unawaited(descriptor, events)
-        if self._ready or self._signals:
-            self.resume_for(_RESUME_SECONDS, taken(self._ready), self._take_signalled())
-        if self._next_deadline() <= monotonic():
-            self.resume_for(_RESUME_SECONDS, self._take_expired(), is_ready=False)
+
+    def _take_last(self) -> Iterator[Waiter]:
+        while self.until_idle:
+            last = self.until_idle.popleft()
+            if waiter := last.waiter if isinstance(last, Signal) else last:
+                yield waiter
 
     def _take_signalled(self) -> Iterator[Waiter]:
         while self._signals:
@@ -262,6 +281,14 @@ class Signal:
             self.waiter = None
         return self._is_set
 
+    def wait_until_idle(self) -> None:
+        """Wait for the signal, or until the thread has nothing else to do, but at most 5 ms."""
+        if not self._is_set and self._scheduler is not None:
+            self.waiter = getcurrent()
+            self._scheduler.until_idle.append(self)
+            self._scheduler.pause()
+            self.waiter = None
+
     def set(self) -> None:
         """Resume the greenlet or thread that waits."""
         self._is_set = True
@@ -283,9 +310,3 @@ def wait_for(descriptor: int, events: int, seconds: float) -> bool:
 def has_scheduler() -> bool:
     """Whether this is the thread of a scheduler."""
     return _this.scheduler is not None
-
-
-def end_turn() -> None:
-    """Let all that is ready now start or continue, and then this greenlet."""
-    if _this.scheduler is not None:
-        _this.scheduler.pause(_this.scheduler.ending_turn)

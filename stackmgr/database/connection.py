@@ -56,7 +56,8 @@ class Execution(NamedTuple):
 
     def value(self, name: str) -> bytes | None:
         """Return the encoded parameter *name*, or None."""
-        return dict(zip(self.statement.parameters, self.values, strict=True)).get(name)
+        names = self.statement.parameters
+        return self.values[names.index(name)] if name in names else None
 
     @property
     def parameter_bytes(self) -> int:

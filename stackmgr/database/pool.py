@@ -186,8 +186,9 @@ class Database:
         return Session(self, self._deadline)
 
     def stats(self) -> dict[str, int]:
-        """Return the statistics of psycopg's pool."""
-        return self._pool.get_stats()
+        """Return the statistics of psycopg's pool, and how many requests shared round trips."""
+        trips = {"round_trips": self.round_trips.sent, "round_trip_requests": self.round_trips.requests}
+        return {**self._pool.get_stats(), **trips}
 
     def on_wait(self, observe: Callable[[float], object]) -> None:
         """Call *observe* with the seconds of each wait for a connection, if none is idle."""

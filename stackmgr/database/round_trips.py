@@ -16,18 +16,14 @@ from stackmgr.database.retries import RetryAction
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.reasons import ReasonSlug
-from stackmgr.scheduler import Signal, end_turn, has_scheduler
+from stackmgr.scheduler import Signal, has_scheduler
 
-MAX_REQUESTS = 8
+MAX_REQUESTS = 12
 # A page has up to 170 kB, as sql/stack_list.sql omits long names, a stack up to 265 kB: the rows of
-# a batch have at most 2.1 MB, which takes the server 6 ms.
+# a batch have at most 3.2 MB, which takes the server 9 ms.
 MAX_ROWS = 32  # of a statement
 _MAX_PARAMETER_BYTES = 65_536  # of a batch; a statement with more is alone in its batch
 
-# Batches of writes that leave at once.  While they are under way, the next one gets longer.
-_AT_ONCE = 2
-# For which the next one waits for them: longer than most take, but one may wait for a lock.
-_HOLD_SECONDS = 0.02
 # A batch of reads ends after this share of its leader's time, because they can run again.
 _READS_SHARE = 0.7
 # A write with less time left than this multiple of the longest wait for a connection runs alone.
@@ -68,12 +64,13 @@ class _Request:
 
 
 class _Batch:
-    """Requests that share a round trip.  The first one leads."""
+    """Requests that share a round trip.  The last one of a full batch leads, else the first one."""
 
-    __slots__ = ("is_rolled_back", "is_sent", "may_leave", "parameter_bytes", "reason", "requests")
+    __slots__ = ("is_rolled_back", "is_sent", "leader", "may_leave", "parameter_bytes", "reason", "requests")
 
     def __init__(self) -> None:
         self.requests: list[_Request] = []
+        self.leader: _Request | None = None
         self.parameter_bytes = 0
         self.may_leave = Signal()
         self.is_sent = self.is_rolled_back = False
@@ -81,13 +78,10 @@ class _Batch:
 
 
 class _Lane:
-    """The round trips of one kind: at most *limit* are under way, the others wait in a line.
+    """The round trips of one kind: at most *limit* are under way, the others wait in a line."""
 
-    Beyond *at_once*, a batch that is not full waits for one to return, or for `_HOLD_SECONDS`.
-    """
-
-    def __init__(self, limit: int, at_once: int = 1) -> None:
-        self._limit, self._at_once = limit, min(at_once, limit)
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._under_way = 0
         self._line: deque[_Batch] = deque()
         self._open: _Batch | None = None  # the batch that requests may join
@@ -105,25 +99,27 @@ class _Lane:
         batch.parameter_bytes += size
         if len(batch.requests) == MAX_REQUESTS:
             self.close(batch)
+            batch.leader = batch.leader or request
         return batch
 
     def close(self, batch: _Batch) -> None:
         """Let no more requests join *batch*: it is full, or leaves."""
         if self._open is batch:
             self._open = None
-            self._try_to_start(batch)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a round trip is under way."""
+        return self._under_way > 0
 
     def enter(self, batch: _Batch, seconds: float) -> None:
         """Wait until *batch* may leave.  Raises DatabaseError after *seconds*."""
-        is_open = self._open is batch
-        if self._under_way < (self._at_once if is_open else self._limit):
+        if self._under_way < self._limit:
             self._under_way += 1
             return
         batch.may_leave = Signal()
         self._line.append(batch)
         try:
-            if is_open and not batch.may_leave.wait(min(_HOLD_SECONDS, seconds)):
-                self._try_to_start(batch)
             if not batch.may_leave.wait(seconds):
                 raise DatabaseError(ReasonSlug.NO_CONNECTION)  # noqa: TRY301
         except BaseException:
@@ -133,24 +129,19 @@ class _Lane:
                 self.leave()
             raise
 
-    def _try_to_start(self, batch: _Batch) -> None:
-        if batch in self._line and self._under_way < self._limit:
-            self._line.remove(batch)
-            self._under_way += 1
-            batch.may_leave.set()
-
     def leave(self) -> None:
         """End a round trip, and let the first in the line begin."""
-        self._under_way -= 1
         if self._line:
-            self._try_to_start(self._line[0])
+            self._line.popleft().may_leave.set()
+        else:
+            self._under_way -= 1
 
 
 class RoundTrips:
     """The round trips of a pool of *size* connections.
 
-    A batch of reads leaves at the end of its turn; one of writes when it is full, when fewer than
-    two are under way, or after 20 ms.  The invariants:
+    A batch leaves when it is full, when the thread has nothing else to do, or after 5 ms.  The
+    invariants:
 
     - Reads and writes have batches of their own.  A batch is complete before it is sent.
     - Only the leader uses the connection, from `acquire` to `release`.
@@ -168,33 +159,33 @@ class RoundTrips:
 
     def __init__(self, connections: Connections, size: int) -> None:
         self._connections = connections
-        self._reads, self._writes = _Lane(size, size), _Lane(max(1, size - 1), _AT_ONCE)
+        self._reads, self._writes = _Lane(size), _Lane(max(1, size - 1))
         # By manager: until when its writes run alone, and their lane.
         self._alone: dict[bytes, tuple[float, _Lane]] = {}
         self.sent = self.requests = 0  # round trips, and the requests that they had
 
     def run(self, execution: Execution, deadline: float, *, may_share: bool) -> list[Row]:
         """Return the rows of *execution*, in a batch if it *may_share* one.  Raises DatabaseError."""
-        rows = None
-        if may_share and has_scheduler():
-            if not execution.statement.writes:
-                rows = self._share(self._reads, execution, deadline)
-            elif self._may_share_write(execution, deadline):
-                rows = self._share(self._writes, execution, deadline)
+        rows = self._share(execution, deadline) if may_share and has_scheduler() else None
         return self._run_alone(execution, deadline) if rows is None else rows
 
-    def _may_share_write(self, execution: Execution, deadline: float) -> bool:
+    def _may_share(self, execution: Execution, deadline: float) -> bool:
+        seconds = deadline - time.monotonic()
+        if not execution.statement.writes:
+            return seconds > 0
         # At the deadline of the leader, the outcome of all would be unknown.
-        has_time = deadline - time.monotonic() > _LEAST_SHARE * self._connections.acquire_seconds
+        has_time = seconds > _LEAST_SHARE * self._connections.acquire_seconds
         return has_time and not self._connections.variants and self._own_lane(execution) is None
 
-    def _share(self, lane: _Lane, execution: Execution, deadline: float) -> list[Row] | None:
+    def _share(self, execution: Execution, deadline: float) -> list[Row] | None:
         """Return the rows, or None where the statement has changed nothing and must run alone."""
-        request = _Request(execution)
-        while time.monotonic() < deadline:
+        request, lane = _Request(execution), self._writes if execution.statement.writes else self._reads
+        while self._may_share(execution, deadline):
             batch = lane.join(request)
             if batch.requests[0] is request:
-                end_turn()
+                request.has_ended.wait_until_idle()
+                batch.leader = batch.leader or request
+            if batch.leader is request:
                 self._lead([lane], batch, deadline)
             elif not request.has_ended.wait(deadline - time.monotonic()) and not batch.is_sent:
                 batch.requests.remove(request)
@@ -236,7 +227,7 @@ class RoundTrips:
                 lane.close(batch)
                 if lane in entered:
                     lane.leave()
-            for request in batch.requests[1:]:
+            for request in batch.requests:
                 request.has_ended.set()
 
     def _send(self, batch: _Batch, connection: DatabaseConnection, deadline: float) -> None:
@@ -289,7 +280,7 @@ class RoundTrips:
         if error.sqlstate != retries.LOCK_NOT_AVAILABLE or manager_id is None or not has_scheduler():
             return
         now = time.monotonic()
-        self._alone = {key: each for key, each in self._alone.items() if each[0] > now}
+        self._alone = {key: each for key, each in self._alone.items() if each[0] > now or each[1].is_used}
         _, lane = self._alone.get(manager_id, (now, _Lane(1)))
         self._alone[manager_id] = now + _ALONE_SECONDS, lane
 

@@ -136,8 +136,12 @@ class Metrics:
         for reason in _REASONS_OF_ALERTS:
             self._unavailable.labels(reason.value)
         self._used = counter("pool_use_seconds", "Connections in use times seconds, sampled each second")
-        self._dropped = counter("log_lines_dropped", "Log lines dropped: standard error cannot be written")
-        self._reported_drops = 0
+        self._sampled = {
+            "round_trips": counter("round_trips", "Round trips to PostgreSQL with a statement of a request"),
+            "round_trip_requests": counter("round_trip_requests", "Requests that they had in total"),
+            "dropped": counter("log_lines_dropped", "Log lines dropped: standard error cannot be written"),
+        }
+        self._reported = dict.fromkeys(self._sampled, 0)
         counter("worker_starts", "Workers started").inc()
         self._of_request: dict[tuple[str, str, int, str], tuple[Counter, Histogram]] = {}
 
@@ -145,11 +149,11 @@ class Metrics:
         """Sample the pool's statistics, which *pool_stats* returns, once a second."""
 
         def sample() -> None:
-            stats = pool_stats()
+            stats = {**pool_stats(), "dropped": logs.dropped_lines()}
             self._used.inc((stats["pool_size"] - stats["pool_available"]) * _SAMPLE_SECONDS)
-            dropped = logs.dropped_lines()
-            self._dropped.inc(dropped - self._reported_drops)
-            self._reported_drops = dropped
+            for name, sampled in self._sampled.items():
+                sampled.inc(stats[name] - self._reported[name])
+                self._reported[name] = stats[name]
 
         repeat(sample, _SAMPLE_SECONDS, "metrics")
 

@@ -254,7 +254,7 @@ class Client:
         writes = request.method not in ("GET", "HEAD")
         place.queued_seconds, place.size, now = 0.0, request.head_size + len(request.body), monotonic()
         if rejected := loop.queue.add(place, key, getcurrent(), now, writes=writes):
-            scheduler.ending_turn.extend(rejected)
+            scheduler.until_idle.extend(rejected)
         elif loop.queue.length == 1 and not any(loop.lanes) and loop.queue.take() is not None:
             return  # it is alone: a pause would only delay it
         self._clients.count(self)

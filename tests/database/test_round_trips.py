@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from stackmgr import scheduler
 from stackmgr.database import round_trips
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.statements import Statement
@@ -33,11 +34,15 @@ Start = Callable[[list[Callable[[], Any]]], "list[Future[Any]]"]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    """Return a function that starts calls in the same turn of the scheduler."""
+def greenlets() -> Iterator[Running]:
     with ExitStack() as cleanup:
-        greenlets = Running(4 * TOGETHER, cleanup)
-        yield lambda calls: greenlets.do(lambda: [greenlets.start(call) for call in calls])
+        yield Running(4 * TOGETHER, cleanup)
+
+
+@pytest.fixture
+def start(greenlets) -> Start:
+    """Return a function that starts calls in the same turn of the scheduler."""
+    return lambda calls: greenlets.do(lambda: [greenlets.start(call) for call in calls])
 
 
 @pytest.fixture
@@ -94,6 +99,25 @@ def test_requests_of_one_turn_share_a_round_trip(subject, start, sent, statement
     subject.assert_complete()
 
 
+@pytest.mark.usefixtures("written")
+def test_a_full_batch_does_not_wait_for_a_busy_thread(subject, greenlets, start, monkeypatch):
+    monkeypatch.setattr(scheduler, "_BUSY_SECONDS", PATIENCE)
+    is_busy = [True]
+
+    def keep_busy() -> None:
+        while is_busy:
+            signal = scheduler.Signal()
+            greenlets.start(signal.set)  # which runs once this greenlet waits
+            signal.wait(PATIENCE)
+
+    start([keep_busy])
+    single = start(calls(subject, ECHO, 1))
+    assert_results(start(calls(subject, WRITE, TOGETHER)))
+    assert not single[0].done()
+    is_busy.clear()
+    assert_results(single)
+
+
 @pytest.mark.parametrize(
     ("good", "bad", "value", "sqlstate"), [(ECHO, DIVIDE, "0", "22012"), (WRITE, WRITE, "bad", "23514")]
 )
@@ -110,7 +134,7 @@ def test_one_that_fails_fails_alone(  # noqa: PLR0913 - fixtures
     assert_results(futures)
     assert sent == [TOGETHER, *[1] * TOGETHER]
     assert len(written()) == (TOGETHER - 1) * (good is WRITE)
-    assert f"a round trip of 8 requests was rolled back: {sqlstate}" in caplog.messages
+    assert f"a round trip of {TOGETHER} requests was rolled back: {sqlstate}" in caplog.messages
     subject.assert_complete()
 
 

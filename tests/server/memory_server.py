@@ -92,7 +92,8 @@ class MemoryServer:
         def turn():
             return next(left, False) and (self.loop.turn() or True)
 
-        self.loop.scheduler.run(turn, lambda: 0.0)
+        scheduler = self.loop.scheduler
+        scheduler.run(turn, lambda: self.loop.idle_seconds() if scheduler.until_idle else 0.0)
 
     def settle(self):
         """Take turns until nothing is left to be done at once."""
@@ -106,7 +107,7 @@ class MemoryServer:
 
     @property
     def has_ready(self):
-        return self.loop.idle_seconds() == 0.0 or bool(self.loop.scheduler.ending_turn)
+        return self.loop.idle_seconds() == 0.0 or bool(self.loop.scheduler.until_idle)
 
     def pass_time(self, seconds):
         """Let time pass, and what ends with it."""

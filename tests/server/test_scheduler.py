@@ -13,7 +13,7 @@ import pytest
 from greenlet import getcurrent
 
 from stackmgr import scheduler, threads
-from stackmgr.scheduler import READABLE, WRITABLE, Scheduler, Signal, end_turn, wait_for
+from stackmgr.scheduler import READABLE, WRITABLE, Scheduler, Signal, wait_for
 from stackmgr.threads import call_in_thread
 from tests.support.greenlets import PATIENCE, Running, close
 
@@ -77,7 +77,7 @@ def test_a_turn_resumes_for_a_bounded_time(pair, monkeypatch, kind):
             "ready": partial(scheduled.wait_for, sock.fileno(), WRITABLE, PATIENCE),
             "signalled": partial(signals[-1].wait, PATIENCE),
             "expired": partial(scheduled.wait, 0.5),
-            "ending": end_turn,
+            "ending": Signal().wait_until_idle,
         }[kind]()
         resumed.append(sock)
         now[0] += 1.0
@@ -97,9 +97,30 @@ def test_a_turn_resumes_for_a_bounded_time(pair, monkeypatch, kind):
     assert turns == [0, 1, 2, 2]
 
 
+def test_a_thread_that_is_never_idle_resumes_after_5_ms(monkeypatch):
+    now, resumed, scheduled, waiting = [0.0], [], Scheduler(), [3, 5, 9]  # since when, in ms
+    monkeypatch.setattr(scheduler, "monotonic", lambda: now[0] / 1000)
+
+    def wait() -> None:
+        Signal().wait_until_idle()
+        resumed.append(now[0])
+
+    def turn() -> bool:
+        now[0] += 1
+        if now[0] in waiting:
+            scheduled.start(wait)
+        return now[0] < 16
+
+    scheduled.run(turn, lambda: 0.0)
+    close(scheduled)
+    assert resumed == [8, 8, 14]
+
+
 def test_few_idle_greenlets_are_kept(running, monkeypatch):
     monkeypatch.setattr(scheduler, "_MAX_IDLE", 3)
-    futures = running.do(lambda: [running.start(end_turn) for _ in range(20)])  # all in one turn
+    futures = running.do(
+        lambda: [running.start(lambda: Signal().wait_until_idle()) for _ in range(20)]
+    )  # all in one turn
     assert [each.result(PATIENCE) for each in futures] == [None] * 20
     assert running.do(lambda: len(running.scheduler._idle)) == 2  # and the one that is in use
 
@@ -112,7 +133,7 @@ def test_a_turn_ends_for_what_is_ready(running, pair):
     def work() -> None:
         other.send(b"x")
         for _ in range(3):  # no event ends the wait for the second of these turns
-            end_turn()
+            Signal().wait_until_idle()
         order.append("last")
 
     running.do(work)
@@ -137,7 +158,7 @@ def test_a_call_counts_its_time_on_the_thread(running, monkeypatch):
 
     def call(before: float, after: float) -> float:
         now[0] += before
-        end_turn()
+        Signal().wait_until_idle()
         now[0] += after
         return running.scheduler.seconds_run()
 

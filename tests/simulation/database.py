@@ -151,7 +151,7 @@ def plan(random: Random) -> Plan:
         holds = [(round(random.random() * seconds, 4), "hold", round(random.random(), 4)) for _ in range(5)]
         chosen["events"] += holds
     if random.random() < 0.1:
-        chosen |= {"hot": True, "clients": 12, "keys": 1, "requests": 8, "threads": 0, "greenlets": 12}
+        chosen |= {"hot": True, "clients": 16, "keys": 1, "requests": 8, "threads": 0, "greenlets": 16}
         chosen |= {"pool_size": 3, "deadline": 2.0, "events": [], "faults": {"slow statement": 0.02}}
     return chosen
 

@@ -32,7 +32,7 @@ class Schedule:
         scheduler = self.scheduler
         if scheduler._signals:
             raise Violation("a signal resumes what waits for it", f"{len(scheduler._signals)} are set")
-        if scheduler.ending_turn or scheduler._ready:
+        if scheduler.until_idle or scheduler._ready:
             raise Violation("what can run runs", "greenlets that are ready wait")
         first = min(scheduler._deadlines.values(), default=inf)
         if self._waits != self.thread.waits:  # the seconds of this wait were chosen after the last look
@@ -96,15 +96,17 @@ class WatchedTrips(RoundTrips):
         finally:
             self._alone_in.pop(id(execution), None)
 
-    def _share(self, lane: _Lane, execution: Execution, deadline: float) -> list[Row] | None:
-        if self._span(execution):
-            self.world.fail("after a wait for a lock, a manager's writes run alone", "one shares a batch")
+    def _share(self, execution: Execution, deadline: float) -> list[Row] | None:
+        is_alone = self._span(execution) is not None
         try:
-            return super()._share(lane, execution, deadline)
+            rows = super()._share(execution, deadline)
         except DatabaseError as ex:
             if ex.reason == ReasonSlug.DEADLINE:  # of a request whose batch goes on without it
                 self.world.touched[asker()].append(f"{ex.statement} alone")
             raise
+        if is_alone and rows is not None:
+            self.world.fail("after a wait for a lock, a manager's writes run alone", "one shares a batch")
+        return rows
 
     def _send(self, batch: _Batch, connection: DatabaseConnection, deadline: float) -> None:
         sent, world = list(batch.requests), self.world
@@ -162,7 +164,7 @@ class WatchedTrips(RoundTrips):
             raise
         finally:
             is_open = any(lane._open is batch for lane in lanes)
-            if is_open or not all(each.has_ended._is_set for each in batch.requests[1:]):
+            if is_open or not all(each.has_ended._is_set for each in batch.requests):
                 self.world.fail("a batch ends with its leader", repr(batch))
 
     def check_at_rest(self) -> None:
