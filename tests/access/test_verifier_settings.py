@@ -21,7 +21,7 @@ def problems(**changed: str) -> str:
 
 @pytest.mark.parametrize(
     ("name", "concurrency", "connections", "concurrent"),
-    [("unkey", 64, 8, 64), ("database", 64, 8, 16), ("database", 4, 8, 4)],
+    [("unkey", 64, 8, 64), ("database", 64, 8, 24), ("database", 4, 8, 4)],
 )
 def test_database_verifier_limits_concurrency(name, concurrency, connections, concurrent):
     numbers = {"STACKMGR_CONCURRENCY": str(concurrency), "STACKMGR_DATABASE_CONNECTIONS": str(connections)}
