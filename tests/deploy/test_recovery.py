@@ -106,9 +106,11 @@ def test_readable_wal_loses_no_commit(host):
     host.sql("INSERT INTO public.rows VALUES (3)")
     # As a power failure would.
     server = psutil.Process(int((host.data / "postmaster.pid").read_text().split()[0]))
-    for process in (server, *server.children()):
+    processes = [server, *server.children()]
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+    assert psutil.wait_procs(processes, 60)[1] == []  # until its parent knows, its lock file counts
     assert host.recover(WAL) == []
     assert host.rows() == [0, 1, 2, 3]
 
