@@ -176,7 +176,7 @@ class Settings:
         _count,
         64,
         "requests that each worker serves at once; one manager gets three quarters, writes seven eighths;"
-        " with the verifier `database` at most 16",
+        " with the verifier `database` at most 24",
     )
     database_connections: int = _option(_count, 8, "database connections of each worker, opened as needed")
     queue_timeout: float = _option(

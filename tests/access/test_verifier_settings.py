@@ -1,8 +1,10 @@
 """The settings of a verifier: accepted values, and messages that repeat no secret."""
 
+from pathlib import Path
+
 import pytest
 
-from stackmgr import settings, startup
+from stackmgr import paths, settings, startup
 from stackmgr.settings import SettingsError
 from tests.support.tables import each_case
 
@@ -27,6 +29,12 @@ def test_database_verifier_limits_concurrency(name, concurrency, connections, co
     numbers = {"STACKMGR_CONCURRENCY": str(concurrency), "STACKMGR_DATABASE_CONNECTIONS": str(connections)}
     chosen = settings.from_environ(GOOD | numbers | {"STACKMGR_VERIFIER": name})
     assert startup.concurrent_requests(chosen) == concurrent
+
+
+def test_the_texts_state_how_many_requests_the_database_verifier_has_at_once():
+    number = startup.concurrent_requests(settings.from_environ(GOOD | {"STACKMGR_VERIFIER": "database"}))
+    for path in (Path(settings.__file__), paths.directory("deploy") / "stackmgr.env.example"):
+        assert f"at most {number}" in path.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
