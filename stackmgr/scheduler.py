@@ -147,11 +147,9 @@ class Scheduler:
         now = monotonic()
         if self._next_deadline() <= now:
             self.resume_for(_RESUME_SECONDS, self._take_expired(), is_ready=False)
-        if self.until_idle and (is_idle or now > self._until):
-            number = len(self.until_idle)  # those that join it meanwhile wait for the next time
-            self.resume_for(_RESUME_SECONDS, islice(self._take_last(), number))
-            self._until = now + _BUSY_SECONDS
-        elif not self.until_idle:
+        if is_idle or now > self._until or not self.until_idle:
+            if number := len(self.until_idle):  # those that join it meanwhile wait for the next time
+                self.resume_for(_RESUME_SECONDS, islice(self._take_last(), number))
             self._until = now + _BUSY_SECONDS
 
     def _note_events(self, found: list[tuple[int, int]]) -> None:
