@@ -26,6 +26,7 @@ from greenlet import getcurrent, greenlet
 
 READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
+HUNG_UP = select.EPOLLHUP | select.EPOLLERR
 
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
 # In a turn, for each kind of wait that has ended; the rest continues in the next turn.
@@ -37,13 +38,15 @@ _MAX_IDLE = 128  # greenlets that are kept: to make one costs ten times as much 
 
 # A waiting greenlet, or a call that starts one.  Both get whether the event has occurred.
 Waiter: TypeAlias = "greenlet | Callable[[bool], None]"
-Lane: TypeAlias = deque[Waiter]  # those that are ready, until their turn comes
+Lane: TypeAlias = deque["Waiter | Signal"]  # those that are ready, until their turn comes
 
 
 def taken(lane: Lane) -> Iterator[Waiter]:
-    """Remove and yield what is in *lane*."""
+    """Remove and yield what is in *lane*; for a signal, what waits for it, if anything does."""
     while lane:
-        yield lane.popleft()
+        first = lane.popleft()
+        if waiter := first.waiter if isinstance(first, Signal) else first:
+            yield waiter
 
 
 class Scheduler:
@@ -52,15 +55,14 @@ class Scheduler:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._waiters: dict[int, tuple[Waiter, Lane | None]] = {}  # by descriptor
-        self._watched: dict[int, int] = {}  # events, by descriptor that is waited for in lanes
-        self.hung_up: set[int] = set()  # of these, reset while nobody waited
+        # By descriptor that is waited for in lanes: events, or HUNG_UP if it was reset while nobody waited.
+        self.watched: dict[int, int] = {}
         self._deadlines: dict[Waiter, float] = {}  # of all that waits
         self._due: dict[float, dict[Waiter, int]] = {}  # the same, with its descriptor if any, by deadline
         self._times: list[float] = []  # a heap of these deadlines, and some of waits that have ended
-        self._signals: deque[Signal] = deque()  # that have been set
-        self._ready: Lane = deque()  # those whose event has come, and that wait in no other lane
+        self._ready: Lane = deque()  # those whose event has come or signal is set, and that wait in no lane
         # Those that continue when nothing else is ready, or when their signal is set.
-        self.until_idle: deque[Waiter | Signal] = deque()
+        self.until_idle: Lane = deque()
         self._until = 0.0  # or then
         self._idle: list[greenlet] = []
         self._wake_up = os.eventfd(0)
@@ -94,30 +96,29 @@ class Scheduler:
         else:
             self.start(partial(waiter, is_ready))
 
-    def resume_for(self, seconds: float, *sources: Iterable[Waiter], is_ready: bool = True) -> bool:
-        """Resume what *sources* yield for *seconds*, at least one of each; return whether time ran out."""
-        end, has_ended = monotonic() + seconds, False
-        for source in sources:
-            for waiter in source:
-                self.resume(waiter, is_ready=is_ready)
-                if monotonic() > end:
-                    has_ended = True
-                    break
-        return has_ended
+    def resume_for(self, seconds: float, source: Iterable[Waiter], *, is_ready: bool = True) -> bool:
+        """Resume what *source* yields for *seconds*, at least one; return whether time ran out."""
+        end = monotonic() + seconds
+        for waiter in source:
+            self.resume(waiter, is_ready=is_ready)
+            if monotonic() > end:
+                return True
+        return False
 
     def _switch(self, target: greenlet, value: object) -> None:
         target.seconds -= monotonic()
         target.switch(value)
         target.seconds += monotonic()
 
-    def seconds_run(self) -> float:
-        """Return for how many seconds the present call has run, without its waits."""
-        return float(getcurrent().seconds + monotonic())
+    def take_seconds(self) -> float:
+        """Return for how many seconds the present call has run since this was last called."""
+        present, now = getcurrent(), monotonic()
+        seconds, present.seconds = float(present.seconds + now), -now
+        return seconds
 
     def forget(self, descriptor: int) -> None:
         """End a wait for a descriptor, which is closed or watched anew."""
-        self._watched.pop(descriptor, None)
-        self.hung_up.discard(descriptor)
+        self.watched.pop(descriptor, None)
         waiter, _ = self._waiters.pop(descriptor, (None, None))
         self._end_deadline(waiter)
         if isinstance(waiter, greenlet):
@@ -135,21 +136,18 @@ class Scheduler:
 
     def _handle_ready(self, seconds: float) -> None:
         """Wait for at most *seconds*; resume the greenlets that need not wait any longer."""
-        if self._ready or self._signals:
-            seconds = 0.0
-        else:
-            seconds = max(0.0, min(seconds, self._next_deadline() - monotonic()))
+        seconds = 0.0 if self._ready else max(0.0, min(seconds, self._next_deadline() - monotonic()))
         found = self._epoll.poll(0.0 if self.until_idle else seconds, _MAX_EVENTS)
         self._note_events(found)
         is_idle = seconds > 0 and not found
-        if self._ready or self._signals:
-            self.resume_for(_RESUME_SECONDS, taken(self._ready), self._take_signalled())
+        if self._ready:
+            self.resume_for(_RESUME_SECONDS, taken(self._ready))
         now = monotonic()
         if self._next_deadline() <= now:
             self.resume_for(_RESUME_SECONDS, self._take_expired(), is_ready=False)
         if is_idle or now > self._until or not self.until_idle:
             if number := len(self.until_idle):  # those that join it meanwhile wait for the next time
-                self.resume_for(_RESUME_SECONDS, islice(self._take_last(), number))
+                self.resume_for(_RESUME_SECONDS, islice(taken(self.until_idle), number))
             self._until = now + _BUSY_SECONDS
 
     def _note_events(self, found: list[tuple[int, int]]) -> None:
@@ -160,19 +158,12 @@ class Scheduler:
                 waiter, lane = self._waiters.pop(descriptor)
                 self._end_deadline(waiter)  # an event that has come precedes a deadline
                 (self._ready if lane is None else lane).append(waiter)
-            elif descriptor in self._watched:
-                self._note_unawaited(descriptor, events)
-
-    def _take_last(self) -> Iterator[Waiter]:
-        while self.until_idle:
-            last = self.until_idle.popleft()
-            if waiter := last.waiter if isinstance(last, Signal) else last:
-                yield waiter
-
-    def _take_signalled(self) -> Iterator[Waiter]:
-        while self._signals:
-            if waiter := self._signals.popleft().waiter:
-                yield waiter
+            elif descriptor in self.watched:  # which must not wake the thread again, or hide others
+                if events & HUNG_UP:
+                    self._epoll.unregister(descriptor)
+                else:
+                    self._epoll.modify(descriptor, select.EPOLLONESHOT)  # which still reports HUNG_UP
+                self.watched[descriptor] = events & HUNG_UP
 
     def _take_expired(self) -> Iterator[Waiter]:
         now = monotonic()
@@ -188,17 +179,7 @@ class Scheduler:
             heappop(self._times)
         return self._times[0] if self._times else inf
 
-    def _note_unawaited(self, descriptor: int, events: int) -> None:
-        """Stop events without a waiter from waking the thread again or hiding others."""
-        self._watched[descriptor] = 0
-        if events & (select.EPOLLHUP | select.EPOLLERR):
-            self.hung_up.add(descriptor)
-            self._epoll.unregister(descriptor)
-        else:
-            self._epoll.modify(descriptor, select.EPOLLONESHOT)  # which still reports these two
-
     def _set_deadline(self, waiter: Waiter, seconds: float, descriptor: int = -1) -> None:
-        self._end_deadline(waiter)
         deadline = monotonic() + seconds
         if _EXACT_SECONDS < seconds < inf:
             deadline = ceil(deadline * _TICKS) / _TICKS
@@ -228,13 +209,13 @@ class Scheduler:
     def park(self, waiter: Waiter, descriptor: int, events: int, seconds: float, lane: Lane | None) -> None:
         """Let *waiter* wait as in `wait_for`."""
         events |= select.EPOLLONESHOT if lane is None else 0
-        if self._watched.get(descriptor) != events:
+        if self.watched.get(descriptor) != events:
             try:
                 self._epoll.modify(descriptor, events)
             except FileNotFoundError:
                 self._epoll.register(descriptor, events)
             if lane is not None:
-                self._watched[descriptor] = events
+                self.watched[descriptor] = events
         self._waiters[descriptor] = waiter, lane
         self._set_deadline(waiter, seconds, descriptor)
 
@@ -246,7 +227,7 @@ class Scheduler:
 
     def notice(self, signal: "Signal") -> None:
         """Resume the greenlet that waits for *signal*, soon.  Any thread may call this."""
-        self._signals.append(signal)
+        self._ready.append(signal)
         if threading.get_ident() != self._thread:
             self.wake()
 
@@ -260,8 +241,6 @@ _this = _Thread()
 
 class Signal:
     """An event that happens once.  The thread that creates it waits for it; any thread sets it."""
-
-    __slots__ = ("_event", "_is_set", "_scheduler", "waiter")
 
     def __init__(self) -> None:
         self._is_set = False

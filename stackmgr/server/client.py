@@ -2,7 +2,7 @@
 
 A client is *parked* without a greenlet while it is silent; its first byte starts one.  Where the
 greenlet would block it is *suspended* until its socket has an event or a deadline passes; it is then
-*ready*, in a lane, until its turn comes (`Loop.turn`).  A complete request is *queued* (`queue.py`),
+*ready*, in a lane, until its turn comes (`Worker.turn`).  A complete request is *queued* (`queue.py`),
 runs the application, and its response is sent.  Then the client is parked again.
 
 - What the client makes the worker hold is in three fields of `Client`, not in frames.  It is counted
@@ -19,19 +19,18 @@ from logging import Logger
 from sys import byteorder, getsizeof
 from termios import TIOCOUTQ
 from time import monotonic
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 from uuid import uuid4
 
 from greenlet import getcurrent, greenlet
 from gunicorn.config import Config
 
 from stackmgr.admission import ADMISSION
-from stackmgr.errors import IncompleteRequest, InvalidRequest, RequestTimedOut, ServiceError
+from stackmgr.errors import IncompleteRequest, RequestTimedOut, ServiceError
 from stackmgr.limits import BODY_LIMIT_BYTES, REQUEST_SECONDS
-from stackmgr.scheduler import READABLE, WRITABLE, Lane, Scheduler
-from stackmgr.server.body import ChunkedDecoder
+from stackmgr.scheduler import HUNG_UP, READABLE, WRITABLE, Lane, Scheduler
 from stackmgr.server.queue import Place, RequestQueue
-from stackmgr.server.request import BadRequest, HeadLimits, ReceivedRequest, find_section_end, id_of_head
+from stackmgr.server.request import ChunkedDecoder, HeadLimits, ReceivedRequest, id_and_method, section_end
 from stackmgr.server.response import error_response
 
 # Deadlines begin with what they bound: a trickle does not move them.
@@ -45,8 +44,6 @@ HEAD_BYTES, BODY_BYTES = 4_096, 65_536
 STACK_BYTES = 8_192  # of a suspended greenlet: its frames, and its part of the C stack
 
 Address: TypeAlias = "tuple[str, int] | str"  # of TCP, or the path of a Unix socket
-
-
 _ADDRESSES = "REMOTE_ADDR", "REMOTE_PORT", "SERVER_NAME", "SERVER_PORT"
 
 
@@ -57,56 +54,50 @@ class ClientLeft(Exception):
 class Audience(Protocol):
     """The part of `Clients` that a client uses; the docstrings are there."""
 
-    bodies: Lane
     idle_seconds: float
     is_queued: bool
-    open: "set[Client]"
 
-    def lane(self, client: "Client") -> Lane: ...  # noqa: D102
     def park(self, client: "Client") -> None: ...  # noqa: D102
-    def hold(self, client: "Client") -> bool: ...  # noqa: D102
-    def count(self, client: "Client") -> None: ...  # noqa: D102
+    def hold(self, client: "Client") -> None: ...  # noqa: D102
+    def count(self, client: "Client", size: int) -> None: ...  # noqa: D102
     def end_wait(self, client: "Client") -> None: ...  # noqa: D102
     def close(self, client: "Client") -> None: ...  # noqa: D102
 
 
 class Service(Protocol):
-    """The part of `Loop` that a client uses; the docstrings are there."""
+    """The part of `Worker` that a client uses; the docstrings are there."""
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[Lane, Lane, Lane]
+    heads: Lane
+    strangers: Lane
+    bodies: Lane
     limits: HeadLimits
     log: Logger
     queue: RequestQueue[greenlet]
     scheduler: Scheduler
-    settings: Config
+    cfg: Config
 
     def run_application(self, client: "Client", request: ReceivedRequest) -> tuple[bytes, bool]: ...  # noqa: D102
     def note_failure(self, exc: BaseException) -> None: ...  # noqa: D102
 
 
 class Client:
-    """A client and its connection, one of the `Clients` of the `Loop`."""
-
-    __slots__ = (
-        "_charged", "_clients", "_inbox", "_loop", "_outbox", "_request", "environ", "fd", "held",
-        "idle_until", "place", "sock",
-    )  # fmt: skip
+    """A client and its connection, one of the `Clients` of the `Worker`."""
 
     def __init__(
-        self, sock: socket.socket, peer: Address, server: Address, clients: Audience, loop: Service
+        self, sock: socket.socket, peer: Address, server: Address, clients: Audience, worker: Service
     ) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.fd = sock.fileno()
-        self.place = Place(loop.queue.accept)
+        self.place = Place(worker.queue.accept)
         # A Unix socket has a port that no listener has and no Host can name.
         addresses = (*peer[:2], *server[:2]) if isinstance(peer, tuple) else ("", "", "localhost", 0)
-        self.environ: dict[str, Any] = dict(zip(_ADDRESSES, map(str, addresses), strict=True))
-        self.environ[ADMISSION] = self.place
+        self.environ = {ADMISSION: self.place, **dict(zip(_ADDRESSES, map(str, addresses), strict=True))}
         self.held = 0  # its size when that was last counted
+        self.is_open = True
         self.idle_until = monotonic() + RECEIVE_SECONDS
-        self._clients, self._loop = clients, loop
-        self._charged = 0.0  # seconds of the thread in this greenlet, that are charged already
+        self._clients, self._worker = clients, worker
         # All that a client makes the worker hold: no frame may keep another reference while suspended.
         self._inbox = bytearray()
         self._request: ReceivedRequest | None = None
@@ -118,6 +109,11 @@ class Client:
         request = self._request.head_size + len(self._request.body) if self._request else 0
         return STACK_BYTES + getsizeof(self._inbox) + request + len(self._outbox)
 
+    @property
+    def lane(self) -> Lane:
+        """Where it is ready to read a head, or to send."""
+        return self._worker.heads if self.place.is_accepted else self._worker.strangers
+
     def clear(self) -> None:
         """Drop all of it."""
         self._inbox.clear()
@@ -125,9 +121,8 @@ class Client:
 
     def serve(self, is_ready: bool) -> None:
         """Serve requests until the client is silent or leaves; not *is_ready*: it timed out."""
-        clients, self._charged = self._clients, 0.0
         try:
-            clients.end_wait(self)
+            self._clients.end_wait(self)
             if self._take(HEAD_BYTES) or is_ready:
                 # RFC 9112 section 2.2: an empty line may come before a request.  Alone it begins none.
                 while len(self._inbox) > 2 or bytes(self._inbox) not in (b"", b"\r", b"\r\n"):
@@ -135,25 +130,24 @@ class Client:
                     self._send()
                     if must_close:
                         self._drain()
-                    self.idle_until = monotonic() + clients.idle_seconds
+                    self.idle_until = monotonic() + self._clients.idle_seconds
                     self._yield()
                     if self._inbox:  # a pipeline: after the requests of others
-                        self._loop.scheduler.pause(clients.lane(self))
-                clients.park(self)
+                        self._worker.scheduler.pause(self.lane)
+                self._clients.park(self)
                 return
         except (ClientLeft, IncompleteRequest):
             pass
         except BaseException as exc:  # noqa: BLE001 - it is logged, and ends no worker
-            self._loop.note_failure(exc)
+            self._worker.note_failure(exc)
         self._yield()
-        clients.close(self)
+        self._clients.close(self)
 
     def _yield(self) -> None:
         """Let another request run, and charge this client for the thread since its last charge."""
-        queue, seconds = self._loop.queue, self._loop.scheduler.seconds_run()
-        queue.charge(self.place, monotonic(), seconds - self._charged)
+        queue = self._worker.queue
+        queue.charge(self.place, monotonic(), self._worker.scheduler.take_seconds())
         queue.leave(self.place)
-        self._charged = seconds
 
     def _respond(self) -> bool:
         """Receive a request; leave its response, or an error, to be sent.  Return whether it is the last."""
@@ -162,36 +156,34 @@ class Client:
             request = self._receive()
             if self._clients.is_queued:  # `/live` waits for no manager's request
                 self._wait_in_queue(request)
-            self._outbox, must_close = self._loop.run_application(self, request)
-        except BadRequest as ex:
-            self._reject(InvalidRequest(), str(ex))
-        except ServiceError as ex:  # IncompleteRequest and SmallChunks too
-            self._reject(ex, ex.message)
+            self._outbox, must_close = self._worker.run_application(self, request)
+        except ServiceError as ex:
+            self._reject(ex, ex.at or ex.message)
         except ClientLeft:
             raise
         except BaseException as exc:  # noqa: BLE001 - the unexpected is a 500
-            self._loop.note_failure(exc)
+            self._worker.note_failure(exc)
             self._reject(ServiceError(), "the service failed")
         self._request = None
         return must_close
 
     def _receive(self) -> ReceivedRequest:
-        """Return the next request once it is complete. Raises BadRequest or a ServiceError."""
+        """Return the next request once it is complete. Raises a ServiceError."""
         searched, inbox = 0, self._inbox
         deadline = monotonic() + RECEIVE_SECONDS
-        while not (end := find_section_end(inbox, searched)):
+        while not (end := section_end(inbox, searched)):
             searched = len(inbox)
-            self._read(HEAD_BYTES, self._clients.lane(self), deadline)
-        request = self._request = ReceivedRequest(bytes(inbox[:end]), self._loop.limits)
+            self._read(HEAD_BYTES, self.lane, deadline)
+        request = self._request = ReceivedRequest(bytes(inbox[:end]), self._worker.limits)
         del inbox[:end]  # not before: the error that takes its place repeats its id
         self._receive_body(request, deadline)
         self._clients.end_wait(self)
-        if self not in self._clients.open:
+        if not self.is_open:
             raise ClientLeft
         return request
 
     def _receive_body(self, request: ReceivedRequest, deadline: float) -> None:
-        inbox, lane, length = self._inbox, self._clients.bodies, request.length
+        inbox, lane, length = self._inbox, self._worker.bodies, request.length
         if length is not None and length > BODY_LIMIT_BYTES:
             request.must_close = True  # the application rejects what it announces
             return
@@ -208,7 +200,7 @@ class Client:
         decoder, is_complete = ChunkedDecoder(request), False
         request.body = decoder.content
         while not is_complete:
-            self._loop.scheduler.pause(lane)  # chunks are decoded after the heads of others
+            self._worker.scheduler.pause(lane)  # chunks are decoded after the heads of others
             size = len(inbox)
             is_complete = decoder.feed(inbox)
             if not is_complete and len(inbox) == size:
@@ -218,12 +210,9 @@ class Client:
 
     def _read(self, size: int, lane: Lane, deadline: float) -> None:
         """Wait for bytes, which a deadline ends only if none have arrived."""
-        is_ready = True
-        while is_ready:
-            is_ready = self._wait(READABLE, lane, deadline)
-            if self._take(size):
-                return
-        raise RequestTimedOut
+        is_ready = self._wait(READABLE, lane, deadline)
+        if not self._take(size) and not is_ready:
+            raise RequestTimedOut
 
     def _take(self, size: int) -> bool:
         """Add what has arrived to the inbox; return whether there is any."""
@@ -240,27 +229,28 @@ class Client:
 
     def _wait(self, events: int, lane: Lane, deadline: float) -> bool:
         """Suspend until *events*; return whether there were any by *deadline*."""
-        clients, scheduler = self._clients, self._loop.scheduler
         self._yield()
-        is_ready = clients.hold(self) and scheduler.wait_for(self.fd, events, deadline - monotonic(), lane)
-        if self not in clients.open:  # it has been closed to make room
+        self._clients.hold(self)
+        seconds = deadline - monotonic()
+        is_ready = self.is_open and self._worker.scheduler.wait_for(self.fd, events, seconds, lane)
+        if not self.is_open:  # it has been closed to make room
             raise ClientLeft
         return is_ready
 
     def _wait_in_queue(self, request: ReceivedRequest) -> None:
         """Wait in the queue.  The application may then reject: see `Admission.retry_after`."""
-        loop, scheduler, place = self._loop, self._loop.scheduler, self.place
+        worker, scheduler, place = self._worker, self._worker.scheduler, self.place
         key = request.environ.get("HTTP_AUTHORIZATION", "").rpartition(" ")[2]
         writes = request.method not in ("GET", "HEAD")
         place.queued_seconds, place.size, now = 0.0, request.head_size + len(request.body), monotonic()
-        if rejected := loop.queue.add(place, key, getcurrent(), now, writes=writes):
+        if rejected := worker.queue.add(place, key, getcurrent(), now, writes=writes):
             scheduler.until_idle.extend(rejected)
-        elif loop.queue.length == 1 and not any(loop.lanes) and loop.queue.take() is not None:
+        elif worker.queue.length == 1 and not any(worker.lanes) and worker.queue.take() is not None:
             return  # it is alone: a pause would only delay it
-        self._clients.count(self)
+        self._clients.count(self, self.size)
         scheduler.pause()
         place.queued_seconds = monotonic() - now
-        if self.fd in scheduler.hung_up:  # reset: who only ends its requests may still read
+        if scheduler.watched.get(self.fd, HUNG_UP) & HUNG_UP:  # reset; who only ends its side reads
             raise ClientLeft
 
     def _send(self) -> None:
@@ -282,10 +272,9 @@ class Client:
                 if deadline and unread > before - SEND_PROGRESS:
                     raise ClientLeft
                 deadline = monotonic() + SEND_SECONDS
-            self._wait(WRITABLE, self._clients.lane(self), deadline)
+            self._wait(WRITABLE, self.lane, deadline)
         self._outbox = b""
-        if deadline:
-            self._clients.end_wait(self)
+        self._clients.end_wait(self)
 
     def _drain(self) -> None:
         """Discard further bytes: a reset would lose the client's response.  Always raises."""
@@ -293,7 +282,7 @@ class Client:
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
         deadline, left = monotonic() + DRAIN_SECONDS, DRAIN_LIMIT
-        while left > 0 and self._wait(READABLE, self._clients.bodies, deadline):
+        while left > 0 and self._wait(READABLE, self._worker.bodies, deadline):
             self._take(BODY_BYTES)
             left -= len(self._inbox)
             self._inbox.clear()
@@ -303,13 +292,11 @@ class Client:
         """Log an error of the server's own, and leave a response with its Error object to be sent."""
         if (request := self._request) is not None:
             request_id, method = request.environ.get("HTTP_X_REQUEST_ID") or str(uuid4()), request.method
-        else:  # of an incomplete head only the complete lines: half a line may be half an id
-            head = bytes(self._inbox).rpartition(b"\r\n")[0]
-            request_id = id_of_head(head, self._loop.limits.field)
-            method = "HEAD" if head.lstrip(b"\r\n").startswith(b"HEAD ") else ""
+        else:
+            request_id, method = id_and_method(bytes(self._inbox), self._worker.limits.field)
         self._inbox.clear()
         fields = {"request_id": request_id, "status": error.status, "code": error.code}
         fields |= {"reason": error.reason} if error.reason else {}
-        peer, log = self.environ["REMOTE_ADDR"] or "unix", self._loop.log
+        peer, log = self.environ["REMOTE_ADDR"] or "unix", self._worker.log
         log.warning("Rejected a request from %s: %s", peer, why, extra={"fields": fields})
         self._outbox = error_response(error, request_id, method)

@@ -2,7 +2,6 @@
 
 import errno
 import socket
-from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
@@ -11,7 +10,7 @@ from time import monotonic
 
 from gunicorn.sock import BaseSocket
 
-from stackmgr.scheduler import READABLE, Lane
+from stackmgr.scheduler import READABLE
 from stackmgr.server.client import Client, Service
 
 # Bytes that all clients together make a worker hold; the memory limits of `deploy/` add the rest.
@@ -33,24 +32,19 @@ class Clients:
     """At most *limit* clients of listeners *bound*; *expendable* ones free descriptors."""
 
     def __init__(
-        self, loop: Service, bound: Iterable[BaseSocket], limit: int, expendable: "Clients | None" = None
+        self, worker: Service, bound: Iterable[BaseSocket], limit: int, expendable: "Clients | None" = None
     ) -> None:
         self.open: set[Client] = set()
         self.closable: dict[Client, None] = {}  # silent, receiving or sending, longest first
         self.is_queued = expendable is None
-        # What may read a head, or send; then who has not sent an accepted key lately, so that it passes
-        # in front of nobody; then what is in a body, or discards.
-        self.heads: Lane = deque()
-        self.strangers: Lane = deque()
-        self.bodies: Lane = deque()
-        self.idle_seconds = float(loop.settings.keepalive)
+        self.idle_seconds = float(worker.cfg.keepalive)
         self._idle_until = inf  # of all, once the worker stops
         self._holding: dict[Client, None] = {}  # of these, those with a greenlet, longest first
         self._held = 0  # by all clients, those of the other audience too if that may close these
-        self._loop, self._limit, self._expendable = loop, limit, expendable or self
+        self._worker, self._limit, self._expendable = worker, limit, expendable or self
         self._listeners: list[socket.socket] = [each.sock for each in bound]
         for listener in self._listeners:
-            loop.scheduler.start(partial(self._listen, listener))
+            worker.scheduler.start(partial(self._listen, listener))
 
     def is_used(self, now: float) -> bool:
         """Whether a client may still be accepted, or has a connection; an idle one counts for a while."""
@@ -59,7 +53,7 @@ class Clients:
 
     def _listen(self, listener: socket.socket) -> None:
         """Accept pending connections, or this worker's share; after `stop`, until none is pending."""
-        scheduler, is_shared = self._loop.scheduler, self._loop.settings.workers > 1
+        scheduler, is_shared = self._worker.scheduler, self._worker.cfg.workers > 1
         most_open, second, accepted = 0, 0, ACCEPTS  # in the second of the last accept
         while accepted == ACCEPTS or self._idle_until == inf:  # fewer: none is pending now
             seconds = inf if self._idle_until == inf else SHARE_SECONDS
@@ -79,7 +73,7 @@ class Clients:
                     accepted = ACCEPTS
                     continue
                 if not isinstance(exc, OSError):
-                    self._loop.note_failure(exc)
+                    self._worker.note_failure(exc)
                 scheduler.wait(_RETRY_SECONDS)  # an immediate retry would only use the processor
         self._listeners.remove(listener)
         listener.close()
@@ -97,7 +91,8 @@ class Clients:
                 raise
             if len(self.open) >= self._limit:
                 self.make_room()
-            client = Client(sock, peer, listener.getsockname(), self, self._loop)
+            client = Client(sock, peer, listener.getsockname(), self, self._worker)
+            client.place.is_accepted = not self.is_queued  # operators come first
             self.open.add(client)
             try:
                 self.park(client)
@@ -113,42 +108,34 @@ class Clients:
         """
         self._idle_until = monotonic() + idle_seconds
         for listener in self._listeners:
-            self._loop.scheduler.forget(listener.fileno())
+            self._worker.scheduler.forget(listener.fileno())
 
     def park(self, client: Client) -> None:
         """Let a silent client's next byte start a greenlet."""
-        self._count(client, 0)
+        self.count(client, 0)
         self.closable[client] = None
         seconds = client.idle_until - monotonic()
-        self._loop.scheduler.park(client.serve, client.fd, READABLE, seconds, self.lane(client))
-
-    def lane(self, client: Client) -> Lane:
-        """Return where a client is ready to read a head, or to send."""
-        return self.heads if client.place.is_accepted else self.strangers
+        self._worker.scheduler.park(client.serve, client.fd, READABLE, seconds, client.lane)
 
     def end_wait(self, client: Client) -> None:
         """Let a client not be closed for others.  What it holds stays counted."""
         self.closable.pop(client, None)
         self._holding.pop(client, None)
 
-    def hold(self, client: Client) -> bool:
-        """Let a client be suspended, and closed for others until `end_wait`; return whether it is open."""
-        if client in self.open:  # it may have been closed in a pause
+    def hold(self, client: Client) -> None:
+        """Let a client be suspended, and closed for others until `end_wait`."""
+        if client.is_open:  # it may have been closed in a pause
             self.closable.setdefault(client)
             self._holding.setdefault(client)
-            self.count(client)
-        return client in self.open
+            self.count(client, client.size)
 
-    def count(self, client: Client) -> None:
+    def count(self, client: Client, size: int) -> None:
         """Count what a client holds; over budget, close those that have held something for longest."""
-        self._count(client, client.size)
         expendable = self._expendable
+        expendable._held += size - client.held
+        client.held = size
         while expendable._held > BUFFER_BUDGET and expendable._holding:
             expendable.close(next(iter(expendable._holding)))
-
-    def _count(self, client: Client, size: int) -> None:
-        self._expendable._held += size - client.held
-        client.held = size
 
     def make_room(self) -> bool:
         """Close who is closable for longest, in a flood a silent one; return whether there was one."""
@@ -158,10 +145,11 @@ class Clients:
 
     def close(self, client: Client) -> None:
         """Close a connection; its greenlet, if suspended, is resumed."""
-        if client in self.open:
+        if client.is_open:
+            client.is_open = False
             self.end_wait(client)
-            self._count(client, 0)
+            self.count(client, 0)
             client.clear()
             self.open.remove(client)
-            self._loop.scheduler.forget(client.fd)
+            self._worker.scheduler.forget(client.fd)
             client.sock.close()

@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType, ModuleType, SimpleNamespace
+from types import FrameType, SimpleNamespace
 
 from gunicorn import __version__, systemd
 from gunicorn.arbiter import Arbiter
@@ -52,10 +52,6 @@ def _serves(worker: BaseWorker) -> bool:
 
 def _reason(ex: Exception) -> str:
     return f"{ex.filename}: {ex.strerror}" if isinstance(ex, OSError) and ex.filename else str(ex)
-
-
-def _service_modules() -> dict[str, ModuleType]:
-    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "stackmgr"}
 
 
 class Master:
@@ -109,7 +105,8 @@ class Master:
         if self._stop is not None:
             return
         server, number = self._server, self._server.num_workers
-        application, modules = dict(vars(server.app)), _service_modules()
+        application = dict(vars(server.app))
+        modules = {name: each for name, each in sys.modules.items() if name.partition(".")[0] == "stackmgr"}
         try:
             if (output := start_check.run_check(self._supervise)) is None:
                 raise _ReloadRejected  # noqa: TRY301
@@ -127,8 +124,6 @@ class Master:
             server.log.error(  # noqa: TRY400 - the reasons are logged; a traceback adds nothing
                 "The reload is rejected for the reasons above; the workers keep serving as before"
             )
-            for name in _service_modules():
-                del sys.modules[name]
             sys.modules.update(modules)
             vars(server.app).update(application)  # gunicorn resets more of it than its settings
             if server.cfg is not server.app.cfg:
@@ -168,12 +163,10 @@ class Master:
         if self._oldest_new is not None:
             self._wait_for_new_workers(self._oldest_new)
         now = time.monotonic()
-        booting = {pid: each for pid, each in workers.items() if not _serves(each)}
-        for pid in [
-            pid for pid, each in booting.items() if each.forked_at + BOOT_SECONDS < now >= self._spares_until
-        ]:
-            self._server.log.error("Worker %s hangs at its boot; another is started", pid)
-            self._server.kill_worker(pid, signal.SIGKILL)
+        for pid, worker in list(workers.items()):
+            if worker.forked_at + BOOT_SECONDS < now >= self._spares_until and not _serves(worker):
+                self._server.log.error("Worker %s hangs at its boot; another is started", pid)
+                self._server.kill_worker(pid, signal.SIGKILL)
         if rejected := sum(worker.age in self._rejected for worker in workers.values()):
             for _ in range(wanted - len(workers) + rejected):  # those end by themselves
                 self.spawn_worker()

@@ -10,6 +10,7 @@ A group is a manager, or all keys that are not known: a client may send another 
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from math import ceil
 from operator import itemgetter
 from random import randint, randrange
@@ -27,44 +28,14 @@ _KNOWN_KEYS = 10_000  # 9 MB with the identities
 # make the longest waits longer.
 _CHARGE = 2
 _LEAD_SECONDS = 0.01  # a manager that was alone for an hour must not wait for others as long
-_UNKNOWN = ""  # the group of keys that are not known
+_UNKNOWN = "", None  # the group of keys that are not known, and what is remembered of them
 
 _Line = tuple[str, bool]  # a group, and whether its requests write
 _Entry = TypeVar("_Entry")
 
 
-class KnownKeys:
-    """Of keys that were accepted lately: the manager, and what the application remembers."""
-
-    def __init__(self) -> None:
-        self._managers: dict[int, tuple[str, object]] = {}  # by hash: keys are not kept
-        self._hashes: list[int] = []  # the same, and some that have been forgotten
-
-    def get(self, key_hash: int) -> tuple[str, object]:
-        """Return the group of a key, and what is remembered."""
-        return self._managers.get(key_hash, (_UNKNOWN, None))
-
-    def add(self, key_hash: int, manager_id: str, remember: object) -> bool:
-        """Add or replace a key; return whether it is new."""
-        if is_new := key_hash not in self._managers:
-            if len(self._hashes) < _KNOWN_KEYS:
-                self._hashes.append(key_hash)
-            else:  # at random: of more keys that take turns, the oldest is the next that comes
-                number = randrange(_KNOWN_KEYS)  # noqa: S311 - no secret
-                self._managers.pop(self._hashes[number], None)
-                self._hashes[number] = key_hash
-        self._managers[key_hash] = manager_id, remember
-        return is_new
-
-    def forget(self, key_hash: int) -> None:
-        """Count a key as unknown."""
-        self._managers.pop(key_hash, None)
-
-
 class Place(Admission):
     """The place of a connection's present request among those that run."""
-
-    __slots__ = ("_accept", "group", "is_accepted", "key_hash", "size", "writes")
 
     def __init__(self, accept: "Callable[[Place, str, object], None]") -> None:
         super().__init__()
@@ -96,7 +67,8 @@ class RequestQueue(Generic[_Entry]):
         self._write_limit = max(1, limit - ceil(limit / 8))
         self._running: dict[str, int] = {}  # by group
         self._writing = 0  # of these, in all groups
-        self._keys = KnownKeys()
+        # By the hash of a key that was accepted lately: its manager, and what the application remembers.
+        self._known: dict[int, tuple[str, object]] = {}
         self._lines: dict[_Line, deque[tuple[float, Place, _Entry]]] = {}
         self._charged_until: dict[str, float] = {}  # the earliest start tag of each group with a line
         self.length = 0  # requests in the lines
@@ -105,7 +77,7 @@ class RequestQueue(Generic[_Entry]):
     def add(self, place: Place, key: str, entry: _Entry, now: float, *, writes: bool = False) -> list[_Entry]:
         """Add a request; return those that must be rejected for it, if there are too many or too large."""
         place.key_hash, place.writes, place.retry_after = hash(key), writes, 0
-        group, place.remembered = self._keys.get(place.key_hash)
+        group, place.remembered = self._known.get(place.key_hash, _UNKNOWN)
         self._lines.setdefault((group, writes), deque()).append((now, place, entry))
         self.length += 1
         self._bytes += place.size
@@ -140,9 +112,13 @@ class RequestQueue(Generic[_Entry]):
 
     def accept(self, place: Place, manager_id: str, remember: object = None) -> None:
         """Count the request of *place*, and later ones with its key, as the manager's."""
-        if self._keys.add(place.key_hash, manager_id, remember):
-            for writes in (False, True):
-                self._move_line(place.key_hash, (_UNKNOWN, writes), manager_id)
+        is_new = place.key_hash not in self._known
+        if is_new and len(self._known) == _KNOWN_KEYS:
+            # Each second one goes: of more keys that take turns, the oldest is the next that comes.
+            self._known = dict(islice(self._known.items(), 1, None, 2))
+        self._known[place.key_hash] = manager_id, remember
+        for writes in (False, True) if is_new else ():
+            self._move_line(place.key_hash, (_UNKNOWN[0], writes), manager_id)
         if place.group not in (None, manager_id) and self._running.get(manager_id, 0) < self._limit:
             self.leave(place)
             self._enter(place, manager_id)
@@ -159,12 +135,12 @@ class RequestQueue(Generic[_Entry]):
     def forget(self, place: Place) -> None:
         """Count later requests with the key of *place* as unknown."""
         place.is_accepted = False
-        self._keys.forget(place.key_hash)
+        self._known.pop(place.key_hash, None)
 
     def charge(self, place: Place, now: float, seconds: float) -> None:
         """Charge the group of *place* for *seconds* of the thread, whether its request runs or not."""
         if self.length:
-            group = self._keys.get(place.key_hash)[0] if place.group is None else place.group
+            group = self._known.get(place.key_hash, _UNKNOWN)[0] if place.group is None else place.group
             if lines := [line for line in self._lines if line[0] == group]:
                 tag = min(map(self._start_tag, lines))[0] + _CHARGE * seconds
                 self._charged_until[group] = min(now + _LEAD_SECONDS, tag)

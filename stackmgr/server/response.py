@@ -25,8 +25,6 @@ def _constant_fields(second: int) -> str:
 class Response:
     """The WSGI side of one response, which is sent once all of it is there."""
 
-    __slots__ = ("_fields", "_length", "pieces", "status")
-
     def __init__(self) -> None:
         self.status = ""
         self._fields = ""

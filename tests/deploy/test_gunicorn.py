@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stackmgr import __version__
-from stackmgr.server.loop import STOP_LINGER
+from stackmgr.server.worker import STOP_LINGER
 from tests.deploy.reloads import messages
 from tests.support.server import (
     GUNICORN_COMMAND,

@@ -5,13 +5,14 @@ import os
 import re
 import socket
 import struct
+import sys
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 
 from gunicorn.config import Config
 
 from stackmgr import scheduler
-from stackmgr.server import client, clients, loop
+from stackmgr.server import client, clients, worker
 from tests.server.app import app
 from tests.server.gunicorn_process import get
 from tests.support import greenlets
@@ -36,30 +37,29 @@ class Log:
     info = warning = error
 
 
-class MemoryServer:
-    """A worker's loop; its time is `now`, in seconds.
+class MemoryServer(worker.Worker):
+    """A worker; its time is `now`, in seconds.
 
     `connect` makes a connection without a listener; `connected` one to a listener, of which it has three.
     """
 
     port = 8000
-    queue_seconds, must_exit, admin_port = 0.0, False, 0
 
     def __init__(self, wsgi=app, *, with_listeners=False, **settings):
         self._cleanup = ExitStack()
         self.now = 1000.0
-        for module in (scheduler, client, clients, loop):
+        for module in (scheduler, client, clients, worker):
             self._cleanup.callback(setattr, module, "monotonic", module.monotonic)
             module.monotonic = lambda: self.now
         self.cfg = Config()
         for name, value in {"keepalive": 3, "threads": 1, "worker_connections": 10, **settings}.items():
             self.cfg.set(name, value)
-        self.requests = 0
+        self.nr, self.max_requests = 0, sys.maxsize
         self.alive, self.log, self.wsgi = True, Log(), wsgi
         self.ppid, self.notify = os.getppid(), lambda: None
         self.sockets = self._listen() if with_listeners else []
-        self.loop = loop.Loop(self)
-        self._cleanup.callback(greenlets.close, self.loop.scheduler)
+        self.prepare()
+        self._cleanup.callback(greenlets.close, self.scheduler)
 
     def _listen(self):
         bound = [self._cleanup.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
@@ -77,29 +77,26 @@ class MemoryServer:
         return self
 
     def __exit__(self, *_):
-        for each in (self.loop.managers, self.loop.operators):
+        for each in (self.managers, self.operators):
             for one in list(each.open):
                 each.close(one)
         self.settle()
         self._cleanup.close()
 
-    def count_request(self):
-        self.requests += 1
-
-    def turn(self, number=1):
+    def take_turns(self, number=1):
         left = iter([True] * number)
 
         def turn():
-            return next(left, False) and (self.loop.turn() or True)
+            return next(left, False) and (self.turn() or True)
 
-        scheduler = self.loop.scheduler
-        scheduler.run(turn, lambda: self.loop.idle_seconds() if scheduler.until_idle else 0.0)
+        scheduler = self.scheduler
+        scheduler.run(turn, lambda: self.idle_seconds() if scheduler.until_idle else 0.0)
 
     def settle(self):
         """Take turns until nothing is left to be done at once."""
         quiet = 0  # turns: after an accept nothing is ready, but the client may have an event
         for _ in range(20_000):
-            self.turn()
+            self.take_turns()
             quiet = 0 if self.has_ready else quiet + 1
             if quiet == 1 + bool(self.sockets):
                 return
@@ -107,7 +104,7 @@ class MemoryServer:
 
     @property
     def has_ready(self):
-        return self.loop.idle_seconds() == 0.0 or bool(self.loop.scheduler.until_idle)
+        return self.idle_seconds() == 0.0 or bool(self.scheduler.until_idle)
 
     def pass_time(self, seconds):
         """Let time pass, and what ends with it."""
@@ -116,13 +113,13 @@ class MemoryServer:
 
     @property
     def open(self):
-        return len(self.loop.managers.open) + len(self.loop.operators.open)
+        return len(self.managers.open) + len(self.operators.open)
 
     def connect(self, *pieces):
         ours, theirs = socket.socketpair()
-        one = client.Client(theirs, ("127.0.0.1", 1), ("127.0.0.1", self.port), self.loop.managers, self.loop)
-        self.loop.managers.open.add(one)
-        self.loop.managers.park(one)
+        one = client.Client(theirs, ("127.0.0.1", 1), ("127.0.0.1", self.port), self.managers, self)
+        self.managers.open.add(one)
+        self.managers.park(one)
         found = MemoryClient(self, self._cleanup.enter_context(ours), one)
         found.send(*pieces)
         return found
@@ -212,7 +209,7 @@ class MemoryClient(RawClient):
 
     @property
     def is_closed(self):
-        return self.served not in self._server.loop.managers.open
+        return self.served not in self._server.managers.open
 
 
 def cuts(data):

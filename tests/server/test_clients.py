@@ -11,10 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from stackmgr.server import client, clients, loop, queue
-from stackmgr.server.body import ChunkedDecoder
+from stackmgr.server import client, clients, queue
+from stackmgr.server import worker as turns
 from stackmgr.server.client import Client
 from stackmgr.server.clients import Clients
+from stackmgr.server.request import ChunkedDecoder
+from stackmgr.server.worker import Worker
 from tests.server.app import RAISED, EndOfThread
 from tests.server.gunicorn_process import chunked, get, post
 from tests.server.memory_server import OPERATOR, UNIX, MemoryServer
@@ -36,11 +38,11 @@ def worker(make):
 
 
 def occupy(worker):
-    worker.loop.queue._free = 0
+    worker.queue._free = 0
 
 
 def release(worker):
-    worker.loop.queue._free = 1
+    worker.queue._free = 1
     worker.settle()
 
 
@@ -56,7 +58,7 @@ def count_received_bytes(monkeypatch):
 
 def one_step_in_a_turn(monkeypatch):
     for name in ("READ_SECONDS", "STRANGER_SECONDS"):
-        monkeypatch.setattr(loop, name, -1.0)
+        monkeypatch.setattr(turns, name, -1.0)
 
 
 @pytest.mark.parametrize(("sent", "seconds", "response"), [
@@ -89,8 +91,8 @@ def test_a_deadline_spares_bytes_that_arrived(memory, sent):
     found = memory.connect(sent)
     found.socket.send(get("/")[len(sent) :])
     memory.now += 11
-    epoll = memory.loop.scheduler._epoll  # whose event comes after the deadline
-    memory.loop.scheduler._epoll = SimpleNamespace(poll=lambda *_: [], modify=epoll.modify, close=epoll.close)
+    epoll = memory.scheduler._epoll  # whose event comes after the deadline
+    memory.scheduler._epoll = SimpleNamespace(poll=lambda *_: [], modify=epoll.modify, close=epoll.close)
     memory.settle()
     assert start_of(found) == OK
 
@@ -136,14 +138,14 @@ def test_a_client_that_left_is_not_served(worker, leave, to):
     occupy(worker)
     getattr(worker.connected(get("/"), to=to), leave)()
     worker.settle()
-    assert worker.loop.scheduler._epoll.poll(0) == []  # whoever has left wakes the thread once
+    assert worker.scheduler._epoll.poll(0) == []  # whoever has left wakes the thread once
     half_closed = worker.connected(get("/"))
     half_closed.finish()
     release(worker)
     # An end of input on TCP may be that of a client that waits for its response.
-    assert worker.requests == 1 + (leave == "close" and to != UNIX)
+    assert worker.nr == 1 + (leave == "close" and to != UNIX)
     assert start_of(half_closed) == OK
-    assert (worker.open, worker.loop.scheduler.hung_up) == (0, set())
+    assert (worker.open, worker.scheduler.watched) == (0, {})
 
 
 def test_pipelining_wakes_nobody(worker):
@@ -152,7 +154,7 @@ def test_pipelining_wakes_nobody(worker):
     for _ in range(3):
         found.socket.send(get("/b"))
     worker.settle()
-    assert worker.loop.scheduler._epoll.poll(0) == []
+    assert worker.scheduler._epoll.poll(0) == []
     release(worker)
     assert found.read_all().count(b"HTTP/1.1 200 OK") == 4
     found.send(get("/c"))
@@ -161,7 +163,7 @@ def test_pipelining_wakes_nobody(worker):
 
 def test_a_complete_request_holds_nothing(memory):
     found = memory.connect(get("/")[:9], get("/")[9:])
-    assert (start_of(found), memory.loop.managers._held) == (OK, 0)
+    assert (start_of(found), memory.managers._held) == (OK, 0)
 
 
 def test_the_longest_idle_makes_room(worker):
@@ -225,12 +227,12 @@ def test_what_clients_hold_is_counted(make, sent, is_busy):
     taken = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert taken <= sum(each.served.held for each in found[1:]) + 20 * CLIENT_BYTES
-    assert worker.loop.managers._held == sum(each.served.held for each in found)
+    assert worker.managers._held == sum(each.served.held for each in found)
     release(worker)
     for one in found:
         one.reset()
     worker.settle()
-    assert (worker.open, worker.loop.managers._held) == (0, 0)
+    assert (worker.open, worker.managers._held) == (0, 0)
 
 
 def test_the_first_to_hold_bytes_make_room(worker, monkeypatch):
@@ -248,9 +250,9 @@ def test_a_closed_clients_request_is_not_served(worker, monkeypatch):
     one_step_in_a_turn(monkeypatch)
     found, other = worker.connected(chunked("/echo", b"x" * 90, end=b"")), worker.connected(b"G")
     found.socket.send(b"1\r\nx\r\n" * 1000 + b"0\r\n\r\n")
-    worker.turn(2)
+    worker.take_turns(2)
     other.send(b"G" * 20)
-    assert (worker.requests, found.is_ended()) == (0, True)
+    assert (worker.nr, found.is_ended()) == (0, True)
 
 
 def test_a_client_closed_in_a_pause_holds_nothing(worker, monkeypatch):
@@ -258,40 +260,40 @@ def test_a_client_closed_in_a_pause_holds_nothing(worker, monkeypatch):
     one_step_in_a_turn(monkeypatch)
     found, other = worker.connected(chunked("/echo", b"x" * 90, end=b"")), worker.connected(b"G")
     found.socket.send(b"1\r\nx\r\n" * 1000)
-    worker.turn(2)
+    worker.take_turns(2)
     other.send(b"G" * 20)
     assert found.is_ended()
-    managers = worker.loop.managers
+    managers = worker.managers
     assert (len(managers.open), len(managers.closable), managers._held) == (1, 1, 21)
 
 
 @pytest.mark.parametrize("leaves", [False, True])
 def test_bytes_at_the_deadline_start_one_greenlet(worker, leaves):
     occupy(worker)
-    found, epoll = worker.connected(), worker.loop.scheduler._epoll
+    found, epoll = worker.connected(), worker.scheduler._epoll
     found.socket.send(get("/a"))
     worker.now += 11
-    worker.loop.scheduler._epoll = SimpleNamespace(poll=lambda *_: [], modify=epoll.modify)
-    worker.turn(2)
-    worker.loop.scheduler._epoll = epoll
-    assert worker.loop.queue.length == 1
+    worker.scheduler._epoll = SimpleNamespace(poll=lambda *_: [], modify=epoll.modify)
+    worker.take_turns(2)
+    worker.scheduler._epoll = epoll
+    assert worker.queue.length == 1
     if leaves:
         found.reset()
     else:
         found.socket.send(get("/b"))
     worker.settle()
     assert epoll.poll(0) == []
-    assert worker.loop.queue.length == 1
+    assert worker.queue.length == 1
     release(worker)
-    assert worker.requests == 2 * (not leaves)
-    assert (worker.loop.queue._free, worker.loop.queue._running) == (1, {})
+    assert worker.nr == 2 * (not leaves)
+    assert (worker.queue._free, worker.queue._running) == (1, {})
 
 
 def test_a_unix_socket_has_no_address(worker):
     occupy(worker)
     worker.connected()
     found = worker.connected(get("/environ"), to=UNIX)
-    assert (len(worker.loop.managers.open), worker.loop.queue.length) == (2, 1)
+    assert (len(worker.managers.open), worker.queue.length) == (2, 1)
     release(worker)
     environ = found.response().json
     found = [environ[name] for name in ("REMOTE_ADDR", "SERVER_NAME", "SERVER_PORT")]
@@ -301,7 +303,7 @@ def test_a_unix_socket_has_no_address(worker):
 def test_a_key_is_known_in_any_spelling(worker):
     for spelling in ("Bearer a-1", "bearer a-1", "BEARER a-2", "Bearer  a-2", "Bearer   a-3", "Bearer a-3 "):
         worker.connected(get("/", f"Authorization: {spelling}"))
-    assert set(worker.loop.queue._keys._managers) == {hash("a-1"), hash("a-2"), hash("a-3")}
+    assert set(worker.queue._known) == {hash("a-1"), hash("a-2"), hash("a-3")}
 
 
 def test_an_unknown_key_inherits_nothing(memory):
@@ -352,13 +354,13 @@ def test_a_request_too_many_is_rejected(worker, monkeypatch):
 def test_overdue_requests_are_rejected(worker, monkeypatch):
     spread = count()
     monkeypatch.setattr(queue, "randint", lambda low, high: low + next(spread) % (high + 1))
-    worker.queue_seconds = worker.loop.queue._seconds = 1.5
+    worker.queue_seconds = worker.queue._seconds = 1.5
     occupy(worker)
     rejected = [worker.connected(get("/a")) for _ in range(5)]
     worker.pass_time(1.0)
     waiting = worker.connected(get("/b"))
     worker.pass_time(0.4)
-    assert worker.loop.queue.length == 6
+    assert worker.queue.length == 6
     worker.pass_time(0.2)
     responses = [found.read_all() for found in rejected]
     assert {response[:12] for response in responses} == {BUSY}
@@ -374,18 +376,18 @@ def test_a_turn_starts_and_rejects_for_a_bounded_time(worker, is_overdue):
     wsgi = worker.wsgi
 
     def slow(*call):
-        worker.now += 2 * loop.REJECT_SECONDS
+        worker.now += 2 * turns.REJECT_SECONDS
         return wsgi(*call)
 
-    worker.wsgi, worker.loop.queue._seconds = slow, 1.0
+    worker.wsgi, worker.queue._seconds = slow, 1.0
     occupy(worker)
     for _ in range(4):
         worker.connected(get("/"))
-    worker.loop.queue._free = not is_overdue
+    worker.queue._free = not is_overdue
     worker.now += is_overdue
     for served in range(1, 5):
-        worker.turn()
-        assert worker.requests == served
+        worker.take_turns()
+        assert worker.nr == served
 
 
 def test_an_operator_does_not_queue(worker):
@@ -405,7 +407,7 @@ def test_an_exception_frees_its_place(worker):
 @pytest.mark.filterwarnings("ignore:unclosed")  # a socket whose connection could not be made
 @pytest.mark.parametrize(("owner", "method"), [
     (Client, "__init__"), (Client, "_take"), (Client, "_send"), (Clients, "park"), (Clients, "_accepted"),
-    (loop.Loop, "_look"),
+    (Worker, "_look"),
 ])  # fmt: skip
 def test_failures_end_no_worker(worker, monkeypatch, owner, method):
     works, failures = getattr(owner, method), iter(range(4))
@@ -421,7 +423,7 @@ def test_failures_end_no_worker(worker, monkeypatch, owner, method):
         worker.pass_time(1.0)
     assert start_of(worker.connected(get("/"))) == OK
     assert sum("EndOfThread" in line for line in worker.log.lines) == 4
-    assert worker.loop.queue._free == 1
+    assert worker.queue._free == 1
     found.close()
     worker.pass_time(client.RECEIVE_SECONDS)
     assert worker.open == 0
@@ -442,7 +444,7 @@ def test_a_worker_without_a_master_stops(worker):
     worker.ppid = 1 << 30
     worker.pass_time(1.0)
     assert not worker.alive
-    assert not worker.loop.turn()
+    assert not worker.turn()
 
 
 def test_a_stop_waits_for_no_idle_connection(make):
@@ -455,17 +457,17 @@ def test_a_stop_waits_for_no_idle_connection(make):
     worker.settle()
     assert waiting.recv(12) == OK  # which no turn had accepted
     waiting.close()
-    worker.pass_time(loop.STOP_LINGER - 0.1)
+    worker.pass_time(turns.STOP_LINGER - 0.1)
     late.send(get("/"))
     assert b"Connection: close" in late.read_all()
     late.close()
     worker.pass_time(0.2)
     assert not idle.is_ended()
-    assert worker.loop.turn()
+    assert worker.turn()
     part.send(get("/")[1:])
     assert start_of(part) == OK
     part.close()
-    assert not worker.loop.turn()  # which ends the idle ones with the process
+    assert not worker.turn()  # which ends the idle ones with the process
     silent.close()
 
 
@@ -473,8 +475,8 @@ def test_a_stop_accepts_in_turns(make):
     worker = make(worker_connections=100)
     pending = [socket.create_connection(worker.sockets[0].getsockname()) for _ in range(40)]
     worker.alive, found = False, [0]
-    while worker.loop.managers._listeners:
-        worker.turn()
+    while worker.managers._listeners:
+        worker.take_turns()
         worker.now += clients.SHARE_SECONDS / 2
         found.append(worker.open)
     assert max(after - before for before, after in pairwise(found)) == clients.ACCEPTS
@@ -487,12 +489,12 @@ def test_a_stop_waits_for_the_operators_requests_only(worker):
     idle, part = worker.connected(to=OPERATOR), worker.connected(b"G", to=OPERATOR)
     worker.alive = False
     worker.settle()
-    worker.pass_time(loop.STOP_LINGER + 0.1)
-    assert (idle.is_ended(), worker.loop.turn()) == (False, True)
+    worker.pass_time(turns.STOP_LINGER + 0.1)
+    assert (idle.is_ended(), worker.turn()) == (False, True)
     part.send(get("/live")[1:])
     assert start_of(part) == OK
     part.close()
-    assert not worker.loop.turn()
+    assert not worker.turn()
 
 
 def test_a_limit_of_0_is_the_largest(make):
@@ -513,7 +515,7 @@ def test_a_request_is_charged_from_its_first_byte_to_the_park(worker, monkeypatc
     worker.wsgi = slow(worker.wsgi)
     for name in ("_take", "_send"):
         monkeypatch.setattr(Client, name, slow(getattr(Client, name)))
-    monkeypatch.setattr(worker.loop.queue, "charge", lambda *given: charged.append(given[1:]))
+    monkeypatch.setattr(worker.queue, "charge", lambda *given: charged.append(given[1:]))
     found = worker.connected(get("/"))
     found.send(get("/a") + get("/b"))
     assert charged == [(1003.0, 3.0), (1006.0, 3.0), (1008.0, 2.0)]
@@ -525,12 +527,12 @@ def test_a_request_is_charged_from_its_first_byte_to_the_park(worker, monkeypatc
 def test_accepted_keys_come_before_strangers(worker, monkeypatch):
     served, wsgi = [], worker.wsgi
     worker.wsgi = lambda environ, start: served.append(environ["PATH_INFO"]) or wsgi(environ, start)
-    monkeypatch.setattr(loop, "STRANGER_SECONDS", -1.0)
+    monkeypatch.setattr(turns, "STRANGER_SECONDS", -1.0)
     known, *strangers = worker.connected(get("/")), *[worker.connected() for _ in range(4)]
     for each in strangers:
         each.socket.send(get("/stranger"))
     known.socket.send(get("/known"))
-    worker.turn(3)
+    worker.take_turns(3)
     assert served[:3] == ["/", "/known", "/stranger"]
     worker.settle()
     assert len(served) == 6
@@ -538,7 +540,7 @@ def test_accepted_keys_come_before_strangers(worker, monkeypatch):
 
 def test_a_write_counts_as_one(worker):
     found, wsgi = [], worker.wsgi
-    worker.wsgi = lambda *call: found.append(worker.loop.queue._writing) or wsgi(*call)
+    worker.wsgi = lambda *call: found.append(worker.queue._writing) or wsgi(*call)
     for method in (b"GET", b"HEAD", b"POST", b"PATCH"):
         worker.connected(get("/").replace(b"GET", method))
     assert found == [0, 0, 1, 1]
@@ -573,7 +575,7 @@ def test_managers_make_room_for_operators(worker, monkeypatch, errno, is_given_u
     works = failing_accept(Clients._accepted, errno, lacks)
 
     def accepted(self, listener):
-        if not worker.loop.managers.open:
+        if not worker.managers.open:
             lacks.clear()
         return works(self, listener)
 
@@ -639,10 +641,10 @@ def test_heads_pass_clients_that_left_in_chunks(worker, monkeypatch):
     for attacker in attackers:
         attacker.socket.sendall(chunked("/echo", *[b"x"] * 9000)[:60_000])
         attacker.socket.close()
-    worker.turn(1)
+    worker.take_turns(1)
     for each in found:
         each.socket.send(get("/"))
-    worker.turn(3)
+    worker.take_turns(3)
     assert [each.socket.recv(12) for each in found] == [OK] * 6
     worker.settle()
     assert worker.open == 6
@@ -653,9 +655,9 @@ def test_unread_clients_hide_no_event(worker, monkeypatch):
     attackers = [worker.connected() for _ in range(6)]
     for attacker in attackers:
         attacker.socket.sendall(chunked("/echo", *[b"x"] * 3000))
-    worker.turn(12)
-    assert len(worker.loop.managers.bodies) == 6
-    assert worker.loop.scheduler._epoll.poll(0) == []
+    worker.take_turns(12)
+    assert len(worker.bodies) == 6
+    assert worker.scheduler._epoll.poll(0) == []
 
 
 def test_connections_take_turns(worker, monkeypatch):
@@ -677,10 +679,10 @@ def test_bodies_come_after_heads(worker, monkeypatch):
         attacker.socket.sendall(chunked("/echo", *[b"x"] * 3000, end=b""))
     for attacker in attackers[3:]:
         attacker.socket.send(post("/echo", b"x" * 200_000)[:150_000])
-    worker.turn(8)
-    assert len(worker.loop.managers.bodies) > 3
+    worker.take_turns(8)
+    assert len(worker.bodies) > 3
     found.socket.send(get("/a"))
-    worker.turn(3)
+    worker.take_turns(3)
     assert found.socket.recv(12) == OK
     for attacker, rest in zip(attackers, [b"0\r\n\r\n"] * 3 + [b"x" * 200_000] * 3, strict=True):
         attacker.send(rest)
@@ -704,9 +706,9 @@ def test_no_client_leaves_a_cycle(worker, sent, leave):
 def test_a_full_collection_waits_for_the_end_of_a_flood(worker, monkeypatch):
     collected = []
     monkeypatch.setattr(
-        loop, "gc", SimpleNamespace(get_count=lambda: (0, 0, 11), collect=lambda: collected.append(1))
+        turns, "gc", SimpleNamespace(get_count=lambda: (0, 0, 11), collect=lambda: collected.append(1))
     )
-    monkeypatch.setattr(loop, "COLLECTED_CLIENTS", 1)
+    monkeypatch.setattr(turns, "COLLECTED_CLIENTS", 1)
     found = [worker.connected() for _ in range(2)]
     collected.clear()
     worker.pass_time(1)

@@ -77,7 +77,7 @@ def test_bad_request_gets_an_error_object(memory, name):
         else errors.InvalidRequest
     )
     assert response.json["message"] == kind.message
-    assert memory.requests == 0
+    assert memory.nr == 0
     [line] = memory.log.lines
     assert "SECRET" not in line + response.body.decode()
 
@@ -126,7 +126,7 @@ def test_a_truncated_request_is_not_served(memory, rest):
     client = memory.connect(b"POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: cut\r\n" + rest)
     client.finish()
     assert_error_object(client.response(), request_id="cut")
-    assert memory.requests == 0
+    assert memory.nr == 0
 
 
 @pytest.mark.parametrize(("lines", "expected"), [

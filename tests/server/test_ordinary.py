@@ -49,7 +49,7 @@ def test_version_and_connection_of_a_response(memory, request_, version, connect
 ])  # fmt: skip
 def test_what_follows_the_last_is_discarded(request_, keepalive, is_alive):
     with MemoryServer(keepalive=keepalive) as memory:
-        memory.alive, memory.loop.stops_at = is_alive, 2000.0
+        memory.alive, memory.stops_at = is_alive, 2000.0
         client = memory.connect(request_ + get("/next"))
         assert client.response().headers["connection"] == "close"
         assert client.is_ended()
@@ -159,7 +159,7 @@ def test_expect_100_continue(memory):
 def test_no_request_is_smuggled_in_a_body(memory):
     sent, _ = memory.sent_for(post("/reject", get("/smuggled") * 9000))
     assert sent.count(b"HTTP/1.1") == 1
-    assert memory.requests == 1
+    assert memory.nr == 1
 
 
 ENDLESS = {
@@ -237,7 +237,7 @@ def test_an_application_may_change_its_mind(memory):
 def test_a_rejected_key_is_unverified_again(responding):
     rejected = []
     server = responding(status="401 Unauthorized")
-    server.loop.queue.forget = rejected.append
+    server.queue.forget = rejected.append
     client = server.connect(get("/"))
     assert client.response().status == 401
     assert rejected == [client.served.place]

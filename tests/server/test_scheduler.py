@@ -160,7 +160,7 @@ def test_a_call_counts_its_time_on_the_thread(running, monkeypatch):
         now[0] += before
         Signal().wait_until_idle()
         now[0] += after
-        return running.scheduler.seconds_run()
+        return running.scheduler.take_seconds()
 
     calls = [running.start(partial(call, *seconds)) for seconds in ((1.0, 2.0), (4.0, 8.0))]
     assert [each.result(PATIENCE) for each in calls] == [3.0, 12.0]

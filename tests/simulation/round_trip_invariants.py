@@ -30,8 +30,6 @@ class Schedule:
         if self.thread.paused is not self.thread.only_waits_in:
             return  # a request blocks it for a moment
         scheduler = self.scheduler
-        if scheduler._signals:
-            raise Violation("a signal resumes what waits for it", f"{len(scheduler._signals)} are set")
         if scheduler.until_idle or scheduler._ready:
             raise Violation("what can run runs", "greenlets that are ready wait")
         first = min(scheduler._deadlines.values(), default=inf)
