@@ -1,11 +1,9 @@
 """Fixtures: an application with an Unkey of its own, the contents of its tables, the operator's commands."""
 
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
-from unittest.mock import Mock, patch
 from uuid import uuid4
 
 import psycopg
@@ -66,8 +64,16 @@ def circuit_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_verifier() -> Callable[..., UnkeyVerifier]:
-    return lambda url, timeout=10.0: UnkeyVerifier(Endpoint(url, timeout=timeout), Secret(ROOT_KEY))
+def make_endpoint() -> Iterator[Callable[..., Endpoint]]:
+    made: list[Endpoint] = []
+    yield lambda url, timeout=10.0: made.append(Endpoint(url, timeout=timeout)) or made[-1]
+    for endpoint in made:  # a collection may end its sockets first
+        endpoint._close_idle()
+
+
+@pytest.fixture
+def make_verifier(make_endpoint) -> Callable[..., UnkeyVerifier]:
+    return lambda *where: UnkeyVerifier(make_endpoint(*where), Secret(ROOT_KEY))
 
 
 @pytest.fixture
@@ -111,12 +117,6 @@ def every_operation(known: tuple[Client, str], contents):
         assert contents() == before
 
     return check
-
-
-@pytest.fixture
-def no_threads() -> Callable[[], AbstractContextManager[object]]:
-    fail = Mock(side_effect=RuntimeError("can't start new thread"))
-    return lambda: patch.object(threading.Thread, "start", fail)
 
 
 @pytest.fixture

@@ -1,126 +1,59 @@
-"""While Unkey does not respond, requests return 503 at once; when it does again, they soon succeed."""
+"""The circuits before Unkey: a failing key costs no other one, and after an outage all are served again."""
 
-import json
 import math
 from heapq import heappop, heappush
 from itertools import count, cycle
-from types import SimpleNamespace
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_model
 
-from stackmgr.access.verifiers import circuit_breaker
-from stackmgr.access.verifiers.circuit_breaker import FAILURES_TO_OPEN, PROBE_INTERVAL, CircuitBreaker
+from stackmgr.access.verifiers.circuit_breaker import CircuitBreaker
 from stackmgr.errors import CircuitOpen
-from tests.support.http_server import reset, respond
-from tests.support.unkey_server import accepted, verification
-from tests.support.waiting import eventually
-
-TIMEOUT = 3.0
-NO_RESPONSE = {
-    "timeout": None,
-    "reset": reset,
-    **{f"HTTP {status}": respond(status, {}) for status in (408, 499, 500, 503)},
-}
-RESPONSES = {
-    "rejected": respond(200, verification("NOT_FOUND")),
-    "rate limited": respond(200, verification("RATE_LIMITED")),
-    "HTTP 429": respond(429, {}),
-    "HTTP 403": respond(403, {}),
-    "not JSON": respond(200, b"<html>"),
-}
-
-
-@pytest.fixture(params=[0.0, 1e7])
-def clock(request, monkeypatch):
-    """The clock of the circuit breaker, in seconds since the start of the machine, which a test sets."""
-    now = SimpleNamespace(seconds=request.param)
-    monkeypatch.setattr(circuit_breaker, "time", SimpleNamespace(monotonic=lambda: now.seconds))
-    return now
-
-
-@pytest.fixture(params=["of one key", "of all keys"])
-def breaker(request, clock):
-    """A circuit breaker, for which a test uses one key or three."""
-    breaker = CircuitBreaker(TIMEOUT)
-    acquire, keys = breaker.acquire, cycle(range(3) if request.param == "of all keys" else [0])
-    breaker.acquire = lambda: acquire(next(keys))
-    return breaker
-
-
-def fail(breaker, times=1):
-    for _ in range(times):
-        breaker.release(breaker.acquire(), responded=False)
-
-
-def is_open(breaker):
-    """Whether the next call would be a probe, or none."""
-    try:
-        permit = breaker.acquire()
-    except CircuitOpen:
-        return True
-    breaker.release(permit, responded=True)
-    return permit.circuit is not None
-
-
-@pytest.mark.parametrize("behaviour", NO_RESPONSE.values(), ids=NO_RESPONSE)
-def test_failures_open_the_circuit(make_unkey_client, unkey, clock, behaviour):
-    unkey.behave = behaviour or unkey.silence
-    client = make_unkey_client(unkey.url, timeout=0.3)
-    statuses = [client.page().status_int for _ in range(FAILURES_TO_OPEN)]
-    # One that was given up may arrive later.
-    calls = eventually(lambda: len(unkey.requests) >= FAILURES_TO_OPEN and len(unkey.requests))
-    statuses += [client.page().status_int for _ in range(10)]
-    assert statuses == [503] * (FAILURES_TO_OPEN + 10)
-    assert len(unkey.requests) == unkey.connections == calls
-
-
-@pytest.mark.parametrize("behaviour", RESPONSES.values(), ids=RESPONSES)
-def test_any_response_keeps_the_circuit_closed(make_unkey_client, unkey, behaviour):
-    unkey.behave = behaviour
-    client = make_unkey_client(unkey.url)
-    for _ in range(FAILURES_TO_OPEN + 2):
-        client.page()
-    assert (len(unkey.requests), unkey.connections) == (FAILURES_TO_OPEN + 2, 1)
-
-
-def with_key(client, key):
-    client.key = key
-    return client.page()
-
-
-def test_a_key_that_fails_at_the_verifier_rejects_no_other(make_unkey_client, unkey, clock):
-    client = make_unkey_client(unkey.url)
-    good = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
-    unkey.behave = lambda sock, request: (respond(500, {}) if b"bad" in request.body else good)(sock, request)
-    keys = ["bad"] * FAILURES_TO_OPEN + ["good"] * 6 + ["bad", "good"] * 3
-    assert [with_key(client, key).status_int for key in keys] == [503] * 3 + [200] * 6 + [503, 200] * 3
-    assert sum(b"bad" in request.body for request in unkey.requests) == FAILURES_TO_OPEN
+from tests.access.circuits import OTHERS, PROBE, STARTS, TIMEOUT, Circuits, simulated_clock
 
 
 @pytest.fixture
-def blocked_client(make_unkey_client, unkey, clock):
-    """A client whose circuit of all keys is open: Unkey has just failed."""
-    client = make_unkey_client(unkey.url)
-    unkey.behave = respond(500, {})
-    for number in range(FAILURES_TO_OPEN + 1):  # the last is a probe
-        assert with_key(client, f"key-{number}").status_int == 503
-    return client
+def clock(monkeypatch):
+    return simulated_clock(monkeypatch)
 
 
-def test_a_probe_that_succeeds_closes_the_circuit(blocked_client, unkey, clock, caplog):
-    unkey.behave = respond(200, accepted(blocked_client.external_id, f"id_{blocked_client.external_id}"))
-    response = blocked_client.page()
-    assert caplog.records == []
-    assert (response.status_int, response.json["code"]) == (503, "service_unavailable")
-    assert "circuit" not in json.dumps(response.json)
-    assert "Retry-After" not in response.headers
-    clock.seconds += 2 * PROBE_INTERVAL  # the second for a key that was the last to probe
-    assert [blocked_client.page().status_int for _ in range(3)] == [200] * 3
-    logged = [*caplog.get_records("setup"), *caplog.records]
-    assert [record.getMessage() for record in logged if record.levelname == "WARNING"] == [
-        "The verifier does not respond: requests return 503 at once until it does",
-        "The verifier responds again",
-    ]
+class Calls(RuleBasedStateMachine):
+    """Calls of a few keys, which end in any order."""
+
+    @initialize(at=st.sampled_from(STARTS))
+    def start(self, at):
+        self.clock.seconds, self.under_way = at, []
+        self.circuits, self.breaker = Circuits(), CircuitBreaker(TIMEOUT)
+
+    @rule(key=st.integers(0, 5), number=st.sampled_from([1, 1, 3]))
+    def begin(self, key, number):
+        for _ in range(number):
+            call = self.circuits.begin(key, self.clock.seconds)
+            if isinstance(call, str):
+                with pytest.raises(CircuitOpen, match=f"^{call}$"):
+                    self.breaker.acquire(key)
+            else:
+                call.permit = self.breaker.acquire(key)
+                assert (call.permit.seconds, bool(call.permit.circuit)) == (call.seconds, bool(call.probes))
+                self.under_way.append(call)
+
+    @rule(place=st.integers(0, 1000), responded=st.sampled_from([False, False, False, True]))
+    @precondition(lambda self: self.under_way)
+    def end(self, place, responded):
+        call = self.under_way.pop(place % len(self.under_way))
+        self.circuits.end(call, self.clock.seconds, responded=responded)
+        self.breaker.release(call.permit, responded=responded)
+
+    @rule(seconds=st.sampled_from([OTHERS, PROBE / 2, PROBE, TIMEOUT / 2, TIMEOUT]))
+    def let_pass(self, seconds):
+        self.clock.seconds += seconds
+
+
+def test_circuits_are_those_of_the_model(clock):
+    Calls.clock = clock
+    run_model(Calls)
 
 
 def simulate(breaker, clock, keys, per_second, seconds):
@@ -172,9 +105,10 @@ SCENARIOS = {
 }
 
 
+@pytest.mark.parametrize("at", STARTS[:2])
 @pytest.mark.parametrize(("keys", "per_second", "least", "most"), SCENARIOS.values(), ids=SCENARIOS)
-def test_a_failing_key_costs_no_other(clock, keys, per_second, least, most):
-    breaker = CircuitBreaker(TIMEOUT)
+def test_a_failing_key_costs_no_other(clock, at, keys, per_second, least, most):  # noqa: PLR0913, PLR0917
+    breaker, clock.seconds = CircuitBreaker(TIMEOUT), at
     ended, under_way = simulate(breaker, clock, keys, per_second, 10)
     good = [
         is_good
@@ -189,56 +123,3 @@ def test_a_failing_key_costs_no_other(clock, keys, per_second, least, most):
     simulate(breaker, clock, dict.fromkeys(keys, GOOD), per_second, 2)
     ended, _ = simulate(breaker, clock, dict.fromkeys(keys, GOOD), per_second, 2)
     assert all(all(each) for each in ended.values())
-
-
-def probe(breaker, clock):
-    """Return the permit of the one probe of an interval."""
-    clock.seconds += PROBE_INTERVAL
-    permit = breaker.acquire()
-    with pytest.raises(CircuitOpen, match="circuit_open"):
-        breaker.acquire()
-    return permit
-
-
-def test_probes_are_short_but_for_one_each_time_out(breaker, clock):
-    fail(breaker, FAILURES_TO_OPEN)
-    opened_at = clock.seconds
-    while (permit := probe(breaker, clock)).seconds == PROBE_INTERVAL:
-        breaker.release(permit, responded=False)
-    assert permit.seconds == TIMEOUT
-    assert TIMEOUT <= clock.seconds - opened_at < TIMEOUT + PROBE_INTERVAL
-    for _ in range(5):  # while the full probe hangs
-        assert probe(breaker, clock).seconds == PROBE_INTERVAL
-    breaker.release(permit, responded=False)
-    assert probe(breaker, clock).seconds == PROBE_INTERVAL
-    clock.seconds += TIMEOUT
-    assert probe(breaker, clock).seconds == TIMEOUT
-
-
-def test_slow_full_probe_closes_the_circuit(breaker, clock):
-    fail(breaker, FAILURES_TO_OPEN)
-    clock.seconds += TIMEOUT
-    slow = probe(breaker, clock)
-    assert slow.seconds == TIMEOUT
-    for _ in range(4):
-        breaker.release(probe(breaker, clock), responded=False)
-    breaker.release(slow, responded=True)
-    assert not is_open(breaker)
-
-
-def test_calls_before_the_recovery_do_not_count(breaker, clock):
-    hanging = [breaker.acquire() for _ in range(20)]
-    clock.seconds += 0.1
-    fail(breaker, FAILURES_TO_OPEN)
-    clock.seconds += PROBE_INTERVAL
-    breaker.release(breaker.acquire(), responded=True)
-    for permit in hanging:
-        breaker.release(permit, responded=False)
-    assert not is_open(breaker)
-
-
-def test_hanging_calls_count_at_the_first_failure(breaker, clock):
-    hanging = [breaker.acquire() for _ in range(FAILURES_TO_OPEN)]
-    clock.seconds += TIMEOUT
-    breaker.release(hanging[0], responded=False)
-    assert is_open(breaker)

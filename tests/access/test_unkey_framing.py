@@ -13,7 +13,6 @@ from tests.support.http_server import http_server, response
 from tests.support.unkey_server import accepted, verification
 
 pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
-
 FIRST, NEXT = "3b241101-e2bb-4255-8caf-4136c566a962", "7f2b7c3e-6f0e-4c43-9d8e-0d1a4b1f6a11"
 BODY = json.dumps(accepted(FIRST)).encode()
 GOOD = response(200, BODY)
@@ -48,6 +47,10 @@ def large_head(size: int) -> bytes:
 
 
 LENGTH = b"\r\nContent-Length: %d" % len(BODY)
+LONG_HEAD, LONG_HINT = (
+    large_head(HEAD_LIMIT_BYTES + 1),
+    b"HTTP/1.1 103 X\r\nLink: %b\r\n\r\n" % (b"x" * 15_000),
+)
 LATE_408 = b"HTTP/1.1 408 X\r\nConnection: close\r\n\r\n"
 TOO_LONG = changed(announced=2_500_000, body=b" " * 2_500_000)
 MANY_CHUNKS = changed(b"Transfer-Encoding: chunked", body=b"1\r\n \r\n" * 100_000)
@@ -75,17 +78,15 @@ CASES = {
     "a head of 20 kB": ([large_head(20_000)], FIRST, True),
     "a head of 20 kB in pieces": ([large_head(20_000)[:17_000], large_head(20_000)[17_000:]], FIRST, True),
     "the longest head": ([large_head(HEAD_LIMIT_BYTES)], FIRST, True),
-    "a byte more": ([large_head(HEAD_LIMIT_BYTES + 1)], LONG, False),
-    "a byte more, in pieces": (
-        [(LONG_HEAD := large_head(HEAD_LIMIT_BYTES + 1))[:9], LONG_HEAD[9:]],
-        LONG,
-        False,
-    ),
-    "hints longer than a head": (
-        [b"HTTP/1.1 103 X\r\nLink: %b\r\n\r\n" % (b"x" * 15_000) * 2 + GOOD],
-        LONG,
-        False,
-    ),
+    "a byte more": ([LONG_HEAD], LONG, False),
+    "a byte more, in pieces": ([LONG_HEAD[:9], LONG_HEAD[9:]], LONG, False),
+    "hints longer than a head": ([LONG_HINT * 2 + GOOD], LONG, False),
+    "no HTTP": ([b"220 mail.example.org ESMTP\r\n", None], BROKEN, False),
+    "two lengths": ([gateway(b"Content-Length: 6")], BROKEN, False),
+    "broken chunks": ([changed(b"Transfer-Encoding: chunked", body=b"zz\r\nabc")], BROKEN, False),
+    "endless header": ([b"HTTP/1.1 200 OK\r\nX: " + b"y" * 300_000], LONG, False),
+    "endless headers": ([b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50_000], LONG, False),
+    "endless continue": ([b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000], LONG, False),
     "compressed": ([gateway(b"Content-Encoding: gzip", body=gzip.compress(BODY))], NOT_JSON, True),
     "a byte order mark": ([gateway(body=b"\xef\xbb\xbf" + BODY)], FIRST, True),
     "another charset": ([gateway(b"Content-Type: text/html;charset=latin-1")], FIRST, True),
@@ -129,20 +130,16 @@ class Stub:
         return True
 
 
-@pytest.fixture(params=["plain", "TLS"])
-def stub(request, tls_server):
-    with tls_server("127.0.0.1") if request.param == "TLS" else http_server() as running:
-        running.behave = Stub()
-        yield running
-
-
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "TLS"])
 @pytest.mark.parametrize(("pieces", "first", "is_kept"), CASES.values(), ids=CASES)
-def test_next_key_has_its_own_outcome(stub, make_verifier, pieces, first, is_kept):
-    verifier = make_verifier(stub.url, 1.0 if first == TIMEOUT else 10.0)
-    assert outcome(verifier, "next") == NEXT
-    stub.behave.pieces = pieces
-    outcomes = [outcome(verifier, "first")]
-    assert is_kept or stub.behave.all_sent.wait(10)
-    outcomes += [outcome(verifier, key) for key in ("unknown", "next", "unknown")]
-    assert outcomes == [first, "key_unknown", NEXT, "key_unknown"]
-    assert stub.connections == (1 if is_kept else 2)
+def test_next_key_has_its_own_outcome(tls_server, make_verifier, is_encrypted, pieces, first, is_kept):  # noqa: PLR0913, PLR0917
+    with tls_server("127.0.0.1") if is_encrypted else http_server() as stub:
+        stub.behave = Stub()
+        verifier = make_verifier(stub.url, 1.0 if first == TIMEOUT else 10.0)
+        assert outcome(verifier, "next") == NEXT
+        stub.behave.pieces = pieces
+        outcomes = [outcome(verifier, "first")]
+        assert is_kept or stub.behave.all_sent.wait(10)
+        outcomes += [outcome(verifier, key) for key in ("unknown", "next", "unknown")]
+        assert outcomes == [first, "key_unknown", NEXT, "key_unknown"]
+        assert stub.connections == (1 if is_kept else 2)

@@ -2,21 +2,19 @@
 
 import json
 import logging
-from types import SimpleNamespace
 
 import pytest
 
-from stackmgr.access.verifiers import http_connection, remote
 from stackmgr.access.verifiers.http_connection import RESPONSE_LIMIT_BYTES
 from stackmgr.monitoring.logs import RateLimitFilter
+from tests.access.circuits import simulated_clock
+from tests.support.client import STACKS
 from tests.support.http_server import http_server, respond, response
+from tests.support.tables import each_case
 from tests.support.unkey_server import ROOT_KEY, accepted, verification
 
 pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
-
 EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"
-
-
 REJECTED = {
     "rejected with an identity": verification("DISABLED", identity={"id": "id_1", "externalId": EXTERNAL}),
     "no identity": verification("VALID", valid=True),
@@ -71,40 +69,20 @@ UNAVAILABLE = {
     "UTF-16": respond(200, '{"data": {"valid": true}}'.encode("utf-16")),
     "60000 brackets": respond(200, b"[" * 60000), "a byte too long": respond_longest(b"{}", excess=1),
 }  # fmt: skip
+OUTCOMES = {401: {title: respond(200, document) for title, document in REJECTED.items()}}
+OUTCOMES |= {429: LIMITED, 503: UNAVAILABLE}
 
 
-@pytest.mark.parametrize("document", REJECTED.values(), ids=REJECTED)
-def test_key_without_identity_is_unauthorized(every_operation, unkey, document):
-    unkey.behave = respond(200, document)
-    every_operation(401)
-    assert len(unkey.requests) == 4
-
-
-@pytest.mark.parametrize("behaviour", LIMITED.values(), ids=LIMITED)
-def test_limited_key_gets_no_invented_time(every_operation, unkey, behaviour):
+@each_case(
+    ("status", "behaviour"),
+    {status: [(status, each) for each in table.values()] for status, table in OUTCOMES.items()},
+)
+def test_any_other_response_accepts_no_key(every_operation, unkey, status, behaviour):
     unkey.behave = behaviour
-    every_operation(429)
+    every_operation(status)
     assert len(unkey.requests) == 4
 
 
-@pytest.mark.parametrize("behaviour", UNAVAILABLE.values(), ids=UNAVAILABLE)
-def test_useless_response_is_unavailable(every_operation, unkey, behaviour):
-    unkey.behave = behaviour
-    every_operation(503)
-    assert len(unkey.requests) == 4
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """The clock by which a limit of the verifier ends, which a test sets."""
-    now = SimpleNamespace(seconds=INEXACT)
-    for module in (remote, http_connection):
-        monkeypatch.setattr(module, "monotonic", lambda: now.seconds)
-    return now
-
-
-# Of a machine that has just started.  Here `(now + 30) - now` is a little more than 30.
-INEXACT = next(now for now in (each / 7 for each in range(100, 10_000)) if (now + 30) - now > 30)
 FAR = "Fri, 31 Dec 9999 23:59:59 GMT"
 
 
@@ -118,27 +96,10 @@ FAR = "Fri, 31 Dec 9999 23:59:59 GMT"
         (401, "17", None),
     ],
 )
-@pytest.mark.usefixtures("clock")
-def test_retry_after_is_passed_on_within_a_bound(every_operation, unkey, status, sent, returned):
+def test_retry_after_is_passed_on_within_a_bound(every_operation, unkey, monkeypatch, status, sent, returned):  # noqa: PLR0913, PLR0917
+    simulated_clock(monkeypatch)
     unkey.behave = respond(status, b"{}", f"Retry-After: {sent}")
     every_operation(429 if status == 429 else 503, retry_after=returned)
-
-
-def test_limit_of_all_keys_is_obeyed(known, unkey, clock):
-    client, stack_id = known
-    good = unkey.behave
-    for sent, obeyed in (("30", 30), ("3600", 60)):
-        unkey.requests.clear()
-        unkey.behave = respond(429, b"{}", f"Retry-After: {sent}")
-        responses = [client.get(stack_id, headers={"Authorization": f"Bearer {n}"}) for n in range(10)]
-        assert {(each.status_int, each.headers["Retry-After"]) for each in responses} == {(429, str(obeyed))}
-        assert {each.json["message"] for each in responses} == {"Too many requests."}
-        unkey.behave = good
-        clock.seconds += obeyed - 1.5
-        assert client.get(stack_id).headers["Retry-After"] == "2"
-        assert len(unkey.requests) == 1
-        clock.seconds += 1.5
-        assert client.get(stack_id).status_int == 200
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -172,7 +133,9 @@ def test_a_response_is_read_up_to_its_limits(known, unkey, good):
 
 def test_the_request_to_unkey_follows_its_api(known, unkey):
     client, stack_id = known
+    connections = unkey.connections
     client.get(stack_id)
+    assert (client.statements, unkey.connections) == (["stack_get"], connections)
     (request,) = unkey.requests
     assert request.line == "POST /v2/keys.verifyKey HTTP/1.1"
     names = "accept accept-encoding authorization content-length content-type host user-agent"
@@ -200,23 +163,26 @@ def test_key_id_of_unkey_is_recorded(known, unkey, good, admin, key_id):
     assert admin.execute(query, [stack_id]).fetchone() == (recorded,)
 
 
-def test_each_request_is_verified_anew(known, unkey):
-    client, stack_id = known
-    connections = unkey.connections
-    client.get(stack_id)
-    assert client.statements == ["stack_get"]
-    unkey.behave = respond(200, verification("DISABLED"))
-    assert client.get(stack_id).status_int == 401
-    assert len(unkey.requests) == 2
-    assert unkey.connections == connections
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+VALID = f"00-{TRACE}-00f067aa0ba902b7-01"
 
 
-def test_changed_identity_reads_nothing_old(known, unkey, make_unkey_client):
-    client, stack_id = known
-    other = make_unkey_client(unkey.url)
-    for now, path_id, status in ((client, stack_id, 200), (other, stack_id, 404), (client, stack_id, 200)):
-        unkey.behave = respond(200, accepted(now.external_id, f"id_{now.external_id}"))
-        assert client.get(path_id).status_int == status
+@pytest.mark.parametrize(
+    ("sent", "forwarded"),
+    [
+        ({}, {}),
+        ({"traceparent": VALID, "tracestate": "a=1"}, {"traceparent": VALID}),
+        ({"traceparent": VALID.upper()}, {}),
+    ],
+)
+def test_a_trace_context_is_logged_and_forwarded(client_with, make_verifier, unkey, sent, forwarded):
+    lines = []
+    unkey.behave = respond(200, verification("NOT_FOUND"))
+    client = client_with("key", verifier=make_verifier(unkey.url), observers=[lines.append])
+    response = client.request("GET", STACKS, headers=sent)
+    assert "traceparent" not in {name.lower() for name in response.headers}
+    assert {name: text for name, text in unkey.requests[0].headers.items() if "trace" in name} == forwarded
+    assert lines[0].get("trace_id") == (TRACE if forwarded else None)
 
 
 @pytest.mark.parametrize(("length", "requests"), [(512, 1), (513, 0)])

@@ -13,44 +13,23 @@ import pytest
 from stackmgr.access.verifiers import circuit_breaker, http_connection, remote
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
-from tests.support.http_server import drip, hang_up, http_server, raw, reset, respond, response
+from tests.support.http_server import drip, hang_up, http_server, reset, respond, response
 from tests.support.memory import types_in_cycles
 from tests.support.unkey_server import accepted
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
-
 EXTERNAL = str(uuid4())
 GOOD = response(200, accepted(EXTERNAL))
 HEAD = b"HTTP/1.1 200 OK\r\n"
 FIND = statements.load("manager_find")
-
 # Shorter than any of the drips and silences below, long enough for an exchange on loopback.
 IMPATIENT = 0.3
-
-BROKEN = {
-    "closed at once": hang_up,
-    "reset": reset,
-    "no HTTP": raw(b"220 mail.example.org ESMTP\r\n"),
-    "two lengths": raw(HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef"),
-    "broken chunks": raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nabc"),
-    "endless header": raw(HEAD + b"X: " + b"y" * 300_000),
-    "endless headers": raw(HEAD + b"X: y\r\n" * 50_000),
-    "endless continue": raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000),
-}
 SLOW = {
     "each byte of the headers": drip(GOOD, 0.05),
     "each byte of the body": drip(HEAD + b"\r\n" + b" " * 100, 0.02),
     "endless continue, slowly": drip(b"HTTP/1.1 100 Continue\r\n\r\n" * 100, 0.02),
 }
-
-
-@pytest.mark.parametrize("behaviour", BROKEN.values(), ids=BROKEN)
-def test_a_broken_response_is_unavailable(every_operation, unkey, behaviour):
-    unkey.behave = behaviour
-    every_operation(503)
-    # Only the connection that was kept from before, and only if it died unheard, is worth a second attempt.
-    assert len(unkey.requests) == (5 if behaviour in (hang_up, reset) else 4)
 
 
 @pytest.mark.parametrize("behaviour", [*SLOW.values(), None], ids=[*SLOW, "silence"])

@@ -61,17 +61,13 @@ def test_anything_else_is_rejected_and_not_repeated(url):
     assert "hunter2" not in message
 
 
-@pytest.mark.parametrize("seconds", ["0.1", "2", "2.5", "20"])
-def test_a_timeout_is_a_number_of_seconds(seconds):
-    for name in ("verify_timeout", "queue_timeout"):
-        found = settings.from_environ(GOOD | {f"STACKMGR_{name.upper()}": seconds})
-        assert getattr(found, name) == float(seconds)
-
-
-@pytest.mark.parametrize("seconds", ["0", "0.05", "21", "-1", "nan", "inf", "1e1", "2s", " 2", "\u0662"])
-def test_a_timeout_out_of_range_is_rejected(seconds):
-    for name in ("STACKMGR_VERIFY_TIMEOUT", "STACKMGR_QUEUE_TIMEOUT"):
-        assert name in problems(**{name: seconds})
+@pytest.mark.parametrize("name", ["verify_timeout", "queue_timeout"])
+def test_a_timeout_is_a_number_of_seconds_in_its_range(name):
+    variable = f"STACKMGR_{name.upper()}"
+    for seconds in ("0.1", "2", "2.5", "20"):
+        assert getattr(settings.from_environ(GOOD | {variable: seconds}), name) == float(seconds)
+    for seconds in ("0", "0.05", "21", "-1", "nan", "inf", "1e1", "2s", " 2", "\u0662"):
+        assert variable in problems(**{variable: seconds})
 
 
 @pytest.mark.parametrize("root_key", ["two words", "line\nfeed", "schl\u00fcssel"])
