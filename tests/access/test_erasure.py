@@ -20,7 +20,6 @@ from stackmgr.operate.connection import Operator, operating
 from tests.support.examples import COLUMN_NAMES, configuration
 
 pytestmark = pytest.mark.usefixtures("erase_at_once")
-
 RECORD = b"""
 SELECT stacks, revisions, receipts, finished_at IS NOT NULL, begun_by = session_user
 FROM stackmgr.manager_erasures WHERE manager_id = %s

@@ -13,7 +13,6 @@ HISTORY = b"""
 SELECT reason, held_by = session_user, released_at >= held_at, released_by = session_user, bound_manager_id
 FROM stackmgr.manager_holds WHERE manager_id = %s ORDER BY held_at
 """
-
 pytestmark = pytest.mark.usefixtures("erase_at_once")
 
 
@@ -91,18 +90,6 @@ def test_hold_stops_a_running_erasure(manager, operators, rows, deleted, left):
         assert rows() == left
     erasure.release(two, manager[0])
     assert erasure.erase(one, *manager, erasure.Progress()) == (3, 3, 3, 1)
-
-
-def test_erasure_waits_for_an_earlier_hold(manager, operators, until_one_waits, rows):
-    one, two = operators
-    with ThreadPoolExecutor() as threads:
-        with one.transaction():
-            erasure.hold(one, manager[0], "case 17")
-            erasing = threads.submit(erasure.erase, two, *manager, erasure.Progress())
-            until_one_waits()
-        with is_held():
-            erasing.result(30)
-    assert rows() == [3, 3, 3]
 
 
 def test_hold_and_erasure_wait_for_each_other(manager, operators, until_one_waits, rows):

@@ -17,7 +17,7 @@ from stackmgr.admission import Admission
 from stackmgr.operate import issued_keys
 from stackmgr.operate.connection import operating
 from stackmgr.operate.issued_keys import Quota
-from tests.support.server import Response, RunningService, exchange, running_service
+from tests.support.server import running_service, send_request
 
 
 def test_only_the_digest_of_a_key_is_stored(issue, admin):
@@ -131,19 +131,13 @@ def test_every_single_wrong_character_is_noticed():
             assert api_keys.is_well_formed(wrong) == (wrong == GOOD)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_another_text_is_no_key():
+    for text in (
         *("", "stackmgr_", GOOD[:-1], GOOD + "0", GOOD + "\n", " " + GOOD, GOOD * 2, GOOD[9:], GOOD.upper()),
         GOOD.replace("stackmgr_", "stackmgr-"),
         *(GOOD.replace(*other) for other in (("1", "\u0661"), ("A", "\uff21"), ("0", "\0"))),
-    ],
-)
-def test_another_text_is_no_key(text):
-    assert not api_keys.is_well_formed(text)
-
-
-def test_what_is_stored_of_a_key_is_its_sha256():
+    ):
+        assert not api_keys.is_well_formed(text), text
     assert api_keys.digest(GOOD) == hashlib.sha256(GOOD.encode()).digest()
 
 
@@ -189,7 +183,7 @@ def test_list_shows_everything_except_the_key(command):
     key = command("keys", "issue", "--external-id", external_id, *options).out.strip()
     (record,) = command("keys", "list", "--json", "--external-id", external_id).json
     assert record.pop("key_id")
-    assert record.pop("created_at")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", record.pop("created_at"))
     assert record == {
         **dict.fromkeys(("expires_at", "revoked_at", "last_used_hour", "successor_id")),
         "external_id": external_id, "state": "valid", "last_four": key[-4:], "label": "robot äöü",
@@ -210,11 +204,6 @@ def test_key_is_issued_by_the_manager_id(command, client):
     assert issued_json["key_id"] in [record["key_id"] for record in listed]
 
 
-def test_rotate_with_an_overlap_leaves_both_valid(command, holder, issued_json):
-    new = command("keys", "rotate", issued_json["key_id"], "--overlap", "600", "--json").json
-    assert [holder(each["key"]).page().status_int for each in (issued_json, new)] == [200, 200]
-
-
 def test_an_error_is_reported_in_one_line(command, issued_json):
     key_id, unknown = issued_json["key_id"], str(uuid4())
     successor = command("keys", "rotate", key_id, "--json").json["key_id"]
@@ -229,44 +218,18 @@ def test_an_error_is_reported_in_one_line(command, issued_json):
         assert (result.status, result.out, result.err) == (1, "", f"stackmgr: {message}\n")
 
 
-WORKERS = ("--workers", "2")
-
-
-@pytest.fixture(scope="module")
-def service(database_url):
-    with running_service(database_url, args=WORKERS) as service:
-        yield service
-
-
-def list_page(service: RunningService, key: str) -> Response:
-    return exchange(service.port, "/manager/stacks", {"Authorization": f"Bearer {key}"})
-
-
-def assert_both_workers_return(service: RunningService, key: str, status: int) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        responses = threads.map(lambda _: list_page(service, key), range(40))
-        assert {received.status for received in responses} == {status}
-
-
-@pytest.mark.parametrize("end", [issued_keys.revoke, issued_keys.rotate])
-def test_both_workers_see_the_end_of_a_key(service, issue, operator, end):
-    for _ in range(3):
-        issued = issue()
-        assert_both_workers_return(service, issued.key, 200)
-        session = operator.session()
-        ended = end(session, issued.key_id)
-        assert_both_workers_return(service, issued.key, 401)
-    if end == issued_keys.rotate:
-        assert_both_workers_return(service, ended.key, 200)
-
-
 ABANDONED = "SELECT sessions_abandoned FROM pg_stat_database WHERE datname = current_database()"
 
 
 def test_stop_writes_uses_and_closes_sessions(database_url, issue, admin):
     issued, before = issue(), admin.execute(ABANDONED).fetchone()
-    with running_service(database_url, args=WORKERS) as service:
-        assert_both_workers_return(service, issued.key, 200)
+    headers = {"Authorization": f"Bearer {issued.key}"}
+    with (
+        running_service(database_url, env={"WEB_CONCURRENCY": "2"}) as service,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        listed = threads.map(lambda _: send_request(service.port, "/manager/stacks", headers)[0], range(40))
+        assert {*listed} == {200}
         assert service.stop() == 0
     with operating(database_url) as reader:
         assert issued_keys.find(reader, issued.key_id).last_used_hour is not None

@@ -6,24 +6,21 @@ from pathlib import Path
 import pytest
 
 from stackmgr.access import api_keys, verifiers
-from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.settings import Secret
 from tests.support.http_server import respond
 
 PAGE = (Path(verifiers.__file__).parent / "README.md").read_text(encoding="utf-8")
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-
 SUBJECT = "7f2b7c3e-6f0e-4c43-9d8e-0d1a4b1f6a11"
 TOKEN = {"active": True, "iss": "https://id.example.org", "sub": SUBJECT, "aud": "stackmgr"}
 
 
 @pytest.fixture
-def token_client(unkey, client_with):
+def token_client(unkey, client_with, make_endpoint):
     """A client of an application with the example's verifier, which calls the test's server."""
     defined: dict = {}
     exec(compile(EXAMPLE, "README.md", "exec"), defined)  # noqa: S102 - our own page
-    endpoint = Endpoint(unkey.url, timeout=10)
-    verifier = defined["IntrospectionVerifier"](endpoint, Secret("introspector"), "stackmgr")
+    verifier = defined["IntrospectionVerifier"](make_endpoint(unkey.url), Secret("introspector"), "stackmgr")
     return client_with("tok+en/1", SUBJECT, verifier=verifier)
 
 
