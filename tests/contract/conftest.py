@@ -15,7 +15,6 @@ from tests.support.examples import configuration
 from tests.support.waiting import eventually
 
 RowCounts = Callable[[], dict[str, int]]
-
 BLOCKED = b"SELECT FROM pg_stat_activity WHERE %s::integer = ANY (pg_blocking_pids(pid))"
 # On Citus the wait may be on another node.
 BLOCKED_ON_ANY_NODE = b"SELECT FROM citus_lock_waits WHERE citus_pid_for_gpid(blocking_gpid) = %s::integer"

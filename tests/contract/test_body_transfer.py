@@ -94,8 +94,6 @@ MEDIA_TYPES = (
     "; application/json",
 )
 CODINGS = ("gzip", "GZIP", "deflate", "br", "zstd", "x-unknown", "identity, gzip")
-
-
 # Without a length the stream is the bare connection: a read would wait for bytes that never come.
 UNREAD = [(TEXT, environ) for environ in ({}, {"CONTENT_LENGTH": ""}, {"CONTENT_LENGTH": "0"})]
 WRONG_LENGTHS = (len(TEXT) + 1, LIMIT, -1, "many", "1.0")

@@ -20,7 +20,6 @@ from tests.support.fixed_verifier import FixedVerifier
 from tests.support.recorder import opened
 
 UUID = "00000000-0000-4000-8000-000000000000"
-
 OPERATIONS = {
     "create": lambda client: client.create(configuration()),
     "list": lambda client: client.page(),
@@ -36,17 +35,6 @@ def behind(client_with, database):
     # A key of the right form that was never issued.
     key = api_keys.generate()
     return lambda verifier, on=database: client_with(key, verifier=verifier, database=on)
-
-
-@pytest.fixture
-def failing_databases(server_url):
-    """A database on the same server that lacks every table, and one that no server listens for."""
-    nowhere = "postgresql://nobody@127.0.0.1:1/nothing"
-    with (
-        opened(server_url, pool_size=1, deadline=60.0) as first,
-        opened(nowhere, pool_size=1, deadline=0.5) as second,
-    ):
-        yield first, second
 
 
 # An identity whose verification needed no database.
@@ -75,10 +63,12 @@ def test_some_errors_are_not_logged_each_time(behind, caplog, failure):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_failing_database_is_503_then_500(behind, failing_databases, rejected, caplog, name):
-    for database in failing_databases:
-        rejected(503, "service_unavailable", OPERATIONS[name], behind(DatabaseVerifier(), database))
-        rejected(500, "internal_error", OPERATIONS[name], behind(FixedVerifier(KNOWN), database))
+def test_a_failing_database_is_503_then_500(behind, server_url, rejected, caplog, name):
+    """It lacks every table, or no server listens."""
+    for url, deadline in ((server_url, 60.0), ("postgresql://nobody@127.0.0.1:1/nothing", 0.5)):
+        with opened(url, pool_size=1, deadline=deadline) as database:
+            rejected(503, "service_unavailable", OPERATIONS[name], behind(DatabaseVerifier(), database))
+            rejected(500, "internal_error", OPERATIONS[name], behind(FixedVerifier(KNOWN), database))
     failed = [record for record in caplog.records if record.getMessage() == "a request failed"]
     assert failed[1].fields["causes"][0] == f"DatabaseError rejected stack_{name} 3F000"
 

@@ -11,11 +11,8 @@ from tests.support.client import STACKS
 from tests.support.examples import ADDRESSES, CHANGED, allocation, configuration
 
 BODY = json.dumps(configuration()).encode()
-
 # What a B-tree page leaves for the text beside the manager's id; see creation_receipts.
 LONGEST_KEY = 2676
-
-
 KEYS_OF_BYTES = {
     "one character": lambda length: "k" * length,
     "random characters": lambda length: random.Random(4663).randbytes(length).hex()[:length],  # noqa: S311
@@ -45,9 +42,6 @@ def test_any_text_is_a_key_compared_exactly(client):
     for key, stack_id in ids.items():
         retried = client.create(configuration(), key)
         assert (retried.status_int, retried.json["id"]) == (200, stack_id)
-
-
-# What a normalization would take for the same name, and other weights, tokens and presets.
 
 
 # What a normalization would take for the same input.

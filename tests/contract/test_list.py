@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from stackmgr import paths
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.limits import MAX_PAGE_SIZE, PAGE_NAME_BYTES
 from stackmgr.stacks import cursor, repository
@@ -148,23 +147,6 @@ def test_a_walk_meets_the_longest_names(client, save, limit):
     longest = 262_144 - len(body(""))
     saved = save(*["x" * longest, "short"] * 2, "x" * longest)
     assert client.walk(limit) == saved
-
-
-def test_long_names_are_ordered_in_any_plan(client, save, admin):
-    saved = save(*["x" * 10_000] * 8)
-    text = (paths.directory("sql") / "stack_list_long_names.sql").read_bytes()
-    with admin.transaction():
-        updated = (
-            "UPDATE stackmgr.stacks SET created_at = now() WHERE stack_id = ANY (%s) RETURNING manager_id"
-        )
-        [manager_id, *_] = admin.execute(updated, (saved,)).fetchone()
-        admin.execute("SET LOCAL enable_indexscan = off")
-        admin.execute("SET LOCAL enable_bitmapscan = off")
-        first = {"after_created_at": "infinity", "after_stack_id": saved[0], "row_limit": 8}
-        rows = admin.execute(
-            text, first | {"manager_id": manager_id, "page_bytes": PAGE_NAME_BYTES}
-        ).fetchall()
-    assert [row[0] for row in rows] == sorted(saved, reverse=True)
 
 
 # Between the two statements of the first page, which see different snapshots, another writer

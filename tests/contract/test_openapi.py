@@ -198,7 +198,6 @@ def test_every_operation_requires_a_key():
 
 UNREMARKABLE = {"content-type", "content-length"}
 TOO_LONG = b" " * (BODY_LIMIT + 1)
-
 ACCEPTED = {
     "createStack": lambda client: client.create(configuration()),
     "listStacks": lambda client: client.page("limit=1"),
@@ -241,10 +240,8 @@ def test_a_response_matches_its_description(operation_id, status, client, client
         client.key = "nobody's"
     response = PROVOKED.get((operation_id, status), ACCEPTED[operation_id])(client)
     assert response.status_int == int(status)
-
     described = openapi.response(operation_id, status)
     openapi.check(described["content"][response.content_type]["schema"], response.json)
-
     headers = {name: openapi.resolved(header) for name, header in described["headers"].items()}
     lowered = {name.lower() for name in headers}
     assert {name.lower() for name in response.headers} - UNREMARKABLE <= lowered

@@ -70,7 +70,6 @@ BODY_FAULTS = (
 )
 CREATE = (ROUTE, METHOD, CREDENTIAL, ANNOUNCED, KEY, *BODY_FAULTS, CONFLICT)
 UPDATE = (ROUTE, METHOD, CREDENTIAL, ANNOUNCED, ID, *BODY_FAULTS, MISSING)
-
 # A body either announces its length or it does not, and cannot end both too late and too early.
 IMPOSSIBLE = ({"too large a length", "too large a body"}, {"too large a body", "cut short"})
 

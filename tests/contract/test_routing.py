@@ -7,20 +7,17 @@ import pytest
 
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from tests.contract.raw_wsgi import Input, call
-from tests.support.client import STACKS, Client
+from tests.support.client import STACKS
 from tests.support.examples import configuration, padded
 from tests.support.tables import each_case
 
 # webtest's lint warns of unknown method names; here they are the point.
 pytestmark = pytest.mark.filterwarnings("ignore::webtest.lint.WSGIWarning")
-
 ID = "0f0e0d0c-0b0a-4988-8776-655443322110"
 ITEM = f"{STACKS}/{ID}"
 PREFLIGHT = {"Origin": "https://example.com", "Access-Control-Request-Method": "POST"}
 CREDENTIALS = {"as a manager": {}, "as a browser's preflight": {"Authorization": None, **PREFLIGHT}}
-
 STRANGE_METHODS = ["PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "FOOBAR", "WEBSOCKET", "get"]
-
 UNKNOWN_PATHS = {
     "other names": ("/", "/manager", "/manager/stack", "/v1/manager/stacks", "/app/stacks", "/favicon.ico"),
     "paths of `stackmgr dev`": ("/docs", "/openapi.json", "/swagger-ui.css", "/swagger-ui-bundle.js"),
@@ -188,17 +185,12 @@ REQUESTS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def theirs(make_client) -> Client:
-    other: Client = make_client()
-    other.create(configuration(name="Theirs"), "key")
-    return other
-
-
 @pytest.mark.parametrize("in_capitals", [False, True], ids=["id as given", "id in capitals"])
 @pytest.mark.parametrize("title", REQUESTS)
-def test_a_foreign_stack_is_a_missing_one(client, theirs, unchanged, title, in_capitals):
+def test_a_foreign_stack_is_a_missing_one(client, make_client, unchanged, title, in_capitals):
     method, body, headers = REQUESTS[title]
+    theirs = make_client()
+    theirs.create(configuration(name="Theirs"))
     [foreign] = theirs.page().json["items"]
     for _ in range(2):  # after these the service remembers the key and its manager
         client.page()

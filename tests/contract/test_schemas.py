@@ -16,7 +16,6 @@ from tests.support.examples import PRESETS
 NAMES = sorted(
     path.name for path in paths.directory("schemas").glob("*.json") if not path.name.startswith("openapi.")
 )
-
 PARTS = read_schema("stack_parts.json")["definitions"]
 MIGRATIONS = "".join(
     path.read_text("utf-8") for path in sorted((paths.directory("sql") / "migrations").glob("*.sql"))

@@ -17,8 +17,6 @@ from tests.support.examples import (
 )
 
 NEW = CHANGED | {"allocation": CHANGED["allocation"][::-1]}
-
-
 RIVALS = configuration(
     name="Rival's", allocation=allocation((ADDRESSES[9], 10000)), schedule={"preset": "monthly"}
 )

@@ -14,7 +14,6 @@ from tests.support.examples import COLUMNS, STORED, TOKENS, allocation_text
 
 ADDRESS = {token["symbol"]: token["address"].lower() for token in TOKENS}
 TOKENS_FILE = paths.default_whitelist()
-
 MANAGER = "3b241101-e2bb-4255-8caf-4136c566a962"
 OTHER_MANAGER = "5f0c8d0e-3c3c-4c59-9a55-0d6a8b1f2e77"
 # The manager id of each external id.
@@ -26,8 +25,6 @@ SUPPORT = "c2f1d2ce-91b3-4f0a-8a52-8f6b0d4e5a22"
 STACK = "ac2ff8ab-6f3e-4c55-9a40-1f0d2f5b7c01"
 QUIET_STACK = "d4b0c9d2-55aa-4c1e-8f27-6a2b9a0e4d02"
 OTHERS_STACK = "e8a1b7f3-0c44-4d9b-b1f6-2c7d5e9f3a03"
-
-
 # The stacks, and of each revision the time, the key, the request, the name, weights by symbol and the preset.
 SAVED = (
     (

@@ -148,7 +148,6 @@ def test_archived_revisions_may_be_missing(audit, own_saved_url):
 def test_audit_in_parts_finds_the_same(own_saved_url, binaries):
     plant(own_saved_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
     environment = {"PATH": f"{binaries}:/usr/bin:/bin"}
-
     command = ["/bin/sh", AUDIT.with_suffix(".sh"), "-d", own_saved_url, "-v", "ON_ERROR_STOP=1"]
 
     def run() -> tuple[int, list[str], str]:

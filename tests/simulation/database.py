@@ -35,7 +35,6 @@ from tests.simulation.round_trip_invariants import Schedule, WatchedTrips
 from tests.simulation.world import Plan, Violation, World, asker, chosen_faults
 
 _URL = "host=/simulated dbname=stackmgr"
-
 # The highest probability of each, at each opportunity.
 FAULTS = {
     "preemption": 0.3, "stall": 0.002, "no more threads": 0.2, "connection lost before the statement": 0.08,

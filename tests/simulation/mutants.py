@@ -145,5 +145,4 @@ _ROWS: list[tuple[str, Any, str, str, str, int]] = [
     ("rejected connection left open", session_settings, "verify", "connection.close()  # the pool",
      "pass  # the pool", 83),
 ]  # fmt: skip
-
 MUTANTS = {each[0]: Mutant(*each) for each in _ROWS}

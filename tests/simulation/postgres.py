@@ -20,7 +20,6 @@ from tests.simulation.world import World
 _SERVICE = (0.0001, 0.002)
 _SLOW = (0.05, 4.0)
 _RECONNECT = RECONNECT_INTERVAL + 0.05
-
 _FAULTS = {
     "serialization failure": "40001", "deadlock": "40P01", "statement timeout": "57014",
     "backend terminated": "57P01", "disk full": "53100",

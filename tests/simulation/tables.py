@@ -17,7 +17,6 @@ SHOWN = slice(1, 2 + len(COLUMNS))  # of a stack: the revision id and the config
 _NOTHING = (None,) * (2 + len(COLUMNS))
 Parameters = Mapping[str, Any]
 Row = tuple[Any, ...]
-
 _WRITTEN = "stacks", "receipts", "revisions"  # by which name
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -20,7 +20,6 @@ _CALL_SECONDS = 0.000002  # that a look at the clock takes
 _STALLS = (0.002, 0.01, 0.05, 0.3, 1.2)  # seconds in which the process does not run
 _MAX_STEPS = 100_000
 _MAX_CALLS = 400_000  # looks at the clock
-
 Plan = dict[str, Any]  # numbers by name; "faults" has the probability of each fault that is on
 
 

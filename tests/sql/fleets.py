@@ -15,7 +15,6 @@ CALLER = {
     "key_digest": sha256(MANAGER.encode()).digest(),
 }
 ALLOCATION = allocation_text((ADDRESSES[0], 10000))
-
 # One value of each type is checked, once, and given to every row.  Three stacks at a time share a
 # moment, and the rows lie in no order of time.
 _INSERT = f"""

@@ -7,7 +7,6 @@ from pathlib import Path
 from stackmgr import paths
 
 FIELDS = ("params", "returns", "index", "locks", "called by", "why")
-
 _FIELD = re.compile(rf"({'|'.join(FIELDS)}): +(.*)")
 _INDEX = re.compile(r"(\w+(?: or \w+)*)( \(arbiter\))?")
 _PARAMETER = re.compile(r"(\w+) ([\w.]+(?:\[\])?)( or null)?")

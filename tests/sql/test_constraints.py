@@ -7,7 +7,6 @@ from psycopg import sql
 from tests.support.examples import STORED
 
 HERE, ELSEWHERE = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "01")
-
 REVISION = {
     "manager_id": HERE, "stack_id": HERE, "revision_id": HERE, "revision_number": 1, **STORED._asdict(),
 }  # fmt: skip
@@ -39,37 +38,34 @@ GOOD = {
         "manager_id": HERE, "idempotency_key": "k", "input_digest": bytes(32), "stack_id": HERE,
     },
 }  # fmt: skip
-
 OTHER_MANAGER = {"manager_id": ELSEWHERE, "external_id": ELSEWHERE, "identity_id": "two"}
 OTHER_KEY = {"key_id": ELSEWHERE, "key_digest": bytes([1] * 32)}
 UNBOUND = {"bound_manager_id": None}
 BOUND_ELSEWHERE = {"manager_id": ELSEWHERE, "bound_manager_id": ELSEWHERE}
 RELEASED = {"released_at": "2026-01-02T00:00:00Z", "released_by": "operator"}
 OTHER_RECEIPT = {"idempotency_key": "l"}
-TOO_LONG = {"input_digest": bytes(33)}
+SHA, CHECKSUM = "digest_is_sha256", "checksum_is_sha256"
 QUOTA = {"quota_id": HERE, "quota_limit": 1, "quota_seconds": 1}
-
 # The constraint that is broken, and what differs from a row (or from a second row) that would be accepted.
+# Its name begins with that of the table; a domain's has none, and is tried in the stacks.
 REJECTED = [
-    ("schema_migrations_pkey", "schema_migrations", {}),
-    ("schema_migrations_checksum_is_sha256", "schema_migrations", {"version": 9998, "checksum": bytes(31)}),
-    ("schema_migrations_checksum_is_sha256", "schema_migrations", {"version": 9998, "checksum": bytes(33)}),
-    ("managers_pkey", "managers", OTHER_MANAGER | {"manager_id": HERE}),
-    ("managers_external_id_key", "managers", OTHER_MANAGER | {"external_id": HERE}),
-    ("managers_identity_id_key", "managers", OTHER_MANAGER | {"identity_id": "one"}),
-    ("managers_identity_id_is_not_empty", "managers", OTHER_MANAGER | {"identity_id": ""}),
-    ("api_keys_pkey", "api_keys", {"key_id": ELSEWHERE}),
-    ("api_keys_key_id_key", "api_keys", {"key_digest": bytes([1] * 32)}),
-    ("api_keys_key_digest_is_sha256", "api_keys", {"key_id": ELSEWHERE, "key_digest": b"key"}),
-    ("api_keys_key_digest_is_sha256", "api_keys", {"key_id": ELSEWHERE, "key_digest": bytes(33)}),
-    ("api_keys_last_four_is_short", "api_keys", OTHER_KEY | {"last_four": "abcde"}),
-    ("api_keys_quota_is_whole", "api_keys", OTHER_KEY | QUOTA | {"quota_seconds": None}),
-    ("api_keys_quota_limit_is_bounded", "api_keys", OTHER_KEY | QUOTA | {"quota_limit": 0}),
-    ("api_keys_quota_limit_is_bounded", "api_keys", OTHER_KEY | QUOTA | {"quota_limit": 10001}),
-    ("api_keys_quota_seconds_is_bounded", "api_keys", OTHER_KEY | QUOTA | {"quota_seconds": 0}),
-    ("api_keys_quota_seconds_is_bounded", "api_keys", OTHER_KEY | QUOTA | {"quota_seconds": 86401}),
+    ("schema_migrations_pkey", {}),
+    *((f"schema_migrations_{CHECKSUM}", {"version": 9998, "checksum": bytes(size)}) for size in (31, 33)),
+    ("managers_pkey", OTHER_MANAGER | {"manager_id": HERE}),
+    ("managers_external_id_key", OTHER_MANAGER | {"external_id": HERE}),
+    ("managers_identity_id_key", OTHER_MANAGER | {"identity_id": "one"}),
+    ("managers_identity_id_is_not_empty", OTHER_MANAGER | {"identity_id": ""}),
+    ("api_keys_pkey", {"key_id": ELSEWHERE}), ("api_keys_key_id_key", {"key_digest": bytes([1] * 32)}),
+    *((f"api_keys_key_{SHA}", {"key_id": ELSEWHERE, "key_digest": text}) for text in (b"key", bytes(33))),
+    ("api_keys_last_four_is_short", OTHER_KEY | {"last_four": "abcde"}),
+    ("api_keys_quota_is_whole", OTHER_KEY | QUOTA | {"quota_seconds": None}),
     *(
-        (f"{table}_times_have_a_date", table, row | {name: time})
+        (f"api_keys_{name}_is_bounded", OTHER_KEY | QUOTA | {name: value})
+        for name, most in (("quota_limit", 10000), ("quota_seconds", 86400))
+        for value in (0, most + 1)
+    ),
+    *(
+        (f"{table}_times_have_a_date", row | {name: time})
         for table, row, names in (
             ("api_keys", OTHER_KEY, ("created_at", "expires_at", "revoked_at", "last_used_at")),
             ("managers", OTHER_MANAGER, ("created_at",)),
@@ -79,35 +75,27 @@ REJECTED = [
         for name in names
         for time in ("infinity", "-infinity", "0001-12-31 12:00 BC", "10000-01-01Z")
     ),
-    ("api_keys_successor_id_fkey", "api_keys", OTHER_KEY | {"successor_id": ELSEWHERE.replace("1", "2")}),
-    ("api_key_quota_slots_pkey", "api_key_quota_slots", {}),
-    ("api_key_quota_queues_pkey", "api_key_quota_queues", {}),
-    ("manager_rebindings_pkey", "manager_rebindings", {}),
-    ("manager_rebindings_manager_id_fkey", "manager_rebindings", {"manager_id": ELSEWHERE}),
-    ("manager_erasures_pkey", "manager_erasures", {}),
-    ("manager_holds_pkey", "manager_holds", RELEASED | UNBOUND),
-    ("manager_holds_in_force", "manager_holds", {"held_at": "2026-01-02T00:00:00Z"}),
-    ("manager_holds_bound_manager_id_fkey", "manager_holds", BOUND_ELSEWHERE),
-    ("manager_holds_reason_is_not_blank", "manager_holds", {"reason": " "}),
-    ("manager_holds_release_is_whole", "manager_holds", UNBOUND | {"released_by": "operator"}),
-    ("manager_holds_bound_manager_is_held", "manager_holds", RELEASED),
-    ("manager_holds_bound_manager_is_held", "manager_holds", {"manager_id": ELSEWHERE}),
-    ("stacks_pkey", "stacks", {}),
-    ("stacks_revision_number_is_positive", "stacks", {"stack_id": ELSEWHERE, "revision_number": 0}),
-    ("stack_name_is_not_blank", "stacks", {"stack_id": ELSEWHERE, "name": " \u3000\n"}),
-    ("allocation_is_normalised", "stacks", {"stack_id": ELSEWHERE, "allocation": "[]"}),
-    ("preset_is_known", "stacks", {"stack_id": ELSEWHERE, "preset": "yearly"}),
-    ("stack_revisions_pkey", "stack_revisions", {}),
-    ("stack_revisions_revision_number_is_positive", "stack_revisions", {"revision_number": 0}),
-    ("stack_revisions_stack_fkey", "stack_revisions", {"stack_id": ELSEWHERE}),
-    ("stack_revisions_stack_fkey", "stack_revisions", {"manager_id": ELSEWHERE}),
-    ("creation_receipts_pkey", "creation_receipts", {}),
-    ("creation_receipts_stack_fkey", "creation_receipts", OTHER_RECEIPT | {"stack_id": ELSEWHERE}),
-    ("creation_receipts_stack_fkey", "creation_receipts", {"manager_id": ELSEWHERE}),
-    ("creation_receipts_input_digest_is_sha256", "creation_receipts", OTHER_RECEIPT | {"input_digest": b""}),
-    ("creation_receipts_input_digest_is_sha256", "creation_receipts", OTHER_RECEIPT | TOO_LONG),
-]
-
+    ("api_keys_successor_id_fkey", OTHER_KEY | {"successor_id": ELSEWHERE.replace("1", "2")}),
+    ("api_key_quota_slots_pkey", {}), ("api_key_quota_queues_pkey", {}), ("manager_rebindings_pkey", {}),
+    ("manager_rebindings_manager_id_fkey", {"manager_id": ELSEWHERE}), ("manager_erasures_pkey", {}),
+    ("manager_holds_pkey", RELEASED | UNBOUND),
+    ("manager_holds_in_force", {"held_at": "2026-01-02T00:00:00Z"}),
+    ("manager_holds_bound_manager_id_fkey", BOUND_ELSEWHERE),
+    ("manager_holds_reason_is_not_blank", {"reason": " "}),
+    ("manager_holds_release_is_whole", UNBOUND | {"released_by": "operator"}),
+    ("manager_holds_bound_manager_is_held", RELEASED),
+    ("manager_holds_bound_manager_is_held", {"manager_id": ELSEWHERE}), ("stacks_pkey", {}),
+    ("stacks_revision_number_is_positive", {"stack_id": ELSEWHERE, "revision_number": 0}),
+    ("stack_name_is_not_blank", {"stack_id": ELSEWHERE, "name": " \u3000\n"}),
+    ("allocation_is_normalised", {"stack_id": ELSEWHERE, "allocation": "[]"}),
+    ("preset_is_known", {"stack_id": ELSEWHERE, "preset": "yearly"}), ("stack_revisions_pkey", {}),
+    ("stack_revisions_revision_number_is_positive", {"revision_number": 0}),
+    ("stack_revisions_stack_fkey", {"stack_id": ELSEWHERE}), ("creation_receipts_pkey", {}),
+    ("stack_revisions_stack_fkey", {"manager_id": ELSEWHERE}),
+    ("creation_receipts_stack_fkey", OTHER_RECEIPT | {"stack_id": ELSEWHERE}),
+    ("creation_receipts_stack_fkey", {"manager_id": ELSEWHERE}),
+    *((f"creation_receipts_input_{SHA}", OTHER_RECEIPT | {"input_digest": bytes(size)}) for size in (0, 33)),
+]  # fmt: skip
 DECLARED = b"""
 SELECT conname
 FROM pg_constraint
@@ -147,11 +135,10 @@ def filled(admin):
 
 
 @pytest.mark.parametrize(
-    ("constraint", "table", "changes"),
-    REJECTED,
-    ids=[f"{constraint}-{'-'.join(changes) or table}" for constraint, table, changes in REJECTED],
+    ("constraint", "changes"), REJECTED, ids=[f"{name}-{'-'.join(changes)}" for name, changes in REJECTED]
 )
-def test_each_constraint_rejects_what_it_must(filled, constraint, table, changes):
+def test_each_constraint_rejects_what_it_must(filled, constraint, changes):
+    table = max((name for name in GOOD if constraint.startswith(f"{name}_")), key=len, default="stacks")
     with pytest.raises(psycopg.IntegrityError) as error, filled.transaction():
         insert(filled, table, GOOD[table] | changes)
     assert error.value.diag.constraint_name == constraint
@@ -159,7 +146,7 @@ def test_each_constraint_rejects_what_it_must(filled, constraint, table, changes
 
 def test_no_constraint_is_without_a_case(admin):
     declared = {name for (name,) in admin.execute(DECLARED)}
-    assert declared == {constraint for constraint, _, _ in REJECTED}
+    assert declared == {constraint for constraint, _ in REJECTED}
 
 
 def test_only_optional_columns_may_be_null(filled):

@@ -21,24 +21,18 @@ MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path.read_text(encoding="utf-8")
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-
 # The methods that send SQL, and the position of the argument that is the SQL.
 SENDING = {
     "execute": 0, "executemany": 0, "stream": 0, "exec_": 0, "exec_params": 0, "send_query": 0,
     "send_query_params": 0, "send_prepare": 1,
 }  # fmt: skip
-
 each_file = pytest.mark.parametrize("file", SQL_FILES.values(), ids=SQL_FILES)
 
 
 @each_file
-def test_the_header_is_complete(file: SqlFile):
+def test_header_is_complete_and_body_one_statement(file: SqlFile):
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", file.name)
     assert file.is_complete()
-
-
-@each_file
-def test_body_is_one_statement(file: SqlFile):
     assert file.text.isascii()
     assert file.body.count(";") == 1
     assert file.text.endswith(";\n")
@@ -46,10 +40,6 @@ def test_body_is_one_statement(file: SqlFile):
     comments = [line for line in file.text.splitlines() if "--" in line]
     assert not any("%" in comment for comment in comments)
     assert statements.load(file.name).text.split()[1:4] == [b"/*", file.name.encode(), b"*/"]
-
-
-@each_file
-def test_parameters_are_the_headers_and_cast(file: SqlFile):
     placeholders = re.findall(r"%\((\w+)\)s(?:::([a-z_.]+(?:\[\])?))?", file.body)
     assert len(placeholders) == file.body.count("%")
     assert set(placeholders) == set(file.parameters().items())

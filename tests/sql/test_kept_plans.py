@@ -28,7 +28,6 @@ FLEETS = {
     "20 managers": [(range(20), range(60))],
     "single stacks": [(range(5000), range(5000)), (range(1), range(5000, 5130))],
 }
-
 # Those of a foreign-key check are among them.
 ROWS_READ = b"""
 SELECT relname, seq_scan, seq_tup_read + coalesce(idx_tup_fetch, 0)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from uuid import uuid4
 
 import psycopg
@@ -18,7 +17,6 @@ from tests.support.waiting import eventually
 
 WAITING = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
 EXISTS = b"SELECT to_regclass('stackmgr.half') IS NOT NULL"
-
 EMPTY = "SELECT 1;"
 DEADLOCK = """
 DO $$ BEGIN IF nextval('public.attempts') = 1 THEN RAISE deadlock_detected; END IF; END $$;
@@ -28,12 +26,6 @@ SET LOCAL ROLE stackmgr_owner;
 CREATE TABLE stackmgr.half (id uuid);
 SELECT 1 / 0;
 """
-
-
-@pytest.fixture
-def empty_url(server_url: str) -> Iterator[str]:
-    with new_database(server_url) as url:
-        yield url
 
 
 def applied(url: str) -> list[int]:
@@ -47,20 +39,17 @@ def wait_for(connection: psycopg.Connection, url: str, number: int) -> None:
     eventually(lambda: connection.execute(WAITING, [name]).fetchone() == (number,))
 
 
-def test_the_files_are_numbered_without_a_gap():
+def test_the_files_are_numbered_without_a_gap(add):
     versions = [migration.version for migration in migrations.available()]
     assert versions == list(range(1, len(versions) + 1))
-
-
-def test_a_file_with_an_invalid_name_is_reported(add):
     [path] = add(more=EMPTY)
     path.rename(path.with_name("3_more.sql"))
     with pytest.raises(CommandError, match=r"3_more\.sql of this release is not named NNNN_slug\.sql"):
         migrations.available()
 
 
-def test_second_run_waits_for_the_first(empty_url):
-    with psycopg.connect(empty_url, autocommit=True) as admin:
+def test_second_run_waits_for_the_first(server_url):
+    with new_database(server_url) as empty_url, psycopg.connect(empty_url, autocommit=True) as admin:
         admin.execute(b"SELECT pg_advisory_lock(4663001)")
         runs = [
             subprocess.Popen(

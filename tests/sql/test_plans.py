@@ -30,13 +30,11 @@ FLEETS = {
     "single stacks": (range(1, 20_001), range(20_000), 20_500),
 }
 STATISTICS = ("stale", "fresh", "after churn", "none")
-
 TABLES = (
     "managers", "api_keys", "api_key_quota_slots", "api_key_quota_queues", "stacks", "stack_revisions",
     "creation_receipts",
 )  # fmt: skip
 NO_AUTOVACUUM = "".join(f"ALTER TABLE stackmgr.{table} SET (autovacuum_enabled = off);" for table in TABLES)
-
 # Of stack_list, above the index of pages.
 CALLER_NODES = ["Nested Loop", "Nested Loop", "Index Scan", "Index Scan"]
 ANALYZE = f"ANALYZE {', '.join(f'stackmgr.{table}' for table in TABLES)}"
@@ -55,20 +53,15 @@ DELETE FROM pg_statistic
 WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'stackmgr'::regnamespace);
 UPDATE pg_class SET relpages = 0, reltuples = -1 WHERE relnamespace = 'stackmgr'::regnamespace;
 """
-
-
 PREDECESSOR = b"""
 PREPARE predecessor (uuid) AS
 SELECT FROM ONLY stackmgr.api_keys AS x WHERE $1 OPERATOR(pg_catalog.=) successor_id FOR KEY SHARE OF x
 """
 EXPLAIN_PREDECESSOR = b"EXPLAIN (FORMAT JSON) EXECUTE predecessor('00000000-0000-4000-8000-000000000001')"
-
 QUEUES = b"""
 INSERT INTO stackmgr.api_key_quota_queues (quota_id, slot, granted_at)
 SELECT quota_id, slot, '{}' FROM stackmgr.api_key_quota_slots
 """
-
-
 # Of parameters that are no column of a configuration.  No type of the schema: see stack_create.
 SAMPLES: dict[str, Any] = {
     "uuid": MANAGER, "text": "text", "bytea": bytes(32), "integer": 1,
@@ -116,12 +109,6 @@ def connected(url: str, role: str) -> DatabaseConnection:
 
 
 @pytest.fixture
-def as_service(crowded_url: str) -> Iterator[DatabaseConnection]:
-    with connected(crowded_url, "stackmgr_app") as connection:
-        yield connection
-
-
-@pytest.fixture
 def owner(crowded_url: str) -> Iterator[DatabaseConnection]:
     with connected(crowded_url, "stackmgr_owner") as connection:
         yield connection
@@ -164,18 +151,12 @@ def indexes(plan: list[dict[str, Any]]) -> set[str]:
     ("name", "above"), [("stack_list", CALLER_NODES), ("stack_list_long_names", ["WindowAgg"])]
 )
 def test_page_reads_no_row_too_many(  # noqa: PLR0913 - parameters
-    *, as_service, ends, name, above, end, limit
+    *, crowded_url, ends, name, above, end, limit
 ):
-    plan = explain(
-        as_service,
-        name,
-        **CALLER,
-        after_created_at=ends[end].created_at.isoformat(),
-        after_stack_id=str(ends[end].stack_id),
-        row_limit=limit + 1,
-        page_bytes=PAGE_NAME_BYTES,
-        name_bytes=PAGE_NAME_BYTES // MAX_PAGE_SIZE,
-    )
+    given = {**CALLER, "after_created_at": ends[end].created_at.isoformat(), "row_limit": limit + 1}
+    given |= {"after_stack_id": str(ends[end].stack_id), "page_bytes": PAGE_NAME_BYTES}
+    with connected(crowded_url, "stackmgr_app") as service:
+        plan = explain(service, name, **given, name_bytes=PAGE_NAME_BYTES // MAX_PAGE_SIZE)
     kinds = [node["Node Type"] for node in plan if node["Node Type"] != "Subquery Scan"]
     assert kinds == [*above, "Limit", "Index Scan"]
     *caller, scan = [node for node in plan if "Relation Name" in node]

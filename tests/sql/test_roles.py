@@ -51,7 +51,6 @@ ACCOUNT = "00000000-0000-4000-8000-000000000001"
 OWNERS = b"""
 SELECT DISTINCT relowner::regrole::text FROM pg_class WHERE relnamespace = to_regnamespace('stackmgr')
 """
-
 ROLES = "CREATE ROLE stackmgr_owner; CREATE ROLE stackmgr_app; CREATE ROLE stackmgr_reader;"
 DEPLOYERS = {
     "may create roles": "CREATE ROLE deployer LOGIN CREATEROLE",
@@ -68,12 +67,9 @@ def prepare(bare_database_url: str, commands: str) -> str:
     return make_conninfo(bare_database_url, user="deployer")
 
 
-@pytest.fixture(params=DEPLOYERS.values(), ids=DEPLOYERS)
-def deployer_url(request: pytest.FixtureRequest, bare_database_url: str) -> str:
-    return prepare(bare_database_url, request.param)
-
-
-def test_deployer_is_no_superuser(deployer_url):
+@pytest.mark.parametrize("commands", DEPLOYERS.values(), ids=DEPLOYERS)
+def test_deployer_is_no_superuser(bare_database_url, commands):
+    deployer_url = prepare(bare_database_url, commands)
     assert migrations.apply(deployer_url) == migrations.available()
     assert migrations.apply(deployer_url) == []
     with opened(deployer_url, role="stackmgr_owner", pool_size=2) as database:

@@ -13,7 +13,6 @@ from tests.support import examples
 from tests.support.examples import ADDRESSES, random_allocation
 
 ONE, TWO = ADDRESSES[:2]
-
 BLANK = b"""
 SELECT code FROM generate_series(1, 1114111) AS code
 WHERE code NOT BETWEEN 55296 AND 57343 AND stackmgr.name_is_blank(chr(code))
