@@ -50,10 +50,8 @@ hypothesis.settings.load_profile("suite")
 # Seconds that a session may wait for the database.  A third of them is the lock timeout: by then a
 # test that sees a request wait for a lock must have ended the wait, however busy the machine is.
 PATIENCE = 60.0
-
 # Of the folder below which tests make sockets, whose path has at most 107 bytes.
 LONGEST_TEMPORARY = 40
-
 # Modules and folders that start first: at the end, the other processes would be idle beside one of them.
 LONGEST = ("deploy/test_image.py", "deploy/", "faults/", "monitoring/", "database/", "server/", "operate/")
 

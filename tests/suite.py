@@ -14,7 +14,6 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 LONGEST_SECONDS = 3600  # of a pass: what is slow has its limits within the tests
-
 # What only `tests/run --all` runs: what the service's own code cannot break, or what takes minutes.
 EXTENDED = (
     "tests/clients", "tests/deploy/test_database_page.py", "tests/deploy/test_dev.py",

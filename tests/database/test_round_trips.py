@@ -19,8 +19,6 @@ from tests.support.greenlets import Running
 from tests.support.waiting import eventually
 
 TOGETHER = round_trips.MAX_REQUESTS
-
-
 ECHO = Statement("test_echo", b"SELECT $1::text", ("value",), writes=False)
 DIVIDE = Statement("test_divide", b"SELECT (1 / $1::integer)::text", ("value",), writes=False)
 WRITE = Statement(
@@ -29,7 +27,6 @@ WRITE = Statement(
     ("stack_id", "manager_id"),
     writes=True,
 )
-
 Start = Callable[[list[Callable[[], Any]]], "list[Future[Any]]"]
 
 

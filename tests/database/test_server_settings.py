@@ -33,7 +33,6 @@ PINNED = (
     | DEFAULT_SETTINGS
     | {"lock_timeout": "15s", "statement_timeout": "30s", "role": "stackmgr_app"}
 )
-
 SCOPES = {
     "role": b"ROLE postgres",
     "database": b"DATABASE stackmgr",

@@ -113,7 +113,6 @@ def test_erased_and_overwritten_are_recovered(shell):
         assert erasure.erase(operator, MANAGER_ID, MANAGER, lambda *_: None).stacks == 2
     shell.run(COPY_MANAGER + RECOVER_MANAGER)
     assert saved(url) == saved(copy)
-
     sql(url, OVERWRITE, STACK)
     sql(url, "DELETE FROM stackmgr.stack_revisions WHERE revision_number = 1 AND stack_id = %s", STACK)
     for revert in ("", "-v revert=no "):

@@ -23,7 +23,6 @@ from tests.support.memory import reachable
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the printed lines are curl's")
-
 KEY = "^export API_KEY=(.*)$"
 EXPORT = "^(export STACKMGR_DATABASE_URL=.*)$"
 
@@ -176,14 +175,6 @@ def made(folder):
     return folder / "data"
 
 
-@pytest.fixture
-def stranger():
-    """A process of the server's user that has nothing to do with anything."""
-    with subprocess.Popen(["/bin/sleep", "60"], user="nobody" if os.geteuid() == 0 else None) as process:
-        yield process
-        process.kill()
-
-
 def postmaster(data):
     return psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
 
@@ -207,11 +198,14 @@ def test_any_path_works(folder, name):
     assert sockets == data or not sockets.exists()
 
 
-def test_reused_process_id_is_left_alone(made, stranger):
-    (made / "postmaster.pid").write_text(f"{stranger.pid}\n{made}\n0\n5432\n{made}\n\n0 0\nready\n")
-    with EmbeddedPostgres(made) as server:
-        assert query(server, "SELECT 1") == 1
-    assert stranger.poll() is None
+def test_reused_process_id_is_left_alone(made):
+    user = "nobody" if os.geteuid() == 0 else None  # as the server's
+    with subprocess.Popen(["/bin/sleep", "60"], user=user) as stranger:
+        (made / "postmaster.pid").write_text(f"{stranger.pid}\n{made}\n0\n5432\n{made}\n\n0 0\nready\n")
+        with EmbeddedPostgres(made) as server:
+            assert query(server, "SELECT 1") == 1
+        assert stranger.poll() is None
+        stranger.kill()
 
 
 def test_interrupted_initdb_is_repeated(folder, monkeypatch):

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from tests.support.environments import FOREIGN, PIP, SOURCES, pip_variables
 from tests.support.processes import completed
 from tests.support.releases import ROOT
 
@@ -13,6 +12,24 @@ KEPT = """
 PYTHON PYENV_VERSION LD_LIBRARY_PATH XDG_CONFIG_HOME TMPDIR LANG TERM CI https_proxy NO_PROXY SSL_CERT_FILE
 REQUESTS_CA_BUNDLE NODE_EXTRA_CA_CERTS NETRC STACKMGR_TOKENS STACKMGR_TEST_POSTGRES WEB_CONCURRENCY
 GUNICORN_CMD_ARGS POSTGRES_BINARIES CITUS_BINARIES PIP_INDEX_URL
+""".split()  # noqa: SIM905
+# What Python, pip, setuptools, pytest, the checkers, git, tar, grep, curl, OpenSSL, libpq and shells read.
+FOREIGN = """
+PYTHONPATH PYTHONHOME PYTHONOPTIMIZE PYTHONWARNINGS PYTHONUSERBASE PYTHONSTARTUP VIRTUAL_ENV CONDA_PREFIX
+SETUPTOOLS_USE_DISTUTILS SOURCE_DATE_EPOCH DIST_EXTRA_CONFIG PYTEST_ADDOPTS PYTEST_PLUGINS FORCE_COLOR
+PYTEST_DISABLE_PLUGIN_AUTOLOAD COLUMNS RUFF_CONFIG MYPYPATH MYPY_CACHE_DIR GIT_DIR GIT_WORK_TREE
+GIT_TRACE TAR_OPTIONS GZIP GREP_OPTIONS POSIXLY_CORRECT CDPATH ENV BASH_ENV TZ CURL_HOME OPENSSL_CONF
+GIT_INDEX_FILE OPENSSL_MODULES SSLKEYLOGFILE MALLOC_CHECK_ PGHOSTADDR PGPORT PGSERVICE
+PGREQUIREAUTH PGCHANNELBINDING PGDATA
+""".split()  # noqa: SIM905
+# pip's settings that say where packages come from, and others.
+SOURCES = {
+    "index-url": "https://one.test/simple", "extra-index-url": "\nhttps://two.test/a b\nhttps://three.test",
+    "find-links": "/wheels", "trusted-host": "one.test", "cert": "/ca.pem", "proxy": "http://proxy.test",
+}  # fmt: skip
+PIP = """
+user target prefix root constraint requirement require-hashes require-virtualenv no-deps no-binary dry-run
+report platform python quiet pre upgrade src
 """.split()  # noqa: SIM905
 
 
@@ -37,7 +54,8 @@ def test_of_pips_settings_only_sources_remain(tmp_path, section):
     lines = "".join(f"{name} = {value.replace(chr(10), chr(10) + ' ')}\n" for name, value in given.items())
     (tmp_path / "pip.conf").write_text("" if section == "variables" else f"[{section}]\n{lines}")
     environ = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
-    environ |= pip_variables(given) if section == "variables" else {}
+    if section == "variables":
+        environ |= {f"PIP_{name.upper().replace('-', '_')}": value for name, value in given.items()}
     printed = sourced(f"pip_of {shlex.quote(sys.prefix)} config list", **environ)
     found = {
         name.removeprefix(":env:.") for name in (line.partition("=")[0] for line in printed.splitlines())

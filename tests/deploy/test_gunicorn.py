@@ -112,33 +112,36 @@ def run_settings(database_url: str, script: str, **environ: str) -> str:
     )
 
 
-def test_lost_dns_query_is_repeated_soon(database_url):
-    script = "load(); print(os.environ['RES_OPTIONS'])"
-    assert run_settings(database_url, script) == "timeout:1 attempts:3\n"
-    assert run_settings(database_url, script, RES_OPTIONS="rotate") == "rotate\n"
+SCRIPTS = {
+    "a lost DNS query": ("load(); print(os.environ['RES_OPTIONS'])", "timeout:1 attempts:3"),
+    "heartbeats": (
+        "print(load()['worker_tmp_dir']); os.access = lambda *_: False; print(load()['worker_tmp_dir'])",
+        "/dev/shm\nNone",  # noqa: S108
+    ),
+    "process 1 keeps gunicorn's handler": (
+        """import signal; os.getpid = lambda: 1; handlers = [signal.SIG_DFL, print]
+for each in handlers: signal.signal(15, each); load(); print(signal.getsignal(15) is each)""",
+        "False\nTrue",
+    ),
+    "a signal that the parent has blocked is not": (
+        """import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); load()
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []))""",
+        "set()",
+    ),
+}
 
 
-def test_heartbeats_are_in_memory(database_url):
-    script = "print(load()['worker_tmp_dir']); os.access = lambda *_: False; print(load()['worker_tmp_dir'])"
-    assert run_settings(database_url, script) == "/dev/shm\nNone\n"  # noqa: S108
+@pytest.mark.parametrize(("script", "printed"), SCRIPTS.values(), ids=SCRIPTS)
+def test_what_the_settings_set(database_url, script, printed):
+    assert run_settings(database_url, script) == f"{printed}\n"
+    if "RES_OPTIONS" in script:
+        assert run_settings(database_url, script, RES_OPTIONS="rotate") == "rotate\n"
 
 
 def test_an_idle_connection_outlives_that_of_nginx(database_url):
     upstream = (SETTINGS.parent / "nginx.conf").read_text().partition("upstream stackmgr {")[2]
     seconds = int(re.search(r"^ +keepalive_timeout (\d+)s;", upstream, re.MULTILINE)[1])
     assert int(run_settings(database_url, "print(load()['keepalive'])")) > STOP_LINGER > seconds
-
-
-def test_process_1_keeps_gunicorns_handler(database_url):
-    script = "import signal; os.getpid = lambda: 1; handlers = [signal.SIG_DFL, print]\n"
-    script += "for each in handlers: signal.signal(15, each); load(); print(signal.getsignal(15) is each)"
-    assert run_settings(database_url, script) == "False\nTrue\n"
-
-
-def test_a_signal_that_the_parent_has_blocked_is_not(database_url):
-    script = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); load()\n"
-    script += "print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-    assert run_settings(database_url, script) == "set()\n"
 
 
 # Without the automatic collection, what the settings leave behind does not depend on chance.

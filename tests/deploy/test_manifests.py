@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 
 import kubernetes_validate
 import pytest
@@ -21,7 +20,7 @@ from stackmgr.start_check import CHECK_SECONDS
 from tests.deploy.units import DEPLOY, GRACEFUL_TIMEOUT_SECONDS, unit, values
 from tests.support.processes import completed
 from tests.support.programs import require
-from tests.support.server import free_port, listens, running_service, send_request
+from tests.support.server import free_port, listens, send_request
 from tests.support.waiting import eventually
 
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text()
@@ -36,22 +35,6 @@ def sh(command: list[str], **replacements: str) -> list[str]:
     for old, new in replacements.items():
         script = script.replace(old, new)
     return [*command[:2], script, *command[3:]]
-
-
-def health_check(port: int) -> int:
-    return subprocess.run(
-        [sys.executable, *HEALTH_CHECK[1:]],
-        env={**os.environ, "STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}"},
-        check=False,
-        stderr=subprocess.DEVNULL,
-    ).returncode
-
-
-def test_health_check_detects_the_service(database_url):
-    port = free_port()
-    with running_service(database_url, env={"STACKMGR_ADMIN_BIND": f"127.0.0.1:{port}"}):
-        assert health_check(port) == 0
-    assert health_check(port) != 0
 
 
 def test_compose_has_the_images_command():
@@ -151,7 +134,7 @@ def test_probes_ask_the_admin_listener():
     assert of_operators["from"]
 
 
-def test_pod_has_the_units_memory_and_times():
+def test_pod_has_the_units_memory_and_times_and_an_upgrade_leaves_pods_that_serve():
     [memory] = values("stackmgr.service", "MemoryMax")
     assert SERVE["resources"]["limits"]["memory"] == f"{memory}i"
     [_, pause] = SERVE["lifecycle"]["preStop"]["exec"]["command"]
@@ -160,9 +143,6 @@ def test_pod_has_the_units_memory_and_times():
     assert int(pause) >= readiness["periodSeconds"] * readiness["failureThreshold"]
     liveness = SERVE["livenessProbe"]
     assert liveness["periodSeconds"] * liveness["failureThreshold"] > 40
-
-
-def test_upgrade_leaves_pods_that_serve():
     assert DEPLOYMENT["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     assert DEPLOYMENT["spec"]["replicas"] > BUDGET["spec"]["maxUnavailable"]
     labels = PODS["Deployment"]["metadata"]["labels"]
@@ -200,7 +180,7 @@ def test_systemd_accepts_the_units(tmp_path):
         assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
 
 
-def test_systemd_never_gives_up():
+def test_systemd_never_gives_up_and_bounds_memory_and_tasks():
     assert values("stackmgr.service", "Restart") == ["always"]
     assert values("stackmgr.service", "StartLimitIntervalSec") == ["0"]
     assert int(*values("stackmgr.service", "TimeoutStopSec")) > GRACEFUL_TIMEOUT_SECONDS
@@ -208,9 +188,6 @@ def test_systemd_never_gives_up():
     assert int(*values("stackmgr.socket", "Backlog")) >= Backlog.default
     # The master alone gets SIGTERM, so that it does not replace workers that end; SIGKILL goes to all.
     assert values("stackmgr.service", "KillMode") == ["mixed"]
-
-
-def test_memory_and_tasks_are_bounded():
     environment = (DEPLOY / "stackmgr.env.example").read_text()
     workers = int(re.search(r"^WEB_CONCURRENCY=(\d+)$", environment, re.MULTILINE)[1])
     assert values("stackmgr.service", "MemoryMax") == [f"{2 * workers * 512 + 256}M"]

@@ -9,12 +9,10 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from stackmgr import paths
-from stackmgr.database import session_settings
 from stackmgr.database.connection import DatabaseConnection, execution
-from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
+from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.pool import Database
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
@@ -24,8 +22,6 @@ from stackmgr.operate.connection import operating
 from stackmgr.settings import Settings
 from tests.support.nginx import require
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer
-
-CLIENTS = 6
 
 ECHO = Statement("echo", b"SELECT $1::text", ("text",), writes=False)
 SESSION = Statement("session", b"SELECT pg_backend_pid()", (), writes=False)
@@ -51,18 +47,6 @@ def run(connection: DatabaseConnection, statement: Statement, **parameters: str)
     return connection.run(execution(statement, parameters), time.monotonic() + SESSION_SECONDS)
 
 
-def test_statement_is_prepared_again(pooled):
-    url = pooled()
-    with connect(url) as ours, psycopg.connect(url, autocommit=True) as other:
-        assert run(ours, ECHO, text="first") == [("first",)]
-        [(first,)] = run(ours, SESSION)
-        other.execute(b"BEGIN")
-        assert other.execute(b"SELECT pg_backend_pid()").fetchone() == (first,)
-        assert run(ours, ECHO, text="second") == [("second",)]
-        assert run(ours, SESSION) != [(first,)]
-        other.execute(b"COMMIT")
-
-
 def test_releases_share_a_server_session(pooled):
     url = pooled()
     other_release = Statement("echo", b"SELECT $1::text || '!'", ("text",), writes=False)
@@ -70,16 +54,6 @@ def test_releases_share_a_server_session(pooled):
         assert run(theirs, ECHO, text="theirs") == [("theirs",)]
         assert run(next_release, other_release, text="theirs") == [("theirs!",)]
         assert run(ours, ECHO, text="ours") == [("ours",)]
-
-
-def test_pooler_sql_sets_what_the_service_requires():
-    script = (paths.directory("deploy") / "postgresql" / "pooler.sql").read_text()
-    found = re.findall(
-        r"^ALTER ROLE stackmgr_service IN DATABASE :\"database\" SET (\w+) = (.+);$", script, re.MULTILINE
-    )
-    completed = conninfo_to_dict(completed_conninfo("", SERVICE_ROLE, SESSION_SECONDS))
-    wanted = session_settings.requested(completed["options"])
-    assert {name: value.strip("'") for name, value in found} | {"role": SERVICE_ROLE} == wanted
 
 
 def test_lost_setting_serves_nothing(pooled, admin, caplog):
@@ -113,11 +87,9 @@ def test_later_session_has_silent_settings(pooled, admin):
 def test_check_accepts_only_the_shipped_settings(pooled):
     findings = preflight.examine(pooled())
     assert (findings.problems, findings.reachable) == ([], True)
-
     findings = preflight.examine(pooled(ignore_startup_parameters="extra_float_digits"))
     assert not findings.reachable
     assert re.search("unsupported startup parameter(: options| in options: )", findings.warnings[0])
-
     url = pooled(default_pool_size="1", query="SELECT 1")
     with psycopg.connect(url, autocommit=True) as client:
         before = client.execute(LEFT_BEHIND).fetchone()

@@ -61,7 +61,6 @@ REJECTED_BY_NGINX = {
     "chunk longer than its size": post(b"Transfer-Encoding: chunked", body=b"2\r\n{}X0\r\n\r\n"),
     "a HEAD that is malformed": line(b"HEAD /%00 HTTP/1.1"),
 }  # fmt: skip
-
 CLOSED = {
     "nothing": b"", "empty lines": b"\r\n\r\n", "half a line": b"GET /manager/st",
     "half a head": LINE + b"Host: loc", "HTTP/0.9": b"GET /manager/stacks\r\n",
@@ -69,7 +68,6 @@ CLOSED = {
     "half a body": post(b"Content-Length: 50", body=b"{}"),
     "half a chunk": post(b"Transfer-Encoding: chunked", body=b"5\r\n{}"),
 }  # fmt: skip
-
 # What nginx passes on and gunicorn rejects.
 REJECTED_BY_THE_SERVER = {
     "target with a high byte": line(b"GET /manager/stacks/\xe9 HTTP/1.1"),

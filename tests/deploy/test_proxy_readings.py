@@ -61,7 +61,6 @@ NO_IDEMPOTENCY = (400, errors.InvalidIdempotencyKey)
 NO_PAGE = (400, errors.InvalidPagination)
 ENDED = (400, errors.IncompleteRequest)
 TOO_LARGE = (413, errors.PayloadTooLarge)
-
 ROWS = {
     # Routing and methods
     "an unknown path": Row(raw("GET /nowhere"), *NOT_FOUND),
@@ -136,7 +135,6 @@ ROWS = {
     "another expectation": Row(create(BODY, "Expect: x"), *BAD),
     "CONNECT": Row(read(f"CONNECT {STACKS}"), *BAD),
 }  # fmt: skip
-
 # What nginx 1.22 leaves no choice: the comments of deploy/nginx.conf say so.
 BEHIND_NGINX = {
     "two Authorization fields": BAD, "bare line feeds": (200, None), "another expectation": (201, None),

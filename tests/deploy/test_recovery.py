@@ -74,8 +74,6 @@ def damage(host: Host, file: Path, kind: str) -> Callable[[], None]:
 
 
 KINDS = ("cut", "empty", "unreadable", "removed", "unmounted")
-
-
 REPOSITORIES = {
     "shipped": (),
     "encrypted": ("repo1-cipher-type=aes-256-cbc", "repo1-cipher-pass=secret"),

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 # Entering the context injects the fault, leaving it ends the fault.  Without one it ends at once.
 Fault = Callable[["Stage"], Any]
 Prepare = Callable[["Stage"], AbstractContextManager[object]]
-
 CLIENTS = 6
 # Seconds in which a service has full service again without a person.
 RECOVERY = 2.0

@@ -138,7 +138,6 @@ _SLOW = Bound("503", ready="may fail")
 _ONE_REQUEST = Bound("500 503", most=2, ready="may fail")  # that of the backend, and the probe of readiness
 # The statement of a known key verifies it: a read that fails is 503, as a verification is, a write 500.
 _FAILED, _UNREADY = Bound("500 503"), Bound(ready="fails")
-
 CELLS = [
     Cell("backend", "dies", _kill_backend, OUTAGE, lasts=0.0, mixed=True),
     Cell("backend", "hangs", _suspends(_BACKEND, 1), _ONE_REQUEST, lasts=LONG),

@@ -28,7 +28,6 @@ _WARM_UP = _MINUTE = 60.0
 _MORE_MEMORY = 1.05
 _MORE = 2.0  # MB, descriptors or threads
 _KINDS = ("MB", "descriptors", "threads")
-
 SETTINGS: dict[str, Prepare | None] = {
     "plain": None,
     "verifier": with_unkey,

@@ -100,7 +100,6 @@ def _hang(stage: Stage) -> Iterator[None]:
 
 
 HANG = Cell("verifier", "hangs", _hang, Bound("503"), setup=with_unkey, lasts=3.0, short=True)
-
 CELLS = [
     Cell("PgBouncer", "dies", _pgbouncer_dies, OUTAGE, setup=with_pgbouncer, lasts=3.0),
     # It closes each idle connection, which its client may be about to use.

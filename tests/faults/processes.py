@@ -67,7 +67,6 @@ def _remove_heartbeats(stage: Stage) -> Iterator[None]:
 _PAUSED = Bound("500 503 cut", CLIENTS)
 _ALL_HANG = Bound("cut", CLIENTS, ready="may fail")
 _HANGING = Bound("cut 503")
-
 CELLS = [
     Cell("worker", "dies", lambda stage: stage.a_worker().kill(), ONE_WORKER,
          lasts=0.0, mixed=True, short=True),

@@ -26,7 +26,6 @@ DATABASE_TIMEOUT = 2
 WORKERS = 2
 # Seconds in which a worker that hangs is replaced: gunicorn looks every second, after its timeout of 30 s.
 _REPLACED = 40.0
-
 ENVIRONMENT = {"STACKMGR_DATABASE_TIMEOUT": str(DATABASE_TIMEOUT), "WEB_CONCURRENCY": str(WORKERS)}
 _SOURCE = paths.directory("deploy").parent
 

@@ -29,7 +29,6 @@ _CLIENTS = 6
 _PAUSE = 0.01
 _SETTLE = 0.5
 _PATIENCE = 60.0
-
 _OLD, _NEW = "old", "new"
 _MIGRATION = """
 -- Made for a drill: what a later release may add.

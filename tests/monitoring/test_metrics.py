@@ -46,12 +46,32 @@ def test_a_bucket_holds_what_takes_up_to_its_bound(folder, milliseconds, bucket)
     assert [found[BUCKET % bound] for bound in BOUNDS] == [0] * bucket + [1] * (13 - bucket)
 
 
-def test_unknown_paths_are_one_series(folder):
+def test_requests_are_counted_by_code_reason_and_wait(folder):
     worker = Metrics(folder)
-    for method in ("GET", "POST", "BREW"):
+    reasons, waits = (
+        'stackmgr_unavailable_total{reason="%s"}',
+        'stackmgr_wait_seconds_bucket{for="%s",le="%s"}',
+    )
+    found = samples(worker)
+    assert found[reasons % "queue_timeout"] == found[reasons % "verifier_circuit_open"] == 0
+    for method in ("GET", "POST", "BREW"):  # unknown paths are one series
         worker.request(REQUEST | {"method": method, "route": None, "status": 404, "code": "not_found"})
     [count] = [value for name, value in samples(worker).items() if name.startswith("stackmgr_requests_total")]
     assert count == 3
+    worker.request(REQUEST | {"status": 503, "code": "service_unavailable", "reason": "database"})
+    worker.request(
+        REQUEST | {"status": 401, "code": "unauthorized", "reason": "key_unknown", "queued_ms": 2.0}
+    )
+    worker.request(REQUEST | {"verifier_ms": 300.0})
+    worker.connection_waits.observe(0.04)
+    found = samples(worker)
+    assert (found[reasons % "database"], reasons % "key_unknown" in found) == (1, False)
+    for cause, bounds, counts in (
+        ("queue", (0.001, 0.0025), [5, 6]),
+        ("verifier", (0.25, 0.5), [0, 1]),
+        ("connection", (0.025, 0.05), [0, 1]),
+    ):
+        assert [found[waits % (cause, bound)] for bound in bounds] == counts
 
 
 def test_workers_are_added_up(folder):
@@ -78,17 +98,6 @@ def test_a_worker_opens_its_own_files_before_a_request(folder):
     }
 
 
-def test_503_is_counted_by_its_reason(folder):
-    worker = Metrics(folder)
-    name = 'stackmgr_unavailable_total{reason="%s"}'
-    assert samples(worker)[name % "queue_timeout"] == samples(worker)[name % "verifier_circuit_open"] == 0
-    worker.request(REQUEST | {"status": 503, "code": "service_unavailable", "reason": "database"})
-    worker.request(REQUEST | {"status": 401, "code": "unauthorized", "reason": "key_unknown"})
-    found = samples(worker)
-    assert found[name % "database"] == 1
-    assert name % "key_unknown" not in found
-
-
 def test_statistics_of_the_pool_are_added(folder, monkeypatch):
     repeated = []
     monkeypatch.setattr(metrics, "repeat", lambda work, *_: repeated.append(work))
@@ -104,19 +113,6 @@ def test_statistics_of_the_pool_are_added(folder, monkeypatch):
     assert found["stackmgr_round_trips_total"] == 7
     assert found["stackmgr_round_trip_requests_total"] == 21
     assert found["stackmgr_log_lines_dropped_total"] == 5
-
-
-def test_waits_are_counted_by_what_the_request_waited_for(folder):
-    worker = Metrics(folder)
-    worker.request(REQUEST | {"queued_ms": 2.0})
-    worker.request(REQUEST | {"verifier_ms": 300.0})
-    worker.connection_waits.observe(0.04)
-    found = samples(worker)
-    name = 'stackmgr_wait_seconds_bucket{for="%s",le="%s"}'
-    for cause, counts in {"queue": (1, 2), "verifier": (0, 0), "connection": (0, 0)}.items():
-        assert [found[name % (cause, bound)] for bound in (0.001, 0.0025)] == [*counts]
-    assert [found[name % ("verifier", bound)] for bound in (0.25, 0.5)] == [0, 1]
-    assert [found[name % ("connection", bound)] for bound in (0.025, 0.05)] == [0, 1]
 
 
 def test_every_series_fits_the_first_pages(folder):

@@ -53,13 +53,18 @@ def requests_of_every_kind(service: RunningService, key: str):
     auth = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     idempotent = auth | {"Idempotency-Key": f"{CANARY}-idempotency"}
     body = json.dumps(configuration()).encode()
-    for document in (body, body, body.replace(b"Growth", b"Value"), b"{broken", b""):
+    unknown = body.replace(b'"name"', f'"{CANARY}": 1, "name"'.encode())
+    for document in (body, body, body.replace(b"Growth", b"Value"), f'{{"{CANARY}'.encode(), b"", unknown):
         yield send(service, idempotent, "/manager/stacks", "POST", document)
     yield send(service, auth | {"Idempotency-Key": CANARY * 100}, "/manager/stacks", "POST", body)
-    for request in ((), ("/manager/stacks?limit=x",), ("/manager/stacks", "DELETE"), (f"/{CANARY}",)):
-        yield send(service, auth, *request)
+    for more in ("?limit=1", "?limit=x", f"?{CANARY}={CANARY}", f"?cursor={CANARY}", f"/{CANARY}", CANARY):
+        yield send(service, auth | {"Cookie": CANARY, "X-Other": CANARY}, f"/manager/stacks{more}")
+    yield send(service, auth, "/manager/stacks", "DELETE")
     for value in ("", "Basic ", "Bearer ", f"Bearer {key[:-1]} ", f"Bearer {key} "):
         yield send(service, {"Authorization": value + CANARY})
+    # What a client has named is returned to it.
+    named = body.replace(b"Growth", CANARY.encode())
+    send(service, auth | {"Idempotency-Key": "other"}, "/manager/stacks", "POST", named)
 
 
 def seen_outside(service: RunningService) -> bytes:
@@ -71,7 +76,12 @@ def seen_outside(service: RunningService) -> bytes:
 
 
 def no_secret_in(text: bytes, *secrets: str) -> None:
-    for secret in (CANARY, *secrets, *(api_keys.digest(secret).hex() for secret in secrets)):
+    for secret in (
+        CANARY,
+        *secrets,
+        *(secret[-10:] for secret in secrets),
+        *(api_keys.digest(secret).hex() for secret in secrets),
+    ):
         assert secret.encode() not in text
 
 

@@ -74,20 +74,17 @@ NOT_JSON: dict[str, bytes] = {
     "name twice, once by an escape": GOOD.replace(b'"name"', rb'"n\u0061me": "Growth", "name"'),
     "preset twice": _twice("preset", "weekly"), "address twice in an item": _twice("token_address", _FIRST),
 }  # fmt: skip
-
 NOT_AN_OBJECT: dict[str, bytes] = {
     "null": b"null", "true": b"true", "a string": json.dumps(GOOD.decode()).encode(),
     "an empty array": b"[]", "an array of a good body": b"[" + GOOD + b"]",
     "arrays 500 deep": b"[" * 500 + b"]" * 500,
 }  # fmt: skip
-
 _NAMES: dict[str, Any] = {
     "null name": None, "number as name": 7, "true as name": True, "empty name": "",
     "spaces as name": " \t\n", "every space there is as name": SPACES, "NUL as name": "\0",
     "NUL at the end of name": "a\0", "NUL in name": "a\0b", "lone high surrogate in name": "a\ud800",
     "lone low surrogate in name": "\udfff", "surrogates in the wrong order": "\ude00\ud83d",
 } | {f"U+{ord(space):04X} as name": space for space in SPACES}  # fmt: skip
-
 # Each is followed by what would bring the total to 10000 if it were taken for an integer.
 _WEIGHTS = {
     "1.0": "9999", "10000.0": "0", "1e2": "9900", "1E4": "0", "10000e-4": "9999", "0.5": "9999.5",
@@ -95,7 +92,6 @@ _WEIGHTS = {
     "true": "9999", "false": "10000", "null": "10000", "[1]": "9999", "{}": "10000", "-1": "10001",
     "10001": "-1", "9" * 4000: "0", str(2**64 + 1): "9999",
 }  # fmt: skip
-
 _SCHEDULES: dict[str, Any] = {
     "null schedule": None, "string as schedule": "weekly", "array as schedule": ["weekly"],
     "empty schedule": {}, "cron expression": {"preset": "weekly", "cron": "0 0 * * 1"},
@@ -131,7 +127,6 @@ _ADDRESSES: dict[str, Any] = {
         if each[position].isalpha()
     },
 }  # fmt: skip
-
 _ITEM = {"token_address": _FIRST, "weight_bps": 10000}
 _ALLOCATIONS: dict[str, Any] = {
     "null allocation": None, "object as allocation": _ITEM, "map as allocation": {_FIRST: 10000},
@@ -151,15 +146,12 @@ _ALLOCATIONS: dict[str, Any] = {
     "nothing in all": allocation((_FIRST, 0), (_SECOND, 0)),
     "negative weight among others": allocation((_FIRST, 10000), (_SECOND, -1), (_THIRD, 1)),
 }  # fmt: skip
-
 _UNKNOWN: dict[str, Any] = {
     **dict.fromkeys(("id", "current_revision_id", "manager_id"), "00000000-0000-4000-8000-000000000000"),
     **dict.fromkeys(("Name", "name ", ""), "Growth"),
     "note": None,
     "\udead": "lone surrogate",
 }
-
-
 # The field and its JSON text.
 FAULTS: dict[str, tuple[str, str]] = {
     title: (field, json.dumps(value))
@@ -184,7 +176,6 @@ for _field in CONFIGURATION:
     _body = json.dumps({name: value for name, value in CONFIGURATION.items() if name != _field}).encode()
     BODIES[f"no {_field}, or no field"] = _body, b"{}"
 BODIES["only an unknown field"] = (b'{"id":"00000000-0000-4000-8000-000000000000"}',) * 2
-
 # The slug of the reason.
 REASONS: dict[str, str] = {
     "invalid UTF-8": "not_utf8", "an opening brace": "not_json", "a repeated member": "repeated_member",

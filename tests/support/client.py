@@ -18,16 +18,13 @@ _STACK = compile_schema("stack.json")
 _PAGE = compile_schema("stack_page.json")
 _ERROR = compile_schema("error_object.json")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
 _HEADERS = {
     *("allow", "cache-control", "content-length", "content-type", "etag", "location", "retry-after"),
     *("www-authenticate", "x-request-id"),
 }
-
 STACKS = "/manager/stacks"
 # The statements of Citus: the key of each request is verified before.
 _VERIFY_NO_KEY = statements.load_variant("citus").keys() if os.environ.get("STACKMGR_TEST_CITUS") else set()
-
 # Section 7 of the specification.
 STATUS = {
     "invalid_request": 400, "unauthorized": 401, "not_found": 404, "conflict": 409,

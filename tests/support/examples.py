@@ -15,7 +15,6 @@ TOKENS: list[dict[str, str]] = json.loads(paths.default_whitelist().read_bytes()
 _SPELLINGS = whitelist.load(paths.default_whitelist()).spellings
 ADDRESSES = sorted(set(_SPELLINGS.values()))
 PRESETS = ("hourly", "daily", "weekly", "monthly")
-
 CONFIGURATION: dict[str, Any] = {
     "name": "Growth",
     "allocation": [

@@ -17,7 +17,6 @@ from stackmgr.server.queue import Place, RequestQueue
 PATIENCE = 60
 # Requests at the same time: of a worker by default.
 GREENLETS = 64
-
 WSGIApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
@@ -84,7 +83,6 @@ def _worker() -> Running:
 
 def in_greenlets(app: Application) -> WSGIApplication:
     """Return *app* as a worker runs it: each request in a greenlet of one thread, with a worker's memory."""
-
     queue: RequestQueue[None] = RequestQueue(4 * GREENLETS)
 
     def serve(environ: dict[str, Any], start_response: Any) -> Any:

@@ -133,7 +133,7 @@ def dump(connection: psycopg.Connection, managers: set[str]) -> Dump:
 
 def check(operations: list[Operation], found: Dump) -> list[Violation]:
     """Return every violation of the rules in the history of managers whose operations were all recorded."""
-    rules = (_lineage, _once, _truth, _one_stack_for_a_key, _tenancy, _listing, _order, _causality)
+    rules = (_lineage, _once, _truth, _one_stack_for_a_key, _tenancy, _listing, _order)
     made = {revision.tag: revision for line in found.revisions.values() for revision in line}
     return sorted({violation for rule in rules for violation in rule(operations, found, made)})
 
@@ -264,14 +264,3 @@ def _order(operations: list[Operation], found: Dump, made: Made) -> Iterator[Vio
         if number < least:
             rule = "R8" if operation.replayed else "R4"
             yield Violation(rule, f"{operation.tag} got revision {number} after {newest[stack_id]} was known")
-
-
-def _causality(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
-    """R5: no response contains the result of a request that was sent later."""
-    by_tag = {operation.tag: operation for operation in operations}
-    maker = {r.revision_id: by_tag.get(r.tag) for line in found.revisions.values() for r in line}
-    for operation in operations:
-        for stack in operation.seen():
-            cause = maker.get(stack["current_revision_id"])
-            if cause is not None and cause.sent > operation.completed:
-                yield Violation("R5", f"{operation.tag} contains {cause.tag} before it was sent")

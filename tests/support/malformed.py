@@ -8,11 +8,9 @@ from collections.abc import Iterator, Sequence
 from tests.support.examples import configuration
 
 SEED = int(os.environ.get("STACKMGR_FUZZ_SEED", "20261121"))
-
 # Placeholders with the length of real ones.
 SAMPLE_KEY = "stackmgr_" + "0" * 38
 SAMPLE_STACK_ID = "00000000-0000-0000-0000-000000000000"
-
 _TOKENS = [
     *(b"\r", b"\n", b"\r\n", b"\r\n\r\n", b" ", b"\t", b":", b";", b"//", b"\0", b"\x7f", b"\xff"),
     *(b"HTTP/1.1", b"Expect: 1\r\n", b"0\r\n\r\n", b"Content-Length: 5\r\n"),

@@ -20,10 +20,8 @@ from tests.support.server import Response, free_port, listening_ports
 
 SITE = paths.directory("deploy") / "nginx.conf"
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-
 _SECOND_SERVER = "# server 10.0.0.12:8000 "
 _RESPONSE_DEADLINE = 60.0
-
 # What a distribution's nginx.conf may bring along, at its worst for this site.
 _SURROUNDINGS = """
 daemon off;

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 INTERVAL_SECONDS = 0.01
-
 T = TypeVar("T")
 
 

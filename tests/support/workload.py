@@ -28,8 +28,6 @@ _WEIGHTS = {"create": 12, "replay": 12, "update": 40, "get": 26, "list": 4, "for
 _PAUSE = 0.05
 _RECENT = 4
 _LISTED = 20
-
-
 _chance = random.Random(1)  # noqa: S311 - to be repeatable
 ALLOCATIONS = [random_allocation(_chance, _chance.randint(1, 4)) for _ in range(64)]
 # Equal objects of responses become these, so that a long record stays small.

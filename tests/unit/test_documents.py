@@ -23,7 +23,6 @@ DOCUMENTS = [
 ]  # fmt: skip
 each_document = pytest.mark.parametrize("document", DOCUMENTS)
 MANIFESTS = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("deploy/*.y*ml")]
-
 EXAMPLE = ROOT / "deploy" / "stackmgr.env.example"
 VARIABLE = re.compile(r"STACKMGR(?:_[A-Z]+)+")
 PATH = re.compile(r"(?:\.ci|deploy|schemas|sql|stackmgr|tests)/[\w./-]*")
@@ -143,26 +142,20 @@ def test_named_variables_are_read(document):
     assert set(VARIABLE.findall(text_of(document))) - read == set()
 
 
-def test_variables_that_are_read_are_named():
+def test_settings_and_the_example_name_each_other():
     examples = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("deploy/*.env.example"))
     assert variables_in("stackmgr/**/*.py", "deploy/*.py") - set(VARIABLE.findall(examples)) == set()
     groups = ("STACKMGR_TEST_", "STACKMGR_FUZZ_")
     of_tests = {name for name in variables_in("tests/**/*.py") if name.startswith(groups)}
     assert of_tests - set(VARIABLE.findall(text_of("tests/README.md"))) == set()
-
-
-def test_the_example_states_every_setting():
     text = EXAMPLE.read_text()
     assert set(VARIABLE.findall(text)) == OF_OPTIONS
     commented = dict(re.findall(r"^#([A-Z_]+)=(.*)$", text, re.MULTILINE))
     for option in OPTIONS.values():
         if option.default not in ("", None, paths.default_whitelist()):
             assert commented[option.variable] == option.default_text
-
-
-def test_sh_reads_the_example_as_systemd_does():
-    """An operator sources it for `stackmgr migrate`; every line is a comment or one plain assignment."""
-    lines = [line for line in EXAMPLE.read_text().splitlines() if line and not line.startswith("#")]
+    # An operator sources it for `stackmgr migrate`; every line is a comment or one plain assignment.
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Z_]+=('[^']*'|[\w.:/-]*)", line) for line in lines)
     script = f'set -eu; . "{EXAMPLE}"; printf %s "$STACKMGR_DATABASE_URL"'
     sourced = subprocess.check_output(["/bin/sh", "-c", script], text=True)

@@ -49,12 +49,9 @@ def imported_by(place: str) -> dict[str, str]:
     }
 
 
-def test_nothing_imports_a_test_or_a_conftest():
+def test_nothing_imports_a_test_or_a_conftest_and_support_no_other_folder():
     imported = imported_by("**")
     assert len(imported) > 100
     assert {name: path for name, path in imported.items() if re.search(r"[. ](conftest|test_)", name)} == {}
-
-
-def test_support_imports_no_other_folder():
     imported = imported_by("support")
     assert {name: path for name, path in imported.items() if not name.startswith("tests.support")} == {}

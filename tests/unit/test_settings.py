@@ -93,21 +93,6 @@ def test_another_whitelist_is_read(tmp_path):
     assert "0x" + "ab" * 20 in chosen.spellings
 
 
-@pytest.mark.parametrize("url", ["", "postgresql://stackmgr:hunter2@hunter3@localhost/stackmgr"])
-def test_every_problem_is_named_at_once(tmp_path, url):
-    tokens = tmp_path / "tokens.json"
-    tokens.write_text('{"chain_id": 1, "settlement_asset": null, "tokens": []}')
-    names = ("STACKMGR_CONCURRENCY", "STACKMGR_VERIFIER", "STACKMGR_LOG_LEVEL", "STACKMGR_LOG_FORMAT")
-    found = problems(
-        STACKMGR_DATABASE_URL=url, STACKMGR_TOKENS=str(tokens), **dict.fromkeys(names, "hunter2")
-    )
-    assert sorted(problem.partition(" ")[0] for problem in found) == sorted(
-        [*names, "STACKMGR_DATABASE_URL", "whitelist", "whitelist", "whitelist"]
-    )
-    unset = "STACKMGR_DATABASE_URL is not set: set it to a PostgreSQL connection string"
-    assert any(problem.startswith(unset) for problem in found) is not bool(url)
-
-
 @pytest.mark.parametrize("verifier", ["database", "unkey"])
 def test_a_secret_is_hidden_in_any_repr(verifier):
     others = {"VERIFIER": verifier, "UNKEY_ROOT_KEY": "hunter2", "QUEUE_TIMEOUT": "0.25", "CONCURRENCY": "7"}
