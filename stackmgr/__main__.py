@@ -4,7 +4,6 @@ import signal
 
 
 def main() -> None:
-    """Run the command."""
     # A Ctrl-C, also while the modules are imported, ends the process and prints no traceback.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -20,7 +20,6 @@ def _options() -> str:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser."""
     parser = argparse.ArgumentParser(
         prog="stackmgr",
         description=__doc__,

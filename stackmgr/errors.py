@@ -41,44 +41,30 @@ class InvalidRequest(ServiceError):
 
 
 class IncompleteRequest(InvalidRequest):
-    """The client closed its side of the connection before the end of the request."""
-
     message = "The request ended early."
 
 
 class SmallChunks(InvalidRequest):
-    """The sizes and extensions of a body's chunks exceed FRAMING_LIMIT_BYTES."""
-
     message = "The chunks of the request body are too small."
 
 
 class InvalidBody(InvalidRequest):
-    """The body is incomplete, has another media type or a content coding, or is not JSON."""
-
     message = "The request body is not a complete JSON document sent as application/json."
 
 
 class InvalidConfiguration(InvalidRequest):
-    """The body is JSON, but not a valid configuration."""
-
     message = "The stack configuration is invalid."
 
 
 class InvalidIdempotencyKey(InvalidRequest):
-    """The Idempotency-Key is missing, blank, or longer than the receipt index can hold."""
-
     message = "The Idempotency-Key header is missing, blank or too long."
 
 
 class InvalidPagination(InvalidRequest):
-    """The query string of a list has an unknown, repeated or malformed parameter."""
-
     message = "The pagination parameters are invalid."
 
 
 class InvalidStackId(InvalidRequest):
-    """The id in the path is not a hyphenated UUID."""
-
     message = "The stack id is not a valid UUID."
 
 
@@ -111,16 +97,12 @@ class NotFound(ServiceError):
 
 
 class Conflict(ServiceError):
-    """The manager used the Idempotency-Key before with different input."""
-
     status = 409
     code = "conflict"
     message = "The Idempotency-Key was already used with different input."
 
 
 class PayloadTooLarge(ServiceError):
-    """The body exceeds BODY_LIMIT_BYTES."""
-
     status = 413
     code = "payload_too_large"
     message = f"The request body exceeds {BODY_LIMIT_BYTES} bytes."
@@ -138,8 +120,6 @@ class VerificationError(ServiceError):
 
 
 class RateLimited(VerificationError):
-    """The verification of the key is rate limited."""
-
     status = 429
     code = "rate_limited"
     message = "The API key has exceeded its rate limit."

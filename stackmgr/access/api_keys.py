@@ -24,7 +24,6 @@ def _checksum(random_part: str) -> str:
 
 
 def generate() -> str:
-    """Return a new key."""
     random_part = "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_LENGTH))
     return _PREFIX + random_part + _checksum(random_part)
 

@@ -57,7 +57,6 @@ class RequestContext:
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, resource: Any, req_succeeded: bool
     ) -> None:
-        """Run once the response is complete."""
         if not self._observers:
             return
         context, error = req.context, req.context.error
@@ -104,7 +103,6 @@ class Authentication:
     def process_resource(
         self, req: falcon.Request, resp: falcon.Response, resource: Any, params: dict[str, Any]
     ) -> None:
-        """Run for a routed request, before its responder."""
         # Falcon routes these too, but they are neither the collection nor a stack.
         if req.path.endswith("/") or "//" in req.path:
             req.uri_template = None

@@ -105,7 +105,6 @@ def parse_idempotency_key(req: falcon.Request) -> str:
 
 
 def check_content_length(req: falcon.Request) -> None:
-    """Raise PayloadTooLarge if Content-Length exceeds the limit."""
     if (req.content_length or 0) > BODY_LIMIT_BYTES:
         raise errors.PayloadTooLarge(ReasonSlug.CONTENT_LENGTH)
 
@@ -260,8 +259,6 @@ def rule_slug(path: list[str], keyword: str, value: Any) -> str:
 
 
 class RequestSchema:
-    """One compiled request schema."""
-
     def __init__(self, name: str) -> None:
         self._validate = compile_schema(name)
 

@@ -15,7 +15,6 @@ _FILE_MEMBERS = ("$schema", "id", "definitions")
 
 
 def read_schema(name: str) -> Document:
-    """Return the schema document `schemas/<name>`."""
     document: Document = json.loads((paths.directory("schemas") / name).read_bytes())
     return document
 

@@ -101,7 +101,6 @@ class LineWriter:
             self._pending_bytes += len(line)
 
     def drop(self, lines: int = 1) -> None:
-        """Count lines that are not written."""
         with self._lock:
             self.dropped += lines
 

@@ -57,11 +57,11 @@ class Audience(Protocol):
     idle_seconds: float
     is_queued: bool
 
-    def park(self, client: "Client") -> None: ...  # noqa: D102
-    def hold(self, client: "Client") -> None: ...  # noqa: D102
-    def count(self, client: "Client", size: int) -> None: ...  # noqa: D102
-    def end_wait(self, client: "Client") -> None: ...  # noqa: D102
-    def close(self, client: "Client") -> None: ...  # noqa: D102
+    def park(self, client: "Client") -> None: ...
+    def hold(self, client: "Client") -> None: ...
+    def count(self, client: "Client", size: int) -> None: ...
+    def end_wait(self, client: "Client") -> None: ...
+    def close(self, client: "Client") -> None: ...
 
 
 class Service(Protocol):
@@ -77,8 +77,8 @@ class Service(Protocol):
     scheduler: Scheduler
     cfg: Config
 
-    def run_application(self, client: "Client", request: ReceivedRequest) -> tuple[bytes, bool]: ...  # noqa: D102
-    def note_failure(self, exc: BaseException) -> None: ...  # noqa: D102
+    def run_application(self, client: "Client", request: ReceivedRequest) -> tuple[bytes, bool]: ...
+    def note_failure(self, exc: BaseException) -> None: ...
 
 
 class Client:

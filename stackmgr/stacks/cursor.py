@@ -31,7 +31,6 @@ _LAST_MICROSECOND = (START.created_at - _EPOCH) // _MICROSECOND
 
 
 def encode(position: Position) -> str:
-    """Return the cursor of *position*."""
     microseconds = (position.created_at - _EPOCH) // _MICROSECOND
     packed = microseconds.to_bytes(8, "big") + position.stack_id.bytes
     return "1" + base64.urlsafe_b64encode(packed).decode("ascii")

@@ -88,7 +88,6 @@ def _existing(rows: list[Any]) -> list[Any]:
 
 
 def get_operation(stack_id: str) -> Operation:
-    """Return the statement that reads a stack."""
     return Operation(_GET, {"stack_id": stack_id}, Stack)
 
 

@@ -67,7 +67,6 @@ class HttpConnection:
             raise
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
     def is_usable(self) -> bool:

@@ -76,7 +76,6 @@ class UnkeyVerifier:
 
     @classmethod
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
-        """Return the verifier; it records nothing in the *database*."""
         return cls(Endpoint(chosen.unkey_url, timeout=chosen.verify_timeout), chosen.unkey_root_key)
 
     def check(self) -> str | None:
