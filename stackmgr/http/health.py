@@ -13,7 +13,7 @@ from stackmgr import __version__, paths
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError, MethodNotAllowed
-from stackmgr.http import error_handlers
+from stackmgr.http.app import return_error_objects
 from stackmgr.monitoring.metrics import Metrics
 from stackmgr.threads import call_in_thread
 
@@ -23,8 +23,6 @@ WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class Health:
-    """The operator's listener: a route for each suffix."""
-
     def __init__(self, database: Database, metrics: Metrics | None) -> None:
         self._database = database
         self._metrics = metrics
@@ -41,7 +39,6 @@ class Health:
         resp.media = {"status": "not ready", "reason": reason} if reason else {"status": "ready"}
 
     def on_get_metrics(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return the metrics of all workers in the text format of Prometheus."""
         if self._metrics is not None:  # otherwise it has no route
             resp.data, resp.content_type = call_in_thread(self._metrics.exposition)
 
@@ -68,15 +65,13 @@ class ReadsOnly:
     def process_resource(
         self, req: falcon.Request, resp: falcon.Response, resource: Any, params: dict[str, Any]
     ) -> None:
-        """Run for a routed request, before its responder."""
         if req.method not in ("GET", "HEAD"):
             raise MethodNotAllowed("GET, HEAD")
 
 
 def create_admin_app(database: Database, metrics: Metrics | None) -> WsgiApplication:
-    """Return the WSGI application of the operator's listener."""
     app: falcon.App[falcon.Request, falcon.Response] = falcon.App(middleware=ReadsOnly())
-    error_handlers.install(app)
+    return_error_objects(app)
     resource = Health(database, metrics)
     for suffix in ("live", "ready", "metrics") if metrics else ("live", "ready"):
         app.add_route(f"/{suffix}", resource, suffix=suffix)

@@ -1,16 +1,20 @@
 """The two resources of the service: the collection of a manager's stacks, and one stack.
 
 `operation` checks the request in the order of the contract and returns its statement.  A responder
-runs it and serializes the result.  Errors raised here become responses in error_handlers.
+runs it and serializes the result.  Errors raised here become responses in app.py.
+
+The allocation is stored as the JSON text of responses and copied.  Ids and presets have no
+character that JSON escapes.  Names have the fewest escapes: no more bytes than the request had.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import falcon
 
 from stackmgr.database.session import Operation
-from stackmgr.http import requests, responses
+from stackmgr.http import requests
 from stackmgr.http.requests import RequestSchema
 from stackmgr.stacks import configuration, cursor, repository
 from stackmgr.stacks.configuration import Configuration
@@ -19,16 +23,29 @@ from stackmgr.stacks.repository import Stack
 COLLECTION_PATH = "/manager/stacks"
 ITEM_PATH = "/manager/stacks/{stack_id}"
 
+_quote = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def serialize_stack(stack: Stack) -> bytes:
+    return (
+        f'{{"id":"{stack.stack_id}","current_revision_id":"{stack.revision_id}",'
+        f'"name":{_quote(stack.name)},"allocation":{stack.allocation},'
+        f'"schedule":{{"preset":"{stack.preset}"}}}}'
+    ).encode()
+
+
+def serialize_page(stacks: Sequence[Stack], next_cursor: str | None) -> bytes:
+    items = b",".join([serialize_stack(stack) for stack in stacks])
+    return b'{"items":[%b],"next_cursor":%b}' % (items, json.dumps(next_cursor).encode())
+
 
 def _respond(req: falcon.Request, resp: falcon.Response, stack: Stack) -> None:
     req.context.stack_id = stack.stack_id
-    resp.data = responses.serialize_stack(stack)
+    resp.data = serialize_stack(stack)
     resp.set_header("ETag", f'"{stack.revision_id}"')  # last: no error response has it
 
 
 class StackCollection:
-    """Create and list."""
-
     methods = ("GET", "HEAD", "POST")
 
     def __init__(self, spellings: Mapping[str, str]) -> None:
@@ -36,7 +53,6 @@ class StackCollection:
         self._schema = RequestSchema("stack_create.json")
 
     def operation(self, req: falcon.Request, params: dict[str, Any]) -> Operation:
-        """Return the statement of a request.  Raises what is wrong with it."""
         if req.method != "POST":
             return repository.list_operation(*requests.parse_page_query(req.env.get("QUERY_STRING", "")))
         requests.check_content_length(req)
@@ -54,16 +70,13 @@ class StackCollection:
             resp.set_header("Location", f"{COLLECTION_PATH}/{stack.stack_id}")
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """List one page of stacks."""
         page, position = repository.list_page(req.context.credential.rows, req.context.operation)
-        resp.data = responses.serialize_page(page, None if position is None else cursor.encode(position))
+        resp.data = serialize_page(page, None if position is None else cursor.encode(position))
 
     on_head = on_get
 
 
 class StackItem:
-    """Read and update."""
-
     methods = ("GET", "HEAD", "PATCH")
 
     def __init__(self, spellings: Mapping[str, str]) -> None:
@@ -71,7 +84,6 @@ class StackItem:
         self._schema = RequestSchema("stack_update.json")
 
     def operation(self, req: falcon.Request, params: dict[str, Any]) -> Operation:
-        """Return the statement of a request.  Raises what is wrong with it."""
         if req.method == "PATCH":
             requests.check_content_length(req)
         stack_id = req.context.stack_id = requests.parse_stack_id(params["stack_id"])

@@ -12,7 +12,7 @@ from stackmgr.access import api_keys
 from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.errors import BindingConflict, CircuitOpen, Overloaded, RateLimited, ServiceUnavailable
-from stackmgr.http import error_handlers
+from stackmgr.http import app
 from stackmgr.monitoring.logs import Formatter
 from tests.support.client import STATUS
 from tests.support.examples import configuration
@@ -87,7 +87,7 @@ def test_an_unexpected_failure_shows_no_detail(behind, rejected, caplog, operati
 def test_a_retry_finds_what_was_committed(client, row_counts, monkeypatch):
     stacks = row_counts()["stacks"]
     with monkeypatch.context() as broken:
-        broken.setattr("stackmgr.http.responses.serialize_stack", lambda stack: {}[stack])
+        broken.setattr("stackmgr.http.resources.serialize_stack", lambda stack: {}[stack])
         assert client.create(configuration(), "key").status_int == 500
     assert row_counts()["stacks"] == stacks + 1
     assert client.create(configuration(), "key").status_int == 200
@@ -95,13 +95,13 @@ def test_a_retry_finds_what_was_committed(client, row_counts, monkeypatch):
 
 
 def test_an_error_keeps_no_body(client, monkeypatch):
-    bodies, respond = [], error_handlers._respond
+    bodies, respond = [], app._respond
 
     def noted(req, *rest):
         bodies.append(weakref.ref(req.env["wsgi.input"]))
         respond(req, *rest)
 
-    monkeypatch.setattr(error_handlers, "_respond", noted)
+    monkeypatch.setattr(app, "_respond", noted)
     gc.disable()
     try:
         assert (client.create({}).status_int, [body() for body in bodies]) == (400, [None])
